@@ -19,15 +19,15 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from enginebench.stats.compare import compare
-from enginebench.stats.quantiles import median
-from enginebench.runs.bundles.reading import read_bundle
 from enginebench.core.records import Block, Measurement
+from enginebench.runs.bundles.reading import read_bundle
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.child.jobs import MeasureAnswer, MeasureJob
 from enginebench.runs.folder import RunFolder
 from enginebench.runs.targets.stored import open_stored
 from enginebench.runs.targets.stored_row import Stored
+from enginebench.stats.compare import compare
+from enginebench.stats.quantiles import median
 
 MARGIN = 0.02
 TIME_LIMIT_S = 2.0

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from enginebench.core.records import Block, Drift, EngineSpec, Measurement, MeasureSpec, OutputDrift, Result
 from enginebench.stats.ranking import rank_results
 from enginebench.stats.standing import compare_rows
-from enginebench.core.records import Block, Drift, EngineSpec, Measurement, MeasureSpec, OutputDrift, Result
 
 TRIALS, BLOCKS, CALLS = 10, 10, 20
 RATIO = 2.5

@@ -33,13 +33,13 @@ import psutil
 
 from enginebench.core.records import Estimate, Result
 from enginebench.core.store import encode, write_atomic
-from enginebench.models.zoo import DATA_DIR
 from enginebench.features.sweep.document import SweepCell, SweepRow, describe_environment
 from enginebench.features.sweep.parts import read_group
 from enginebench.features.sweep.reading import read_sweep
 from enginebench.features.sweep.records import Finished, SweepRecord
 from enginebench.features.sweep.spec import SweepSpec, list_groups, read_spec
 from enginebench.features.sweep.store import open_store
+from enginebench.models.zoo import DATA_DIR
 
 KIND = "box"
 OBJECT_STORE_BYTES = 80_000_000

@@ -16,18 +16,18 @@ from statistics import geometric_mean
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.stats.quantiles import median
-from enginebench.stats.validity import HALVES_RATIO, compare_halves
-from enginebench.engines.registry import find_installed, takes
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import format_engine, parse_engine, row_id
 from enginebench.core.records import MeasureSpec, Precision, Result, Scope
+from enginebench.engines.registry import find_installed, takes
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, holds_run
 from enginebench.runs.plan import PlannedRow, plan_rows
 from enginebench.runs.reporting import describe_stored
 from enginebench.runs.targets.sources import gather_sources
+from enginebench.stats.quantiles import median
+from enginebench.stats.validity import HALVES_RATIO, compare_halves
 
 DEVICE = "cuda:0"
 # What the head parts measure in full is not measured again.

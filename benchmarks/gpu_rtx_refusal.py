@@ -15,11 +15,11 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from enginebench.engines.registry import open_backend, probe
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.core.store import hash_files
+from enginebench.engines.registry import open_backend, probe
 from enginebench.models.zoo import DATA_DIR
 
 SPEC = EngineSpec(backend="tensorrt-rtx", device="cuda:0", options={"compute_capability": "8.9"})

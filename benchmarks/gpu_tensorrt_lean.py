@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from enginebench.engines.backends.tensorrt.library import import_tensorrt, is_lean
 
-from enginebench.engines.registry import open_backend, probe
 from enginebench.core.errors import ArtifactError, BackendUnavailable
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import hash_files
+from enginebench.engines.registry import open_backend, probe
 
 DAMAGED = {
     "empty": b"",

@@ -18,6 +18,18 @@ from typing import Any
 
 import numpy as np
 
+from enginebench.core.errors import EngineBenchError
+from enginebench.core.names import parse_engine, parse_precision
+from enginebench.core.records import Artifact, EngineSpec
+from enginebench.features.load.arrivals import MemoryBoard, schedule_poisson
+from enginebench.features.load.document import LoadDocument, LoadSettings, describe_row
+from enginebench.features.load.probe import Plan
+from enginebench.features.load.rates import Bench, Prober, name_row
+from enginebench.features.load.simulated import simulate
+from enginebench.features.load.verb import load_target, make_request
+from enginebench.report.progress import PlainReporter
+from enginebench.runs.child.jobs import ServeJob
+from enginebench.runs.request import Shared
 from enginebench.stats.capacity import CapacitySearch
 from enginebench.stats.queueing import (
     Limit,
@@ -28,18 +40,6 @@ from enginebench.stats.queueing import (
     system_quantile_mm1,
     wait_quantile_md1,
 )
-from enginebench.core.errors import EngineBenchError
-from enginebench.core.names import parse_engine, parse_precision
-from enginebench.core.records import Artifact, EngineSpec
-from enginebench.features.load.arrivals import MemoryBoard, schedule_poisson
-from enginebench.features.load.simulated import simulate
-from enginebench.features.load.document import LoadDocument, LoadSettings, describe_row
-from enginebench.report.progress import PlainReporter
-from enginebench.features.load.verb import load_target, make_request
-from enginebench.runs.child.jobs import ServeJob
-from enginebench.features.load.probe import Plan
-from enginebench.features.load.rates import Bench, Prober, name_row
-from enginebench.runs.request import Shared
 
 SERVICE_S = 0.005
 SERVICE_NS = 5_000_000

@@ -27,11 +27,11 @@ from enginebench.core.names import parse_engine
 from enginebench.core.records import EngineSpec
 from enginebench.core.streams import Ended
 from enginebench.features.load.batching import Batcher, Waiting
+from enginebench.features.load.child import CLOCK, find_kind_of, open_streams, read_samples, warm_up
 from enginebench.features.load.serving import serve
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.runs.child.jobs import ServeJob
 from enginebench.runs.child.opening import open_for
-from enginebench.features.load.child import CLOCK, find_kind_of, open_streams, read_samples, warm_up
 
 MODEL = "digits-mlp"
 SCENARIOS = {"single": "SingleStream", "multi": "MultiStream", "server": "Server", "offline": "Offline"}

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from enginebench.core.names import parse_engine
 from enginebench.core.records import Estimate, MeasureSpec
-from enginebench.measure.pin import default_threads
 from enginebench.features.tune.document import Candidate, TuneDocument
-from enginebench.features.tune.verb import parse_budget
-from enginebench.runs.folder import RunFolder, RunRequest
 from enginebench.features.tune.mixed import Layering, read_mixed
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.sitting import tune_model
+from enginebench.features.tune.verb import parse_budget
+from enginebench.measure.pin import default_threads
+from enginebench.runs.folder import RunFolder, RunRequest
 
 LIMIT = "centred_cosine"
 

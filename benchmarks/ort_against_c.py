@@ -31,10 +31,10 @@ import onnxruntime
 from msgspec import Struct, to_builtins
 from scipy import stats
 
-from enginebench.engines.backends.onnxruntime.ort import DTYPES, OrtBackend
 from enginebench.core.feeds import concrete_shape, random_feeds
 from enginebench.core.protocols import Engine
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, TensorSpec
+from enginebench.engines.backends.onnxruntime.ort import DTYPES, OrtBackend
 from enginebench.engines.ort import SPINNING
 from enginebench.measure.loop import measure_engine, paused_gc
 from enginebench.measure.machine import describe_machine

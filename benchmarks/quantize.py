@@ -81,15 +81,15 @@ def compare_digits(scratch: Path, say: Say) -> list[Row]:
 
 def quantize_digits(model: str, recipe: str, method: str, scratch: Path) -> tuple[float, float, float]:
     """(top-1 of INT8, top-1 of FP32, centred cosine) on the held-out digits, in ONNX Runtime."""
-    from enginebench.stats.drift import measure_drift
-    from enginebench.stats.metrics.metric import Targets
-    from enginebench.stats.metrics.scores import score_counts
-    from enginebench.stats.metrics.tasks import BUILTIN
     from enginebench.models.onnx.source import read_onnx
     from enginebench.models.precision.calibrate import calibrate
     from enginebench.models.precision.calibration_data import open_data
     from enginebench.models.precision.quantize import quantize
     from enginebench.models.zoo import packaged_onnx
+    from enginebench.stats.drift import measure_drift
+    from enginebench.stats.metrics.metric import Targets
+    from enginebench.stats.metrics.scores import score_counts
+    from enginebench.stats.metrics.tasks import BUILTIN
 
     path = packaged_onnx(model)
     assert path is not None

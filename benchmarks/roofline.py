@@ -13,9 +13,9 @@ import sys
 from collections.abc import Iterator
 
 import enginebench
-from enginebench.stats.layers import EngineLayerTime, EngineProfileDocument
-from enginebench.engines.registry import find_installed
 from enginebench.core.errors import EngineBenchError
+from enginebench.engines.registry import find_installed
+from enginebench.stats.layers import EngineLayerTime, EngineProfileDocument
 
 GPU_ENGINES = (
     "tensorrt",

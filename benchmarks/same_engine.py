@@ -25,13 +25,13 @@ from statistics import geometric_mean
 
 from msgspec.structs import replace
 
+from enginebench.core.records import Measurement, Result
+from enginebench.core.store import read_result
 from enginebench.stats.headline import Headline
 from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import rank_results
 from enginebench.stats.standing import compare_rows
 from enginebench.stats.summary import share_marked
-from enginebench.core.records import Measurement, Result
-from enginebench.core.store import read_result
 
 GROUP = 10
 A, AGAIN, B = "ort", "ort:opt=all", "pytorch"

@@ -23,12 +23,12 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.stats.compare import Comparison, compare_apart, find_level, keep_median, list_open
-from enginebench.stats.intervals import measure_spread
-from enginebench.stats.standing import compare_rows, find_setting
 from enginebench.core.limits import LEVELS, MARGIN, MOST
 from enginebench.core.records import EngineSpec, Estimate, Measurement, MeasureSpec, Result
 from enginebench.core.store import read_result
+from enginebench.stats.compare import Comparison, compare_apart, find_level, keep_median, list_open
+from enginebench.stats.intervals import measure_spread
+from enginebench.stats.standing import compare_rows, find_setting
 
 M = math.log1p(MARGIN)
 STORED = Path(__file__).parents[1] / "results"

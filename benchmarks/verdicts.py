@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from enginebench.core.records import Measurement
 from enginebench.stats.compare import compare, compare_apart
 from enginebench.stats.summary import estimate_p50, estimate_percentile
-from enginebench.core.records import Measurement
 
 MEDIAN_NS = 1e7
 PROCESS_SD = 0.01

@@ -21,15 +21,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import enginebench
-from enginebench.stats.compare import Comparison
-from enginebench.stats.diff import DiffRow
-from enginebench.stats.intervals import measure_spread
 from enginebench.engines.registry import find_entry
-from enginebench.report.numbers import format_range, format_significant, format_small
 from enginebench.features.versions.upgrade_sections import state_changes
+from enginebench.report.numbers import format_range, format_significant, format_small
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
 from enginebench.runs.child.places import describe_place
+from enginebench.stats.compare import Comparison
+from enginebench.stats.diff import DiffRow
+from enginebench.stats.intervals import measure_spread
 
 # engine, package, about a year old, newest
 RUNTIMES = (("ort", "onnxruntime", "1.23.2", "1.31.1"), ("openvino", "openvino", "2025.3.0", "2026.4.1"))

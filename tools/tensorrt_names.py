@@ -75,7 +75,7 @@ def make_stubs(folder: Path, stubs: Path) -> None:
 
 def list_used() -> Iterator[str]:
     """Attributes and words in the files of engine `tensorrt`."""
-    for path in sorted((ROOT / "src" / "enginebench" / "backends" / "tensorrt").glob("*.py")):
+    for path in sorted((ROOT / "src" / "enginebench" / "engines" / "backends" / "tensorrt").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute):
                 yield node.attr

@@ -12,8 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from enginebench.verbs.benches import Bench
-    from enginebench.verbs.runs import Run
     from enginebench.core.errors import (
         ArtifactError,
         BackendUnavailable,
@@ -31,35 +29,37 @@ if TYPE_CHECKING:
         UsageError,
     )
     from enginebench.core.records import Result
+    from enginebench.features.deliver.verb import deliver
+    from enginebench.features.fpga.budget_verb import budget
+    from enginebench.features.load.verb import load
+    from enginebench.features.roofline.verb import roofline
+    from enginebench.features.sweep.verb import sweep
+    from enginebench.features.trtexec.verb import parse_layers, parse_log, parse_profile, parse_times
+    from enginebench.features.tune.verb import tune
+    from enginebench.features.versions.bisect import bisect
+    from enginebench.features.versions.env import list_environments, make_environment, remove_environment
+    from enginebench.runs.targets.loading import load_engine
+    from enginebench.runs.trust import allow_code
     from enginebench.verbs.accuracy import accuracy
     from enginebench.verbs.baseline import list_baselines, remove_baseline, save_baseline
     from enginebench.verbs.bench import bench
-    from enginebench.features.versions.bisect import bisect
-    from enginebench.features.fpga.budget_verb import budget
+    from enginebench.verbs.benches import Bench
     from enginebench.verbs.build import build
     from enginebench.verbs.calibrate import calibrate
-    from enginebench.features.deliver.verb import deliver
     from enginebench.verbs.diff import diff
     from enginebench.verbs.doctor import doctor
     from enginebench.verbs.drift import drift
-    from enginebench.features.versions.env import list_environments, make_environment, remove_environment
     from enginebench.verbs.export import export
     from enginebench.verbs.history import history
     from enginebench.verbs.infer import infer
-    from enginebench.features.load.verb import load
     from enginebench.verbs.models import list_models
-    from enginebench.features.trtexec.verb import parse_layers, parse_log, parse_profile, parse_times
     from enginebench.verbs.profile import profile
     from enginebench.verbs.quantize import quantize
     from enginebench.verbs.read import read
     from enginebench.verbs.report import write_report
-    from enginebench.features.roofline.verb import roofline
     from enginebench.verbs.run import run
+    from enginebench.verbs.runs import Run
     from enginebench.verbs.stages import stages
-    from enginebench.features.sweep.verb import sweep
-    from enginebench.features.tune.verb import tune
-    from enginebench.runs.targets.loading import load_engine
-    from enginebench.runs.trust import allow_code
 
 __version__ = "0.1.0"
 

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.engines.registry import find_entry, open_backend
 from enginebench.core.entry import Entry
 from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError, FeedError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Backend, Engine, Loadable
 from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, FileHash, TensorSpec
 from enginebench.core.store import hash_files
+from enginebench.engines.registry import find_entry, open_backend
 from enginebench.measure.loop import measure_left
 from enginebench.measure.topology import read_allowed_cpus, read_text
 from enginebench.measure.watch import FOREIGN_CPU_CORES, BlockWatch

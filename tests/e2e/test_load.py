@@ -26,19 +26,19 @@ from enginebench.core.errors import ArtifactError, ChildFailed, ParseError, Usag
 from enginebench.core.names import parse_engine
 from enginebench.core.records import Artifact, Capacity, EngineSpec, Probe, TensorSpec
 from enginebench.core.store import encode, read_record
+from enginebench.features.load import probe
 from enginebench.features.load.arrivals import RELEASED, Board, read_trace, schedule_constant, schedule_poisson
+from enginebench.features.load.document import LoadDocument, LoadSettings
+from enginebench.features.load.rates import make_bench, name_row, widen_profile
+from enginebench.features.load.verb import check_settings, load_target, make_request, read_load, write_load
 from enginebench.measure.pin import share_cpus
 from enginebench.measure.watch import BlockReading, BlockWatch
 from enginebench.models.zoo import DATA_DIR
-from enginebench.features.load.document import LoadDocument, LoadSettings
-from enginebench.features.load.verb import check_settings, load_target, make_request, read_load, write_load
-from enginebench.verbs.report import command as report
 from enginebench.runs import main_job
-from enginebench.features.load import probe
 from enginebench.runs.child.isolate import Child
 from enginebench.runs.child.jobs import ArriveJob
-from enginebench.features.load.rates import make_bench, name_row, widen_profile
 from enginebench.runs.request import Shared
+from enginebench.verbs.report import command as report
 from graphs import build_graph, save
 from processes import Cli, environment, start_cli
 from reporters import Silent

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from enginebench.engines import registry
 from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.records import EngineSpec
+from enginebench.engines import registry
 from enginebench.models.zoo import DATA_DIR
 from processes import ROOT, environment
 

@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from enginebench.engines.fake import project_feeds
-from enginebench.engines.registry import ENTRIES, open_backend, probe
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact, EngineSpec
+from enginebench.engines.fake import project_feeds
+from enginebench.engines.registry import ENTRIES, open_backend, probe
 from enginebench.testing import ATOL, CHECKS, INPUT, OUTPUT, RTOL, Case, Inconclusive, open_case
 from intel import skip_without_provider
 

@@ -11,12 +11,12 @@ import openvino
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from enginebench.engines.backends.onnxruntime.ort import OrtBackend
-from enginebench.engines.backends.openvino.openvino import OpenvinoBackend
-from enginebench.engines.refusals import explain_refusal, find_operator, shorten_words
 from enginebench.core.errors import ArtifactError, UnsupportedOperator
 from enginebench.core.protocols import Loadable
 from enginebench.core.records import EngineSpec
+from enginebench.engines.backends.onnxruntime.ort import OrtBackend
+from enginebench.engines.backends.openvino.openvino import OpenvinoBackend
+from enginebench.engines.refusals import explain_refusal, find_operator, shorten_words
 from enginebench.models.onnx.source import read_onnx
 
 

@@ -12,11 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from boards import NumberBoard
-from enginebench.engines.registry import ENTRIES, open_backend, takes
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
 from enginebench.core.store import hash_files
+from enginebench.engines.registry import ENTRIES, open_backend, takes
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.folder import RunRequest

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from enginebench.engines.fake import project_feeds
-from enginebench.engines.registry import open_backend, takes
 from enginebench.core.errors import UsageError
 from enginebench.core.feeds import choose_buckets, cut_entries, join_samples, sum_entries
 from enginebench.core.names import parse_engine
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.streams import Ended, Streams
-from enginebench.testing import ATOL, INPUT, OUTPUT, RTOL
-from enginebench.runs.child.jobs import ServeJob
+from enginebench.engines.fake import project_feeds
+from enginebench.engines.registry import open_backend, takes
 from enginebench.features.load.child import open_streams, warm_up
+from enginebench.runs.child.jobs import ServeJob
+from enginebench.testing import ATOL, INPUT, OUTPUT, RTOL
 
 # Each as it is opened under load, with the batches that requests may be joined to.
 ENGINES = [

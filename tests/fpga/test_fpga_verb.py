@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from enginebench.core.errors import MissingDependency, ModelError, UsageError
+from enginebench.features.fpga import verb as workflow
 from enginebench.features.fpga.network import Network, Quantization, make_layer
 from enginebench.features.fpga.synth import Placement, Synthesis
-from enginebench.features.fpga import verb as workflow
 from enginebench.features.fpga.verb import command, describe_simulation, describe_synthesis
 
 
@@ -31,7 +31,7 @@ def quantized(tmp_path_factory):
 def test_simulate_prints_one_document(quantized):
     args = ("--lanes", 16, "--divisor", 1, "--n", 1, "--simulator", "amaranth")
     found = json.loads(run("simulate", quantized, *args, "--json"))
-    assert found["schema"] == "enginebench.features.fpga.simulate/1"
+    assert found["schema"] == "enginebench.fpga.simulate/1"
     assert (found["n"], found["lanes"], found["mismatches"]) == (1, 16, 0)
     assert (found["cycles_per_inference"], found["ideal_cycles"], found["clock_mhz"]) == (180, 160, 12.0)
     assert (found["latency_us"], found["top1"]) == (15.0, 1.0)

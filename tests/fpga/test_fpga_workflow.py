@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from enginebench.features.fpga.engine import create_backend
 from enginebench.core.errors import UsageError
 from enginebench.core.records import EngineSpec, MeasureSpec
 from enginebench.features.fpga.board import find_speed
+from enginebench.features.fpga.boards import make_board
+from enginebench.features.fpga.engine import create_backend
+from enginebench.features.fpga.verb import find_differences, find_network_file, quantize_default
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.task import feed_digits, load_digits
-from enginebench.features.fpga.verb import find_differences, find_network_file, quantize_default
-from enginebench.features.fpga.boards import make_board
 
 SPEC = EngineSpec(backend="fpga-sim", precision="int8")
 

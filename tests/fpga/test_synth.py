@@ -10,7 +10,14 @@ from enginebench.features.fpga import synth
 from enginebench.features.fpga.compiled import convert_rtlil
 from enginebench.features.fpga.gateware.device import Device
 from enginebench.features.fpga.gateware.uart import Echo
-from enginebench.features.fpga.synth import count_cells, explain_misfit, find_part, read_fmax, read_utilization, synthesize
+from enginebench.features.fpga.synth import (
+    count_cells,
+    explain_misfit,
+    find_part,
+    read_fmax,
+    read_utilization,
+    synthesize,
+)
 from enginebench.features.fpga.toolchain import convert_verilog, run_tool
 from networks import make_network
 

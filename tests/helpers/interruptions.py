@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import pytest
 
 from enginebench.engines.fake import FakeBackend, FakeClock
+from enginebench.features.sweep import group
 from enginebench.measure import loop, machine, reference, watch
 from enginebench.runs import main_job
 from enginebench.runs.child.jobs import Job
 from enginebench.runs.child.perform import build, measure
-from enginebench.features.sweep import group
 from in_process import Children
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from enginebench.engines.registry import open_backend, takes
 from enginebench.core.records import Artifact, EngineSpec
+from enginebench.engines.registry import open_backend, takes
 from enginebench.testing import INPUT, OUTPUT, expect_scores, make_module, make_weights, save_network
 
 

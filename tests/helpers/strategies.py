@@ -7,9 +7,6 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from enginebench.stats.drift import default_limits
-from enginebench.stats.effective import judge_precision
-from enginebench.stats.metrics.scores import estimate_share
 from enginebench.core.precisions import OTHER, REORDER, UNKNOWN
 from enginebench.core.records import (
     Block,
@@ -25,6 +22,9 @@ from enginebench.core.records import (
     Score,
     Status,
 )
+from enginebench.stats.drift import default_limits
+from enginebench.stats.effective import judge_precision
+from enginebench.stats.metrics.scores import estimate_share
 
 BACKENDS = ("pytorch", "pytorch", "ort", "openvino", "trtexec", "fpga-sim")
 SAMPLES = 32

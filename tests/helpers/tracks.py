@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from enginebench.stats.compare import Comparison
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Caveat, Result, Validity
 from enginebench.features.tune.space import Arm, Setting
 from enginebench.features.tune.track import Lap
+from enginebench.stats.compare import Comparison
 
 # An engine with three knobs, and one with a single one; the default of every knob comes first.
 ARMS = [

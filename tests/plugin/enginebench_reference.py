@@ -3,10 +3,10 @@
 from contextlib import AbstractContextManager
 from importlib.metadata import version
 
-from enginebench.engines.request import check_request, check_state
 from enginebench.core.entry import Entry
 from enginebench.core.feeds import check_feeds
 from enginebench.core.records import Availability
+from enginebench.engines.request import check_request, check_state
 
 ENTRY = Entry(name="reference", module=__name__, takes="onnx", distributions=("onnx",), command="pip install onnx")
 

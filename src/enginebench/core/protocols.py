@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from enginebench.core.engine_api import Array as Array
     from enginebench.core.engine_api import Feeds as Feeds
 
-# Rebuilds the PyTorch module of a `torch` artifact; `workflow` hands it to the engines that ask for it.
+# Rebuilds the PyTorch module of a `torch` artifact; `runs` hands it to the engines that ask for it.
 ModuleLoader: TypeAlias = Callable[[Artifact], Any]  # a torch.nn.Module, which core does not import
 
 

@@ -1,6 +1,6 @@
 """The records: frozen, with their units in their names, stored as JSON exactly as they stand here.
 
-Raw samples are kept; summaries (`Estimate`, and what `analyze` makes of them) are derived on read.
+Raw samples are kept; summaries (`Estimate`, and what `stats` makes of them) are derived on read.
 `None` always means "not measured".
 """
 

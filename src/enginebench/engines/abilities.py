@@ -60,7 +60,7 @@ class LeavesCode(Protocol):
 
 
 class ToolReader(Protocol):
-    """Reads the files that trtexec and TensorRT's inspector leave; `workflow` hands it to the backends that need it."""
+    """Reads the files that trtexec and TensorRT's inspector leave; `runs` hands it to the backends that need it."""
 
     def read_times(self, times: Path, log: Path, *, batch: int, drop: int, keep: int | None) -> Measurement:
         """The raw times, without the `drop` first queries, and of the rest only the last `keep` (None: all)."""
@@ -89,7 +89,7 @@ class ToolReader(Protocol):
 
 @runtime_checkable
 class NeedsToolReader(Protocol):
-    """A backend that leaves the reading of its tool's files to `analyze`."""
+    """A backend that leaves the reading of its tool's files to the feature that knows it."""
 
     def take_reader(self, reader: ToolReader) -> None: ...
 

@@ -20,16 +20,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from enginebench import __version__
-from enginebench.engines.proof.layer_records import summarize_layers
-from enginebench.engines.proof.precision import Operator
-from enginebench.engines.request import (
-    check_request,
-    explain_closed,
-    explain_unbound,
-    read_number,
-    read_options,
-)
-from enginebench.engines.simulated import FAKE
 from enginebench.core.engine_api import Closing
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds
@@ -45,6 +35,16 @@ from enginebench.core.records import (
 )
 from enginebench.core.shapes import concrete_shape
 from enginebench.core.store import hash_files
+from enginebench.engines.proof.layer_records import summarize_layers
+from enginebench.engines.proof.precision import Operator
+from enginebench.engines.request import (
+    check_request,
+    explain_closed,
+    explain_unbound,
+    read_number,
+    read_options,
+)
+from enginebench.engines.simulated import FAKE
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds, RunCall

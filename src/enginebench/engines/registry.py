@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from enginebench.engines.backends.onnxruntime.entries import ORT, ORT_CUDA, ORT_OPENVINO, ORT_TENSORRT, ORT_TENSORRT_RTX
-from enginebench.engines.backends.openvino.entries import OPENVINO
-from enginebench.engines.request import read_options
-from enginebench.engines.simulated import FAKE, FPGA_SIM
-from enginebench.engines.backends.tensorrt.entries import TENSORRT, TENSORRT_RTX
-from enginebench.engines.backends.torch.entries import PYTORCH, PYTORCH_COMPILE, PYTORCH_CUDAGRAPH
-from enginebench.features.trtexec import executable as trtexec_executable
-from enginebench.features.trtexec.entries import TRTEXEC
 from enginebench.core.entry import DeviceKind, Entry
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.names import format_options, parse_engine, parse_engines
 from enginebench.core.protocols import Backend, ModuleLoader
 from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec
 from enginebench.core.text import name_type
+from enginebench.engines.backends.onnxruntime.entries import ORT, ORT_CUDA, ORT_OPENVINO, ORT_TENSORRT, ORT_TENSORRT_RTX
+from enginebench.engines.backends.openvino.entries import OPENVINO
+from enginebench.engines.backends.tensorrt.entries import TENSORRT, TENSORRT_RTX
+from enginebench.engines.backends.torch.entries import PYTORCH, PYTORCH_COMPILE, PYTORCH_CUDAGRAPH
+from enginebench.engines.request import read_options
+from enginebench.engines.simulated import FAKE, FPGA_SIM
+from enginebench.features.trtexec import executable as trtexec_executable
+from enginebench.features.trtexec.entries import TRTEXEC
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

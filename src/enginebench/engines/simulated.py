@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import get_args
 
-from enginebench.engines.verified import CPU_VERIFIED
 from enginebench.core.entry import Entry, Option
 from enginebench.core.records import Precision
+from enginebench.engines.verified import CPU_VERIFIED
 
 FAULTS = ("none", "segfault", "oom", "hang", "garbage", "raise", "exit", "nan", "slow_build")
 

@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.stats.compare import NOUNS, Comparison
-from enginebench.stats.diff import gate_sides, hold_answers
-from enginebench.stats.standing import compare_rows, weigh
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Result
 from enginebench.report.numbers import format_range
@@ -17,6 +14,9 @@ from enginebench.report.run.remarks import list_warnings
 from enginebench.report.run.rows import Row, RunDocument, describe_row
 from enginebench.report.run.sections import list_facts, list_others, list_tables
 from enginebench.report.table import Section, make_notes
+from enginebench.stats.compare import NOUNS, Comparison
+from enginebench.stats.diff import gate_sides, hold_answers
+from enginebench.stats.standing import compare_rows, weigh
 
 # Failures that the verdict itself says.
 _SAID = ("slower", "not comparable")

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from enginebench.stats.drift import LIMITS, SampleDrift
 from enginebench.core.caveats import format_caveat
 from enginebench.core.records import Caveat, EngineSpec, OutputDrift
 from enginebench.core.text import count_of
 from enginebench.report.table import Section, list_texts, make_notes, make_table
+from enginebench.stats.drift import LIMITS, SampleDrift
 
 MISSING = "-"
 

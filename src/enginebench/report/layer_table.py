@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from enginebench.stats.layers import EngineProfileDocument
-from enginebench.stats.layer_records import ProfileDocument
 from enginebench.core.caveats import format_caveat
 from enginebench.core.text import count_of
+from enginebench.features.trtexec.files import write_document, write_layer_times
+from enginebench.features.trtexec.parsed import format_share, list_groups
 from enginebench.report.layer_names import fold_names
 from enginebench.report.numbers import format_significant
 from enginebench.report.table import Section, list_texts, make_notes, make_table
-from enginebench.features.trtexec.files import write_document, write_layer_times
-from enginebench.features.trtexec.parsed import format_share, list_groups
+from enginebench.stats.layer_records import ProfileDocument
+from enginebench.stats.layers import EngineProfileDocument
 
 # A mean of a few runs under a profiler has no more.
 _DIGITS = 4

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from enginebench.stats.metrics.scores import find_score
-from enginebench.stats.metrics.tasks import name_metric
 from enginebench.core.records import Estimate, Score
 from enginebench.report.numbers import format_significant
+from enginebench.stats.metrics.scores import find_score
+from enginebench.stats.metrics.tasks import name_metric
 
 
 class Scored(Protocol):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from operator import attrgetter
 
-from enginebench.stats.stages import StagesDocument
 from enginebench.core.caveats import format_caveat
 from enginebench.core.text import count_of
 from enginebench.report.numbers import format_significant
 from enginebench.report.table import Column, Section, make_notes, make_table
+from enginebench.stats.stages import StagesDocument
 
 NAMES = {
     "decode": "decode JPEG",

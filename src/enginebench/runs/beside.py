@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import psutil
 
-from enginebench.engines.registry import find_entry
 from enginebench.core.records import Gpu, Machine
+from enginebench.engines.registry import find_entry
 from enginebench.runs.plan import PlannedRow
 
 # A process that has imported PyTorch and its compiler holds about half of this, on the host and on a GPU.

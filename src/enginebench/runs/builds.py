@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from enginebench.stats.drift import measure_drift
-from enginebench.engines.registry import find_entry
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.records import Build
+from enginebench.engines.registry import find_entry
 from enginebench.runs.child.arrays import load_answers
 from enginebench.runs.child.jobs import PrepareAnswer
 from enginebench.runs.child.places import OPTION
 from enginebench.runs.plan import PlannedRow
+from enginebench.stats.drift import measure_drift
 
 # Options that name a file which builds would share.
 SHARED = ("timing_cache",)

@@ -16,13 +16,6 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.stats.alike import compare_questions
-from enginebench.stats.compare import list_open
-from enginebench.stats.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
-from enginebench.stats.effective import judge_precision
-from enginebench.stats.open_lengths import fill_lengths
-from enginebench.stats.standing import find_setting
-from enginebench.engines.registry import takes
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import (
     ArtifactError,
@@ -41,6 +34,7 @@ from enginebench.core.names import row_id as make_id
 from enginebench.core.records import Artifact, EngineSpec, Machine, Result, Status, Task
 from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_open_outputs, find_size
 from enginebench.core.store import write_atomic
+from enginebench.engines.registry import takes
 from enginebench.models.samples import find_samples, list_samples
 from enginebench.models.task import find_own_data
 from enginebench.runs.beside import split_runs
@@ -61,6 +55,12 @@ from enginebench.runs.folder import RunFolder, RunRequest
 from enginebench.runs.plan import PlannedRow, find_axes
 from enginebench.runs.progress import Reporter
 from enginebench.runs.scoring import Judged, score_file
+from enginebench.stats.alike import compare_questions
+from enginebench.stats.compare import list_open
+from enginebench.stats.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
+from enginebench.stats.effective import judge_precision
+from enginebench.stats.open_lengths import fill_lengths
+from enginebench.stats.standing import find_setting
 
 # (model, batch, shapes) -> (id of the row that was taken as the truth, its outputs)
 References: TypeAlias = dict[tuple[str, int, str], tuple[str, Mapping[str, Any]]]

@@ -17,14 +17,14 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.runs.bundles.reading import is_bundle
 from enginebench.core.errors import ArtifactError, EngineBenchError, ModelError, ParseError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, slug
 from enginebench.core.operators import find_library
 from enginebench.core.records import Artifact, Machine, MeasureSpec, ModelSource, Precision, Recipe, Result, Scope, Task
 from enginebench.core.store import encode, hash_file, read_record, read_result, write_atomic
-from enginebench.models.zoo import resolve_model
 from enginebench.features.tune.document import TuneDocument
+from enginebench.models.zoo import resolve_model
+from enginebench.runs.bundles.reading import is_bundle
 from enginebench.runs.trust import (
     allow_code,
     allow_engines,

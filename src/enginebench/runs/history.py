@@ -13,8 +13,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.stats.quantiles import find_rank, median
-from enginebench.stats.validity import judge
 from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.names import NOT_KNOWN, format_engine, slug
 from enginebench.core.records import Result
@@ -23,6 +21,8 @@ from enginebench.report.charts import render_png
 from enginebench.report.history.charts import collect_trends, draw_trend
 from enginebench.report.history.table import HistoryDocument, HistoryRow, Unread, format_history_csv, identify_row
 from enginebench.runs.folder import ARTIFACTS
+from enginebench.stats.quantiles import find_rank, median
+from enginebench.stats.validity import judge
 
 # Increase it when HistoryRow changes: figures of an older form are then computed again.
 _CACHE_FORM = 2

@@ -8,20 +8,20 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from enginebench.engines.registry import find_installed, takes
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, UsageError
 from enginebench.core.records import Artifact, Machine, Result
 from enginebench.core.shapes import free_batch
-from enginebench.measure.machine import describe_machine
+from enginebench.engines.registry import find_installed, takes
 from enginebench.features.load.document import LoadSettings
+from enginebench.features.load.rates import Bench, Prober, make_bench, name_row
+from enginebench.features.roofline.limits import bound_results
+from enginebench.measure.machine import describe_machine
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.places import OPTION, describe_place
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, allow_request, check_request
-from enginebench.features.roofline.limits import bound_results
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices, plan_rows
 from enginebench.runs.progress import Reporter
-from enginebench.features.load.rates import Bench, Prober, make_bench, name_row
 from enginebench.runs.reporting import describe_stored
 from enginebench.runs.scoring import Judged
 from enginebench.runs.targets.sources import choose_judged, gather_sources, judge_sources

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.engines.registry import accepts, find_device, find_entry, find_installed
 from enginebench.core.errors import UsageError
 from enginebench.core.names import format_engine, format_precision, name_mix, parse_engine, parse_precision, row_id
 from enginebench.core.records import (
@@ -29,6 +28,7 @@ from enginebench.core.shapes import (
     size_axes,
     takes_whole,
 )
+from enginebench.engines.registry import accepts, find_device, find_entry, find_installed
 from enginebench.runs.child.elsewhere import probe_elsewhere
 from enginebench.runs.child.places import OPTION
 from enginebench.runs.folder import RunRequest

@@ -9,14 +9,15 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.stats.ranking import Ref, rank_results
-from enginebench.stats.stages import StagesDocument
-from enginebench.features.trtexec.folder import read_folder
-from enginebench.features.deliver.contents import explain_refusal
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Result
 from enginebench.core.store import encode, read_record, write_atomic
+from enginebench.features.deliver.contents import explain_refusal
+from enginebench.features.trtexec.folder import read_folder
+from enginebench.features.trtexec.report import describe_cases
+from enginebench.features.trtexec.sections import FOOTER as TRTEXEC_FOOTER
+from enginebench.features.trtexec.sections import draw_cases, list_trtexec
 from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
 from enginebench.report.csv_table import format_csv
@@ -28,10 +29,9 @@ from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.report.run.sections import list_report
 from enginebench.report.run.series import label_rows
 from enginebench.report.table import Chart
-from enginebench.features.trtexec.report import describe_cases
-from enginebench.features.trtexec.sections import FOOTER as TRTEXEC_FOOTER
-from enginebench.features.trtexec.sections import draw_cases, list_trtexec
 from enginebench.runs.folder import RunRecord, check_inside, read_results
+from enginebench.stats.ranking import Ref, rank_results
+from enginebench.stats.stages import StagesDocument
 
 FOOTER = (
     "p50: geometric mean of the medians of all trials. p99: nearest rank of all calls. Speed-up: ratio of medians of "

@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING, get_args
 
 from msgspec import Struct
 
+from enginebench.core.entry import DeviceKind, find_kind
+from enginebench.core.errors import UsageError
+from enginebench.core.limits import MARGIN, MOST
+from enginebench.core.names import parse_precision
+from enginebench.core.records import Cache, EngineSpec, MeasureSpec, ModelSource, Precision, Recipe, Scope
 from enginebench.engines.registry import (
     check_options,
     choose_executable,
@@ -16,11 +21,6 @@ from enginebench.engines.registry import (
     list_unasked,
     read_engine,
 )
-from enginebench.core.entry import DeviceKind, find_kind
-from enginebench.core.errors import UsageError
-from enginebench.core.limits import MARGIN, MOST
-from enginebench.core.names import parse_precision
-from enginebench.core.records import Cache, EngineSpec, MeasureSpec, ModelSource, Precision, Recipe, Scope
 from enginebench.models.zoo import require_packages
 from enginebench.runs.child.places import enter
 from enginebench.runs.folder import RunRequest, check_request

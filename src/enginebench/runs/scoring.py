@@ -8,14 +8,14 @@ from typing import Any
 
 from msgspec import Struct
 
-from enginebench.stats.metrics.metric import Facts, Metric, Targets
-from enginebench.stats.metrics.scores import score_counts
-from enginebench.stats.metrics.tasks import BUILTIN, TASK_METRICS
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Score, Task
 from enginebench.runs.child.arrays import COUNTS, FAILURE, OUTPUTS, load_arrays
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.child.jobs import Labelled, MetricsJob, ScoreJob
+from enginebench.stats.metrics.metric import Facts, Metric, Targets
+from enginebench.stats.metrics.scores import score_counts
+from enginebench.stats.metrics.tasks import BUILTIN, TASK_METRICS
 
 # A user's metric is asked hundreds of times, and may take seconds each time.
 SCORE_TIMEOUT_S = 6 * 3600.0

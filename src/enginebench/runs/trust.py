@@ -11,10 +11,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from enginebench.engines.registry import find_entry
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import Artifact
 from enginebench.core.store import hash_file
+from enginebench.engines.registry import find_entry
 from enginebench.models.zoo import resolve_model
 
 # What this program has named; a file also by its name alone, since a stored path may be that of another machine.

@@ -7,6 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from enginebench.core.caveats import make_caveat
+from enginebench.core.preprocess import differ, shorten
+from enginebench.core.records import Caveat, Drift, OutputDrift, Outputs, Result, TensorSpec
+from enginebench.core.shapes import concrete_shape, find_size
 from enginebench.stats.compare import find_preprocess
 from enginebench.stats.drift import (
     LIMITS,
@@ -17,10 +21,6 @@ from enginebench.stats.drift import (
     holds_values,
     keeps_limits,
 )
-from enginebench.core.caveats import make_caveat
-from enginebench.core.preprocess import differ, shorten
-from enginebench.core.records import Caveat, Drift, OutputDrift, Outputs, Result, TensorSpec
-from enginebench.core.shapes import concrete_shape, find_size
 
 VARIES = "the model answers the same inputs differently each time"
 # Doubts that say that weights or inputs were invented.

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from enginebench.stats.intervals import quantile_of_t, take_logs
-from enginebench.stats.quantiles import median
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Caveat, Estimate, Measurement, Result
+from enginebench.stats.intervals import quantile_of_t, take_logs
+from enginebench.stats.quantiles import median
 
 LEVEL = 0.95
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
+from enginebench.core.records import Capacity, Estimate, Probe, RatioValidity, Verdict
 from enginebench.stats.compare import MIN_REPETITIONS, count_needed, judge_spread
 from enginebench.stats.intervals import estimate_geometric, measure_spread
 from enginebench.stats.queueing import Limit
 from enginebench.stats.validity import grade_ratio
-from enginebench.core.records import Capacity, Estimate, Probe, RatioValidity, Verdict
 
 # The search ends when the lowest rate that fails is at most this many times the highest that passes.
 RESOLUTION = 1.05

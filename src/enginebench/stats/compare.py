@@ -20,6 +20,10 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.limits import LEVELS, MARGIN, MOST
+from enginebench.core.preprocess import is_known
+from enginebench.core.records import Estimate, Machine, Measurement, RatioValidity, Result, Verdict
+from enginebench.core.shapes import concrete_shape
 from enginebench.stats.intervals import (
     Spread,
     estimate_geometric,
@@ -30,10 +34,6 @@ from enginebench.stats.intervals import (
     take_logs,
 )
 from enginebench.stats.quantiles import median
-from enginebench.core.limits import LEVELS, MARGIN, MOST
-from enginebench.core.preprocess import is_known
-from enginebench.core.records import Estimate, Machine, Measurement, RatioValidity, Result, Verdict
-from enginebench.core.shapes import concrete_shape
 
 # Below six repetitions the t interval is so wide (2.8 standard errors at five) and the normality of the logs so little
 # tested that no verdict is given.

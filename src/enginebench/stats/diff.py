@@ -9,17 +9,17 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.stats.alike import judge_answers
-from enginebench.stats.compare import Comparison, Unit
-from enginebench.stats.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
-from enginebench.stats.metrics.tasks import name_metric
-from enginebench.stats.standing import compare_rows
-from enginebench.features.versions.upgrade import Change
 from enginebench.core.errors import UsageError
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Estimate, RatioValidity, Result, Score, Verdict
+from enginebench.features.versions.upgrade import Change
+from enginebench.stats.alike import judge_answers
+from enginebench.stats.compare import Comparison, Unit
+from enginebench.stats.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
+from enginebench.stats.metrics.tasks import name_metric
+from enginebench.stats.standing import compare_rows
 
 DIFF_SCHEMA = "enginebench.diff/1"
 

@@ -14,6 +14,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.caveats import make_caveat
+from enginebench.core.errors import FeedError, UsageError
+from enginebench.core.records import Caveat, Drift, OutputDrift, Precision, Slices, Task
 from enginebench.stats.metrics.boxes import (
     LEAST_SCORE,
     NAMED,
@@ -29,9 +32,6 @@ from enginebench.stats.metrics.boxes import (
 from enginebench.stats.metrics.sequences import decode_tokens
 from enginebench.stats.metrics.tasks import SEQUENTIAL, read_map
 from enginebench.stats.scales import JUMP, are_scores, split_slices
-from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import FeedError, UsageError
-from enginebench.core.records import Caveat, Drift, OutputDrift, Precision, Slices, Task
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,12 +8,12 @@ from typing import Literal
 
 from msgspec import Struct
 
+from enginebench.core.records import Estimate, Outputs, RatioValidity, Result, Validity
+from enginebench.core.shapes import format_shapes
 from enginebench.stats.compare import Comparison
 from enginebench.stats.quantiles import median
 from enginebench.stats.standing import Standing, compare_rows, find_today, is_plain_fp32
 from enginebench.stats.validity import find_worst
-from enginebench.core.records import Estimate, Outputs, RatioValidity, Result, Validity
-from enginebench.core.shapes import format_shapes
 
 # `only`: one configuration was measured. `none_agrees`: all that is faster than the baseline changes the outputs.
 # `searched`: a search says to take it, whose proof stands in its own document.

@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from enginebench.stats.onnx_names import strip_reformat
 from enginebench.stats.layer_records import DiffSide, DiffTotals, EngineLayer, LayerDelta, LayersDocument
+from enginebench.stats.onnx_names import strip_reformat
 
 # Two graphs of one model share nearly all operator names; renumbered ones share a few by accident. Half lies far from
 # both.

@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from enginebench.core.caveats import make_caveat
+from enginebench.core.names import format_engine, format_precision
+from enginebench.core.precisions import REORDER, UNKNOWN
+from enginebench.core.records import Bound, BoundBy, Caveat, Clock, EngineSpec, LayerProfile, LayerTime
 from enginebench.features.roofline.bounds import doubt_layers, doubt_row, share_of_limit
 from enginebench.stats.layer_records import (
     EngineLayer,
@@ -15,10 +19,6 @@ from enginebench.stats.layer_records import (
     ProfiledLayer,
     ProfileDocument,
 )
-from enginebench.core.caveats import make_caveat
-from enginebench.core.names import format_engine, format_precision
-from enginebench.core.precisions import REORDER, UNKNOWN
-from enginebench.core.records import Bound, BoundBy, Caveat, Clock, EngineSpec, LayerProfile, LayerTime
 
 NS_PER_MS = 1e6
 # What kernels that one stream runs one after the other may take longer under the profiler than without it. Seen on an

@@ -10,11 +10,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.caveats import find_sentence, make_caveat
+from enginebench.core.records import Block, Caveat, Measurement, Validity
 from enginebench.stats.quantiles import convert_percent, nearest_rank
 from enginebench.stats.tails import strict_min_samples
 from enginebench.stats.validity import doubt_marks, find_worst, judge_marks
-from enginebench.core.caveats import find_sentence, make_caveat
-from enginebench.core.records import Block, Caveat, Measurement, Validity
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,14 +8,14 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.limits import MARGIN
+from enginebench.core.names import format_engine
+from enginebench.core.records import Precision, Result, Score, Verdict
 from enginebench.stats.alike import find_references, keep_comparisons, list_invented
 from enginebench.stats.headline import Headline, choose_agreeing, describe_change, make_headline, order_by_speed
 from enginebench.stats.metrics.scores import find_score, loses_too_much
 from enginebench.stats.metrics.tasks import name_metric
 from enginebench.stats.standing import Standing, compare_rows, find_baseline, find_setting, is_plain_fp32, weigh
-from enginebench.core.limits import MARGIN
-from enginebench.core.names import format_engine
-from enginebench.core.records import Precision, Result, Score, Verdict
 
 # Outputs of different FP32 kernels differ in the sixth digit; that must not decide which row is on the Pareto front.
 QUALITY_DIGITS = 4

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from enginebench.stats.quantiles import median, nearest_rank
-from enginebench.stats.tails import min_samples
 from enginebench.core.caveats import make_caveat
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Caveat, EngineSpec
+from enginebench.stats.quantiles import median, nearest_rank
+from enginebench.stats.tails import min_samples
 
 STAGES = ("decode", "preprocess", "copy_in", "compute", "copy_out", "postprocess")
 

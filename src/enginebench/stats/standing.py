@@ -7,19 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.stats.alike import judge_outputs
-from enginebench.stats.compare import Comparison, comparable, compare, compare_apart, find_level
-from enginebench.stats.summary import Summary, summarize
-from enginebench.stats.validity import (
-    SPEED_RATIO,
-    STARVED_RATIO,
-    WIDE_RATIO,
-    Trust,
-    hides_work,
-    judge,
-    judge_ratio,
-    widen_ratio,
-)
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine, show_engine
 from enginebench.core.records import (
@@ -35,6 +22,19 @@ from enginebench.core.records import (
     Verdict,
 )
 from enginebench.core.shapes import find_size
+from enginebench.stats.alike import judge_outputs
+from enginebench.stats.compare import Comparison, comparable, compare, compare_apart, find_level
+from enginebench.stats.summary import Summary, summarize
+from enginebench.stats.validity import (
+    SPEED_RATIO,
+    STARVED_RATIO,
+    WIDE_RATIO,
+    Trust,
+    hides_work,
+    judge,
+    judge_ratio,
+    widen_ratio,
+)
 
 # Two sides of one speed are ordered the same way in as many pairs once in 2^7 runs.
 MIN_SIGNS = 8

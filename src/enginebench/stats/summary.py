@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
+from enginebench.core.errors import MeasurementError
+from enginebench.core.records import Estimate, Measurement
 from enginebench.stats.intervals import estimate_geometric, join_builds, measure_spread, take_logs
 from enginebench.stats.quantiles import convert_percent, median, nearest_rank
 from enginebench.stats.tails import autocorrelation_time, estimate_tail, estimate_tails
-from enginebench.core.errors import MeasurementError
-from enginebench.core.records import Estimate, Measurement
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

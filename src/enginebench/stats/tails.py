@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from enginebench.stats.intervals import quantile_of_t, share_of_normal
-from enginebench.stats.quantiles import find_rank, nearest_rank
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.records import Estimate
+from enginebench.stats.intervals import quantile_of_t, share_of_normal
+from enginebench.stats.quantiles import find_rank, nearest_rank
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,12 +10,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.caveats import make_caveat
+from enginebench.core.records import Block, Caveat, Estimate, Mark, Measurement, RatioValidity, Validity
 from enginebench.stats.compare import MIN_REPETITIONS
 from enginebench.stats.quantiles import median
 from enginebench.stats.summary import share_marked
 from enginebench.stats.tails import min_samples
-from enginebench.core.caveats import make_caveat
-from enginebench.core.records import Block, Caveat, Estimate, Mark, Measurement, RatioValidity, Validity
 
 # More than a fifth of the samples marked: p50 with and without them can then lie a whole quintile apart.
 SUSPECT_SHARE = 0.2

@@ -8,10 +8,6 @@ from typing import Annotated, Unpack
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.stats.diff import tell_loss
-from enginebench.stats.metrics.scores import find_score, find_value, loses_too_much
-from enginebench.verbs.given import read_metrics, share, take_side, to_text
-from enginebench.verbs.progress import open_progress
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import GateFailed, UsageError
 from enginebench.core.records import Caveat
@@ -27,6 +23,10 @@ from enginebench.runs.request import choose_drop
 from enginebench.runs.scoring import choose_metrics, open_metrics, score_file
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sides import MadeSources, OpenSide, SideRequest, check_side, choose_step, open_side
+from enginebench.stats.diff import tell_loss
+from enginebench.stats.metrics.scores import find_score, find_value, loses_too_much
+from enginebench.verbs.given import read_metrics, share, take_side, to_text
+from enginebench.verbs.progress import open_progress
 
 # 50,000 images of ImageNet take hours on a slow engine and are worth waiting for.
 ACCURACY_TIMEOUT_S = 6 * 3600.0

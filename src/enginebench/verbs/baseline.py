@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 import click
 
 from enginebench import door
-from enginebench.verbs.given import to_path
-from enginebench.verbs.runs import Run
 from enginebench.core.store import encode
 from enginebench.core.text import clean_text, count_of
 from enginebench.options import Opt, PathLike, Printed, Store, verb
 from enginebench.runs import baselines
 from enginebench.runs.baselines import Baseline, BaselineList, find_store
+from enginebench.verbs.given import to_path
+from enginebench.verbs.runs import Run
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -15,19 +15,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.stats.diff import diff_results
-from enginebench.verbs.benches import Bench
-from enginebench.verbs.given import (
-    choose_batches,
-    choose_root,
-    name_environments,
-    name_model,
-    share,
-    take_model,
-    take_side,
-)
-from enginebench.verbs.progress import open_progress
-from enginebench.verbs.runs import note_folder
+from enginebench.core.caveats import make_caveat
+from enginebench.core.errors import ArtifactError, ParseError, UsageError
+from enginebench.core.names import PLAN_SUFFIXES, parse_precision
+from enginebench.core.records import Artifact, Caveat, EngineSpec, MeasureSpec, Result
+from enginebench.core.shapes import format_shapes
+from enginebench.core.store import bring_files, encode, hash_file, read_record, write_atomic
 from enginebench.engines.abilities import KeepsLog
 from enginebench.engines.registry import (
     check_options,
@@ -38,13 +31,6 @@ from enginebench.engines.registry import (
     read_engine,
     takes,
 )
-from enginebench.runs.bundles.reading import is_bundle
-from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import ArtifactError, ParseError, UsageError
-from enginebench.core.names import PLAN_SUFFIXES, parse_precision
-from enginebench.core.records import Artifact, Caveat, EngineSpec, MeasureSpec, Result
-from enginebench.core.shapes import format_shapes
-from enginebench.core.store import bring_files, encode, hash_file, read_record, write_atomic
 from enginebench.measure.machine import describe_machine
 from enginebench.options import (
     COMMAND,
@@ -70,10 +56,8 @@ from enginebench.options import (
     verb,
 )
 from enginebench.report.bench import list_bench
-from enginebench.verbs.build import check_dry_run, print_dry_run
-from enginebench.verbs.diff import DiffPrinted, write_verdict
-from enginebench.verbs.dry_run import DryRun, check_command, plan_measure
 from enginebench.runs import request as requests
+from enginebench.runs.bundles.reading import is_bundle
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.elsewhere import find_available
 from enginebench.runs.child.places import enter
@@ -87,6 +71,22 @@ from enginebench.runs.targets.bundles import fill_request, find_row, open_as_sto
 from enginebench.runs.targets.sources import choose_judged, gather_sources
 from enginebench.runs.targets.stored import parse_side
 from enginebench.runs.targets.stored_row import Stored
+from enginebench.stats.diff import diff_results
+from enginebench.verbs.benches import Bench
+from enginebench.verbs.build import check_dry_run, print_dry_run
+from enginebench.verbs.diff import DiffPrinted, write_verdict
+from enginebench.verbs.dry_run import DryRun, check_command, plan_measure
+from enginebench.verbs.given import (
+    choose_batches,
+    choose_root,
+    name_environments,
+    name_model,
+    share,
+    take_model,
+    take_side,
+)
+from enginebench.verbs.progress import open_progress
+from enginebench.verbs.runs import note_folder
 
 
 class BenchOptions(Modules, Timing, Shared, total=False):

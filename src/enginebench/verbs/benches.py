@@ -7,8 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from enginebench.stats.compare import Comparison
-from enginebench.verbs.tables import make_frame
 from enginebench.core.errors import BackendUnavailable, GateFailed, MeasurementError
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Result
@@ -16,6 +14,8 @@ from enginebench.report.bench import BenchDocument, describe_bench, list_bench, 
 from enginebench.report.page import format_fragment
 from enginebench.report.run.rows import Row
 from enginebench.report.terminal import format_text
+from enginebench.stats.compare import Comparison
+from enginebench.verbs.tables import make_frame
 
 if TYPE_CHECKING:
     import pandas

@@ -14,26 +14,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.stats.effective import judge_precision
-from enginebench.verbs.given import read_device, to_path
-from enginebench.verbs.progress import open_progress
-from enginebench.engines.registry import accepts, check_options, find_device, find_entry, read_engine
 from enginebench.core.caveats import format_caveat, make_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision, known, parse_precision
 from enginebench.core.plan_notes import write_note
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, Precision
 from enginebench.core.store import copy_file, encode
+from enginebench.engines.registry import accepts, check_options, find_device, find_entry, read_engine
 from enginebench.options import DryRunning, Opt, PathLike, Printed, Progress, Trtexec, verb
-from enginebench.verbs.dry_run import (
-    DryRun,
-    check_batch_axis,
-    needs_graph,
-    open_composing,
-    plan_build,
-    quantized_path,
-)
-from enginebench.verbs.quantize import quantize
 from enginebench.runs.child.elsewhere import find_available
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.child.jobs import BuildAnswer, BuildJob, ProbeJob, Proof
@@ -42,6 +30,18 @@ from enginebench.runs.child.proving import doubt_record
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import merge_options
+from enginebench.stats.effective import judge_precision
+from enginebench.verbs.dry_run import (
+    DryRun,
+    check_batch_axis,
+    needs_graph,
+    open_composing,
+    plan_build,
+    quantized_path,
+)
+from enginebench.verbs.given import read_device, to_path
+from enginebench.verbs.progress import open_progress
+from enginebench.verbs.quantize import quantize
 
 if TYPE_CHECKING:
     from rich.console import Console

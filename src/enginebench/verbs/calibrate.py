@@ -12,8 +12,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.verbs.given import check_cpu, share, take_model, to_path, to_text
-from enginebench.verbs.progress import open_progress
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import Artifact, Caveat, ModelSource
@@ -31,10 +29,12 @@ from enginebench.models.precision.calibration_data import (
     open_given,
 )
 from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
-from enginebench.verbs.export import EXPORT_TIMEOUT_S
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.sources import make_sources
+from enginebench.verbs.export import EXPORT_TIMEOUT_S
+from enginebench.verbs.given import check_cpu, share, take_model, to_path, to_text
+from enginebench.verbs.progress import open_progress
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,22 +11,22 @@ from typing import Annotated, TypeAlias, Unpack
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.stats.diff import DiffDocument, diff_results, pair_results
-from enginebench.verbs.given import to_path, to_text
-from enginebench.verbs.runs import Run
 from enginebench.core.errors import ArtifactError, GateFailed, UsageError
 from enginebench.core.records import Result
 from enginebench.core.store import write_atomic
+from enginebench.features.versions.upgrade_verb import diff_environments, parse_between
 from enginebench.models.samples import find_samples
 from enginebench.options import Margin, Opt, PathLike, Printed, Progress, Store, TaskOption, verb
 from enginebench.report.markdown import format_sections
 from enginebench.report.run.diff import list_diff
 from enginebench.report.run.junit import format_junit
-from enginebench.verbs.accuracy import accuracy, check_labelled
-from enginebench.features.versions.upgrade_verb import diff_environments, parse_between
 from enginebench.runs.baselines import are_neighbours, find_side, read_side
 from enginebench.runs.folder import RunFolder, read_rows
 from enginebench.runs.request import choose_drop
+from enginebench.stats.diff import DiffDocument, diff_results, pair_results
+from enginebench.verbs.accuracy import accuracy, check_labelled
+from enginebench.verbs.given import to_path, to_text
+from enginebench.verbs.runs import Run
 
 Stored: TypeAlias = Run | str | os.PathLike[str]
 

@@ -10,20 +10,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.verbs.progress import open_progress
-from enginebench.engines.registry import find_package, list_names, list_refused
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.records import Availability, EngineSpec, Machine
 from enginebench.core.store import encode
 from enginebench.core.text import clean_lines, count_of
+from enginebench.engines.registry import find_package, list_names, list_refused
+from enginebench.features.sweep.ray_fleet import ask_nodes
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, Printed, Progress, verb
 from enginebench.runs.child.elsewhere import PROBE_TIMEOUT_S, probe_elsewhere
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
 from enginebench.runs.child.places import OPTION, describe_place, list_versions, name_environments
-from enginebench.features.sweep.ray_fleet import ask_nodes
+from enginebench.verbs.progress import open_progress
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,23 +9,12 @@ from typing import Annotated, Any, TypeAlias, Unpack
 from msgspec import Struct
 
 from enginebench import door
-from enginebench.stats.drift import (
-    LIMITS,
-    doubt_samples,
-    find_exceeded,
-    limits_between,
-    limits_undecided,
-    measure_drift,
-    measure_samples,
-)
-from enginebench.verbs.given import list_texts, share, take_side, to_path
-from enginebench.verbs.progress import open_progress
-from enginebench.engines.registry import accepts
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, GateFailed, UsageError
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
 from enginebench.core.records import Caveat, Drift, TensorSpec
 from enginebench.core.store import encode, write_atomic
+from enginebench.engines.registry import accepts
 from enginebench.models.precision.calibration import explain_external
 from enginebench.models.samples import (
     cut_entries,
@@ -64,6 +53,17 @@ from enginebench.runs.targets.sides import (
     open_side,
     run_side,
 )
+from enginebench.stats.drift import (
+    LIMITS,
+    doubt_samples,
+    find_exceeded,
+    limits_between,
+    limits_undecided,
+    measure_drift,
+    measure_samples,
+)
+from enginebench.verbs.given import list_texts, share, take_side, to_path
+from enginebench.verbs.progress import open_progress
 
 Limits: TypeAlias = Mapping[str, float] | Texts
 

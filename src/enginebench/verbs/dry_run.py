@@ -7,11 +7,11 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.engines.abilities import Composing
-from enginebench.engines.registry import find_entry, find_installed, open_backend
 from enginebench.core.errors import UsageError
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
+from enginebench.engines.abilities import Composing
+from enginebench.engines.registry import find_entry, find_installed, open_backend
 
 
 class DryRun(Struct, frozen=True, kw_only=True):

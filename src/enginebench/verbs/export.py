@@ -12,8 +12,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.verbs.given import check_cpu, read_axes, share, take_model
-from enginebench.verbs.progress import open_progress
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import UsageError
 from enginebench.core.names import slug
@@ -22,6 +20,8 @@ from enginebench.models.zoo import resolve_model
 from enginebench.options import Axes, InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.targets.sources import make_sources
+from enginebench.verbs.given import check_cpu, read_axes, share, take_model
+from enginebench.verbs.progress import open_progress
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from enginebench.engines.registry import read_engine
-from enginebench.engines.registry import read_engines as read_engine_list
 from enginebench.core.errors import UsageError
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Precision, Recipe
+from enginebench.engines.registry import read_engine
+from enginebench.engines.registry import read_engines as read_engine_list
 from enginebench.options import Model, PathLike, Shapes, Shared, Side
 from enginebench.runs import request
 from enginebench.runs.child import places

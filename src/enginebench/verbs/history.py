@@ -9,9 +9,9 @@ import click
 
 from enginebench import door
 from enginebench.core.text import count_of
+from enginebench.features.sweep.reading import find_rows_folder
 from enginebench.options import Opt, PathLike, Printed, Texts, verb
 from enginebench.report.history.table import HistoryDocument, list_history
-from enginebench.features.sweep.reading import find_rows_folder
 from enginebench.runs.history import read_history, select_rows, write_history
 
 

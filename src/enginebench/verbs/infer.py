@@ -12,14 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.verbs.given import share, take_model
-from enginebench.verbs.progress import open_progress
-from enginebench.engines.registry import find_device, find_entry, read_engine, takes
 from enginebench.core.errors import FeedError, ParseError, UsageError
 from enginebench.core.feeds import check_feeds
 from enginebench.core.records import EngineSpec, ModelSource, TensorSpec
 from enginebench.core.shapes import format_shapes
 from enginebench.core.text import clean_text
+from enginebench.engines.registry import find_device, find_entry, read_engine, takes
 from enginebench.models.samples import name_only, resolve_given, take_sizes
 from enginebench.options import GraphEngine, Model, Modules, Opt, PathLike, Printed, Shared, verb
 from enginebench.runs.child.arrays import load_arrays, save_arrays
@@ -29,6 +27,8 @@ from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import choose_source, make_sources
+from enginebench.verbs.given import share, take_model
+from enginebench.verbs.progress import open_progress
 
 if TYPE_CHECKING:
     from rich.console import Console

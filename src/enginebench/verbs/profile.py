@@ -14,13 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.stats.effective import judge_precision
-from enginebench.stats.layers import EngineProfileDocument, describe_profile, make_layers, make_profile
-from enginebench.verbs.given import share, take_model
-from enginebench.verbs.progress import open_progress
-from enginebench.engines.registry import find_entry
 from enginebench.core.errors import ChildFailed
 from enginebench.core.records import LayerProfile
+from enginebench.engines.registry import find_entry
+from enginebench.features.roofline.limits import limit_layers
 from enginebench.models.samples import find_samples
 from enginebench.options import (
     Batch,
@@ -39,12 +36,15 @@ from enginebench.options import (
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.child.jobs import ProbeJob, ProfileJob
 from enginebench.runs.folder import ARTIFACTS, RunRequest
-from enginebench.features.roofline.limits import limit_layers
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
+from enginebench.stats.effective import judge_precision
+from enginebench.stats.layers import EngineProfileDocument, describe_profile, make_layers, make_profile
+from enginebench.verbs.given import share, take_model
+from enginebench.verbs.progress import open_progress
 
 # Importing the slowest runtimes one after the other took 10 s; ten times that is a hang.
 PROBE_TIMEOUT_S = 100.0

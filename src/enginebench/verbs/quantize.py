@@ -11,8 +11,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.verbs.given import list_libraries, to_path, to_text
-from enginebench.verbs.progress import open_progress
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision, name_mix, parse_precision
@@ -33,6 +31,8 @@ from enginebench.models.precision.calibration_data import (
 from enginebench.models.zoo import resolve_model
 from enginebench.options import Libraries, Opt, PathLike, Printed, Progress, verb
 from enginebench.runs.progress import Reporter
+from enginebench.verbs.given import list_libraries, to_path, to_text
+from enginebench.verbs.progress import open_progress
 
 if TYPE_CHECKING:
     from rich.console import Console

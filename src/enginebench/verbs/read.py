@@ -7,45 +7,45 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from enginebench.stats.diff import DIFF_SCHEMA, DiffDocument
-from enginebench.stats.layers import EngineProfileDocument
-from enginebench.stats.stages import StagesDocument
-from enginebench.features.trtexec.folder import Kind, is_trtexec_folder, read_folder, sniff_kind
-from enginebench.features.trtexec.log import parse_log as read_log
-from enginebench.stats.layer_records import (LAYERS_SCHEMA, PROFILE_SCHEMA, LayersDocument, ProfileDocument)
-from enginebench.features.trtexec.records import (LOG_SCHEMA, TIMES_SCHEMA, LogDocument, TimesDocument)
-from enginebench.verbs.benches import Bench
-from enginebench.verbs.runs import Run
-from enginebench.runs.bundles.record import BUNDLE_SCHEMA, Bundle
 from enginebench.core.ceilings import CEILINGS_SCHEMA, Ceilings
 from enginebench.core.errors import ParseError
 from enginebench.core.records import Result
 from enginebench.core.store import is_result, read_record, read_result, read_schema
+from enginebench.features.deliver.verb import DeliverDocument
 from enginebench.features.fpga.budget import Budget
+from enginebench.features.load.document import LoadDocument
+from enginebench.features.sweep.document import SWEEP_SCHEMA, SweepDocument
+from enginebench.features.trtexec import verb as parse
+from enginebench.features.trtexec.folder import Kind, is_trtexec_folder, read_folder, sniff_kind
+from enginebench.features.trtexec.log import parse_log as read_log
+from enginebench.features.trtexec.records import LOG_SCHEMA, TIMES_SCHEMA, LogDocument, TimesDocument
+from enginebench.features.trtexec.report import SCHEMA as TRTEXEC_SCHEMA
+from enginebench.features.trtexec.report import TrtexecReport, describe_cases
+from enginebench.features.tune.document import TUNE_SCHEMA, TuneDocument
+from enginebench.features.tune.mixed import MIXED_SCHEMA, MixedDocument
+from enginebench.features.versions.bisect import BisectDocument
+from enginebench.features.versions.env import EnvironmentsDocument
 from enginebench.models.precision.calibration import CALIBRATION_SCHEMA, Calibration, read_calibration
 from enginebench.options import PathLike
 from enginebench.report.accuracy import AccuracyDocument
 from enginebench.report.bench import BenchDocument
 from enginebench.report.drift import DriftDocument, SamplesDocument
 from enginebench.report.history.table import HISTORY_SCHEMA, HistoryDocument
-from enginebench.features.load.document import LoadDocument
 from enginebench.report.run.rows import RUN_SCHEMA, RunDocument
-from enginebench.features.sweep.document import SWEEP_SCHEMA, SweepDocument
-from enginebench.features.trtexec.report import SCHEMA as TRTEXEC_SCHEMA
-from enginebench.features.trtexec.report import TrtexecReport, describe_cases
-from enginebench.features.tune.document import TUNE_SCHEMA, TuneDocument
-from enginebench.features.trtexec import verb as parse
-from enginebench.features.versions.bisect import BisectDocument
+from enginebench.runs import baselines, folder
+from enginebench.runs.bundles.record import BUNDLE_SCHEMA, Bundle
+from enginebench.stats.diff import DIFF_SCHEMA, DiffDocument
+from enginebench.stats.layer_records import LAYERS_SCHEMA, PROFILE_SCHEMA, LayersDocument, ProfileDocument
+from enginebench.stats.layers import EngineProfileDocument
+from enginebench.stats.stages import StagesDocument
+from enginebench.verbs.benches import Bench
 from enginebench.verbs.build import BuildDocument
 from enginebench.verbs.calibrate import CalibrateDocument
-from enginebench.features.deliver.verb import DeliverDocument
 from enginebench.verbs.doctor import DoctorDocument, FleetDoctorDocument
-from enginebench.features.versions.env import EnvironmentsDocument
 from enginebench.verbs.export import ExportDocument
 from enginebench.verbs.infer import InferDocument
 from enginebench.verbs.quantize import QuantizeDocument
-from enginebench.runs import baselines, folder
-from enginebench.features.tune.mixed import MIXED_SCHEMA, MixedDocument
+from enginebench.verbs.runs import Run
 
 # What `read` can answer with.
 Document: TypeAlias = (

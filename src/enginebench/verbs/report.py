@@ -11,20 +11,20 @@ import click
 from msgspec import Struct
 
 from enginebench import door
-from enginebench.features.trtexec.folder import read_folder
-from enginebench.verbs.given import list_texts, to_path
 from enginebench.core.errors import UsageError
 from enginebench.core.store import encode
-from enginebench.options import Opt, PathLike, Texts, Wide, verb
-from enginebench.features.load.sections import list_load
-from enginebench.report.run.sections import list_sections
-from enginebench.features.sweep.sections import list_sweep
-from enginebench.features.trtexec.report import describe_cases
 from enginebench.features.load import verb as load
+from enginebench.features.load.sections import list_load
 from enginebench.features.sweep.reading import holds_sweep
 from enginebench.features.sweep.reporting import report_sweep
+from enginebench.features.sweep.sections import list_sweep
+from enginebench.features.trtexec.folder import read_folder
+from enginebench.features.trtexec.report import describe_cases
+from enginebench.options import Opt, PathLike, Texts, Wide, verb
+from enginebench.report.run.sections import list_sections
 from enginebench.runs.folder import holds_run, read_results
 from enginebench.runs.reporting import Written, check_formats, describe_stored, report_trtexec, write_reports
+from enginebench.verbs.given import list_texts, to_path
 
 
 class ReportOptions(TypedDict, total=False):

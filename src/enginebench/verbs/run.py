@@ -12,24 +12,10 @@ import click
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.verbs.given import (
-    choose_batches,
-    choose_root,
-    name_environments,
-    name_model,
-    read_axes,
-    read_engines,
-    read_metrics,
-    read_precisions,
-    share,
-    take_model,
-    to_text,
-)
-from enginebench.verbs.progress import open_progress
-from enginebench.verbs.runs import Run, note_folder
-from enginebench.features.deliver.writing import check_free
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.records import Result
+from enginebench.features.deliver.verb import deliver, print_delivery
+from enginebench.features.deliver.writing import check_free
 from enginebench.models.zoo import OBJECT
 from enginebench.options import (
     COMMAND,
@@ -55,7 +41,6 @@ from enginebench.options import (
     verb,
 )
 from enginebench.report.run.sections import list_sections
-from enginebench.features.deliver.verb import deliver, print_delivery
 from enginebench.runs import request as requests
 from enginebench.runs.campaign import judge_outcome, judge_precisions
 from enginebench.runs.classes import format_top_classes
@@ -64,6 +49,21 @@ from enginebench.runs.main_job import run_model
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored, write_reports
 from enginebench.runs.request import check_baseline, choose_drop, name_default_engines, use_trtexec
+from enginebench.verbs.given import (
+    choose_batches,
+    choose_root,
+    name_environments,
+    name_model,
+    read_axes,
+    read_engines,
+    read_metrics,
+    read_precisions,
+    share,
+    take_model,
+    to_text,
+)
+from enginebench.verbs.progress import open_progress
+from enginebench.verbs.runs import Run, note_folder
 
 
 class RunOptions(Modules, Judging, Timing, Shared, total=False):

@@ -9,9 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from enginebench.stats.ranking import Ref
-from enginebench.verbs import given
-from enginebench.verbs.tables import make_frame
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.records import Result
 from enginebench.options import PathLike
@@ -23,6 +20,9 @@ from enginebench.report.terminal import format_text
 from enginebench.runs.campaign import judge_outcome, judge_precisions
 from enginebench.runs.folder import RunRecord
 from enginebench.runs.reporting import FORMATS, Written, check_formats, describe_stored, write_reports
+from enginebench.stats.ranking import Ref
+from enginebench.verbs import given
+from enginebench.verbs.tables import make_frame
 
 if TYPE_CHECKING:
     import pandas

@@ -1,6 +1,6 @@
 """`stages`: the time from JPEG file to label, first one stage after another and then overlapped.
 
-The timing runs in a child process (`child/perform/stages`); the parent makes the pictures, the graph and the document.
+The timing runs in a child process (`runs/child/perform/stages`); the parent makes the pictures, the graph and the document.
 """
 
 from __future__ import annotations
@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Annotated, Unpack
 
 from enginebench import door
-from enginebench.stats.stages import StagesDocument, describe_stages
-from enginebench.verbs.given import share, take_model, to_path
-from enginebench.verbs.progress import open_progress
 from enginebench.core.errors import UsageError
 from enginebench.core.store import encode, write_atomic
 from enginebench.measure.pin import default_threads
@@ -25,6 +22,9 @@ from enginebench.runs.plan import list_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
+from enginebench.stats.stages import StagesDocument, describe_stages
+from enginebench.verbs.given import share, take_model, to_path
+from enginebench.verbs.progress import open_progress
 
 # Two batches in flight: while one is computed, the other is copied.
 GPU_LANES = 2

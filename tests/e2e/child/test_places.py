@@ -174,7 +174,8 @@ def test_an_unknown_name_says_what_is_known(lean: Path) -> None:
 
 
 # What a child or a bundle imports may be run by an older Python than ours; none of these names exists in 3.10.
-CHILDREN = ("core", "engines", "backends", "measure", "models", "bundle", "workflow/child")
+FEATURES = ("deliver", "fpga", "load", "roofline", "trtexec", "tune")
+CHILDREN = ("core", "engines", "measure", "models", "runs/child", *(f"features/{name}" for name in FEATURES))
 NEWER = {
     ("datetime", "UTC"),
     ("enum", "StrEnum"),

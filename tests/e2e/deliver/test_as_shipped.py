@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from msgspec import to_builtins
 
-from enginebench.stats.drift import default_limits, measure_drift
+from enginebench.core.records import Precision
 from enginebench.features.deliver.contents import PACKAGE
 from enginebench.features.deliver.writing import MEASURED
-from enginebench.core.records import Precision
 from enginebench.models.task import preprocess_for
+from enginebench.stats.drift import default_limits, measure_drift
 
 Load = Callable[[str, str], Any]
 

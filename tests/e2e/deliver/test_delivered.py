@@ -19,15 +19,15 @@ from msgspec.structs import replace
 
 import enginebench
 from bundles import Silent, ask, name
-from enginebench.features.deliver.contents import find_instructions
-from enginebench.runs.bundles.reading import read_bundle
-from enginebench.features.deliver.writing import copy_model
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import TEXT, Artifact, EngineSpec, TensorSpec
 from enginebench.core.store import hash_files
+from enginebench.features.deliver.contents import find_instructions
+from enginebench.features.deliver.verb import DeliverDocument, deliver_row, describe_delivery
+from enginebench.features.deliver.writing import copy_model
 from enginebench.measure.machine import describe_machine
 from enginebench.models.task import feed_digits, load_digits
-from enginebench.features.deliver.verb import DeliverDocument, deliver_row, describe_delivery
+from enginebench.runs.bundles.reading import read_bundle
 from enginebench.runs.folder import RunFolder, read_results
 from enginebench.runs.reporting import describe_stored
 from enginebench.runs.targets.loading import load_engine

@@ -10,9 +10,9 @@ import pytest
 
 import enginebench
 from bundles import FAST, Silent, ask
-from enginebench.runs.bundles.reading import read_bundle
 from enginebench.core.errors import UsageError
 from enginebench.features.deliver.verb import deliver_row
+from enginebench.runs.bundles.reading import read_bundle
 from enginebench.runs.targets.loading import load_engine
 from processes import Cli
 

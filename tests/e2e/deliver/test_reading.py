@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from bundles import ask
-from enginebench.runs.bundles.reading import find_problems, read_bundle
 from enginebench.core.errors import ArtifactError, ParseError
+from enginebench.runs.bundles.reading import find_problems, read_bundle
 from enginebench.runs.targets.loading import load_engine
 
 
@@ -97,7 +97,7 @@ def test_what_leads_out_of_a_bundle_is_refused_whatever_is_forced(bundle: Path, 
         load_engine(bundle, force=True)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"schema": "enginebench.features.deliver/9"}'])
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"schema": "enginebench.bundle/9"}'])
 def test_a_damaged_document_is_an_error_of_ours(bundle: Path, text: str) -> None:
     (bundle / "bundle.json").write_text(text)
     with pytest.raises(ParseError):

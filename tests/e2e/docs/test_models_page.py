@@ -11,12 +11,12 @@ import pytest
 from msgspec.structs import replace
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from enginebench.engines.backends.onnxruntime.ort import OrtBackend
-from enginebench.engines.backends.openvino.openvino import OpenvinoBackend
 from enginebench.core.errors import ArtifactError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Loadable
 from enginebench.core.records import EngineSpec
+from enginebench.engines.backends.onnxruntime.ort import OrtBackend
+from enginebench.engines.backends.openvino.openvino import OpenvinoBackend
 from enginebench.models.onnx.source import read_onnx
 from pages import find_section, find_tables, read_page
 

@@ -16,16 +16,16 @@ import pytest
 from click.testing import CliRunner
 
 from enginebench.core.errors import BackendUnavailable
-from enginebench.models.zoo import DATA_DIR
-from enginebench.verbs.doctor import command as doctor
-from enginebench.verbs.doctor import read_answer
-from enginebench.features.sweep.verb import run_sweep
 from enginebench.features.sweep import ray_fleet
 from enginebench.features.sweep.parts import read_group
 from enginebench.features.sweep.ray_fleet import MACHINE, is_of_kind, name_resources, part
 from enginebench.features.sweep.spec import MachineEntry, SweepSpec, list_groups, read_spec
 from enginebench.features.sweep.store import open_store
+from enginebench.features.sweep.verb import run_sweep
 from enginebench.features.sweep.worker import answer_group, answer_sources
+from enginebench.models.zoo import DATA_DIR
+from enginebench.verbs.doctor import command as doctor
+from enginebench.verbs.doctor import read_answer
 from processes import ROOT
 from reporters import Silent
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from enginebench.core.errors import UsageError
-from enginebench.models.zoo import DATA_DIR
-from enginebench.features.sweep.verb import run_sweep
-from enginebench.runs.child.jobs import MeasureJob
 from enginebench.features.sweep.reading import find_rows_folder
 from enginebench.features.sweep.reporting import report_sweep
 from enginebench.features.sweep.spec import read_spec
+from enginebench.features.sweep.verb import run_sweep
+from enginebench.models.zoo import DATA_DIR
+from enginebench.runs.child.jobs import MeasureJob
 from enginebench.runs.history import read_history
 from in_process import Children, children
 from reporters import Silent

@@ -20,12 +20,12 @@ from torch import nn
 
 from enginebench.core.errors import ArtifactError, ModelError, UsageError
 from enginebench.core.store import hash_files
+from enginebench.features.deliver.modules import find_module
 from enginebench.models import objects
 from enginebench.models.objects import find_object, list_variables, may_open
 from enginebench.models.torch.flat import Flat
 from enginebench.models.torch.object_source import can_be_imported, offer_module, pack_module, read_examples
 from enginebench.models.torch.source import load_module, make_torch_artifact
-from enginebench.features.deliver.modules import find_module
 from processes import environment
 
 FACTOR = 3.0

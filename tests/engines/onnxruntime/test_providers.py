@@ -14,14 +14,18 @@ import pytest
 from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper, save
 
-from enginebench.engines.backends.onnxruntime import ort_openvino, ort_tensorrt_rtx, providers
-from enginebench.engines.backends.onnxruntime.ort_openvino import OrtOpenvinoBackend, make_provider_options, read_node_times
-from enginebench.engines.backends.onnxruntime.ort_tensorrt_rtx import OrtTensorRtRtxBackend
-from enginebench.engines.backends.onnxruntime.providers import Provider, find_devices, register
-from enginebench.engines.registry import probe
 from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec
+from enginebench.engines.backends.onnxruntime import ort_openvino, ort_tensorrt_rtx, providers
+from enginebench.engines.backends.onnxruntime.ort_openvino import (
+    OrtOpenvinoBackend,
+    make_provider_options,
+    read_node_times,
+)
+from enginebench.engines.backends.onnxruntime.ort_tensorrt_rtx import OrtTensorRtRtxBackend
+from enginebench.engines.backends.onnxruntime.providers import Provider, find_devices, register
+from enginebench.engines.registry import probe
 from enginebench.models.onnx.source import read_onnx
 from intel import needs_intel_cpu
 from processes import Cli, environment

@@ -11,16 +11,16 @@ import pytest
 from msgspec.structs import replace
 from onnx import TensorProto, helper
 
-from enginebench.engines.backends.openvino import openvino as backend_file
-from enginebench.engines.backends.openvino.graphs import read_model
-from enginebench.engines.backends.openvino.openvino import OPTIONS, OpenvinoBackend, check_openvino_request
-from enginebench.engines.request import read_options
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import hash_files
 from enginebench.engines import openvino as engine_file
+from enginebench.engines.backends.openvino import openvino as backend_file
+from enginebench.engines.backends.openvino.graphs import read_model
+from enginebench.engines.backends.openvino.openvino import OPTIONS, OpenvinoBackend, check_openvino_request
 from enginebench.engines.openvino import compile_model, show_property
+from enginebench.engines.request import read_options
 from enginebench.models.onnx.source import read_onnx
 
 SPEC = EngineSpec(backend="openvino")

@@ -14,13 +14,13 @@ import openvino
 import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
+from enginebench.core.errors import ArtifactError, UnsupportedOperator
+from enginebench.core.records import Artifact, EngineSpec
+from enginebench.core.streams import StreamsSpec
 from enginebench.engines.backends.openvino import graphs
 from enginebench.engines.backends.openvino.graphs import GraphSource, is_misread, read_model
 from enginebench.engines.backends.openvino.openvino import OpenvinoBackend
 from enginebench.engines.backends.openvino.rewriting import Rewritable, find_deciders
-from enginebench.core.errors import ArtifactError, UnsupportedOperator
-from enginebench.core.records import Artifact, EngineSpec
-from enginebench.core.streams import StreamsSpec
 from enginebench.models.onnx.source import read_onnx
 
 if TYPE_CHECKING:

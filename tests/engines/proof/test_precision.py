@@ -12,10 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper, save
 
-from enginebench.stats.effective import judge_precision
-from enginebench.engines.backends.onnxruntime.ort import OrtBackend, find_kernel_dtype, read_kernel_times, subtract_nested
+from enginebench.core.errors import UsageError
+from enginebench.core.feeds import random_feeds
+from enginebench.core.protocols import PrecisionProof
+from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.core.store import hash_files
+from enginebench.engines.backends.onnxruntime.ort import (
+    OrtBackend,
+    find_kernel_dtype,
+    read_kernel_times,
+    subtract_nested,
+)
 from enginebench.engines.backends.openvino.openvino import OpenvinoBackend
 from enginebench.engines.backends.openvino.settings import find_node_dtype
+from enginebench.engines.backends.torch.operators import find_operator_dtype, read_operator_times, split_runs
 from enginebench.engines.proof.precision import (
     MOVES,
     NAMES,
@@ -27,12 +37,7 @@ from enginebench.engines.proof.precision import (
     settle_moves,
     share_times,
 )
-from enginebench.engines.backends.torch.operators import find_operator_dtype, read_operator_times, split_runs
-from enginebench.core.errors import UsageError
-from enginebench.core.feeds import random_feeds
-from enginebench.core.protocols import PrecisionProof
-from enginebench.core.records import Artifact, EngineSpec, TensorSpec
-from enginebench.core.store import hash_files
+from enginebench.stats.effective import judge_precision
 
 X = TensorSpec(name="x", dtype="float32", shape=(1, 16, 32, 32))
 Y = TensorSpec(name="y", dtype="float32", shape=(1, 16, 30, 30))

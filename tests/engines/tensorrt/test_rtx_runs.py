@@ -14,9 +14,9 @@ import pytest
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MissingDependency, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec
+from enginebench.features.trtexec.tool_files import ToolFiles
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
-from enginebench.features.trtexec.tool_files import ToolFiles
 from fakes.tensorrt_modules import forget_modules, use_rtx
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:importlib")

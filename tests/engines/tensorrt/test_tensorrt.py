@@ -15,8 +15,6 @@ import pytest
 from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
-from enginebench.engines import registry
-from enginebench.engines.proof.precision import Operator
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -27,9 +25,11 @@ from enginebench.core.errors import (
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Backend, CacheFlusher, DeviceClock, LayerProfiler, Loadable, PrecisionProof
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision
+from enginebench.engines import registry
+from enginebench.engines.proof.precision import Operator
+from enginebench.features.trtexec.tool_files import ToolFiles
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
-from enginebench.features.trtexec.tool_files import ToolFiles
 from fakes.tensorrt_modules import LEAN, MODULES, VERSIONS, forget_modules, use_fakes, use_lean
 from processes import ROOT
 

@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 import pytest
 
-from enginebench.stats.drift import default_limits
 from enginebench.models.zoo import DATA_DIR
+from enginebench.stats.drift import default_limits
 from fakes.tensorrt_modules import MODULES, make_lean_site
 from fakes.trtexec_shim import install_trtexec
 from processes import ROOT, Cli, environment

@@ -12,13 +12,6 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from enginebench.engines.proof.precision import Operator
-from enginebench.engines.backends.torch import cuda_engine as torch_cuda
-from enginebench.engines.backends.torch.cuda_engine import WatchedCudaTorchEngine, check_cuda_request
-from enginebench.engines.backends.torch.entries import CUDA_OPTIONS
-from enginebench.engines.backends.torch.pytorch import PytorchBackend
-from enginebench.engines.backends.torch.pytorch_compile import PytorchCompileBackend
-from enginebench.engines.backends.torch.pytorch_cudagraph import PytorchCudagraphBackend
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -29,6 +22,13 @@ from enginebench.core.errors import (
 )
 from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.engines.backends.torch import cuda_engine as torch_cuda
+from enginebench.engines.backends.torch.cuda_engine import WatchedCudaTorchEngine, check_cuda_request
+from enginebench.engines.backends.torch.entries import CUDA_OPTIONS
+from enginebench.engines.backends.torch.pytorch import PytorchBackend
+from enginebench.engines.backends.torch.pytorch_compile import PytorchCompileBackend
+from enginebench.engines.backends.torch.pytorch_cudagraph import PytorchCudagraphBackend
+from enginebench.engines.proof.precision import Operator
 from enginebench.engines.pytorch_cuda import prepare_cuda
 from enginebench.testing import make_module
 from lanes import FakeLane

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from enginebench.engines.proof.precision import Operator
+from enginebench.core.records import TensorSpec
 from enginebench.engines.backends.torch.engine import WatchedTorchEngine
 from enginebench.engines.backends.torch.generated import (
     BETWEEN,
@@ -32,7 +32,7 @@ from enginebench.engines.backends.torch.generated import (
     trace_modules,
 )
 from enginebench.engines.backends.torch.operators import WATCHED_KERNEL
-from enginebench.core.records import TensorSpec
+from enginebench.engines.proof.precision import Operator
 from enginebench.engines.pytorch_compile import leave_recurrent
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -400,7 +400,9 @@ def test_the_operator_of_a_library_call(kernel: str, operator: str) -> None:
 
 
 def test_older_versions_that_tell_nothing_compile_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enginebench.engines.backends.torch.generated.inductor", SimpleNamespace(trace=SimpleNamespace()))
+    monkeypatch.setattr(
+        "enginebench.engines.backends.torch.generated.inductor", SimpleNamespace(trace=SimpleNamespace())
+    )
     code = GeneratedCode(torch.nn.Sigmoid(), fullgraph=True)
     tell(code, RELU)
     assert code.name_layers([], [IMAGE]) == ([], UNTOLD)

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from enginebench.engines.proof.precision import Operator
 from enginebench.engines.backends.torch.operators import (
     WATCHED_MODULE,
     Launch,
@@ -21,6 +20,7 @@ from enginebench.engines.backends.torch.operators import (
     read_operator_times,
     record_profile,
 )
+from enginebench.engines.proof.precision import Operator
 
 
 def make_event(name: str, start_ns: int, duration_ns: int, number: int = 0, of: int = 0, device: str = "CPU") -> Any:

@@ -16,13 +16,13 @@ import torch
 import torch.fx
 from msgspec.structs import replace
 
+from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, UsageError
+from enginebench.core.feeds import random_feeds
+from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.engines.backends.torch import pytorch_compile
 from enginebench.engines.backends.torch.module import fold_batch_norms, make_checks
 from enginebench.engines.backends.torch.pytorch import PytorchBackend
 from enginebench.engines.backends.torch.pytorch_compile import PytorchCompileBackend, find_missing_tools
-from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, UsageError
-from enginebench.core.feeds import random_feeds
-from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.engines.pytorch import make_tensor, prepare_torch
 from enginebench.engines.pytorch_module import count_norms, flatten_tensors
 
@@ -339,7 +339,8 @@ def test_inputs_without_a_common_batch_are_checked_whole() -> None:
 
 def test_the_compiler_is_imported_ahead() -> None:
     code = (
-        "import sys, psutil, torch; from enginebench.engines.backends.torch.pytorch_compile import create_backend as create; "
+        "import sys, psutil, torch; "
+        "from enginebench.engines.backends.torch.pytorch_compile import create_backend as create; "
         "name, backend = 'torch._inductor.compile_fx', create(None, None); before = name in sys.modules; "
         "backend.import_ahead(); children = psutil.Process().children(recursive=True); "
         "workers = torch._inductor.config.compile_threads; "

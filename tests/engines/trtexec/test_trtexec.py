@@ -14,19 +14,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from enginebench.engines.abilities import Answering, KeepsLog, NeedsToolReader, PlanProof
-from enginebench.engines.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, require_plan
-from enginebench.features.trtexec.command import RunSettings
-from enginebench.features.trtexec.output import read_allowed, read_bindings, read_guessed_shapes, read_outputs
-from enginebench.features.trtexec.process import (
-    Outcome,
-    explain_failure,
-    find_advice,
-    find_devices,
-    find_first_error,
-    run_trtexec,
-)
-from enginebench.features.trtexec.engine import TrtexecBackend, check_switches, create_backend
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -40,9 +27,22 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.names import row_id
 from enginebench.core.protocols import Backend, SelfTimed
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, ShapeRange
+from enginebench.engines.abilities import Answering, KeepsLog, NeedsToolReader, PlanProof
+from enginebench.engines.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, require_plan
+from enginebench.features.trtexec.command import RunSettings
+from enginebench.features.trtexec.engine import TrtexecBackend, check_switches, create_backend
+from enginebench.features.trtexec.output import read_allowed, read_bindings, read_guessed_shapes, read_outputs
+from enginebench.features.trtexec.process import (
+    Outcome,
+    explain_failure,
+    find_advice,
+    find_devices,
+    find_first_error,
+    run_trtexec,
+)
+from enginebench.features.trtexec.tool_files import ToolFiles
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
-from enginebench.features.trtexec.tool_files import ToolFiles
 from fakes.trtexec_shim import VERSIONS, install_trtexec
 from trtexec_artifacts import find_real_artifacts
 

@@ -56,7 +56,7 @@ def test_words_are_made_in_one_place() -> None:
 
 def test_every_template_is_used_and_every_code_is_known() -> None:
     used = set().union(*(find_strings(call.args[0]) for _, call in read_calls("make_caveat") if call.args))
-    marks = find_strings(ast.parse((SOURCE / "analyze" / "validity.py").read_text(encoding="utf-8")))
+    marks = find_strings(ast.parse((SOURCE / "stats" / "validity.py").read_text(encoding="utf-8")))
     assert set(TEMPLATES) <= used | marks
     assert {name.partition(".")[0] for name in TEMPLATES} <= set(get_args(CaveatCode))
 

@@ -9,31 +9,15 @@ import click
 import msgspec
 import pytest
 
-from enginebench.stats.compare import Comparison
-from enginebench.stats.diff import DiffDocument, DiffRow
-from enginebench.stats.headline import Headline, Rejected
-from enginebench.stats.layers import EngineLayerTime, EngineProfileDocument
-from enginebench.stats.capacity import CapacityVerdict
-from enginebench.stats.queueing import LoadPoint
-from enginebench.stats.ranking import Ref
-from enginebench.stats.stages import StagesDocument
-from enginebench.stats.layer_records import (EngineLayer, LayersDocument, ProfiledLayer, ProfileDocument)
-from enginebench.features.trtexec.records import (LogDocument, LogRun, Stat, TimesDocument)
-from enginebench.stats.builds import BuildEffect
-from enginebench.features.versions.upgrade import Change
 from enginebench.core import errors
 from enginebench.core.ceilings import Ceiling, Ceilings
 from enginebench.core.records import Availability, Capacity, Caveat, Estimate, Score
 from enginebench.door import INTERRUPTED
+from enginebench.features.deliver.verb import DeliverDocument
 from enginebench.features.fpga.budget import Budget
 from enginebench.features.fpga.synth import Synthesis
-from enginebench.models.zoo import ModelCard
-from enginebench.report.accuracy import AccuracyDocument
-from enginebench.report.bench import BenchDocument
-from enginebench.report.drift import DriftDocument
-from enginebench.report.history.table import HistoryDocument
+from enginebench.features.fpga.verb import SimulateDocument
 from enginebench.features.load.document import LoadDocument, LoadRow
-from enginebench.report.run.rows import Row, RunDocument
 from enginebench.features.sweep.document import (
     Environment,
     FailedCell,
@@ -43,6 +27,8 @@ from enginebench.features.sweep.document import (
     SweepRow,
     Tuned,
 )
+from enginebench.features.sweep.verb import KindPlan, SweepPlan
+from enginebench.features.trtexec.records import LogDocument, LogRun, Stat, TimesDocument
 from enginebench.features.tune.document import (
     Candidate,
     Dropped,
@@ -52,17 +38,31 @@ from enginebench.features.tune.document import (
     TuneRef,
 )
 from enginebench.features.versions.bisect import BisectDocument
+from enginebench.features.versions.env import EnvironmentsDocument
+from enginebench.features.versions.upgrade import Change
+from enginebench.models.zoo import ModelCard
+from enginebench.report.accuracy import AccuracyDocument
+from enginebench.report.bench import BenchDocument
+from enginebench.report.drift import DriftDocument
+from enginebench.report.history.table import HistoryDocument
+from enginebench.report.run.rows import Row, RunDocument
+from enginebench.runs.baselines import BaselineList
+from enginebench.stats.builds import BuildEffect
+from enginebench.stats.capacity import CapacityVerdict
+from enginebench.stats.compare import Comparison
+from enginebench.stats.diff import DiffDocument, DiffRow
+from enginebench.stats.headline import Headline, Rejected
+from enginebench.stats.layer_records import EngineLayer, LayersDocument, ProfiledLayer, ProfileDocument
+from enginebench.stats.layers import EngineLayerTime, EngineProfileDocument
+from enginebench.stats.queueing import LoadPoint
+from enginebench.stats.ranking import Ref
+from enginebench.stats.stages import StagesDocument
 from enginebench.verbs.build import BuildDocument
 from enginebench.verbs.calibrate import CalibrateDocument
-from enginebench.features.deliver.verb import DeliverDocument
 from enginebench.verbs.doctor import DoctorDocument, FleetDoctorDocument, NodeAnswer
-from enginebench.features.versions.env import EnvironmentsDocument
 from enginebench.verbs.export import ExportDocument
-from enginebench.features.fpga.verb import SimulateDocument
 from enginebench.verbs.infer import InferDocument
 from enginebench.verbs.quantize import QuantizeDocument
-from enginebench.features.sweep.verb import KindPlan, SweepPlan
-from enginebench.runs.baselines import BaselineList
 from pages import Table, find_code, find_section, find_tables, read_page
 from processes import ROOT
 

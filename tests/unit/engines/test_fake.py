@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from enginebench.stats.effective import judge_precision
-from enginebench.engines import fake
-from enginebench.engines.fake import DRAWS, FakeBackend, FakeClock, draw_latencies, fail, project_feeds
 from enginebench.core.errors import UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.engines import fake
+from enginebench.engines.fake import DRAWS, FakeBackend, FakeClock, draw_latencies, fail, project_feeds
+from enginebench.stats.effective import judge_precision
 
 INPUT = TensorSpec(name="x", dtype="float32", shape=("batch", 4))
 OUTPUT = TensorSpec(name="y", dtype="float32", shape=("batch", 2))

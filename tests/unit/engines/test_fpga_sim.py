@@ -5,10 +5,10 @@ import pytest
 from msgspec.structs import replace
 
 from boards import INPUT, OUTPUT, NumberBoard
-from enginebench.features.fpga.engine import FpgaSimBackend, create_backend
 from enginebench.core.errors import BackendUnavailable, FeedError, UsageError
 from enginebench.core.protocols import Backend, Loadable, SelfTimed
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
+from enginebench.features.fpga.engine import FpgaSimBackend, create_backend
 
 SPEC = EngineSpec(backend="fpga-sim", precision="int8")
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from enginebench.core.precisions import classify_kernel
 from enginebench.engines.proof.kernels import (
     WATCHED_RUN,
     read_kernel_times,
     split_kernels,
     summarize_kernels,
 )
-from enginebench.core.precisions import classify_kernel
 
 CASES = {
     "fp32": [

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from onnx import TensorProto, helper, save
 from onnx import load as load_graph
 
-from enginebench.engines.backends.onnxruntime import ort
-from enginebench.engines.backends.onnxruntime.ort import OrtBackend, make_session_options
 from enginebench.core.engine_api import make_answer, name_axes
 from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError
 from enginebench.core.protocols import EmptyCall
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.core.store import hash_files
+from enginebench.engines.backends.onnxruntime import ort
+from enginebench.engines.backends.onnxruntime.ort import OrtBackend, make_session_options
 
 SPEC = EngineSpec(backend="ort")
 

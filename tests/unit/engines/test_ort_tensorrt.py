@@ -10,6 +10,10 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from enginebench.core.errors import ArtifactError, BackendUnavailable, FeedError, UsageError
+from enginebench.core.feeds import random_feeds
+from enginebench.core.protocols import Backend, Loadable
+from enginebench.core.records import Artifact, EngineSpec
 from enginebench.engines.backends.onnxruntime import ort_tensorrt
 from enginebench.engines.backends.onnxruntime.ort_tensorrt import (
     PROVIDER,
@@ -18,10 +22,6 @@ from enginebench.engines.backends.onnxruntime.ort_tensorrt import (
     make_provider_options,
     require_tensorrt,
 )
-from enginebench.core.errors import ArtifactError, BackendUnavailable, FeedError, UsageError
-from enginebench.core.feeds import random_feeds
-from enginebench.core.protocols import Backend, Loadable
-from enginebench.core.records import Artifact, EngineSpec
 from enginebench.models.onnx.source import read_onnx
 
 REAL = onnxruntime.InferenceSession

@@ -9,13 +9,13 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from enginebench.stats.drift import measure_drift
-from enginebench.engines.backends.onnxruntime.ort import OrtBackend
 from enginebench.core.errors import ArtifactError, MissingDependency, UsageError
 from enginebench.core.feeds import check_feeds, random_feeds
 from enginebench.core.records import EngineSpec
+from enginebench.engines.backends.onnxruntime.ort import OrtBackend
 from enginebench.engines.ort import flatten_answer
 from enginebench.models.onnx.source import read_onnx
+from enginebench.stats.drift import measure_drift
 
 SPEC = EngineSpec(backend="ort", batch=2)
 

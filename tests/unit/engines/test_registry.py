@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from enginebench.core.entry import Entry
+from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
+from enginebench.core.records import EngineSpec
 from enginebench.engines import registry
 from enginebench.engines.fake import FakeBackend
 from enginebench.engines.registry import (
@@ -30,9 +33,6 @@ from enginebench.engines.registry import (
     read_engines,
     takes,
 )
-from enginebench.core.entry import Entry
-from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
-from enginebench.core.records import EngineSpec
 
 
 def pretend_installed(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> None:

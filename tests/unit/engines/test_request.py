@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from enginebench.engines.request import Option, check_request, read_number, read_options
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.records import Artifact, EngineSpec
+from enginebench.engines.request import Option, check_request, read_number, read_options
 
 KNOWN = {
     "mode": Option(default="a", choices=("a", "b"), meaning="which way"),

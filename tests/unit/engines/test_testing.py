@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from enginebench import testing
-from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
 from enginebench.core.entry import Entry, Option
 from enginebench.core.errors import FeedError
 from enginebench.core.feeds import check_feeds
 from enginebench.core.records import Availability
+from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
 from enginebench.measure.watch import BlockReading
 from enginebench.testing import CHECKS, DEEP, LAYERS, Inconclusive, check_backend, expect_scores, make_weights
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from enginebench.stats.diff import DiffRow, diff_results
-from enginebench.stats.drift import limits_between, measure_drift, refuse_drift
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Drift, OutputDrift, Result
 from enginebench.report.bench import BenchDocument, describe_bench, state_verdict
+from enginebench.stats.diff import DiffRow, diff_results
+from enginebench.stats.drift import limits_between, measure_drift, refuse_drift
 from samples import make_result
 
 SAME = {"snr": 140.0, "centred": 1.0}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from enginebench.stats.diff import diff_results
-from enginebench.stats.standing import find_baseline
 from enginebench.core.records import Caveat, EngineSpec, Result
 from enginebench.report.run.batches import list_batches
 from enginebench.report.run.diff import explain_diff_row
 from enginebench.report.run.head import format_lines
 from enginebench.report.run.remarks import list_remarks, list_warnings
 from enginebench.report.run.rows import RunDocument, describe_run
+from enginebench.stats.diff import diff_results
+from enginebench.stats.standing import find_baseline
 from samples import make_drift, make_measurements, make_result, make_scores
 
 AGREE = make_drift(1e-6)

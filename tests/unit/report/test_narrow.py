@@ -7,10 +7,10 @@ from click.testing import CliRunner
 
 from enginebench.core.caveats import make_caveat
 from enginebench.door import program as group
-from enginebench.models.zoo import BUILTIN
-from enginebench.report.history.table import HistoryDocument, HistoryRow, list_history
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow
 from enginebench.features.sweep.sections import list_sweep
+from enginebench.models.zoo import BUILTIN
+from enginebench.report.history.table import HistoryDocument, HistoryRow, list_history
 from reports import draw
 from samples import make_estimate
 

@@ -10,7 +10,6 @@ from xml.etree.ElementTree import fromstring
 
 from hypothesis import HealthCheck, given, settings
 
-from enginebench.stats.diff import diff_results
 from enginebench.core.records import Result
 from enginebench.report.bench import describe_bench
 from enginebench.report.csv_table import format_csv
@@ -21,6 +20,7 @@ from enginebench.report.run.head import format_head, format_lines, name_rows
 from enginebench.report.run.junit import format_junit
 from enginebench.report.run.rows import Row, RunDocument, describe_run
 from enginebench.report.run.sections import list_sections
+from enginebench.stats.diff import diff_results
 from reports import draw, write_markdown
 from strategies import runs
 

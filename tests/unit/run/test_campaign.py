@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from enginebench.stats.alike import judge_outputs, keep_comparisons
-from enginebench.engines.registry import read_engines
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -22,6 +20,7 @@ from enginebench.core.errors import (
 from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, TensorSpec
 from enginebench.core.store import hash_files
+from enginebench.engines.registry import read_engines
 from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.runs import campaign as module
@@ -34,6 +33,7 @@ from enginebench.runs.folder import RunFolder, RunRequest
 from enginebench.runs.plan import PlannedRow
 from enginebench.runs.request import name_default_engines
 from enginebench.runs.scoring import Judged, open_metrics
+from enginebench.stats.alike import judge_outputs, keep_comparisons
 from in_process import Children
 from reporters import Silent
 from samples import make_result

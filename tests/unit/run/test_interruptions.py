@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from enginebench.engines.fake import FakeClock
 from enginebench.core.records import MeasureSpec
-from enginebench.models.zoo import DATA_DIR
-from enginebench.features.sweep.verb import run_sweep
+from enginebench.engines.fake import FakeClock
 from enginebench.features.sweep.spec import read_spec
+from enginebench.features.sweep.verb import run_sweep
+from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.folder import RunRequest, holds_run
 from enginebench.runs.main_job import run_model
 from enginebench.runs.reporting import describe_stored

@@ -16,15 +16,15 @@ import pytest
 from enginebench.core.errors import DeviceBusy, MeasurementError
 from enginebench.core.records import Availability, MeasureSpec
 from enginebench.models.zoo import DATA_DIR
+from enginebench.runs import lock, main_job, plan
+from enginebench.runs.folder import RunRequest
+from enginebench.runs.lock import lock_device, lock_devices
+from enginebench.runs.targets.stored import Side
 from enginebench.verbs import accuracy, stages
 from enginebench.verbs import bench as comparison
 from enginebench.verbs import build as building
 from enginebench.verbs import drift as drifting
 from enginebench.verbs import infer as inference
-from enginebench.runs import lock, main_job, plan
-from enginebench.runs.folder import RunRequest
-from enginebench.runs.lock import lock_device, lock_devices
-from enginebench.runs.targets.stored import Side
 
 GRAPH = DATA_DIR / "digits-cnn.onnx"
 

@@ -19,13 +19,13 @@ from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration import write_calibration
 from enginebench.models.precision.calibration_data import keep_batches, open_data
 from enginebench.models.zoo import packaged_onnx
-from enginebench.verbs.build import judge_ranges
-from enginebench.verbs.drift import check_prepared, make_inputs
-from enginebench.verbs.quantize import quantize
 from enginebench.runs.child.jobs import AnswerJob, Labelled, QuantizeJob
 from enginebench.runs.child.perform.answers import open_labelled
 from enginebench.runs.child.perform.sources import quantize_graph
 from enginebench.runs.targets.sides import OpenSide, check_sides
+from enginebench.verbs.build import judge_ranges
+from enginebench.verbs.drift import check_prepared, make_inputs
+from enginebench.verbs.quantize import quantize
 
 OTHER = "0" * 64
 

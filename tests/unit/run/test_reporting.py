@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from enginebench.stats.stages import STAGES, describe_stages
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.records import EngineSpec
 from enginebench.core.store import encode
 from enginebench.core.text import count_of
-from enginebench.report.run.rows import RunDocument
 from enginebench.features.deliver.verb import choose_row
+from enginebench.report.run.rows import RunDocument
 from enginebench.runs.folder import check_inside, read_results
 from enginebench.runs.reporting import FORMATS, check_formats, describe_stored, report_folder
+from enginebench.stats.stages import STAGES, describe_stages
 from processes import ROOT, Cli
 from samples import make_drift, make_result
 from stored_run import make_final, make_results, write_run

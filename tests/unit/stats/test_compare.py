@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from scipy import stats
 
-from enginebench.stats.compare import choose_clock, comparable, compare, compare_apart, count_needed, judge_spread
-from enginebench.stats.intervals import Spread
 from enginebench.core.records import (
     Artifact,
     EngineSpec,
@@ -24,6 +22,8 @@ from enginebench.core.records import (
     Result,
     TensorSpec,
 )
+from enginebench.stats.compare import choose_clock, comparable, compare, compare_apart, count_needed, judge_spread
+from enginebench.stats.intervals import Spread
 
 
 def make_side(medians: Sequence[float], **more: Any) -> list[Measurement]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from enginebench.stats.diff import DiffRow, diff_results
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Drift, EngineSpec, Estimate, Measurement, MeasureSpec, OutputDrift, Result, Score
+from enginebench.stats.diff import DiffRow, diff_results
 
 
 def make_row(**changes: object) -> Result:

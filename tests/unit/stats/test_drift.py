@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from enginebench.core.errors import FeedError, UsageError
+from enginebench.core.records import Drift, OutputDrift, Precision
 from enginebench.stats.drift import (
     LIMITS,
     SNR_CEILING_DB,
@@ -18,8 +20,6 @@ from enginebench.stats.drift import (
     find_exceeded,
     measure_drift,
 )
-from enginebench.core.errors import FeedError, UsageError
-from enginebench.core.records import Drift, OutputDrift, Precision
 
 REF = np.array([[1.0, 2.0, 2.0, 0.0, -1.0, 0.5], [0.0, 3.0, 4.0, 1.0, 2.0, -2.0]], dtype=np.float32)
 

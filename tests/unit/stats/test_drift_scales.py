@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from enginebench.core.records import Drift, OutputDrift
 from enginebench.stats.drift import (
     default_limits,
     doubt_samples,
@@ -14,7 +15,6 @@ from enginebench.stats.drift import (
     limits_between,
     measure_drift,
 )
-from enginebench.core.records import Drift, OutputDrift
 
 PRECISIONS = ("fp32", "fp16", "int8")
 

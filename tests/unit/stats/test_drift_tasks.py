@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from enginebench.core.records import OutputDrift
+from enginebench.features.tune.held_out import hold_out
 from enginebench.stats.alike import judge_answers, keep_comparisons
 from enginebench.stats.drift import (
     default_limits,
@@ -13,8 +15,6 @@ from enginebench.stats.drift import (
     measure_drift,
     measure_samples,
 )
-from enginebench.features.tune.held_out import hold_out
-from enginebench.core.records import OutputDrift
 from samples import make_result
 
 INT8 = default_limits("int8")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enginebench.stats.effective import describe_shares, judge_precision
 from enginebench.core.records import Precision
+from enginebench.stats.effective import describe_shares, judge_precision
 
 
 @pytest.mark.parametrize(

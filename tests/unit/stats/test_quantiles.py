@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enginebench.stats.quantiles import convert_percent, find_rank, median, nearest_rank
 from enginebench.core.errors import MeasurementError, UsageError
+from enginebench.stats.quantiles import convert_percent, find_rank, median, nearest_rank
 
 numbers = st.lists(st.integers(0, 10**12), min_size=1, max_size=60)
 

@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 import enginebench
+from enginebench.core.records import Result
 from enginebench.stats.diff import diff_results
 from enginebench.stats.metrics.scores import loses_too_much
 from enginebench.stats.ranking import find_quality, rank_results
-from enginebench.core.records import Result
 from samples import make_drift, make_result
 
 SOURCE = Path(enginebench.__file__).parent

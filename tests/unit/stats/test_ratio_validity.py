@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from enginebench.core.records import Block, Caveat, Mark, Measurement, Result
+from enginebench.report.bench import describe_bench, state_verdict
 from enginebench.stats.alike import judge_answers
 from enginebench.stats.compare import compare
 from enginebench.stats.diff import diff_results
 from enginebench.stats.drift import default_limits
 from enginebench.stats.standing import compare_rows
 from enginebench.stats.validity import STARVED_RATIO, estimate_slowdown, judge, judge_ratio, measure_trials
-from enginebench.core.records import Block, Caveat, Mark, Measurement, Result
-from enginebench.report.bench import describe_bench, state_verdict
 from samples import make_drift, make_result
 
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from enginebench.core.limits import LEVELS, MARGIN, MOST
 from enginebench.stats.compare import can_change, find_level, list_open
 from enginebench.stats.diff import diff_results
 from enginebench.stats.intervals import Spread, quantile_of_t
 from enginebench.stats.standing import compare_rows, weigh
-from enginebench.core.limits import LEVELS, MARGIN, MOST
 from samples import make_result
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "sequential.py"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from enginebench.stats.stages import STAGES, DeviceTimes, bound_rates, describe_stages
 from enginebench.core.records import EngineSpec
+from enginebench.stats.stages import STAGES, DeviceTimes, bound_rates, describe_stages
 
 MS = 1_000_000
 TIMES = {

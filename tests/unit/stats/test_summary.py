@@ -7,9 +7,9 @@ import math
 import pytest
 from scipy import stats
 
-from enginebench.stats.summary import estimate_p50, estimate_percentile, share_marked, summarize
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Block, Mark, Measurement
+from enginebench.stats.summary import estimate_p50, estimate_percentile, share_marked, summarize
 
 
 def make(latency_ns: list[int], *, marks: dict[tuple[int, int], tuple[Mark, ...]] | None = None, **more: object):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.stats.tails import (
     autocorrelation_time,
     estimate_tail,
@@ -13,7 +14,6 @@ from enginebench.stats.tails import (
     split_blocks,
     strict_min_samples,
 )
-from enginebench.core.errors import MeasurementError, UsageError
 
 
 def make_series(correlation: float, processes: int, n: int, seed: int = 0) -> list[np.ndarray]:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from enginebench.stats.validity import judge
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Block, Mark, Measurement
+from enginebench.stats.validity import judge
 
 
 def make(n: int = 100, *, marked: int = 0, mark: Mark = "foreign_cpu", **more: Any) -> Measurement:

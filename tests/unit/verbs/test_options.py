@@ -11,11 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench import options
-from enginebench.verbs.given import share
 from enginebench.core.errors import UsageError
 from enginebench.core.records import MeasureSpec
 from enginebench.door import VERBS, FiniteRange
 from enginebench.runs.request import Shared, Timing, choose_batches, merge_options
+from enginebench.verbs.given import share
 
 COMMON = Shared(device="cpu", threads=3, seed=7, input_shape=("x:1x4",), weights="random")
 

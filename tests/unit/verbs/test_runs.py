@@ -11,8 +11,8 @@ import pytest
 
 import enginebench
 from enginebench import Bench, GateFailed, MeasurementError, MissingDependency, Run, UsageError
-from enginebench.verbs import progress
 from enginebench.runs.child.jobs import Job, MeasureJob
+from enginebench.verbs import progress
 from in_process import Children, children  # noqa: F401 - a fixture
 from stored_run import EVIL, make_doubtful_results, make_results, write_run
 
@@ -230,7 +230,7 @@ def test_a_row_is_delivered_and_read_back(tiny_onnx: Path, tmp_path: Path) -> No
     run = enginebench.run(tiny_onnx, engines="ort", out=tmp_path / "r", **FAST)
     made = enginebench.deliver(run.folder, tmp_path / "b", row=run.rows[0].id, forms=["triton"])
     assert made.checked and made.row == run.rows[0].id
-    assert enginebench.read(tmp_path / "b").schema == "enginebench.features.deliver/1"  # type: ignore[union-attr]
+    assert enginebench.read(tmp_path / "b").schema == "enginebench.bundle/1"  # type: ignore[union-attr]
     with pytest.raises(UsageError, match="unknown form docker of a bundle"):
         enginebench.deliver(run.folder, tmp_path / "c", row=run.rows[0].id, forms="docker")
 

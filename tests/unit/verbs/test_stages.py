@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from enginebench.stats.stages import STAGES
 from enginebench.core.errors import UsageError
 from enginebench.core.records import EngineSpec, TensorSpec
 from enginebench.models.sample_images import make_photos
@@ -26,6 +25,7 @@ from enginebench.runs.child.perform.stages import (
     time_overlapped,
     time_serial,
 )
+from enginebench.stats.stages import STAGES
 from processes import Cli
 
 SMALL = Preprocess(resize=8, crop=8, colour="RGB", scale=255.0, mean=(0.0,) * 3, std=(1.0,) * 3, layout="CHW")

@@ -12,8 +12,8 @@ import enginebench
 from enginebench import GateFailed, ParseError, Result, Run, UsageError
 from enginebench.core.store import encode
 from enginebench.features.fpga.budget import Budget
-from enginebench.report.history.table import HistoryDocument
 from enginebench.features.trtexec.report import TrtexecReport
+from enginebench.report.history.table import HistoryDocument
 from enginebench.verbs.read import DOCUMENTS
 from processes import ROOT
 from samples import make_result

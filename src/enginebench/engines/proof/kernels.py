@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from enginebench.core.precisions import classify_kernel
 from enginebench.engines.proof.layer_records import summarize_layers
 from enginebench.engines.proof.precision import Operator, count_watched_runs
-from enginebench.core.precisions import classify_kernel
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import RunCall

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from enginebench.engines.proof.precision import Operator, choose_calm_runs, name_precision
 from enginebench.core.errors import MeasurementError
 from enginebench.core.precisions import OTHER, REORDER, UNKNOWN
 from enginebench.core.records import LayerProfile, LayerTime
 from enginebench.core.text import count_of
+from enginebench.engines.proof.precision import Operator, choose_calm_runs, name_precision
 
 
 def summarize_layers(runs: Sequence[Sequence[Operator]], profiler: str, notes: tuple[str, ...] = ()) -> LayerProfile:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from enginebench.runs.bundles.record import Module
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact
 from enginebench.core.store import hash_file
 from enginebench.models.zoo import BUILTIN, ModelCard, ModelRef, resolve_model
+from enginebench.runs.bundles.record import Module
 
 
 class FoundModule(Struct, frozen=True, kw_only=True):

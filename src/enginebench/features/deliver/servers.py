@@ -9,14 +9,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from enginebench.features.deliver.contents import PROGRAMS
-from enginebench.runs.bundles.record import Bundle
-from enginebench.features.deliver.writing import DOCUMENT
 from enginebench.core.errors import UsageError
 from enginebench.core.names import slug
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_batch_axes, free_batch
 from enginebench.core.store import write_atomic
+from enginebench.features.deliver.contents import PROGRAMS
+from enginebench.features.deliver.writing import DOCUMENT
+from enginebench.runs.bundles.record import Bundle
 
 FOLDER = "triton"
 VERSION = "1"

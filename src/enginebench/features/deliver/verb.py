@@ -18,9 +18,12 @@ from msgspec.structs import replace
 
 import enginebench
 from enginebench import door
-from enginebench.stats.drift import default_limits
-from enginebench.verbs.given import list_texts
-from enginebench.verbs.progress import open_progress
+from enginebench.core.caveats import format_caveat
+from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.names import find_rows, shorten_ids
+from enginebench.core.records import Artifact, Machine, Result, TensorSpec
+from enginebench.core.store import encode, write_atomic
+from enginebench.core.text import clean_text, count_of
 from enginebench.engines.registry import complete_options, find_installed
 from enginebench.features.deliver.contents import (
     Contents,
@@ -30,7 +33,7 @@ from enginebench.features.deliver.contents import (
     find_versions,
     format_requirements,
 )
-from enginebench.runs.bundles.record import Bundle, Figures
+from enginebench.features.deliver.modules import find_module
 from enginebench.features.deliver.servers import add_forms, check_forms
 from enginebench.features.deliver.writing import (
     copy_engine,
@@ -42,27 +45,24 @@ from enginebench.features.deliver.writing import (
     write_check,
     write_weights,
 )
-from enginebench.core.caveats import format_caveat
-from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.core.names import find_rows, shorten_ids
-from enginebench.core.records import Artifact, Machine, Result, TensorSpec
-from enginebench.core.store import encode, write_atomic
-from enginebench.core.text import clean_text, count_of
 from enginebench.models.labels import find_labels
 from enginebench.models.samples import SAMPLES, find_batch, find_samples, group_samples, join_samples, read_samples
 from enginebench.models.task import preprocess_for, sample_feeds
 from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Trusting, verb
 from enginebench.report.run.head import format_missing
 from enginebench.report.run.rows import Row, RunDocument
+from enginebench.runs.bundles.record import Bundle, Figures
 from enginebench.runs.campaign import CHECK_SAMPLES
 from enginebench.runs.child.arrays import load_answers
 from enginebench.runs.child.isolate import child_environment
 from enginebench.runs.folder import RunFolder, RunRequest, read_results
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored
-from enginebench.features.deliver.modules import find_module
 from enginebench.runs.targets.stored import open_stored
 from enginebench.runs.targets.stored_row import Stored
+from enginebench.stats.drift import default_limits
+from enginebench.verbs.given import list_texts
+from enginebench.verbs.progress import open_progress
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.features.deliver.contents import JUDGING, MODULE, PACKAGE, PICTURES, PROGRAMS, SHARED, Contents
-from enginebench.core.judging import is_plain
-from enginebench.runs.bundles.record import Bundle
 from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.judging import is_plain
 from enginebench.core.records import Artifact
 from enginebench.core.store import encode, hash_file, hash_files, write_atomic
+from enginebench.features.deliver.contents import JUDGING, MODULE, PACKAGE, PICTURES, PROGRAMS, SHARED, Contents
+from enginebench.runs.bundles.record import Bundle
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

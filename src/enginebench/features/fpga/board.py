@@ -45,7 +45,7 @@ class Speed(Struct, frozen=True, kw_only=True):
 class SpeedTable(Struct, frozen=True, kw_only=True):
     """What `benchmarks/fpga.py` found by place and route."""
 
-    schema: str = "enginebench.features.fpga.fmax/1"
+    schema: str = "enginebench.fpga.fmax/1"
     network: str
     tools: dict[str, str]
     speeds: tuple[Speed, ...]

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 import click
 
 from enginebench import door
-from enginebench.verbs.given import to_path
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.records import Result
 from enginebench.core.store import is_result, read_result
 from enginebench.features.fpga.budget import Budget, BudgetSpec, Transfer, compute_budget
 from enginebench.features.fpga.links import parse_link
 from enginebench.options import Opt, PathLike, Printed, verb
+from enginebench.verbs.given import to_path
 
 if TYPE_CHECKING:
     from enginebench.report.table import Section

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec.structs import replace
 
 from enginebench import __version__
-from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
-from enginebench.engines.simulated import FPGA_SIM
 from enginebench.core.caveats import make_caveat
 from enginebench.core.engine_api import Closing
 from enginebench.core.errors import BackendUnavailable, EngineBenchError
@@ -27,6 +25,8 @@ from enginebench.core.records import (
     Precision,
     TensorSpec,
 )
+from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
+from enginebench.engines.simulated import FPGA_SIM
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds, RunCall
@@ -66,7 +66,7 @@ class SimulatedBoard(Protocol):
 
 
 class BoardMaker(Protocol):
-    """Puts the network of an artifact on a simulated board; `workflow` hands it to `fpga-sim`.
+    """Puts the network of an artifact on a simulated board; `runs` hands it to `fpga-sim`.
 
     `options` are those of the engine, defaults filled in; `cache_dir` keeps what was compiled.
     """

@@ -92,7 +92,7 @@ class Placement(Struct, frozen=True, kw_only=True):
 class Synthesis(Struct, frozen=True, kw_only=True):
     """A design on a part; `fmax_mhz` is the median over the seeds. Also the JSON document of `fpga synth`."""
 
-    schema: str = "enginebench.features.fpga.synth/1"
+    schema: str = "enginebench.fpga.synth/1"
     part: str
     lanes: int
     multiplier_bits: int

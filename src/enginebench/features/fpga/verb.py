@@ -17,8 +17,8 @@ from enginebench.core.errors import BackendUnavailable, DependencyError, UsageEr
 from enginebench.core.records import Artifact, EngineSpec, Recipe
 from enginebench.core.store import write_atomic
 from enginebench.core.text import count_of
-from enginebench.options import Opt, Printed
 from enginebench.features.fpga.boards import require_module
+from enginebench.options import Opt, Printed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -227,7 +227,7 @@ class Difference(Struct, frozen=True, kw_only=True):
 class SimulateDocument(Struct, frozen=True, kw_only=True):
     """The JSON document of `fpga simulate`. `latency_us` is the engine's; `transaction_us` includes the UART."""
 
-    schema: str = "enginebench.features.fpga.simulate/1"
+    schema: str = "enginebench.fpga.simulate/1"
     model: str
     network: str  # checksum
     n: int
@@ -375,8 +375,8 @@ def _load_digits(n: int | None) -> tuple[NDArray[np.float32], NDArray[np.int64]]
 
 def _run_onnxruntime(source: _Source) -> NDArray[np.float32] | None:
     """ONNX Runtime's answers to the same inputs; None if it is not installed."""
-    from enginebench.engines.registry import open_backend
     from enginebench.core.protocols import Loadable
+    from enginebench.engines.registry import open_backend
     from enginebench.models.onnx.source import read_onnx
 
     try:

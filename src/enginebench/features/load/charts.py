@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from enginebench.stats.queueing import LoadPoint
-from enginebench.report.charts import GREY, ORANGE, Row, Spec, finish, import_altair, read_rows
 from enginebench.features.load.document import LoadDocument, describe_row
+from enginebench.report.charts import GREY, ORANGE, Row, Spec, finish, import_altair, read_rows
 from enginebench.report.run.charts import PALETTE
 from enginebench.report.table import Chart
+from enginebench.stats.queueing import LoadPoint
 
 # What a line stands for, and how it is drawn; queue and service are means.
 KINDS = {"p99": [1, 0], "p50": [6, 3], "queue": [1, 3], "service": [2, 6]}

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from enginebench.engines.registry import find_entry
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.feeds import choose_buckets
 from enginebench.core.protocols import Loadable
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.streams import LoadsSeveral, Streaming, Streams, StreamsSpec
+from enginebench.engines.registry import find_entry
 from enginebench.features.load.arrivals import (
     Board,
     BoardSink,
@@ -30,10 +30,10 @@ from enginebench.features.load.arrivals import (
     wait_until_ready,
 )
 from enginebench.features.load.batching import Batcher
-from enginebench.measure.machine import peak_memory_bytes
-from enginebench.measure.pin import pin_to
 from enginebench.features.load.serving import serve
 from enginebench.features.load.thread_streams import InlineStream, ThreadStreams, make_lane
+from enginebench.measure.machine import peak_memory_bytes
+from enginebench.measure.pin import pin_to
 from enginebench.runs.child.jobs import ArriveAnswer, ArriveJob, NoteCall, ServeAnswer, ServeJob
 from enginebench.runs.child.opening import open_for
 from enginebench.runs.child.watching import doubt_telemetry, open_gpu

@@ -6,10 +6,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-from enginebench.stats.capacity import RESOLUTION, CapacityVerdict
-from enginebench.stats.queueing import Limit, LoadPoint
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Capacity, Caveat, EngineSpec, Machine
+from enginebench.stats.capacity import RESOLUTION, CapacityVerdict
+from enginebench.stats.queueing import Limit, LoadPoint
 
 Scenario = Literal["single", "multi", "server", "offline"]
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.stats.queueing import INTERRUPTED, Limit, LoadPoint, Stamps, describe_point
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ChildFailed, EngineBenchError
 from enginebench.core.records import Caveat
@@ -23,6 +22,7 @@ from enginebench.measure.topology import whole_cores
 from enginebench.measure.watch import BlockWatch, join_readings, make_block, note_doubts
 from enginebench.runs.child.isolate import Child, child_environment, wait_until_sure
 from enginebench.runs.child.jobs import ArriveJob, ServeAnswer, ServeJob
+from enginebench.stats.queueing import INTERRUPTED, Limit, LoadPoint, Stamps, describe_point
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,6 +15,23 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
+from enginebench.core.names import format_engine, format_precision, slug
+from enginebench.core.records import Artifact, Capacity, EngineSpec
+from enginebench.core.shapes import concrete_shape, find_batch_axes, format_shapes
+from enginebench.engines.registry import find_entry
+from enginebench.features.load.arrivals import (
+    count_arrivals,
+    count_fullest,
+    read_trace,
+    schedule_constant,
+    schedule_poisson,
+)
+from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings
+from enginebench.features.load.probe import Interrupted, Plan, probe_closed, probe_open
+from enginebench.models.samples import find_samples, list_samples
+from enginebench.runs.child.jobs import ServeJob
+from enginebench.runs.progress import Reporter
 from enginebench.stats.capacity import (
     LOWEST_SHARE,
     RESOLUTION,
@@ -35,17 +52,6 @@ from enginebench.stats.queueing import (
     was_interrupted,
 )
 from enginebench.stats.tails import strict_min_samples
-from enginebench.engines.registry import find_entry
-from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
-from enginebench.core.names import format_engine, format_precision, slug
-from enginebench.core.records import Artifact, Capacity, EngineSpec
-from enginebench.core.shapes import concrete_shape, find_batch_axes, format_shapes
-from enginebench.features.load.arrivals import count_arrivals, count_fullest, read_trace, schedule_constant, schedule_poisson
-from enginebench.models.samples import find_samples, list_samples
-from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings
-from enginebench.runs.child.jobs import ServeJob
-from enginebench.features.load.probe import Interrupted, Plan, probe_closed, probe_open
-from enginebench.runs.progress import Reporter
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

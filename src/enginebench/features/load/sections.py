@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 
-from enginebench.stats.queueing import LoadPoint
 from enginebench.core.caveats import find_sentence, format_caveat
 from enginebench.core.names import slug
 from enginebench.core.records import Capacity, Caveat
@@ -14,6 +13,7 @@ from enginebench.features.load.document import LoadDocument, describe_row
 from enginebench.report.numbers import format_significant
 from enginebench.report.run.sections import name_machine
 from enginebench.report.table import Chart, Column, Section, make_notes, make_table
+from enginebench.stats.queueing import LoadPoint
 
 FOOTER = (
     "Latency runs from the moment at which a request was due. Percentiles: nearest rank over all requests. "

@@ -13,19 +13,6 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from enginebench import door
-from enginebench.stats.capacity import agrees_with_probes
-from enginebench.verbs.given import (
-    choose_root,
-    name_model,
-    read_engines,
-    read_numbers,
-    read_precisions,
-    share,
-    take_model,
-)
-from enginebench.verbs.progress import open_progress
-from enginebench.engines.registry import find_installed, takes
-from enginebench.runs.bundles.reading import is_bundle
 from enginebench.core.errors import (
     BackendUnavailable,
     EngineBenchError,
@@ -36,7 +23,12 @@ from enginebench.core.errors import (
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, Recipe
 from enginebench.core.shapes import free_batch
 from enginebench.core.store import encode, read_record, write_atomic
+from enginebench.engines.registry import find_installed, takes
 from enginebench.features.load.arrivals import read_trace
+from enginebench.features.load.charts import draw_load
+from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings, Scenario
+from enginebench.features.load.rates import POINT_S, Bench, Prober, make_bench, name_row, widen_profile
+from enginebench.features.load.sections import FOOTER, list_load
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads
 from enginebench.models.samples import find_samples
@@ -55,11 +47,9 @@ from enginebench.options import (
 )
 from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
-from enginebench.features.load.charts import draw_load
-from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings, Scenario
-from enginebench.features.load.sections import FOOTER, list_load
 from enginebench.report.page import format_page
 from enginebench.runs import request as requests
+from enginebench.runs.bundles.reading import is_bundle
 from enginebench.runs.campaign import CHECK_SAMPLES
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.child.jobs import PrepareJob
@@ -68,9 +58,19 @@ from enginebench.runs.lock import lock_devices
 from enginebench.runs.main_job import list_changes
 from enginebench.runs.plan import PlannedRow, list_devices, plan_rows, plan_stored
 from enginebench.runs.progress import Reporter
-from enginebench.features.load.rates import POINT_S, Bench, Prober, make_bench, name_row, widen_profile
 from enginebench.runs.targets.bundles import fill_request, open_as_stored, read_target
 from enginebench.runs.targets.sources import gather_sources
+from enginebench.stats.capacity import agrees_with_probes
+from enginebench.verbs.given import (
+    choose_root,
+    name_model,
+    read_engines,
+    read_numbers,
+    read_precisions,
+    share,
+    take_model,
+)
+from enginebench.verbs.progress import open_progress
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

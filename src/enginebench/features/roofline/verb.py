@@ -12,22 +12,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.verbs.given import to_path
-from enginebench.verbs.progress import open_progress
 from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind, Ceilings
 from enginebench.core.errors import DependencyError, EngineBenchError, UsageError
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Machine, Precision
 from enginebench.core.text import count_of
+from enginebench.features.roofline.sections import draw_ceilings, list_ceilings
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Wait, verb
-from enginebench.features.roofline.sections import draw_ceilings, list_ceilings
 from enginebench.runs.ceilings import store_ceilings
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.child.jobs import CeilingsAnswer, CeilingsJob
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import parse_device
+from enginebench.verbs.given import to_path
+from enginebench.verbs.progress import open_progress
 
 # Fresh processes for each device and number of threads; the rest of the noise is between processes.
 PROCESSES = 3

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from enginebench.features.sweep.costs import cost_per_million
-from enginebench.stats.quantiles import median
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Capacity, Caveat, Estimate, Machine, Result, Score, Status, Validity, Verdict
+from enginebench.features.sweep.costs import cost_per_million
 from enginebench.report.run.rows import Row
+from enginebench.stats.quantiles import median
 
 SWEEP_SCHEMA = "enginebench.sweep/1"
 

@@ -13,12 +13,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from enginebench.engines.registry import find_installed, takes
 from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
 from enginebench.core.records import Artifact, Machine, Result
-from enginebench.measure.machine import describe_machine
-from enginebench.measure.pin import default_threads
-from enginebench.models.samples import SAMPLES
+from enginebench.engines.registry import find_installed, takes
 from enginebench.features.sweep.parts import describe_group, has_finished, read_group
 from enginebench.features.sweep.records import (
     GIVEN,
@@ -42,6 +39,9 @@ from enginebench.features.sweep.store import (
     write_document,
 )
 from enginebench.features.sweep.tuning import tune_group
+from enginebench.measure.machine import describe_machine
+from enginebench.measure.pin import default_threads
+from enginebench.models.samples import SAMPLES
 from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest
 from enginebench.runs.main_job import list_changes, run_model
 from enginebench.runs.plan import plan_rows

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from enginebench.stats.metrics.tasks import name_metric
 from enginebench.core.caveats import format_caveat
 from enginebench.core.names import slug
 from enginebench.core.text import clean_text, count_of
+from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow
+from enginebench.features.sweep.sections import COLUMNS, list_rest, rank_cell, state_answer
 from enginebench.report.numbers import format_range, format_significant
 from enginebench.report.page import format_page
 from enginebench.report.scores import describe_score
-from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow
-from enginebench.features.sweep.sections import COLUMNS, list_rest, rank_cell, state_answer
 from enginebench.report.table import Column, Section, Table, make_notes, make_table
+from enginebench.stats.metrics.tasks import name_metric
 
 # The folder of the groups' pages, beside the matrix.
 PAGES = "sweep-pages"

@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from enginebench.stats.compare import compare_apart
 from enginebench.core.errors import EngineBenchError, ParseError, UsageError
 from enginebench.core.records import Result
 from enginebench.core.store import DECODE_ERRORS, find_cache, write_atomic
@@ -28,6 +27,7 @@ from enginebench.features.sweep.records import EARLIER_SCHEMA, GROUPS, RECORD, S
 from enginebench.features.sweep.spec import Group, list_groups, show_model
 from enginebench.features.sweep.store import FolderStore, Store, open_store, read_document
 from enginebench.features.sweep.tuning import name_answer
+from enginebench.stats.compare import compare_apart
 
 # A group's first row measured again, with the machine to itself.
 ALONE = "-alone"

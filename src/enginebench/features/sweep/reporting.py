@@ -12,12 +12,12 @@ from msgspec import Struct
 
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.store import DECODE_ERRORS, encode, write_atomic
-from enginebench.report.csv_table import format_csv
 from enginebench.features.sweep.document import SweepCell, SweepDocument, price
 from enginebench.features.sweep.page import PAGES, format_sweep_page, list_group_pages
-from enginebench.report.table import Column
 from enginebench.features.sweep.reading import read_sweep
 from enginebench.features.sweep.store import FolderStore, open_store
+from enginebench.report.csv_table import format_csv
+from enginebench.report.table import Column
 from enginebench.runs.reporting import FILES, Written
 
 COLUMNS = ("model", "machine_kind", "engine", "precision", "batch", "scope")

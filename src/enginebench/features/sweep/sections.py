@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from enginebench.core.caveats import find_sentence, format_caveat
 from enginebench.core.records import Caveat, Estimate
 from enginebench.core.text import count_of
+from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow, Tuned
 from enginebench.report.numbers import format_range, format_ratio, format_significant
 from enginebench.report.scores import format_figure
-from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow, Tuned
 from enginebench.report.table import Column, Section, list_texts, make_notes, make_table
 
 # More rows than anybody reads in a terminal; the page has them all.

@@ -11,14 +11,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.stats.compare import MIN_REPETITIONS
-from enginebench.engines.registry import read_engine
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.names import format_options, parse_precision, slug
 from enginebench.core.records import Cache, MeasureSpec, Scope, Task
 from enginebench.core.store import DECODE_ERRORS
+from enginebench.engines.registry import read_engine
 from enginebench.runs.folder import RunRequest, Wanted
 from enginebench.runs.request import PERCENTILES, QUICK_TIME_LIMIT_S, parse_buckets, parse_device
+from enginebench.stats.compare import MIN_REPETITIONS
 
 # A specification is written by hand; a file beyond this is another one.
 SPEC_LIMIT_BYTES = 1 << 20

@@ -10,16 +10,16 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.records import Machine
-from enginebench.measure.pin import default_threads
 from enginebench.features.sweep.document import Tuned
-from enginebench.features.tune.document import TuneDocument, TuneRef
 from enginebench.features.sweep.records import GROUPS, SOURCES, GroupJob, StoredSources
 from enginebench.features.sweep.spec import show_model
 from enginebench.features.sweep.store import Store, fetch_folder, read_document, write_document
-from enginebench.runs.folder import ARTIFACTS, TUNE_FILE, RunFolder, RunRecord, RunRequest
-from enginebench.runs.progress import Reporter
+from enginebench.features.tune.document import TuneDocument, TuneRef
 from enginebench.features.tune.records import SearchRecord, SearchRequest, write_search
 from enginebench.features.tune.sitting import TUNE_PAGE, tune_model
+from enginebench.measure.pin import default_threads
+from enginebench.runs.folder import ARTIFACTS, TUNE_FILE, RunFolder, RunRecord, RunRequest
+from enginebench.runs.progress import Reporter
 
 
 def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter) -> None:

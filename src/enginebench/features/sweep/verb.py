@@ -14,21 +14,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.verbs.progress import open_progress
 from enginebench.core.errors import MeasurementError, UsageError
-from enginebench.options import COMMAND, Opt, PathLike, Printed, Progress, verb
 from enginebench.features.sweep.document import SweepDocument
-from enginebench.features.sweep.sections import list_plan, list_sweep
-from enginebench.report.table import Section
-from enginebench.runs.child.isolate import run_child
-from enginebench.runs.child.jobs import ProbeJob
 from enginebench.features.sweep.ray_fleet import RayFleet
 from enginebench.features.sweep.reading import ALONE, read_sweep, read_sweep_record
 from enginebench.features.sweep.records import EARLIER_SCHEMA, RECORD, SweepRecord
 from enginebench.features.sweep.schedule import Fleet, LocalFleet, Schedule
+from enginebench.features.sweep.sections import list_plan, list_sweep
 from enginebench.features.sweep.spec import Cell, Group, SweepSpec, list_groups, read_spec
 from enginebench.features.sweep.store import Store, open_store, read_document, write_document
+from enginebench.options import COMMAND, Opt, PathLike, Printed, Progress, verb
+from enginebench.report.table import Section
+from enginebench.runs.child.isolate import run_child
+from enginebench.runs.child.jobs import ProbeJob
 from enginebench.runs.progress import Reporter
+from enginebench.verbs.progress import open_progress
 
 PROBE_TIMEOUT_S = 60.0
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from enginebench.engines.backends.tensorrt.settings import BuildSettings, ShapeProfile
-from enginebench.features.trtexec.flags import FLAGS, REPEATABLE, Trtexec
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Precision
 from enginebench.core.shapes import format_shapes, quote_name
+from enginebench.engines.backends.tensorrt.settings import BuildSettings, ShapeProfile
+from enginebench.features.trtexec.flags import FLAGS, REPEATABLE, Trtexec
 
 # The builder flags that ask for a precision under weak typing. Layers that the lower precision does not have fall back
 # to FP16 rather than FP32: that is what every recipe of these versions means by INT8.

@@ -1,7 +1,7 @@
 """`trtexec`: NVIDIA's own tool builds a plan, times it by its own clock, and shows its outputs and layers.
 
 What it leaves is the folder that people know: `times.json`, `profile.json`, `layers.json`, `trtexec_stdout.log`.
-Reading those files is `analyze`'s business; `workflow` hands the reader in (`backends.abilities.ToolReader`).
+Reading those files is not its business: it is handed a reader (`engines.abilities.ToolReader`).
 """
 
 from __future__ import annotations
@@ -14,34 +14,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.engines.abilities import Composed, Reader
-from enginebench.engines.request import check_request, read_options
-from enginebench.engines.backends.tensorrt.opsets import find_newest_opset
-from enginebench.engines.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, keep_plan
-from enginebench.engines.backends.tensorrt.settings import (
-    BuildSettings,
-    adapt_cache,
-    check_calib_cache,
-    fit_to_version,
-    read_plugins,
-    read_settings,
-    read_shapes,
-    run_at_best,
-    split_argv,
-)
-from enginebench.features.trtexec.command import RunSettings, compose_build, compose_measure
-from enginebench.features.trtexec.entries import TRTEXEC
-from enginebench.features.trtexec.executable import FIX, find_trtexec, read_trtexec, require_trtexec
-from enginebench.features.trtexec.flags import NEWEST, Trtexec, Version, parse_version
-from enginebench.features.trtexec.output import (
-    check_build,
-    note_build,
-    read_allowed,
-    read_bindings,
-    read_guessed_shapes,
-    read_outputs,
-)
-from enginebench.features.trtexec.process import NOT_READY, Outcome, find_devices, require_passed, run_trtexec
 from enginebench.core.caveats import make_caveat
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import ArtifactError, FeedError, MeasurementError, UsageError
@@ -60,11 +32,39 @@ from enginebench.core.records import (
 )
 from enginebench.core.shapes import concrete_shape
 from enginebench.core.store import copy_file, write_atomic
+from enginebench.engines.abilities import Composed, Reader
+from enginebench.engines.backends.tensorrt.opsets import find_newest_opset
+from enginebench.engines.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, keep_plan
+from enginebench.engines.backends.tensorrt.settings import (
+    BuildSettings,
+    adapt_cache,
+    check_calib_cache,
+    fit_to_version,
+    read_plugins,
+    read_settings,
+    read_shapes,
+    run_at_best,
+    split_argv,
+)
+from enginebench.engines.request import check_request, read_options
 from enginebench.engines.tensorrt_library import TIMING_CACHE_LOST
+from enginebench.features.trtexec.command import RunSettings, compose_build, compose_measure
+from enginebench.features.trtexec.entries import TRTEXEC
+from enginebench.features.trtexec.executable import FIX, find_trtexec, read_trtexec, require_trtexec
+from enginebench.features.trtexec.flags import NEWEST, Trtexec, Version, parse_version
+from enginebench.features.trtexec.output import (
+    check_build,
+    note_build,
+    read_allowed,
+    read_bindings,
+    read_guessed_shapes,
+    read_outputs,
+)
+from enginebench.features.trtexec.process import NOT_READY, Outcome, find_devices, require_passed, run_trtexec
 
 if TYPE_CHECKING:
-    from enginebench.engines.abilities import ToolReader
     from enginebench.core.protocols import Array, Feeds
+    from enginebench.engines.abilities import ToolReader
 
 
 # trtexec's own; the queries of this time are not in the exported times.

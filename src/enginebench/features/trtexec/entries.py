@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from enginebench.core.entry import Entry, Option
 from enginebench.engines.backends.tensorrt.settings import BUILD_OPTIONS, SWITCH
 from enginebench.features.trtexec.executable import FIX, find_trtexec
-from enginebench.core.entry import Entry, Option
 
 TRTEXEC = Entry(
     name="trtexec",

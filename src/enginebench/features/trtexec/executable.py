@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from enginebench.features.trtexec.flags import Trtexec, Version, decode_version
 from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
+from enginebench.features.trtexec.flags import Trtexec, Version, decode_version
 
 VARIABLE = "TRTEXEC"
 

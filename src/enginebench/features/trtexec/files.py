@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from enginebench.stats.quantiles import find_rank
-from enginebench.features.trtexec.times import PERCENTILES, TimedQueries, find_trtexec_index
 from enginebench.core.store import encode, write_atomic
+from enginebench.features.trtexec.times import PERCENTILES, TimedQueries, find_trtexec_index
 from enginebench.report.csv_table import format_cell
 from enginebench.report.numbers import read_label
+from enginebench.stats.quantiles import find_rank
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from enginebench.stats.layer_records import (DiffSide, EngineLayer, LayersDocument, ProfileDocument)
-    from enginebench.features.trtexec.records import (LogDocument, Stat, TimesDocument)
+    from enginebench.features.trtexec.records import LogDocument, Stat, TimesDocument
+    from enginebench.stats.layer_records import DiffSide, EngineLayer, LayersDocument, ProfileDocument
 
 Cell = str | int | float | bool | None
 

@@ -10,16 +10,16 @@ from typing import Any, Literal
 
 import msgspec
 
+from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.store import DECODE_ERRORS
 from enginebench.features.trtexec.log import read_log
 from enginebench.features.trtexec.plan_layers import parse_layers
 from enginebench.features.trtexec.profile import parse_profile
-from enginebench.stats.layer_records import (LayersDocument, ProfileDocument)
-from enginebench.features.trtexec.records import (LogRun, Stat, TimesDocument)
+from enginebench.features.trtexec.records import LogRun, Stat, TimesDocument
 from enginebench.features.trtexec.source import open_bytes, read_text
 from enginebench.features.trtexec.times import TimedQueries, select_timed, summarize_trace
 from enginebench.features.trtexec.trace import read_trace
-from enginebench.core.errors import ParseError, UsageError
-from enginebench.core.store import DECODE_ERRORS
+from enginebench.stats.layer_records import LayersDocument, ProfileDocument
 
 Kind = Literal["log", "stderr", "times", "profile", "layers", "drift"]
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from enginebench.engines.backends.tensorrt.plan_store import require_plan
-from enginebench.engines.backends.tensorrt.settings import BuildSettings
-from enginebench.features.trtexec.process import Outcome, explain_failure, require_passed
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, ParseError
 from enginebench.core.records import Artifact, Caveat, ShapeRange, TensorSpec
+from enginebench.engines.backends.tensorrt.plan_store import require_plan
+from enginebench.engines.backends.tensorrt.settings import BuildSettings
+from enginebench.features.trtexec.process import Outcome, explain_failure, require_passed
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from enginebench.stats.layer_records import (LayerGroup, LayersDocument, ProfileDocument)
-from enginebench.features.trtexec.records import (LogDocument, LogRun, Stat, TimesDocument)
 from enginebench.core.caveats import format_caveat
 from enginebench.core.text import count_of
+from enginebench.features.trtexec.records import LogDocument, LogRun, Stat, TimesDocument
 from enginebench.report.numbers import format_significant, read_label
 from enginebench.report.table import Section, Table, list_texts, make_notes, make_table
+from enginebench.stats.layer_records import LayerGroup, LayersDocument, ProfileDocument
 
 _ROWS = {
     "latency_ms": "latency",

@@ -10,7 +10,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from enginebench.stats.onnx_names import read_metadata, split_name
+from enginebench.core.errors import ParseError
+from enginebench.core.precisions import UNKNOWN, classify_kernel
+from enginebench.core.store import DECODE_ERRORS
+from enginebench.features.trtexec.source import decode_json, read_text
+from enginebench.features.trtexec.trace import list_keys
 from enginebench.stats.layer_records import (
     EngineLayer,
     EngineTensor,
@@ -19,11 +23,7 @@ from enginebench.stats.layer_records import (
     LayerTensor,
     ProfileDocument,
 )
-from enginebench.features.trtexec.source import decode_json, read_text
-from enginebench.features.trtexec.trace import list_keys
-from enginebench.core.errors import ParseError
-from enginebench.core.precisions import UNKNOWN, classify_kernel
-from enginebench.core.store import DECODE_ERRORS
+from enginebench.stats.onnx_names import read_metadata, split_name
 
 # Data types as inspectors of TensorRT 8 to 11 print them inside "Format/Datatype" and "Weights".
 _DTYPES = (

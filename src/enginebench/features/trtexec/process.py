@@ -11,7 +11,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from enginebench.engines.backends.tensorrt.settings import OTHER_RANGES
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -20,6 +19,7 @@ from enginebench.core.errors import (
     MissingDependency,
     UsageError,
 )
+from enginebench.engines.backends.tensorrt.settings import OTHER_RANGES
 from enginebench.engines.tensorrt_library import TIMING_CACHE_LOST
 
 # Lines of an error, fatal or internal: `[11/21/2026-01:38:30] [E] text`, with `[TRT]` where the library speaks.

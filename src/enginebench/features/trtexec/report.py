@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from msgspec import Struct
 
-from enginebench.features.trtexec.folder import TrtexecCase
-from enginebench.stats.layer_records import (LayerGroup, ProfiledLayer)
-from enginebench.features.trtexec.records import (LogRun, RunStatus, Stat)
-from enginebench.features.trtexec.times import note_streams
 from enginebench.core.caveats import format_caveat
 from enginebench.core.records import Estimate
+from enginebench.features.trtexec.folder import TrtexecCase
+from enginebench.features.trtexec.records import LogRun, RunStatus, Stat
+from enginebench.features.trtexec.times import note_streams
 from enginebench.report.charts import Spec, draw_histogram, draw_layers, draw_percentiles, draw_series
 from enginebench.report.numbers import format_significant
+from enginebench.stats.layer_records import LayerGroup, ProfiledLayer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

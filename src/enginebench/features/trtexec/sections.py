@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
-from enginebench.features.trtexec.folder import TrtexecCase
 from enginebench.core.names import slug
-from enginebench.report.numbers import format_significant
-from enginebench.report.table import Chart, Column, Notes, Section, Table, list_texts, make_notes, make_table
+from enginebench.features.trtexec.folder import TrtexecCase
 from enginebench.features.trtexec.report import (
     DRIFT_FIELDS,
     Metrics,
@@ -19,6 +17,8 @@ from enginebench.features.trtexec.report import (
     list_facts,
     list_shares,
 )
+from enginebench.report.numbers import format_significant
+from enginebench.report.table import Chart, Column, Notes, Section, Table, list_texts, make_notes, make_table
 
 FOOTER = "Percentiles: nearest rank."
 _DIGITS = 5

@@ -1,4 +1,4 @@
-"""Reads what trtexec and TensorRT's inspector leave, for backends that may not import `analyze` themselves."""
+"""Reads what trtexec and TensorRT's inspector leave, for engines, which may not read files themselves."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from enginebench.features.trtexec.records import LogRun, Stat, TimesDocument
     from enginebench.stats.layer_records import EngineLayer
-    from enginebench.features.trtexec.records import (LogRun, Stat, TimesDocument)
 
 NS_PER_MS = 1_000_000
 
@@ -29,7 +29,7 @@ ROUNDING = 1e-9
 
 
 class ToolFiles:
-    """The reader that `open_for` hands in (`backends.abilities.ToolReader`)."""
+    """The reader that `open_for` hands in (`engines.abilities.ToolReader`)."""
 
     def read_times(self, times: Path, log: Path, *, batch: int, drop: int, keep: int | None) -> Measurement:
         """The raw times of one run; what its log says otherwise is a caveat.

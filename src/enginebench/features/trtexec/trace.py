@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from enginebench.features.trtexec.source import decode_json, decode_text, guess_encoding, open_bytes
 from enginebench.core.errors import ParseError
 from enginebench.core.store import DECODE_ERRORS
+from enginebench.features.trtexec.source import decode_json, decode_text, guess_encoding, open_bytes
 
 Column = NDArray[np.float64]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from enginebench.features.tune.harm import measure_harm
 from enginebench.core.errors import UsageError
 from enginebench.core.groups import GroupHarm, Harm, NodeGroup
+from enginebench.features.tune.harm import measure_harm
 from enginebench.models.samples import read_samples
 from enginebench.runs.child.jobs import NoteCall, SensitivityAnswer, SensitivityJob
 

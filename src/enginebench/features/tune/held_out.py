@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
+from enginebench.core.records import Estimate, OutputDrift, Score, Task
 from enginebench.stats.drift import (
     LIMITS,
     SampleDrift,
@@ -18,7 +19,6 @@ from enginebench.stats.drift import (
 )
 from enginebench.stats.metrics.metric import Metric, average
 from enginebench.stats.metrics.scores import score_counts
-from enginebench.core.records import Estimate, OutputDrift, Score, Task
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,17 +15,19 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.stats.drift import limits_between
-from enginebench.stats.metrics.scores import find_drop
-from enginebench.features.tune.frontier import Cut, Part, cut_line, time_groups
-from enginebench.features.tune.harm import allow_noise
-from enginebench.features.tune.held_out import Held, hold_out, hold_score
-from enginebench.engines.registry import takes
 from enginebench.core.errors import DependencyError, EngineBenchError, ParseError
 from enginebench.core.groups import GroupHarm, Harm
 from enginebench.core.names import format_options, format_precision, known, name_mix
 from enginebench.core.records import Artifact, LayerProfile, Recipe
 from enginebench.core.store import encode, read_record, write_atomic
+from enginebench.engines.registry import takes
+from enginebench.features.tune.frontier import Cut, Part, cut_line, time_groups
+from enginebench.features.tune.harm import allow_noise
+from enginebench.features.tune.held_out import Held, hold_out, hold_score
+from enginebench.features.tune.proposals import Tried
+from enginebench.features.tune.records import SearchRequest
+from enginebench.features.tune.rows import Rows
+from enginebench.features.tune.space import Arm, Setting
 from enginebench.models.samples import find_samples
 from enginebench.runs.builds import cut_common
 from enginebench.runs.child.arrays import load_answers
@@ -35,11 +37,9 @@ from enginebench.runs.folder import RunFolder, check_inside
 from enginebench.runs.plan import PlannedRow
 from enginebench.runs.progress import Reporter
 from enginebench.runs.scoring import Judged, score_file
-from enginebench.features.tune.proposals import Tried
-from enginebench.features.tune.records import SearchRequest
-from enginebench.features.tune.rows import Rows
-from enginebench.features.tune.space import Arm, Setting
 from enginebench.runs.targets.sources import choose_data, make_graph
+from enginebench.stats.drift import limits_between
+from enginebench.stats.metrics.scores import find_drop
 
 MIXED_SCHEMA = "enginebench.mixed/1"
 MIXED_FILE = "mixed.json"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enginebench.core.text import clean_text
+from enginebench.features.tune.document import TuneDocument
 from enginebench.report.charts import GREY, Row, Spec, finish, import_altair, read_rows
 from enginebench.report.run.charts import PALETTE
-from enginebench.features.tune.document import TuneDocument
 
 NAME, TITLE = "frontier", "Speed over quality"
 DESCRIPTION = "The speed of every setting that raced over the quality of its answers, with the line that none beats."

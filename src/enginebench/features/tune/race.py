@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-from enginebench.stats.compare import Comparison, conclude
-from enginebench.stats.intervals import Spread, estimate_geometric, measure_spread
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Estimate
+from enginebench.stats.compare import Comparison, conclude
+from enginebench.stats.intervals import Spread, estimate_geometric, measure_spread
 
 # Rounds after which it is asked who can still win. The first is the least that has an interval; looking less and less
 # often keeps the errors of many looks few, and each look has about half of the candidates of the one before.

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.store import encode, read_record, write_atomic
-from enginebench.runs.folder import RunRequest, check_inside, hide_paths
 from enginebench.features.tune.space import Goal, Setting
+from enginebench.runs.folder import RunRequest, check_inside, hide_paths
 
 SEARCH_SCHEMA = "enginebench.search/1"
 SEARCH_FILE = "search.json"

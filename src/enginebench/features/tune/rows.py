@@ -6,14 +6,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from enginebench.engines.registry import find_installed, takes
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.names import format_precision, slug
 from enginebench.core.records import Artifact, MeasureSpec
+from enginebench.engines.registry import find_installed, takes
+from enginebench.features.tune.space import Setting
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.plan import PlannedRow, plan_rows, with_suffix
 from enginebench.runs.progress import Reporter
-from enginebench.features.tune.space import Setting
 from enginebench.runs.targets.sources import Sources, make_graph
 from enginebench.runs.trust import trust_engine
 

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.stats.compare import Comparison
-from enginebench.features.tune.race import LOOKS, Drop, Final, Race
 from enginebench.core.errors import MeasurementError
 from enginebench.core.text import count_of
-from enginebench.runs.progress import Reporter
 from enginebench.features.tune.proposals import Proposer, Tried
+from enginebench.features.tune.race import LOOKS, Drop, Final, Race
 from enginebench.features.tune.records import Budget, Generation, SearchRecord
 from enginebench.features.tune.space import Arm, Setting
 from enginebench.features.tune.track import RACE_TIME_S, Lap, Track
+from enginebench.runs.progress import Reporter
+from enginebench.stats.compare import Comparison
 
 # Candidates are built and checked so many at a time, so that the budget is looked at in between.
 CHECKED_AT_ONCE = 4

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 from enginebench.core.text import count_of
+from enginebench.features.tune.document import Candidate, Finalist, TuneDocument
+from enginebench.features.tune.picture import DESCRIPTION, NAME, TITLE
 from enginebench.report.charts import Spec
 from enginebench.report.numbers import format_range, format_ratio
 from enginebench.report.run.remarks import word_notes
 from enginebench.report.run.sections import name_machine
 from enginebench.report.table import Chart, Column, Section, list_texts, make_notes, make_table
-from enginebench.features.tune.document import Candidate, Finalist, TuneDocument
-from enginebench.features.tune.picture import DESCRIPTION, NAME, TITLE
 
 FOOTER = (
     "In each round every candidate that is left runs in one fresh process. A candidate is dropped once it is, at 95 %, "

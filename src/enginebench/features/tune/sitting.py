@@ -8,31 +8,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from enginebench.stats.compare import Comparison
-from enginebench.stats.metrics.scores import find_score
-from enginebench.stats.ranking import QUALITY_DIGITS
-from enginebench.stats.validity import find_worst
-from enginebench.engines.registry import find_installed
 from enginebench.core.errors import BackendUnavailable, MissingDependency
 from enginebench.core.names import format_options, format_precision
 from enginebench.core.records import Machine, Result
 from enginebench.core.store import encode, write_atomic
-from enginebench.measure.machine import describe_machine
-from enginebench.measure.pin import count_stream_threads, default_threads
-from enginebench.report.bundle import load_bundle
-from enginebench.report.charts import render_png
-from enginebench.report.page import format_page
+from enginebench.engines.registry import find_installed
 from enginebench.features.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
-from enginebench.features.tune.picture import draw_frontier
-from enginebench.features.tune.sections import FOOTER, list_tune_page
-from enginebench.runs.campaign import Campaign
-from enginebench.runs.folder import TUNE_FILE, RunFolder, RunRecord, allow_request, check_request, read_results
-from enginebench.runs.lock import lock_devices
-from enginebench.runs.main_job import take_up
-from enginebench.runs.plan import list_devices
-from enginebench.runs.progress import Reporter
-from enginebench.runs.reporting import describe_stored, write_reports
 from enginebench.features.tune.mixed import MixedProposer
+from enginebench.features.tune.picture import draw_frontier
 from enginebench.features.tune.proposals import Proposer, make_proposer
 from enginebench.features.tune.records import (
     Budget,
@@ -43,10 +26,27 @@ from enginebench.features.tune.records import (
 )
 from enginebench.features.tune.rows import Rows
 from enginebench.features.tune.search import Lost, Search
+from enginebench.features.tune.sections import FOOTER, list_tune_page
 from enginebench.features.tune.space import Arm, Goal, Setting, list_arms, list_stream_counts, list_thread_counts
 from enginebench.features.tune.track import TimedTrack
 from enginebench.features.tune.under_load import LoadTrack
+from enginebench.measure.machine import describe_machine
+from enginebench.measure.pin import count_stream_threads, default_threads
+from enginebench.report.bundle import load_bundle
+from enginebench.report.charts import render_png
+from enginebench.report.page import format_page
+from enginebench.runs.campaign import Campaign
+from enginebench.runs.folder import TUNE_FILE, RunFolder, RunRecord, allow_request, check_request, read_results
+from enginebench.runs.lock import lock_devices
+from enginebench.runs.main_job import take_up
+from enginebench.runs.plan import list_devices
+from enginebench.runs.progress import Reporter
+from enginebench.runs.reporting import describe_stored, write_reports
 from enginebench.runs.targets.sources import Sources, choose_judged, gather_sources, judge_sources
+from enginebench.stats.compare import Comparison
+from enginebench.stats.metrics.scores import find_score
+from enginebench.stats.ranking import QUALITY_DIGITS
+from enginebench.stats.validity import find_worst
 
 # What a cost is shown as, and how many of these a nanosecond is.
 UNITS: dict[Goal, str] = {"latency": "ms a sample", "throughput": "ms a sample", "capacity": "ms a request"}

@@ -7,10 +7,10 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
-from enginebench.engines.registry import find_device, find_entry, takes
 from enginebench.core.entry import find_kind
 from enginebench.core.names import format_options, format_precision, known
 from enginebench.core.records import Precision, Recipe
+from enginebench.engines.registry import find_device, find_entry, takes
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.plan import FP8_RECIPE
 

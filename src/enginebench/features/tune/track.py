@@ -8,6 +8,12 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.records import Caveat, Drift, Measurement, Result, Validity
+from enginebench.features.tune.records import SearchRequest
+from enginebench.features.tune.rows import Rows
+from enginebench.features.tune.space import Setting
+from enginebench.runs.campaign import ENDLESS, Campaign, has_answered
+from enginebench.runs.plan import PlannedRow
 from enginebench.stats.alike import judge_outputs, list_invented
 from enginebench.stats.compare import Comparison
 from enginebench.stats.drift import keeps_limits, tell_broken
@@ -15,12 +21,6 @@ from enginebench.stats.metrics.scores import find_drop, find_score, loses_too_mu
 from enginebench.stats.quantiles import median
 from enginebench.stats.standing import trust_ratio
 from enginebench.stats.validity import judge
-from enginebench.core.records import Caveat, Drift, Measurement, Result, Validity
-from enginebench.runs.campaign import ENDLESS, Campaign, has_answered
-from enginebench.runs.plan import PlannedRow
-from enginebench.features.tune.records import SearchRequest
-from enginebench.features.tune.rows import Rows
-from enginebench.features.tune.space import Setting
 
 
 def find_refusal(

@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.stats.compare import Comparison
-from enginebench.stats.capacity import find_middle
-from enginebench.stats.queueing import judge_search
-from enginebench.stats.validity import find_worst, grade_ratio
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.records import Capacity, Caveat, Result, Validity
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.features.load.document import LoadSettings
-from enginebench.runs.folder import RunFolder
-from enginebench.runs.main_job import bench_row
-from enginebench.runs.progress import Reporter
 from enginebench.features.load.rates import Bench, Prober
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.space import Setting
 from enginebench.features.tune.track import Lap, TimedTrack
+from enginebench.runs.folder import RunFolder
+from enginebench.runs.main_job import bench_row
+from enginebench.runs.progress import Reporter
+from enginebench.stats.capacity import find_middle
+from enginebench.stats.compare import Comparison
+from enginebench.stats.queueing import judge_search
+from enginebench.stats.validity import find_worst, grade_ratio
 
 LAPS_FILE = "laps.json"
 NS = 1e9

@@ -12,22 +12,15 @@ import click
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.stats.compare import MIN_REPETITIONS
-from enginebench.verbs.given import (
-    choose_root,
-    name_environments,
-    name_model,
-    read_engines,
-    read_metrics,
-    read_precisions,
-    share,
-    take_model,
-    to_text,
-)
-from enginebench.verbs.progress import open_progress
-from enginebench.features.deliver.writing import check_free
 from enginebench.core.errors import UsageError
 from enginebench.core.records import MeasureSpec
+from enginebench.features.deliver.verb import NO_WINNER, DeliverDocument, deliver_row, print_delivery
+from enginebench.features.deliver.writing import check_free
+from enginebench.features.tune.document import TuneDocument
+from enginebench.features.tune.records import SearchRequest
+from enginebench.features.tune.sections import list_tune
+from enginebench.features.tune.sitting import tune_model
+from enginebench.features.tune.space import Goal
 from enginebench.options import (
     COMMAND,
     Data,
@@ -46,16 +39,23 @@ from enginebench.options import (
     Wait,
     verb,
 )
-from enginebench.features.tune.document import TuneDocument
-from enginebench.features.tune.sections import list_tune
-from enginebench.features.deliver.verb import NO_WINNER, DeliverDocument, deliver_row, print_delivery
-from enginebench.verbs.drift import Limits, read_limits
 from enginebench.runs.folder import format_resume
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import choose_drop, name_default_engines
-from enginebench.features.tune.records import SearchRequest
-from enginebench.features.tune.sitting import tune_model
-from enginebench.features.tune.space import Goal
+from enginebench.stats.compare import MIN_REPETITIONS
+from enginebench.verbs.drift import Limits, read_limits
+from enginebench.verbs.given import (
+    choose_root,
+    name_environments,
+    name_model,
+    read_engines,
+    read_metrics,
+    read_precisions,
+    share,
+    take_model,
+    to_text,
+)
+from enginebench.verbs.progress import open_progress
 
 UNITS_OF_TIME = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")

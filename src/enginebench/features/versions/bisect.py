@@ -12,14 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.stats.metrics.scores import find_score, loses_too_much
-from enginebench.verbs.given import choose_batches, read_metrics, read_share, share, take_model, to_text
-from enginebench.verbs.progress import open_progress
-from enginebench.engines.registry import ENTRIES, read_engine
 from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
 from enginebench.core.limits import REGRESSION_MARGIN
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Estimate, Result, Verdict
+from enginebench.engines.registry import ENTRIES, read_engine
+from enginebench.features.versions.env import install_environment, list_versions
 from enginebench.options import (
     Batch,
     Judging,
@@ -37,14 +35,16 @@ from enginebench.options import (
 from enginebench.report.bench import describe_bench
 from enginebench.report.numbers import format_range, format_ratio
 from enginebench.report.table import Section, list_texts, make_notes, make_table
-from enginebench.verbs.bench import bench_sides
-from enginebench.features.versions.env import install_environment, list_versions
 from enginebench.runs import request as requests
 from enginebench.runs.child.places import OPTION, list_environments
 from enginebench.runs.folder import RunRequest, default_folder
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import choose_drop
 from enginebench.runs.targets.stored import Side
+from enginebench.stats.metrics.scores import find_score, loses_too_much
+from enginebench.verbs.bench import bench_sides
+from enginebench.verbs.given import choose_batches, read_metrics, read_share, share, take_model, to_text
+from enginebench.verbs.progress import open_progress
 
 By = Literal["time", "drift", "metric"]
 Judgement = Literal["good", "bad", "not_shown", "not_comparable"]

@@ -18,8 +18,6 @@ import click
 from msgspec import Struct
 
 from enginebench import door
-from enginebench.verbs.given import list_texts
-from enginebench.verbs.progress import open_progress
 from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError, MissingDependency, UsageError
 from enginebench.measure.machine import PACKAGES
 from enginebench.options import Printed, Progress, Texts, verb
@@ -32,6 +30,8 @@ from enginebench.runs.child.places import (
     environments_folder,
 )
 from enginebench.runs.progress import Reporter
+from enginebench.verbs.given import list_texts
+from enginebench.verbs.progress import open_progress
 
 if TYPE_CHECKING:
     from rich.console import Console

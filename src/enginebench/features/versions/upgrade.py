@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from enginebench.stats.layer_diff import choose_keys, join_members, make_delta
-from enginebench.stats.onnx_names import split_name
-from enginebench.stats.layer_records import EngineLayer, LayerDelta
 from enginebench.core.records import LayerTime, Result
+from enginebench.stats.layer_diff import choose_keys, join_members, make_delta
+from enginebench.stats.layer_records import EngineLayer, LayerDelta
+from enginebench.stats.onnx_names import split_name
 
 # Layers that are named in a report: with ten, the reader sees where a change lies; all are in the document.
 SHOWN = 10

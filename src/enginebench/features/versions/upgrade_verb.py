@@ -7,19 +7,19 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from enginebench.stats.alike import compare_questions
-from enginebench.stats.diff import DiffDocument, DiffRow, diff_results, join_documents
-from enginebench.stats.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
-from enginebench.stats.open_lengths import fill_lengths
-from enginebench.features.versions.upgrade import describe_change
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_engine, format_precision, row_id
 from enginebench.core.records import Result, Task
+from enginebench.features.versions.upgrade import describe_change
 from enginebench.runs.builds import cut_common
 from enginebench.runs.campaign import list_open_outputs
 from enginebench.runs.child.arrays import holds_arrays, load_answers
 from enginebench.runs.child.places import OPTION, enter
 from enginebench.runs.folder import RunFolder, read_results
+from enginebench.stats.alike import compare_questions
+from enginebench.stats.diff import DiffDocument, DiffRow, diff_results, join_documents
+from enginebench.stats.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
+from enginebench.stats.open_lengths import fill_lengths
 
 HERE = "the current environment"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from enginebench.stats.builds import BestBuild, BuildEffect
 from enginebench.core.names import format_precision
 from enginebench.core.records import Estimate
 from enginebench.core.text import count_of
@@ -12,6 +11,7 @@ from enginebench.report.numbers import format_significant, format_small
 from enginebench.report.run.head import show_name
 from enginebench.report.run.rows import Row
 from enginebench.report.table import Column, Notes, Table, make_table
+from enginebench.stats.builds import BestBuild, BuildEffect
 
 _COLUMNS = (
     Column("engine", lambda row: row.engine),

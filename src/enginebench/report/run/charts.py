@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from enginebench.stats.layers import make_layers, make_profile
-from enginebench.stats.stages import StagesDocument
 from enginebench.core.records import Result
 from enginebench.report.charts import (
     COLOURS,
@@ -41,6 +39,8 @@ from enginebench.report.run.series import (
     trace_rows,
 )
 from enginebench.report.table import Chart
+from enginebench.stats.layers import make_layers, make_profile
+from enginebench.stats.stages import StagesDocument
 
 _TOP_LAYERS = 30
 _PANEL = 44

@@ -9,8 +9,6 @@ from typing import Any
 
 from msgspec.structs import fields
 
-from enginebench.stats.metrics.scores import find_score
-from enginebench.stats.metrics.tasks import name_metric
 from enginebench.core.names import NOT_KNOWN
 from enginebench.core.records import Capacity, Estimate, Outputs
 from enginebench.core.shapes import format_shapes
@@ -24,6 +22,8 @@ from enginebench.report.numbers import (
 from enginebench.report.run.rows import Row
 from enginebench.report.scores import find_metric, format_score
 from enginebench.report.table import Column, Span, Value
+from enginebench.stats.metrics.scores import find_score
+from enginebench.stats.metrics.tasks import name_metric
 
 OUTPUTS: dict[Outputs, str] = {"same": "same", "within_limits": "within", "changed": "changed", "not_judged": "?"}
 # Fields of a row that no cell can hold, beside those that `list_fields` spreads over several.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from enginebench.features.versions.upgrade_sections import state_changes
+from enginebench.report.numbers import format_ratio
+from enginebench.report.table import Column, Section, make_notes, make_table
 from enginebench.stats.compare import NOUNS
 from enginebench.stats.diff import DiffDocument, DiffRow
 from enginebench.stats.metrics.tasks import name_metric
-from enginebench.report.numbers import format_ratio
-from enginebench.features.versions.upgrade_sections import state_changes
-from enginebench.report.table import Column, Section, make_notes, make_table
 
 _COLUMNS = (
     Column("configuration", lambda row: row.id),

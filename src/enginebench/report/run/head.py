@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from enginebench.stats.headline import Headline
 from enginebench.core.names import show_engine
 from enginebench.core.records import Estimate, Outputs, Validity
 from enginebench.core.text import count_of
 from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_significant, format_small
 from enginebench.report.run.rows import Row, RunDocument
+from enginebench.stats.headline import Headline
 
 _OUTPUTS: dict[Outputs, str] = {
     "same": "same",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from enginebench.stats.diff import DiffDocument, DiffRow
 from enginebench.core.text import clean_text
 from enginebench.report.numbers import format_range
 from enginebench.report.run.diff import explain_diff_row
+from enginebench.stats.diff import DiffDocument, DiffRow
 
 
 def format_junit(document: DiffDocument, name: str = "enginebench diff") -> str:

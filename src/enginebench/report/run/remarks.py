@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
-from enginebench.stats.effective import list_shares
 from enginebench.core.caveats import find_sentence, format_caveat
 from enginebench.core.precisions import REORDER, UNKNOWN
 from enginebench.core.records import Caveat
@@ -12,6 +11,7 @@ from enginebench.report.numbers import format_significant
 from enginebench.report.run.head import TOLD, name_rows, show_name
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.table import Notes
+from enginebench.stats.effective import list_shares
 
 _NOT_RUN = "not run: "
 

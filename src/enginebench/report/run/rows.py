@@ -10,17 +10,6 @@ from msgspec import Struct
 from msgspec.structs import asdict as to_fields
 from msgspec.structs import replace
 
-from enginebench.stats.compare import MIN_REPETITIONS, NOUNS, Unit
-from enginebench.stats.drift import doubt_samples
-from enginebench.stats.headline import Headline, find_start
-from enginebench.features.roofline.bounds import doubt_row, share_of_limit
-from enginebench.stats.layers import doubt_kernel_times
-from enginebench.stats.metrics.scores import find_value
-from enginebench.stats.quantiles import median
-from enginebench.stats.ranking import RecommendedBy, Ref, rank_results
-from enginebench.stats.standing import Standing, compare_rows
-from enginebench.stats.summary import Summary
-from enginebench.stats.builds import BuildEffect, describe_builds, doubt_builds
 from enginebench.core.caveats import limit_to_processes, make_caveat
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine
@@ -47,6 +36,17 @@ from enginebench.core.records import (
     Verdict,
 )
 from enginebench.core.shapes import format_shapes
+from enginebench.features.roofline.bounds import doubt_row, share_of_limit
+from enginebench.stats.builds import BuildEffect, describe_builds, doubt_builds
+from enginebench.stats.compare import MIN_REPETITIONS, NOUNS, Unit
+from enginebench.stats.drift import doubt_samples
+from enginebench.stats.headline import Headline, find_start
+from enginebench.stats.layers import doubt_kernel_times
+from enginebench.stats.metrics.scores import find_value
+from enginebench.stats.quantiles import median
+from enginebench.stats.ranking import RecommendedBy, Ref, rank_results
+from enginebench.stats.standing import Standing, compare_rows
+from enginebench.stats.summary import Summary
 
 RUN_SCHEMA = "enginebench.run/1"
 

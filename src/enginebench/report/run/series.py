@@ -11,10 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from enginebench.stats.metrics.scores import find_score
-from enginebench.stats.metrics.tasks import name_metric
-from enginebench.stats.quantiles import median
-from enginebench.stats.stages import StagesDocument
 from enginebench.core.names import format_precision
 from enginebench.core.records import Measurement, Result
 from enginebench.core.text import clean_text
@@ -22,6 +18,10 @@ from enginebench.report.charts import LINE_BREAK, shorten
 from enginebench.report.run.columns import format_speedup, is_disturbed
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.scores import find_metric
+from enginebench.stats.metrics.scores import find_score
+from enginebench.stats.metrics.tasks import name_metric
+from enginebench.stats.quantiles import median
+from enginebench.stats.stages import StagesDocument
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,11 +8,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from enginebench.core import judging
-from enginebench.runs.bundles.record import BUNDLE_SCHEMA, Bundle
-from enginebench.features.deliver.writing import DOCUMENT, check_name
 from enginebench.core.errors import ArtifactError, ParseError
 from enginebench.core.records import Artifact
 from enginebench.core.store import read_record
+from enginebench.features.deliver.writing import DOCUMENT, check_name
+from enginebench.runs.bundles.record import BUNDLE_SCHEMA, Bundle
 
 
 def is_bundle(path: Path) -> bool:

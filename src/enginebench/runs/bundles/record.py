@@ -21,7 +21,7 @@ from enginebench.core.records import (
     Verdict,
 )
 
-BUNDLE_SCHEMA = "enginebench.features.deliver/1"
+BUNDLE_SCHEMA = "enginebench.bundle/1"
 
 
 class Figures(Struct, frozen=True, kw_only=True):

@@ -15,6 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
+from enginebench.core.errors import FeedError, MissingDependency, UsageError
+from enginebench.core.records import Score, Task
+from enginebench.core.text import name_type
+from enginebench.runs.child.arrays import COUNTS, FAILURE, OUTPUTS, load_arrays
+from enginebench.runs.child.jobs import MetricsAnswer, MetricsJob, ScoreJob
+from enginebench.runs.child.targets_file import read_targets
 from enginebench.stats.metrics.metric import (
     Ask,
     Facts,
@@ -27,12 +33,6 @@ from enginebench.stats.metrics.metric import (
 )
 from enginebench.stats.metrics.scores import score_whole
 from enginebench.stats.metrics.tasks import BUILTIN, read_answers
-from enginebench.core.errors import FeedError, MissingDependency, UsageError
-from enginebench.core.records import Score, Task
-from enginebench.core.text import name_type
-from enginebench.runs.child.arrays import COUNTS, FAILURE, OUTPUTS, load_arrays
-from enginebench.runs.child.jobs import MetricsAnswer, MetricsJob, ScoreJob
-from enginebench.runs.child.targets_file import read_targets
 
 if TYPE_CHECKING:
     from enginebench.stats.metrics.metric import Floats, Picks

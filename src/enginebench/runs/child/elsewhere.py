@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from enginebench.engines.registry import find_entry, find_installed
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.records import Availability, EngineSpec
+from enginebench.engines.registry import find_entry, find_installed
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
 from enginebench.runs.child.places import OPTION, describe_place

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, Union, get_args
 import msgspec
 from msgspec import Struct
 
-from enginebench.stats.metrics.metric import Facts
 from enginebench.core.ceilings import Ceiling
 from enginebench.core.groups import GroupHarm, Harm
 from enginebench.core.records import (
@@ -36,6 +35,7 @@ from enginebench.core.records import (
 )
 from enginebench.core.work import GraphWork
 from enginebench.measure.watch import BlockReading
+from enginebench.stats.metrics.metric import Facts
 
 Answer = TypeVar("Answer")
 # How a child tells, while it works, what it is at.

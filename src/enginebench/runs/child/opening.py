@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from enginebench.engines.abilities import NeedsToolReader, ReadsOpsets, ReportsProgress
-from enginebench.engines.registry import check_options, find_entry, open_backend
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, MissingDependency, UnsupportedOperator
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec
+from enginebench.engines.abilities import NeedsToolReader, ReadsOpsets, ReportsProgress
+from enginebench.engines.registry import check_options, find_entry, open_backend
 from enginebench.runs.child.jobs import NoteCall
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from importlib import import_module
 
 import psutil
 
-from enginebench.engines.abilities import ImportsLate
 from enginebench.core.records import EngineSpec, Machine
+from enginebench.engines.abilities import ImportsLate
 from enginebench.runs.child.jobs import PreloadJob
 from enginebench.runs.child.places import OPTION
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from enginebench.engines.abilities import PlanProfiler, PlanProof, TunedShapes
 from enginebench.core.caveats import make_caveat
 from enginebench.core.names import NOT_KNOWN
 from enginebench.core.protocols import LayerProfiler, Loadable, PrecisionProof
 from enginebench.core.records import Artifact, Caveat, EngineSpec, LayerProfile, LayerTime, Precision
+from enginebench.engines.abilities import PlanProfiler, PlanProof, TunedShapes
 from enginebench.runs.child.jobs import NoteCall, Proof
 
 if TYPE_CHECKING:

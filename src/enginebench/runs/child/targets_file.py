@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from enginebench.stats.metrics.metric import Targets
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.runs.child.arrays import load_arrays
+from enginebench.stats.metrics.metric import Targets
 
 FORMS = "an .npz, .npy, .json, .csv or .txt file with an entry for each sample"
 # Heads of the column of a table that names the samples.

@@ -9,10 +9,10 @@ from typing import overload
 
 from msgspec.structs import replace
 
-from enginebench.engines.registry import find_device, find_entry
 from enginebench.core.errors import UsageError
 from enginebench.core.protocols import Loadable
 from enginebench.core.records import EngineSpec
+from enginebench.engines.registry import find_device, find_entry
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import BuildJob
 from enginebench.runs.child.opening import build_graph, open_for

@@ -9,14 +9,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.stats.alike import compare_preparation, compare_specs
-from enginebench.stats.effective import judge_precision
-from enginebench.engines.registry import accepts, find_device, takes
-from enginebench.runs.bundles.reading import is_bundle
 from enginebench.core.errors import FeedError, UsageError
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Artifact, EngineSpec, ModelSource
 from enginebench.core.shapes import find_batch_axes, find_plan_batch, free_batch
+from enginebench.engines.registry import accepts, find_device, takes
+from enginebench.runs.bundles.reading import is_bundle
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.child.jobs import InferJob, SourceJob
 from enginebench.runs.plan import add_shapes, find_fixed_batch
@@ -24,6 +22,8 @@ from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.bundles import open_as_stored
 from enginebench.runs.targets.sources import ask_plan, choose_source, make_sources
 from enginebench.runs.targets.stored import Side, open_stored, parse_side
+from enginebench.stats.alike import compare_preparation, compare_specs
+from enginebench.stats.effective import judge_precision
 
 SIDE_TIMEOUT_S = 1800.0
 # Extra time for each step: a tool that restarts for each answer loads its plan as often.

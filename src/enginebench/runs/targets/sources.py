@@ -9,12 +9,12 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.engines.registry import accepts, find_device, find_installed, takes
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ChildFailed, EngineBenchError, UsageError
 from enginebench.core.names import format_engine, format_precision, known, name_mix
 from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision, Recipe, Task
 from enginebench.core.shapes import find_plan_batch
 from enginebench.core.text import count_of
+from enginebench.engines.registry import accepts, find_device, find_installed, takes
 from enginebench.models.photos import SAMPLE_PHOTOS
 from enginebench.models.precision.calibration_data import check_source, explain_unlabelled, list_images
 from enginebench.models.samples import SAMPLES, find_samples

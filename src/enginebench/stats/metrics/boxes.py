@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from msgspec import Struct
 
-from enginebench.stats.metrics.metric import Ask, Outputs, Targets
 from enginebench.core.errors import FeedError, MissingDependency
+from enginebench.stats.metrics.metric import Ask, Outputs, Targets
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from enginebench.stats.metrics.metric import Floats, Picks
     from enginebench.core.protocols import Array
+    from enginebench.stats.metrics.metric import Floats, Picks
 
 # As COCO counts. Source: pycocotools/cocoeval.py, Params.setDetParams: maxDets.
 MOST = 100

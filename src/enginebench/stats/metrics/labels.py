@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from enginebench.stats.metrics.metric import Count, Metric, Outputs, Targets, average
 from enginebench.core.errors import FeedError
+from enginebench.stats.metrics.metric import Count, Metric, Outputs, Targets, average
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from enginebench.stats.metrics.metric import Floats
     from enginebench.core.protocols import Array
+    from enginebench.stats.metrics.metric import Floats
 
     Labels = NDArray[np.int64]
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.stats.intervals import quantile_of_normal, share_of_normal
-from enginebench.stats.metrics.metric import Ask, Facts, Finish, Metric, divide, widen_counts
 from enginebench.core.errors import UsageError
 from enginebench.core.limits import MAX_METRIC_DROP
 from enginebench.core.records import Estimate, Score
+from enginebench.stats.intervals import quantile_of_normal, share_of_normal
+from enginebench.stats.metrics.metric import Ask, Facts, Finish, Metric, divide, widen_counts
 
 if TYPE_CHECKING:
     from enginebench.stats.metrics.metric import Floats, Picks

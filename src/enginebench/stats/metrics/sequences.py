@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from enginebench.core.errors import FeedError, MissingDependency
 from enginebench.stats.metrics.labels import take_output
 from enginebench.stats.metrics.metric import Count, Outputs, Targets
-from enginebench.core.errors import FeedError, MissingDependency
 
 if TYPE_CHECKING:
-    from enginebench.stats.metrics.metric import Floats
     from enginebench.core.protocols import Array
+    from enginebench.stats.metrics.metric import Floats
 
 # Behind the last token of a sequence that is shorter than others.
 PADDING = -1

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from enginebench.core.errors import FeedError
+from enginebench.core.records import Task
 from enginebench.stats.metrics.boxes import prepare_map, read_boxes
 from enginebench.stats.metrics.labels import F1, MIOU, UNLABELLED, YES, count_top, read_arrays
 from enginebench.stats.metrics.metric import Metric, Outputs, Targets, average
 from enginebench.stats.metrics.sequences import count_errors, read_sequences
-from enginebench.core.errors import FeedError
-from enginebench.core.records import Task
 
 if TYPE_CHECKING:
     from enginebench.stats.metrics.metric import Floats

@@ -13,11 +13,11 @@ import pytest
 from msgspec.structs import replace
 from onnx import ModelProto, helper
 
-from enginebench.runs.bundles.record import Bundle, Figures
-from enginebench.features.deliver.servers import LAYOUTS, format_config
 from enginebench.core.records import Artifact, EngineSpec, Estimate, ShapeRange, TensorSpec
 from enginebench.core.shapes import size_axes
+from enginebench.features.deliver.servers import LAYOUTS, format_config
 from enginebench.models.onnx.source import read_onnx
+from enginebench.runs.bundles.record import Bundle, Figures
 from graphs import build_graph
 
 DIMS = r"dims: \[ ([-\d, ]*) \]"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from enginebench.core.records import Capacity
 from enginebench.stats.capacity import (
     CapacitySearch,
     agrees_with_probes,
@@ -15,7 +16,6 @@ from enginebench.stats.capacity import (
     join_capacities,
 )
 from enginebench.stats.queueing import Limit
-from enginebench.core.records import Capacity
 
 LIMIT = Limit(ms=10.0)
 

@@ -6,6 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from enginebench.core.caveats import make_caveat
+from enginebench.core.records import Mark, Measurement
+from enginebench.measure.watch import BlockReading, make_block
 from enginebench.stats.queueing import (
     DONE,
     DROPPED,
@@ -21,9 +24,6 @@ from enginebench.stats.queueing import (
 )
 from enginebench.stats.tails import strict_min_samples
 from enginebench.stats.validity import judge
-from enginebench.core.caveats import make_caveat
-from enginebench.core.records import Mark, Measurement
-from enginebench.measure.watch import BlockReading, make_block
 from queues import mean_wait_md1, system_quantile_mm1, wait_quantile_md1
 
 MS = 1_000_000

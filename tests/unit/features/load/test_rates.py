@@ -10,6 +10,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from enginebench.core.errors import MeasurementError
+from enginebench.core.records import Artifact, Block, Capacity, EngineSpec
+from enginebench.features.load.document import LoadSettings
+from enginebench.features.load.probe import Plan
+from enginebench.features.load.rates import Bench, Prober, name_row
+from enginebench.features.load.simulated import simulate
+from enginebench.measure.watch import BlockReading, make_block
+from enginebench.runs.child.jobs import ServeJob
 from enginebench.stats.queueing import (
     Limit,
     LoadPoint,
@@ -17,14 +25,6 @@ from enginebench.stats.queueing import (
     describe_point,
     seems_to_hold,
 )
-from enginebench.core.errors import MeasurementError
-from enginebench.core.records import Artifact, Block, Capacity, EngineSpec
-from enginebench.features.load.simulated import simulate
-from enginebench.measure.watch import BlockReading, make_block
-from enginebench.features.load.document import LoadSettings
-from enginebench.runs.child.jobs import ServeJob
-from enginebench.features.load.probe import Plan
-from enginebench.features.load.rates import Bench, Prober, name_row
 from queues import wait_quantile_md1
 from reporters import Silent
 

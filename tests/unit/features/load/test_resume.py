@@ -14,19 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from enginebench.stats.queueing import LoadPoint, Stamps, describe_point
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.names import parse_engine
 from enginebench.core.store import encode
-from enginebench.features.load.simulated import simulate
-from enginebench.models.zoo import DATA_DIR
-from enginebench.features.load.document import LoadDocument, LoadSettings
 from enginebench.features.load import verb
-from enginebench.features.load.verb import load_target, make_request, read_load
+from enginebench.features.load.document import LoadDocument, LoadSettings
 from enginebench.features.load.probe import Interrupted, Plan
 from enginebench.features.load.rates import Prober
+from enginebench.features.load.simulated import simulate
+from enginebench.features.load.verb import load_target, make_request, read_load
+from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.request import Shared
+from enginebench.stats.queueing import LoadPoint, Stamps, describe_point
 from in_process import Children
 from reporters import Silent
 from samples import make_machine

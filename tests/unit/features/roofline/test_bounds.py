@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind
+from enginebench.core.records import Bound, LayerTime, Precision
+from enginebench.core.work import GraphWork, NodeWork, TensorWork
 from enginebench.features.roofline.bounds import (
     Limits,
     bound_layers,
@@ -18,9 +21,6 @@ from enginebench.features.roofline.bounds import (
     share_of_limit,
 )
 from enginebench.features.roofline.joining import join_layers
-from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind
-from enginebench.core.records import Bound, LayerTime, Precision
-from enginebench.core.work import GraphWork, NodeWork, TensorWork
 
 
 def tensor(values: int, *, constant: bool = False) -> TensorWork:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from enginebench.core.errors import EngineBenchError, UsageError
-from enginebench.models.zoo import DATA_DIR
-from enginebench.report.progress import PlainReporter
-from enginebench.features.sweep.verb import run_sweep
 from enginebench.features.sweep.reporting import read_prices, report_sweep
 from enginebench.features.sweep.spec import read_spec
+from enginebench.features.sweep.verb import run_sweep
+from enginebench.models.zoo import DATA_DIR
+from enginebench.report.progress import PlainReporter
 
 SPEC = """
 engines = ["fake:latency_us=20", "fake:latency_us=10", "fake:fault=raise"]

@@ -12,18 +12,18 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ChildFailed, ParseError, UsageError
 from enginebench.core.records import Result
-from enginebench.models.zoo import DATA_DIR
-from enginebench.features.sweep.document import SweepDocument
-from enginebench.features.sweep import verb
-from enginebench.features.sweep.verb import plan_sweep, run_sweep, take_up
-from enginebench.runs.child.jobs import MeasureJob
 from enginebench.features.sweep import group as groups
+from enginebench.features.sweep import verb
+from enginebench.features.sweep.document import SweepDocument
 from enginebench.features.sweep.parts import read_group
 from enginebench.features.sweep.reading import find_rows_folder, read_sweep
 from enginebench.features.sweep.records import Ended, GroupJob, SourcesJob
 from enginebench.features.sweep.schedule import MOST_LOSSES, LocalFleet, Lost, Schedule, perform
 from enginebench.features.sweep.spec import SweepSpec, list_groups, read_spec
 from enginebench.features.sweep.store import Store, open_store
+from enginebench.features.sweep.verb import plan_sweep, run_sweep, take_up
+from enginebench.models.zoo import DATA_DIR
+from enginebench.runs.child.jobs import MeasureJob
 from enginebench.runs.history import read_history
 from in_process import Children
 from reporters import Silent

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from enginebench.core.errors import MeasurementError, UsageError
+from enginebench.features.sweep.verb import command as sweep
 from enginebench.models.zoo import DATA_DIR
 from enginebench.verbs.history import command as history
 from enginebench.verbs.report import command as report
-from enginebench.features.sweep.verb import command as sweep
 from in_process import Children
 
 SPEC = """

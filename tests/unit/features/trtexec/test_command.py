@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from enginebench.core.engine_api import read_index
+from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, TensorSpec
+from enginebench.core.shapes import format_shapes, quote_name
 from enginebench.engines.backends.tensorrt.settings import (
     BUILD_OPTIONS,
     BuildSettings,
@@ -28,13 +32,9 @@ from enginebench.features.trtexec.command import (
     compose_measure,
     state_switches,
 )
+from enginebench.features.trtexec.engine import plan_timing
 from enginebench.features.trtexec.executable import find_trtexec, read_banner, read_trtexec, require_trtexec
 from enginebench.features.trtexec.flags import FLAGS, Trtexec, decode_version, parse_version
-from enginebench.features.trtexec.engine import plan_timing
-from enginebench.core.engine_api import read_index
-from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
-from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, TensorSpec
-from enginebench.core.shapes import format_shapes, quote_name
 from fakes.fake_trtexec import TABLE
 from fakes.trtexec_shim import VERSIONS, install_trtexec
 from trtexec_artifacts import find_real_artifacts

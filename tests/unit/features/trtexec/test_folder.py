@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import trtexec_artifacts as made
+from enginebench.core.errors import ParseError, UsageError
 from enginebench.features.trtexec.folder import (
     find_profile,
     is_trtexec_folder,
@@ -14,7 +15,6 @@ from enginebench.features.trtexec.folder import (
     read_folder,
     sniff_kind,
 )
-from enginebench.core.errors import ParseError, UsageError
 
 
 def fill(folder: Path, stem: str = "", n: int = 60, log_n: int | None = None) -> Path:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import trtexec_artifacts as made
-from enginebench.stats.layer_diff import compare_layers, number_operators
-from enginebench.stats.onnx_names import read_metadata, split_name, strip_reformat
+from enginebench.core.errors import ParseError
 from enginebench.features.trtexec.plan_layers import parse_layers, read_dtype, read_engine, summarize_layers
 from enginebench.features.trtexec.profile import read_profile, summarize_profile
+from enginebench.stats.layer_diff import compare_layers, number_operators
 from enginebench.stats.layer_records import LayersDocument
-from enginebench.core.errors import ParseError
+from enginebench.stats.onnx_names import read_metadata, split_name, strip_reformat
 
 FILE = Path("layers.json")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import trtexec_artifacts as made
+from enginebench.core.errors import ParseError
 from enginebench.features.trtexec.lines import decode_version, read_banner, split_lines, split_runs
 from enginebench.features.trtexec.log import parse_log, parse_log_bytes, read_log
 from enginebench.features.trtexec.records import LogRun
-from enginebench.core.errors import ParseError
 
 LOG = Path("run.log")
 

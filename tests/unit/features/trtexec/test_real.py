@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 import trtexec_artifacts as made
-from enginebench.stats.effective import judge_precision
+from enginebench.core.precisions import classify_kernel
 from enginebench.features.trtexec.folder import read_folder
-from enginebench.stats.layer_diff import compare_layers
 from enginebench.features.trtexec.log import parse_log, read_log
 from enginebench.features.trtexec.plan_layers import parse_layers
 from enginebench.features.trtexec.profile import parse_profile
-from enginebench.stats.layer_records import LayersDocument
-from enginebench.features.trtexec.records import (LogRun, Stat)
+from enginebench.features.trtexec.records import LogRun, Stat
 from enginebench.features.trtexec.times import parse_times
-from enginebench.core.precisions import classify_kernel
 from enginebench.features.trtexec.tool_files import ToolFiles
+from enginebench.stats.effective import judge_precision
+from enginebench.stats.layer_diff import compare_layers
+from enginebench.stats.layer_records import LayersDocument
 
 ROWS = {
     "latency_ms": "Latency",

@@ -14,14 +14,16 @@ import numpy as np
 import pytest
 
 import trtexec_artifacts as made
+from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UsageError
+from enginebench.features.trtexec.files import write_layers, write_log, write_profile, write_series, write_times
 from enginebench.features.trtexec.folder import read_folder
-from enginebench.stats.layer_diff import compare_layers
 from enginebench.features.trtexec.log import parse_log
 from enginebench.features.trtexec.plan_layers import parse_layers
 from enginebench.features.trtexec.profile import parse_profile
+from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case
+from enginebench.features.trtexec.sections import list_trtexec
 from enginebench.features.trtexec.times import parse_times, select_timed
 from enginebench.features.trtexec.trace import read_trace
-from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UsageError
 from enginebench.report.charts import (
     draw_histogram,
     draw_layers,
@@ -33,10 +35,8 @@ from enginebench.report.charts import (
 )
 from enginebench.report.markdown import format_sections
 from enginebench.report.page import format_page
-from enginebench.features.trtexec.files import write_layers, write_log, write_profile, write_series, write_times
-from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case
-from enginebench.features.trtexec.sections import list_trtexec
 from enginebench.runs.reporting import report_trtexec
+from enginebench.stats.layer_diff import compare_layers
 from trtexec_mutations import damage
 
 PICTURES = {"latency_hist.png", "percentiles.png", "latency_series.png", "per_layer_time.png"}

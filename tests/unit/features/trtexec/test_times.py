@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import trtexec_artifacts as made
+from enginebench.core.errors import ParseError
 from enginebench.features.trtexec import trace as trace_module
 from enginebench.features.trtexec.records import LogRun, TimesDocument
 from enginebench.features.trtexec.times import count_before, find_trtexec_index, parse_times, summarize_trace
 from enginebench.features.trtexec.trace import read_trace, read_trace_bytes
-from enginebench.core.errors import ParseError
 
 FILE = Path("times.json")
 

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from enginebench.features.tune.frontier import Part, cut_line, fill_parts, find_home, sum_noise, time_groups
 from enginebench.core.records import LayerTime
+from enginebench.features.tune.frontier import Part, cut_line, fill_parts, find_home, sum_noise, time_groups
 
 PARTS = (
     Part(name="slow", noise=0.001, saved_ns=-50.0),

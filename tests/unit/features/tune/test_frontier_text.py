@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from enginebench.measure.machine import describe_machine
-from enginebench.report.charts import render_png
-from enginebench.report.page import format_page
 from enginebench.features.tune.document import Candidate, FrontierPoint, TuneDocument
 from enginebench.features.tune.picture import draw_frontier, list_points
 from enginebench.features.tune.sections import list_tune_page
+from enginebench.measure.machine import describe_machine
+from enginebench.report.charts import render_png
+from enginebench.report.page import format_page
 
 
 def make_candidate(name, speed, quality, *, default=False, graph=""):

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from enginebench.features.tune.harm import WORST, allow_noise, measure_divergence, measure_harm
 from enginebench.core.errors import MeasurementError
+from enginebench.features.tune.harm import WORST, allow_noise, measure_divergence, measure_harm
 
 RNG = np.random.default_rng(0)
 

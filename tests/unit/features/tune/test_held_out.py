@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from enginebench.features.tune.held_out import hold_out, hold_score
 from enginebench.core.records import Estimate, Score
+from enginebench.features.tune.held_out import hold_out, hold_score
 
 RNG = np.random.default_rng(0)
 REFERENCE = {"y": RNG.standard_normal((64, 10)).astype(np.float32)}

@@ -5,16 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from enginebench.features.tune.held_out import Held
 from enginebench.core.errors import BackendUnavailable, ChildFailed, ParseError
 from enginebench.core.groups import GroupHarm, Harm, NodeGroup
 from enginebench.core.records import Estimate
-from enginebench.measure.machine import describe_machine
-from enginebench.models.precision.exclusion import read_exclusion
-from enginebench.runs.child.jobs import SensitivityAnswer, SensitivityJob
-from enginebench.features.tune.child import find_first
-from enginebench.runs.folder import RunFolder, RunRecord
 from enginebench.features.tune import mixed
+from enginebench.features.tune.child import find_first
+from enginebench.features.tune.held_out import Held
 from enginebench.features.tune.mixed import (
     MIXED_FILE,
     MixedProposer,
@@ -27,6 +23,10 @@ from enginebench.features.tune.proposals import Tried
 from enginebench.features.tune.records import Budget, SearchRecord
 from enginebench.features.tune.rows import Rows
 from enginebench.features.tune.sitting import _open as open_search
+from enginebench.measure.machine import describe_machine
+from enginebench.models.precision.exclusion import read_exclusion
+from enginebench.runs.child.jobs import SensitivityAnswer, SensitivityJob
+from enginebench.runs.folder import RunFolder, RunRecord
 from enginebench.runs.targets.sources import choose_judged
 from mixed_search import search
 from reporters import Silent

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from enginebench.features.tune.race import LOOKS, Final, Race, pool_spreads
 from enginebench.stats.compare import Comparison
 from enginebench.stats.intervals import measure_spread
-from enginebench.features.tune.race import LOOKS, Final, Race, pool_spreads
 
 
 def run_race(race: Race, costs: dict[str, float], sd: float = 0.0, seed: int = 0) -> Race:

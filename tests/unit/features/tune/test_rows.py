@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact, MeasureSpec, TensorSpec
-from enginebench.runs.folder import RunRequest
 from enginebench.features.tune import rows
 from enginebench.features.tune.rows import Rows
 from enginebench.features.tune.space import Setting
+from enginebench.runs.folder import RunRequest
 from enginebench.runs.targets.sources import Sources
 from reporters import Silent
 

@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from enginebench.features.tune.race import Final
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import MeasureSpec
-from enginebench.features.tune.sections import list_tune, state_answer
-from enginebench.runs.folder import RunRequest
 from enginebench.features.tune.proposals import Tried, Walk
+from enginebench.features.tune.race import Final
 from enginebench.features.tune.records import Budget, SearchRecord, SearchRequest
 from enginebench.features.tune.search import Search
+from enginebench.features.tune.sections import list_tune, state_answer
 from enginebench.features.tune.sitting import describe_search
 from enginebench.features.tune.space import Setting
 from enginebench.features.tune.track import Lap
+from enginebench.runs.folder import RunRequest
 from reporters import Silent
 from reports import draw
 from samples import make_machine

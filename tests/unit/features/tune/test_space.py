@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from enginebench.engines.registry import ENTRIES, read_engines
 from enginebench.core.entry import Entry
 from enginebench.core.records import Precision, Recipe
-from enginebench.runs.folder import RunRequest
+from enginebench.engines.registry import ENTRIES, read_engines
 from enginebench.features.tune import proposals
 from enginebench.features.tune.proposals import Proposer, Tried, Walk, make_proposer
 from enginebench.features.tune.space import Arm, list_arms, list_stream_counts, list_thread_counts
+from enginebench.runs.folder import RunRequest
 from tracks import ARMS
 
 INT8: tuple[Precision, Recipe | None] = ("int8", None)

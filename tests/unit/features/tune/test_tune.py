@@ -12,25 +12,25 @@ import pytest
 from msgspec.structs import replace
 
 import enginebench
-from enginebench.stats.queueing import LoadPoint
-from enginebench.stats.validity import judge
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import BackendUnavailable, ChildFailed, UsageError
 from enginebench.core.records import Capacity, MeasureSpec
 from enginebench.core.store import read_record
-from enginebench.measure.machine import describe_machine
-from enginebench.models.zoo import DATA_DIR
-from enginebench.options import fill
-from enginebench.features.tune.document import TuneDocument
-from enginebench.features.tune.verb import TuneOptions, make_request, parse_budget
-from enginebench.runs.child.jobs import MeasureJob, PrepareJob
-from enginebench.runs.folder import RunFolder, RunRequest, read_results
 from enginebench.features.load.rates import Prober
-from enginebench.runs.reporting import Written, describe_stored
 from enginebench.features.tune import sitting
+from enginebench.features.tune.document import TuneDocument
 from enginebench.features.tune.records import SearchRequest, read_search
 from enginebench.features.tune.sitting import find_arms, tune_model
 from enginebench.features.tune.under_load import LoadTrack, StoredLap, describe_rate
+from enginebench.features.tune.verb import TuneOptions, make_request, parse_budget
+from enginebench.measure.machine import describe_machine
+from enginebench.models.zoo import DATA_DIR
+from enginebench.options import fill
+from enginebench.runs.child.jobs import MeasureJob, PrepareJob
+from enginebench.runs.folder import RunFolder, RunRequest, read_results
+from enginebench.runs.reporting import Written, describe_stored
+from enginebench.stats.queueing import LoadPoint
+from enginebench.stats.validity import judge
 from in_process import Children
 from reporters import Silent
 from tracks import DISTURBED

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from enginebench.core.caveats import format_caveat, make_caveat
 from enginebench.core.records import Estimate, Machine
-from enginebench.report.page import format_page
 from enginebench.features.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
 from enginebench.features.tune.sections import list_tune, list_tune_page
 from enginebench.features.tune.sitting import find_frontier
+from enginebench.report.page import format_page
 from reports import draw
 from tracks import DISTURBED
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from enginebench.stats.compare import Comparison
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.records import (
     Block,
@@ -23,7 +22,6 @@ from enginebench.core.records import (
     Score,
 )
 from enginebench.features.versions import bisect as verb
-from enginebench.verbs.bench import bench_sides
 from enginebench.features.versions.bisect import (
     BisectDocument,
     TriedVersion,
@@ -37,6 +35,8 @@ from enginebench.features.versions.bisect import (
 )
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.targets.stored import Side
+from enginebench.stats.compare import Comparison
+from enginebench.verbs.bench import bench_sides
 from in_process import Children
 from reporters import Silent
 

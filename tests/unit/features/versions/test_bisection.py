@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from enginebench.stats.compare import compare
 from enginebench.core.records import Block, Measurement
 from enginebench.features.versions.bisect import Judgement, find_first_bad
+from enginebench.stats.compare import compare
 
 VERSIONS = [f"1.{i}" for i in range(12)]
 

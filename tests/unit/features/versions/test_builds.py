@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from enginebench.core.records import Artifact, Build, EngineSpec, Measurement, MeasureSpec, Result
+from enginebench.stats.builds import describe_builds, doubt_builds, estimate_between, group_logs, tell_best
 from enginebench.stats.compare import compare, compare_apart
 from enginebench.stats.intervals import join_builds
 from enginebench.stats.summary import estimate_p50
-from enginebench.stats.builds import describe_builds, doubt_builds, estimate_between, group_logs, tell_best
-from enginebench.core.records import Artifact, Build, EngineSpec, Measurement, MeasureSpec, Result
 
 
 def draw(rng: np.random.Generator, builds: int, processes: int, between: float, within: float) -> list[list[float]]:

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from enginebench.stats.diff import DiffDocument
-from enginebench.features.versions.upgrade import join_layers, list_changed
 from enginebench.core.errors import UsageError
 from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, LayerTime, Result, TensorSpec
-from enginebench.report.markdown import format_sections
-from enginebench.report.run.diff import list_diff
+from enginebench.features.versions.upgrade import join_layers, list_changed
 from enginebench.features.versions.upgrade_sections import state_changes
 from enginebench.features.versions.upgrade_verb import diff_environments, parse_between
+from enginebench.report.markdown import format_sections
+from enginebench.report.run.diff import list_diff
 from enginebench.runs.child.arrays import save_answers
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest
+from enginebench.stats.diff import DiffDocument
 from samples import make_machine, make_result
 
 LOGITS = TensorSpec(name="logits", dtype="float32", shape=("batch", 10))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from enginebench.features.tune.harm import measure_harm
 from enginebench.core.errors import ArtifactError
+from enginebench.features.tune.harm import measure_harm
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_arrays, open_data

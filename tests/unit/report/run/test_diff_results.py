@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from enginebench.stats.diff import diff_results, pair_results
 from enginebench.core.records import Result
 from enginebench.core.store import encode
 from enginebench.report.markdown import format_sections
 from enginebench.report.run.diff import list_diff
+from enginebench.stats.diff import diff_results, pair_results
 from reports import draw
 from samples import make_result
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from enginebench.stats.standing import find_baseline, weigh
 from enginebench.core.records import Block, Caveat, Drift, LayerTime, Result
 from enginebench.core.store import encode
 from enginebench.report.run.rows import RunDocument, describe_row, describe_run
+from enginebench.stats.standing import find_baseline, weigh
 from samples import make_drift, make_result, make_run
 
 CONTRACT = """id, engine, precision, requested_precision, recipe, batch, scope, cache, device, threads, weights, clock,

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from enginebench.stats.metrics.metric import Targets
-from enginebench.stats.metrics.tasks import BUILTIN
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Task
 from enginebench.runs.child.arrays import save_arrays
 from enginebench.runs.child.collecting import Collector, score_answers, unpack_outputs
 from enginebench.runs.child.jobs import ScoreJob
+from enginebench.stats.metrics.metric import Targets
+from enginebench.stats.metrics.tasks import BUILTIN
 
 CODE = """
 import numpy as np

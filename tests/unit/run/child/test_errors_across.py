@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enginebench.engines.registry import find_installed
 from enginebench.core import errors
 from enginebench.core.errors import (
     BackendUnavailable,
@@ -21,6 +20,7 @@ from enginebench.core.errors import (
     UsageError,
 )
 from enginebench.core.records import EngineSpec
+from enginebench.engines.registry import find_installed
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.runs.child.errors_across import describe_error, rebuild_error
 from enginebench.runs.child.isolate import run_child

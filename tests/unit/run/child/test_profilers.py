@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from enginebench.engines.registry import open_backend
-from enginebench.features.trtexec.engine import TrtexecBackend
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.protocols import Engine
 from enginebench.core.records import Artifact, Availability, EngineSpec
+from enginebench.engines.registry import open_backend
+from enginebench.features.trtexec.engine import TrtexecBackend
 from enginebench.runs.child.perform import profile as perform_profile
 from enginebench.runs.child.perform.profile import check_profiler, times_layers
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from enginebench.stats.metrics.metric import Targets
 from enginebench.core.errors import UsageError
 from enginebench.runs.child.collecting import load_metric
+from enginebench.stats.metrics.metric import Targets
 
 CODE = """
 import numpy as np

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from enginebench.core.errors import FeedError, MissingDependency
 from enginebench.stats.metrics.boxes import (
     MOST,
     NOTHING,
@@ -17,7 +18,6 @@ from enginebench.stats.metrics.boxes import (
     read_boxes,
 )
 from enginebench.stats.metrics.metric import Targets
-from enginebench.core.errors import FeedError, MissingDependency
 
 CORNERS = np.array([[10.0, 10, 30, 50], [12, 11, 31, 52], [100, 100, 140, 120]])
 SCORES = np.array([0.9, 0.8, 0.6])

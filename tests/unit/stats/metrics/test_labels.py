@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from enginebench.core.errors import FeedError
 from enginebench.stats.metrics.labels import F1, MIOU, count_top, rank_labels, read_labels
 from enginebench.stats.metrics.metric import Metric, Targets
 from enginebench.stats.metrics.scores import score_counts
 from enginebench.stats.metrics.tasks import BUILTIN
-from enginebench.core.errors import FeedError
 
 
 def count(metric: Metric, outputs, targets):

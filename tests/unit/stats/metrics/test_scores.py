@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from enginebench.core.errors import UsageError
+from enginebench.core.records import Estimate, Score
 from enginebench.stats.metrics.labels import MIOU
 from enginebench.stats.metrics.metric import Facts, Metric, Targets, average
 from enginebench.stats.metrics.scores import (
@@ -16,8 +18,6 @@ from enginebench.stats.metrics.scores import (
     score_counts,
     score_whole,
 )
-from enginebench.core.errors import UsageError
-from enginebench.core.records import Estimate, Score
 
 MAE = Metric(name="mae", higher_is_better=False, share=False)
 

@@ -5,11 +5,11 @@ import sys
 import numpy as np
 import pytest
 
+from enginebench.core.errors import FeedError, MissingDependency
 from enginebench.stats.metrics.metric import Targets
 from enginebench.stats.metrics.scores import score_counts
 from enginebench.stats.metrics.sequences import count_errors, decode_tokens, read_sequences
 from enginebench.stats.metrics.tasks import BUILTIN
-from enginebench.core.errors import FeedError, MissingDependency
 
 WORDS = ("-", "a", "b", "c", " ")
 

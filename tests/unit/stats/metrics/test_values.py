@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cosine
 
+from enginebench.core.errors import FeedError
 from enginebench.stats.metrics.metric import Targets
 from enginebench.stats.metrics.tasks import count_absolute, count_cosine
-from enginebench.core.errors import FeedError
 
 
 def test_mean_absolute_error_is_that_of_scikit_learn():

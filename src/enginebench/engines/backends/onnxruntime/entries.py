@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from enginebench.core.entry import Entry, Option
 from enginebench.engines.backends.tensorrt.settings import SWITCH
 from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
-from enginebench.core.entry import Entry, Option
 
 ORT = Entry(
     name="ort",

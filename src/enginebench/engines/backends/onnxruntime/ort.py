@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime
 from msgspec.structs import replace
 
+from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
+from enginebench.core.feeds import check_feeds, join_samples
+from enginebench.core.operators import register_operators
+from enginebench.core.precisions import REORDER
+from enginebench.core.records import TEXT, Artifact, Availability, EngineSpec, LayerProfile, Precision, TensorSpec
+from enginebench.core.store import hash_files
+from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
+from enginebench.engines import ort
 from enginebench.engines.backends.onnxruntime.entries import ORT
+from enginebench.engines.ort import PROVIDER, LooseOrtEngine, OrtEngine, needs_values
 from enginebench.engines.proof.layer_records import summarize_layers
 from enginebench.engines.proof.precision import Operator, count_watched_runs, prove_precision, settle_moves
 from enginebench.engines.refusals import explain_refusal
@@ -26,15 +35,6 @@ from enginebench.engines.request import (
     explain_unbound,
     read_options,
 )
-from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
-from enginebench.core.feeds import check_feeds, join_samples
-from enginebench.core.operators import register_operators
-from enginebench.core.precisions import REORDER
-from enginebench.core.records import TEXT, Artifact, Availability, EngineSpec, LayerProfile, Precision, TensorSpec
-from enginebench.core.store import hash_files
-from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
-from enginebench.engines import ort
-from enginebench.engines.ort import PROVIDER, LooseOrtEngine, OrtEngine, needs_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,14 @@ from pathlib import Path
 
 import onnxruntime
 
+from enginebench.core.engine_api import read_index
+from enginebench.core.errors import BackendUnavailable, MissingDependency
+from enginebench.core.operators import register_operators
+from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile, Precision
+from enginebench.engines import cuda
 from enginebench.engines.backends.onnxruntime.entries import ORT_CUDA
 from enginebench.engines.backends.onnxruntime.ort import check_interface
+from enginebench.engines.ort_cuda import PROVIDER, OrtCudaEngine, make_session_options
 from enginebench.engines.proof.kernels import summarize_kernels, watch_kernels
 from enginebench.engines.proof.precision import Operator, prove_precision
 from enginebench.engines.request import (
@@ -16,12 +22,6 @@ from enginebench.engines.request import (
     check_request,
     read_options,
 )
-from enginebench.core.engine_api import read_index
-from enginebench.core.errors import BackendUnavailable, MissingDependency
-from enginebench.core.operators import register_operators
-from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile, Precision
-from enginebench.engines import cuda
-from enginebench.engines.ort_cuda import PROVIDER, OrtCudaEngine, make_session_options
 
 NAME, OPTIONS = ORT_CUDA.name, ORT_CUDA.options
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")

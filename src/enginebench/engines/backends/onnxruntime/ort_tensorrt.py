@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnxruntime
 
-from enginebench.engines.backends.onnxruntime.entries import ORT_TENSORRT
-from enginebench.engines.refusals import explain_refusal
-from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
 from enginebench.core.engine_api import Closing, read_index
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.feeds import check_feeds
 from enginebench.core.operators import register_operators
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
 from enginebench.core.shapes import concrete_shape
+from enginebench.engines.backends.onnxruntime.entries import ORT_TENSORRT
+from enginebench.engines.refusals import explain_refusal
+from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds, RunCall

@@ -7,16 +7,16 @@ from typing import Any
 
 import onnxruntime
 
-from enginebench.engines.backends.onnxruntime.entries import ORT_TENSORRT_RTX
-from enginebench.engines.backends.onnxruntime.ort import check_interface
-from enginebench.engines.backends.onnxruntime.providers import Provider, ProviderEngine, find_devices, open_session
-from enginebench.engines.proof.precision import Operator
-from enginebench.engines.request import check_graph_precision, check_request, read_number, read_options
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import BackendUnavailable, EngineBenchError
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
 from enginebench.core.shapes import concrete_shape, format_shapes
+from enginebench.engines.backends.onnxruntime.entries import ORT_TENSORRT_RTX
+from enginebench.engines.backends.onnxruntime.ort import check_interface
+from enginebench.engines.backends.onnxruntime.providers import Provider, ProviderEngine, find_devices, open_session
 from enginebench.engines.ort import ERRORS_ONLY, OPTIMISATION
+from enginebench.engines.proof.precision import Operator
+from enginebench.engines.request import check_graph_precision, check_request, read_number, read_options
 
 NAME, OPTIONS = ORT_TENSORRT_RTX.name, ORT_TENSORRT_RTX.options
 # The library looks for CUDA's runtime under a name that the package's copy of it does not have.

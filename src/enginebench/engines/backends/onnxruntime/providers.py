@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime
 from msgspec import Struct
 
-from enginebench.engines.backends.onnxruntime.ort import WatchedOrtEngine
-from enginebench.engines.refusals import explain_refusal
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.operators import register_operators
+from enginebench.engines.backends.onnxruntime.ort import WatchedOrtEngine
+from enginebench.engines.refusals import explain_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

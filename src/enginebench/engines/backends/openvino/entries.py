@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from enginebench.engines.verified import CPU_VERIFIED, FORCE
 from enginebench.core.entry import Entry, Option
+from enginebench.engines.verified import CPU_VERIFIED, FORCE
 
 OPENVINO = Entry(
     name="openvino",

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import openvino
 
-from enginebench.engines.refusals import explain_refusal
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UnsupportedOperator
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import TEXT, Artifact, Caveat
 from enginebench.engines.openvino import Graph, compile_model
+from enginebench.engines.refusals import explain_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from onnx import GraphProto
 
-    from enginebench.engines.backends.openvino.rewriting import Rewritable
     from enginebench.core.protocols import Feeds
+    from enginebench.engines.backends.openvino.rewriting import Rewritable
 
 
 class GraphSource(Graph):

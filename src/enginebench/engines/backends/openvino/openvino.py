@@ -11,23 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import openvino
 from msgspec.structs import replace
 
-from enginebench.engines.backends.openvino.entries import OPENVINO
-from enginebench.engines.backends.openvino.graphs import GraphSource, compile_or_explain, save_model
-from enginebench.engines.backends.openvino.settings import (
-    CUT_NS,
-    choose_calm_window,
-    choose_longest,
-    find_node_dtype,
-    note_clock,
-)
-from enginebench.engines.proof.layer_records import summarize_layers
-from enginebench.engines.proof.precision import Operator, count_watched_runs, prove_precision, settle_moves
-from enginebench.engines.request import (
-    check_graph_precision,
-    check_instructions,
-    check_request,
-    read_options,
-)
 from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds, choose_buckets, cut_entries, join_samples, random_feeds, sum_entries
 from enginebench.core.records import (
@@ -41,6 +24,15 @@ from enginebench.core.store import hash_files
 from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
 from enginebench.core.text import count_of
 from enginebench.engines import openvino as engine
+from enginebench.engines.backends.openvino.entries import OPENVINO
+from enginebench.engines.backends.openvino.graphs import GraphSource, compile_or_explain, save_model
+from enginebench.engines.backends.openvino.settings import (
+    CUT_NS,
+    choose_calm_window,
+    choose_longest,
+    find_node_dtype,
+    note_clock,
+)
 from enginebench.engines.openvino import (
     OpenvinoEngine,
     check_declared,
@@ -49,6 +41,14 @@ from enginebench.engines.openvino import (
     make_settings,
 )
 from enginebench.engines.openvino_settings import HINTS
+from enginebench.engines.proof.layer_records import summarize_layers
+from enginebench.engines.proof.precision import Operator, count_watched_runs, prove_precision, settle_moves
+from enginebench.engines.request import (
+    check_graph_precision,
+    check_instructions,
+    check_request,
+    read_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from enginebench.engines.backends.openvino.graphs import list_graphs
 from enginebench.core.errors import MissingDependency
+from enginebench.engines.backends.openvino.graphs import list_graphs
 
 try:
     import onnx

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from enginebench.engines.proof.precision import Operator
 from enginebench.core.precisions import REORDER, UNKNOWN
 from enginebench.core.text import count_of
+from enginebench.engines.proof.precision import Operator
 
 # Nodes that bring values from one type or layout to another.
 CONVERSIONS = ("Reorder", "Convert", "FakeQuantize")

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from enginebench.engines.backends.tensorrt.settings import LAST_WEAK_MAJOR, OTHER_RANGES, BuildSettings
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.store import write_atomic
+from enginebench.engines.backends.tensorrt.settings import LAST_WEAK_MAJOR, OTHER_RANGES, BuildSettings
 from enginebench.engines.tensorrt_library import NOISE, Library, is_lean
 
 if TYPE_CHECKING:

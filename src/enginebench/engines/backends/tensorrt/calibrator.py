@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from enginebench.engines.backends.tensorrt.settings import adapt_cache
 from enginebench.core.store import write_atomic
 from enginebench.engines import cuda
+from enginebench.engines.backends.tensorrt.settings import adapt_cache
 from enginebench.engines.tensorrt_library import import_tensorrt
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from enginebench.engines.proof.kernels import can_watch, watch_kernels
-from enginebench.engines.proof.precision import prove_precision
-from enginebench.engines.request import explain_unbound
-from enginebench.engines.backends.tensorrt.settings import read_shapes
 from enginebench.core.errors import ArtifactError, MeasurementError
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Artifact, EngineSpec, LayerProfile, ShapeRange, TensorSpec
 from enginebench.core.shapes import fix_shapes
+from enginebench.engines.backends.tensorrt.settings import read_shapes
+from enginebench.engines.proof.kernels import can_watch, watch_kernels
+from enginebench.engines.proof.precision import prove_precision
+from enginebench.engines.request import explain_unbound
 from enginebench.engines.tensorrt import PlanEngine, find_dtype
 from enginebench.engines.tensorrt_library import Library
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from enginebench.engines.backends.tensorrt.settings import BUILD_OPTIONS, SWITCH
 from enginebench.core.entry import Entry, Option
+from enginebench.engines.backends.tensorrt.settings import BUILD_OPTIONS, SWITCH
 from enginebench.engines.tensorrt_library import MODULES, RTX_MODULE
 
 TENSORRT = Entry(

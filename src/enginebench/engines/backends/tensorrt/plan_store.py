@@ -12,10 +12,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.engines.backends.tensorrt.settings import ShapeProfile
 from enginebench.core.errors import ArtifactError, ParseError
 from enginebench.core.records import Artifact, Caveat, EngineSpec, ShapeRange
 from enginebench.core.store import encode, hash_file, hash_files, read_record, write_atomic
+from enginebench.engines.backends.tensorrt.settings import ShapeProfile
 
 UNKNOWN_GPU = "unknown GPU"
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.engines.request import read_number
 from enginebench.core.engine_api import read_index
 from enginebench.core.entry import Option
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import known
 from enginebench.core.records import Artifact, EngineSpec, Precision
 from enginebench.core.shapes import concrete_shape, format_shapes
+from enginebench.engines.request import read_number
 
 SWITCH = ("0", "1")
 

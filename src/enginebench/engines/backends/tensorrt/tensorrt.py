@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from enginebench.core.caveats import make_caveat
+from enginebench.core.engine_api import read_index
+from enginebench.core.errors import BackendUnavailable
+from enginebench.core.records import Artifact, Availability, Caveat, EngineSpec, Precision
+from enginebench.engines import cuda
 from enginebench.engines.abilities import Reader
-from enginebench.engines.request import check_request, read_options
-from enginebench.engines.backends.tensorrt.builder import build_plan, check_flags, check_version, read_batches, require_builder
+from enginebench.engines.backends.tensorrt.builder import (
+    build_plan,
+    check_flags,
+    check_version,
+    read_batches,
+    require_builder,
+)
 from enginebench.engines.backends.tensorrt.engine import WatchedPlanEngine, fix_to_profile, read_allowed, read_tensors
 from enginebench.engines.backends.tensorrt.entries import TENSORRT
 from enginebench.engines.backends.tensorrt.opsets import find_newest_opset
@@ -23,11 +33,7 @@ from enginebench.engines.backends.tensorrt.settings import (
     read_settings,
     run_at_best,
 )
-from enginebench.core.caveats import make_caveat
-from enginebench.core.engine_api import read_index
-from enginebench.core.errors import BackendUnavailable
-from enginebench.core.records import Artifact, Availability, Caveat, EngineSpec, Precision
-from enginebench.engines import cuda
+from enginebench.engines.request import check_request, read_options
 from enginebench.engines.tensorrt import load_plan
 from enginebench.engines.tensorrt_library import LEAN_NOTE, Library, import_tensorrt, is_lean
 

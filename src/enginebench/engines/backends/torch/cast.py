@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import torch
 
-from enginebench.engines.request import check_instructions, check_request, read_options
 from enginebench.core.entry import Option
 from enginebench.core.records import Artifact, EngineSpec, Precision
 from enginebench.engines.pytorch_module import DTYPES
+from enginebench.engines.request import check_instructions, check_request, read_options
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")
 REASONS: dict[Precision, str] = dict.fromkeys(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from enginebench.engines.proof.layer_records import summarize_layers
-from enginebench.engines.proof.precision import Operator, prove_precision
+from enginebench.core.records import LayerProfile
 from enginebench.engines.backends.torch.operators import (
     describe_modules,
     mark_modules,
@@ -13,7 +12,8 @@ from enginebench.engines.backends.torch.operators import (
     read_operator_times,
     record_profile,
 )
-from enginebench.core.records import LayerProfile
+from enginebench.engines.proof.layer_records import summarize_layers
+from enginebench.engines.proof.precision import Operator, prove_precision
 from enginebench.engines.pytorch import TorchEngine
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from enginebench.core.precisions import REORDER
 from enginebench.engines.proof.kernels import is_device_event
 from enginebench.engines.proof.precision import NAMES, Operator, count_watched_runs
-from enginebench.core.precisions import REORDER
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import RunCall

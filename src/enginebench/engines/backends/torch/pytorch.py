@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.engines.backends.torch.cast import PRECISIONS as TORCH_PRECISIONS
 from enginebench.engines.backends.torch.cast import check_torch_request
 from enginebench.engines.backends.torch.cuda_engine import (
@@ -20,7 +21,6 @@ from enginebench.engines.backends.torch.cuda_engine import (
 from enginebench.engines.backends.torch.engine import WatchedTorchEngine
 from enginebench.engines.backends.torch.entries import PYTORCH
 from enginebench.engines.backends.torch.module import load_ready_module
-from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.engines.pytorch import prepare_torch
 
 if TYPE_CHECKING:

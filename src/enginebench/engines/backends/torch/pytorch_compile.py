@@ -21,6 +21,9 @@ import torch
 import torch._inductor.config as inductor
 from torch._inductor import cpu_vec_isa
 
+from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError
+from enginebench.core.records import Artifact, Availability, EngineSpec
+from enginebench.core.store import find_cache, write_atomic
 from enginebench.engines.backends.torch.cast import PRECISIONS as TORCH_PRECISIONS
 from enginebench.engines.backends.torch.cast import check_torch_request
 from enginebench.engines.backends.torch.cuda_engine import (
@@ -35,9 +38,6 @@ from enginebench.engines.backends.torch.entries import PYTORCH_COMPILE
 from enginebench.engines.backends.torch.generated import GeneratedCode
 from enginebench.engines.backends.torch.graph_breaks import refuse_breaks
 from enginebench.engines.backends.torch.module import load_ready_module
-from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError
-from enginebench.core.records import Artifact, Availability, EngineSpec
-from enginebench.core.store import find_cache, write_atomic
 from enginebench.engines.pytorch import prepare_torch
 from enginebench.engines.pytorch_compile import COMPILING_CALLS, compile_module, compiles_whole
 from enginebench.engines.pytorch_cuda import CudaLane, prepare_cuda

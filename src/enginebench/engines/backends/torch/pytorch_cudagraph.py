@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.engines.backends.torch.cuda_engine import PRECISIONS as CUDA_PRECISIONS
 from enginebench.engines.backends.torch.cuda_engine import (
     WatchedCudaTorchEngine,
@@ -15,7 +16,6 @@ from enginebench.engines.backends.torch.cuda_engine import (
 )
 from enginebench.engines.backends.torch.entries import PYTORCH_CUDAGRAPH
 from enginebench.engines.backends.torch.pytorch import PytorchBackend
-from enginebench.core.records import Artifact, Availability, EngineSpec
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import ModuleLoader

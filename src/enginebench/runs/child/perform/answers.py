@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from enginebench.stats.metrics.metric import Targets
-from enginebench.engines.abilities import Answering
-from enginebench.engines.refusals import explain_refusal
 from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
 from enginebench.core.protocols import Loadable
 from enginebench.core.records import Artifact, Caveat, TensorSpec
 from enginebench.core.shapes import find_open_outputs
+from enginebench.engines.abilities import Answering
+from enginebench.engines.refusals import explain_refusal
 from enginebench.models.samples import cut_entries, find_batch, group_samples, join_samples, name_only, resolve_given
 from enginebench.runs.child.arrays import CHECKED_VALUES, FEWEST_CALLS, count_values, limit_calls, save_arrays
 from enginebench.runs.child.collecting import Collector
@@ -31,6 +30,7 @@ from enginebench.runs.child.jobs import (
 )
 from enginebench.runs.child.opening import build_graph, open_for, pass_notes
 from enginebench.runs.child.targets_file import match_targets, read_targets
+from enginebench.stats.metrics.metric import Targets
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Engine, Feeds

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.engines.abilities import Answering, ChecksAhead, LeavesCode, TunedShapes
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Backend, Loadable
 from enginebench.core.records import Artifact, Drift, EngineSpec, TensorSpec
 from enginebench.core.shapes import carry_specs, find_plan_batch
+from enginebench.engines.abilities import Answering, ChecksAhead, LeavesCode, TunedShapes
 from enginebench.models.samples import find_batch, read_samples
 from enginebench.runs.child.arrays import count_values, limit_calls, save_answers, save_arrays
 from enginebench.runs.child.jobs import (

@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, get_args, get_type_hints
 
-from enginebench.stats.quantiles import median
-from enginebench.stats.validity import doubt_enqueue, doubt_marks
-from enginebench.engines.abilities import PlanProfiler, PlanProof
-from enginebench.engines.registry import find_installed, list_names, open_backend
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.protocols import Engine, LayerProfiler, Loadable, PrecisionProof, SelfTimed
 from enginebench.core.records import LayerProfile, Measurement
+from enginebench.engines.abilities import PlanProfiler, PlanProof
+from enginebench.engines.registry import find_installed, list_names, open_backend
 from enginebench.runs.child.jobs import NoteCall, ProfileAnswer, ProfileJob
+from enginebench.stats.quantiles import median
+from enginebench.stats.validity import doubt_enqueue, doubt_marks
 
 if TYPE_CHECKING:
     from enginebench.measure.nvml import GpuWatch

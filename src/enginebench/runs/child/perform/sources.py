@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from enginebench.engines.registry import find_entry
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -24,6 +23,7 @@ from enginebench.core.plan_notes import read_note, write_note
 from enginebench.core.records import Artifact
 from enginebench.core.shapes import find_own_batch, match_axes
 from enginebench.core.store import bring_files, copy_file, hash_files
+from enginebench.engines.registry import find_entry
 from enginebench.models.onnx.input_sizes import find_batches, guess_sizes
 from enginebench.models.samples import SAMPLES, name_only, read_samples, resolve_given, take_sizes, write_samples
 from enginebench.runs.child.jobs import NoteCall, QuantizeAnswer, QuantizeJob, SourceAnswer, SourceJob

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.stats.stages import STAGES
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.protocols import CopyClock, DeviceClock, Loadable
 from enginebench.core.records import EngineSpec
 from enginebench.runs.child.jobs import NoteCall, StagesAnswer, StagesJob
+from enginebench.stats.stages import STAGES
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Engine
@@ -36,7 +36,7 @@ TOP_K = 5
 WARMUP_BATCHES = 3
 
 
-# Fewer batches than this show no p99 worth its name (see `analyze.tails.min_samples`), but a median.
+# Fewer batches than this show no p99 worth its name (see `stats.tails.min_samples`), but a median.
 MIN_BATCHES = 10
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from enginebench.engines.registry import open_backend
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
+from enginebench.engines.registry import open_backend
 from enginebench.measure import nvml, watch
 from enginebench.measure.nvml import NO_TELEMETRY
 from enginebench.measure.watch import BlockReading
