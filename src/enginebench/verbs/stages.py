@@ -1,6 +1,6 @@
 """`stages`: the time from JPEG file to label, first one stage after another and then overlapped.
 
-The timing runs in a child process (`runs/child/perform/stages`); the parent makes the pictures, the graph and the document.
+A child process takes the times (`runs/child/perform/stages`); the parent makes pictures, graph and document.
 """
 
 from __future__ import annotations
