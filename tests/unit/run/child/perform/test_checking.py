@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from enginebench.core.errors import ArtifactError, UnsupportedOperator
 from enginebench.core.records import Artifact, EngineSpec
+from enginebench.engines.registry import ENTRIES
 from enginebench.models.onnx.source import read_onnx
 from enginebench.runs.child.jobs import BuildAnswer, BuildJob, PrepareJob
 from enginebench.runs.child.opening import lower_first, open_for
@@ -73,7 +74,7 @@ def build_file(tmp_path: Path, normalizing: Path) -> Built:
 
 def read_newer(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
     """As before 8.6's limit was known: the graph goes to the parser as it is."""
-    module = importlib.import_module(f"enginebench.engines.{engine}.{engine}")
+    module = importlib.import_module(ENTRIES[engine].module)
     monkeypatch.setattr(module, "find_newest_opset", lambda version: 99)
 
 
