@@ -20,12 +20,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from enginebench.engines.backends.tensorrt.library import import_tensorrt, is_lean
 
 from enginebench.core.errors import ArtifactError, BackendUnavailable
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import hash_files
 from enginebench.engines.registry import open_backend, probe
+from enginebench.engines.tensorrt_library import import_tensorrt, is_lean
 
 DAMAGED = {
     "empty": b"",
