@@ -32,6 +32,7 @@ check: $(VENV)/.dev-$(TORCH)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/python tools/budgets.py
 
 bench: $(VENV)/.dev-$(TORCH)
 	$(VENV)/bin/python benchmarks/run_all.py $(ARGS)
