@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -19,8 +19,8 @@ import click
 
 from enginebench import __version__
 from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
+from enginebench.core.features import list_verbs
 from enginebench.core.text import clean_lines
-from enginebench.features import find_verb
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -34,13 +34,10 @@ INTERRUPTED = 130
 # A full disk, a quota, or a device that fails under what is printed.
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
-# What each verb does. The texts are here so that --help imports no verb; a test checks them.
+# What each verb of the kernel does. The texts are here so that --help imports no verb; a test checks them.
 SENTENCES = {
     "run": "Find the fastest engine for a model that still gives the same answers.",
-    "deliver": "Write a row of a run as a folder that runs without EngineBench.",
-    "tune": "Search the settings of every engine for the fastest with the same answers.",
     "bench": "Measure one engine; with --against, compare it with another.",
-    "load": "Measure latency under arrivals, and the rate at which a limit breaks.",
     "build": "Build an engine file from an ONNX file.",
     "export": "Export a PyTorch model to ONNX and check it against PyTorch.",
     "calibrate": "Find the range of every tensor of a model over real inputs.",
@@ -49,23 +46,25 @@ SENTENCES = {
     "accuracy": "Measure accuracy on labelled data, with intervals.",
     "profile": "Show where an engine spends its time, layer by layer.",
     "infer": "Run one engine on your own arrays.",
-    "budget": "Bound the speed-up of an accelerator behind a link.",
-    "fpga": "Simulate, synthesize or serve an INT8 network behind a UART.",
     "models": "List the built-in models.",
     "stages": "Time every stage from JPEG file to label.",
-    "roofline": "Measure what this machine can do at best, for run and profile.",
     "doctor": "Show which engines can run here and how to get the others.",
-    "env": "Make environments with other versions of a runtime, to compare them.",
-    "bisect": "Find the first version of a package that is slower or answers otherwise.",
-    "sweep": "Measure many models on many machines, here or on a Ray cluster.",
     "report": "Write a report on a stored run or on trtexec's files.",
     "diff": "Compare two stored runs, row by row; --gate is for CI.",
     "baseline": "Save runs under a name, to compare later runs with.",
     "history": "Show every run under a folder, as a table and as trends.",
-    "parse": "Read the logs, times, profiles and layers of trtexec 8 to 11.",
 }
+
+
+def _list_all() -> Iterator[tuple[str, tuple[str, str]]]:
+    brought = list_verbs()
+    for verb, sentence in SENTENCES.items():
+        yield verb, (f"enginebench.verbs.{verb}", sentence)
+        yield from ((name, (found.module, found.does)) for name, found in brought.items() if found.after == verb)
+
+
 # verb -> (its file, which is imported when it is called; what it does)
-VERBS = {verb: (f"enginebench.{find_verb(verb)}", sentence) for verb, sentence in SENTENCES.items()}
+VERBS = dict(_list_all())
 
 
 class LazyGroup(click.Group):

@@ -21,6 +21,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
+from enginebench.core.features import list_features
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Cache, Scope, Task
 from enginebench.runs.request import DEFAULT_ENGINES
@@ -63,6 +64,7 @@ class Opt(Struct, frozen=True):
     program: bool = False  # for Python callers alone
     required: bool = False  # on the command line
     choices: tuple[str, ...] = ()  # of each, where there may be several
+    feature: str = ""  # without it there is no such option
     name: str = ""
     kind: Any = None
     rank: int = -1
@@ -111,12 +113,18 @@ def read_hints(hints: Mapping[str, Any]) -> dict[str, Opt]:
 
 
 @functools.cache
+def read_record(record: type) -> dict[str, Opt]:
+    """The options of a record by name, those of absent features, too."""
+    return read_hints(get_hints(record, include_extras=True))
+
+
+@functools.cache
 def list_options(record: type) -> dict[str, Opt]:
     """The options of a record by name: its own first, then those that it inherits."""
     groups = [group.__annotations__ for group in (Judging, Timing, Trusting, Shared, Printed, Progress)]
     place = {id(hint): i for i, hint in enumerate(hint for group in groups for hint in group.values())}
     ranks = {name: place.get(id(hint), -1) for name, hint in record.__annotations__.items()}
-    found = read_hints(get_hints(record, include_extras=True))
+    found = {n: o for n, o in read_record(record).items() if o.feature in {"", *list_features()}}
     return sort_options({name: replace(option, rank=ranks[name]) for name, option in found.items()})
 
 
@@ -167,7 +175,7 @@ def fill(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: one cannot be.
     """
-    return {name: option.check(given.get(name, option.default)) for name, option in list_options(record).items()}
+    return {name: option.check(given.get(name, option.default)) for name, option in read_record(record).items()}
 
 
 def pick(kind: type[S], options: Mapping[str, Any]) -> S:

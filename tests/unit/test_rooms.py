@@ -21,13 +21,8 @@ DRAWINGS = {
 PACKAGES = sorted(path.parent for path in SOURCE.rglob("__init__.py"))
 # What still crosses the border of a feature: importer -> files of features. It may only become shorter.
 CROSSINGS = {
-    "__init__": (
-        "deliver.verb fpga.budget_verb load.verb roofline.verb sweep.verb trtexec.verb tune.verb "
-        "versions.bisect versions.env"
-    ),
     "door": "trtexec.files",
-    "engines.registry": "fpga.engine trtexec.entries trtexec.executable",
-    "engines.simulated": "fpga.engine",
+    "engines.registry": "fpga.engine trtexec.executable",
     "report.layer_table": "trtexec.files trtexec.parsed",
     "report.run.diff": "versions.upgrade_sections",
     "report.run.rows": "roofline.bounds",
@@ -36,20 +31,14 @@ CROSSINGS = {
     "runs.child.opening": "fpga.boards trtexec.tool_files",
     "runs.folder": "tune.document",
     "runs.main_job": "load.document load.rates roofline.limits",
-    "runs.reporting": "deliver.contents trtexec.folder trtexec.report trtexec.sections",
+    "runs.reporting": "deliver.contents",
     "stats.diff": "versions.upgrade",
     "stats.layers": "roofline.bounds",
     "verbs.diff": "versions.upgrade_verb",
     "verbs.doctor": "sweep.ray_fleet",
     "verbs.history": "sweep.reading",
     "verbs.profile": "roofline.limits",
-    "verbs.read": (
-        "deliver.verb fpga.budget load.document sweep.document trtexec.folder trtexec.log trtexec.records "
-        "trtexec.report trtexec.verb tune.document tune.mixed versions.bisect versions.env"
-    ),
-    "verbs.report": (
-        "load.sections load.verb sweep.reading sweep.reporting sweep.sections trtexec.folder trtexec.report"
-    ),
+    "verbs.report": "load.sections load.verb sweep.reading sweep.reporting sweep.sections",
     "verbs.run": "deliver.verb deliver.writing",
     "verbs.runs": "deliver.verb",
     "features.sweep.tuning": "tune.document tune.records tune.sitting",

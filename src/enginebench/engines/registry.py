@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from enginebench.core.entry import DeviceKind, Entry
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError
+from enginebench.core.features import find_each
 from enginebench.core.names import format_options, parse_engine, parse_engines
 from enginebench.core.protocols import Backend, ModuleLoader
 from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec
@@ -25,9 +26,8 @@ from enginebench.engines.backends.openvino.entries import OPENVINO
 from enginebench.engines.backends.tensorrt.entries import TENSORRT, TENSORRT_RTX
 from enginebench.engines.backends.torch.entries import PYTORCH, PYTORCH_COMPILE, PYTORCH_CUDAGRAPH
 from enginebench.engines.request import read_options
-from enginebench.engines.simulated import FAKE, FPGA_SIM
+from enginebench.engines.simulated import FAKE
 from enginebench.features.trtexec import executable as trtexec_executable
-from enginebench.features.trtexec.entries import TRTEXEC
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -117,7 +117,7 @@ ENTRIES: dict[str, Entry] = {
     for entry in (
         *(PYTORCH, PYTORCH_COMPILE, PYTORCH_CUDAGRAPH),
         *(ORT, ORT_CUDA, ORT_TENSORRT, ORT_OPENVINO, ORT_TENSORRT_RTX),
-        *(OPENVINO, TENSORRT, TENSORRT_RTX, TRTEXEC, FPGA_SIM, FAKE),
+        *(OPENVINO, TENSORRT, TENSORRT_RTX, *find_each("engines"), FAKE),
     )
 }
 

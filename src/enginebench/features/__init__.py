@@ -1,25 +1,36 @@
 """What can be lifted out: each folder has its verbs, the jobs of its children, its statistics and its sections.
 
-The kernel finds a verb of a feature by this list; a feature imports the kernel, and no other feature.
+The kernel finds what a feature brings by this list (`core/features.py`); a feature imports the kernel, and no other
+feature. To lift one out, delete its folder and the lines that name it here.
 """
 
 from __future__ import annotations
 
-# verb -> its file
-VERBS = {
-    "deliver": "deliver.verb",
-    "tune": "tune.verb",
-    "load": "load.verb",
-    "budget": "fpga.budget_verb",
-    "fpga": "fpga.verb",
-    "roofline": "roofline.verb",
-    "env": "versions.env",
-    "bisect": "versions.bisect",
-    "sweep": "sweep.verb",
-    "parse": "trtexec.verb",
-}
+from typing import TYPE_CHECKING
 
+NAMES = (
+    "deliver",
+    "tune",
+    "load",
+    "fpga",
+    "roofline",
+    "versions",
+    "sweep",
+    "trtexec",
+)
 
-def find_verb(verb: str) -> str:
-    """The module of a verb, inside the package."""
-    return f"features.{VERBS[verb]}" if verb in VERBS else f"verbs.{verb}"
+if TYPE_CHECKING:  # what type checkers see of the public interface; the program finds it by `Feature.functions`
+    from enginebench.features.deliver.verb import deliver as deliver
+    from enginebench.features.fpga.budget_verb import budget as budget
+    from enginebench.features.load.verb import load as load
+    from enginebench.features.roofline.verb import roofline as roofline
+    from enginebench.features.sweep.verb import sweep as sweep
+    from enginebench.features.trtexec.verb import parse_layers as parse_layers
+    from enginebench.features.trtexec.verb import parse_log as parse_log
+    from enginebench.features.trtexec.verb import parse_profile as parse_profile
+    from enginebench.features.trtexec.verb import parse_times as parse_times
+    from enginebench.features.tune.verb import tune as tune
+    from enginebench.features.versions.bisect import bisect as bisect
+    from enginebench.features.versions.env import list_environments as list_environments
+    from enginebench.features.versions.env import make_environment as make_environment
+    from enginebench.features.versions.env import remove_environment as remove_environment

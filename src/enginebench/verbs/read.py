@@ -9,23 +9,9 @@ from msgspec import Struct
 
 from enginebench.core.ceilings import CEILINGS_SCHEMA, Ceilings
 from enginebench.core.errors import ParseError
-from enginebench.core.records import Result
+from enginebench.core.features import find, find_each
 from enginebench.core.store import is_result, read_record, read_result, read_schema
-from enginebench.features.deliver.verb import DeliverDocument
-from enginebench.features.fpga.budget import Budget
-from enginebench.features.load.document import LoadDocument
-from enginebench.features.sweep.document import SWEEP_SCHEMA, SweepDocument
-from enginebench.features.trtexec import verb as parse
-from enginebench.features.trtexec.folder import Kind, is_trtexec_folder, read_folder, sniff_kind
-from enginebench.features.trtexec.log import parse_log as read_log
-from enginebench.features.trtexec.records import LOG_SCHEMA, TIMES_SCHEMA, LogDocument, TimesDocument
-from enginebench.features.trtexec.report import SCHEMA as TRTEXEC_SCHEMA
-from enginebench.features.trtexec.report import TrtexecReport, describe_cases
-from enginebench.features.tune.document import TUNE_SCHEMA, TuneDocument
-from enginebench.features.tune.mixed import MIXED_SCHEMA, MixedDocument
-from enginebench.features.versions.bisect import BisectDocument
-from enginebench.features.versions.env import EnvironmentsDocument
-from enginebench.models.precision.calibration import CALIBRATION_SCHEMA, Calibration, read_calibration
+from enginebench.models.precision.calibration import CALIBRATION_SCHEMA, read_calibration
 from enginebench.options import PathLike
 from enginebench.report.accuracy import AccuracyDocument
 from enginebench.report.bench import BenchDocument
@@ -47,65 +33,18 @@ from enginebench.verbs.infer import InferDocument
 from enginebench.verbs.quantize import QuantizeDocument
 from enginebench.verbs.runs import Run
 
-# What `read` can answer with.
-Document: TypeAlias = (
-    Run
-    | Bench
-    | Result
-    | RunDocument
-    | BenchDocument
-    | DriftDocument
-    | SamplesDocument
-    | AccuracyDocument
-    | StagesDocument
-    | EngineProfileDocument
-    | DiffDocument
-    | HistoryDocument
-    | Budget
-    | BuildDocument
-    | ExportDocument
-    | InferDocument
-    | CalibrateDocument
-    | QuantizeDocument
-    | TuneDocument
-    | MixedDocument
-    | Calibration
-    | DoctorDocument
-    | DeliverDocument
-    | LoadDocument
-    | EnvironmentsDocument
-    | BisectDocument
-    | SweepDocument
-    | FleetDoctorDocument
-    | Ceilings
-    | Bundle
-    | TrtexecReport
-    | LogDocument
-    | TimesDocument
-    | ProfileDocument
-    | LayersDocument
-    | baselines.BaselineList
-)
+# What `read` answers with: a record of the kernel or of a feature.
+Document: TypeAlias = Run | Bench | Struct
 
-# Schema of a stored document -> its record. Rows and calibrations have readers of their own.
+# Schema of a stored document of the kernel -> its record. Rows and calibrations have readers of their own.
 DOCUMENTS: dict[str, type[Struct]] = {
     RUN_SCHEMA: RunDocument,
     DIFF_SCHEMA: DiffDocument,
     HISTORY_SCHEMA: HistoryDocument,
-    TRTEXEC_SCHEMA: TrtexecReport,
-    LOG_SCHEMA: LogDocument,
-    TIMES_SCHEMA: TimesDocument,
     PROFILE_SCHEMA: ProfileDocument,
     LAYERS_SCHEMA: LayersDocument,
     baselines.BASELINE_SCHEMA: baselines.BaselineList,
     BUNDLE_SCHEMA: Bundle,
-    "enginebench.deliver/1": DeliverDocument,
-    "enginebench.load/1": LoadDocument,
-    TUNE_SCHEMA: TuneDocument,
-    MIXED_SCHEMA: MixedDocument,
-    "enginebench.env/1": EnvironmentsDocument,
-    "enginebench.bisect/1": BisectDocument,
-    SWEEP_SCHEMA: SweepDocument,
     "enginebench.doctor-fleet/1": FleetDoctorDocument,
     "enginebench.bench/1": BenchDocument,
     "enginebench.drift/1": DriftDocument,
@@ -113,7 +52,6 @@ DOCUMENTS: dict[str, type[Struct]] = {
     "enginebench.accuracy/2": AccuracyDocument,
     "enginebench.stages/1": StagesDocument,
     "enginebench.profile/1": EngineProfileDocument,
-    "enginebench.budget/1": Budget,
     "enginebench.build/1": BuildDocument,
     "enginebench.export/1": ExportDocument,
     "enginebench.infer/1": InferDocument,
@@ -146,15 +84,14 @@ def _read_folder(place: Path) -> Document:
     for name in ("bundle.json", "output_diff.json"):
         if (place / name).is_file():
             return _read_file(place / name)
-    if is_trtexec_folder(place):
-        return describe_cases(read_folder(place))
+    if (brought := _ask_features(place)) is not None:
+        return brought
     raise ParseError(place, "", "a folder with none of their files", READABLE)
 
 
 def _read_file(place: Path) -> Document:
-    kind = sniff_kind(place) if place.is_file() else None
-    if kind in ("log", "times", "profile", "layers"):
-        return _read_trtexec(place, kind)
+    if place.is_file() and (brought := _ask_features(place)) is not None:
+        return brought
     schema = read_schema(place)
     if is_result(schema):
         return read_result(place)
@@ -162,15 +99,13 @@ def _read_file(place: Path) -> Document:
         return _read_folder(place.parent)
     if schema == CALIBRATION_SCHEMA:
         return read_calibration(place)
-    if schema in DOCUMENTS:
-        document: Document = read_record(place, DOCUMENTS[schema])  # type: ignore[assignment]
+    record = DOCUMENTS.get(schema) or find("documents", schema)
+    if record is not None:
+        document: Document = read_record(place, record)
         return document
     raise ParseError(place, "$.schema", repr(schema), READABLE, "Was it written by a newer version?")
 
 
-def _read_trtexec(place: Path, kind: Kind) -> LogDocument | TimesDocument | ProfileDocument | LayersDocument:
-    if kind == "log":
-        return read_log(place)
-    if kind == "times":
-        return parse.parse_times(place)
-    return parse.parse_profile(place) if kind == "profile" else parse.parse_layers(place)
+def _ask_features(place: Path) -> Struct | None:
+    """What the first feature reads that knows such a file or folder."""
+    return next((found for read in find_each("offers", "read") if (found := read(place)) is not None), None)

@@ -12,18 +12,17 @@ from msgspec import Struct
 
 from enginebench import door
 from enginebench.core.errors import UsageError
+from enginebench.core.features import find_each
 from enginebench.core.store import encode
 from enginebench.features.load import verb as load
 from enginebench.features.load.sections import list_load
 from enginebench.features.sweep.reading import holds_sweep
 from enginebench.features.sweep.reporting import report_sweep
 from enginebench.features.sweep.sections import list_sweep
-from enginebench.features.trtexec.folder import read_folder
-from enginebench.features.trtexec.report import describe_cases
 from enginebench.options import Opt, PathLike, Texts, Wide, verb
 from enginebench.report.run.sections import list_sections
 from enginebench.runs.folder import holds_run, read_results
-from enginebench.runs.reporting import Written, check_formats, describe_stored, report_trtexec, write_reports
+from enginebench.runs.reporting import Written, check_formats, describe_stored, write_reports
 from enginebench.verbs.given import list_texts, to_path
 
 
@@ -94,4 +93,8 @@ def report_any(path: str, formats: Texts, options: ReportOptions) -> tuple[Writt
         found = load.read_load(folder)
         paths, notes = load.report_load(folder, found, asked)
         return Written(paths=paths, notes=notes), found, list_load
-    return report_trtexec(folder, asked), describe_cases(read_folder(folder)), None
+    for report in find_each("offers", "report"):
+        answer: tuple[Written, Struct, Drawn | None] | None = report(path, asked, options)
+        if answer is not None:
+            return answer
+    raise UsageError(f"{folder} holds no run of enginebench")

@@ -26,7 +26,7 @@ from enginebench.core.records import (
     TensorSpec,
 )
 from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
-from enginebench.engines.simulated import FPGA_SIM
+from enginebench.features.fpga.entry import FPGA_SIM
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds, RunCall

@@ -3,3 +3,15 @@
 A group (one model on one kind of machine) is measured in turns on one machine, as a run is. Nothing here knows how a
 row is measured: that is `main_job`'s story.
 """
+
+from __future__ import annotations
+
+from enginebench.core.features import Feature, Verb
+
+FEATURE = Feature(
+    verbs={
+        "sweep": Verb("verb", "Measure many models on many machines, here or on a Ray cluster.", after="doctor"),
+    },
+    functions={"sweep": "verb:sweep"},
+    documents={"enginebench.sweep/1": "document:SweepDocument"},
+)

@@ -3,3 +3,26 @@
 Reads what trtexec 8 to 11 writes. Every function takes a path or bytes, returns frozen records, and raises
 `ParseError` and nothing else when a file is not what it should be.
 """
+
+from __future__ import annotations
+
+from enginebench.core.features import Feature, Verb
+
+FEATURE = Feature(
+    verbs={
+        "parse": Verb("verb", "Read the logs, times, profiles and layers of trtexec 8 to 11.", after="history"),
+    },
+    functions={
+        "parse_layers": "verb:parse_layers",
+        "parse_log": "verb:parse_log",
+        "parse_profile": "verb:parse_profile",
+        "parse_times": "verb:parse_times",
+    },
+    engines={"trtexec": "entries:TRTEXEC"},
+    offers={"read": "reporting:read_any", "report": "reporting:report_any"},
+    documents={
+        "enginebench.report-trtexec/1": "report:TrtexecReport",
+        "enginebench.parse-log/1": "records:LogDocument",
+        "enginebench.parse-times/1": "records:TimesDocument",
+    },
+)

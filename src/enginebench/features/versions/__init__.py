@@ -1,1 +1,24 @@
 """Other versions of a runtime: environments, what an upgrade changed, and which version it was."""
+
+from __future__ import annotations
+
+from enginebench.core.features import Feature, Verb
+
+FEATURE = Feature(
+    verbs={
+        "env": Verb("env", "Make environments with other versions of a runtime, to compare them.", after="doctor"),
+        "bisect": Verb(
+            "bisect", "Find the first version of a package that is slower or answers otherwise.", after="doctor"
+        ),
+    },
+    functions={
+        "bisect": "bisect:bisect",
+        "list_environments": "env:list_environments",
+        "make_environment": "env:make_environment",
+        "remove_environment": "env:remove_environment",
+    },
+    documents={
+        "enginebench.env/1": "env:EnvironmentsDocument",
+        "enginebench.bisect/1": "bisect:BisectDocument",
+    },
+)

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from enginebench.core.ceilings import Ceiling
+from enginebench.core.features import find
 from enginebench.core.groups import GroupHarm, Harm
 from enginebench.core.records import (
     Artifact,
@@ -550,6 +551,12 @@ class ErrorAnswer(Struct, frozen=True, kw_only=True, tag="error"):
     causes: tuple[str, ...] = ()  # what it was raised from, the nearest first: "ValueError: ..."
 
 
+class Tag(Struct):
+    """What is said of a job before its class is known."""
+
+    type: str
+
+
 class Ready(Struct, frozen=True, kw_only=True, tag="ready"):
     """Everything is imported; the job may come."""
 
@@ -565,6 +572,7 @@ Message: TypeAlias = Answered[Answer] | Kept[Answer] | ErrorAnswer | Ready | Not
 
 def read_job(line: bytes) -> Job[Any] | PreloadJob:
     """The job that a parent wrote, of whatever kind."""
+    find("jobs", msgspec.json.decode(line, type=Tag).type)  # that of a feature is known once it is imported
     kinds: Any = Union[(PreloadJob, *Job.__subclasses__())]
     found: Job[Any] | PreloadJob = msgspec.json.decode(line, type=kinds)
     return found
