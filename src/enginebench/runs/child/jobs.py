@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from enginebench.core.ceilings import Ceiling
 from enginebench.core.features import find
-from enginebench.core.groups import GroupHarm, Harm
 from enginebench.core.records import (
     Artifact,
     ArtifactKind,
@@ -35,7 +34,6 @@ from enginebench.core.records import (
     TensorSpec,
 )
 from enginebench.core.work import GraphWork
-from enginebench.measure.watch import BlockReading
 from enginebench.stats.metrics.metric import Facts
 
 Answer = TypeVar("Answer")
@@ -131,42 +129,6 @@ class QuantizeJob(Job[QuantizeAnswer], frozen=True, kw_only=True, tag="quantize"
         from enginebench.runs.child.perform.sources import quantize_graph
 
         return quantize_graph(self, note)
-
-
-class SensitivityAnswer(Struct, frozen=True, kw_only=True):
-    """The harm of each group alone and of all together, in the order of the graph."""
-
-    groups: tuple[GroupHarm, ...]
-    together: Harm
-    first: str | None  # the group with which the answers break, when groups are quantized from the input on
-    homes: dict[str, str]  # node or tensor -> group
-    samples: int
-    seconds: float
-
-
-class SensitivityJob(Job[SensitivityAnswer], frozen=True, kw_only=True, tag="sensitivity"):
-    """Quantize one group of nodes at a time, and measure what that does to the answers.
-
-    After `time_limit_s` the groups that are left go without a figure.
-    """
-
-    model: str
-    artifact: Artifact  # the FP32 graph
-    quantized: Artifact  # what a recipe made of it
-    data: str
-    seed: int
-    threads: int
-    allowed_noise: float | None  # by the limits; None: nothing breaks
-    logits: bool = True
-    samples: int = 16
-    time_limit_s: float = 300.0
-    input_size: int | None = None
-    inputs: str | None = None  # folder of the user's inputs, which take the place of `data`
-
-    def perform(self, note: NoteCall, keep: KeepCall[SensitivityAnswer]) -> SensitivityAnswer:
-        from enginebench.features.tune.child import measure_sensitivity
-
-        return measure_sensitivity(self, note)
 
 
 class Labelled(Struct, frozen=True, kw_only=True):
@@ -388,64 +350,6 @@ class AnswerJob(Job[LabelledAnswer], frozen=True, kw_only=True, tag="answer"):
         from enginebench.runs.child.perform.answers import answer_labelled
 
         return answer_labelled(self, note)
-
-
-class ServeAnswer(Struct, frozen=True, kw_only=True):
-    """What the board does not hold."""
-
-    busy_ns: int  # summed over all streams
-    depth: int
-    engine_version: str | None = None
-    reasons: dict[str, int] = {}  # why requests failed -> how many
-    energy_mj: float | None = None  # of the device, in all
-    peak_memory_bytes: int | None = None
-    gpu: BlockReading | None = None  # what was seen of an engine's GPU meanwhile
-    caveats: tuple[Caveat, ...] = ()
-
-
-class ServeJob(Job[ServeAnswer], frozen=True, kw_only=True, tag="serve"):
-    """Serve the requests of a board with one engine, and stamp them; with `query` one query after another."""
-
-    model: str
-    artifact: Artifact
-    engine: EngineSpec
-    out_dir: str
-    board: int = -1  # inherited descriptors: the memory of the board, and the end of the pipe that wakes this side
-    bell: int = -1
-    streams: int = 1
-    max_batch: int = 1
-    max_wait_ms: float = 0.0
-    queue_limit: int | None = None
-    samples: int = 1
-    inputs: str | None = None  # the folder of the user's inputs
-    seed: int = 0
-    cpus: tuple[int, ...] = ()
-    query: int = 0  # samples of a query of a closed loop; 0: the generator's schedule
-    duration_s: float = 0.0  # of a closed loop
-    grace_s: float = 1.0  # after the last arrival, for what still waits
-
-    def perform(self, note: NoteCall, keep: KeepCall[ServeAnswer]) -> ServeAnswer:
-        from enginebench.features.load.child import serve_board
-
-        return serve_board(self, note)
-
-
-class ArriveAnswer(Struct, frozen=True, kw_only=True):
-    released: int
-
-
-class ArriveJob(Job[ArriveAnswer], frozen=True, kw_only=True, tag="arrive"):
-    """Release the requests of a board when they are due; `board` and `bell` are inherited descriptors."""
-
-    board: int
-    bell: int
-    cpus: tuple[int, ...] = ()
-    spin: bool = True
-
-    def perform(self, note: NoteCall, keep: KeepCall[ArriveAnswer]) -> ArriveAnswer:
-        from enginebench.features.load.child import release_board
-
-        return release_board(self)
 
 
 class MetricsAnswer(Struct, frozen=True, kw_only=True):

@@ -13,11 +13,11 @@ import pytest
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Artifact, Block, Capacity, EngineSpec
 from enginebench.features.load.document import LoadSettings
+from enginebench.features.load.jobs import ServeJob
 from enginebench.features.load.probe import Plan
 from enginebench.features.load.rates import Bench, Prober, name_row
 from enginebench.features.load.simulated import simulate
 from enginebench.measure.watch import BlockReading, make_block
-from enginebench.runs.child.jobs import ServeJob
 from enginebench.stats.queueing import (
     Limit,
     LoadPoint,
