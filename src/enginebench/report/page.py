@@ -33,7 +33,7 @@ def format_page(
     labels: Mapping[str, str] | None = None,
     data: object = None,
     up: str = "",
-    script: str = "page.js",
+    script: str | None = None,
 ) -> str:
     """A whole HTML document.
 
@@ -45,11 +45,11 @@ def format_page(
         labels: row id -> what charts call it.
         data: for a script of its own.
         up: the page that this one belongs to.
-        script: the asset that makes the page move.
+        script: what makes the page move, in place of what makes all others move.
     """
     charts = {part.name: part.spec for section in sections for part in section.parts if isinstance(part, Chart)}
     style = _read_asset("page.css")
-    scripts = [*([_keep_element_open(bundle)] if bundle and charts else []), _read_asset(script)]
+    scripts = [*([_keep_element_open(bundle)] if bundle and charts else []), script or _read_asset("page.js")]
     page: str = _load("page.html").render(
         title=title,
         up=up,

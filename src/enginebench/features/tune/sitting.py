@@ -36,7 +36,17 @@ from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
 from enginebench.report.page import format_page
 from enginebench.runs.campaign import Campaign
-from enginebench.runs.folder import TUNE_FILE, RunFolder, RunRecord, allow_request, check_request, read_results
+from enginebench.runs.folder import (
+    TUNE_FILE,
+    TUNE_PAGE,
+    RunFolder,
+    RunRecord,
+    RunRequest,
+    allow_request,
+    check_request,
+    holds_run,
+    read_results,
+)
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.main_job import take_up
 from enginebench.runs.plan import list_devices
@@ -207,7 +217,7 @@ def _describe_finalist(search: Search, setting: Setting) -> Finalist:
     )
 
 
-TUNE_PAGE, PICTURE = "tune.html", "frontier.png"
+PICTURE = "frontier.png"
 
 
 def tune_model(
@@ -270,6 +280,14 @@ def tune_model(
     folder.write_record(stored)
     document = describe()
     return document, write_tune(root, document, stored)
+
+
+def tune_run(run: RunRequest, root: Path, *, threads: int | None, budget_s: float, reporter: Reporter) -> TuneDocument:
+    """The search for a request of another verb; a run in `root` that measured nothing has made the graphs for it."""
+    request = SearchRequest(run=run, threads=threads, budget_s=budget_s)
+    if made := holds_run(root):
+        write_search(root, SearchRecord(request=request))
+    return tune_model(request, root, reporter=reporter, resume=made)[0]
 
 
 def _begin(folder: RunFolder, request: SearchRequest, command: tuple[str, ...]) -> tuple[RunRecord, SearchRecord]:
