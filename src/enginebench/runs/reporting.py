@@ -10,10 +10,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import MissingDependency, UsageError
+from enginebench.core.features import find
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Result
 from enginebench.core.store import encode, read_record, write_atomic
-from enginebench.features.deliver.contents import explain_refusal
 from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
 from enginebench.report.csv_table import format_csv
@@ -173,7 +173,8 @@ def _render(
     if name == "csv":
         return format_csv(list_fields(), document.rows).encode()
     command, started = (record.command, record.started_utc) if record else ((), "")
-    refusals = {result.id: explain_refusal(result) for result in results}
+    explain = find("offers", "explain_refusal")
+    refusals = {result.id: explain(result) for result in results} if explain else {}
     sections = list_report(document, charts=charts, command=command, started_utc=started, refusals=refusals)
     if name == "md":
         return format_sections(sections, pictures=[path.name for path in pictures]).encode()

@@ -27,8 +27,8 @@ from enginebench.verbs.given import list_texts, to_path
 
 
 class ReportOptions(TypedDict, total=False):
-    out: Annotated[PathLike | None, Opt("Folder of the report on a sweep. [DIR]", path="folder")]
-    prices: Annotated[PathLike | None, Opt("TOML file: what an hour of a machine costs.", path="file")]
+    out: Annotated[PathLike | None, Opt("Folder of the report on a sweep. [DIR]", path="folder", feature="sweep")]
+    prices: Annotated[PathLike | None, Opt("TOML file: what an hour of a machine costs.", path="file", feature="sweep")]
 
 
 Formats: TypeAlias = Annotated[

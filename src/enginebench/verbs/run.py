@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from enginebench import door
 from enginebench.core.errors import EngineBenchError, UsageError
+from enginebench.core.features import find
 from enginebench.core.records import Result
-from enginebench.features.deliver.verb import deliver, print_delivery
-from enginebench.features.deliver.writing import check_free
 from enginebench.models.zoo import OBJECT
 from enginebench.options import (
     COMMAND,
@@ -100,6 +99,7 @@ class RunOptions(Modules, Judging, Timing, Shared, total=False):
             gt=0,
             metavar="X",
             more="It is added to the table ([load](load.md))",
+            feature="load",
         ),
     ]
     strict_precision: Annotated[bool, Opt("Exit with code 4 if a row ran in another precision than asked for.", False)]
@@ -120,7 +120,7 @@ class RunOptions(Modules, Judging, Timing, Shared, total=False):
             "GPU or version of a package is refused: its rows would not compare",
         ),
     ]
-    deliver: Annotated[PathLike | None, Opt("Also write the recommended row here.", path="folder")]
+    deliver: Annotated[PathLike | None, Opt("Also write the recommended row here.", path="folder", feature="deliver")]
     wait: Wait
     out: Annotated[
         PathLike | None,
@@ -181,7 +181,7 @@ def command(model: str, shown: Wide, **options: Unpack[RunOptions]) -> None:
     if options["strict_precision"]:
         judge_precisions(results)
     if options["deliver"] is not None:
-        print_delivery(deliver(root, options["deliver"], progress=True), err=True)
+        find("offers", "deliver_also")(root, options["deliver"])
 
 
 @contextmanager
@@ -192,7 +192,7 @@ def ask(model: Model, options: RunOptions, root: Path) -> Iterator[tuple[RunRequ
         UsageError: a value or a combination that cannot be.
     """
     if options["deliver"] is not None:
-        check_free(Path(options["deliver"]))
+        find("offers", "check_free")(Path(options["deliver"]))
     resume, metrics = options["resume"], read_metrics(options["metric"])
     if resume and options["out"] is None:
         raise UsageError("--resume needs --out DIR, the folder of the run to continue")

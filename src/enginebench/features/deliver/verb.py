@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds
 
 CHECK_TIMEOUT_S = 1800.0
-NO_WINNER = "the search named no winner, so that there is nothing to deliver; continue it with --resume"
 
 
 class DeliverDocument(Struct, frozen=True, kw_only=True):
@@ -135,6 +134,11 @@ def print_delivery(document: DeliverDocument, *, err: bool = False) -> None:
     """Prints what was delivered, what is doubtful about it, and how to try it."""
     for line in describe_delivery(document):
         click.echo(line, err=err)
+
+
+def deliver_also(root: Path, out: PathLike) -> None:
+    """Delivers the row that a run recommends, for a verb of the command line that has just made the run."""
+    print_delivery(deliver(root, out, progress=True), err=True)
 
 
 def describe_delivery(document: DeliverDocument) -> Iterator[str]:
@@ -204,7 +208,7 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
     """
     by_id = {result.id: result for result in results}
     if row is None and document.recommended is None and document.recommended_by == "search":
-        raise UsageError(NO_WINNER)
+        raise UsageError("the search named no winner, so that there is nothing to deliver; continue it with --resume")
     if row is None and document.recommended is None:
         raise UsageError(
             "the run recommends no configuration: none was measured that keeps the limits. Read its report, then name "

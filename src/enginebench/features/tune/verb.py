@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from enginebench import door
 from enginebench.core.errors import UsageError
+from enginebench.core.features import find
 from enginebench.core.records import MeasureSpec
-from enginebench.features.deliver.verb import NO_WINNER, DeliverDocument, deliver_row, print_delivery
-from enginebench.features.deliver.writing import check_free
 from enginebench.features.tune.document import TuneDocument
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.sections import list_tune
@@ -40,7 +39,6 @@ from enginebench.options import (
     verb,
 )
 from enginebench.runs.folder import format_resume
-from enginebench.runs.progress import Reporter
 from enginebench.runs.request import choose_drop, name_default_engines
 from enginebench.stats.compare import MIN_REPETITIONS
 from enginebench.verbs.drift import Limits, read_limits
@@ -82,6 +80,7 @@ class TuneOptions(Modules, Judging, Shared, total=False):
         Opt(
             "One request at a time, as many as possible at once, or the highest rate within --p99-limit-ms.",
             "latency",
+            feature="load",
         ),
     ]
     time_budget: Annotated[
@@ -97,7 +96,7 @@ class TuneOptions(Modules, Judging, Shared, total=False):
         ),
     ]
     data: Data
-    p99_limit_ms: Annotated[float | None, Opt("The limit of the goal capacity.", gt=0, metavar="X")]
+    p99_limit_ms: Annotated[float | None, Opt("The limit of the goal capacity.", gt=0, metavar="X", feature="load")]
     batch: Annotated[int | None, Opt("Batch size of the goal latency. [that of --input-shape, else 1]", ge=1)]
     processes: Annotated[
         int,
@@ -107,7 +106,7 @@ class TuneOptions(Modules, Judging, Shared, total=False):
     timeout: Timeout
     env: Env
     resume: Annotated[bool, Opt("Continue the search in --out.", False)]
-    deliver: Annotated[PathLike | None, Opt("Also write the winner here.", path="folder")]
+    deliver: Annotated[PathLike | None, Opt("Also write the winner here.", path="folder", feature="deliver")]
     wait: Wait
     out: Annotated[PathLike | None, Opt("Folder. [results/tune-MODEL-TIME]", path="folder")]
 
@@ -134,8 +133,7 @@ def tune(model: Model, **options: Unpack[TuneOptions]) -> TuneDocument:
     root = choose_root(options["out"], f"tune-{name_model(model)}")
     document, _ = search(model, options, root, lambda document, request: None)
     if options["deliver"] is not None:
-        with open_progress(options["progress"]) as reporter:
-            deliver_winner(root, document, Path(options["deliver"]), reporter=reporter)
+        find("functions", "deliver")(root, options["deliver"], progress=options["progress"])
     return document
 
 
@@ -151,13 +149,11 @@ def command(model: str, shown: Printed, **options: Unpack[TuneOptions]) -> None:
             command = format_resume("tune", request.run, root)
             click.echo(f"This search is not finished. To continue: {command} --time-budget MORE", err=True)
 
-    document, notes = search(model, options, root, show)
+    _, notes = search(model, options, root, show)
     for note in notes:
         click.echo(note, err=True)
     if options["deliver"] is not None:
-        with open_progress(options["progress"]) as reporter:
-            delivered = deliver_winner(root, document, Path(options["deliver"]), reporter=reporter)
-        print_delivery(delivered, err=True)
+        find("offers", "deliver_also")(root, options["deliver"])
 
 
 def search(
@@ -165,7 +161,7 @@ def search(
 ) -> tuple[TuneDocument, Sequence[str]]:
     """The search that the options ask for, and notes on its page; `show` gets its document, finished or not."""
     if options["deliver"] is not None:
-        check_free(Path(options["deliver"]))
+        find("offers", "check_free")(Path(options["deliver"]))
     name_environments(options["env"])
     budget = options["time_budget"]
     with (
@@ -234,15 +230,3 @@ def make_request(model: str, options: TuneOptions, known_batch: int | None = Non
     )
     limit_ms = options["p99_limit_ms"]
     return SearchRequest(run=run, goal=goal, limits=limits, threads=shared.threads, p99_limit_ms=limit_ms)
-
-
-def deliver_winner(root: Path, document: TuneDocument, out: Path, *, reporter: Reporter) -> DeliverDocument:
-    """Writes the winner as a bundle.
-
-    Raises:
-        UsageError: there is no winner, or its row cannot be delivered.
-        ArtifactError: the bundle does not answer like its row.
-    """
-    if document.winner is None or document.winner.id is None:
-        raise UsageError(NO_WINNER)
-    return deliver_row(root, out, row=document.winner.id, reporter=reporter)
