@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, UsageError
+from enginebench.core.features import find_each
 from enginebench.core.records import Artifact, Machine, Result
 from enginebench.engines.registry import find_installed, takes
 from enginebench.features.roofline.limits import bound_results
@@ -168,6 +169,8 @@ def _measure(
     try:
         campaign.run()
         bound_results(folder, record, campaign.results, reporter)
+        for finish in find_each("offers", "finish_run"):
+            finish(folder, record, campaign.results, reporter)
     finally:
         on_results(record, list(campaign.results.values()))
     return record, list(campaign.results.values())

@@ -9,5 +9,10 @@ FEATURE = Feature(
         "deliver": Verb("verb", "Write a row of a run as a folder that runs without EngineBench.", after="run"),
     },
     functions={"deliver": "verb:deliver"},
+    offers={
+        "check_free": "writing:check_free",
+        "deliver_also": "verb:deliver_also",
+        "explain_refusal": "contents:explain_refusal",
+    },
     documents={"enginebench.deliver/1": "verb:DeliverDocument"},
 )

@@ -9,5 +9,12 @@ FEATURE = Feature(
         "load": Verb("verb", "Measure latency under arrivals, and the rate at which a limit breaks.", after="bench"),
     },
     functions={"load": "verb:load"},
+    jobs={"serve": "jobs:ServeJob", "arrive": "jobs:ArriveJob"},
+    offers={
+        "bench_row": "winners:bench_row",
+        "finish_run": "winners:load_winners",
+        "load_row": "winners:load_row",
+        "report": "verb:report_any",
+    },
     documents={"enginebench.load/1": "document:LoadDocument"},
 )

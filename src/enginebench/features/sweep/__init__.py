@@ -13,5 +13,11 @@ FEATURE = Feature(
         "sweep": Verb("verb", "Measure many models on many machines, here or on a Ray cluster.", after="doctor"),
     },
     functions={"sweep": "verb:sweep"},
+    offers={
+        "ask_nodes": "ray_fleet:ask_nodes",
+        "find_rows_folder": "reading:find_rows_folder",
+        "holds_sweep": "reading:holds_sweep",
+        "report": "reporting:report_any",
+    },
     documents={"enginebench.sweep/1": "document:SweepDocument"},
 )

@@ -9,6 +9,8 @@ FEATURE = Feature(
         "tune": Verb("verb", "Search the settings of every engine for the fastest with the same answers.", after="run"),
     },
     functions={"tune": "verb:tune"},
+    jobs={"sensitivity": "jobs:SensitivityJob"},
+    offers={"tune_run": "sitting:tune_run"},
     documents={
         "enginebench.tune/1": "document:TuneDocument",
         "enginebench.mixed/1": "mixed:MixedDocument",
