@@ -274,7 +274,7 @@ def tables(list_sections: Callable[[D], Sequence[Section]]) -> Callable[[D, Cons
 
 def write(document: Struct, out: str | None, write_all: Callable[[Path], list[Path]]) -> Path | None:
     """Writes one JSON file, or all files into a folder; the paths go to stderr. The folder, if it was one."""
-    from enginebench.features.trtexec.files import write_document
+    from enginebench.core.store import write_document
 
     if out is None:
         return None

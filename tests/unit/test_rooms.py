@@ -21,14 +21,8 @@ DRAWINGS = {
 PACKAGES = sorted(path.parent for path in SOURCE.rglob("__init__.py"))
 # What still crosses the border of a feature: importer -> files of features. It may only become shorter.
 CROSSINGS = {
-    "door": "trtexec.files",
-    "engines.registry": "fpga.engine trtexec.executable",
-    "report.layer_table": "trtexec.files trtexec.parsed",
     "report.run.diff": "versions.upgrade_sections",
     "report.run.rows": "roofline.bounds",
-    "runs.child.jobs": "roofline.child",
-    "runs.child.opening": "fpga.boards trtexec.tool_files",
-    "runs.main_job": "roofline.limits",
     "stats.diff": "versions.upgrade",
     "stats.layers": "roofline.bounds",
     "verbs.diff": "versions.upgrade_verb",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,7 +19,7 @@ from enginebench.core.errors import BackendUnavailable, EngineBenchError, Missin
 from enginebench.core.features import find_each
 from enginebench.core.names import format_options, parse_engine, parse_engines
 from enginebench.core.protocols import Backend, ModuleLoader
-from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec
+from enginebench.core.records import ArtifactKind, Availability, EngineSpec
 from enginebench.core.text import name_type
 from enginebench.engines.backends.onnxruntime.entries import ORT, ORT_CUDA, ORT_OPENVINO, ORT_TENSORRT, ORT_TENSORRT_RTX
 from enginebench.engines.backends.openvino.entries import OPENVINO
@@ -27,12 +27,9 @@ from enginebench.engines.backends.tensorrt.entries import TENSORRT, TENSORRT_RTX
 from enginebench.engines.backends.torch.entries import PYTORCH, PYTORCH_COMPILE, PYTORCH_CUDAGRAPH
 from enginebench.engines.request import read_options
 from enginebench.engines.simulated import FAKE
-from enginebench.features.trtexec import executable as trtexec_executable
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
-
-    from enginebench.features.fpga.engine import BoardMaker, SimulatedBoard
 
 
 GROUP = "enginebench.engines"
@@ -156,14 +153,12 @@ def open_backend(
     name: str,
     loader: ModuleLoader | None = None,
     cache_dir: Path | None = None,
-    make_board: BoardMaker | None = None,
 ) -> Backend:
     """The backend of an engine name. It is handed what its `create_backend` names, and nothing else.
 
     Args:
         loader: rebuilds the module of a `torch` artifact.
         cache_dir: folder for what a compiler wants to find again in the next process. None: the compiler's own place.
-        make_board: puts a network on a simulated board.
 
     Raises:
         UsageError: no engine has this name.
@@ -183,7 +178,7 @@ def open_backend(
             f"engine {name}: {(entry.distributions or (name,))[0]} is installed and cannot be imported ({error})"
             f"{advice}"
         ) from error
-    handed = {"loader": loader, "cache_dir": cache_dir, "make_board": make_board}
+    handed = {"loader": loader, "cache_dir": cache_dir}
     create = getattr(module, "create_backend", None)
     if create is None:
         raise BackendUnavailable(f"engine {name}: its module {entry.module} has no create_backend")
@@ -227,7 +222,7 @@ def probe(name: str) -> Availability:
     except EngineBenchError as error:
         return Availability(engine=name, available=False, reason=str(error), package=package)
     try:
-        answer = open_backend(name, make_board=_refuse_board).probe()
+        answer = open_backend(name).probe()
         if not isinstance(answer, Availability):  # of a plug-in, which no type checker has seen
             raise BackendUnavailable(f"its probe gives {name_type(answer)}; expected an Availability")
         version = answer.version or next(iter(find_versions(entry.distributions).values()), None)
@@ -243,11 +238,6 @@ def find_package(name: str) -> str | None:
     """The package that brings an engine, with its version; None for one of ours."""
     plugin = None if name in ENTRIES else _find_plugin(name)
     return plugin.package if plugin else None
-
-
-def _refuse_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> SimulatedBoard:
-    """Stands for the maker of boards where an engine is only asked whether it is there."""
-    raise BackendUnavailable("this engine was opened to be asked, not to be built")
 
 
 def find_installed(name: str) -> Availability:
@@ -292,15 +282,6 @@ def _find_program(entry: Entry, find: Callable[[], Path | None]) -> Availability
     if path is None:
         return Availability(engine=name, available=False, reason=f"no {name} is installed", fix=entry.fix)
     return Availability(engine=name, available=True)
-
-
-def choose_executable(path: str) -> None:
-    """Makes this trtexec the one that this process and its children run.
-
-    Raises:
-        UsageError: it is no executable file.
-    """
-    trtexec_executable.choose_trtexec(path)
 
 
 def list_names() -> tuple[str, ...]:

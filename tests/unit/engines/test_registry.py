@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from importlib import import_module, metadata
@@ -20,7 +19,6 @@ from enginebench.engines.fake import FakeBackend
 from enginebench.engines.registry import (
     ENTRIES,
     check_options,
-    choose_executable,
     choose_graph_engine,
     find_device,
     find_entry,
@@ -200,14 +198,6 @@ def test_two_onnxruntimes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = probe("ort")
     assert "onnxruntime 1.31.1 and onnxruntime-gpu 1.24.4 are both installed" in str(answer.reason)
     assert answer.fix == "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime"
-
-
-def test_an_executable_that_is_chosen_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRTEXEC", "")
-    with pytest.raises(UsageError, match="--trtexec names"):
-        choose_executable(str(tmp_path / "nowhere"))
-    choose_executable(sys.executable)
-    assert find_installed("trtexec").available and os.environ["TRTEXEC"] == str(Path(sys.executable).absolute())
 
 
 def test_unknown_engine_is_refused_with_the_known_ones() -> None:

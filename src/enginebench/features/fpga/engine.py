@@ -26,6 +26,7 @@ from enginebench.core.records import (
     TensorSpec,
 )
 from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
+from enginebench.features.fpga.boards import make_board
 from enginebench.features.fpga.entry import FPGA_SIM
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class SimulatedBoard(Protocol):
 
 
 class BoardMaker(Protocol):
-    """Puts the network of an artifact on a simulated board; `runs` hands it to `fpga-sim`.
+    """Puts the network of an artifact on a simulated board.
 
     `options` are those of the engine, defaults filled in; `cache_dir` keeps what was compiled.
     """
@@ -78,26 +79,19 @@ class FpgaSimBackend:
     """Quantized ONNX artifacts on a simulated board.
 
     Args:
-        make_board: puts a network on a board; handed in, since no engine imports the designs.
+        make_board: puts a network on a board.
         cache_dir: where compiled designs are kept.
     """
 
     name = NAME
 
-    def __init__(self, make_board: BoardMaker | None, cache_dir: Path | None) -> None:
+    def __init__(self, make_board: BoardMaker, cache_dir: Path | None) -> None:
         self._make_board = make_board
         self._cache_dir = cache_dir
 
     def probe(self) -> Availability:
-        """Available where a maker of boards was handed in. Whether its tools are there shows when it is built."""
-        ready = self._make_board is not None
-        return Availability(
-            engine=NAME,
-            available=ready,
-            version=__version__,
-            devices=("cpu",) if ready else (),
-            reason=None if ready else "the designs were not handed in; use enginebench run",
-        )
+        """Available; whether its tools are there shows when it is built."""
+        return Availability(engine=NAME, available=True, version=__version__, devices=("cpu",))
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The design that computes the artifact's network, compiled for simulation.
@@ -150,8 +144,6 @@ class FpgaSimBackend:
         return read_options(spec, OPTIONS)
 
     def _open(self, artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> SimulatedBoard:
-        if self._make_board is None:
-            raise BackendUnavailable(f"engine {NAME} was opened without the designs; use enginebench run")
         try:
             return self._make_board(artifact, options, cache_dir)
         except ImportError as error:
@@ -163,8 +155,8 @@ class FpgaSimBackend:
         return self._cache_dir or Path(artifact.path).parent / "cache"
 
 
-def create_backend(cache_dir: Path | None, make_board: BoardMaker | None = None) -> FpgaSimBackend:
-    """The backend, for boards of this maker."""
+def create_backend(cache_dir: Path | None) -> FpgaSimBackend:
+    """The backend, for boards of our own designs."""
     return FpgaSimBackend(make_board, cache_dir)
 
 

@@ -19,7 +19,11 @@ FEATURE = Feature(
         "parse_times": "verb:parse_times",
     },
     engines={"trtexec": "entries:TRTEXEC"},
-    offers={"read": "reporting:read_any", "report": "reporting:report_any"},
+    offers={
+        "choose_trtexec": "executable:choose_trtexec",
+        "read": "reporting:read_any",
+        "report": "reporting:report_any",
+    },
     documents={
         "enginebench.report-trtexec/1": "report:TrtexecReport",
         "enginebench.parse-log/1": "records:LogDocument",

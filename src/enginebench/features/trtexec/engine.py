@@ -1,7 +1,6 @@
 """`trtexec`: NVIDIA's own tool builds a plan, times it by its own clock, and shows its outputs and layers.
 
 What it leaves is the folder that people know: `times.json`, `profile.json`, `layers.json`, `trtexec_stdout.log`.
-Reading those files is not its business: it is handed a reader (`engines.abilities.ToolReader`).
 """
 
 from __future__ import annotations
@@ -61,10 +60,10 @@ from enginebench.features.trtexec.output import (
     read_outputs,
 )
 from enginebench.features.trtexec.process import NOT_READY, Outcome, find_devices, require_passed, run_trtexec
+from enginebench.features.trtexec.tool_files import ToolFiles
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds
-    from enginebench.engines.abilities import ToolReader
 
 
 # trtexec's own; the queries of this time are not in the exported times.
@@ -136,13 +135,9 @@ class TrtexecBackend:
 
     def __init__(self, cache_dir: Path | None = None) -> None:
         self._home = (cache_dir.parent if cache_dir else Path()).absolute()
-        self._reader: ToolReader | None = None
+        self._reader = ToolFiles()
         self._profiled: Artifact | None = None
         self._note: Callable[[str], None] = lambda text: None
-
-    def take_reader(self, reader: ToolReader) -> None:
-        """Sets the reader of the files that trtexec writes."""
-        self._reader = reader
 
     def take_note(self, note: Callable[[str], None]) -> None:
         """Sets the function that shows progress."""
@@ -298,7 +293,7 @@ class TrtexecBackend:
         self._note(f"profiling; log: {folder / LOG}")
         require_passed(self._run(tool, artifact, settings, folder), f"trtexec did not profile {artifact.path}")
         self._profiled = artifact
-        return self._require_reader().read_precision(folder / LAYERS, folder / PROFILE)
+        return self._reader.read_precision(folder / LAYERS, folder / PROFILE)
 
     def profile_plan(self, artifact: Artifact, spec: EngineSpec) -> LayerProfile:
         """The plan's layers, from the run that also proved its precision.
@@ -309,7 +304,7 @@ class TrtexecBackend:
         if self._profiled != artifact:
             self.prove_precision(artifact, spec)
         folder = self._folder(Path(artifact.path).stem, "profile")
-        return self._require_reader().read_layers(folder / LAYERS, folder / PROFILE)
+        return self._reader.read_layers(folder / LAYERS, folder / PROFILE)
 
     def _build(
         self, artifact: Artifact, plan: Path, tool: Trtexec, settings: BuildSettings, options: dict[str, str]
@@ -344,7 +339,7 @@ class TrtexecBackend:
         """A finished plan with the inputs and outputs that a short run of it names."""
         if options["profile_index"] != OPTIONS["profile_index"].default:
             artifact = replace(artifact, allowed={})  # what was noted is of the first profile
-        untyped = tool.version < FIRST_INT64 and self._reader is not None  # only the layers say the types then
+        untyped = tool.version < FIRST_INT64  # only the layers say the types then
         settings = replace(
             self._run_settings(artifact, spec, options),
             warmup_ms=0,
@@ -355,7 +350,7 @@ class TrtexecBackend:
         outcome, batched, allowed = self._find_shapes(artifact, spec, tool, settings)
         require_passed(outcome, f"trtexec does not run {artifact.path}", ArtifactError)
         layers = self._folder(Path(artifact.path).stem, ADOPT) / LAYERS
-        types = self._require_reader().read_types(layers) if untyped and layers.is_file() else {}
+        types = self._reader.read_types(layers) if untyped and layers.is_file() else {}
         inputs, outputs = read_bindings(outcome.text, types)
         check_names(settings.shapes, inputs)
         inputs = tuple(replace(s, shape=("batch", *s.shape[1:])) if s.name in batched else s for s in inputs)
@@ -466,8 +461,8 @@ class TrtexecBackend:
     def _read_times(
         self, folder: Path, timing: TimingRequest, settings: RunSettings, spec: EngineSpec, measure: MeasureSpec
     ) -> Measurement:
-        reader = self._require_reader()
         batch = settings.implicit_batch or spec.batch
+        reader = self._reader
         measured = reader.read_times(folder / TIMES, folder / LOG, batch=batch, drop=timing.drop, keep=timing.keep)
         return replace(
             measured,
@@ -481,11 +476,6 @@ class TrtexecBackend:
             source = self._folder(Path(artifact.path).stem, "profile") / name
             if source.is_file() and not (folder / name).exists():
                 copy_file(source, folder / name)
-
-    def _require_reader(self) -> ToolReader:
-        if self._reader is None:
-            raise MeasurementError("no reader for trtexec's files was handed in; open the engine through a run")
-        return self._reader
 
     def _row_folder(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Path:
         """Of a row's processes; two plans side by side under the same settings do not share it."""

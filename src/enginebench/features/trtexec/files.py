@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from enginebench.core.store import encode, write_atomic
+from enginebench.core.store import write_atomic, write_document
 from enginebench.features.trtexec.times import PERCENTILES, TimedQueries, find_trtexec_index
-from enginebench.report.csv_table import format_cell
+from enginebench.report.csv_table import write_table
+from enginebench.report.layer_table import write_layer_times
 from enginebench.report.numbers import read_label
 from enginebench.stats.quantiles import find_rank
 
@@ -30,12 +29,6 @@ _CURVE = {"1": 0.01, "5": 0.05, "10": 0.1, "25": 0.25, "50": 0.5, "75": 0.75, "9
 _CURVE |= {"95": 0.95, "99": 0.99, "99.9": 0.999, "99.99": 0.9999, "100": 1.0}
 _FIGURES = ("min", "max", "mean", "median")
 _ROWS = ("latency_ms", "end_to_end_ms", "gpu_compute_ms", "h2d_ms", "d2h_ms", "enqueue_ms")
-
-
-def write_document(document: msgspec.Struct, path: Path) -> Path:
-    """Writes the JSON of a parse to `path`."""
-    write_atomic(path, encode(document, indent=2) + b"\n")
-    return path
 
 
 def write_log(document: LogDocument, out: Path) -> list[Path]:
@@ -153,14 +146,6 @@ def write_profile(document: ProfileDocument, out: Path) -> list[Path]:
     return [write_document(document, out / "summary.json"), write_layer_times(document, out / "per_layer_times.csv")]
 
 
-def write_layer_times(document: ProfileDocument, path: Path) -> Path:
-    """A line for each layer of a profile of any engine, slowest first."""
-    rows: list[list[Cell]] = [
-        [layer.name, layer.total_ms, layer.average_ms, layer.median_ms, layer.share] for layer in document.layers
-    ]
-    return write_table(path, ["layer", "total_ms", "average_ms", "median_ms", "share"], rows)
-
-
 def write_layers(document: LayersDocument, out: Path) -> list[Path]:
     """summary.json, layers.csv, and layer_diff.csv where another engine was given."""
     heading = ["layer", "type", "precision", "precision_in", "precision_out", "overhead", "average_ms", "share"]
@@ -193,13 +178,3 @@ def list_side(side: DiffSide | None) -> list[Cell]:
     if side is None:
         return [None] * 4
     return [" | ".join(side.layers), side.precision, side.average_ms, side.overhead_ms]
-
-
-def write_table(path: Path, heading: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Path:
-    """Writes a CSV file after RFC 4180; text that a spreadsheet would take for a formula is marked as text."""
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\r\n")
-    writer.writerow(heading)
-    writer.writerows([[format_cell(cell) for cell in row] for row in rows])
-    write_atomic(path, buffer.getvalue().encode())
-    return path

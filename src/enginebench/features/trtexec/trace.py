@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from enginebench.core.errors import ParseError
 from enginebench.core.store import DECODE_ERRORS
-from enginebench.features.trtexec.source import decode_json, decode_text, guess_encoding, open_bytes
+from enginebench.stats.plans.source import decode_json, decode_text, guess_encoding, list_keys, open_bytes
 
 Column = NDArray[np.float64]
 
@@ -294,19 +294,3 @@ def explain_document(error: Exception, path: Path, data: bytes) -> ParseError:
     if "truncated" in text:
         return ParseError(path, f"byte {len(data)}", "the end of the file inside the JSON", "a whole JSON document")
     return ParseError(path, f"byte {byte[1]}" if byte else "", text, "a JSON document")
-
-
-def list_keys(document: Any) -> list[str]:
-    """Up to twenty keys of the outer levels of a document, for messages."""
-    found: list[str] = []
-    level = [document]
-    for _ in range(3):
-        inner: list[Any] = []
-        for node in level[:20]:
-            if isinstance(node, dict):
-                found += [key[:40] for key in node if key[:40] not in found][:20]
-                inner += list(node.values())[:20]
-            elif isinstance(node, list):
-                inner += node[:3]
-        level = inner
-    return found[:20]

@@ -18,8 +18,6 @@ from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDepe
 from enginebench.features.trtexec.files import write_layers, write_log, write_profile, write_series, write_times
 from enginebench.features.trtexec.folder import read_folder
 from enginebench.features.trtexec.log import parse_log
-from enginebench.features.trtexec.plan_layers import parse_layers
-from enginebench.features.trtexec.profile import parse_profile
 from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case
 from enginebench.features.trtexec.sections import list_trtexec
 from enginebench.features.trtexec.times import parse_times, select_timed
@@ -37,6 +35,8 @@ from enginebench.report.markdown import format_sections
 from enginebench.report.page import format_page
 from enginebench.runs.reporting import report_trtexec
 from enginebench.stats.layer_diff import compare_layers
+from enginebench.stats.plans.layers import parse_layers
+from enginebench.stats.plans.profile import parse_profile
 from trtexec_mutations import damage
 
 PICTURES = {"latency_hist.png", "percentiles.png", "latency_series.png", "per_layer_time.png"}

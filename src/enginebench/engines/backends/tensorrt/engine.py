@@ -21,7 +21,7 @@ from enginebench.engines.tensorrt import PlanEngine, find_dtype
 from enginebench.engines.tensorrt_library import Library
 
 if TYPE_CHECKING:
-    from enginebench.engines.abilities import ToolReader
+    from enginebench.engines.abilities import PlanReader
 
 # Enough for shares that do not move; the profiler slows every layer alike.
 PROFILED_RUNS = 20
@@ -99,7 +99,7 @@ class WatchedPlanEngine(PlanEngine):
 
     def __init__(
         self, library: Library, plan: Any, artifact: Artifact, spec: EngineSpec, options: dict[str, str],
-        reader: ToolReader | None, **others: Any,
+        reader: PlanReader | None, **others: Any,
     ) -> None:  # fmt: skip
         self._reader = reader
         inputs, outputs = describe_tensors(library.trt, plan, artifact, options)

@@ -36,7 +36,7 @@ from enginebench.engines.request import check_request, read_number, read_options
 from enginebench.engines.tensorrt_library import LAYERS, RTX_MODULE, Library
 
 if TYPE_CHECKING:
-    from enginebench.engines.abilities import ToolReader
+    from enginebench.engines.abilities import PlanReader
     from enginebench.engines.backends.tensorrt.engine import WatchedPlanEngine
     from enginebench.engines.backends.tensorrt.settings import BuildSettings
 
@@ -111,10 +111,10 @@ class TensorRtRtxBackend:
 
     def __init__(self, cache_dir: Path | None = None) -> None:
         self._cache_dir = cache_dir
-        self._reader: ToolReader | None = None
+        self._reader: PlanReader | None = None
         self._note: Callable[[str], None] = lambda text: None
 
-    def take_reader(self, reader: ToolReader) -> None:
+    def take_reader(self, reader: PlanReader) -> None:
         """Sets the reader of the builder's and the inspector's texts."""
         self._reader = reader
 

@@ -38,7 +38,7 @@ from enginebench.engines.tensorrt import load_plan
 from enginebench.engines.tensorrt_library import LEAN_NOTE, Library, import_tensorrt, is_lean
 
 if TYPE_CHECKING:
-    from enginebench.engines.abilities import ToolReader
+    from enginebench.engines.abilities import PlanReader
     from enginebench.engines.backends.tensorrt.settings import BuildSettings
 
 trt = import_tensorrt()
@@ -59,10 +59,10 @@ class TensorRtBackend:
 
     def __init__(self, cache_dir: Path | None = None) -> None:
         self._cache_dir = cache_dir
-        self._reader: ToolReader | None = None
+        self._reader: PlanReader | None = None
         self._note: Callable[[str], None] = lambda text: None
 
-    def take_reader(self, reader: ToolReader) -> None:
+    def take_reader(self, reader: PlanReader) -> None:
         """Sets the reader of the inspector's text."""
         self._reader = reader
 
