@@ -21,12 +21,6 @@ DRAWINGS = {
 PACKAGES = sorted(path.parent for path in SOURCE.rglob("__init__.py"))
 # What still crosses the border of a feature: importer -> files of features. It may only become shorter.
 CROSSINGS = {
-    "report.run.diff": "versions.upgrade_sections",
-    "report.run.rows": "roofline.bounds",
-    "stats.diff": "versions.upgrade",
-    "stats.layers": "roofline.bounds",
-    "verbs.diff": "versions.upgrade_verb",
-    "verbs.profile": "roofline.limits",
 }
 KNOWN = {(importer, f"features.{name}") for importer, names in CROSSINGS.items() for name in names.split()}
 

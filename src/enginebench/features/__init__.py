@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 NAMES = (
     "deliver",
     "tune",
-    "load",
     "fpga",
     "roofline",
+    "load",
     "versions",
     "sweep",
     "trtexec",

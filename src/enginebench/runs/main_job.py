@@ -12,7 +12,6 @@ from enginebench.core.errors import BackendUnavailable, EngineBenchError, UsageE
 from enginebench.core.features import find_each
 from enginebench.core.records import Artifact, Machine, Result
 from enginebench.engines.registry import find_installed, takes
-from enginebench.features.roofline.limits import bound_results
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.places import OPTION, describe_place
@@ -168,7 +167,6 @@ def _measure(
         campaign.restore()
     try:
         campaign.run()
-        bound_results(folder, record, campaign.results, reporter)
         for finish in find_each("offers", "finish_run"):
             finish(folder, record, campaign.results, reporter)
     finally:

@@ -8,5 +8,7 @@ FEATURE = Feature(
     verbs={
         "roofline": Verb("verb", "Measure what this machine can do at best, for run and profile.", after="stages"),
     },
+    jobs={"ceilings": "jobs:CeilingsJob", "work": "jobs:WorkJob"},
+    offers={"finish_run": "limits:bound_results", "limit_layers": "limits:limit_layers"},
     functions={"roofline": "verb:roofline"},
 )

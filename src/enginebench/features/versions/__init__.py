@@ -11,6 +11,7 @@ FEATURE = Feature(
             "bisect", "Find the first version of a package that is slower or answers otherwise.", after="doctor"
         ),
     },
+    offers={"diff_between": "upgrade_verb:diff_environments", "diff_notes": "upgrade_sections:state_changes"},
     functions={
         "bisect": "bisect:bisect",
         "list_environments": "env:list_environments",

@@ -38,7 +38,7 @@ def parse_between(text: str) -> tuple[str, str | None]:
 
 def diff_environments(
     runs: Sequence[Path],
-    between: tuple[str, str | None],
+    asked: str,
     margin: float,
     *,
     allow_not_comparable: bool = False,
@@ -49,7 +49,7 @@ def diff_environments(
 
     Args:
         runs: folders, each of a run that measured both environments in turns.
-        between: (before, after); None: the current environment.
+        asked: OLD or OLD,NEW.
         margin: relative difference that matters.
         allow_not_comparable: rows that cannot be compared do not fail the gate.
         metric: that the rows are held to, where they have it; None: the first one that both have.
@@ -59,6 +59,7 @@ def diff_environments(
         UsageError: a run has no rows of one of them, or no row has the metric.
         ParseError: a folder holds no run, or a damaged one.
     """
+    between = parse_between(asked)
     documents: list[DiffDocument] = []
     scored = False
     for root in runs:

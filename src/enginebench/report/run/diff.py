@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enginebench.features.versions.upgrade_sections import state_changes
+from enginebench.core.features import find_each
 from enginebench.report.numbers import format_ratio
 from enginebench.report.table import Column, Section, make_notes, make_table
 from enginebench.stats.compare import NOUNS
@@ -31,7 +31,7 @@ def list_diff(document: DiffDocument, *, gate: bool = False) -> list[Section]:
         gate: whether there is a gate, so that it is said how it ended.
     """
     verdict = f"{document.verdict.replace('_', ' ')} (margin {document.margin:.1%}{_tell_gate(document, gate)})"
-    changes = make_notes(state_changes(document), "list")
+    changes = make_notes([text for state in find_each("offers", "diff_notes") for text in state(document)], "list")
     return [Section(title=verdict, parts=(make_table(_COLUMNS, document.rows, file="diff"), *changes))]
 
 

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, Union, get_args
 import msgspec
 from msgspec import Struct
 
-from enginebench.core.ceilings import Ceiling
 from enginebench.core.features import find
 from enginebench.core.records import (
     Artifact,
@@ -33,7 +32,6 @@ from enginebench.core.records import (
     Task,
     TensorSpec,
 )
-from enginebench.core.work import GraphWork
 from enginebench.stats.metrics.metric import Facts
 
 Answer = TypeVar("Answer")
@@ -383,46 +381,6 @@ class ScoreJob(Job[ScoreAnswer], frozen=True, kw_only=True, tag="score"):
         from enginebench.runs.child.collecting import score_answers
 
         return ScoreAnswer(score=score_answers(self))
-
-
-class CeilingsAnswer(Struct, frozen=True, kw_only=True):
-    ceilings: tuple[Ceiling, ...]
-    notes: tuple[str, ...] = ()
-
-
-class CeilingsJob(Job[CeilingsAnswer], frozen=True, kw_only=True, tag="ceilings"):
-    """Find the best that a device does, in this process."""
-
-    timed = True
-
-    device: str
-    precisions: tuple[Precision, ...]  # empty: all that the device has instructions for
-    threads: int
-    budget_s: float  # for each ceiling in each repetition
-    repetitions: int = 1
-    quick: bool = False
-
-    def perform(self, note: NoteCall, keep: KeepCall[CeilingsAnswer]) -> CeilingsAnswer:
-        from enginebench.features.roofline.child import perform_ceilings
-
-        return perform_ceilings(self, note)
-
-
-class WorkAnswer(Struct, frozen=True, kw_only=True):
-    work: GraphWork
-
-
-class WorkJob(Job[WorkAnswer], frozen=True, kw_only=True, tag="work"):
-    """Count what every node of an ONNX graph has to do, with inputs of these shapes."""
-
-    path: str
-    shapes: dict[str, tuple[int, ...]]
-    batch: int = 1  # of inputs whose shapes are not given
-
-    def perform(self, note: NoteCall, keep: KeepCall[WorkAnswer]) -> WorkAnswer:
-        from enginebench.models.onnx.work import count_work
-
-        return WorkAnswer(work=count_work(self.path, self.shapes, self.batch))
 
 
 class PreloadJob(Struct, frozen=True, kw_only=True, tag="preload"):

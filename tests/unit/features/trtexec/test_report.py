@@ -19,6 +19,7 @@ from enginebench.features.trtexec.files import write_layers, write_log, write_pr
 from enginebench.features.trtexec.folder import read_folder
 from enginebench.features.trtexec.log import parse_log
 from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case
+from enginebench.features.trtexec.reporting import report_folder
 from enginebench.features.trtexec.sections import list_trtexec
 from enginebench.features.trtexec.times import parse_times, select_timed
 from enginebench.features.trtexec.trace import read_trace
@@ -33,7 +34,6 @@ from enginebench.report.charts import (
 )
 from enginebench.report.markdown import format_sections
 from enginebench.report.page import format_page
-from enginebench.runs.reporting import report_trtexec
 from enginebench.stats.layer_diff import compare_layers
 from enginebench.stats.plans.layers import parse_layers
 from enginebench.stats.plans.profile import parse_profile
@@ -59,7 +59,7 @@ def format_report(report: TrtexecReport) -> str:
 
 
 def render_trtexec_folder(folder: Path, formats: Sequence[str] = ("md", "json", "png")) -> tuple[Path, ...]:
-    return report_trtexec(folder, formats).paths
+    return report_folder(folder, formats)[0].paths
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -321,4 +321,4 @@ def test_the_page_has_what_the_markdown_has(folder: Path) -> None:
 
 def test_a_format_that_there_is_none_in_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match="--format csv: of trtexec's files there are html, md, json and png"):
-        report_trtexec(folder, ("csv",))
+        report_folder(folder, ("csv",))

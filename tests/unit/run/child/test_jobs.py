@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 import msgspec
 import pytest
 
+from enginebench.core.features import find_each
 from enginebench.core.records import Availability
 from enginebench.runs.child.jobs import (
     Answered,
@@ -22,7 +23,7 @@ from enginebench.runs.child.jobs import (
     read_message,
 )
 
-JOBS = [kind for kind in Job.__subclasses__() if kind.__module__ == Job.__module__]
+JOBS = [*(kind for kind in Job.__subclasses__() if kind.__module__ == Job.__module__), *find_each("jobs")]
 
 
 @pytest.mark.parametrize("kind", JOBS, ids=lambda kind: kind.__name__)
