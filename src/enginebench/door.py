@@ -220,19 +220,21 @@ def command(
         shown: record of what the command line alone has; by default `Printed`.
         name: by default that of the function.
     """
-    from enginebench.options import COMMAND, Printed, list_options, sort_options
+    from enginebench.options import COMMAND, Printed, list_options, read_record, sort_options
 
     def make(body: Callable[..., None]) -> click.Command:
         own: dict[str, Opt] = vars(function).get("options", {}) if function else {}
+        absent: dict[str, Any] = vars(function).get("absent", {}) if function else {}
         printed = list_options(shown or Printed)
+        usual = {option.name: option.default for option in read_record(shown or Printed).values()}
         takes = inspect.signature(body).parameters
         arguments = [make_argument(argument, text) for argument, text in zip(takes.values(), metavars, strict=False)]
 
         def call(**given: Any) -> None:
-            kept = {key: given.pop(key) for key in printed if key in given}
+            kept = usual | {key: given.pop(key) for key in printed if key in given}
             COMMAND.set(("enginebench", *sys.argv[1:]))
             hidden = {o.name: True if o.name == "progress" else o.default for o in own.values() if o.program}
-            body(**given, **hidden, shown=kept)
+            body(**given, **hidden, **absent, shown=kept)
 
         declared = [option for option in sort_options(own | printed).values() if not option.program]
         text = re.split(r"\n(?:Args|Raises):\n", inspect.getdoc(body) or inspect.getdoc(function) or "")[0].strip()

@@ -159,6 +159,7 @@ def verb(record: type) -> Callable[[F], F]:
         ]
         checked.__dict__["__signature__"] = signature.replace(parameters=[*own, *shown])
         checked.__dict__["options"] = first | options
+        checked.__dict__["absent"] = {n: o.default for n, o in read_record(record).items() if n not in options}
         before, raises, after = inspect.cleandoc(function.__doc__ or "").partition("Raises:\n")
         lines = [f"    {name}: {option.help}" for name, option in (first | options).items()]
         checked.__doc__ = "\n".join(
@@ -223,7 +224,8 @@ Threads: TypeAlias = Annotated[
     int | None, Opt("Threads per engine. [physical cores; tune searches them]", ge=1, le=4096)
 ]
 Trtexec: TypeAlias = Annotated[
-    str | None, Opt("The trtexec executable. [$TRTEXEC, PATH, the usual folders]", metavar="PATH")
+    str | None,
+    Opt("The trtexec executable. [$TRTEXEC, PATH, the usual folders]", metavar="PATH", feature="trtexec"),
 ]
 Env: TypeAlias = Annotated[
     Mapping[str, PathLike] | Sequence[str],
@@ -316,9 +318,10 @@ class Wide(Printed, total=False):
 
 
 class DryRunning(TypedDict, total=False):
-    dry_run: Annotated[bool, Opt("Print trtexec's command as one shell line; run nothing.", False)]
+    dry_run: Annotated[bool, Opt("Print trtexec's command as one shell line; run nothing.", False, feature="trtexec")]
     tensorrt_version: Annotated[
-        str | None, Opt("With --dry-run: write the command for this version, installed or not.", metavar="V")
+        str | None,
+        Opt("With --dry-run: write the command for this version, installed or not.", metavar="V", feature="trtexec"),
     ]
 
 
