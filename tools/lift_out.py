@@ -18,12 +18,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FEATURES = Path("src/enginebench/features")
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".*_cache", "site", "build", "dist")
 GRAPH = "src/enginebench/models/data/digits-mlp.onnx"
+# Of what a step said that failed.
+LINES = 60
 # A module that needs a package which is not installed here is not judged.
 IMPORTS = """
 import importlib, pkgutil, enginebench
@@ -47,20 +50,22 @@ def main() -> int:
     if unknown := set(asked.names) - set(known):
         parser.error(f"no feature {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     names = asked.names or known
-    failed = [name for name in names if not try_without([name], types=len(names) == 1, tests=asked.tests)]
-    if len(names) > 1 and not try_without(names, types=True, tests=False):
-        failed.append("all of them")
-    print(f"lifted out: {len(names)}; failed: {', '.join(failed) or 'none'}")
+    # Of several the checker of types reads one copy, without all of them; tests have their own workers.
+    copies = [[name] for name in names] + ([names] if len(names) > 1 else [])
+    with ThreadPoolExecutor(1 if asked.tests else os.cpu_count()) as pool:
+        tried = pool.map(lambda gone: try_without(gone, types=gone == names, tests=asked.tests), copies)
+        failed = [" ".join(gone) for gone, works in zip(copies, tried, strict=True) if not works]
+    print(f"copies: {len(copies)}; failed: {', '.join(failed) or 'none'}")
     return bool(failed)
 
 
 def try_without(names: list[str], *, types: bool, tests: bool) -> bool:
-    """Whether everything works in a copy without these features."""
+    """Whether everything works in a copy without these features; prints each step with its time."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy"
         shutil.copytree(ROOT, copy, ignore=LEFT_OUT, symlinks=True)
         gone = sum(lift(copy, name) for name in names)
-        print(f"without {', '.join(names)} ({gone} files of tests gone):", flush=True)
+        said = [f"without {', '.join(names)} ({gone} files of tests gone):"]
         python = [sys.executable, "-W", "error::ImportWarning"]
         run = ["-m", "enginebench", "run", GRAPH, "--engines", "fake", "--baseline", "fake", "--quick"]
         steps = {
@@ -72,8 +77,16 @@ def try_without(names: list[str], *, types: bool, tests: bool) -> bool:
             steps["types"] = [sys.executable, "-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache" / "lifted")]
         if tests:
             steps["tests"] = [sys.executable, "tools/run_tests.py", "unit", "smoke", "--", "-q"]
-        done = [do(step, command, copy) for step, command in steps.items()]
-        return all(done)
+        works = True
+        for step, command in steps.items():
+            began = time.monotonic()
+            done = do(command, copy)
+            took = f"{time.monotonic() - began:.1f} s"
+            said.append(f"  {step}: {'FAILED' if done.returncode else 'ok'}, {took}")
+            if done.returncode:
+                works, said = False, [*said, *(done.stdout + done.stderr).splitlines()[-LINES:]]
+        print("\n".join(said), flush=True)
+        return works
 
 
 def lift(copy: Path, name: str) -> int:
@@ -85,7 +98,7 @@ def lift(copy: Path, name: str) -> int:
     if kept[-1].startswith("if TYPE_CHECKING"):
         kept.append("    pass\n")
     listed.write_text("".join(kept), "utf-8")
-    names_it = re.compile(rf"enginebench\.features\.{name}\b|enginebench\.features import .*\b{name}\b")
+    names_it = re.compile(rf"^\s*from enginebench\.features(?:\.{name}\b| import .*\b{name}\b)", re.MULTILINE)
     tests = [path for path in copy.joinpath("tests").rglob("*.py") if path.is_file()]
     found = [p for p in tests if name in p.relative_to(copy).parts or names_it.search(p.read_text("utf-8"))]
     for path in found:
@@ -93,15 +106,10 @@ def lift(copy: Path, name: str) -> int:
     return len(found)
 
 
-def do(step: str, command: list[str], copy: Path) -> bool:
-    """Whether a step ends well; prints its time, and what it said if it does not."""
-    began = time.monotonic()
+def do(command: list[str], copy: Path) -> subprocess.CompletedProcess[str]:
+    """A command in the copy, whose sources it imports."""
     environment = {**os.environ, "PYTHONPATH": str(copy / "src")}
-    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
-    print(f"  {step}: {'ok' if done.returncode == 0 else 'FAILED'}, {time.monotonic() - began:.1f} s", flush=True)
-    if done.returncode:
-        print("\n".join((done.stdout + done.stderr).splitlines()[-40:]), flush=True)
-    return done.returncode == 0
+    return subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ from enginebench.features.trtexec.process import (
 from enginebench.features.trtexec.tool_files import ToolFiles
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
+from enginebench.runs.child.perform.profile import times_layers
 from fakes.trtexec_shim import VERSIONS, install_trtexec
 from trtexec_artifacts import find_real_artifacts
 
@@ -107,6 +108,7 @@ def test_fulfils_the_protocols(backend: TrtexecBackend) -> None:
     for protocol in (Backend, SelfTimed, Answering, PlanProof):
         assert isinstance(backend, protocol)
     assert backend.probe().available
+    assert times_layers(backend) is True
 
 
 def test_a_plan_with_its_log_and_layers(backend: TrtexecBackend, graph: Artifact, tmp_path: Path, version: str) -> None:

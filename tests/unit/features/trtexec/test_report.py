@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import enginebench
 import trtexec_artifacts as made
+from enginebench import ParseError
 from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UsageError
 from enginebench.features.trtexec.files import write_layers, write_log, write_profile, write_series, write_times
 from enginebench.features.trtexec.folder import read_folder
@@ -37,6 +39,7 @@ from enginebench.report.page import format_page
 from enginebench.stats.layer_diff import compare_layers
 from enginebench.stats.plans.layers import parse_layers
 from enginebench.stats.plans.profile import parse_profile
+from trtexec_artifacts import find_real_artifacts
 from trtexec_mutations import damage
 
 PICTURES = {"latency_hist.png", "percentiles.png", "latency_series.png", "per_layer_time.png"}
@@ -322,3 +325,17 @@ def test_the_page_has_what_the_markdown_has(folder: Path) -> None:
 def test_a_format_that_there_is_none_in_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match="--format csv: of trtexec's files there are html, md, json and png"):
         report_folder(folder, ("csv",))
+
+
+def test_what_trtexec_left_is_read_as_what_it_is() -> None:
+    artifacts = find_real_artifacts()
+    seen = set()
+    for path in sorted(artifacts.rglob("*")):
+        if path.is_file() and path.suffix in (".json", ".log"):
+            try:
+                seen.add(type(enginebench.read(path)).__name__)
+            except ParseError:
+                continue
+    assert seen >= {"LogDocument", "TimesDocument", "ProfileDocument", "LayersDocument"}
+    folders = [path for path in artifacts.iterdir() if path.is_dir() and list(path.glob("*.log"))]
+    assert any(isinstance(enginebench.read(one), TrtexecReport) for one in folders)
