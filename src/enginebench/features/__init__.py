@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 NAMES = (
     "deliver",
     "tune",
-    "fpga",
     "roofline",
     "load",
     "versions",
     "sweep",
     "trtexec",
+    "fpga",
 )
 
 if TYPE_CHECKING:  # what type checkers see of the public interface; the program finds it by `Feature.functions`
