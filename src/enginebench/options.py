@@ -141,12 +141,13 @@ def verb(record: type) -> Callable[[F], F]:
         own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         hints = types.SimpleNamespace(__annotations__={p.name: p.annotation for p in own})
         first = read_hints(get_hints(hints, function.__globals__, include_extras=True))
+        absent = {n: o.default for n, o in read_record(record).items() if n not in options}
 
         @functools.wraps(function)
         def checked(*args: Any, **given: Any) -> Any:
             bound = signature.bind(*args, **given)
             bound.apply_defaults()
-            for name in bound.arguments["options"].keys() - options.keys():
+            for name in dict(bound.arguments["options"].items() - absent.items()).keys() - options.keys():
                 near = "".join(f"; did you mean {text}?" for text in difflib.get_close_matches(name, options, 1))
                 raise TypeError(f"{function.__name__}() has no argument {name!r}{near}")
             bound.arguments |= {name: option.check(bound.arguments[name]) for name, option in first.items()}
@@ -159,7 +160,7 @@ def verb(record: type) -> Callable[[F], F]:
         ]
         checked.__dict__["__signature__"] = signature.replace(parameters=[*own, *shown])
         checked.__dict__["options"] = first | options
-        checked.__dict__["absent"] = {n: o.default for n, o in read_record(record).items() if n not in options}
+        checked.__dict__["absent"] = absent
         before, raises, after = inspect.cleandoc(function.__doc__ or "").partition("Raises:\n")
         lines = [f"    {name}: {option.help}" for name, option in (first | options).items()]
         checked.__doc__ = "\n".join(

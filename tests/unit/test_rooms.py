@@ -187,7 +187,7 @@ def test_tests_lie_in_the_tier_and_folder_that_run_them() -> None:
     """A test that lies elsewhere would run in no tier, or not before its feature is looked for."""
     tests = ROOT / "tests"
     tiers = {path.relative_to(tests).parts[0] for path in tests.rglob("test_*.py")}
-    assert tiers == {"unit", "smoke", "engines", "e2e", "fpga", "golden"}
+    assert tiers <= {"unit", "smoke", "engines", "e2e", "fpga", "golden"}
     unit = {path.relative_to(tests / "unit").parts[0] for path in tests.joinpath("unit").rglob("test_*.py")}
     folders = {"core", "engines", "models", "measure", "stats", "run", "report", "verbs", "features", "docs"}
     assert {name for name in unit if not name.endswith(".py")} <= folders

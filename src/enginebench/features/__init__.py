@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+# In this order engines are listed, reports are looked for, and what ends a run is done.
 NAMES = (
     "deliver",
     "tune",

@@ -13,6 +13,7 @@ import pytest
 
 from enginebench.core.entry import Entry
 from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
+from enginebench.core.features import list_names
 from enginebench.core.records import EngineSpec
 from enginebench.engines import registry
 from enginebench.engines.fake import FakeBackend
@@ -46,7 +47,13 @@ def test_entries_stand_under_their_own_names_in_the_order_of_the_contract() -> N
     assert list(ENTRIES) == [
         *("pytorch", "pytorch-compile", "pytorch-cudagraph", "ort", "ort-cuda", "ort-tensorrt"),
         *("ort-openvino", "ort-tensorrt-rtx"),
-        *("openvino", "tensorrt", "tensorrt-rtx", "trtexec", "fpga-sim", "fake"),
+        *(
+            "openvino",
+            "tensorrt",
+            "tensorrt-rtx",
+            *(name for name in ("trtexec", "fpga-sim") if name in list_names("engines")),
+            "fake",
+        ),
     ]
     assert all(name == entry.name for name, entry in ENTRIES.items())
 
@@ -72,7 +79,7 @@ def test_an_engine_file_reads_its_name_and_options_from_its_entry(entry: Entry) 
 
 def test_an_engine_is_handed_what_its_factory_names_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     handed: list[dict[str, object]] = []
-    everything = {"loader": object(), "cache_dir": Path("c"), "make_board": object()}
+    everything = {"loader": object(), "cache_dir": Path("c")}
 
     def take(**seen: object) -> FakeBackend:
         handed.append(seen)
@@ -81,12 +88,12 @@ def test_an_engine_is_handed_what_its_factory_names_and_nothing_else(monkeypatch
     for create in (
         lambda: take(),
         lambda cache_dir: take(cache_dir=cache_dir),
-        lambda make_board, loader: take(make_board=make_board, loader=loader),
+        lambda loader, cache_dir: take(loader=loader, cache_dir=cache_dir),
     ):
         module = SimpleNamespace(create_backend=create)
         monkeypatch.setattr(registry, "import_module", lambda name, module=module: module)
         open_backend("fake", **everything)  # type: ignore[arg-type]
-    assert [list(seen) for seen in handed] == [[], ["cache_dir"], ["make_board", "loader"]]
+    assert [list(seen) for seen in handed] == [[], ["cache_dir"], ["loader", "cache_dir"]]
     assert all(seen[key] is everything[key] for seen in handed for key in seen)
 
 
@@ -126,14 +133,10 @@ def test_importing_the_registry_imports_no_runtime() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_simulated_boards_are_there_when_asked_and_need_a_maker_when_built() -> None:
-    assert probe("fpga-sim").available
-    assert not open_backend("fpga-sim").probe().available
-
-
 @pytest.mark.parametrize(
     "name", ["pytorch-cudagraph", "ort-cuda", "ort-tensorrt", "ort-tensorrt-rtx", "tensorrt", "tensorrt-rtx", "trtexec"]
 )
+@pytest.mark.feature("trtexec", "trtexec")
 def test_engines_for_gpus_run_on_the_first_unless_told(name: str) -> None:
     assert (find_device(name, "cpu"), find_device(name, "cuda:1")) == ("cuda:0", "cuda:1")
     assert find_device("ort", "cpu") == "cpu"

@@ -81,6 +81,8 @@ def test_the_short_help_is_what_the_verb_says_of_itself(verb: str) -> None:
         (["nonsense"], 2, "nonsense"),
     ],
 )
+@pytest.mark.feature("load", "'load'")
+@pytest.mark.feature("trtexec", "'report'")
 def test_wrong_input_is_told_what_is_expected(cli: Cli, arguments: list[str], code: int, words: str) -> None:
     done = cli(*arguments)
     assert done.returncode == code, done.stderr

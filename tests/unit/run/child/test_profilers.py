@@ -54,6 +54,7 @@ def test_what_only_loading_shows_is_not_guessed(backend: Silent) -> None:
     assert times_layers(backend) is None
 
 
+@pytest.mark.feature("fpga")
 def test_the_refusal_names_those_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BackendUnavailable, match=r"fpga-sim cannot time its layers; these can: pytorch, .*, fake"):
         check_profiler("fpga-sim")
