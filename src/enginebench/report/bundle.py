@@ -20,9 +20,6 @@ def load_bundle(cache: Path | None = None) -> str:
 
     Args:
         cache: folder of the cache; by default the user's. One that cannot be written costs time, nothing else.
-
-    Raises:
-        MissingDependency: vl-convert is not installed.
     """
     try:
         import vl_convert

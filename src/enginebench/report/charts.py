@@ -66,11 +66,7 @@ _REST_LIMIT = 1.1
 
 
 def import_altair() -> Any:
-    """The altair module.
-
-    Raises:
-        MissingDependency: it is not installed.
-    """
+    """The altair module."""
     try:
         import altair
     except ImportError as error:
@@ -79,15 +75,7 @@ def import_altair() -> Any:
 
 
 def render_png(spec: Spec, scale: float = 2.0) -> bytes:
-    """The picture of a specification, as PNG.
-
-    Args:
-        spec: of one of the functions below.
-        scale: pixels for one unit of the specification.
-
-    Raises:
-        MissingDependency: vl-convert is not installed.
-    """
+    """The picture of a specification, as PNG."""
     try:
         import vl_convert
     except ImportError as error:
@@ -101,8 +89,6 @@ def draw_histogram(values_ms: Floats, title: str, what: str = "latency") -> Spec
 
     Args:
         values_ms: finite times in any order, at least one, ms.
-        title: of the picture.
-        what: the time that they are of.
     """
     alt = import_altair()
     ascending = np.sort(values_ms)
@@ -150,8 +136,6 @@ def draw_percentiles(values_ms: Floats, title: str, what: str = "latency") -> Sp
 
     Args:
         values_ms: finite times in any order, at least one, ms.
-        title: of the picture.
-        what: the time that they are of.
     """
     alt = import_altair()
     ascending = np.sort(values_ms)
@@ -195,8 +179,6 @@ def draw_series(values_ms: Floats, title: str, what: str = "latency", seconds: F
 
     Args:
         values_ms: times in the order of the run, at least one of them finite, ms.
-        title: of the picture.
-        what: the time that they are of.
         seconds: when each query began, s; by default they are numbered.
     """
     alt = import_altair()
@@ -232,9 +214,7 @@ def draw_layers(profile: ProfileDocument, title: str, topk: int = 30, layers: La
 
     Args:
         profile: slowest layer first.
-        title: of the picture.
         topk: how many layers; the others are summed in the last bar.
-        layers: of the same engine.
     """
     alt = import_altair()
     kinds = {layer.name: name_kind(layer) for layer in layers.layers} if layers else {}
@@ -258,12 +238,7 @@ def draw_layers(profile: ProfileDocument, title: str, topk: int = 30, layers: La
 
 
 def leave_room(longest: float, letters: int) -> Any:
-    """The scale of bars that leaves room for the text behind the longest, whatever the width of the picture.
-
-    Args:
-        longest: the value of the longest bar.
-        letters: of the longest text.
-    """
+    """The scale of bars that leaves room for the text behind the longest, whatever the width of the picture."""
     alt = import_altair()
     room = round(LETTER * letters) + 16
     if not 0 < longest < math.inf:

@@ -19,12 +19,7 @@ _DIGITS = 4
 
 
 def list_engine_profile(document: EngineProfileDocument, topk: int) -> list[Section]:
-    """The slowest layers, the time by precision, and what no layer explains.
-
-    Args:
-        document: of the profile.
-        topk: layers shown.
-    """
+    """The slowest layers, the time by precision, and what no layer explains."""
     engine = f"{document.model}, {document.engine} {document.precision}, {document.device}, batch {document.batch}"
     limited = document.bound_ms is not None
     shown = document.layers[:topk]
@@ -78,12 +73,6 @@ def _format_ms(value_ms: float) -> str:
 
 
 def write_engine_profile(document: EngineProfileDocument, profile: ProfileDocument, out: Path) -> list[Path]:
-    """profile.json, and per_layer_times.csv as `parse profile` writes it.
-
-    Args:
-        document: of the profile.
-        profile: the same layers.
-        out: a folder; it is made.
-    """
+    """profile.json, and per_layer_times.csv as `parse profile` writes it."""
     table = write_layer_times(profile, out / "per_layer_times.csv")
     return [write_document(document, out / "profile.json"), table]

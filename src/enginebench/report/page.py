@@ -38,14 +38,8 @@ def format_page(
     """A whole HTML document.
 
     Args:
-        title: of the window.
-        sections: the first one is the head of the page.
         bundle: JavaScript that defines `vegaEmbed`; None for a page without charts.
-        footer: below everything.
         labels: row id -> what charts call it.
-        data: for a script of its own.
-        up: the page that this one belongs to.
-        script: the asset that makes the page move.
     """
     charts = {part.name: part.spec for section in sections for part in section.parts if isinstance(part, Chart)}
     style = _read_asset("page.css")

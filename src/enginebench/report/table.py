@@ -96,8 +96,6 @@ def make_table(columns: Sequence[Column], rows: Sequence[Any], **more: Any) -> T
     """The table of these rows, with the columns that have anything to show for them.
 
     Args:
-        columns: all that there are.
-        rows: in their order.
         more: fields of `Table`.
     """
     return Table(columns=tuple(column for column in columns if column.when(rows)), rows=tuple(rows), **more)
@@ -107,8 +105,6 @@ def list_texts(left: Sequence[str], right: Sequence[str] = (), spare: Sequence[s
     """Columns of rows that are tuples of texts: words on the left, figures on the right.
 
     Args:
-        left: titles of the words.
-        right: titles of the figures.
         spare: titles of what a narrow terminal does without, the first of them first.
     """
     columns = [

@@ -41,9 +41,6 @@ def compare_specs(
 
     Args:
         what: "input" or "output", for the sentences.
-        reference: of the side that is taken as the truth.
-        candidate: of the other side.
-        names: what the two sides are called.
     """
     ref, cand = ({spec.name: spec for spec in side} for side in (reference, candidate))
     problems = [f"{what} {name!r} is missing from {names[1]}" for name in ref if name not in cand]

@@ -85,8 +85,6 @@ def compare(
     side was built several times the build is the unit: the d_i of one build are one value, their mean.
 
     Args:
-        base: measurements of the row that is compared to.
-        cand: measurements of the row in question.
         margin: relative difference that matters, 0.02 for 2 %.
         level: of the two-sided interval; equivalence uses 1 - 2 (1 - level), which is two one-sided tests.
         trials: that count on both sides, where one of them ended earlier; None: all.
@@ -113,9 +111,6 @@ def spread_pairs(
     """(the mean log ratio of neighbouring repetitions or None without any, their number, what was left out).
 
     Args:
-        base: measurements of the row that is compared to.
-        cand: measurements of the row in question.
-        times: to compare.
         trials: later repetitions do not count; None: all do.
     """
     sides = [[m for m in side if trials is None or m.repetition < trials] for side in (base, cand)]
@@ -288,8 +283,6 @@ def comparable(base: Result, cand: Result, margin: float = MARGIN, *, neighbours
     """The reasons why two rows must not be compared; an empty list if they may.
 
     Args:
-        base: the row that is compared to.
-        cand: the row in question.
         margin: largest relative difference of the reference kernel between runs made at different times.
         neighbours: the rows were measured interleaved, in one run: the reference kernel need not say that the machine
             was the same.
@@ -388,9 +381,7 @@ def list_open(rows: Sequence[Result], trials: int, margin: float) -> set[str]:
     A row that ended before takes part in nothing: what was shown with it stays.
 
     Args:
-        rows: of one setting.
         trials: a look; later repetitions do not count.
-        margin: of the verdicts.
     """
     brief = [_shorten(row, trials) for row in rows if row.look is None or row.look >= trials]
     found: set[str] = set()

@@ -79,8 +79,6 @@ def diff_results(
     `not_comparable`. One that was skipped on both sides is so, too, but decides nothing where there are others.
 
     Args:
-        base: rows that are compared to.
-        cand: rows in question.
         margin: relative difference that matters, 0.02 for 2 %.
         neighbours: both sides were measured interleaved in one run, so their repetitions are pairs. Otherwise the
             reference kernel must have taken as long on both sides.
@@ -90,9 +88,6 @@ def diff_results(
         metric: that the rows are held to; None: the first one that both have.
         max_metric_drop: what a row may lose of it, in its own unit; None: a point of a share, a hundredth of anything
             else.
-
-    Raises:
-        UsageError: no row has a score by `metric`.
     """
     pairs = pair_results(base, cand)
     limit = MetricLimit(metric=metric, max_drop=max_metric_drop)
@@ -133,11 +128,7 @@ class MetricLimit(Struct, frozen=True, kw_only=True):
         return tuple(find_score(row.scores, decides) if decides else None for row in (base, cand))  # type: ignore[return-value]
 
     def check(self, rows: Sequence[Result]) -> None:
-        """Checks that some row has the metric.
-
-        Raises:
-            UsageError: none has.
-        """
+        """Checks that some row has the metric."""
         known = dict.fromkeys(score.metric for row in rows for score in row.scores)
         if self.metric is not None and self.metric not in known:
             raise UsageError(f"--metric {self.metric}: no row has such a score; there are {', '.join(known) or 'none'}")

@@ -180,7 +180,6 @@ def measure_drift(
         candidate: the same names, shapes and dtypes.
         limits: by the names in `LIMITS`; a limit on a figure that an output does not have (top-1 of an image) is not
             applied to that output.
-        reference_id: of the row that is taken as the truth.
         asked: samples that were to be compared; None: those that there are.
         task: what the answers mean: boxes are matched, maps of classes and sequences decoded before they are compared.
         undecided: limits of the outputs that decide nothing, in place of `limits`; None: those are for all.
@@ -497,9 +496,6 @@ def measure_samples(
         reference: name -> array of shape (samples, ...), any dtype.
         candidate: the same names, shapes and dtypes.
         task: as for `measure_drift`.
-
-    Raises:
-        FeedError: names, shapes or dtypes differ; lists every difference.
     """
     _check_alike(reference, candidate)
     reference, candidate = score_words(reference, candidate)

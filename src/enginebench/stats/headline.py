@@ -112,11 +112,9 @@ def make_headline(
     """The answer on one setting.
 
     Args:
-        group: all configurations of the setting.
         chosen: those that may be named, fastest first; not empty.
         reasons: id -> why a configuration may not be named.
         engine: the baseline that was asked for; "pytorch": none.
-        margin: of the verdicts.
         scored: the metric by which they were chosen; "": by their outputs alone.
         keeps_p99: whether those that may be named keep the limit of p99.
     """

@@ -59,11 +59,7 @@ class Spread(Struct, frozen=True, kw_only=True):
 
 
 def measure_spread(values: Sequence[float]) -> Spread:
-    """Mean and standard error of independent values (n - 1 in the variance).
-
-    Raises:
-        MeasurementError: there are no values.
-    """
+    """Mean and standard error of independent values (n - 1 in the variance)."""
     n = len(values)
     if n == 0:
         raise MeasurementError("no repetitions to take a mean of; at least one is needed")
@@ -100,11 +96,7 @@ def join_builds(values: Sequence[float], builds: Sequence[int | None]) -> list[f
 
 
 def take_logs(values: Sequence[float], what: str) -> list[float]:
-    """Natural logarithms of times.
-
-    Raises:
-        MeasurementError: a time is not above zero; names `what`.
-    """
+    """Natural logarithms of times."""
     bad = [v for v in values if not (v > 0 and math.isfinite(v))]
     if bad:
         raise MeasurementError(

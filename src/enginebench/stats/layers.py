@@ -96,10 +96,8 @@ def describe_profile(
 
     Args:
         end_to_end_ns: median of a run without the profiler.
-        clock: by which that was timed.
         effective_precision: precision -> share of time.
         bound: the least time of a run, where this machine's ceilings are known.
-        notes: beside those of the profile.
     """
     total_ns = sum_times(profile.layers)
     layers = [_describe_layer(layer, profile.runs, total_ns) for layer in sort_layers(profile.layers)]

@@ -63,7 +63,6 @@ def rank_results(
     Args:
         results: in the order of the table.
         baseline_engine: ENGINE whose FP32 row speed-ups are taken against.
-        margin: for verdicts.
         metric: that decides; None: the first one that the rows have.
         max_metric_drop: what `recommended` may lose of it, in its own unit; None: a point of a share, a hundredth of
             anything else.
@@ -252,8 +251,6 @@ def find_quality(score: Score | None, likeness: float | None, *, by_metric: bool
     Args:
         score: of the row, if it was measured.
         likeness: centred cosine of its outputs to the reference's, or the share of decisions that both took.
-        by_metric: whether a metric is what the rows of this run are judged by.
-        is_truth: the row is what the others were compared with; it agrees with itself.
     """
     if by_metric:
         return None if score is None else score.value.value if score.higher_is_better else -score.value.value

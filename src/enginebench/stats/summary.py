@@ -56,11 +56,7 @@ def summarize(
 
     Args:
         measurements: one a process; those without samples are left out.
-        batch: images in one call.
         percentiles: more of them, in percent (99.9).
-
-    Raises:
-        MeasurementError: no process has a sample, or a median is not above zero.
     """
     kept = [m for m in measurements if m.latency_ns]
     if not kept:
@@ -95,9 +91,6 @@ def estimate_p50(measurements: Sequence[Measurement], *, level: float = 0.95) ->
 
     One process gives a value without an interval, and `supported` is False. Of an engine that was built several times
     each build is one value.
-
-    Raises:
-        MeasurementError: no process has a sample, or a median is not above zero.
     """
     kept = [m for m in measurements if m.latency_ns]
     return _estimate_medians([median(m.latency_ns) for m in kept], [m.build for m in kept], "latency", level)

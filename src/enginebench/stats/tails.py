@@ -138,7 +138,6 @@ def estimate_tail(
     `supported` is False where there are fewer than `min_samples(q)` samples or too few blocks for an interval.
 
     Args:
-        series: one array of samples a process.
         q: share, 0.99 for p99.
         seed: of the draws; the same samples always give the same interval.
         time: autocorrelation time in samples, where the caller has it already.

@@ -141,9 +141,7 @@ def grade_ratio(
     """(`good`, `medium` or `low`, why it is not `good`) of a ratio, the worst reason first.
 
     Args:
-        ratio: with its interval.
         marked: of each side, the share of what was measured that is disturbed.
-        apart: how many times more one side was slowed.
         unsettled: the share of trials whose warm-up had not settled.
     """
     width = ratio.high / ratio.low if ratio.high is not None and ratio.low else None

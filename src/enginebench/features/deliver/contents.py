@@ -100,8 +100,6 @@ def find_instructions(precision: Precision | None, machine: Machine | None, engi
     """The instructions that the measuring CPU has for what a row computes in; none for FP32 and for GPUs.
 
     Args:
-        precision: that of the row.
-        machine: that it was measured on.
         engine: what ran; an INT8 graph whose floats are BF16 needs both.
     """
     if machine is None or engine.device != "cpu":

@@ -176,11 +176,7 @@ FORMS = ("bundle", "triton", "kserve", "dockerfile")
 
 
 def check_forms(forms: Sequence[str]) -> None:
-    """Checks that all are known.
-
-    Raises:
-        UsageError: one is not.
-    """
+    """Checks that all are known."""
     unknown = [form for form in forms if form not in FORMS]
     if unknown:
         raise UsageError(f"unknown form {', '.join(unknown)} of a bundle; known: {', '.join(FORMS)}")

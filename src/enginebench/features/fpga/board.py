@@ -55,8 +55,6 @@ class Board:
     """One network on one part behind one link. What the engine `fpga-sim` runs.
 
     Args:
-        lanes: products per clock cycle.
-        link: between host and device.
         cache_dir: where compiled designs are kept.
     """
 
@@ -127,7 +125,6 @@ def make_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) 
     """The board for a quantized ONNX artifact. What the engine `fpga-sim` is handed.
 
     Args:
-        artifact: its path is the ONNX file.
         options: part, lanes, multiplier_bits, link, and clock_mhz, where "" means the Fmax that was found for it.
         cache_dir: where compiled designs are kept.
 
@@ -146,11 +143,7 @@ def make_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) 
 
 
 def find_speed(part: str, lanes: int, multiplier_bits: int) -> float:
-    """The median Fmax in MHz that place and route gave for the digits network.
-
-    Raises:
-        UsageError: this combination was not tried; lists those that were.
-    """
+    """The median Fmax in MHz that place and route gave for the digits network."""
     speeds = read_speeds().speeds
     for speed in speeds:
         if (speed.part, speed.lanes, speed.multiplier_bits) == (part, lanes, multiplier_bits):
@@ -163,11 +156,7 @@ def find_speed(part: str, lanes: int, multiplier_bits: int) -> float:
 
 
 def read_speeds() -> SpeedTable:
-    """The table in the package.
-
-    Raises:
-        ParseError: the installation is damaged.
-    """
+    """The table in the package."""
     try:
         return msgspec.json.decode(SPEEDS_FILE.read_bytes(), type=SpeedTable)
     except (OSError, msgspec.DecodeError) as error:

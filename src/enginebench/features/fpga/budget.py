@@ -93,9 +93,6 @@ def compute_budget(spec: BudgetSpec) -> Budget:
     The pipelined throughput lets calls overlap: each term is a stage of its own, and the slowest one sets the pace;
     on a half-duplex link both copies are one stage.
 
-    Raises:
-        UsageError: a time, a size or the batch is out of range.
-
     Source: G. Amdahl, "Validity of the single processor approach", AFIPS 1967, for both bounds.
     """
     check_spec(spec)
@@ -130,11 +127,7 @@ def compute_budget(spec: BudgetSpec) -> Budget:
 
 
 def check_spec(spec: BudgetSpec) -> None:
-    """Checks that the budget can be computed.
-
-    Raises:
-        UsageError: a field is out of range; the message names it and its value.
-    """
+    """Checks that the budget can be computed."""
     times = {"pre": spec.pre_ms, "compute": spec.compute_ms, "post": spec.post_ms, "call": spec.call_ms}
     times |= {n: c for n, c in (("copy_in", spec.copy_in), ("copy_back", spec.copy_back)) if isinstance(c, int | float)}
     for name, time in times.items():

@@ -33,15 +33,8 @@ def save_budget_chart(
 
     Args:
         path: ends in .html, .svg, .png or .json (the Vega-Lite specification).
-        terms_ms: the terms of one call, in milliseconds, in order.
         curve: (payload bytes per second, speed-up); empty where there is no link or no baseline.
-        link_bytes_per_s: the rate of the given link.
         break_even_bytes_per_s: where the speed-up is 1.
-
-    Raises:
-        UsageError: another ending.
-        MissingDependency: altair is not installed.
-        ArtifactError: the file cannot be written.
     """
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"picture {path}: expected a name that ends in {', '.join(FORMATS)}")

@@ -65,11 +65,7 @@ class CompiledDevice:
         self._handle: int | None = self._library.open_design()
 
     def run(self, rx: Wave) -> tuple[Wave, Wave]:
-        """(tx pin, whether the engine computes), one sample a cycle, while the rx pin follows `rx`.
-
-        Raises:
-            BackendUnavailable: the device is closed.
-        """
+        """(tx pin, whether the engine computes), one sample a cycle, while the rx pin follows `rx`."""
         if self._handle is None:
             raise BackendUnavailable("the simulated device is closed; open it again")
         samples = np.ascontiguousarray(rx, np.uint8)
@@ -127,11 +123,7 @@ def convert_rtlil(design: Any) -> str:
 
 
 def find_compiler() -> str:
-    """The C++ compiler.
-
-    Raises:
-        MissingDependency: there is none.
-    """
+    """The C++ compiler."""
     for name in ("g++", "clang++", "c++"):
         if found := shutil.which(name):
             return found

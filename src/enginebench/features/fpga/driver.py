@@ -49,7 +49,6 @@ class SerialLine:
     """A serial port.
 
     Args:
-        port: its path or name.
         baud: bits a second.
 
     Raises:

@@ -125,22 +125,14 @@ def split_answers(data: bytes) -> tuple[list[Answer], bytes]:
 
 
 def unpack_info(payload: bytes) -> Info:
-    """What an INFO answer says.
-
-    Raises:
-        ParseError: it has another length.
-    """
+    """What an INFO answer says."""
     if len(payload) != INFO_FORMAT.size:
         raise ParseError("INFO answer", "", f"{len(payload)} bytes", f"{INFO_FORMAT.size}", "Another protocol version?")
     return Info(*INFO_FORMAT.unpack(payload))
 
 
 def unpack_cycles(payload: bytes) -> tuple[int, int]:
-    """(clock cycles of the last inference, number of inferences since power-up, modulo 65536).
-
-    Raises:
-        ParseError: it has another length.
-    """
+    """(clock cycles of the last inference, number of inferences since power-up, modulo 65536)."""
     if len(payload) != CYCLES_FORMAT.size:
         raise ParseError("CYCLES answer", "", f"{len(payload)} bytes", f"{CYCLES_FORMAT.size}")
     cycles, count = CYCLES_FORMAT.unpack(payload)

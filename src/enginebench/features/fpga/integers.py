@@ -45,11 +45,7 @@ class QFormat(Struct, frozen=True, kw_only=True):
         return (1 << (self.bits - 1 if self.signed else self.bits)) - 1
 
     def encode(self, values: ArrayLike) -> Integers:
-        """The nearest integers of the format: ties to even, saturated. Not a number is refused.
-
-        Raises:
-            UsageError: a value is not a number.
-        """
+        """The nearest integers of the format: ties to even, saturated. Not a number is refused."""
         scaled = np.asarray(values, dtype=np.float64) * 2.0**self.fraction
         if np.isnan(scaled).any():
             raise UsageError("a value that is not a number has no place in a fixed-point format")
@@ -142,9 +138,6 @@ def split_scale(scale: float, bits: int = 32) -> tuple[int, int]:
     Args:
         scale: positive; below 2**(bits - 2), since the shift is not negative, and at least 2**(bits - 64).
         bits: 4 to 32; the multiplier lies in [2**(bits-2), 2**(bits-1)).
-
-    Raises:
-        UsageError: such a multiplier and shift do not exist.
 
     Source: B. Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
         Inference", CVPR 2018, section 2.2.

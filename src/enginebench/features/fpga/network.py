@@ -34,11 +34,7 @@ class Quantization(Struct, frozen=True, kw_only=True):
     offset: int = 0
 
     def encode(self, values: NDArray[np.float32]) -> NDArray[np.int8]:
-        """The signed bytes of real numbers, as ONNX's QuantizeLinear makes them: ties to even, saturated.
-
-        Raises:
-            FeedError: a value is not a number.
-        """
+        """The signed bytes of real numbers, as ONNX's QuantizeLinear makes them: ties to even, saturated."""
         steps = np.rint(np.asarray(values, np.float32) / np.float32(self.scale))
         if np.isnan(steps).any():
             raise FeedError("an input is not a number; the network takes finite ones")
@@ -162,11 +158,7 @@ class Network(Struct, frozen=True, kw_only=True, eq=False):
         return values.astype(np.int64)
 
     def encode(self, inputs: NDArray[np.float32]) -> NDArray[np.int8]:
-        """The bytes [n, inputs] of real inputs [n, ...].
-
-        Raises:
-            FeedError: the number of values of an input is another one, or one is not a number.
-        """
+        """The bytes [n, inputs] of real inputs [n, ...]."""
         array = np.asarray(inputs, np.float32)
         if array.ndim < 1 or array.size != len(array) * self.inputs:
             raise FeedError(f"inputs of shape {array.shape}; expected [n, {self.inputs}]")
@@ -199,12 +191,6 @@ def make_layer(
         weights: signed bytes [outputs, inputs].
         bias: real numbers [outputs]; rounded to steps of the accumulator.
         weight_scale: [outputs].
-        source: quantization of the input.
-        target: of the output, or None.
-        relu: whether the answer is cut off at zero.
-
-    Raises:
-        ModelError: a sum can leave 32 bits, or a scale is not positive and finite.
     """
     scale = np.asarray(weight_scale, np.float64) * np.float64(source.scale)
     if not (np.isfinite(scale).all() and (scale > 0).all() and np.isfinite(bias).all()):

@@ -18,7 +18,6 @@ def simulate_pins(design: Any, rx: Wave) -> Wave:
 
     Args:
         design: an Amaranth component with ports `rx` and `tx`, elaborated once.
-        rx: one sample a clock cycle.
     """
     from amaranth.sim import Simulator
 

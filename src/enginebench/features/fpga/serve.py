@@ -111,11 +111,7 @@ def serve_terminal(
     stop: Callable[[], bool],
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Serves a device on a new pseudo-terminal until `stop` says so; `on_ready` gets its path.
-
-    Raises:
-        BackendUnavailable: this system has no pseudo-terminals.
-    """
+    """Serves a device on a new pseudo-terminal until `stop` says so; `on_ready` gets its path."""
     try:
         import tty
 

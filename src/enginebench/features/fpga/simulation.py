@@ -73,9 +73,6 @@ def simulate_inferences(
         inputs: signed bytes [n, inputs], n at least 1.
         cache_dir: where compiled designs are kept.
         simulator: `compiled` needs a C++ compiler; `amaranth` is a thousand times slower.
-
-    Raises:
-        MeasurementError: the device gave no answer, or refused a request.
     """
     check_design(network, options.lanes, options.divisor)
     device = Device(network, options.lanes, options.divisor, options.split)
@@ -129,9 +126,6 @@ def run_chunk(
         inputs: signed bytes [n, inputs].
         first: number of the first request, modulo 256 its sequence number.
         run: the device; where it does not show when it computes, the last list is empty.
-
-    Raises:
-        MeasurementError: an answer is missing or bad.
     """
     line, starts = lay_out(network, options, inputs, first)
     tx, busy = run(line)
@@ -167,11 +161,7 @@ def lay_out(network: Network, options: DesignOptions, inputs: NDArray[np.int8], 
 
 
 def read_answers(tx: Wave, divisor: int) -> tuple[list[Answer], list[int]]:
-    """(answers on a line, cycle at which the last stop bit of each one ends).
-
-    Raises:
-        MeasurementError: something on the line is no answer.
-    """
+    """(answers on a line, cycle at which the last stop bit of each one ends)."""
     data, starts = waves.decode_timed(tx, divisor)
     answers, rest = split_answers(data)
     ends, place = [], 0
@@ -184,11 +174,7 @@ def read_answers(tx: Wave, divisor: int) -> tuple[list[Answer], list[int]]:
 
 
 def take_answer(answer: Answer, number: int) -> Answer:
-    """The answer, if it is a good one to this request.
-
-    Raises:
-        MeasurementError: it is not.
-    """
+    """The answer, if it is a good one to this request."""
     if answer.status != Status.OK or answer.sequence != number & 0xFF:
         raise MeasurementError(
             f"request {number} was answered with status {answer.status} and sequence {answer.sequence}; "

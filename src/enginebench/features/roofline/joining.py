@@ -57,7 +57,6 @@ def join_layers(layers: Sequence[LayerTime], graph: GraphWork) -> Joining:
 
     Args:
         layers: as the engine's profiler names them; those that name their nodes themselves are taken at their word.
-        graph: that the engine's own was made of.
     """
     index = _Index(graph, layers)
     told = [tuple(index.find(layer)) for layer in layers]
@@ -274,7 +273,6 @@ def pull_products(
     The layer must be of a type that multiplies, and have no product yet.
 
     Args:
-        graph: its nodes in order.
         told: the nodes that each names.
         owner: node -> number of its layer; what was given is added.
     """
@@ -321,7 +319,6 @@ def absorb(graph: GraphWork, owner: dict[str, int]) -> None:
     their output. Products are never given away: who does them says so, or nobody knows.
 
     Args:
-        graph: its nodes in order.
         owner: node -> number of its layer; what was given away is added.
     """
     makers = {tensor: node.name for node in graph.nodes for tensor in node.outputs}

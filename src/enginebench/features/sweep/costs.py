@@ -11,10 +11,6 @@ def cost_per_million(price_per_hour: float, throughput_per_s: float | None) -> f
     """The price of a million inferences; None where the throughput is not known.
 
     price x 1e6 / (throughput x 3600), of a machine that is busy all the time: idle hours come on top.
-
-    Args:
-        price_per_hour: of the machine, in any currency.
-        throughput_per_s: inferences a second.
     """
     if throughput_per_s is None or not throughput_per_s > 0 or not math.isfinite(throughput_per_s):
         return None

@@ -140,10 +140,7 @@ def take_row(row: Row, result: Result, folder: str, environment: str) -> SweepRo
     """The row of a run as a row of a sweep.
 
     Args:
-        row: its figures.
-        result: its samples.
         folder: of the run, below the store.
-        environment: id of the machine with its versions.
     """
     count = len({m.machine for m in result.measurements}) or 1
     doubts = (*row.caveats, *([make_caveat("several_machines", count=count)] if count > 1 else []))
@@ -162,9 +159,7 @@ def price(document: SweepDocument, prices: Mapping[str, float], currency: str = 
     """The document with the cost of a million inferences wherever the price of an hour is known.
 
     Args:
-        document: of the sweep.
         prices: machine kind -> price of an hour.
-        currency: that they are in.
     """
     cells = tuple(
         replace(cell, row=_price_row(cell.row, prices[cell.machine_kind]))

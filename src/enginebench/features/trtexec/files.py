@@ -80,7 +80,6 @@ def write_times(document: TimesDocument, timed: TimedQueries, out: Path) -> list
     Args:
         document: of the same file.
         timed: the queries without warm-up.
-        out: a folder; it is made.
     """
     columns = timed.columns
     paths = [

@@ -232,11 +232,7 @@ def find_compute(case: TrtexecCase) -> float | None:
 
 
 def read_compute_ms(path: Path) -> float:
-    """The median GPU compute time of one query in ms, from a timing file or a log.
-
-    Raises:
-        ParseError: it is neither, or does not hold it.
-    """
+    """The median GPU compute time of one query in ms, from a timing file or a log."""
     if sniff_kind(path) == "times" or path.name.lower().endswith(_JSON):
         stat = summarize_trace(read_trace(path), path, intervals=False).gpu_compute_ms
     else:

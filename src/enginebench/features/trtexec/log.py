@@ -78,10 +78,6 @@ def parse_log(
 
     Args:
         path: a text file, or the same in gzip; stdout, stderr, or both in any order.
-        model: recorded in place of the model that the log names.
-
-    Raises:
-        ParseError: the file cannot be read, or no line of it was written by trtexec.
     """
     return read_log(read_text(path), path, model, precision, batch)
 

@@ -77,20 +77,12 @@ def parse_layers(
 
     Args:
         path: what --exportLayerInfo wrote, TensorRT 8.2 to 11.
-        profile: of the same engine; with it shares are of time.
-
-    Raises:
-        ParseError: the file cannot be read, is damaged, or is no layer information.
     """
     return summarize_layers(read_engine(read_text(path), path), path, profile, model, precision, batch)
 
 
 def read_engine(text: str, path: Path) -> dict[str, Any]:
-    """The inspector's document.
-
-    Raises:
-        ParseError: it is no JSON or has no list of layers; names the keys that are there.
-    """
+    """The inspector's document."""
     try:
         document = decode_json(text)
     except DECODE_ERRORS as error:

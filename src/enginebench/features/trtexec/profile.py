@@ -62,9 +62,6 @@ def parse_profile(
     Args:
         path: what --exportProfile wrote, trtexec 8 to 11, also written again by a JSON library.
         end_to_end_ms: median GPU compute time of one query without the profiler, to say what no layer explains.
-
-    Raises:
-        ParseError: the file cannot be read, is damaged, or holds no layer with a name and a time.
     """
     return summarize_profile(read_profile(read_text(path), path), path, model, precision, batch, end_to_end_ms)
 

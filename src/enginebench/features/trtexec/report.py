@@ -204,11 +204,7 @@ def find_workspace(build: dict[str, str]) -> str | None:
 
 
 def draw_case(case: TrtexecCase) -> dict[str, Spec]:
-    """name -> specification of every picture that the files of a run allow.
-
-    Raises:
-        MissingDependency: altair is not installed.
-    """
+    """name -> specification of every picture that the files of a run allow."""
     charts: dict[str, Spec] = {}
     if case.timed is not None:
         latency = case.timed.columns["latency"]

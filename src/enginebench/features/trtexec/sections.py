@@ -62,11 +62,7 @@ _LAYERS = (
 
 
 def draw_cases(cases: Sequence[TrtexecCase]) -> dict[str, list[Chart]]:
-    """Run -> its pictures; with several runs in the folder their names begin with the run's.
-
-    Raises:
-        MissingDependency: altair is not installed.
-    """
+    """Run -> its pictures; with several runs in the folder their names begin with the run's."""
     return {
         case.name: [
             Chart(
@@ -87,8 +83,6 @@ def list_trtexec(
     """The whole report.
 
     Args:
-        report: of the folder.
-        title: of the page.
         charts: run -> its pictures.
     """
     cases = [case for case in report.cases if set(case.files) != {"drift"}]

@@ -61,9 +61,6 @@ def parse_times(
         warmup_ms: queries whose compute begins earlier are warm-up; 0 keeps all. By default the log or the file tells.
         log: the run that wrote the file, if its log is there.
         intervals: whether to compute 95 % intervals.
-
-    Raises:
-        ParseError: the file cannot be read, is damaged, or holds no query after the warm-up.
     """
     return summarize_trace(
         read_trace(path),

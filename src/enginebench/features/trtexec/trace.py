@@ -95,11 +95,7 @@ class Trace:
 
 
 def read_trace(path: Path) -> Trace:
-    """The queries of the timing file `path`, at least one.
-
-    Raises:
-        ParseError: it cannot be read, is damaged (names the byte), or lacks a key (names it and those found).
-    """
+    """The queries of the timing file `path`, at least one."""
     return read_trace_bytes(open_bytes(path), path)
 
 
@@ -128,11 +124,7 @@ def check_range(trace: Trace, path: Path) -> Trace:
 
 
 def choose_fields(first: bytes, path: Path) -> dict[str, Quantity] | None:
-    """key -> quantity of the keys of the first entry that matter; None when it is no timing entry.
-
-    Raises:
-        ParseError: a key that belongs to trtexec's layout is missing.
-    """
+    """key -> quantity of the keys of the first entry that matter; None when it is no timing entry."""
     try:
         entry = msgspec.json.decode(_NONFINITE.sub(rb"\1null", first))
     except DECODE_ERRORS:
@@ -233,11 +225,7 @@ def check_frame(data: bytes | mmap.mmap, start: int, stop: int, path: Path) -> N
 def decode_nonfinite(
     piece: bytes, attributes: list[str], names: list[str], error: Exception, place: tuple[Path, int, int]
 ) -> list[Any]:
-    """The entries of a piece in which trtexec wrote nan or inf, which are no JSON; as nan.
-
-    Raises:
-        ParseError: that is not what is wrong with it.
-    """
+    """The entries of a piece in which trtexec wrote nan or inf, which are no JSON; as nan."""
     path, position, count = place
     cleaned, replaced = _NONFINITE.subn(rb"\1null", piece)
     entry = msgspec.defstruct(

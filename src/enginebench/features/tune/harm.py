@@ -27,9 +27,6 @@ def measure_harm(reference: Mapping[str, Any], answers: Mapping[str, Any], *, lo
         reference: output name -> array [samples, ...] in FP32.
         answers: the same names and shapes.
         logits: whether an output of two axes has the scores of classes before a softmax; others have no divergence.
-
-    Raises:
-        MeasurementError: there is no output, or the reference is constant.
     """
     noise, signal = 0.0, 0.0
     for name, array in reference.items():

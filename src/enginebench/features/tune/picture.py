@@ -14,11 +14,7 @@ HEIGHT = 320
 
 
 def draw_frontier(document: TuneDocument) -> Spec:
-    """Every candidate that raced and whose answers have a figure.
-
-    Raises:
-        MissingDependency: altair is not installed.
-    """
+    """Every candidate that raced and whose answers have a figure."""
     alt = import_altair()
     base = read_rows(list_points(document))
     quality = alt.X("quality:Q", title=document.quality_of, scale=alt.Scale(zero=False))

@@ -36,7 +36,6 @@ def list_tune_page(document: TuneDocument, picture: Spec | None = None) -> list[
     """What a page shows.
 
     Args:
-        document: of the search.
         picture: of its frontier, if it can be drawn.
     """
     speed = Column("speed over the leader's", lambda one: "-" if one.speed is None else f"{one.speed:.3f}x",

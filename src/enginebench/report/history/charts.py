@@ -61,11 +61,7 @@ def _describe(row: HistoryRow, series: str) -> Point:
 
 
 def draw_trend(engine: str, points: Sequence[Point]) -> Spec:
-    """The p50 of one engine over time, a line for each model, precision and batch.
-
-    Raises:
-        MissingDependency: altair is not installed.
-    """
+    """The p50 of one engine over time, a line for each model, precision and batch."""
     alt = import_altair()
     legend = alt.Legend(orient="bottom", columns=2, labelLimit=330, title=None)
     base = alt.Chart(alt.NamedData(name="points")).encode(

@@ -24,12 +24,7 @@ _LONGEST = 250
 
 
 def write_parquet(rows: Sequence[HistoryRow], path: Path) -> None:
-    """Writes the table to `path`, a column for each field, missing values null.
-
-    Raises:
-        MissingDependency: pyarrow is not installed.
-        ArtifactError: the file cannot be written.
-    """
+    """Writes the table to `path`, a column for each field, missing values null."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -52,13 +47,8 @@ def export_mlflow(rows: Sequence[HistoryRow], uri: str, experiment: str) -> tupl
     """(runs written, rows that were there already): settings as parameters, figures as metrics.
 
     Args:
-        rows: of the history.
         uri: of the tracking store: `file:DIR`, `http://...`, `sqlite:///F`.
         experiment: its name; made if it is new.
-
-    Raises:
-        MissingDependency: MLflow is not installed.
-        ArtifactError: the store refuses.
     """
     try:
         from mlflow.exceptions import MlflowException

@@ -58,12 +58,7 @@ def draw_run(document: RunDocument, results: Sequence[Result], stages: Sequence[
     """Every chart that the stored rows can fill, in the order of the page.
 
     Args:
-        document: of the run.
-        results: its rows with their raw samples.
         stages: what the verb `stages` measured beside them.
-
-    Raises:
-        MissingDependency: altair is not installed.
     """
     labels = label_rows(document)
     known = [result for result in results if result.id in labels]

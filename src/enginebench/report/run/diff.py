@@ -27,7 +27,6 @@ def list_diff(document: DiffDocument, *, gate: bool = False) -> list[Section]:
     """The verdict, then the table.
 
     Args:
-        document: what was compared.
         gate: whether there is a gate, so that it is said how it ended.
     """
     verdict = f"{document.verdict.replace('_', ' ')} (margin {document.margin:.1%}{_tell_gate(document, gate)})"

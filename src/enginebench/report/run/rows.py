@@ -355,12 +355,9 @@ def describe_run(
     """The document of a run: its rows in the order given, and the answers (`stats/ranking.py`).
 
     Args:
-        model: as the user wrote it.
         machine: where it ran.
-        spec: what was asked.
         results: in the order of the rows.
         baseline_engine: ENGINE whose FP32 row speed-ups are taken against.
-        margin: for verdicts.
         metric: that decides; None: the first one that the rows have.
         max_metric_drop: what `recommended` may lose of it, in its own unit.
         p99_limit_ms: `recommended` keeps to it.

@@ -39,14 +39,7 @@ TITLES = {
 def list_sections(
     document: RunDocument, *, folder: Path | None = None, wide: bool = False, warnings: bool = False
 ) -> list[Section]:
-    """What a terminal shows: the answer, the tables, and the next two commands.
-
-    Args:
-        document: of the run.
-        folder: that it lies in, for the commands.
-        wide: all columns.
-        warnings: print them all; else they are counted.
-    """
+    """What a terminal shows: the answer, the tables, and the next two commands."""
     place = str(folder) if folder else "DIR"
     head = Section(title=" · ".join([document.model, *list_facts(document)]), parts=(format_answer(document),))
     found = [Section(title="Warnings", parts=(list_warnings(document),))] if warnings else []
@@ -65,10 +58,7 @@ def list_report(
     """All that a page and a markdown file show: also the warnings, the charts, the machine.
 
     Args:
-        document: of the run.
-        charts: of its rows.
         command: words of the command that made the run.
-        started_utc: when it began.
         refusals: id of each row -> why it cannot be delivered, or None; nothing for a report that does not say.
     """
     facts = " · ".join([*list_facts(document), *([started_utc] if started_utc else [])])

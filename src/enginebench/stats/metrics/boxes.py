@@ -68,11 +68,7 @@ class Layout(Struct, frozen=True, kw_only=True):
 
 
 def read_boxes(outputs: Outputs, layout: Layout | None = None) -> Boxes:
-    """The detections of each sample, by a layout; None: that of these outputs, as `find_layout` has it.
-
-    Raises:
-        FeedError: as `find_layout`.
-    """
+    """The detections of each sample, by a layout; None: that of these outputs, as `find_layout` has it."""
     arrays = {name: np.asarray(array) for name, array in outputs.items()}
     layout = layout or find_layout(arrays)
     if layout.kind == "named":
@@ -94,9 +90,6 @@ def find_layout(outputs: Outputs) -> Layout:
     [samples, boxes, 6] of x1, y1, x2, y2, score, class; [samples, 4 + classes, boxes] or [samples, boxes, 5 + classes]
     of centre, size and scores (YOLO); boxes of centre and size [samples, boxes, 4] beside scores [samples, boxes,
     classes] (DETR with a sigmoid).
-
-    Raises:
-        FeedError: it is none of these, or the values say that it is another.
     """
     if holds_boxes(outputs):
         return Layout(kind="named")
@@ -297,11 +290,7 @@ def prepare_map(outputs: Outputs, targets: Targets) -> Ask:
 
 
 def read_wanted(targets: Targets, n: int) -> list[tuple[Floats, list[int]]]:
-    """(boxes, labels) of each sample, as the file of targets has them.
-
-    Raises:
-        FeedError: it has them in another form, or of another number of samples.
-    """
+    """(boxes, labels) of each sample, as the file of targets has them."""
     values = targets.values
     if isinstance(values, dict) and {"boxes", "labels"} <= set(values):
         values = [{"boxes": b, "labels": c} for b, c in zip(values["boxes"], values["labels"], strict=True)]

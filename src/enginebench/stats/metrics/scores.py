@@ -135,12 +135,8 @@ def score_counts(metric: Metric, counts: Floats, reference: Floats | None = None
     """The score of counts that were taken sample by sample.
 
     Args:
-        metric: what the counts are of.
         counts: [samples, columns].
         reference: the same of the reference, of the same samples in the same order.
-
-    Raises:
-        UsageError: the figure is not finite, for example since nothing was counted.
     """
     if metric.finish is divide and _are_hits(counts) and (reference is None or _are_hits(reference)):
         return _score_hits(metric.facts, counts[:, 0], None if reference is None else reference[:, 0])
@@ -190,11 +186,7 @@ def _estimate_sum(finish: Finish, counts: Floats, name: str) -> Estimate:
 
 
 def check_figure(name: str, value: float) -> None:
-    """Checks that a metric has a value.
-
-    Raises:
-        UsageError: it has none.
-    """
+    """Checks that a metric has a value."""
     if not math.isfinite(value):
         raise UsageError(f"--metric {name} is {value} over these samples; expected a finite number")
 
@@ -227,15 +219,7 @@ def _describe(value: float, bounds: tuple[float, float] | None, n: int, method: 
 
 
 def score_whole(facts: Facts, ask: Ask, n: int, reference: Ask | None = None) -> Score:
-    """The score by a metric that looks at all samples together: asked for all of them, then for each draw.
-
-    Args:
-        ask: the figure of samples of the row.
-        reference: the same of the reference row.
-
-    Raises:
-        UsageError: the figure is not finite.
-    """
+    """The score by a metric that looks at all samples together: asked for all of them, then for each draw."""
     everything = np.arange(n)
     value = ask(everything)
     check_figure(facts.name, value)

@@ -44,11 +44,7 @@ def decode_tokens(scores: Array, blank: int | None) -> list[Tokens]:
 
 
 def read_sequences(answers: Any, targets: Targets) -> list[str] | list[Tokens]:
-    """The answers as texts where there is a vocabulary or the outputs are texts, else as tokens.
-
-    Raises:
-        FeedError: a token is not in the vocabulary.
-    """
+    """The answers as texts where there is a vocabulary or the outputs are texts, else as tokens."""
     array = np.asarray(answers) if not isinstance(answers, list) else None
     if array is not None and array.dtype.kind in "UO":
         return [" ".join(map(str, row.reshape(-1))) for row in array]

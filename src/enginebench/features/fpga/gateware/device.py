@@ -38,8 +38,6 @@ class Device(wiring.Component):
     """The whole design: pins `rx` and `tx`. `computing` is high while the engine works.
 
     Args:
-        lanes: products per clock cycle.
-        divisor: clock cycles per bit.
         split: as for `Engine`.
         timeout_cycles: pause after which an unfinished frame is given up.
     """
@@ -294,11 +292,7 @@ class Device(wiring.Component):
 
 
 def check_design(network: Network, lanes: int, divisor: int) -> None:
-    """Checks that such a device is possible. Done before one is made: Amaranth warns about unused designs.
-
-    Raises:
-        UsageError: lanes or divisor are out of range, or inputs or answers are longer than a frame's payload.
-    """
+    """Checks that such a device is possible. Done before one is made: Amaranth warns about unused designs."""
     check_lanes(lanes)
     check_divisor(divisor)
     answer = network.outputs * network.answer_bytes

@@ -321,11 +321,7 @@ def fit(value: Signal, bits: int) -> Any:
 
 
 def check_lanes(lanes: int) -> int:
-    """`lanes` if an engine can have as many.
-
-    Raises:
-        UsageError: fewer than 1 or more than 64.
-    """
+    """`lanes` if an engine can have as many."""
     if not 1 <= lanes <= MOST_LANES:
         raise UsageError(f"{lanes} lanes; expected 1 to {MOST_LANES}")
     return lanes

@@ -36,11 +36,7 @@ def multiply_saturated(a: Expression, b: Expression, kind: QFormat, rounding: Ro
 
 
 def shift_right(value: Expression, shift: int, rounding: Rounding = "half_even") -> Expression:
-    """`value` / 2**shift, rounded once; `shift` is a constant.
-
-    Raises:
-        UsageError: the rounding is unknown.
-    """
+    """`value` / 2**shift, rounded once; `shift` is a constant."""
     if rounding not in ROUNDINGS:
         raise UsageError(f"unknown rounding {rounding!r}; known: {', '.join(ROUNDINGS)}")
     number = Value.cast(value)

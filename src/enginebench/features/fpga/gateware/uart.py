@@ -21,11 +21,7 @@ ECHO_DEPTH = 16
 
 
 def check_divisor(divisor: int) -> int:
-    """`divisor` if a UART can have it. On a line with a clock of its own it should be 4 or more.
-
-    Raises:
-        UsageError: it is below 1 or above 65535.
-    """
+    """`divisor` if a UART can have it. On a line with a clock of its own it should be 4 or more."""
     if not 1 <= divisor <= LARGEST_DIVISOR:
         raise UsageError(f"a UART divisor of {divisor}; expected 1 to {LARGEST_DIVISOR} clock cycles per bit")
     return divisor
