@@ -2,7 +2,12 @@
 
 import numpy as np
 from amaranth import Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
+
+from enginebench.features.fpga.gateware.uart import Receiver, Transmitter, check_divisor
 
 
 def evaluate(shapes, build, *columns):
@@ -24,3 +29,27 @@ def evaluate(shapes, build, *columns):
     simulator.add_testbench(drive)
     simulator.run()
     return np.asarray(answers, dtype=np.int64)
+
+
+class Echo(wiring.Component):
+    """Sends every byte back. Bytes with a broken frame are dropped; `overrun` stays set after one that had no room."""
+
+    def __init__(self, divisor):
+        self.divisor = check_divisor(divisor)
+        super().__init__({"rx": In(1, init=1), "tx": Out(1, init=1), "overrun": Out(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.receiver = receiver = Receiver(self.divisor)
+        m.submodules.transmitter = transmitter = Transmitter(self.divisor)
+        m.submodules.fifo = fifo = SyncFIFOBuffered(width=8, depth=16)
+        wiring.connect(m, fifo.r_stream, transmitter.bytes)
+        m.d.comb += [
+            receiver.line.eq(self.rx),
+            self.tx.eq(transmitter.line),
+            fifo.w_data.eq(receiver.data),
+            fifo.w_en.eq(receiver.valid),
+        ]
+        with m.If(receiver.valid & ~fifo.w_rdy):
+            m.d.sync += self.overrun.eq(1)
+        return m

@@ -16,7 +16,6 @@ from enginebench.features.fpga.links import Link
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-TERMS = ("pre", "copy_in", "compute", "copy_back", "post")
 # The largest batch at which a break-even is looked for; beyond a million items a call is no longer a call.
 LARGEST_BATCH = 1 << 20
 # Far beyond every use, and small enough that no sum or product here leaves 64 bits or the range of a float.

@@ -24,7 +24,7 @@ from enginebench.features.fpga.frames import (
     unpack_cycles,
 )
 from enginebench.features.fpga.gateware.device import Device, check_design
-from enginebench.features.fpga.latency import count_engine_cycles, count_transaction_cycles, list_sizes
+from enginebench.features.fpga.latency import count_transaction_cycles
 from enginebench.features.fpga.network import Network
 from enginebench.features.fpga.pysim import ReplayedDevice
 
@@ -181,9 +181,3 @@ def take_answer(answer: Answer, number: int) -> Answer:
             f"expected 0 and {number & 0xFF}"
         )
     return answer
-
-
-def predict_cycles(network: Network, options: DesignOptions) -> tuple[int, int]:
-    """(cycles of an inference, cycles of a whole transaction) without a simulation."""
-    compute = count_engine_cycles(list_sizes(network), options.lanes)
-    return compute, count_transaction_cycles(network, options.lanes, options.divisor)

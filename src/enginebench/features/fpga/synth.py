@@ -75,7 +75,7 @@ PARTS = {
 ALIASES = {"up5k": "ice40up5k", "hx8k": "ice40hx8k", "ecp5": "ecp5-25k"}
 SEEDS = (1, 2, 3)
 LUT_CELLS = re.compile(r"SB_LUT4|LUT4")
-MISFIT = re.compile(r"unable to (find legal )?place|no more bels|too many", re.IGNORECASE)
+
 FF_CELLS = re.compile(r"SB_DFF\w*|TRELLIS_FF")
 
 

@@ -13,7 +13,7 @@ from enginebench.core.errors import ParseError
 from enginebench.core.text import count_of
 from enginebench.features.trtexec.lines import Line, RunLines, decode_version, split_runs
 from enginebench.features.trtexec.records import LogDocument, LogRun, RunStatus, Stat
-from enginebench.features.trtexec.source import decode_text, read_text
+from enginebench.features.trtexec.source import read_text
 
 # As C++ streams print a float: 6 digits, "inf", "nan", "-nan", and "nan(ind)" from the Windows runtime.
 _NUMBER = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|inf|nan(?:\([a-z]{1,8}\))?)"
@@ -109,11 +109,6 @@ def note_tuning(run: LogRun, started_others: bool) -> LogRun:
     if not started_others or run.latency_ms is not None:
         return run
     return replace(run, notes=(*run.notes, "a tuning run: the runs that it started were timed, not itself"))
-
-
-def parse_log_bytes(data: bytes, path: Path) -> LogDocument:
-    """As `parse_log`, from bytes."""
-    return read_log(decode_text(data), path)
 
 
 def has_summary(run: RunLines) -> bool:

@@ -38,7 +38,7 @@ from enginebench.core.records import (
 from enginebench.core.shapes import format_shapes
 from enginebench.features.roofline.bounds import doubt_row, share_of_limit
 from enginebench.stats.builds import BuildEffect, describe_builds, doubt_builds
-from enginebench.stats.compare import MIN_REPETITIONS, NOUNS, Unit
+from enginebench.stats.compare import MIN_REPETITIONS, Unit
 from enginebench.stats.drift import doubt_samples
 from enginebench.stats.headline import Headline, find_start
 from enginebench.stats.layers import doubt_kernel_times
@@ -134,10 +134,6 @@ class Row(Struct, frozen=True, kw_only=True):
     of_limit: float | None = None  # bound_ms over the median, on a GPU the median device time: 1 is the limit
     bound_by: BoundBy | None = None
     unmapped_share: float | None = None  # of the layers' time, in those that stand for no node of the ONNX graph
-
-    def tell_needed(self) -> str:
-        """As many as would show a verdict: `about 14 repetitions`, or builds; "" where that is not known."""
-        return f"about {self.repetitions_needed} {NOUNS[self.unit]}" if self.repetitions_needed else ""
 
 
 class RunDocument(Struct, frozen=True, kw_only=True):

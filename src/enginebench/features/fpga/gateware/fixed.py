@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from amaranth import C, Mux, Value, signed
 
 from enginebench.core.errors import UsageError
-from enginebench.features.fpga.integers import ROUNDINGS, QFormat, Rounding
+from enginebench.features.fpga.integers import ROUNDINGS, Rounding
 
 # An Amaranth expression; Amaranth itself is untyped.
 Expression: TypeAlias = Any
@@ -23,16 +23,6 @@ def saturate(value: Expression, low: int, high: int) -> Expression:
     if low >= 0:
         return held[: high.bit_length() or 1]
     return held[: max((-low - 1).bit_length(), high.bit_length()) + 1].as_signed()
-
-
-def add_saturated(a: Expression, b: Expression, kind: QFormat) -> Expression:
-    """The sum of two numbers of one format, saturated to it."""
-    return saturate(a + b, kind.low, kind.high)
-
-
-def multiply_saturated(a: Expression, b: Expression, kind: QFormat, rounding: Rounding = "half_even") -> Expression:
-    """The product of two numbers of one format in that format: rounded, saturated."""
-    return saturate(shift_right(a * b, kind.fraction, rounding), kind.low, kind.high)
 
 
 def shift_right(value: Expression, shift: int, rounding: Rounding = "half_even") -> Expression:
