@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from enginebench.core.errors import MissingDependency
+from enginebench.core.precisions import REORDER
 from enginebench.core.text import clean_text, clean_texts, count_of
 from enginebench.report.layer_names import fold_names
 from enginebench.report.numbers import format_significant
+from enginebench.stats.layers import sort_layers, sum_times
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from enginebench.stats.layer_records import EngineLayer, LayersDocument, ProfileDocument
+    from enginebench.core.records import LayerTime
 
     Floats = NDArray[np.float64]
 
@@ -209,16 +211,14 @@ def gather_neighbours(values_ms: Floats, seconds: Floats | None) -> tuple[list[R
     return buckets, len(parts[0])
 
 
-def draw_layers(profile: ProfileDocument, title: str, topk: int = 30, layers: LayersDocument | None = None) -> Spec:
-    """The slowest layers with their share of time; coloured by precision where the engine's layers are given.
+def draw_layers(layers: Sequence[LayerTime], title: str, topk: int = 30) -> Spec:
+    """The slowest layers with their share of time, coloured by precision where any is known.
 
     Args:
-        profile: slowest layer first.
         topk: how many layers; the others are summed in the last bar.
     """
     alt = import_altair()
-    kinds = {layer.name: name_kind(layer) for layer in layers.layers} if layers else {}
-    bars = list_bars(profile, topk, kinds)
+    bars = list_bars(layers, topk)
     axis = alt.Axis(labelExpr=label_ranks(bars), labelLimit=330, ticks=False, domain=False, grid=False)
     # Where names leave little room for bars, the title begins under the names.
     ticks = alt.Axis(tickCount=8, labelOverlap=True, titleAnchor="end")
@@ -231,8 +231,7 @@ def draw_layers(profile: ProfileDocument, title: str, topk: int = 30, layers: La
     told = any(bar["kind"] != "other" for bar in bars)
     bar = base.mark_bar().encode(color=colour_kinds(bars)) if told else base.mark_bar(color=BLUE)
     text = base.mark_text(align="left", dx=4, color=GREY).encode(text=alt.Text("label:N"))
-    whole_ms = format_significant(scale_to_iteration(profile, profile.total_ms), 4)
-    subtitle = f"{count_of(len(profile.layers), 'layers')}, {whole_ms} ms"
+    subtitle = f"{count_of(len(layers), 'layers')}, {format_significant(sum_times(layers) / 1e6, 4)} ms"
     spec = finish(alt.layer(bar, text), title, subtitle, height=18 * max(len(bars), 4))
     return spec | {"data": {"values": bars}}  # put in last: altair would copy and check each number
 
@@ -247,45 +246,29 @@ def leave_room(longest: float, letters: int) -> Any:
     return alt.Scale(domainMin=0, domainMax=end, nice=False)
 
 
-def name_kind(layer: EngineLayer) -> str:
+def name_kind(layer: LayerTime) -> str:
     """What colours a layer's bar."""
-    if layer.overhead:
+    if layer.precision == REORDER:
         return "overhead"
     return layer.precision if layer.precision in COLOURS else "other"
 
 
-def scale_to_iteration(profile: ProfileDocument, total_ms: float) -> float:
-    """A time over all profiled iterations as that of one."""
-    return total_ms * profile.average_ms / profile.total_ms if profile.average_ms and profile.total_ms else total_ms
-
-
-def list_bars(profile: ProfileDocument, topk: int, kinds: dict[str, str]) -> list[Row]:
+def list_bars(layers: Sequence[LayerTime], topk: int) -> list[Row]:
     """A row for each of the slowest layers, and one for all others."""
-    timed = [layer for layer in profile.layers if layer.total_ms is not None]
-    names = fold_names([layer.name for layer in timed[:topk]])
-    rows = [
-        (shorten(name), layer.total_ms or 0.0, kinds.get(layer.name, "other"))
-        for layer, name in zip(timed, names, strict=False)
-    ]
-    rest = timed[topk:]
-    if rest:
-        rows.append((f"({len(rest)} more layers)", sum(layer.total_ms or 0.0 for layer in rest), "other"))
+    ordered, total_ns = sort_layers(layers), sum_times(layers)
+    names = fold_names([layer.name for layer in ordered[:topk]])
+    rows = [(shorten(name), layer.mean_ns, name_kind(layer)) for layer, name in zip(ordered, names, strict=False)]
+    if rest := ordered[topk:]:
+        rows.append((f"({len(rest)} more layers)", sum_times(rest), "other"))
     # The sum of many small layers would dwarf the layers that the picture is about.
-    limit_ms = _REST_LIMIT * max((total for _, total, _ in rows[:topk]), default=0.0)
+    limit_ns = _REST_LIMIT * max((time_ns for _, time_ns, _ in rows[:topk]), default=0.0)
     bars = []
-    for rank, (name, total, kind) in enumerate(rows):
-        share = f"{100 * total / profile.total_ms:.1f} %" if profile.total_ms else ""
-        cut = rank >= topk and total > limit_ms
-        bars.append(
-            {
-                "rank": rank,
-                "name": name,
-                "ms": scale_to_iteration(profile, total),
-                "shown": scale_to_iteration(profile, limit_ms if cut else total),
-                "kind": kind,
-                "label": f"{share}, bar cut off" if cut else share,
-            }
-        )
+    for rank, (name, time_ns, kind) in enumerate(rows):
+        share = f"{100 * time_ns / total_ns:.1f} %" if total_ns else ""
+        cut = rank >= topk and time_ns > limit_ns
+        label = f"{share}, bar cut off" if cut else share
+        times = {"ms": time_ns / 1e6, "shown": (limit_ns if cut else time_ns) / 1e6}
+        bars.append({"rank": rank, "name": name, **times, "kind": kind, "label": label})
     return bars
 
 

@@ -11,7 +11,6 @@ from enginebench.features.trtexec.parsed import format_share, list_groups
 from enginebench.report.layer_names import fold_names
 from enginebench.report.numbers import format_significant
 from enginebench.report.table import Section, list_texts, make_notes, make_table
-from enginebench.stats.layer_records import ProfileDocument
 from enginebench.stats.layers import EngineProfileDocument
 
 # A mean of a few runs under a profiler has no more.
@@ -72,7 +71,7 @@ def _format_ms(value_ms: float) -> str:
     return format_significant(value_ms, _DIGITS)
 
 
-def write_engine_profile(document: EngineProfileDocument, profile: ProfileDocument, out: Path) -> list[Path]:
+def write_engine_profile(document: EngineProfileDocument, out: Path) -> list[Path]:
     """profile.json, and per_layer_times.csv as `parse profile` writes it."""
-    table = write_layer_times(profile, out / "per_layer_times.csv")
+    table = write_layer_times(document.layers, out / "per_layer_times.csv")
     return [write_document(document, out / "profile.json"), table]

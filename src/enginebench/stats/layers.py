@@ -9,16 +9,10 @@ from msgspec import Struct
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.names import format_engine, format_precision
-from enginebench.core.precisions import REORDER, UNKNOWN
+from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Bound, BoundBy, Caveat, Clock, EngineSpec, LayerProfile, LayerTime
 from enginebench.features.roofline.bounds import doubt_layers, doubt_row, share_of_limit
-from enginebench.stats.layer_records import (
-    EngineLayer,
-    LayerGroup,
-    LayersDocument,
-    ProfiledLayer,
-    ProfileDocument,
-)
+from enginebench.stats.layer_records import LayerGroup
 
 NS_PER_MS = 1e6
 # What kernels that one stream runs one after the other may take longer under the profiler than without it. Seen on an
@@ -171,49 +165,6 @@ def group_layers(layers: Sequence[EngineLayerTime], key: Callable[[EngineLayerTi
         groups.setdefault(key(layer), []).append(layer)
     measured = {name: _measure_group(group) for name, group in groups.items()}
     return dict(sorted(measured.items(), key=lambda pair: -(pair[1].average_ms or 0.0)))
-
-
-def make_profile(layers: Iterable[LayerTime], runs: int = 1) -> ProfileDocument:
-    """The layers as what trtexec's own profiles are read into: one picture and one table for every engine."""
-    ordered = sort_layers(layers)
-    total_ns = sum_times(ordered)
-    described = [_describe_layer(layer, runs, total_ns) for layer in ordered]
-    return ProfileDocument(
-        path="",
-        count=runs,
-        total_ms=runs * total_ns / NS_PER_MS,
-        average_ms=total_ns / NS_PER_MS,
-        layers=tuple(
-            ProfiledLayer(
-                name=layer.name,
-                total_ms=layer.total_ms,
-                average_ms=layer.average_ms,
-                median_ms=layer.median_ms,
-                share=layer.share,
-            )
-            for layer in described
-        ),
-    )
-
-
-def make_layers(layers: Iterable[LayerTime]) -> LayersDocument:
-    """Types and precisions of the layers, as what TensorRT's inspector says is read into."""
-    return LayersDocument(
-        path="",
-        layers=tuple(
-            EngineLayer(
-                name=layer.name,
-                type=layer.kind,
-                precision=None if layer.precision == REORDER else layer.precision,
-                overhead=layer.precision == REORDER,
-            )
-            for layer in layers
-        ),
-        by_precision={},
-        by_type={},
-        overhead=LayerGroup(layers=0, share=0.0),
-        io=(),
-    )
 
 
 def _describe_layer(layer: LayerTime, runs: int, total_ns: float) -> EngineLayerTime:

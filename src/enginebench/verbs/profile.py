@@ -42,7 +42,7 @@ from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
 from enginebench.stats.effective import judge_precision
-from enginebench.stats.layers import EngineProfileDocument, describe_profile, make_layers, make_profile
+from enginebench.stats.layers import EngineProfileDocument, describe_profile
 from enginebench.verbs.given import share, take_model
 from enginebench.verbs.progress import open_progress
 
@@ -101,11 +101,11 @@ def command(target: str, shown: ProfilePrinted, **options: Unpack[ProfileOptions
     document, layers = made.document, made.profile.layers
     door.show(document, shown, door.tables(lambda document: list_engine_profile(document, topk)))
     if shown["out"] is not None:
-        out, times = Path(shown["out"]), make_profile(layers, made.profile.runs)
-        for path in write_engine_profile(document, times, out):
+        out = Path(shown["out"])
+        for path in write_engine_profile(document, out):
             click.echo(str(path), err=True)
         title = f"Layers of {document.engine} {document.precision}"
-        door.draw(lambda: draw_layers(times, title, topk, make_layers(layers)), out / "per_layer_time.png")
+        door.draw(lambda: draw_layers(layers, title, topk), out / "per_layer_time.png")
 
 
 def make_both(target: Model, options: ProfileOptions) -> MadeProfile:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from enginebench.features.trtexec.records import LogDocument, Stat, TimesDocument
-    from enginebench.stats.layer_records import DiffSide, EngineLayer, LayersDocument, ProfileDocument
+    from enginebench.stats.layer_records import DiffSide, EngineLayer, LayersDocument, ProfiledLayer, ProfileDocument
+    from enginebench.stats.layers import EngineLayerTime
 
 Cell = str | int | float | bool | None
 
@@ -149,13 +150,16 @@ def write_series(values: NDArray[np.float64], name: str, path: Path) -> Path:
 
 def write_profile(document: ProfileDocument, out: Path) -> list[Path]:
     """summary.json and per_layer_times.csv, slowest layer first."""
-    return [write_document(document, out / "summary.json"), write_layer_times(document, out / "per_layer_times.csv")]
+    return [
+        write_document(document, out / "summary.json"),
+        write_layer_times(document.layers, out / "per_layer_times.csv"),
+    ]
 
 
-def write_layer_times(document: ProfileDocument, path: Path) -> Path:
+def write_layer_times(layers: Iterable[ProfiledLayer | EngineLayerTime], path: Path) -> Path:
     """A line for each layer of a profile of any engine, slowest first."""
     rows: list[list[Cell]] = [
-        [layer.name, layer.total_ms, layer.average_ms, layer.median_ms, layer.share] for layer in document.layers
+        [layer.name, layer.total_ms, layer.average_ms, layer.median_ms, layer.share] for layer in layers
     ]
     return write_table(path, ["layer", "total_ms", "average_ms", "median_ms", "share"], rows)
 

@@ -71,20 +71,16 @@ _SKIPPED = "Skipped inference phase"
 _MAX_CONTINUATION = 20
 
 
-def parse_log(
-    path: Path, model: str | None = None, precision: str | None = None, batch: int | None = None
-) -> LogDocument:
+def parse_log(path: Path) -> LogDocument:
     """All runs in the trtexec log `path`, exactly as it states them.
 
     Args:
         path: a text file, or the same in gzip; stdout, stderr, or both in any order.
     """
-    return read_log(read_text(path), path, model, precision, batch)
+    return read_log(read_text(path), path)
 
 
-def read_log(
-    text: str, path: Path, model: str | None = None, precision: str | None = None, batch: int | None = None
-) -> LogDocument:
+def read_log(text: str, path: Path) -> LogDocument:
     """As `parse_log`, from text; `path` is only named."""
     runs = split_runs(text)
     if not any(run.banner or any(line.level for line in run.lines) or has_summary(run) for run in runs):
@@ -96,11 +92,10 @@ def read_log(
             "a banner '&&&& RUNNING TensorRT.trtexec', or lines that begin like '[11/21/2026-01:37:39] [I]'",
             "Save both pipes: trtexec ... > run.log 2>&1",
         )
-    known = {k: v for k, v in (("model", model), ("precision", precision), ("batch", batch)) if v is not None}
     parents = {run.parent for run in runs}
     return LogDocument(
         path=str(path),
-        runs=tuple(note_tuning(read_run(run, known), index in parents) for index, run in enumerate(runs)),
+        runs=tuple(note_tuning(read_run(run), index in parents) for index, run in enumerate(runs)),
     )
 
 
@@ -116,8 +111,8 @@ def has_summary(run: RunLines) -> bool:
     return any(_ROW.match(line.text.strip()) for line in run.lines)
 
 
-def read_run(run: RunLines, known: dict[str, Any]) -> LogRun:
-    """One run of the log; `known` fields replace those of the log."""
+def read_run(run: RunLines) -> LogRun:
+    """One run of the log."""
     said = select_lines(run)
     options = read_options(said)
     fields, nonfinite = read_numbers(said)
@@ -129,7 +124,6 @@ def read_run(run: RunLines, known: dict[str, Any]) -> LogRun:
     fields |= read_identity(options, banner.command if banner else None)
     fields |= read_batch(said, options, banner.command if banner else None)
     fields |= read_switches(said, warnings, options)
-    fields |= known
     return LogRun(
         version=(banner.version if banner else None) or read_version_line(said),
         build=banner.build if banner else None,

@@ -65,20 +65,13 @@ _OVERHEAD_NAMES = ("Reformatting CopyNode", "[HostToDeviceCopy]", "[DeviceToHost
 _QUANTIZE = re.compile(r"(?:^|/)(?:Quantize|Dequantize)Linear", re.I)
 
 
-def parse_layers(
-    path: Path,
-    *,
-    profile: ProfileDocument | None = None,
-    model: str | None = None,
-    precision: str | None = None,
-    batch: int | None = None,
-) -> LayersDocument:
+def parse_layers(path: Path, *, profile: ProfileDocument | None = None) -> LayersDocument:
     """The layers of an engine: type, precision in and out, tactic, and the ONNX operators that they came from.
 
     Args:
         path: what --exportLayerInfo wrote, TensorRT 8.2 to 11.
     """
-    return summarize_layers(read_engine(read_text(path), path), path, profile, model, precision, batch)
+    return summarize_layers(read_engine(read_text(path), path), path, profile)
 
 
 def read_engine(text: str, path: Path) -> dict[str, Any]:
@@ -103,14 +96,7 @@ def read_engine(text: str, path: Path) -> dict[str, Any]:
     return document
 
 
-def summarize_layers(
-    document: dict[str, Any],
-    path: Path,
-    profile: ProfileDocument | None = None,
-    model: str | None = None,
-    precision: str | None = None,
-    batch: int | None = None,
-) -> LayersDocument:
+def summarize_layers(document: dict[str, Any], path: Path, profile: ProfileDocument | None = None) -> LayersDocument:
     """As `parse_layers`, from an inspector's document that was read before."""
     layers = [read_layer(item, index, path) for index, item in enumerate(document["Layers"])]
     require_keys(document["Layers"], path)
@@ -122,9 +108,6 @@ def summarize_layers(
     shares_of: Literal["time", "layers"] = "time" if timed else "layers"
     return LayersDocument(
         path=str(path),
-        model=model,
-        precision=precision,
-        batch=batch,
         layers=tuple(layers),
         by_precision=group_layers(layers, lambda layer: layer.precision or UNKNOWN, timed),
         by_type=group_layers(layers, lambda layer: layer.type or UNKNOWN, timed),

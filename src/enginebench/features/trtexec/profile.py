@@ -49,31 +49,17 @@ class RawProfile(NamedTuple):
     strange: int = 0
 
 
-def parse_profile(
-    path: Path,
-    *,
-    model: str | None = None,
-    precision: str | None = None,
-    batch: int | None = None,
-    end_to_end_ms: float | None = None,
-) -> ProfileDocument:
+def parse_profile(path: Path, *, end_to_end_ms: float | None = None) -> ProfileDocument:
     """The layer times in `path`, slowest first.
 
     Args:
         path: what --exportProfile wrote, trtexec 8 to 11, also written again by a JSON library.
         end_to_end_ms: median GPU compute time of one query without the profiler, to say what no layer explains.
     """
-    return summarize_profile(read_profile(read_text(path), path), path, model, precision, batch, end_to_end_ms)
+    return summarize_profile(read_profile(read_text(path), path), path, end_to_end_ms)
 
 
-def summarize_profile(
-    raw: RawProfile,
-    path: Path,
-    model: str | None = None,
-    precision: str | None = None,
-    batch: int | None = None,
-    end_to_end_ms: float | None = None,
-) -> ProfileDocument:
+def summarize_profile(raw: RawProfile, path: Path, end_to_end_ms: float | None = None) -> ProfileDocument:
     """As `parse_profile`, from entries that were read before."""
     merged, duplicates = merge_layers(raw.layers)
     total = math.fsum(layer.total_ms for layer in merged if math.isfinite(layer.total_ms))
@@ -83,9 +69,6 @@ def summarize_profile(
     layers.sort(key=lambda layer: math.inf if layer.total_ms is None else -layer.total_ms)
     return ProfileDocument(
         path=str(path),
-        model=model,
-        precision=precision,
-        batch=batch,
         count=raw.iterations,
         total_ms=total,
         average_ms=average,

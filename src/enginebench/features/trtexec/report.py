@@ -9,13 +9,14 @@ import numpy as np
 from msgspec import Struct
 
 from enginebench.core.caveats import format_caveat
-from enginebench.core.records import Estimate
+from enginebench.core.precisions import REORDER
+from enginebench.core.records import Estimate, LayerTime
 from enginebench.features.trtexec.folder import TrtexecCase
 from enginebench.features.trtexec.records import LogRun, RunStatus, Stat
 from enginebench.features.trtexec.times import note_streams
 from enginebench.report.charts import Spec, draw_histogram, draw_layers, draw_percentiles, draw_series
 from enginebench.report.numbers import format_significant
-from enginebench.stats.layer_records import LayerGroup, ProfiledLayer
+from enginebench.stats.layer_records import LayerGroup, LayersDocument, ProfiledLayer, ProfileDocument
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -216,8 +217,19 @@ def draw_case(case: TrtexecCase) -> dict[str, Spec]:
         )
     if case.profile is not None:
         title = f"Where the time goes, {case.name}"
-        charts["per_layer_time"] = draw_layers(case.profile, title, TOP_LAYERS, case.layers)
+        charts["per_layer_time"] = draw_layers(list_layer_times(case.profile, case.layers), title, TOP_LAYERS)
     return charts
+
+
+def list_layer_times(profile: ProfileDocument, layers: LayersDocument | None = None) -> list[LayerTime]:
+    """The layers of a profile as those of any engine, with the precisions that the engine's own record gives them."""
+    kinds = {layer.name: REORDER if layer.overhead else layer.precision for layer in layers.layers} if layers else {}
+    each = profile.average_ms / profile.total_ms if profile.average_ms and profile.total_ms else 1.0
+    return [
+        LayerTime(name=layer.name, mean_ns=1e6 * each * layer.total_ms, precision=kinds.get(layer.name))
+        for layer in profile.layers
+        if layer.total_ms is not None
+    ]
 
 
 def find_seconds(case: TrtexecCase) -> NDArray[np.float64] | None:

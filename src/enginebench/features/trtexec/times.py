@@ -1,4 +1,4 @@
-"""`parse_times`: what --exportTimes wrote, as numbers: warm-up removed, by our percentile rule and by trtexec's."""
+"""`summarize_trace`: what --exportTimes wrote, as numbers: warm-up removed, by our percentile rule and by trtexec's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from enginebench.core.errors import ParseError
 from enginebench.core.records import Caveat, Estimate
 from enginebench.core.text import count_of
 from enginebench.features.trtexec.records import LogRun, Stat, TimesDocument
-from enginebench.features.trtexec.trace import Column, Quantity, Trace, read_trace
+from enginebench.features.trtexec.trace import Column, Quantity, Trace
 from enginebench.stats.intervals import measure_spread
 from enginebench.stats.quantiles import find_rank
 from enginebench.stats.tails import BLOCK_TIMES, MIN_BLOCKS, autocorrelation_time, estimate_tails, min_samples
@@ -43,49 +43,23 @@ class TimedQueries(NamedTuple):
     reason: str
 
 
-def parse_times(
+def summarize_trace(
+    trace: Trace,
     path: Path,
     *,
-    model: str | None = None,
-    precision: str | None = None,
     batch: int | None = None,
     warmup_ms: float | None = None,
     log: LogRun | None = None,
     intervals: bool = True,
 ) -> TimesDocument:
-    """The figures of the timing file `path`.
+    """The figures of the timing file `path`, read as `trace`.
 
     Args:
-        path: what --exportTimes wrote, trtexec 8 to 11; the same in gzip.
         batch: images in one query; without it images_per_s is None.
         warmup_ms: queries whose compute begins earlier are warm-up; 0 keeps all. By default the log or the file tells.
         log: the run that wrote the file, if its log is there.
         intervals: whether to compute 95 % intervals.
     """
-    return summarize_trace(
-        read_trace(path),
-        path,
-        model=model,
-        precision=precision,
-        batch=batch,
-        warmup_ms=warmup_ms,
-        log=log,
-        intervals=intervals,
-    )
-
-
-def summarize_trace(
-    trace: Trace,
-    path: Path,
-    *,
-    model: str | None = None,
-    precision: str | None = None,
-    batch: int | None = None,
-    warmup_ms: float | None = None,
-    log: LogRun | None = None,
-    intervals: bool = True,
-) -> TimesDocument:
-    """As `parse_times`, from a trace that was read before."""
     timed = select_timed(trace, path, warmup_ms, log)
     rows = {name: timed.columns[quantity] for name, quantity in ROWS.items() if quantity in timed.columns}
     finite = {name: np.sort(column[np.isfinite(column)]) for name, column in rows.items()}
@@ -98,8 +72,8 @@ def summarize_trace(
     nonfinite = sum(len(rows[name]) - len(finite[name]) for name in rows)
     return TimesDocument(
         path=str(path),
-        model=model or (log.model if log else None),
-        precision=precision or (log.precision if log else None),
+        model=log.model if log else None,
+        precision=log.precision if log else None,
         n=n,
         warmup_dropped=timed.warmup_dropped,
         warmup_reason=timed.reason,

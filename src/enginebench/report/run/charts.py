@@ -39,7 +39,6 @@ from enginebench.report.run.series import (
     trace_rows,
 )
 from enginebench.report.table import Chart
-from enginebench.stats.layers import make_layers, make_profile
 from enginebench.stats.stages import StagesDocument
 
 _TOP_LAYERS = 30
@@ -330,12 +329,7 @@ def _draw_layers(results: Sequence[Result], labels: dict[str, str], fastest: str
             section="layers",
             title=f"Layers of {labels[result.id]}",
             description=f"Bars of the {min(_TOP_LAYERS, len(result.layers))} slowest of {len(result.layers)} layers.",
-            spec=draw_layers(
-                make_profile(result.layers),
-                f"Layers of {labels[result.id]}",
-                topk=_TOP_LAYERS,
-                layers=make_layers(result.layers),
-            ),
+            spec=draw_layers(result.layers, f"Layers of {labels[result.id]}", _TOP_LAYERS),
             row=labels[result.id],
             picture=result.id == chosen,
         )

@@ -261,7 +261,7 @@ def test_an_engine_without_layers_says_so() -> None:
 def test_from_disk(tmp_path: Path) -> None:
     path = tmp_path / "l.json"
     path.write_bytes(made.make_layers())
-    assert parse_layers(path, model="m").model == "m"
+    assert parse_layers(path).layers
     with pytest.raises(ParseError, match="No such file"):
         parse_layers(tmp_path / "no")
 

@@ -281,11 +281,6 @@ def test_batch_only_where_the_log_settles_it(batch: str, shape: str, expected: i
     assert read_one("".join(f"{made.STAMP} [I] {line}\n" for line in lines)).batch == expected
 
 
-def test_what_the_user_says_is_recorded() -> None:
-    run = read_log(made.make_log(), LOG, model="resnet", precision="fp16", batch=4).runs[0]
-    assert (run.model, run.precision, run.batch) == ("resnet", "fp16", 4)
-
-
 @pytest.mark.parametrize("text", ["hello\nworld\n", "\n\n", "{}", "Latency is high today: min = 1"])
 def test_what_is_no_log_is_refused_with_what_was_found(text: str) -> None:
     with pytest.raises(ParseError, match=r"run\.log, line 1: found no line that trtexec writes"):

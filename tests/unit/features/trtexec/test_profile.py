@@ -110,8 +110,7 @@ def test_other_files_are_refused(text: str) -> None:
 def test_from_disk(tmp_path: Path) -> None:
     path = tmp_path / "p rofile ü.json"
     path.write_bytes(made.make_profile())
-    document = parse_profile(path, model="m", precision="int8", batch=2)
-    assert (document.model, document.precision, document.batch) == ("m", "int8", 2)
+    assert parse_profile(path).layers
     with pytest.raises(ParseError, match="No such file"):
         parse_profile(tmp_path / "no")
 

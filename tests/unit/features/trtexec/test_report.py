@@ -20,10 +20,11 @@ from enginebench.features.trtexec.folder import read_folder
 from enginebench.features.trtexec.log import parse_log
 from enginebench.features.trtexec.plan_layers import parse_layers
 from enginebench.features.trtexec.profile import parse_profile
-from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case
+from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case, list_layer_times
 from enginebench.features.trtexec.sections import list_trtexec
-from enginebench.features.trtexec.times import parse_times, select_timed
+from enginebench.features.trtexec.times import select_timed
 from enginebench.features.trtexec.trace import read_trace
+from enginebench.features.trtexec.verb import parse_times
 from enginebench.report.charts import (
     draw_histogram,
     draw_layers,
@@ -182,17 +183,17 @@ def test_layers_of_one_name_keep_bars_of_their_own(tmp_path: Path) -> None:
     names = ["x" * 60 + str(i % 2) + "y" * 60 for i in range(40)]
     path = tmp_path / "p.json"
     path.write_bytes(made.make_profile([name + str(i) for i, name in enumerate(names)]))
-    bars = draw_layers(parse_profile(path), "t", topk=30)["data"]["values"]
+    bars = draw_layers(list_layer_times(parse_profile(path)), "t", topk=30)["data"]["values"]
     assert len(bars) == 31 and bars[-1]["name"] == "(10 more layers)" and len({bar["rank"] for bar in bars}) == 31
     assert bars[-1]["shown"] == pytest.approx(1.1 * bars[0]["ms"]) and bars[-1]["ms"] > bars[-1]["shown"]
     assert bars[-1]["label"].endswith("%, bar cut off") and all(bar["shown"] == bar["ms"] for bar in bars[:-1])
     assert len(shorten(names[0])) == 46
-    assert render_png(draw_layers(parse_profile(path), "t", topk=3)).startswith(b"\x89PNG")
+    assert render_png(draw_layers(list_layer_times(parse_profile(path)), "t", topk=3)).startswith(b"\x89PNG")
 
 
 def test_times_as_files(folder: Path, tmp_path: Path) -> None:
     path, out = folder / "times.json", tmp_path / "out"
-    document = parse_times(path, batch=2, model="=cmd()")
+    document = parse_times(path, batch=2, model="=cmd()", log=None, warmup_ms=None, precision=None)
     paths = write_times(document, select_timed(read_trace(path), path, None, None), out)
     assert [path.name for path in paths] == [
         "summary.json", "summary.csv", "latency_percentiles.csv", "latency_series.csv", "enqueue_series.csv",

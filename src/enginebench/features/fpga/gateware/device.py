@@ -69,7 +69,8 @@ class Device(wiring.Component):
         m.submodules.transmitter = transmitter = Transmitter(self.divisor)
         m.submodules.queue = queue = SyncFIFOBuffered(width=3 + 3 + 8 + 8 + 1, depth=QUEUE_DEPTH)
         m.d.comb += [receiver.line.eq(self.rx), self.tx.eq(transmitter.line), self.computing.eq(engine.busy)]
-        banks = _Banks(*(Signal(BANKS, name=name) for name in ("taken", "waiting", "ready")), Signal(name="next_bank"))
+        taken, waiting, ready = (Signal(BANKS, name=name) for name in ("taken", "waiting", "ready"))
+        banks = _Banks(taken, waiting, ready, Signal(name="next_bank"))
         dropped = Signal(16)
         self._add_parser(m, receiver, engine, queue, banks, dropped)
         self._add_scheduler(m, engine, banks)
