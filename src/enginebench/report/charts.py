@@ -32,8 +32,6 @@ Row = dict[str, Any]
 
 INSTALL = 'pip install "enginebench[report]"'
 WIDTH = 680
-# Where a label goes on in a new line. Text around pictures shows it as one space, and it is no control character.
-LINE_BREAK = "  "
 # Pixels: the mean width of a letter beside a mark.
 LETTER = 5.6
 # Of times in text: runs differ in the fourth digit.
@@ -53,7 +51,6 @@ COLOURS = {
 # Of every chart, beside the missing frame; in the form of Vega-Lite's `config`.
 LOOK = {
     "font": "Inter, Helvetica, Arial, sans-serif",
-    "lineBreak": LINE_BREAK,
     "title": {"fontSize": 15, "subtitleColor": GREY, "subtitleFontSize": 12},
     "axis": {"grid": True, "gridColor": "#e5e7eb", "labelFontSize": 11, "titleFontSize": 12, "titleColor": GREY},
 }

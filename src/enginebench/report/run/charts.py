@@ -15,7 +15,6 @@ from enginebench.core.records import Result
 from enginebench.report.charts import (
     COLOURS,
     GREY,
-    LINE_BREAK,
     WIDTH,
     Spec,
     draw_layers,
@@ -27,7 +26,6 @@ from enginebench.report.run.rows import RunDocument
 from enginebench.report.run.series import (
     Point,
     bin_rows,
-    count_lines,
     follow_batches,
     follow_rows,
     label_rows,
@@ -43,9 +41,8 @@ from enginebench.stats.stages import StagesDocument
 
 _TOP_LAYERS = 30
 _PANEL = 44
-# A bar and the space around it; a line of its label, and the space between two labels.
-_BAR, _LINE, _GAP = 24, 13, 8
-_MOST_LINES = 12
+# A bar and the space around it.
+_BAR = 24
 # The height of a picture of points.
 _SCATTER = 300
 # Of the tail axis, which is even in the logarithm of how rare slower calls are.
@@ -374,24 +371,12 @@ PALETTE += ["#9c755f", "#7f3c8d", "#4e8a00", "#b0264b", "#5f6b7a", "#a58d00"]
 
 
 def _fit_rows(points: Sequence[Point], least: int = 1) -> int:
-    """The height of a bar for each row, each of which has room for its label."""
-    rows = {point["row"] for point in points}
-    return max(len(rows), least) * max(_BAR, _LINE * count_lines(rows) + _GAP)
+    """The height of a bar for each row."""
+    return _BAR * max(len({point["row"] for point in points}), least)
 
 
 def _label_bars(**more: bool) -> Any:
-    """The axis of rows: names of several lines stand with their middle at the bar."""
-    alt = import_altair()
-    lines = f"length(split(datum.label, '{LINE_BREAK}'))"
-    offsets = [{"test": f"{lines} == {n}", "value": -_LINE * (n - 1) / 2} for n in range(2, _MOST_LINES + 1)]
-    return alt.Axis(
-        labelLimit=330,
-        labelLineHeight=_LINE,
-        labelOffset={"condition": offsets, "value": 0},
-        ticks=False,
-        grid=False,
-        **more,
-    )
+    return import_altair().Axis(labelLimit=330, ticks=False, grid=False, **more)
 
 
 def _colour_rows(field: str) -> Any:

@@ -70,7 +70,7 @@ def test_two_profiled_rows_have_two_pictures() -> None:
 def test_the_picture_of_layers_is_of_the_fastest_row() -> None:
     results = make_results()
     charts = draw([replace(row, layers=results[2].layers) for row in results[:3]])
-    assert [c.row for c in charts if c.name == "per_layer_time"] == ["ort int8@cpu"]
+    assert [c.row for c in charts if c.name == "per_layer_time"] == ["ort int8 (cpu)"]
     others = [c.name for c in charts if c.section == "layers" and not c.picture]
     assert others == ["per_layer_time_1", "per_layer_time_2"]
 
@@ -86,7 +86,7 @@ def test_charts_hide_what_the_page_hides(charts: dict[str, Chart]) -> None:
         spec = charts[name].spec
         assert {"name": "hidden", "value": []} in spec["params"], name
         svg = vl_convert.vegalite_to_svg(spec)
-        hidden = {**spec, "params": [{"name": "hidden", "value": ["ort fp32", "ort int8@cpu"]}]}
+        hidden = {**spec, "params": [{"name": "hidden", "value": ["ort fp32", "ort int8 (cpu)"]}]}
         assert len(vl_convert.vegalite_to_svg(hidden)) < len(svg), name
 
 
