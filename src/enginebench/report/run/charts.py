@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from enginebench.core.records import Result
@@ -48,6 +48,33 @@ _SCATTER = 300
 # Of the tail axis, which is even in the logarithm of how rare slower calls are.
 _PERCENTILES = {0: "min", round(math.log10(2), 4): "p50", 1: "p90", 2: "p99", 3: "p99.9"}
 _SHOWN = "indexof(hidden, datum.row) < 0"
+# Picture -> the part of a page in which it stands, its title, what it shows.
+_PICTURES = {
+    "speedup": ("speedup", "Speed-up", ""),
+    "pareto": ("quality", "", ""),
+    "throughput": (
+        "batches",
+        "Latency against throughput",
+        "Lines of p50 latency over images per second, one for each engine, a point for each batch.",
+    ),
+    "latency_hist": (
+        "distributions",
+        "Histograms",
+        "A histogram of latencies for each row on a shared logarithmic axis, process medians marked.",
+    ),
+    "percentiles": (
+        "distributions",
+        "Percentiles",
+        "Latency of each configuration from its fastest call over p50, p90 and p99 to p99.9.",
+    ),
+    "latency_over_time": (
+        "drift",
+        "Latency over time",
+        "Latency relative to its median along all repetitions, one panel a row; drift and throttling show.",
+    ),
+    "stages": ("stages", "Stages", "Stacked bars of the time of each stage, a bar for each row."),
+    "precision": ("proof", "Precision by time", "Stacked bars of the share of time that each row spent in each."),
+}
 
 
 def draw_run(document: RunDocument, results: Sequence[Result], stages: Sequence[StagesDocument] = ()) -> list[Chart]:
@@ -59,23 +86,31 @@ def draw_run(document: RunDocument, results: Sequence[Result], stages: Sequence[
     labels = label_rows(document)
     known = [result for result in results if result.id in labels]
     measured = [result for result in known if any(m.latency_ns for m in result.measurements)]
-    charts = [
-        _draw_speedups(list_speedups(document, labels), document),
-        _draw_batches(follow_batches(document, labels)),
-        _draw_histogram(*bin_rows(measured, labels)),
-        _draw_percentiles(*follow_rows(measured, labels)),
-        _draw_drift(*trace_rows(measured, labels)),
-        _draw_quality(*place_quality(document, labels)),
-        _draw_stages([*list_stages(known, labels), *list_file_stages(stages)]),
-        *_draw_layers(known, labels, document.fastest.id if document.fastest else ""),
-        _draw_proofs(list_proofs(document, labels)),
+    drawn: list[tuple[Callable[..., Chart], tuple[Any, ...]]] = [
+        (_draw_speedups, (list_speedups(document, labels),)),
+        (_draw_batches, (follow_batches(document, labels),)),
+        (_draw_histogram, bin_rows(measured, labels)),
+        (_draw_percentiles, follow_rows(measured, labels)),
+        (_draw_drift, trace_rows(measured, labels)),
+        (_draw_quality, place_quality(document, labels)),
+        (_draw_stages, ([*list_stages(known, labels), *list_file_stages(stages)],)),
     ]
-    return [chart for chart in charts if chart is not None]
+    proofs = list_proofs(document, labels)
+    return [
+        *(draw(*given) for draw, given in drawn if len(given[0]) > (draw is _draw_quality)),
+        *_draw_layers(known, labels, document.fastest.id if document.fastest else ""),
+        *([_draw_proofs(proofs)] if proofs else []),
+    ]
 
 
-def _draw_speedups(points: list[Point], document: RunDocument) -> Chart | None:
-    if not points:
-        return None
+def _make(name: str, spec: Spec, *, title: str = "", description: str = "", **datasets: list[Point]) -> Chart:
+    """The chart with its data, which is put in last, since altair would check each number; and with its parameter."""
+    section, usual, shows = _PICTURES[name]
+    spec = spec | {"datasets": datasets, "params": [*spec.get("params", []), {"name": "hidden", "value": []}]}
+    return Chart(name=name, section=section, title=title or usual, description=description or shows, spec=spec)
+
+
+def _draw_speedups(points: list[Point]) -> Chart:
     alt = import_altair()
     y = alt.Y("row:N", sort=None, title=None, axis=_label_bars(domain=False))
     x = alt.X("speedup:Q", title="times as fast as the baseline, log axis", scale=alt.Scale(type="log", padding=30))
@@ -87,19 +122,12 @@ def _draw_speedups(points: list[Point], document: RunDocument) -> Chart | None:
     one = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeDash=[4, 3], color=GREY).encode(x=alt.X("one:Q"))
     subtitle = "ratio of medians of paired trials; lines are 95 % intervals; dashed: the baseline"
     spec = finish(alt.layer(one, rules, dots, texts), "Speed-up", subtitle, height=_fit_rows(points, least=3))
-    fastest = max(points, key=lambda p: p["speedup"])
-    return Chart(
-        name="speedup",
-        section="speedup",
-        title="Speed-up",
-        description=f"Speed-up of {len(points)} configurations; the highest is {fastest['row']}, {fastest['text']}.",
-        spec=_fill(spec, speedups=points),
-    )
+    best = max(points, key=lambda p: p["speedup"])
+    told = f"Speed-up of {len(points)} configurations; the highest is {best['row']}, {best['text']}."
+    return _make("speedup", spec, description=told, speedups=points)
 
 
-def _draw_batches(points: list[Point]) -> Chart | None:
-    if not points:
-        return None
+def _draw_batches(points: list[Point]) -> Chart:
     alt = import_altair()
     tooltip = _tips(engine="engine", batch="batch", per_s="images/s", p50_ms="p50 (ms)", p99_ms="p99 (ms)")
     base = (
@@ -115,18 +143,10 @@ def _draw_batches(points: list[Point]) -> Chart | None:
     dots = base.mark_point(filled=True, size=60, opacity=1).encode(tooltip=tooltip)
     texts = base.mark_text(dy=-10, fontSize=10).encode(text=alt.Text("text:N"))
     spec = finish(alt.layer(line, dots, texts), "Latency against throughput", "numbers are batch sizes", height=300)
-    return Chart(
-        name="throughput",
-        section="batches",
-        title="Latency against throughput",
-        description="Lines of p50 latency over images per second, one for each engine, a point for each batch.",
-        spec=_fill(spec, batches=points),
-    )
+    return _make("throughput", spec, batches=points)
 
 
-def _draw_histogram(bars: list[Point], medians: list[Point]) -> Chart | None:
-    if not bars:
-        return None
+def _draw_histogram(bars: list[Point], medians: list[Point]) -> Chart:
     alt = import_altair()
     scale = alt.Scale(type="log", nice=False)
     x = alt.X("from:Q", title="latency (ms), log axis", scale=scale, axis=alt.Axis(tickCount=8, format="~g"))
@@ -160,18 +180,10 @@ def _draw_histogram(bars: list[Point], medians: list[Point]) -> Chart | None:
         f"all calls up to p99.9; orange: the median of each repetition{_say_thinned(medians)}",
         same_height=False,
     )
-    return Chart(
-        name="latency_hist",
-        section="distributions",
-        title="Histograms",
-        description="A histogram of latencies for each row on a shared logarithmic axis, process medians marked.",
-        spec=_fill(spec, samples=[*bars, *medians]),
-    )
+    return _make("latency_hist", spec, samples=[*bars, *medians])
 
 
-def _draw_percentiles(curves: list[Point], thin: list[Point]) -> Chart | None:
-    if not curves:
-        return None
+def _draw_percentiles(curves: list[Point], thin: list[Point]) -> Chart:
     alt = import_altair()
     axis = alt.Axis(values=[*_PERCENTILES], labelExpr=f"({json.dumps(_PERCENTILES)})[datum.value]")
     x = alt.X("rarity:Q", title="percentile", axis=axis)
@@ -191,13 +203,7 @@ def _draw_percentiles(curves: list[Point], thin: list[Point]) -> Chart | None:
     hover = hover.mark_point(opacity=0, size=60).encode(tooltip=tooltip)
     subtitle = f"thick: all calls of a row, nearest rank; thin: each repetition{_say_thinned(thin)}"
     spec = finish(alt.layer(each, thick, hover), "Percentiles up to p99.9", subtitle, height=360)
-    return Chart(
-        name="percentiles",
-        section="distributions",
-        title="Percentiles",
-        description="Latency of each configuration from its fastest call over p50, p90 and p99 to p99.9.",
-        spec=_fill(spec, curves=curves, thin=thin),
-    )
+    return _make("percentiles", spec, curves=curves, thin=thin)
 
 
 def _say_thinned(points: list[Point]) -> str:
@@ -206,9 +212,7 @@ def _say_thinned(points: list[Point]) -> str:
     return f" (the first {lines // rows} of each row)" if rows and lines // rows >= 20 else ""
 
 
-def _draw_drift(points: list[Point], referenced: bool) -> Chart | None:
-    if not points:
-        return None
+def _draw_drift(points: list[Point], referenced: bool) -> Chart:
     alt = import_altair()
     x = alt.X("at:Q", title="repetition (fresh process)", scale=alt.Scale(nice=False), axis=alt.Axis(tickMinStep=1))
     y = alt.Y("relative:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(format=".0%", tickCount=3))
@@ -226,18 +230,10 @@ def _draw_drift(points: list[Point], referenced: bool) -> Chart | None:
     also = "; grey: the fixed reference kernel, which shows the machine alone" if referenced else ""
     subtitle = f"medians of neighbouring calls over the row's median; orange: disturbed blocks{also}"
     spec = _draw_panels(layers, "series", points, "Latency over time", subtitle, same_height=True)
-    return Chart(
-        name="latency_over_time",
-        section="drift",
-        title="Latency over time",
-        description="Latency relative to its median along all repetitions, one panel a row; drift and throttling show.",
-        spec=_fill(spec, series=points),
-    )
+    return _make("latency_over_time", spec, series=points)
 
 
-def _draw_quality(points: list[Point], quality: str) -> Chart | None:
-    if len(points) < 2:
-        return None
+def _draw_quality(points: list[Point], quality: str) -> Chart:
     alt = import_altair()
     x = alt.X(
         "per_s:Q", title="images per second at p50, log axis", scale=alt.Scale(type="log", padding=30, nice=False)
@@ -273,47 +269,27 @@ def _draw_quality(points: list[Point], quality: str) -> Chart | None:
         _SCATTER,
     )
     best = [p["row"] for p in points if p["pareto"]]
-    return Chart(
-        name="pareto",
-        section="quality",
-        title=f"Speed against {quality}",
-        description=f"A point for each row. On the Pareto front: {', '.join(best) or 'none'}.",
-        spec=_fill(spec, points=points),
-    )
+    told = f"A point for each row. On the Pareto front: {', '.join(best) or 'none'}."
+    return _make("pareto", spec, title=f"Speed against {quality}", description=told, points=points)
 
 
-def _draw_stages(points: list[Point]) -> Chart | None:
-    if not points:
-        return None
+def _draw_stages(points: list[Point]) -> Chart:
     alt = import_altair()
     stages = [p["stage"] for p in sorted(points, key=lambda p: p["order"])]
     colour = alt.Color("stage:N", title=None, sort=list(dict.fromkeys(stages)), legend=alt.Legend(orient="top"))
-    colour = colour.scale(range=PALETTE)
-    bars = (
-        _read("stages")
-        .transform_filter(_SHOWN)
-        .mark_bar(size=_BAR - 4)
-        .encode(
-            y=alt.Y("row:N", sort=None, title=None, axis=_label_bars()),
-            x=alt.X("ms:Q", title="p50 of each stage (ms)"),
-            color=colour,
-            order=alt.Order("order:Q"),
-            tooltip=_tips(row="row", stage="stage", ms="p50 (ms)", share="share"),
-        )
-    )
-    spec = finish(
-        bars,
-        "Stages",
-        "where the time goes, without overlap",
-        height=_fit_rows(points),
-    )
-    return Chart(
-        name="stages",
-        section="stages",
-        title="Stages",
-        description="Stacked bars of the time of each stage, a bar for each row.",
-        spec=_fill(spec, stages=points),
-    )
+    x = alt.X("ms:Q", title="p50 of each stage (ms)")
+    tooltip = _tips(row="row", stage="stage", ms="p50 (ms)", share="share")
+    encoded = {"x": x, "color": colour.scale(range=PALETTE), "order": alt.Order("order:Q"), "tooltip": tooltip}
+    spec = _draw_bars("stages", points, "Stages", "where the time goes, without overlap", **encoded)
+    return _make("stages", spec, stages=points)
+
+
+def _draw_bars(data: str, points: Sequence[Point], title: str, subtitle: str, **encoded: Any) -> Spec:
+    """Stacked bars, one for each row."""
+    alt = import_altair()
+    y = alt.Y("row:N", sort=None, title=None, axis=_label_bars())
+    bars = _read(data).transform_filter(_SHOWN).mark_bar(size=_BAR - 4).encode(y=y, **encoded)
+    return finish(bars, title, subtitle, height=_fit_rows(points))
 
 
 def _draw_layers(results: Sequence[Result], labels: dict[str, str], fastest: str) -> list[Chart]:
@@ -334,34 +310,13 @@ def _draw_layers(results: Sequence[Result], labels: dict[str, str], fastest: str
     ]
 
 
-def _draw_proofs(points: list[Point]) -> Chart | None:
-    if not points:
-        return None
+def _draw_proofs(points: list[Point]) -> Chart:
     alt = import_altair()
-    bars = (
-        _read("proofs")
-        .transform_filter(_SHOWN)
-        .mark_bar(size=_BAR - 4)
-        .encode(
-            y=alt.Y("row:N", sort=None, title=None, axis=_label_bars()),
-            x=alt.X("share:Q", title="share of time", axis=alt.Axis(format=".0%"), stack="zero"),
-            color=_colour_precisions(points),
-            tooltip=_tips(row="row", asked="asked for", precision="ran in", share="share of time"),
-        )
-    )
-    spec = finish(
-        bars,
-        "Precision verification",
-        "from the runtimes' own records",
-        height=_fit_rows(points),
-    )
-    return Chart(
-        name="precision",
-        section="proof",
-        title="Precision by time",
-        description="Stacked bars of the share of time that each row spent in each precision.",
-        spec=_fill(spec, proofs=points),
-    )
+    x = alt.X("share:Q", title="share of time", axis=alt.Axis(format=".0%"), stack="zero")
+    tooltip = _tips(row="row", asked="asked for", precision="ran in", share="share of time")
+    encoded = {"x": x, "color": _colour_precisions(points), "tooltip": tooltip}
+    spec = _draw_bars("proofs", points, "Precision verification", "from the runtimes' own records", **encoded)
+    return _make("precision", spec, proofs=points)
 
 
 # Okabe-Ito without black, then Tableau colours that differ from them.
@@ -427,8 +382,3 @@ def _draw_panels(
         .resolve_scale(y="shared" if same_height else "independent")
     )
     return style_chart(faceted, title, subtitle)
-
-
-def _fill(spec: Spec, **datasets: list[Point]) -> Spec:
-    """The specification with its data and its parameter; data is put in last, since altair would check each number."""
-    return spec | {"datasets": datasets, "params": [*spec.get("params", []), {"name": "hidden", "value": []}]}
