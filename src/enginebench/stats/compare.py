@@ -383,7 +383,11 @@ def list_open(rows: Sequence[Result], trials: int, margin: float) -> set[str]:
     Args:
         trials: a look; later repetitions do not count.
     """
-    brief = [_shorten(row, trials) for row in rows if row.look is None or row.look >= trials]
+    brief = [  # the first trials of each, as their medians alone
+        replace(row, measurements=tuple(keep_median(m) for m in row.measurements if m.repetition < trials))
+        for row in rows
+        if row.look is None or row.look >= trials
+    ]
     found: set[str] = set()
     for base, cand in combinations([row for row in brief if len(row.measurements) == trials], 2):
         _, times, _ = choose_clock(base.measurements, cand.measurements)
@@ -406,11 +410,6 @@ def can_change(spread: Spread, trials: int, margin: float) -> bool:
     wide, narrow = (quantile_of_t(p, MOST - 1) * deviation / math.sqrt(MOST) for p in ((1 + level) / 2, level))
     mean = abs(spread.mean)
     return mean + moved - wide > m or max(0.0, mean - moved) + narrow < m
-
-
-def _shorten(row: Result, trials: int) -> Result:
-    """The row with its first trials, each as its median alone."""
-    return replace(row, measurements=tuple(keep_median(m) for m in row.measurements if m.repetition < trials))
 
 
 def keep_median(measurement: Measurement) -> Measurement:

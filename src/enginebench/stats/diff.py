@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 from msgspec import Struct
@@ -255,13 +256,9 @@ def pair_results(base: Sequence[Result], cand: Sequence[Result]) -> list[tuple[R
         return [(base[0], cand[0])]
     partners: dict[int, Result] = {}
     left_base, left_cand = list(base), list(cand)
-    for key in (_by_id, _by_engine):
+    for key in (attrgetter("id"), _by_engine):
         left_base, left_cand = _match(left_base, left_cand, key, partners)
     return [(partners.get(id(c)), c) for c in cand] + [(b, None) for b in left_base]
-
-
-def _by_id(result: Result) -> Hashable:
-    return result.id
 
 
 def _by_engine(result: Result) -> Hashable:

@@ -123,7 +123,8 @@ def make_headline(
     today = baseline.result
     equal, equivalent = _find_ties(chosen, margin)
     kept = today if baseline.owned or engine != "pytorch" else None  # not what is merely the first
-    row = min(equal, key=lambda one: _prefer(one, kept))
+    # Among equals what the user has, else the surest outputs; then the lowest median.
+    row = min(equal, key=lambda one: (kept is None or one.result.id != kept.id, _SURE.index(one.outputs)))
     tied = [one for one in equal if one.result.id != row.result.id]
     is_today = today is not None and today.id == row.result.id
     found = _compare_with(today, row, margin)
@@ -191,11 +192,6 @@ def _find_ties(chosen: Sequence[Standing], margin: float) -> tuple[list[Standing
     found = [(row, compare_rows(row.result, best, margin)) for row in chosen[1:]]
     tied = [(row, one) for row, one in found if one.ratio_validity and not one.clear]
     return [chosen[0], *(row for row, _ in tied)], all(one.verdict == "equivalent" for _, one in tied)
-
-
-def _prefer(row: Standing, today: Result | None) -> tuple[bool, int]:
-    """What is taken among equals: what the user has, else the surest outputs; then the lowest median."""
-    return today is None or row.result.id != today.id, _SURE.index(row.outputs)
 
 
 def _explain_choice(row: Standing, tied: Sequence[Standing], is_today: bool) -> tuple[str, ...]:

@@ -16,17 +16,7 @@ from msgspec import Struct
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Estimate
 
-_NORMAL = NormalDist()
-
-
-def share_of_normal(x: float) -> float:
-    """The share of a standard normal distribution below `x`."""
-    return math.erfc(-x / math.sqrt(2)) / 2
-
-
-def quantile_of_normal(p: float) -> float:
-    """The p-quantile of a standard normal distribution, for p between 0 and 1, without both."""
-    return _NORMAL.inv_cdf(p)
+NORMAL = NormalDist()  # the standard one
 
 
 @lru_cache(maxsize=4096)
@@ -39,7 +29,7 @@ def quantile_of_t(p: float, freedom: float) -> float:
     """
     from scipy.special import stdtrit  # a quarter of a second, which a verb without an interval does not pay
 
-    return quantile_of_normal(p) if math.isinf(freedom) else float(stdtrit(freedom, p))
+    return NORMAL.inv_cdf(p) if math.isinf(freedom) else float(stdtrit(freedom, p))
 
 
 class Spread(Struct, frozen=True, kw_only=True):

@@ -109,7 +109,7 @@ def _rank_group(
     agreeing = choose_agreeing(ranked)
     accurate = _within_limit(ranked, group, metric, max_drop)
     chosen = agreeing if accurate is None else accurate
-    kept = [row for row in chosen if _keeps_to(row, p99_limit_ms)]
+    kept = [row for row in chosen if p99_limit_ms is None or (row.summary and row.summary.p99.value <= p99_limit_ms)]
     named = kept or chosen or agreeing or ranked
     if not named:
         return None
@@ -193,19 +193,13 @@ def _within_limit(
     base = _find_score(known[0], metric) if known else None
     if base is None:
         return None
-    return [row for row in ranked if not row.agreement.nonfinite and _keeps(_find_score(row, metric), base, max_drop)]
-
-
-def _keeps(score: Score | None, base: Score, max_drop: float | None) -> bool:
-    return score is not None and score.value.n == base.value.n and not loses_too_much(base, score, max_drop)
+    scored = [(row, _find_score(row, metric)) for row in ranked if not row.agreement.nonfinite]
+    alike = [(row, score) for row, score in scored if score is not None and score.value.n == base.value.n]
+    return [row for row, score in alike if not loses_too_much(base, score, max_drop)]
 
 
 def _find_score(row: Standing, metric: str | None) -> Score | None:
     return find_score(row.result.scores, metric) if metric else None
-
-
-def _keeps_to(row: Standing, p99_limit_ms: float | None) -> bool:
-    return p99_limit_ms is None or (row.summary is not None and row.summary.p99.value <= p99_limit_ms)
 
 
 def mark_pareto(rows: Sequence[Standing], metric: str | None = None) -> list[Standing]:

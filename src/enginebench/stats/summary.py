@@ -81,7 +81,7 @@ def summarize(
         p50_device=_estimate_field(kept, lambda m: m.device_ns, "device", level),
         enqueue=_estimate_field(kept, lambda m: m.enqueue_ns, "enqueue", level),
         throughput_per_s=batch * 1000 / float(np.mean(np.concatenate(series))),
-        throughput_pipelined_per_s=_mean_of_known([m.throughput_pipelined_per_s for m in kept]),
+        throughput_pipelined_per_s=mean_of_known([m.throughput_pipelined_per_s for m in kept]),
         percentiles={f"{p:g}": tails[p] for p in percentiles},
     )
 
@@ -167,6 +167,7 @@ def _estimate_field(
     return _estimate_medians(medians, [m.build for m in measurements], what, level)
 
 
-def _mean_of_known(values: Sequence[float | None]) -> float | None:
+def mean_of_known(values: Sequence[float | None]) -> float | None:
+    """The mean of what is not None; None of nothing."""
     known = [v for v in values if v is not None]
     return math.fsum(known) / len(known) if known else None

@@ -15,7 +15,7 @@ import numpy as np
 
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.records import Estimate
-from enginebench.stats.intervals import quantile_of_t, share_of_normal
+from enginebench.stats.intervals import NORMAL, quantile_of_t
 from enginebench.stats.quantiles import find_rank, nearest_rank
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _expand_tail(blocks: int, level: float) -> float:
         section 3.4: the expanded percentile interval.
     """
     reach = quantile_of_t((1 + level) / 2, blocks - 1) * math.sqrt(blocks / (blocks - 1))
-    return share_of_normal(-reach)
+    return NORMAL.cdf(-reach)
 
 
 def _grid_ranks(n: int, q: float) -> NDArray[np.intp]:

@@ -140,7 +140,8 @@ class _Reader:
         if node.op_type == "QuantizeLinear":
             self._quantize(node)
         elif node.op_type == "DequantizeLinear":
-            self._check_same_scale(node)
+            if self._read_quantization(node) != self.current:
+                self._refuse(node, "its scale and zero point differ from those of the QuantizeLinear before it")
         elif node.op_type in ("Gemm", "MatMul"):
             self._begin_layer(node, tensor)
         elif node.op_type == "Add":
@@ -160,10 +161,6 @@ class _Reader:
                 self.notes.append(f"{layer.name}: two roundings of the file are one here (Q/DQ before and behind ReLU)")
             layer.target = found
         self.current = found
-
-    def _check_same_scale(self, node: onnx.NodeProto) -> None:
-        if self._read_quantization(node) != self.current:
-            self._refuse(node, "its scale and zero point differ from those of the QuantizeLinear before it")
 
     def _begin_layer(self, node: onnx.NodeProto, tensor: str) -> None:
         if self.current is None or (self.layers and self.layers[-1].target is None):

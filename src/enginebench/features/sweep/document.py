@@ -9,7 +9,6 @@ from msgspec.structs import fields, replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Capacity, Caveat, Estimate, Machine, Result, Score, Status, Validity, Verdict
-from enginebench.features.sweep.costs import cost_per_million
 from enginebench.report.run.rows import Row
 from enginebench.stats.quantiles import median
 
@@ -175,8 +174,9 @@ def price(document: SweepDocument, prices: Mapping[str, float], currency: str = 
 
 
 def _price_row(row: SweepRow, per_hour: float) -> SweepRow:
-    capacity = row.capacity.passes_qps if row.capacity else None
-    return replace(row, cost_per_million=cost_per_million(per_hour, capacity or row.throughput_per_s))
+    """With the price of a million inferences of a machine that is busy all the time: idle hours come on top."""
+    rate = (row.capacity.passes_qps if row.capacity else None) or row.throughput_per_s
+    return replace(row, cost_per_million=per_hour * 1e6 / (3600 * rate) if rate else None)
 
 
 def describe_environment(identity: str, kind: str, machine: Machine) -> Environment:

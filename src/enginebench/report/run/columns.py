@@ -43,7 +43,8 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
         Column("precision", format_precision),
         *(Column(name, _take_text(name), when=_varies(name)) for name in ("device", "threads")),
         Column("axes", _take_text("axes"), when=_varies("axes"), wide=True, spare=8),
-        Column(f"p50 {unit}", _mark_p50(times), lambda row: times(row, "p50_ms"), align="decimal", bar=True),
+        Column(f"p50 {unit}", lambda row: ("~ " if is_disturbed(row) else "") + _show(times(row, "p50_ms")),
+               lambda row: times(row, "p50_ms"), align="decimal", bar=True),
         Column(
             f"p99 {unit}",
             lambda row: _show(times(row, "p99_ms")) + _doubt(row.p99_ms),
@@ -180,10 +181,6 @@ def _takes_images(row: Row) -> bool:
     """One input of four axes with one or three channels."""
     shapes = [*row.shapes.values()]
     return not shapes or (len(shapes) == 1 and len(shapes[0]) == 4 and bool({1, 3} & {shapes[0][1], shapes[0][3]}))
-
-
-def _mark_p50(times: Callable[[Row, str], float | None]) -> Callable[[Row], str]:
-    return lambda row: ("~ " if is_disturbed(row) else "") + _show(times(row, "p50_ms"))
 
 
 def _take_time(row: Row, name: str, factor: float) -> float | None:

@@ -29,14 +29,10 @@ def list_diff(document: DiffDocument, *, gate: bool = False) -> list[Section]:
     Args:
         gate: whether there is a gate, so that it is said how it ended.
     """
-    verdict = f"{document.verdict.replace('_', ' ')} (margin {document.margin:.1%}{_tell_gate(document, gate)})"
+    ended = f", gate {'failed' if document.gate_failed else 'passed'}" if gate else ""
+    verdict = f"{document.verdict.replace('_', ' ')} (margin {document.margin:.1%}{ended})"
     changes = make_notes(state_changes(document), "list")
     return [Section(title=verdict, parts=(make_table(_COLUMNS, document.rows, file="diff"), *changes))]
-
-
-def _tell_gate(document: DiffDocument, gate: bool) -> str:
-    """How the gate ended, behind the margin; nothing where nobody asked for one."""
-    return f", gate {'failed' if document.gate_failed else 'passed'}" if gate else ""
 
 
 def explain_diff_row(row: DiffRow) -> str:

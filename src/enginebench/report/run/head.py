@@ -164,14 +164,11 @@ def _format_ratio(headline: Headline, rows: dict[str, Row], names: dict[str, str
         return ""
     if headline.ratio is None or base is None:
         return f"   no ratio: {headline.ratio_reason}" if headline.ratio_reason else ""
-    today = f"{base.engine.partition(':')[0]} as it is ({base.precision})" if _is_default(base) else names[base.id]
+    plain = base.engine in ("pytorch", "pytorch:defaults=1") and base.precision == "tf32"
+    today = f"pytorch as it is ({base.precision})" if plain else names[base.id]
     low, high = headline.ratio.low, headline.ratio.high
     known = f"({format_significant(low)} to {format_significant(high)})" if low and high else ""
     return f"   {_format_factor(headline.ratio)} {today}   {known or '(1 trial each: no interval)'}"
-
-
-def _is_default(row: Row) -> bool:
-    return row.engine in ("pytorch", "pytorch:defaults=1") and row.precision == "tf32"
 
 
 def _format_factor(ratio: Estimate) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -46,7 +47,7 @@ from enginebench.stats.metrics.scores import find_value
 from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import RecommendedBy, Ref, rank_results
 from enginebench.stats.standing import Standing, compare_rows
-from enginebench.stats.summary import Summary
+from enginebench.stats.summary import Summary, mean_of_known
 
 RUN_SCHEMA = "enginebench.run/1"
 
@@ -213,7 +214,7 @@ def describe_row(standing: Standing, path: str = "") -> Row:
         peak_memory_bytes=max((m.peak_memory_bytes for m in measured if m.peak_memory_bytes), default=None),
         peak_device_memory_bytes=max((b for m in measured if (b := m.peak_device_memory_bytes)), default=None),
         start_s=find_start(result),
-        energy_mj=_mean([m.energy_mj for m in measured]),
+        energy_mj=mean_of_known([m.energy_mj for m in measured]),
         energy_interval_mj=_bound_energy(measured),
         pareto=standing.pareto,
         is_reference=standing.is_reference,
@@ -233,11 +234,7 @@ def group_rows(rows: Sequence[Row]) -> list[list[Row]]:
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.batch, row.bucket, row.scope, row.cache), []).append(row)
-    return [sorted(group, key=_read_p50) for group in groups.values()]
-
-
-def _read_p50(row: Row) -> float:
-    return row.p50_ms.value if row.p50_ms else float("inf")
+    return [sorted(group, key=lambda row: row.p50_ms.value if row.p50_ms else math.inf) for group in groups.values()]
 
 
 def _hold_against_next(rows: Sequence[Row], results: Sequence[Result], margin: float) -> tuple[Row, ...]:
@@ -275,11 +272,6 @@ def _describe_times(summary: Summary | None) -> dict[str, Any]:
         "throughput_pipelined_per_s": summary.throughput_pipelined_per_s if summary else None,
         "percentiles_ms": summary.percentiles if summary else {},
     }
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _bound_energy(measurements: Sequence[Measurement]) -> tuple[float, float] | None:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import UsageError
 from enginebench.core.limits import MAX_METRIC_DROP
 from enginebench.core.records import Estimate, Score
-from enginebench.stats.intervals import quantile_of_normal, share_of_normal
+from enginebench.stats.intervals import NORMAL
 from enginebench.stats.metrics.metric import Ask, Facts, Finish, Metric, divide, widen_counts
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def estimate_share(hits: int, n: int, level: float = LEVEL) -> Estimate:
     Source: E. B. Wilson, "Probable inference, the law of succession, and statistical inference", Journal of the
         American Statistical Association 22 (1927).
     """
-    z = quantile_of_normal((1 + level) / 2)
+    z = NORMAL.inv_cdf((1 + level) / 2)
     share = hits / n
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
@@ -61,7 +61,7 @@ def estimate_paired_difference(gained: int, lost: int, n: int, level: float = LE
     Source: A. Agresti and Y. Min, "Simple improved confidence intervals for comparing matched proportions", Statistics
         in Medicine 24 (2005).
     """
-    z = quantile_of_normal((1 + level) / 2)
+    z = NORMAL.inv_cdf((1 + level) / 2)
     b, c, total = gained + 0.5, lost + 0.5, n + 2
     centre = (b - c) / total
     half = z * math.sqrt((b + c) - (b - c) ** 2 / total) / total
@@ -204,12 +204,12 @@ def _bound(value: float, drawn: Floats, left_out: Floats, n: int) -> tuple[float
     if n < 2 or len(drawn) < (1 - LOST_DRAWS) * RESAMPLES or np.ptp(drawn) == 0:
         return None
     below = ((drawn < value).mean() + (drawn <= value).mean()) / 2
-    bias = quantile_of_normal(float(np.clip(below, 0.5 / len(drawn), 1 - 0.5 / len(drawn))))
+    bias = NORMAL.inv_cdf(float(np.clip(below, 0.5 / len(drawn), 1 - 0.5 / len(drawn))))
     pull = left_out.mean() - left_out
     spread = (pull**2).sum()
     acceleration = (pull**3).sum() / (6 * spread**1.5) if spread > 0 else 0.0
-    ends = [bias + quantile_of_normal(p) for p in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)]
-    low, high = np.quantile(drawn, [share_of_normal(bias + end / (1 - acceleration * end)) for end in ends])
+    ends = [bias + NORMAL.inv_cdf(p) for p in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)]
+    low, high = np.quantile(drawn, [NORMAL.cdf(bias + end / (1 - acceleration * end)) for end in ends])
     return float(low), float(high)
 
 

@@ -279,7 +279,8 @@ class Engine(wiring.Component):
         layer, index = Signal(range(len(layers) + 1)), Signal(range(max(x.outputs for x in layers) + 1))
         clamped, wide = Signal(signed(8)), Signal(self.answer_shape)
         valid = Signal()
-        m.d.sync += [valid.eq(answer["valid"]), wide.eq(self._rectify_wide(answer["wide"]))]
+        rectified = Mux(answer["wide"] < 0, 0, answer["wide"]) if layers[-1].relu else answer["wide"]
+        m.d.sync += [valid.eq(answer["valid"]), wide.eq(rectified)]
         ahead_layer = Signal(range(max(2, len(layers))))  # of the value that is clamped now
         for i, each in enumerate(layers):
             with m.If(ahead_layer == i):
@@ -310,9 +311,6 @@ class Engine(wiring.Component):
                 m.d.sync += [index.eq(0), layer.eq(layer + 1)]
                 with m.If(is_last):
                     m.d.sync += [layer.eq(0), self.done.eq(1), self.busy.eq(0)]
-
-    def _rectify_wide(self, value: Any) -> Any:
-        return Mux(value < 0, 0, value) if self.network.layers[-1].relu else value
 
 
 def fit(value: Signal, bits: int) -> Any:
