@@ -11,8 +11,7 @@ from enginebench.features.fpga.gateware.device import Device
 from enginebench.features.fpga.gateware.engine import Engine
 from enginebench.features.fpga.latency import count_engine_cycles, count_transaction_cycles, list_sizes
 from enginebench.features.fpga.network import count_ideal_cycles
-from enginebench.features.fpga.pysim import simulate_pins
-from enginebench.features.fpga.simulation import DesignOptions, read_answers, simulate_inferences
+from enginebench.features.fpga.simulation import DesignOptions, read_answers, simulate_inferences, simulate_pins
 from networks import draw_inputs, make_network, run_engine
 
 SMALL = make_network((6, 5, 3), bits=16)

@@ -15,7 +15,7 @@ from enginebench.features.fpga.frames import (
 )
 from enginebench.features.fpga.gateware.device import Device, check_design
 from enginebench.features.fpga.latency import count_transaction_cycles
-from enginebench.features.fpga.pysim import simulate_pins
+from enginebench.features.fpga.simulation import simulate_pins
 from networks import draw_inputs, make_network
 
 SMALL = make_network((6, 5, 3), bits=16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -26,7 +26,6 @@ from enginebench.features.fpga.frames import (
 from enginebench.features.fpga.gateware.device import Device, check_design
 from enginebench.features.fpga.latency import count_transaction_cycles
 from enginebench.features.fpga.network import Network
-from enginebench.features.fpga.pysim import ReplayedDevice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,6 +38,8 @@ Simulator = Literal["compiled", "amaranth"]
 CHUNK = 64
 # Cycles that the line rests behind the expected end of an answer, so that a late one is seen and not cut off.
 MARGIN_CYCLES = 64
+# Only ratios of periods matter to the simulator; one clock has one.
+CLOCK_PERIOD_S = 1e-6
 
 
 class DesignOptions(Struct, frozen=True, kw_only=True):
@@ -80,6 +81,48 @@ def simulate_inferences(
         return _simulate_all(network, options, inputs, ReplayedDevice(device).run, len(inputs))
     with CompiledDevice(compile_device(device, cache_dir)) as running:
         return _simulate_all(network, options, inputs, running.run, CHUNK)
+
+
+def simulate_pins(design: Any, rx: Wave) -> Wave:
+    """The `tx` pin of a design while its `rx` pin follows `rx`: cycle i of one is cycle i of the other.
+
+    Args:
+        design: an Amaranth component with ports `rx` and `tx`, elaborated once.
+    """
+    from amaranth.sim import Simulator
+
+    tx = np.empty(len(rx), dtype=np.uint8)
+
+    async def drive(ctx: Any) -> None:
+        for i, level in enumerate(rx.tolist()):
+            ctx.set(design.rx, level)
+            tx[i] = ctx.get(design.tx)
+            await ctx.tick()
+
+    simulator = Simulator(design)
+    simulator.add_clock(CLOCK_PERIOD_S)
+    simulator.add_testbench(drive)
+    simulator.run()
+    return tx
+
+
+class ReplayedDevice:
+    """A device whose state goes on from call to call: each call simulates all that came before it again.
+
+    Args:
+        design: an Amaranth component with ports `rx` and `tx`.
+    """
+
+    def __init__(self, design: Any) -> None:
+        self._design = design
+        self._past = np.zeros(0, dtype=np.uint8)
+
+    def run(self, rx: Wave) -> tuple[Wave, None]:
+        """(tx pin, nothing about computing), one sample a cycle."""
+        line = np.concatenate([self._past, rx])
+        tx = simulate_pins(self._design, line)[len(self._past) :]
+        self._past = line
+        return tx, None
 
 
 def _simulate_all(
