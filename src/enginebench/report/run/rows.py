@@ -155,6 +155,15 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()  # ids of rows that the run names and of which nothing is stored
 
 
+# Fields of a row that are called so where they come from.
+_OF_RESULT = ("id", "requested_precision", "status", "reason", "effective_precision", "build_s", "built_beside",
+              "shapes", "capacity", "axes", "size_bytes", "scores", "engine_version")  # fmt: skip
+_OF_ENGINE = ("precision", "recipe", "mix", "batch", "device", "threads")
+_OF_MEASURE = ("scope", "cache")
+_OF_STANDING = ("clock", "modelled", "speedup", "baseline", "ratio_validity", "ratio_reason", "ratio_to_fastest",
+                "verdict_to_fastest", "outputs", "outputs_reason", "pareto", "is_reference")  # fmt: skip
+
+
 def describe_row(standing: Standing, path: str = "") -> Row:
     """The row of one result.
 
@@ -168,62 +177,31 @@ def describe_row(standing: Standing, path: str = "") -> Row:
     beaten = doubt_row(result.bound, limited_ms)
     measured = [m for m in result.measurements if m.latency_ns]
     engine, measure = result.engine, result.measure
+    sources = ((result, _OF_RESULT), (engine, _OF_ENGINE), (measure, _OF_MEASURE), (standing, _OF_STANDING))
     return Row(
-        id=result.id,
+        **{name: getattr(source, name) for source, names in sources for name in names},
         engine=format_engine(engine),
-        precision=engine.precision,
-        requested_precision=result.requested_precision,
-        recipe=engine.recipe,
-        mix=engine.mix,
-        batch=engine.batch,
-        scope=measure.scope,
-        cache=measure.cache,
-        device=engine.device,
-        threads=engine.threads,
         weights=result.artifacts[0].weights if result.artifacts else None,
-        clock=standing.clock,
-        modelled=standing.modelled,
-        status=result.status,
-        reason=result.reason,
         validity="suspect" if beaten and standing.validity == "valid" else standing.validity,
         bound_ms=result.bound.bound_ms if result.bound else None,
         of_limit=share_of_limit(result.bound, limited_ms),
         bound_by=result.bound.bound_by if result.bound else None,
         unmapped_share=result.bound.unmapped_share if result.bound else None,
-        speedup=standing.speedup,
-        baseline=standing.baseline,
-        ratio_validity=standing.ratio_validity,
-        ratio_reason=standing.ratio_reason,
-        ratio_to_fastest=standing.ratio_to_fastest,
-        verdict_to_fastest=standing.verdict_to_fastest,
-        outputs=standing.outputs,
-        outputs_reason=standing.outputs_reason,
         speedup_reason="; ".join(found.reasons) if found and found.ratio is None else None,
         verdict=found.verdict if found else None,
         repetitions_needed=found.repetitions_needed if found else None,
-        effective_precision=result.effective_precision,
-        build_s=result.build_s,
-        built_beside=result.built_beside,
-        shapes=result.shapes,
-        capacity=result.capacity,
         bucket=format_shapes(engine.shapes),
-        axes=result.axes,
         builds=effect,
         unit=found.unit if found else "process",
-        size_bytes=result.size_bytes,
         peak_memory_bytes=max((m.peak_memory_bytes for m in measured if m.peak_memory_bytes), default=None),
         peak_device_memory_bytes=max((b for m in measured if (b := m.peak_device_memory_bytes)), default=None),
         start_s=find_start(result),
         energy_mj=mean_of_known([m.energy_mj for m in measured]),
         energy_interval_mj=_bound_energy(measured),
-        pareto=standing.pareto,
-        is_reference=standing.is_reference,
         top1_accuracy=find_value(result.scores, "top1"),
-        scores=result.scores,
         caveats=_collect_caveats(result, (*standing.doubts, *doubt_builds(effect), *beaten)),
         result=path or f"rows/{result.id}.json",
         stop_rules=tuple(sorted({m.stop_rule for m in measured})),
-        engine_version=result.engine_version,
         **_describe_times(standing.summary),
         **to_fields(standing.agreement),
     )
