@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +11,7 @@ import numpy as np
 
 from enginebench.core.store import encode, write_atomic
 from enginebench.features.trtexec.times import PERCENTILES, TimedQueries, find_trtexec_index
-from enginebench.report.csv_table import format_cell
+from enginebench.report.csv_table import format_lines
 from enginebench.report.numbers import read_label
 from enginebench.stats.quantiles import find_rank
 
@@ -199,10 +197,6 @@ def list_side(side: DiffSide | None) -> list[Cell]:
 
 
 def write_table(path: Path, heading: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Path:
-    """Writes a CSV file after RFC 4180; text that a spreadsheet would take for a formula is marked as text."""
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\r\n")
-    writer.writerow(heading)
-    writer.writerows([[format_cell(cell) for cell in row] for row in rows])
-    write_atomic(path, buffer.getvalue().encode())
+    """Writes a CSV file."""
+    write_atomic(path, format_lines(heading, rows).encode())
     return path

@@ -13,7 +13,7 @@ import msgspec
 from enginebench.core.errors import ParseError
 from enginebench.core.precisions import UNKNOWN, classify_kernel
 from enginebench.core.store import DECODE_ERRORS
-from enginebench.features.trtexec.source import decode_json, read_text
+from enginebench.features.trtexec.source import decode_json, explain_json, explain_keys, read_text
 from enginebench.features.trtexec.trace import list_keys
 from enginebench.stats.layer_records import (
     EngineLayer,
@@ -79,10 +79,7 @@ def read_engine(text: str, path: Path) -> dict[str, Any]:
     try:
         document = decode_json(text)
     except DECODE_ERRORS as error:
-        byte = re.search(r"\(byte (\d+)\)", str(error))
-        where = f"byte {len(text.encode())}" if "truncated" in str(error) else f"byte {byte[1]}" if byte else ""
-        found = "the end of the file inside the JSON" if "truncated" in str(error) else str(error)
-        raise ParseError(path, where, found, "the JSON of --exportLayerInfo") from error
+        raise explain_json(error, path, len(text.encode()), "the JSON of --exportLayerInfo") from error
     if isinstance(document, list) and document and all(isinstance(item, str) for item in document):
         document = {"Layers": document}
     if not isinstance(document, dict) or not isinstance(document.get("Layers"), list):
@@ -162,13 +159,8 @@ def require_keys(items: list[Any], path: Path) -> None:
         ("$.Layers[*].Inputs[*]", tensors, _DTYPE_KEYS),
     ):
         if found and not any(key in item for item in found for key in wanted):
-            raise ParseError(
-                path,
-                place,
-                f"no key {' or '.join(wanted)} (keys there: {', '.join(found[0])[:400]})",
-                "the keys of --exportLayerInfo with --profilingVerbosity=detailed",
-                "A newer TensorRT may have renamed it",
-            )
+            expected = "the keys of --exportLayerInfo with --profilingVerbosity=detailed"
+            raise explain_keys(path, place, " or ".join(wanted), found[0], expected, "TensorRT")
 
 
 def note_missing(document: dict[str, Any]) -> list[str]:

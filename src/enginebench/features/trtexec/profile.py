@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from enginebench.core.errors import ParseError
 from enginebench.core.store import DECODE_ERRORS
 from enginebench.core.text import count_of
-from enginebench.features.trtexec.source import decode_json, read_text
+from enginebench.features.trtexec.source import decode_json, explain_keys, read_text
 from enginebench.features.trtexec.trace import list_keys
 from enginebench.stats.layer_records import ProfiledLayer, ProfileDocument
 
@@ -130,13 +130,13 @@ def read_lines(text: str) -> RawProfile | None:
     return RawProfile(int(count[1]) if count else None, layers, strange)
 
 
-def to_number(text: str | None) -> float:
-    """The number; nan for nan, inf, and what is no number."""
+def to_number(value: str | float | None) -> float:
+    """The number; nan for nan, inf, nothing, what is no number, and a whole number that no float holds."""
     try:
-        value = float(text or "nan")
-    except ValueError:
+        number = math.nan if value is None else float(value)
+    except (ValueError, OverflowError):
         return math.nan
-    return value if math.isfinite(value) else math.nan
+    return number if math.isfinite(number) else math.nan
 
 
 def explain(error: Exception, text: str, path: Path) -> ParseError:
@@ -172,13 +172,7 @@ def refuse_renamed(keys: list[str], place: str, path: Path) -> None:
     if missing == ["medianMs"] and not any(key.endswith("Ms") and key not in _KEYS for key in keys):
         return
     if missing:
-        raise ParseError(
-            path,
-            place,
-            f"no key {', '.join(missing)} (keys there: {', '.join(keys)[:400]})",
-            f"the keys {', '.join(_KEYS)}",
-            "A newer trtexec may have renamed it",
-        )
+        raise explain_keys(path, place, ", ".join(missing), keys, f"the keys {', '.join(_KEYS)}")
 
 
 def read_entry(entry: dict[str, Any]) -> RawLayer | None:
@@ -188,15 +182,7 @@ def read_entry(entry: dict[str, Any]) -> RawLayer | None:
         return None
     if not all(isinstance(value, int | float | None) and not isinstance(value, bool) for value in times):
         return None
-    return RawLayer(name, to_float(times[0]), to_float(times[1]), None if times[2] is None else to_float(times[2]))
-
-
-def to_float(value: float | None) -> float:
-    """The number of a JSON document; nan for null, and for a whole number that no float holds."""
-    try:
-        return math.nan if value is None else float(value)
-    except OverflowError:
-        return math.nan
+    return RawLayer(name, to_number(times[0]), to_number(times[1]), None if times[2] is None else to_number(times[2]))
 
 
 def merge_layers(layers: list[RawLayer]) -> tuple[list[RawLayer], int]:

@@ -12,7 +12,7 @@ from enginebench.core.caveats import format_caveat
 from enginebench.core.precisions import REORDER
 from enginebench.core.records import Estimate, LayerTime
 from enginebench.features.trtexec.folder import TrtexecCase
-from enginebench.features.trtexec.records import LogRun, RunStatus, Stat
+from enginebench.features.trtexec.records import LogRun, RunStatus, Stat, TimesDocument
 from enginebench.features.trtexec.times import note_streams
 from enginebench.report.charts import Spec, draw_histogram, draw_layers, draw_percentiles, draw_series
 from enginebench.report.numbers import format_significant
@@ -79,6 +79,11 @@ class TrtexecReport(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+# Fields that a log and the figures of a run have in common.
+_OF_LOG = ("status_reason", "model", "precision", "batch", "build_s", "engine_bytes", "cuda_graph", "data_transfers",
+           "warnings", "errors")  # fmt: skip
+
+
 def describe_cases(
     cases: Sequence[TrtexecCase], pictures: Mapping[str, tuple[str, ...]] | None = None, notes: tuple[str, ...] = ()
 ) -> TrtexecReport:
@@ -95,25 +100,16 @@ def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metric
     return Metrics(
         name=case.name,
         status=log.status if case.log else None,
-        status_reason=log.status_reason if case.log else None,
-        model=log.model,
-        precision=log.precision,
-        batch=log.batch,
+        **{name: getattr(log, name) for name in _OF_LOG},
         **collect_times(case, log),
-        build_s=log.build_s,
-        engine_bytes=log.engine_bytes,
         workspace=find_workspace(build),
         build_options=build,
         tensorrt_version=log.version,
         gpu=log.device,
-        cuda_graph=log.cuda_graph,
-        data_transfers=log.data_transfers,
         **collect_layers(case),
         drift=case.drift,
         contradictions=case.contradictions,
         unreadable=case.unreadable,
-        warnings=log.warnings,
-        errors=log.errors,
         notes=tuple(collect_notes(case, log)),
         files={kind: path.name for kind, path in case.files.items()},
         pictures=pictures,
@@ -122,26 +118,15 @@ def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metric
 
 def collect_times(case: TrtexecCase, log: LogRun) -> dict[str, Any]:
     """The figures of latency and throughput, with their source."""
-    if case.times is not None:
-        times = case.times
-        return {
-            "source": "times",
-            "n": times.n,
-            "latency_ms": times.latency_ms,
-            "gpu_compute_ms": times.gpu_compute_ms,
-            "intervals": times.intervals.get("latency_ms", {}),
-            "throughput_qps": times.throughput_qps,
-            "images_per_s": times.images_per_s,
-            **pick_figures(times.latency_ms),
-        }
+    times = case.times
+    found: TimesDocument | LogRun = times or log
     return {
-        "source": "log" if log.latency_ms else None,
-        "n": log.queries,
-        "latency_ms": log.latency_ms,
-        "gpu_compute_ms": log.gpu_compute_ms,
-        "throughput_qps": log.throughput_qps,
-        "images_per_s": find_images(log),
-        **pick_figures(log.latency_ms),
+        "source": "times" if times else "log" if log.latency_ms else None,
+        "n": times.n if times else log.queries,
+        "intervals": times.intervals.get("latency_ms", {}) if times else {},
+        "images_per_s": times.images_per_s if times else find_images(log),
+        **{name: getattr(found, name) for name in ("latency_ms", "gpu_compute_ms", "throughput_qps")},
+        **pick_figures(found.latency_ms),
     }
 
 
@@ -169,15 +154,8 @@ def collect_layers(case: TrtexecCase) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if case.profile is not None:
         fields = {"top_layers": case.profile.layers[:TOP_LAYERS], "profile_remainder_ms": case.profile.remainder_ms}
-    if case.layers is not None:
-        layers = case.layers
-        fields |= {
-            "shares_of": layers.shares_of,
-            "by_precision": layers.by_precision,
-            "by_type": layers.by_type,
-            "overhead": layers.overhead,
-        }
-    return fields
+    shares = ("shares_of", "by_precision", "by_type", "overhead")
+    return fields | ({name: getattr(case.layers, name) for name in shares} if case.layers else {})
 
 
 def collect_notes(case: TrtexecCase, log: LogRun) -> list[str]:

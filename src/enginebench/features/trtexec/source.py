@@ -6,6 +6,7 @@ import codecs
 import mmap
 import re
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,22 @@ def decode_json(text: str) -> Any:
     """What JSON of TensorRT holds: control characters in its texts are kept, numbers that are none become null."""
     escaped = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return msgspec.json.decode(_NONFINITE.sub(r"\1null", escaped))
+
+
+def explain_json(error: Exception, path: Path, size: int, expected: str) -> ParseError:
+    """A decoder's complaint about a document of so many bytes."""
+    if "truncated" in str(error):
+        return ParseError(path, f"byte {size}", "the end of the file inside the JSON", expected)
+    byte = re.search(r"\(byte (\d+)\)", str(error))
+    return ParseError(path, f"byte {byte[1]}" if byte else "", str(error), expected)
+
+
+def explain_keys(
+    path: Path, place: str, missing: str, there: Iterable[str], expected: str, tool: str = "trtexec"
+) -> ParseError:
+    """That a key is missing, with those that are there instead."""
+    found = f"no key {missing} (keys there: {', '.join(there)[:400]})"
+    return ParseError(path, place, found, expected, f"A newer {tool} may have renamed it")
 
 
 def decode_text(data: bytes) -> str:

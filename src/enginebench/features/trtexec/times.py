@@ -15,7 +15,7 @@ from enginebench.core.text import count_of
 from enginebench.features.trtexec.records import LogRun, Stat, TimesDocument
 from enginebench.features.trtexec.trace import Column, Quantity, Trace
 from enginebench.stats.intervals import measure_spread
-from enginebench.stats.quantiles import find_rank
+from enginebench.stats.quantiles import find_rank, median
 from enginebench.stats.tails import BLOCK_TIMES, MIN_BLOCKS, autocorrelation_time, estimate_tails, min_samples
 
 # label -> share; shares stand here as decimals because 99.9 / 100 is not 0.999 in binary.
@@ -84,7 +84,8 @@ def summarize_trace(
         gpu_compute_total_s=total_compute(timed.columns),
         **stats,  # type: ignore[arg-type]
         trtexec={name: make_trtexec_stat(column) for name, column in finite.items() if len(column)},
-        cov={name: measure_cov(column) for name, column in finite.items() if len(column) and column.mean()},
+        # As trtexec has it, which prints percent.
+        cov={name: float(c.std() / c.mean()) for name, c in finite.items() if len(c) and c.mean()},
         intervals={"latency_ms": estimate_row(rows["latency_ms"], finite["latency_ms"])} if intervals else {},
         nonfinite=nonfinite,
         layout=trace.layout,
@@ -234,7 +235,7 @@ def make_stat(ascending: Column) -> Stat:
         min=float(ascending[0]),
         max=float(ascending[-1]),
         mean=float(ascending.mean()),
-        median=find_middle(ascending),
+        median=median(ascending),
         percentiles={label: float(ascending[find_rank(n, q) - 1]) for label, q in PERCENTILES.items()},
     )
 
@@ -263,14 +264,6 @@ def print_digits(value: np.floating[Any]) -> float:
     return float(f"{value:.6g}")
 
 
-def find_middle(ascending: Column) -> float:
-    """The median of ascending values."""
-    middle = len(ascending) // 2
-    if len(ascending) % 2:
-        return float(ascending[middle])
-    return float((ascending[middle - 1] + ascending[middle]) / 2)
-
-
 def find_trtexec_index(n: int, label: str) -> int:
     """The index that trtexec takes for a percentile: it counts the values to leave out, in 32-bit floats.
 
@@ -279,11 +272,6 @@ def find_trtexec_index(n: int, label: str) -> int:
     one = np.float32(1)
     excluded = int((one - np.float32(label) / np.float32(100)) * np.float32(n))
     return max(n - 1 - excluded, 0)
-
-
-def measure_cov(values: Column) -> float:
-    """Coefficient of variation: population standard deviation over mean, as trtexec has it (it prints percent)."""
-    return float(values.std() / values.mean())
 
 
 def estimate_row(series: Column, ascending: Column) -> dict[str, Estimate]:

@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 
 from enginebench.core.errors import ParseError
 from enginebench.core.store import DECODE_ERRORS
-from enginebench.features.trtexec.source import decode_json, decode_text, guess_encoding, open_bytes
+from enginebench.features.trtexec.source import (
+    decode_json,
+    decode_text,
+    explain_json,
+    explain_keys,
+    guess_encoding,
+    open_bytes,
+)
 
 Column = NDArray[np.float64]
 
@@ -142,13 +149,7 @@ def require_keys(names: dict[Quantity, str], found: list[str], path: Path) -> No
     """Raises a ParseError that names the keys of trtexec's layout that are missing, and those that are there."""
     missing = [key for key in names.values() if key not in found]
     if missing:
-        raise ParseError(
-            path,
-            "entry 0",
-            f"no key {', '.join(missing)} (keys there: {', '.join(found)[:400]})",
-            f"the keys {', '.join(names.values())}",
-            "A newer trtexec may have renamed it",
-        )
+        raise explain_keys(path, "entry 0", ", ".join(missing), found, f"the keys {', '.join(names.values())}")
 
 
 def decode_columns(data: bytes | mmap.mmap, start: int, names: list[str], path: Path) -> dict[str, list[Column]]:
@@ -265,7 +266,7 @@ def explain_other(data: bytes, path: Path) -> ParseError:
     try:
         document = decode_json(data.decode())
     except DECODE_ERRORS as error:
-        return explain_document(error, path, data)
+        return explain_json(error, path, len(data), "a whole JSON document")
     return ParseError(
         path,
         "$",
@@ -273,15 +274,6 @@ def explain_other(data: bytes, path: Path) -> ParseError:
         "a list of queries with latencyMs, as --exportTimes writes it",
         "Is it a profile, a layer file, or the JSON of another tool?",
     )
-
-
-def explain_document(error: Exception, path: Path, data: bytes) -> ParseError:
-    """A decoder's complaint about a whole document."""
-    text = str(error)
-    byte = re.search(r"\(byte (\d+)\)", text)
-    if "truncated" in text:
-        return ParseError(path, f"byte {len(data)}", "the end of the file inside the JSON", "a whole JSON document")
-    return ParseError(path, f"byte {byte[1]}" if byte else "", text, "a JSON document")
 
 
 def list_keys(document: Any) -> list[str]:
