@@ -34,8 +34,7 @@ INSTALL = 'pip install "enginebench[report]"'
 WIDTH = 680
 # Pixels: the mean width of a letter beside a mark.
 LETTER = 5.6
-# Of times in text: runs differ in the fourth digit.
-DIGITS = 5
+
 # Okabe-Ito colours: told apart by readers with colour-blindness. Source: M. Okabe, K. Ito, "Color Universal Design".
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6b7280"
 COLOURS = {
@@ -54,11 +53,9 @@ LOOK = {
     "title": {"fontSize": 15, "subtitleColor": GREY, "subtitleFontSize": 12},
     "axis": {"grid": True, "gridColor": "#e5e7eb", "labelFontSize": 11, "titleFontSize": 12, "titleColor": GREY},
 }
-# Bars wide enough to be seen on WIDTH pixels; buckets of one or two pixels.
-_BINS = 64
+
 _BUCKETS = 340
-# Percentiles on the tail axis: evenly spaced in log(1 / (1 - q)) from the median on.
-_TAIL_POINTS = 160
+
 _LABEL_LETTERS = 46
 # The longest that the bar of all other layers is drawn, in lengths of the slowest layer's.
 _REST_LIMIT = 1.1
@@ -81,96 +78,6 @@ def render_png(spec: Spec, scale: float = 2.0) -> bytes:
         raise MissingDependency("vl-convert, which renders charts,", INSTALL) from error
     png: bytes = vl_convert.vegalite_to_png(spec, scale=scale)
     return png
-
-
-def draw_histogram(values_ms: Floats, title: str, what: str = "latency") -> Spec:
-    """How often which time occurred, with p50, p95 and p99 marked. The slowest 0.1 % are counted, not drawn.
-
-    Args:
-        values_ms: finite times in any order, at least one, ms.
-    """
-    alt = import_altair()
-    ascending = np.sort(values_ms)
-    bars, subtitle = bin_times(ascending)
-    x = alt.X("from:Q", title=f"{what} (ms)", scale=alt.Scale(zero=False, nice=False)).bin("binned")
-    y = alt.Y("queries:Q", title="queries")
-    bar = read_rows(bars).mark_bar(color=BLUE, binSpacing=1).encode(x=x, x2=alt.X2("to:Q"), y=y)
-    marks = read_rows(mark_percentiles(ascending, (0.5, 0.95, 0.99)))
-    rule = marks.mark_rule(color=ORANGE, strokeWidth=1.5).encode(x=alt.X("ms:Q"))
-    # Close percentiles would print over each other: each has a height of its own.
-    height = alt.Y("row:O", axis=None, scale=alt.Scale(range=[8, 40]))
-    text = marks.mark_text(align="left", dx=4, color=ORANGE, fontWeight="bold").encode(
-        x=alt.X("ms:Q"), y=height, text=alt.Text("name:N")
-    )
-    return finish(alt.layer(bar, rule, text).resolve_scale(y="independent"), title, subtitle, height=280)
-
-
-def bin_times(ascending: Floats) -> tuple[list[Row], str]:
-    """(bars up to p99.9, a sentence on how many there are and what is not drawn)."""
-    high = float(ascending[find_index(len(ascending), 0.999)])
-    shown = ascending[ascending <= high]
-    # No more bars than different times: a clock of 32 ns gives gaps that mean nothing.
-    counts, edges = np.histogram(shown, bins=min(_BINS, len(np.unique(shown))))
-    bars = [
-        {"from": float(low), "to": float(top), "queries": int(count)}
-        for low, top, count in zip(edges[:-1], edges[1:], counts, strict=True)
-    ]
-    hidden, slowest = len(ascending) - len(shown), format_significant(ascending[-1], DIGITS)
-    note = f"; {hidden:,} above {format_significant(high, DIGITS)} ms not drawn, slowest {slowest} ms" if hidden else ""
-    return bars, f"{len(ascending):,} queries{note}"
-
-
-def mark_percentiles(ascending: Floats, shares: Sequence[float]) -> list[Row]:
-    """The named percentiles among ascending times."""
-    values = [float(ascending[find_index(len(ascending), q)]) for q in shares]
-    names = [f"p{100 * q:.6g}" for q in shares]
-    return [
-        {"row": row, "name": name, "ms": value, "label": f"{name} {format_significant(value, DIGITS)} ms"}
-        for row, (name, value) in enumerate(zip(names, values, strict=True))
-    ]
-
-
-def draw_percentiles(values_ms: Floats, title: str, what: str = "latency") -> Spec:
-    """Time by percentile, the tail stretched: each tick to the right is a tenfold rarer query.
-
-    Args:
-        values_ms: finite times in any order, at least one, ms.
-    """
-    alt = import_altair()
-    ascending = np.sort(values_ms)
-    points, marks = follow_tail(ascending)
-    deepest = points[-1]["rarity"]
-    labels = "datum.value == 0 ? 'min' : format(100 - 100 / pow(10, datum.value), '.6~g') + ' %'"
-    axis = alt.Axis(values=list(range(int(deepest) + 1)), labelExpr=labels)
-    x = alt.X("rarity:Q", title="share of queries that are no slower", axis=axis).scale(domain=[0, deepest], nice=False)
-    y = alt.Y("ms:Q", title=f"{what} (ms)", scale=alt.Scale(zero=False))
-    line = read_rows(points).mark_line(color=BLUE, interpolate="step-before").encode(x=x, y=y)
-    # The median stands at the left edge, so its label goes to the other side.
-    left = [write_labels(marks[:1], align="left", dx=8, dy=12)]
-    right = [write_labels(marks[1:], align="right", dx=-6, dy=-10)] if len(marks) > 1 else []
-    dots = read_rows(marks).mark_point(color=ORANGE, filled=True, size=50).encode(x=alt.X("rarity:Q"), y=alt.Y("ms:Q"))
-    return finish(alt.layer(line, dots, *left, *right), title, f"{len(ascending):,} queries, nearest rank", height=280)
-
-
-def follow_tail(ascending: Floats) -> tuple[list[Row], list[Row]]:
-    """(points of the curve, the percentiles to name), to the last that has a query beyond it."""
-    n = len(ascending)
-    deepest = max(1.0, float(np.log10(n)))
-    rarities = np.linspace(0, deepest, _TAIL_POINTS)
-    points = [{"rarity": float(r), "ms": float(ascending[find_index(n, 1 - 10.0**-r)])} for r in rarities]
-    shares = [q for q in (0.5, 0.9, 0.99, 0.999, 0.9999) if -np.log10(1 - q) <= deepest + 1e-9]
-    marks = mark_percentiles(ascending, shares)
-    return points, [{**mark, "rarity": float(-np.log10(1 - q))} for mark, q in zip(marks, shares, strict=True)]
-
-
-def write_labels(marks: list[Row], **place: Any) -> Any:
-    """The layer of labels beside the named points."""
-    alt = import_altair()
-    return (
-        read_rows(marks)
-        .mark_text(color=ORANGE, fontWeight="bold", **place)
-        .encode(x=alt.X("rarity:Q"), y=alt.Y("ms:Q"), text=alt.Text("label:N"))
-    )
 
 
 def draw_series(values_ms: Floats, title: str, what: str = "latency", seconds: Floats | None = None) -> Spec:
@@ -295,11 +202,6 @@ def shorten(name: str, letters: int = _LABEL_LETTERS) -> str:
         return name
     head = (letters - 1) // 2
     return f"{name[:head]}…{name[-(letters - 1 - head) :]}"
-
-
-def find_index(n: int, q: float) -> int:
-    """The index of the q-quantile among n ascending values, by nearest rank."""
-    return min(max(int(np.ceil(round(q * n, 9))) - 1, 0), n - 1)
 
 
 def finish(chart: Any, title: str, subtitle: str, height: int) -> Spec:

@@ -14,8 +14,10 @@ from enginebench.core.records import Estimate, LayerTime
 from enginebench.features.trtexec.folder import TrtexecCase
 from enginebench.features.trtexec.records import LogRun, RunStatus, Stat, TimesDocument
 from enginebench.features.trtexec.times import note_streams
-from enginebench.report.charts import Spec, draw_histogram, draw_layers, draw_percentiles, draw_series
+from enginebench.report.charts import Spec, draw_layers, draw_series
 from enginebench.report.numbers import format_significant
+from enginebench.report.run.charts import draw_histogram, draw_percentiles
+from enginebench.report.run.series import bin_calls, follow_calls
 from enginebench.stats.layer_records import LayerGroup, LayersDocument, ProfiledLayer, ProfileDocument
 
 if TYPE_CHECKING:
@@ -188,8 +190,9 @@ def draw_case(case: TrtexecCase) -> dict[str, Spec]:
     if case.timed is not None:
         latency = case.timed.columns["latency"]
         finite = latency[np.isfinite(latency)]
-        charts["latency_hist"] = draw_histogram(finite, f"Latency, {case.name}")
-        charts["percentiles"] = draw_percentiles(finite, f"Latency by percentile, {case.name}")
+        middle = {"row": case.name, "ms": float(np.median(finite)), "repetition": 0}
+        charts["latency_hist"] = draw_histogram(bin_calls(finite, case.name), [middle]).spec
+        charts["percentiles"] = draw_percentiles(follow_calls(finite, case.name), []).spec
         charts["latency_series"] = draw_series(
             latency, f"Latency over the run, {case.name}", seconds=find_seconds(case)
         )

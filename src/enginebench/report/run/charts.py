@@ -89,8 +89,8 @@ def draw_run(document: RunDocument, results: Sequence[Result], stages: Sequence[
     drawn: list[tuple[Callable[..., Chart], tuple[Any, ...]]] = [
         (_draw_speedups, (list_speedups(document, labels),)),
         (_draw_batches, (follow_batches(document, labels),)),
-        (_draw_histogram, bin_rows(measured, labels)),
-        (_draw_percentiles, follow_rows(measured, labels)),
+        (draw_histogram, bin_rows(measured, labels)),
+        (draw_percentiles, follow_rows(measured, labels)),
         (_draw_drift, trace_rows(measured, labels)),
         (_draw_quality, place_quality(document, labels)),
         (_draw_stages, ([*list_stages(known, labels), *list_file_stages(stages)],)),
@@ -146,7 +146,8 @@ def _draw_batches(points: list[Point]) -> Chart:
     return _make("throughput", spec, batches=points)
 
 
-def _draw_histogram(bars: list[Point], medians: list[Point]) -> Chart:
+def draw_histogram(bars: list[Point], medians: list[Point]) -> Chart:
+    """How often which time occurred, a panel for each row; the median of each repetition is marked."""
     alt = import_altair()
     scale = alt.Scale(type="log", nice=False)
     x = alt.X("from:Q", title="latency (ms), log axis", scale=scale, axis=alt.Axis(tickCount=8, format="~g"))
@@ -161,11 +162,12 @@ def _draw_histogram(bars: list[Point], medians: list[Point]) -> Chart:
             tooltip=_tips(**{"row": "row", "from": "from (ms)", "to": "to (ms)", "calls": "calls"}),
         )
     )
+    height = _find_panel(medians)
     # The height of a tick is half of the panel: bars stay visible behind it.
-    tick = alt.Chart().mark_tick(color=COLOURS["int8"], thickness=1.5, height=_PANEL // 2)
+    tick = alt.Chart().mark_tick(color=COLOURS["int8"], thickness=1.5, height=height // 2)
     tick = tick.encode(
         x=alt.X("ms:Q", scale=scale),
-        y=alt.value(_PANEL - _PANEL // 4),
+        y=alt.value(height - height // 4),
         tooltip=_tips(row="row", repetition="repetition", ms="median (ms)"),
     )
     # Layers of different data can stand in panels only as one table: the rows of both, told apart by their fields.
@@ -183,7 +185,8 @@ def _draw_histogram(bars: list[Point], medians: list[Point]) -> Chart:
     return _make("latency_hist", spec, samples=[*bars, *medians])
 
 
-def _draw_percentiles(curves: list[Point], thin: list[Point]) -> Chart:
+def draw_percentiles(curves: list[Point], thin: list[Point]) -> Chart:
+    """Time by percentile, the tail stretched: each tick to the right of the median is a tenfold rarer call."""
     alt = import_altair()
     axis = alt.Axis(values=[*_PERCENTILES], labelExpr=f"({json.dumps(_PERCENTILES)})[datum.value]")
     x = alt.X("rarity:Q", title="percentile", axis=axis)
@@ -201,9 +204,15 @@ def _draw_percentiles(curves: list[Point], thin: list[Point]) -> Chart:
     thick = lines.mark_line(strokeWidth=2.2, interpolate="step-before")
     hover = lines.transform_calculate(share="format(100 - 100 / pow(10, datum.rarity), '.4~g') + ' %'")
     hover = hover.mark_point(opacity=0, size=60).encode(tooltip=tooltip)
-    subtitle = f"thick: all calls of a row, nearest rank; thin: each repetition{_say_thinned(thin)}"
+    each_one = f"; thin: each repetition{_say_thinned(thin)}" if thin else ""
+    subtitle = f"thick: all calls of a row, nearest rank{each_one}"
     spec = finish(alt.layer(each, thick, hover), "Percentiles up to p99.9", subtitle, height=360)
     return _make("percentiles", spec, curves=curves, thin=thin)
+
+
+def _find_panel(points: Sequence[Point]) -> int:
+    """The height of each panel: a single one has the room of many."""
+    return _PANEL if len({point["row"] for point in points}) > 1 else 5 * _PANEL
 
 
 def _say_thinned(points: list[Point]) -> str:
@@ -375,7 +384,7 @@ def _draw_panels(
     rows = list(dict.fromkeys(point["row"] for point in points))
     header = alt.Header(labelOrient="top", labelAnchor="start", labelPadding=2, title=None, labelLimit=WIDTH)
     faceted = (
-        layers.properties(width=WIDTH, height=_PANEL, data=alt.NamedData(name=data))
+        layers.properties(width=WIDTH, height=_find_panel(points), data=alt.NamedData(name=data))
         .facet(row=alt.Row("row:N", sort=rows, header=header), spacing=6)
         .transform_filter(_SHOWN)
         # Rows differ in their number of calls; what is compared across panels is the place on the shared x axis.

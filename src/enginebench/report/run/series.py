@@ -89,7 +89,7 @@ def bin_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list
     for result in results:
         kept = [m for m in result.measurements if m.latency_ns]
         if kept:
-            bars += _bin(np.concatenate([read_ms(m) for m in kept]), labels[result.id])
+            bars += bin_calls(np.concatenate([read_ms(m) for m in kept]), labels[result.id])
             medians += [
                 {"row": labels[result.id], "ms": _round(median(m.latency_ns) / 1e6), "repetition": m.repetition}
                 for m in kept[:MAX_REPETITIONS]
@@ -97,7 +97,8 @@ def bin_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list
     return bars, medians
 
 
-def _bin(values: Floats, label: str) -> list[Point]:
+def bin_calls(values: Floats, label: str) -> list[Point]:
+    """Bars of the times of a row in ms, up to their p99.9."""
     shown = values[(values > 0) & (values <= _quantile(np.sort(values), 0.999))]
     if not len(shown):
         return []
@@ -122,11 +123,16 @@ def follow_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[l
         kept = [m for m in result.measurements if m.latency_ns]
         if kept:
             label = labels[result.id]
-            curves += _follow(np.concatenate([read_ms(m) for m in kept]), _CURVE, {"row": label})
+            curves += follow_calls(np.concatenate([read_ms(m) for m in kept]), label)
             # Counted, not by their own numbers: two processes that carry the same number are two lines.
             for line, m in enumerate(kept[:MAX_REPETITIONS]):
                 thin += _follow(read_ms(m), _THIN_CURVE, {"row": label, "line": line})
     return curves, thin
+
+
+def follow_calls(values: Floats, label: str) -> list[Point]:
+    """The curve of the times of a row in ms."""
+    return _follow(values, _CURVE, {"row": label})
 
 
 def _follow(values: Floats, points: int, fields: Point) -> list[Point]:

@@ -26,9 +26,7 @@ from enginebench.features.trtexec.times import select_timed
 from enginebench.features.trtexec.trace import read_trace
 from enginebench.features.trtexec.verb import parse_times
 from enginebench.report.charts import (
-    draw_histogram,
     draw_layers,
-    draw_percentiles,
     draw_series,
     import_altair,
     render_png,
@@ -156,20 +154,9 @@ def test_without_vl_convert_there_is_no_png(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("n", [1, 2, 7, 339, 340, 341, 5000])
 def test_charts_of_any_number_of_queries(n: int) -> None:
     values = made.sample_latencies(n)["latency"]
-    for draw in (draw_histogram, draw_percentiles, draw_series):
-        chart = draw(values, "title")
-        assert chart["$schema"].startswith("https://vega.github.io/schema/vega-lite/")
-        assert 0 < hold(chart) < 1100
-    equal = np.full(n, 0.5)
-    for draw in (draw_histogram, draw_percentiles, draw_series):
-        assert draw(equal, "title")
-
-
-def test_a_histogram_counts_every_query_that_it_draws() -> None:
-    values = np.concatenate([np.linspace(1, 2, 9_999), [1000.0]])
-    chart = draw_histogram(values, "t")
-    assert sum(bar["queries"] for bar in chart["layer"][0]["data"]["values"]) == 9_990
-    assert "10 above" in chart["title"]["subtitle"] and "slowest 1000.0 ms" in chart["title"]["subtitle"]
+    chart = draw_series(values, "title")
+    assert chart["$schema"].startswith("https://vega.github.io/schema/vega-lite/")
+    assert 0 < hold(chart) < 1100 and draw_series(np.full(n, 0.5), "title")
 
 
 def test_a_series_shows_the_slowest_of_its_neighbours() -> None:
