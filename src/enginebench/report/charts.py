@@ -53,9 +53,8 @@ LOOK = {
     "title": {"fontSize": 15, "subtitleColor": GREY, "subtitleFontSize": 12},
     "axis": {"grid": True, "gridColor": "#e5e7eb", "labelFontSize": 11, "titleFontSize": 12, "titleColor": GREY},
 }
-
+# Of one or two pixels on WIDTH.
 _BUCKETS = 340
-
 _LABEL_LETTERS = 46
 # The longest that the bar of all other layers is drawn, in lengths of the slowest layer's.
 _REST_LIMIT = 1.1
