@@ -9,6 +9,7 @@ from amaranth import signed, unsigned
 from hypothesis import given
 from hypothesis import strategies as st
 
+import bench
 from bench import evaluate
 from enginebench.core.errors import UsageError
 from enginebench.features.fpga import integers
@@ -18,7 +19,7 @@ from enginebench.features.fpga.integers import ROUNDINGS
 
 def requantizer(*settings):
     """Gateware from (accumulator, multiplier), the rest of the settings given."""
-    return lambda accumulator, multiplier: fixed.requantize(accumulator, multiplier, *settings)
+    return lambda accumulator, multiplier: bench.requantize(accumulator, multiplier, *settings)
 
 
 def round_exactly(value, rounding):
@@ -59,7 +60,7 @@ def test_requantize_rounds_once_then_saturates(accumulator, multiplier, shift, z
 @pytest.mark.parametrize("shift", [0, 1, 2, 5, 9, 12])
 def test_gateware_shift_equals_reference_on_every_number(shift, rounding):
     for shape, values in ((signed(9), np.arange(-256, 256)), (unsigned(8), np.arange(256))):
-        found = evaluate([shape], partial(fixed.shift_right, shift=shift, rounding=rounding), values)
+        found = evaluate([shape], partial(bench.shift_right, shift=shift, rounding=rounding), values)
         assert found.tolist() == integers.shift_right(values, shift, rounding).tolist()
 
 
@@ -121,4 +122,4 @@ def test_unknown_rounding_is_refused():
     with pytest.raises(UsageError, match="half_even"):
         integers.shift_right(1, 1, "nearest")
     with pytest.raises(UsageError, match="half_even"):
-        fixed.shift_right(evaluate, 1, "nearest")
+        bench.shift_right(evaluate, 1, "nearest")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from enginebench.core.errors import BackendUnavailable, MissingDependency
-from enginebench.features.fpga.toolchain import find_yosys_headers, run_tool
+from enginebench.features.fpga.toolchain import find_yosys_headers, run_process, run_tool
 
 if TYPE_CHECKING:
     from enginebench.features.fpga.waves import Wave
@@ -45,8 +44,6 @@ void run_design(void *handle, const uint8_t *rx, uint8_t *tx, uint8_t *busy, siz
 """
 # -O3 builds twice as long as -O1 and runs 6 % faster (8 lanes, g++ 12).
 COMPILER_FLAGS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w")
-# A design of 16 lanes compiles in under ten seconds on a slow machine.
-COMPILE_TIMEOUT_S = 600
 
 
 class CompiledDevice:
@@ -110,7 +107,7 @@ def compile_rtlil(rtlil: str, cache_dir: Path) -> Path:
         (folder / "shim.cc").write_text(SHIM, encoding="utf-8")
         run_tool("yosys", ["-q", "-p", "read_rtlil design.il; flatten; write_cxxrtl -O6 design.h"], folder)
         headers = ["-I", str(find_yosys_headers()), "-I", "."]
-        _compile([compiler, *COMPILER_FLAGS, *headers, "shim.cc", "-o", "device.so"], folder)
+        run_process("the C++ compiler", [compiler, *COMPILER_FLAGS, *headers, "shim.cc", "-o", "device.so"], folder)
         (folder / "device.so").replace(library)
     return library
 
@@ -128,13 +125,3 @@ def find_compiler() -> str:
         if found := shutil.which(name):
             return found
     raise MissingDependency("a C++ compiler (g++), which the compiled simulation needs,", "sudo apt-get install g++")
-
-
-def _compile(argv: list[str], folder: Path) -> None:
-    try:
-        done = subprocess.run(argv, cwd=folder, capture_output=True, timeout=COMPILE_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise BackendUnavailable(f"the C++ compiler did not end within {COMPILE_TIMEOUT_S} s") from error
-    if done.returncode:
-        tail = done.stderr.decode(errors="replace")[-2000:]
-        raise BackendUnavailable(f"the C++ compiler failed with exit code {done.returncode}: {tail}")
