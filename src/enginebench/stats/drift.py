@@ -80,11 +80,7 @@ _DEFAULTS: dict[Precision, dict[str, float]] = {
     # half of the right one and at one and a half of it; nor has it a value for a single sample.
     "int8": {"centred_cosine": 0.9, "snr": 6.0, "agreement": 0.9},
     # 4 bits of fraction with an exponent: the same order as int8.
-    "fp8": {
-        "centred_cosine": 0.9,
-        "snr": 6.0,
-        "agreement": 0.9,
-    },
+    "fp8": {"centred_cosine": 0.9, "snr": 6.0, "agreement": 0.9},
 }
 
 
@@ -92,20 +88,9 @@ _DEFAULTS: dict[Precision, dict[str, float]] = {
 # 1.96 deviations: a margin beyond both is more than this noise explains.
 NEAR_TIE = 1.96 * math.sqrt(2)
 
-
-# Figures that names do not have, of a sample and of an output.
-SAMPLE_FIGURES = ("mean_abs_diff", "max_abs_diff", "mean_rel_diff", "cosine", "centred_cosine", "snr_db")
-_FIGURES = (
-    "mean_abs_diff",
-    "max_abs_diff",
-    "mean_rel_diff",
-    "cosine_mean",
-    "cosine_min",
-    "centred_cosine_mean",
-    "snr_db",
-    "top1_agreement",
-    "top5_agreement",
-)
+# Figures of an output that names do not have.
+_FIGURES = ("mean_abs_diff", "max_abs_diff", "mean_rel_diff", "cosine_mean", "cosine_min", "centred_cosine_mean",
+            "snr_db", "top1_agreement", "top5_agreement")  # fmt: skip
 
 # What varies less than this between samples, relative to the answers, is the rounding of FP32 (6e-8 each time), and
 # a cosine of it says nothing.
@@ -358,7 +343,7 @@ def are_labels(array: Array, task: Task | None = None) -> bool:
 
 
 def _measure_labels(name: str, reference: Array, candidate: Array) -> OutputDrift:
-    same = reference == candidate
+    same = np.asarray(reference == candidate)
     return OutputDrift(
         name=name,
         **_nothing(),
@@ -551,7 +536,7 @@ def _take_sample(index: int, output: OutputDrift) -> SampleDrift:
 def _measure_rows(name: str, reference: Array, candidate: Array, task: Task | None) -> list[SampleDrift]:
     if are_labels(reference, task):
         pairs = enumerate(zip(np.atleast_1d(reference), np.atleast_1d(candidate), strict=True))
-        return [_count_alike(i, name, a, b) for i, (a, b) in pairs]
+        return [_take_sample(i, _measure_labels(name, np.asarray(a), np.asarray(b))) for i, (a, b) in pairs]
     ref, cand = _as_rows(reference), _as_rows(candidate)
     whole = np.isfinite(ref).all(axis=1) & np.isfinite(cand).all(axis=1)
     # Of a single value a cosine is no more than the sign.
@@ -562,14 +547,6 @@ def _measure_rows(name: str, reference: Array, candidate: Array, task: Task | No
         _measure_row(i, name, a, b, centre, threshold if classes else None)
         for i, (a, b) in enumerate(zip(ref, cand, strict=True))
     ]
-
-
-def _count_alike(index: int, name: str, reference: Array, candidate: Array) -> SampleDrift:
-    same = np.asarray(reference == candidate)
-    nothing = dict.fromkeys(SAMPLE_FIGURES)
-    return SampleDrift(
-        index=index, output=name, nonfinite=0, **nothing, agreement=float(same.mean()) if same.size else None
-    )
 
 
 def _measure_row(
