@@ -45,8 +45,8 @@ class SweepRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cost_per_million: float | None = None  # inferences, in the currency of the prices
 
 
-class SweepCell(Struct, frozen=True, kw_only=True):
-    """One row that was asked for; `row` is None where there is none yet."""
+class Cell(Struct, frozen=True, kw_only=True):
+    """What a row of a sweep is asked for."""
 
     model: str
     machine_kind: str
@@ -54,18 +54,17 @@ class SweepCell(Struct, frozen=True, kw_only=True):
     precision: str
     batch: int = 1
     scope: str = "compute"
+
+
+class SweepCell(Cell, frozen=True, kw_only=True):
+    """One row that was asked for; `row` is None where there is none yet."""
+
     row: SweepRow | None = None
 
 
-class FailedCell(Struct, frozen=True, kw_only=True):
+class FailedCell(Cell, frozen=True, kw_only=True):
     """A cell without figures, and why."""
 
-    model: str
-    machine_kind: str
-    engine: str
-    precision: str
-    batch: int
-    scope: str
     reason: str
 
 
