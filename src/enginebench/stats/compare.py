@@ -213,13 +213,7 @@ def _by_repetition(
 
 
 def conclude(
-    spread: Spread,
-    method: str,
-    margin: float,
-    level: float,
-    clock: str,
-    reasons: Sequence[str],
-    unit: Unit = "process",
+    spread: Spread, method: str, margin: float, level: float, clock: str, reasons: Sequence[str], unit: Unit = "process"
 ) -> Comparison:
     """The verdict on a mean log ratio, with the repetitions that would show one where it does not."""
     verdict, why = judge_spread(spread, margin, level, unit)

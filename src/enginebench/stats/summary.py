@@ -46,11 +46,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 def summarize(
-    measurements: Sequence[Measurement],
-    *,
-    batch: int = 1,
-    level: float = 0.95,
-    percentiles: Sequence[float] = (),
+    measurements: Sequence[Measurement], *, batch: int = 1, level: float = 0.95, percentiles: Sequence[float] = ()
 ) -> Summary:
     """The figures of one row, from the raw samples of all its processes.
 

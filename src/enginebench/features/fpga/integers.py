@@ -48,11 +48,7 @@ def _round_up(
 ) -> NDArray[np.bool_]:
     if rounding == "floor":
         return np.zeros_like(above_half)
-    ties = {
-        "half_even": (floor & 1) == 1,
-        "half_away": floor >= 0,
-        "half_up": np.ones_like(at_half),
-    }
+    ties = {"half_even": (floor & 1) == 1, "half_away": floor >= 0, "half_up": np.ones_like(at_half)}
     if rounding not in ties:
         raise UsageError(f"unknown rounding {rounding!r}; known: {', '.join(ROUNDINGS)}")
     up: NDArray[np.bool_] = above_half | (at_half & ties[rounding])

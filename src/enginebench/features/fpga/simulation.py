@@ -126,11 +126,7 @@ class ReplayedDevice:
 
 
 def _simulate_all(
-    network: Network,
-    options: DesignOptions,
-    inputs: NDArray[np.int8],
-    run: RunCall,
-    chunk: int,
+    network: Network, options: DesignOptions, inputs: NDArray[np.int8], run: RunCall, chunk: int
 ) -> Simulated:
     answers: list[NDArray[np.int64]] = []
     transactions: list[int] = []

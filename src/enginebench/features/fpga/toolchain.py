@@ -42,12 +42,7 @@ def run_process(name: str, argv: list[str], folder: Path) -> str:
     """What a program printed, both streams together; it runs in `folder`."""
     try:
         done = subprocess.run(
-            argv,
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=TOOL_TIMEOUT_S,
-            check=False,
+            argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TOOL_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise BackendUnavailable(f"{name} did not end within {TOOL_TIMEOUT_S} s") from error

@@ -94,8 +94,7 @@ def read_log(text: str, path: Path) -> LogDocument:
         )
     parents = {run.parent for run in runs}
     return LogDocument(
-        path=str(path),
-        runs=tuple(note_tuning(read_run(run), index in parents) for index, run in enumerate(runs)),
+        path=str(path), runs=tuple(note_tuning(read_run(run), index in parents) for index, run in enumerate(runs))
     )
 
 

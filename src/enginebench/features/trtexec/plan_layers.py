@@ -212,10 +212,7 @@ def read_shape(value: Any) -> tuple[int, ...] | None:
 
 
 def choose_precision(
-    item: dict[str, Any],
-    inputs: tuple[LayerTensor, ...],
-    outputs: tuple[LayerTensor, ...],
-    nodes: tuple[str, ...] = (),
+    item: dict[str, Any], inputs: tuple[LayerTensor, ...], outputs: tuple[LayerTensor, ...], nodes: tuple[str, ...] = ()
 ) -> str | None:
     """The precision in which a layer computes, as far as its types and the name of its kernel say it; else None.
 

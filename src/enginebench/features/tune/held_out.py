@@ -9,14 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from enginebench.core.records import Estimate, OutputDrift, Score, Task
-from enginebench.stats.drift import (
-    LIMITS,
-    SampleDrift,
-    keeps_limits,
-    measure_drift,
-    measure_samples,
-    scale_alike,
-)
+from enginebench.stats.drift import LIMITS, SampleDrift, keeps_limits, measure_drift, measure_samples, scale_alike
 from enginebench.stats.metrics.metric import Metric, average
 from enginebench.stats.metrics.scores import score_counts
 
@@ -48,10 +41,7 @@ class Held(Struct, frozen=True, kw_only=True):
 
 
 def hold_out(
-    reference: Mapping[str, Array],
-    answers: Mapping[str, Array],
-    limits: Mapping[str, float],
-    task: Task | None = None,
+    reference: Mapping[str, Array], answers: Mapping[str, Array], limits: Mapping[str, float], task: Task | None = None
 ) -> tuple[Held, ...]:
     """Every limit, held against answers to samples that nothing was chosen by.
 

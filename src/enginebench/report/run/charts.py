@@ -12,16 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from enginebench.core.records import Result
-from enginebench.report.charts import (
-    COLOURS,
-    GREY,
-    WIDTH,
-    Spec,
-    draw_layers,
-    finish,
-    import_altair,
-    style_chart,
-)
+from enginebench.report.charts import COLOURS, GREY, WIDTH, Spec, draw_layers, finish, import_altair, style_chart
 from enginebench.report.run.rows import RunDocument
 from enginebench.report.run.series import (
     Point,
@@ -271,12 +262,7 @@ def _draw_quality(points: list[Point], quality: str) -> Chart:
     subtitle = (
         f"no other row is both faster and better than those {where}" if fronts else "no row stands out: see the notes"
     )
-    spec = finish(
-        alt.layer(front, rules, dots, names),
-        f"Speed against {quality}",
-        subtitle,
-        _SCATTER,
-    )
+    spec = finish(alt.layer(front, rules, dots, names), f"Speed against {quality}", subtitle, _SCATTER)
     best = [p["row"] for p in points if p["pareto"]]
     told = f"A point for each row. On the Pareto front: {', '.join(best) or 'none'}."
     return _make("pareto", spec, title=f"Speed against {quality}", description=told, points=points)

@@ -12,13 +12,7 @@ from msgspec.structs import fields
 from enginebench.core.names import NOT_KNOWN
 from enginebench.core.records import Capacity, Estimate, Outputs
 from enginebench.core.shapes import format_shapes
-from enginebench.report.numbers import (
-    UNITS_PER_MS,
-    choose_unit,
-    format_ratio,
-    format_significant,
-    format_small,
-)
+from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_ratio, format_significant, format_small
 from enginebench.report.run.rows import Row
 from enginebench.report.scores import find_metric, format_score
 from enginebench.report.table import Column, Span, Value

@@ -90,7 +90,7 @@ def name_tensors(side: str) -> tuple[SimpleNamespace, ...]:
 BUNDLE = read_bundle(HERE / "bundle.json")
 ENGINE = SimpleNamespace(**BUNDLE["engine"])
 ARTIFACT = SimpleNamespace(
-    **BUNDLE["artifact"] | {"inputs": name_tensors("inputs"), "outputs": name_tensors("outputs")},
+    **BUNDLE["artifact"] | {"inputs": name_tensors("inputs"), "outputs": name_tensors("outputs")}
 )
 ARTIFACT.path = str(HERE / ARTIFACT.path)
 os.environ.update(BUNDLE["environment"])

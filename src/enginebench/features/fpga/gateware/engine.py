@@ -257,10 +257,7 @@ class Engine(wiring.Component):
             return product
         low = Signal(signed(self.split + len(multiplier) + 1))
         high = Signal(signed(len(biased) - self.split + len(multiplier)))
-        m.d.sync += [
-            low.eq(biased[: self.split] * multiplier),
-            high.eq(biased[self.split :].as_signed() * multiplier),
-        ]
+        m.d.sync += [low.eq(biased[: self.split] * multiplier), high.eq(biased[self.split :].as_signed() * multiplier)]
         return low + (high << self.split)
 
     @staticmethod
