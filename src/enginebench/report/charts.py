@@ -122,7 +122,9 @@ def draw_layers(layers: Sequence[LayerTime], title: str, topk: int = 30) -> Spec
     """
     alt = import_altair()
     bars = list_bars(layers, topk)
-    axis = alt.Axis(labelExpr=label_ranks(bars), labelLimit=330, ticks=False, domain=False, grid=False)
+    # Ranks are labelled with names, so that equal names keep bars of their own.
+    names = f"{json.dumps([bar['name'] for bar in bars], ensure_ascii=True)}[datum.value]"
+    axis = alt.Axis(labelExpr=names, labelLimit=330, ticks=False, domain=False, grid=False)
     # Where names leave little room for bars, the title begins under the names.
     ticks = alt.Axis(tickCount=8, labelOverlap=True, titleAnchor="end")
     room = leave_room(
@@ -187,11 +189,6 @@ def read_rows(rows: list[Row]) -> Any:
     """A chart over rows that stand inside the specification."""
     alt = import_altair()
     return alt.Chart(alt.Data(values=rows))
-
-
-def label_ranks(bars: Sequence[dict[str, Any]]) -> str:
-    """A Vega expression that turns a rank into the layer's name: equal names keep bars of their own."""
-    return f"{json.dumps([bar['name'] for bar in bars], ensure_ascii=True)}[datum.value]"
 
 
 def shorten(name: str, letters: int = _LABEL_LETTERS) -> str:

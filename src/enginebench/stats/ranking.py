@@ -13,7 +13,7 @@ from enginebench.core.names import format_engine
 from enginebench.core.records import Precision, Result, Score, Verdict
 from enginebench.stats.alike import find_references, keep_comparisons, list_invented
 from enginebench.stats.headline import Headline, choose_agreeing, describe_change, make_headline, order_by_speed
-from enginebench.stats.metrics.scores import find_score, loses_too_much
+from enginebench.stats.metrics.scores import find_metric, find_score, loses_too_much
 from enginebench.stats.metrics.tasks import name_metric
 from enginebench.stats.standing import Standing, compare_rows, find_baseline, find_setting, is_plain_fp32, weigh
 
@@ -68,7 +68,7 @@ def rank_results(
             anything else.
         p99_limit_ms: `recommended` keeps to it.
     """
-    metric = metric or name_deciding(results)
+    metric = metric or find_metric(results)
     rows = mark_pareto(_weigh_all(keep_comparisons(results), baseline_engine, margin), metric)
     groups: dict[tuple[object, ...], list[Standing]] = {}
     for row in rows:
@@ -172,11 +172,6 @@ def _weigh_all(results: Sequence[Result], engine: str, margin: float) -> list[St
         weigh(result, base, margin=margin, is_reference=result.id in references)
         for result, base in zip(results, baselines, strict=True)
     ]
-
-
-def name_deciding(results: Sequence[Result]) -> str | None:
-    """The metric that decides about rows: the first one of the first row that has any."""
-    return next((row.scores[0].metric for row in results if row.scores), None)
 
 
 def _within_limit(

@@ -94,10 +94,8 @@ class Layer(Struct, frozen=True, kw_only=True, eq=False):
 
     def bound_sums(self) -> tuple[int, int]:
         """(lowest, highest) value that any partial sum of products can take, in any order, for any input."""
-        weights = self.weights.astype(np.int64)
-        highest = np.maximum(weights * LOW, weights * HIGH).sum(axis=1)  # no product here is below zero
-        lowest = np.minimum(weights * LOW, weights * HIGH).sum(axis=1)
-        return int(lowest.min(initial=0)), int(highest.max(initial=0))
+        lowest, highest = self.bound_accumulators()  # of which no product lies on the other side of zero
+        return int((lowest - self.bias).min(initial=0)), int((highest - self.bias).max(initial=0))
 
     def bound_accumulators(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(lowest, highest) accumulator of each output, bias included, for any input."""

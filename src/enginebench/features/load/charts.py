@@ -20,25 +20,17 @@ def draw_load(document: LoadDocument) -> list[Chart]:
     points = [point for point in document.points if point.qps is not None and point.completed]
     if not points:
         return []
+    pictures = (
+        ("latency", "Latency over the rate", draw_latency,
+         "p50, p99 and the means of queue and service over requests a second, with limit and capacities"),
+        ("throughput", "Throughput over latency", draw_throughput,
+         "answered requests a second over p99, with the line of what no other point beats"),
+        ("utilisation", "Utilisation over the rate", draw_utilisation,
+         "fraction of the time in which streams were at work over requests a second"),
+    )  # fmt: skip
     return [
-        Chart(
-            name="load_latency",
-            title="Latency over the rate",
-            description="p50, p99 and the means of queue and service over requests a second, with limit and capacities",
-            spec=draw_latency(document, points),
-        ),
-        Chart(
-            name="load_throughput",
-            title="Throughput over latency",
-            description="answered requests a second over p99, with the line of what no other point beats",
-            spec=draw_throughput(document, points),
-        ),
-        Chart(
-            name="load_utilisation",
-            title="Utilisation over the rate",
-            description="fraction of the time in which streams were at work over requests a second",
-            spec=draw_utilisation(document, points),
-        ),
+        Chart(name=f"load_{name}", title=title, description=shows, spec=draw(document, points))
+        for name, title, draw, shows in pictures
     ]
 
 

@@ -29,10 +29,16 @@ NAMES = {
 def list_ceilings(document: Ceilings) -> list[Section]:
     """Every ceiling with the range of its repetitions, and what could not be measured."""
     lines = [
-        (name_ceiling(one), one.precision or "-", name_threads(one), format_significant(one.value),
-         " to ".join(map(format_significant, (one.low, one.high))) if one.n > 1 else "one", one.unit)
+        (
+            name_ceiling(one),
+            one.precision or "-",
+            one.device if one.threads is None else str(one.threads),
+            format_significant(one.value),
+            " to ".join(map(format_significant, (one.low, one.high))) if one.n > 1 else "one",
+            one.unit,
+        )
         for one in document.ceilings
-    ]  # fmt: skip
+    ]
     gpus = ", ".join(gpu.name for gpu in document.machine.gpus)
     machine = document.machine.cpu_model + (f", {gpus}" if gpus else "")
     count = f"{document.processes} fresh processes" if document.processes > 1 else "one process"
@@ -47,11 +53,6 @@ def name_ceiling(ceiling: Ceiling) -> str:
     if ceiling.kind == "call" and ceiling.device != "cpu":
         return "empty kernel, waited for"
     return NAMES[ceiling.kind]
-
-
-def name_threads(ceiling: Ceiling) -> str:
-    """The number of threads, or the GPU."""
-    return ceiling.device if ceiling.threads is None else str(ceiling.threads)
 
 
 def draw_ceilings(document: Ceilings) -> Spec:

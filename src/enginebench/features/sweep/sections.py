@@ -47,7 +47,7 @@ COLUMNS = (
     Column("batch", lambda cell: str(cell.batch), lambda cell: cell.batch, align="right", spare=2),
     _figure("p50 ms", "p50_ms"),
     _figure("p99 ms", "p99_ms", 3),
-    Column("speed-up", lambda cell: show_speedup(cell.row),
+    Column("speed-up", lambda cell: format_ratio(cell.row.speedup) if cell.row and cell.row.speedup else "",
            lambda cell: cell.row.speedup.value if cell.row and cell.row.speedup else None, align="right", spare=1),
     Column("outputs", lambda cell: _show_outputs(cell.row), wide=True),
     Column("requests/s", lambda cell: _show(_take_capacity(cell)), lambda cell: _take_capacity(cell),
@@ -167,11 +167,6 @@ def describe_doubts(rows: Sequence[SweepRow]) -> Iterator[str]:
         alike.setdefault(find_sentence(caveat), []).append(caveat)
     for found in sorted(alike.values(), key=len, reverse=True):
         yield f"{len(found)} of {count_of(len(rows), 'rows')}: {format_caveat(*found)}"
-
-
-def show_speedup(row: SweepRow | None) -> str:
-    """The ratio to the baseline of the same model on the same machine."""
-    return format_ratio(row.speedup) if row and row.speedup else ""
 
 
 def _show_outputs(row: SweepRow | None) -> str:

@@ -83,7 +83,9 @@ def parse_log(path: Path) -> LogDocument:
 def read_log(text: str, path: Path) -> LogDocument:
     """As `parse_log`, from text; `path` is only named."""
     runs = split_runs(text)
-    if not any(run.banner or any(line.level for line in run.lines) or has_summary(run) for run in runs):
+    # Of a run without banners or prefixes (they were cut away) a summary row may be left.
+    lines = [line for run in runs for line in run.lines]
+    if not any(run.banner for run in runs) and not any(x.level or _ROW.match(x.text.strip()) for x in lines):
         first = next((line for line in text.split("\n") if line.strip()), "")[:80]
         raise ParseError(
             path,
@@ -92,22 +94,12 @@ def read_log(text: str, path: Path) -> LogDocument:
             "a banner '&&&& RUNNING TensorRT.trtexec', or lines that begin like '[11/21/2026-01:37:39] [I]'",
             "Save both pipes: trtexec ... > run.log 2>&1",
         )
-    parents = {run.parent for run in runs}
-    return LogDocument(
-        path=str(path), runs=tuple(note_tuning(read_run(run), index in parents) for index, run in enumerate(runs))
-    )
-
-
-def note_tuning(run: LogRun, started_others: bool) -> LogRun:
-    """The run, with a note where others that it started were timed in its place."""
-    if not started_others or run.latency_ms is not None:
-        return run
-    return replace(run, notes=(*run.notes, "a tuning run: the runs that it started were timed, not itself"))
-
-
-def has_summary(run: RunLines) -> bool:
-    """Whether a run without banners or prefixes (they were cut away) still shows a summary row."""
-    return any(_ROW.match(line.text.strip()) for line in run.lines)
+    parents, read = {run.parent for run in runs}, [read_run(run) for run in runs]
+    for index, run in enumerate(read):
+        if index in parents and run.latency_ms is None:
+            note = "a tuning run: the runs that it started were timed, not itself"
+            read[index] = replace(run, notes=(*run.notes, note))
+    return LogDocument(path=str(path), runs=tuple(read))
 
 
 def read_run(run: RunLines) -> LogRun:

@@ -49,14 +49,10 @@ def measure_divergence(reference: Floats, answers: Floats) -> float:
 
     Source: S. Kullback, "Information Theory and Statistics" (1959), section 2.6.
     """
-    ref, cand = _log_softmax(reference), _log_softmax(answers)
+    from scipy.special import log_softmax
+
+    ref, cand = (log_softmax(side, axis=1) for side in (reference, answers))
     return float(np.mean(np.sum(np.exp(ref) * (ref - cand), axis=1)))
-
-
-def _log_softmax(scores: Floats) -> Floats:
-    shifted = scores - scores.max(axis=1, keepdims=True)
-    logs: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return logs
 
 
 def allow_noise(limits: Mapping[str, float]) -> float:

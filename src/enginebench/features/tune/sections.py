@@ -78,7 +78,13 @@ def _list_answer(document: TuneDocument) -> list[Section]:
 
 def _list_dropped(document: TuneDocument, count: int) -> list[Section]:
     lines = [
-        (one.candidate, describe_round(one.round), one.reason, one.leader or "-", str(one.generation))
+        (
+            one.candidate,
+            f"round {one.round}" if one.round else "before it raced",
+            one.reason,
+            one.leader or "-",
+            str(one.generation),
+        )
         for one in reversed(document.dropped[-count:])
     ]
     titles = ("setting", "when", "why", "leader then")
@@ -161,8 +167,3 @@ def list_warnings(document: TuneDocument) -> Iterator[str]:
             f"{', '.join(shaky[:SHOWN])}{', ...' if len(shaky) > SHOWN else ''}."
         )
     yield from word_notes(document.caveats).values()
-
-
-def describe_round(number: int) -> str:
-    """When somebody was dropped."""
-    return "before it raced" if number == 0 else f"round {number}"

@@ -14,9 +14,9 @@ from enginebench.core.records import Capacity, Estimate, Outputs
 from enginebench.core.shapes import format_shapes
 from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_ratio, format_significant, format_small
 from enginebench.report.run.rows import Row
-from enginebench.report.scores import find_metric, format_score
+from enginebench.report.scores import format_score
 from enginebench.report.table import Column, Span, Value
-from enginebench.stats.metrics.scores import find_score
+from enginebench.stats.metrics.scores import find_metric, find_score
 from enginebench.stats.metrics.tasks import name_metric
 
 OUTPUTS: dict[Outputs, str] = {"same": "same", "within_limits": "within", "changed": "changed", "not_judged": "?"}

@@ -16,8 +16,7 @@ from enginebench.report.run.columns import format_speedup, is_disturbed
 from enginebench.report.run.head import name_rows
 from enginebench.report.run.remarks import name_settings
 from enginebench.report.run.rows import Row, RunDocument
-from enginebench.report.scores import find_metric
-from enginebench.stats.metrics.scores import find_score
+from enginebench.stats.metrics.scores import find_metric, find_score
 from enginebench.stats.metrics.tasks import name_metric
 from enginebench.stats.quantiles import median
 from enginebench.stats.stages import StagesDocument

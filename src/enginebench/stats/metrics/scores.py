@@ -8,8 +8,8 @@ get the same draws.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from msgspec.structs import replace
@@ -106,6 +106,18 @@ def find_value(scores: Sequence[Score], metric: str) -> Estimate | None:
     """The value of the score of a metric; None if there is none."""
     found = find_score(scores, metric)
     return found.value if found else None
+
+
+class Scored(Protocol):
+    """A result, or a row of any table."""
+
+    @property
+    def scores(self) -> Sequence[Score]: ...
+
+
+def find_metric(rows: Iterable[Scored]) -> str | None:
+    """The metric that decides about rows: the first one of the first row that has any."""
+    return next((row.scores[0].metric for row in rows if row.scores), None)
 
 
 def find_score(scores: Sequence[Score], metric: str | None = None) -> Score | None:
