@@ -155,9 +155,9 @@ def require_keys(names: dict[Quantity, str], found: list[str], path: Path) -> No
 def decode_columns(data: bytes | mmap.mmap, start: int, names: list[str], path: Path) -> dict[str, list[Column]]:
     """key -> pieces of its column, from the array of entries whose first begins at byte `start`."""
     attributes = [f"f{index}" for index in range(len(names))]
-    entry = msgspec.defstruct(
-        "Entry", [(a, float) for a in attributes], rename=dict(zip(attributes, names, strict=True)), gc=False
-    )
+    kinds = [[(a, kind) for a in attributes] for kind in (float, float | None)]
+    keys = dict(zip(attributes, names, strict=True))
+    entry, loose = (msgspec.defstruct("Entry", kind, rename=keys, gc=False) for kind in kinds)
     decoder = msgspec.json.Decoder(list[entry])  # type: ignore[valid-type]
     columns: dict[str, list[Column]] = {name: [] for name in names}
     count = 0
@@ -165,9 +165,9 @@ def decode_columns(data: bytes | mmap.mmap, start: int, names: list[str], path: 
         try:
             entries: list[Any] = decoder.decode(b"[%b]" % piece)
         except DECODE_ERRORS as error:
-            entries = decode_nonfinite(piece, attributes, names, error, (path, position, count))
+            entries = decode_nonfinite(piece, list[loose], error, (path, position, count))  # type: ignore[valid-type]
         for name, attribute in zip(names, attributes, strict=True):
-            columns[name].append(np.fromiter(map(attrgetter(attribute), entries), np.float64, len(entries)))
+            columns[name].append(np.array(list(map(attrgetter(attribute), entries)), np.float64))  # nan of None
         count += len(entries)
     return columns
 
@@ -223,27 +223,15 @@ def check_frame(data: bytes | mmap.mmap, start: int, stop: int, path: Path) -> N
         raise ParseError(path, f"byte {stop + 1}", f"{error}", "the end of the file after the queries") from error
 
 
-def decode_nonfinite(
-    piece: bytes, attributes: list[str], names: list[str], error: Exception, place: tuple[Path, int, int]
-) -> list[Any]:
-    """The entries of a piece in which trtexec wrote nan or inf, which are no JSON; as nan."""
-    path, position, count = place
+def decode_nonfinite(piece: bytes, kind: Any, error: Exception, place: tuple[Path, int, int]) -> list[Any]:
+    """The entries of a piece in which trtexec wrote nan or inf, which are no JSON; as None."""
     cleaned, replaced = _NONFINITE.subn(rb"\1null", piece)
-    entry = msgspec.defstruct(
-        "NonfiniteEntry",
-        [(attribute, float | None) for attribute in attributes],
-        rename=dict(zip(attributes, names, strict=True)),
-    )
     try:
         if not replaced:
             raise error
-        entries: list[Any] = msgspec.json.decode(b"[%b]" % cleaned, type=list[entry])  # type: ignore[valid-type]
+        entries: list[Any] = msgspec.json.decode(b"[%b]" % cleaned, type=kind)
     except DECODE_ERRORS as cause:
-        raise explain_entry(cause, path, position, count) from cause
-    for item in entries:
-        for attribute in attributes:
-            if getattr(item, attribute) is None:
-                setattr(item, attribute, np.nan)
+        raise explain_entry(cause, *place) from cause
     return entries
 
 

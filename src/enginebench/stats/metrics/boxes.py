@@ -222,7 +222,6 @@ class Matches(Struct, frozen=True, kw_only=True):
 
     decided: int
     shared: int
-    overlap_mean: float | None
     pairs: NDArray[np.int64]
 
 
@@ -235,26 +234,22 @@ def match_boxes(reference: Boxes, candidate: Boxes) -> Matches:
     found = [
         _match_sample(reference, candidate, measure_overlaps(own[i], other[i]), i) for i in range(len(reference.labels))
     ]
-    overlaps = [overlap for _, pairs in found for _, _, overlap in pairs]
-    pairs = [(i, place, partner) for i, (_, sample) in enumerate(found) for place, partner, _ in sample]
+    pairs = [(i, *pair) for i, (_, sample) in enumerate(found) for pair in sample]
     return Matches(
         decided=sum(decided for decided, _ in found),
         shared=len(pairs),
-        overlap_mean=float(np.mean(overlaps)) if overlaps else None,
         pairs=np.array(pairs, np.int64).reshape(-1, 3),
     )
 
 
-def _match_sample(
-    reference: Boxes, candidate: Boxes, overlaps: Floats, i: int
-) -> tuple[int, list[tuple[int, int, float]]]:
-    """(boxes that either side shows, partners counted once; both entries and the overlap of every pair)."""
+def _match_sample(reference: Boxes, candidate: Boxes, overlaps: Floats, i: int) -> tuple[int, list[tuple[int, int]]]:
+    """(boxes that either side shows, partners counted once; both entries of every pair)."""
     alike = reference.labels[i][:, None] == candidate.labels[i][None]
     known = [side.labels[i] != NOTHING for side in (reference, candidate)]
     sure = [side.scores[i] >= PARTNER_SCORE for side in (reference, candidate)]
     free = alike & (overlaps >= PARTNER) & (known[1] & sure[1])[None] & sure[0][:, None]
     shown = [(side.scores[i] >= SHOWN_SCORE) & seen for side, seen in zip((reference, candidate), known, strict=True)]
-    pairs: list[tuple[int, int, float]] = []
+    pairs: list[tuple[int, int]] = []
     alone = 0
     for place in range(len(free)):
         partner = int(np.where(free[place], overlaps[place], -1).argmax())
@@ -263,7 +258,7 @@ def _match_sample(
             continue
         free[:, partner] = False
         if shown[0][place] or shown[1][partner]:
-            pairs.append((place, partner, float(overlaps[place, partner])))
+            pairs.append((place, partner))
         shown[1][partner] = False
     alone += int(shown[1].sum())
     return len(pairs) + alone, pairs
