@@ -12,15 +12,13 @@ from msgspec import Struct
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Estimate, Measurement
 from enginebench.stats.intervals import estimate_geometric, join_builds, measure_spread, take_logs
-from enginebench.stats.quantiles import convert_percent, median, nearest_rank
-from enginebench.stats.tails import autocorrelation_time, estimate_tail, estimate_tails
+from enginebench.stats.quantiles import convert_percent, median
+from enginebench.stats.tails import autocorrelation_time, estimate_tails
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
-
-__all__ = ["Summary", "estimate_p50", "estimate_percentile", "median", "nearest_rank", "summarize"]
 
 MS_PER_NS = 1e-6
 
@@ -90,11 +88,6 @@ def estimate_p50(measurements: Sequence[Measurement], *, level: float = 0.95) ->
     """
     kept = [m for m in measurements if m.latency_ns]
     return _estimate_medians([median(m.latency_ns) for m in kept], [m.build for m in kept], "latency", level)
-
-
-def estimate_percentile(measurements: Sequence[Measurement], q: float, *, level: float = 0.95) -> Estimate:
-    """The pooled q-quantile of the latency in ms, by nearest rank, with a block-bootstrap interval."""
-    return estimate_tail([_in_ms(m.latency_ns) for m in measurements if m.latency_ns], q, level=level)
 
 
 def share_marked(measurements: Sequence[Measurement], mark: str | None = None) -> float:

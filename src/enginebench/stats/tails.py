@@ -130,25 +130,19 @@ def split_blocks(series: Sequence[Floats], length: int) -> list[Floats]:
     return blocks
 
 
-def estimate_tail(
-    series: Sequence[Floats], q: float, *, level: float = 0.95, seed: int = 0, time: float | None = None
-) -> Estimate:
-    """The pooled q-quantile by nearest rank, with an interval by bootstrap over blocks. Keeps the unit of `series`.
+def estimate_tails(
+    series: Sequence[Floats], shares: Sequence[float], *, level: float = 0.95, seed: int = 0, time: float | None = None
+) -> list[Estimate]:
+    """The pooled quantiles by nearest rank, with intervals by bootstrap over blocks. Keeps the unit of `series`.
 
     `supported` is False where there are fewer than `min_samples(q)` samples or too few blocks for an interval.
 
     Args:
-        q: share, 0.99 for p99.
+        series: one array of samples a process.
+        shares: 0.99 for p99; several cost one sorting of the samples and one set of draws.
         seed: of the draws; the same samples always give the same interval.
         time: autocorrelation time in samples, where the caller has it already.
     """
-    return estimate_tails(series, [q], level=level, seed=seed, time=time)[0]
-
-
-def estimate_tails(
-    series: Sequence[Floats], shares: Sequence[float], *, level: float = 0.95, seed: int = 0, time: float | None = None
-) -> list[Estimate]:
-    """`estimate_tail` for several shares, which cost one sorting of the samples and one set of draws."""
     pooled = np.sort(np.concatenate(list(series))) if len(series) else np.empty(0)
     n = len(pooled)
     values = [nearest_rank(pooled, q) for q in shares]

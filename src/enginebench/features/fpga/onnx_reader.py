@@ -7,7 +7,7 @@ MatMul, with biases and ReLU. Weights, scales and zero points are taken as they 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 import onnx
@@ -165,7 +165,6 @@ class _Reader:
     def _begin_layer(self, node: onnx.NodeProto, tensor: str) -> None:
         if self.current is None or (self.layers and self.layers[-1].target is None):
             self._refuse(node, "its input is not quantized; quantize the model: enginebench quantize F.onnx --to int8")
-        assert self.current is not None
         if node.input[0] != tensor or len(node.input) < 2:
             self._refuse(node, "the weights must be its second input")
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
@@ -220,7 +219,6 @@ class _Reader:
         dequantize = self.producers.get(name)
         if dequantize is None or dequantize.op_type != "DequantizeLinear":
             self._refuse(node, "its weights are not quantized; run: enginebench quantize F.onnx --to int8")
-        assert dequantize is not None
         values = self._evaluate(dequantize, dequantize.input[0])
         scale, zero = self._read_scale(dequantize)
         if values.ndim != 2 or not 0 < values.size <= LARGEST_LAYER or values.dtype not in RANGES:
@@ -242,7 +240,6 @@ class _Reader:
         maker = self.producers.get(name)
         if maker is None:
             self._refuse(node, f"its input {name!r} is not a constant")
-        assert maker is not None
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in maker.attribute}
         if maker.op_type == "Constant" and "value" in attributes:
             return numpy_helper.to_array(attributes["value"])
@@ -269,7 +266,7 @@ class _Reader:
         steps = np.rint(values.astype(np.float32) / wide_scale) + wide_zero.astype(np.float32)
         return np.clip(steps, low, high).astype(zero.dtype)
 
-    def _refuse(self, node: onnx.NodeProto, why: str) -> Any:
+    def _refuse(self, node: onnx.NodeProto, why: str) -> NoReturn:
         raise ModelError(f"{self.path}: node {node.name or node.output[0]!r} ({node.op_type}): {why}")
 
 
