@@ -17,11 +17,7 @@ _END = "\n// end of the chart bundle\n"
 
 
 def load_bundle(cache: Path | None = None) -> str:
-    """Vega, Vega-Lite and Vega-Embed as JavaScript that defines `vegaEmbed`.
-
-    Args:
-        cache: folder of the cache; by default the user's. One that cannot be written costs time, nothing else.
-    """
+    """Vega, Vega-Lite and Vega-Embed as JavaScript that defines `vegaEmbed`."""
     try:
         import vl_convert
     except ImportError as error:

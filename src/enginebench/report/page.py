@@ -39,7 +39,6 @@ def format_page(
 
     Args:
         bundle: JavaScript that defines `vegaEmbed`; None for a page without charts.
-        labels: row id -> what charts call it.
     """
     charts = {part.name: part.spec for section in sections for part in section.parts if isinstance(part, Chart)}
     style = _read_asset("page.css")

@@ -93,11 +93,7 @@ class Section(Struct, frozen=True, kw_only=True):
 
 
 def make_table(columns: Sequence[Column], rows: Sequence[Any], **more: Any) -> Table:
-    """The table of these rows, with the columns that have anything to show for them.
-
-    Args:
-        more: fields of `Table`.
-    """
+    """The table of these rows, with the columns that have anything to show for them."""
     return Table(columns=tuple(column for column in columns if column.when(rows)), rows=tuple(rows), **more)
 
 

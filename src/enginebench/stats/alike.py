@@ -37,11 +37,7 @@ def compare_preparation(reference: str | None, candidate: str | None) -> list[st
 def compare_specs(
     what: str, reference: Sequence[TensorSpec], candidate: Sequence[TensorSpec], names: tuple[str, str]
 ) -> list[str]:
-    """Every difference in name, dtype or shape. An open axis fits every length.
-
-    Args:
-        what: "input" or "output", for the sentences.
-    """
+    """Every difference in name, dtype or shape. An open axis fits every length."""
     ref, cand = ({spec.name: spec for spec in side} for side in (reference, candidate))
     problems = [f"{what} {name!r} is missing from {names[1]}" for name in ref if name not in cand]
     problems += [f"{what} {name!r} is missing from {names[0]}" for name in cand if name not in ref]

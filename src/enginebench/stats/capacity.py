@@ -33,7 +33,6 @@ class CapacitySearch:
     Args:
         resolution: fails over passes at which the search ends.
         stride: the first step away from the guess, each further one in the same direction is longer by it.
-        lowest_share: of the guess, below which nothing is tried.
     """
 
     def __init__(

@@ -373,9 +373,6 @@ def list_open(rows: Sequence[Result], trials: int, margin: float) -> set[str]:
     """Ids of the rows of one setting of which a comparison with another may change after so many trials.
 
     A row that ended before takes part in nothing: what was shown with it stays.
-
-    Args:
-        trials: a look; later repetitions do not count.
     """
     brief = [  # the first trials of each, as their medians alone
         replace(row, measurements=tuple(keep_median(m) for m in row.measurements if m.repetition < trials))

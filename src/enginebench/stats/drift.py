@@ -475,13 +475,7 @@ def _find_centre(ref: Floats) -> Floats | None:
 def measure_samples(
     reference: Mapping[str, Array], candidate: Mapping[str, Array], task: Task | None = None
 ) -> tuple[SampleDrift, ...]:
-    """The differences of every sample in every output, sample by sample.
-
-    Args:
-        reference: name -> array of shape (samples, ...), any dtype.
-        candidate: the same names, shapes and dtypes.
-        task: as for `measure_drift`.
-    """
+    """The differences of every sample in every output, sample by sample; arguments as in `measure_drift`."""
     _check_alike(reference, candidate)
     reference, candidate = score_words(reference, candidate)
     if (rows := _measure_box_samples(reference, candidate, task)) is not None:

@@ -113,10 +113,8 @@ def make_headline(
 
     Args:
         chosen: those that may be named, fastest first; not empty.
-        reasons: id -> why a configuration may not be named.
         engine: the baseline that was asked for; "pytorch": none.
         scored: the metric by which they were chosen; "": by their outputs alone.
-        keeps_p99: whether those that may be named keep the limit of p99.
     """
     ranked = order_by_speed(group)
     baseline = find_today([row.result for row in group], engine)

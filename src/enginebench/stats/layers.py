@@ -90,7 +90,6 @@ def describe_profile(
 
     Args:
         end_to_end_ns: median of a run without the profiler.
-        effective_precision: precision -> share of time.
         bound: the least time of a run, where this machine's ceilings are known.
     """
     total_ns = sum_times(profile.layers)
@@ -135,11 +134,7 @@ def explain_remainder(average_ms: float, end_to_end_ms: float) -> list[str]:
 
 
 def doubt_kernel_times(layers: Sequence[LayerTime], device_ns: float | None) -> tuple[Caveat, ...]:
-    """The doubt that a GPU's kernels were recorded while something slowed them; none where that cannot be seen.
-
-    Args:
-        device_ns: median device time of the runs that were timed; None where no device timed them.
-    """
+    """The doubt that a GPU's kernels were recorded while something slowed them; none where that cannot be seen."""
     if not layers or not device_ns or any(layer.kind != "kernel" and not layer.kernels for layer in layers):
         return ()
     factor = sum_times(layers) / device_ns

@@ -116,7 +116,6 @@ def describe_point(
 
     Args:
         busy_ns: time in which streams were at work, summed over them.
-        open_loop: requests came by a schedule, not one after another.
         query: requests that came together and count as one, which ends with its last.
         block: what was seen of the machine meanwhile; of the probe as a whole, as if it were one sample.
     """

@@ -61,7 +61,6 @@ def rank_results(
     and among rows without a significant difference what the user has, or whose outputs are the surest.
 
     Args:
-        results: in the order of the table.
         baseline_engine: ENGINE whose FP32 row speed-ups are taken against.
         metric: that decides; None: the first one that the rows have.
         max_metric_drop: what `recommended` may lose of it, in its own unit; None: a point of a share, a hundredth of
@@ -238,7 +237,6 @@ def find_quality(score: Score | None, likeness: float | None, *, by_metric: bool
     """The metric's figure, larger if better, or how much the outputs are like the reference's; None without either.
 
     Args:
-        score: of the row, if it was measured.
         likeness: centred cosine of its outputs to the reference's, or the share of decisions that both took.
     """
     if by_metric:

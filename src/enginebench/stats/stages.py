@@ -86,7 +86,6 @@ def describe_stages(
     Args:
         stages_ns: stage -> nanoseconds of each batch, one stage after another.
         device_ns: `h2d`, `compute` and `d2h` -> nanoseconds of each batch by the device's clock; empty on a CPU.
-        images: where the pictures came from.
     """
     batch = engine.batch
     means_ms = {name: float(np.mean(stages_ns[name])) / NS_PER_MS for name in STAGES}

@@ -49,7 +49,6 @@ def summarize(
     """The figures of one row, from the raw samples of all its processes.
 
     Args:
-        measurements: one a process; those without samples are left out.
         percentiles: more of them, in percent (99.9).
     """
     kept = [m for m in measurements if m.latency_ns]

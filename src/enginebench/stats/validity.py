@@ -142,7 +142,6 @@ def grade_ratio(
 
     Args:
         marked: of each side, the share of what was measured that is disturbed.
-        unsettled: the share of trials whose warm-up had not settled.
     """
     width = ratio.high / ratio.low if ratio.high is not None and ratio.low else None
     doubts: list[tuple[bool, RatioValidity, str]] = [

@@ -97,11 +97,7 @@ def explain_refusal(result: Result) -> str | None:
 
 
 def find_instructions(precision: Precision | None, machine: Machine | None, engine: EngineSpec) -> tuple[str, ...]:
-    """The instructions that the measuring CPU has for what a row computes in; none for FP32 and for GPUs.
-
-    Args:
-        engine: what ran; an INT8 graph whose floats are BF16 needs both.
-    """
+    """The instructions that the measuring CPU has for what a row computes in; none for FP32 and for GPUs."""
     if machine is None or engine.device != "cpu":
         return ()
     wanted = list(INSTRUCTIONS.get(precision, ())) if precision else []

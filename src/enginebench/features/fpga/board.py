@@ -52,11 +52,7 @@ class SpeedTable(Struct, frozen=True, kw_only=True):
 
 
 class Board:
-    """One network on one part behind one link. What the engine `fpga-sim` runs.
-
-    Args:
-        cache_dir: where compiled designs are kept.
-    """
+    """One network on one part behind one link. What the engine `fpga-sim` runs."""
 
     def __init__(self, network: Network, part: Part, lanes: int, clock_mhz: float, link: Link, cache_dir: Path) -> None:
         self._network, self._link, self.clock_mhz = network, link, clock_mhz
@@ -126,7 +122,6 @@ def make_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) 
 
     Args:
         options: part, lanes, multiplier_bits, link, and clock_mhz, where "" means the Fmax that was found for it.
-        cache_dir: where compiled designs are kept.
 
     Raises:
         UsageError: an option is not a number or out of range, or no Fmax is known for it.

@@ -35,7 +35,6 @@ def save_budget_chart(
     Args:
         path: ends in .html, .svg, .png or .json (the Vega-Lite specification).
         curve: (payload bytes per second, speed-up); empty where there is no link or no baseline.
-        break_even_bytes_per_s: where the speed-up is 1.
     """
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"picture {path}: expected a name that ends in {', '.join(FORMATS)}")

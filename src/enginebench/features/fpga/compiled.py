@@ -47,11 +47,7 @@ COMPILER_FLAGS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w")
 
 
 class CompiledDevice:
-    """One running device. Its state goes on from call to call, like that of hardware under power.
-
-    Args:
-        library: what `compile_device` made.
-    """
+    """One running device. Its state goes on from call to call, like that of hardware under power."""
 
     def __init__(self, library: Path) -> None:
         self._library = ctypes.CDLL(str(library.absolute()))

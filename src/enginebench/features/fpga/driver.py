@@ -48,9 +48,6 @@ class Line(Protocol):
 class SerialLine:
     """A serial port.
 
-    Args:
-        baud: bits a second.
-
     Raises:
         MissingDependency: pyserial is not installed.
         BackendUnavailable: the port cannot be opened.

@@ -39,7 +39,6 @@ class PacedDevice:
     """A simulated device on the wall's clock; nothing here waits.
 
     Args:
-        pins: the design, compiled with divisor `DIVISOR`.
         timeout_cycles: pause after which the design gives up an unfinished frame.
     """
 

@@ -72,7 +72,6 @@ def simulate_inferences(
 
     Args:
         inputs: signed bytes [n, inputs], n at least 1.
-        cache_dir: where compiled designs are kept.
         simulator: `compiled` needs a C++ compiler; `amaranth` is a thousand times slower.
     """
     check_design(network, options.lanes, options.divisor)
@@ -107,11 +106,7 @@ def simulate_pins(design: Any, rx: Wave) -> Wave:
 
 
 class ReplayedDevice:
-    """A device whose state goes on from call to call: each call simulates all that came before it again.
-
-    Args:
-        design: an Amaranth component with ports `rx` and `tx`.
-    """
+    """A device whose state goes on from call to call: each call simulates all that came before it again."""
 
     def __init__(self, design: Any) -> None:
         self._design = design

@@ -124,10 +124,6 @@ def synthesize(
 ) -> Synthesis:
     """Netlist, then place and route once a seed; every log and report is kept in `out_dir`.
 
-    Args:
-        rtlil: the design, top module `top` with a clock `clk`.
-        out_dir: made if it is not there.
-
     Raises:
         MissingDependency: a tool is not installed.
         BackendUnavailable: a tool failed for another reason than that the design does not fit.

@@ -272,7 +272,6 @@ def pull_products(
     The layer must be of a type that multiplies, and have no product yet.
 
     Args:
-        told: the nodes that each names.
         owner: node -> number of its layer; what was given is added.
     """
     nodes = {node.name: node for node in graph.nodes}

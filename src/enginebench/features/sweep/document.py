@@ -154,11 +154,7 @@ def take_row(row: Row, result: Result, folder: str, environment: str) -> SweepRo
 
 
 def price(document: SweepDocument, prices: Mapping[str, float], currency: str = "") -> SweepDocument:
-    """The document with the cost of a million inferences wherever the price of an hour is known.
-
-    Args:
-        prices: machine kind -> price of an hour.
-    """
+    """The document with the cost of a million inferences wherever the price of an hour is known."""
     cells = tuple(
         replace(cell, row=_price_row(cell.row, prices[cell.machine_kind]))
         if cell.row is not None and cell.machine_kind in prices

@@ -74,12 +74,7 @@ def list_stat(stat: Stat | None, labels: Sequence[str]) -> list[Cell]:
 
 
 def write_times(document: TimesDocument, timed: TimedQueries, out: Path) -> list[Path]:
-    """summary.json, summary.csv, latency_percentiles.csv, and a series for each time that the file holds.
-
-    Args:
-        document: of the same file.
-        timed: the queries without warm-up.
-    """
+    """summary.json, summary.csv, latency_percentiles.csv, and a series for each time that the file holds."""
     columns = timed.columns
     paths = [
         write_document(document, out / "summary.json"),

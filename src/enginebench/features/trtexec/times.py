@@ -58,7 +58,6 @@ def summarize_trace(
         batch: images in one query; without it images_per_s is None.
         warmup_ms: queries whose compute begins earlier are warm-up; 0 keeps all. By default the log or the file tells.
         log: the run that wrote the file, if its log is there.
-        intervals: whether to compute 95 % intervals.
     """
     timed = select_timed(trace, path, warmup_ms, log)
     rows = {name: timed.columns[quantity] for name, quantity in ROWS.items() if quantity in timed.columns}
@@ -275,12 +274,7 @@ def find_trtexec_index(n: int, label: str) -> int:
 
 
 def estimate_row(series: Column, ascending: Column) -> dict[str, Estimate]:
-    """95 % intervals of mean and percentiles within this run; what another run would give, they do not say.
-
-    Args:
-        series: in the order of the run, ms.
-        ascending: its finite values, sorted.
-    """
+    """95 % intervals of mean and percentiles within this run; what another run would give, they do not say."""
     series = series[np.isfinite(series)]
     time = autocorrelation_time([series])
     estimates = {"mean": estimate_mean(series, time)}

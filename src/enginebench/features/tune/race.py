@@ -161,7 +161,6 @@ class Final:
 
         Args:
             defaults: what it has to beat; it may be one of them.
-            length: rounds at least.
             trust: what a comparison of two is worth, by what others did meanwhile; without a ratio, nobody is beaten.
         """
         self._trust = trust

@@ -33,11 +33,7 @@ def list_tune(document: TuneDocument) -> list[Section]:
 
 
 def list_tune_page(document: TuneDocument, picture: Spec | None = None) -> list[Section]:
-    """What a page shows.
-
-    Args:
-        picture: of its frontier, if it can be drawn.
-    """
+    """What a page shows."""
     speed = Column("speed over the leader's", lambda one: "-" if one.speed is None else f"{one.speed:.3f}x",
                    lambda one: one.speed, align="right")  # fmt: skip
     quality = Column(document.quality_of, lambda one: "-" if one.quality is None else f"{one.quality:.4f}",

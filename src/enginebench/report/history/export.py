@@ -45,7 +45,6 @@ def export_mlflow(rows: Sequence[HistoryRow], uri: str, experiment: str) -> tupl
 
     Args:
         uri: of the tracking store: `file:DIR`, `http://...`, `sqlite:///F`.
-        experiment: its name; made if it is new.
     """
     try:
         from mlflow.exceptions import MlflowException

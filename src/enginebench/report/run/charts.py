@@ -69,11 +69,7 @@ _PICTURES = {
 
 
 def draw_run(document: RunDocument, results: Sequence[Result], stages: Sequence[StagesDocument] = ()) -> list[Chart]:
-    """Every chart that the stored rows can fill, in the order of the page.
-
-    Args:
-        stages: what the verb `stages` measured beside them.
-    """
+    """Every chart that the stored rows can fill, in the order of the page."""
     labels = label_rows(document)
     known = [result for result in results if result.id in labels]
     measured = [result for result in known if any(m.latency_ns for m in result.measurements)]

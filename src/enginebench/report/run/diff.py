@@ -24,11 +24,7 @@ _COLUMNS = (
 
 
 def list_diff(document: DiffDocument, *, gate: bool = False) -> list[Section]:
-    """The verdict, then the table.
-
-    Args:
-        gate: whether there is a gate, so that it is said how it ended.
-    """
+    """The verdict, then the table."""
     ended = f", gate {'failed' if document.gate_failed else 'passed'}" if gate else ""
     verdict = f"{document.verdict.replace('_', ' ')} (margin {document.margin:.1%}{ended})"
     changes = make_notes(state_changes(document), "list")

@@ -168,7 +168,6 @@ def describe_row(standing: Standing, path: str = "") -> Row:
     """The row of one result.
 
     Args:
-        standing: what is known of it, also if it failed or was skipped.
         path: of the result file, relative to the run; `rows/<id>.json` if empty.
     """
     result, found = standing.result, standing.comparison
@@ -318,16 +317,7 @@ def describe_run(
     max_metric_drop: float | None = None,
     p99_limit_ms: float | None = None,
 ) -> RunDocument:
-    """The document of a run: its rows in the order given, and the answers (`stats/ranking.py`).
-
-    Args:
-        machine: where it ran.
-        results: in the order of the rows.
-        baseline_engine: ENGINE whose FP32 row speed-ups are taken against.
-        metric: that decides; None: the first one that the rows have.
-        max_metric_drop: what `recommended` may lose of it, in its own unit.
-        p99_limit_ms: `recommended` keeps to it.
-    """
+    """The document of a run: its rows in the order given, and the answers; arguments as in `rank_results`."""
     ranking = rank_results(
         results,
         baseline_engine=baseline_engine,

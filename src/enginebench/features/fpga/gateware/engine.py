@@ -37,7 +37,6 @@ class Engine(wiring.Component):
     `cycles` counts from the cycle behind `start` to the one that writes the last answer, and keeps the last count.
 
     Args:
-        lanes: products per clock cycle.
         split: bits of the sum that the requantizer multiplies apart from the others, for devices whose multipliers are
             narrower than the sum; 0 for one product.
     """
