@@ -254,7 +254,8 @@ def explain_other(data: bytes, path: Path) -> ParseError:
     try:
         document = decode_json(data.decode())
     except DECODE_ERRORS as error:
-        return explain_json(error, path, len(data), "a whole JSON document")
+        whole = "whole " if "truncated" in str(error) else ""
+        return explain_json(error, path, len(data), f"a {whole}JSON document")
     return ParseError(
         path,
         "$",
