@@ -12,6 +12,7 @@ from enginebench.report.run.head import format_lines
 from enginebench.report.run.remarks import list_remarks, list_warnings
 from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.stats.diff import diff_results
+from enginebench.stats.ranking import Rules
 from enginebench.stats.standing import find_baseline
 from samples import make_drift, make_measurements, make_result, make_scores
 
@@ -19,7 +20,7 @@ AGREE = make_drift(1e-6)
 
 
 def describe(*results: Result, **more: object) -> RunDocument:
-    return describe_run(model="m", machine=None, spec={}, results=results, **more)  # type: ignore[arg-type]
+    return describe_run(model="m", machine=None, spec={}, results=results, rules=Rules(**more))  # type: ignore[arg-type]
 
 
 def answer(*results: Result, **more: object) -> str:

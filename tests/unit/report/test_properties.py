@@ -21,6 +21,7 @@ from enginebench.report.run.junit import format_junit
 from enginebench.report.run.rows import Row, RunDocument, describe_run
 from enginebench.report.run.sections import list_sections
 from enginebench.stats.diff import diff_results
+from enginebench.stats.ranking import Rules
 from reports import draw, write_markdown
 from strategies import runs
 
@@ -29,7 +30,7 @@ DOUBTS = {"unproved_precision", "failed_proof", "low_effective_precision", "rela
 
 
 def describe(results: Sequence[Result], **more: object) -> RunDocument:
-    return describe_run(model="m", machine=None, spec={}, results=results, **more)  # type: ignore[arg-type]
+    return describe_run(model="m", machine=None, spec={}, results=results, rules=Rules(**more))  # type: ignore[arg-type]
 
 
 def find_reference(result: Result, results: Sequence[Result]) -> str | None:

@@ -45,7 +45,7 @@ from enginebench.stats.headline import Headline, find_start
 from enginebench.stats.layers import doubt_kernel_times
 from enginebench.stats.metrics.scores import find_value
 from enginebench.stats.quantiles import median
-from enginebench.stats.ranking import RecommendedBy, Ref, rank_results
+from enginebench.stats.ranking import USUAL, RecommendedBy, Ref, Rules, rank_results
 from enginebench.stats.standing import Standing, compare_rows
 from enginebench.stats.summary import Summary, mean_of_known
 
@@ -306,36 +306,20 @@ def _merge_process_caveats(result: Result) -> list[Caveat]:
 
 
 def describe_run(
-    *,
-    model: str,
-    machine: Machine | None,
-    spec: Mapping[str, Any],
-    results: Sequence[Result],
-    baseline_engine: str = "pytorch",
-    margin: float = MARGIN,
-    metric: str | None = None,
-    max_metric_drop: float | None = None,
-    p99_limit_ms: float | None = None,
+    *, model: str, machine: Machine | None, spec: Mapping[str, Any], results: Sequence[Result], rules: Rules = USUAL
 ) -> RunDocument:
-    """The document of a run: its rows in the order given, and the answers; arguments as in `rank_results`."""
-    ranking = rank_results(
-        results,
-        baseline_engine=baseline_engine,
-        margin=margin,
-        metric=metric,
-        max_metric_drop=max_metric_drop,
-        p99_limit_ms=p99_limit_ms,
-    )
+    """The document of a run: its rows in the order given, and the answers."""
+    ranking = rank_results(results, rules)
     return RunDocument(
         model=model,
         machine=machine,
         spec=dict(spec),
-        rows=_hold_against_next([describe_row(standing) for standing in ranking.standings], results, margin),
+        rows=_hold_against_next([describe_row(standing) for standing in ranking.standings], results, rules.margin),
         headline=ranking.headlines[0] if ranking.headlines else None,
         headlines=ranking.headlines,
         fastest=ranking.fastest,
         recommended=ranking.recommended,
-        margin=margin,
+        margin=rules.margin,
         recommended_by=ranking.recommended_by,
-        p99_limit_ms=p99_limit_ms,
+        p99_limit_ms=rules.p99_limit_ms,
     )

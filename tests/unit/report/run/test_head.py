@@ -13,6 +13,7 @@ from enginebench.report.page import format_fragment
 from enginebench.report.run.head import format_head, format_lines
 from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.report.run.sections import list_sections
+from enginebench.stats.ranking import Rules
 from reports import show, write_markdown, write_page
 from samples import make_drift, make_machine, make_result
 
@@ -22,7 +23,7 @@ RANDOM = Caveat(code="random_weights", message="weights are random")
 
 
 def describe(*results: Result, **more: object) -> RunDocument:
-    return describe_run(model="m", machine=make_machine(), spec={}, results=results, **more)  # type: ignore[arg-type]
+    return describe_run(model="m", machine=make_machine(), spec={}, results=results, rules=Rules(**more))  # type: ignore[arg-type]
 
 
 def head(*results: Result, **more: object) -> dict[str, str]:
