@@ -66,14 +66,14 @@ class Board:
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """As in the quantized file."""
-        shape = self._network.input_shape or ("batch", self._network.inputs)
-        return (TensorSpec(name=self._network.input_name, dtype="float32", shape=shape),)
+        net = self._network
+        return (TensorSpec(name=net.input_name, dtype="float32", shape=net.input_shape or ("batch", net.inputs)),)
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """As in the quantized file."""
-        shape = self._network.output_shape or ("batch", self._network.outputs)
-        return (TensorSpec(name=self._network.output_name, dtype="float32", shape=shape),)
+        net = self._network
+        return (TensorSpec(name=net.output_name, dtype="float32", shape=net.output_shape or ("batch", net.outputs)),)
 
     def infer(self, inputs: Array) -> tuple[Array, list[int]]:
         """(real outputs [n, outputs], cycles of the engine for each), through UART and protocol.

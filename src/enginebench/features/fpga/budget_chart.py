@@ -38,23 +38,13 @@ def save_budget_chart(
     """
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"picture {path}: expected a name that ends in {', '.join(FORMATS)}")
-    chart = draw_budget(terms_ms, curve, link_bytes_per_s, break_even_bytes_per_s)
-    write_atomic(path, render_chart(chart, path.suffix.lower()))
-
-
-def draw_budget(
-    terms_ms: Mapping[str, float],
-    curve: Sequence[tuple[float, float]] = (),
-    link_bytes_per_s: float | None = None,
-    break_even_bytes_per_s: float | None = None,
-) -> Any:
-    """The Altair chart; arguments as in `save_budget_chart`."""
     alt = import_altair()
-    terms = _draw_terms(alt, terms_ms)
-    if not curve:
-        return terms
-    marks = {"this link": link_bytes_per_s, "break-even": break_even_bytes_per_s}
-    return alt.vconcat(terms, _draw_curve(alt, curve, {k: v for k, v in marks.items() if v is not None}))
+    chart = _draw_terms(alt, terms_ms)
+    if curve:
+        marks = {"this link": link_bytes_per_s, "break-even": break_even_bytes_per_s}
+        known = {label: rate for label, rate in marks.items() if rate is not None}
+        chart = alt.vconcat(chart, _draw_curve(alt, curve, known))
+    write_atomic(path, render_chart(chart, path.suffix.lower()))
 
 
 def _draw_terms(alt: Any, terms_ms: Mapping[str, float]) -> Any:

@@ -70,15 +70,8 @@ def draw_trend(engine: str, points: Sequence[Point]) -> Spec:
         color=alt.Color("series:N", scale=alt.Scale(range=PALETTE), legend=legend),
     )
     line = base.transform_filter(f"datum.series != '{OTHERS}'").mark_line(strokeWidth=1, opacity=0.6)
-    tooltip = [
-        "series:N",
-        alt.Tooltip("at:T", format="%Y-%m-%d %H:%M"),
-        "p50:Q",
-        "p99:Q",
-        "validity:N",
-        "run:N",
-        "cpu:N",
-    ]
+    when = alt.Tooltip("at:T", format="%Y-%m-%d %H:%M")
+    tooltip = ["series:N", when, "p50:Q", "p99:Q", "validity:N", "run:N", "cpu:N"]
     dots = base.transform_filter("datum.validity == 'valid'").mark_point(filled=True, size=22, opacity=0.9)
     crosses = base.transform_filter("datum.validity != 'valid'").mark_point(shape="cross", size=40, opacity=0.9)
     layers = alt.layer(line, dots.encode(tooltip=tooltip), crosses.encode(tooltip=tooltip))
