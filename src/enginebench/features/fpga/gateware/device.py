@@ -221,11 +221,13 @@ class Device(wiring.Component):
                 m.next = "sequence"
             with send_byte("sequence", sequence, crc.valid.eq(sent)):
                 m.next = "length"
-            with send_byte("length", size, crc.valid.eq(sent)):
+            with m.State("length"):
+                m.d.comb += [out.payload.eq(size), out.valid.eq(1), crc.valid.eq(sent)]
                 m.d.sync += index.eq(0)
-                m.next = "fetch"
-                with m.If(size == 0):
-                    m.next = "crc_high"
+                with m.If(sent):
+                    m.next = "fetch"
+                    with m.If(size == 0):
+                        m.next = "crc_high"
             with m.State("fetch"):
                 m.d.comb += fetch.eq(1)
                 m.next = "payload"
