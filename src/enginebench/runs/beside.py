@@ -22,8 +22,8 @@ def split_runs(rows: Sequence[PlannedRow], machine: Machine) -> list[list[Planne
     """The rows, run by run: those of one run may be built at the same time.
 
     An engine whose builder times kernels to choose among them chooses alone, and after all others, so that none of
-    them holds memory that its choice depends on. The others keep their order; each counts as many CPUs as it has
-    threads, or one where a GPU does the work, and room in memory for itself and its model.
+    them holds memory that its choice depends on. The others keep their order; each needs room in memory for itself and
+    its model.
     """
     beside = [row for row in rows if not find_entry(row.engine.backend).tunes]
     alone = [row for row in rows if find_entry(row.engine.backend).tunes]
@@ -37,11 +37,10 @@ def split_runs(rows: Sequence[PlannedRow], machine: Machine) -> list[list[Planne
 
 
 def fits(rows: Sequence[PlannedRow], machine: Machine) -> bool:
-    """Whether CPUs and memory are enough for all of them at a time."""
-    cpus = min(len(machine.cpus_allowed), machine.cpu_quota_cores or len(machine.cpus_allowed))
+    """Whether memory is enough for all of them at a time."""
     free = psutil.virtual_memory().available
     memory = min(free, machine.memory_limit_bytes or free)
-    if sum(map(_count_cpus, rows)) > cpus or sum(map(_count_bytes, rows)) > SHARE_OF_MEMORY * memory:
+    if sum(map(_count_bytes, rows)) > SHARE_OF_MEMORY * memory:
         return False
     return all(
         sum(_count_bytes(row) for row in rows if row.engine.device == f"cuda:{gpu.index}") <= _find_room(gpu)
@@ -49,8 +48,12 @@ def fits(rows: Sequence[PlannedRow], machine: Machine) -> bool:
     )
 
 
-def _count_cpus(row: PlannedRow) -> int:
-    return row.engine.threads if row.engine.device == "cpu" else 1
+def count_workers(machine: Machine) -> int:
+    """How many of a run work at a time: one a CPU, of those that a container may use.
+
+    Most of a build is the work of one thread, and the threads of a child that is not timed wait asleep.
+    """
+    return max(1, int(min(len(machine.cpus_allowed), machine.cpu_quota_cores or len(machine.cpus_allowed))))
 
 
 def _count_bytes(row: PlannedRow) -> int:

@@ -37,7 +37,7 @@ from enginebench.core.store import write_atomic
 from enginebench.engines.registry import takes
 from enginebench.models.samples import find_samples, list_samples
 from enginebench.models.task import find_own_data
-from enginebench.runs.beside import split_runs
+from enginebench.runs.beside import count_workers, split_runs
 from enginebench.runs.builds import choose_place, count_builds, cut_common, describe_build
 from enginebench.runs.child.arrays import (
     count_values,
@@ -110,7 +110,7 @@ class Campaign:
         self._machine = machine
         self._timeout_s = timeout_s
         self._reporter = reporter
-        self._at_once = count_at_once(machine)
+        self._at_once, self._workers = count_at_once(machine), count_workers(machine)
         self._inputs = find_samples(folder.artifacts)
         self._plain: dict[str, Result] = {}  # rows in FP32 that others are compared with, and nobody asked for
         self._refused: UsageError | None = None
@@ -259,10 +259,11 @@ class Campaign:
         notes: dict[str, list[str]] = {row.id: [] for row in rows}
         if len(rows) > 1:
             self._reporter.step(f"building and checking {len(rows)} rows side by side")
-        works = [
-            children[row.id].start(self._describe_prepare(row), timeout_s=self._timeout_s, on_note=notes[row.id].append)
-            for row in rows
-        ]
+        works: list[Work[PrepareAnswer]] = []
+        for row in rows:
+            wait_until_sure(works, left=self._workers - 1)
+            job, told = self._describe_prepare(row), notes[row.id].append
+            works.append(children[row.id].start(job, timeout_s=self._timeout_s, on_note=told))
         wait_until_sure(works)
         for row, work in zip(rows, works, strict=True):
             try:
@@ -272,7 +273,7 @@ class Campaign:
             except EngineBenchError:
                 self._prepare_alone(row)
             else:
-                self._settle(row, answer, beside=len(rows) - 1)
+                self._settle(row, answer, beside=min(len(rows), self._workers) - 1)
 
     def _tell(self, row: PlannedRow, notes: Sequence[str], work: Work[PrepareAnswer]) -> PrepareAnswer:
         """The answer; with the lines that the row would have told alone."""
@@ -313,12 +314,15 @@ class Campaign:
         builds = [len(self.results[row.id].builds) + rows[:place].count(row) for place, row in enumerate(rows)]
         again = []
         with ExitStack() as stack:
-            works = [stack.enter_context(self._start_build(*one)) for one in zip(rows, builds, strict=True)]
+            works: list[Work[PrepareAnswer]] = []
+            for one in zip(rows, builds, strict=True):
+                wait_until_sure(works, left=self._workers - 1)
+                works.append(stack.enter_context(self._start_build(*one)))
             wait_until_sure(works)
             for row, build, work in zip(rows, builds, works, strict=True):
                 self._reporter.step(f"{label(row)}: build {build + 1} of {count_builds(row)}")
                 try:
-                    self._keep_build(row, build, work.finish(), beside=len(rows) - 1)
+                    self._keep_build(row, build, work.finish(), beside=min(len(rows), self._workers) - 1)
                 except EngineBenchError as error:
                     if len(rows) > 1:
                         again.append(row)
@@ -631,9 +635,8 @@ class Campaign:
             for turn in turns if len(turns) > 1 else ():
                 if can_wait(turn.row.engine):
                     ahead[turn.order] = stack.enter_context(Child(turn.environment))
-                    ahead[turn.order].ask_to_preload(
-                        self._describe_preload(turn.row, self.results[turn.row.id].artifacts[-1])
-                    )
+                    job = self._describe_preload(turn.row, self.results[turn.row.id].artifacts[-1])
+                    ahead[turn.order].ask_to_preload(replace(job, pin=True))
             deadline = time.monotonic() + self._timeout_s
             for child in ahead.values():
                 child.wait_until_ready(deadline)
