@@ -78,6 +78,12 @@ class TestWhichRows:
         found = self.split(*rows)
         assert found == [["pytorch1", "ort-cuda1"], ["tensorrt1"], ["trtexec1"], ["pytorch-compile1"]]
 
+    def test_what_is_compiled_for_a_cpu_is_timed_only_if_told_so(self) -> None:
+        rows = [plan("pytorch-compile", batch=1), plan("pytorch", batch=2)]
+        assert self.split(*rows) == [["pytorch-compile1", "pytorch2"]]
+        told = plan("pytorch-compile", batch=1, options={"mode": "max-autotune"})
+        assert self.split(told, rows[1]) == [["pytorch2"], ["pytorch-compile1"]]
+
 
 class Family:
     """Real children, and what was done with them in which order."""
@@ -120,7 +126,7 @@ def run(
 ) -> tuple[list[Result], list[str]]:
     reporter = Silent()
     results = Campaign(RunFolder(folder), rows, machine, timeout_s=timeout_s, reporter=reporter).run()
-    return results, reporter.steps
+    return results, [step.partition(" · at most")[0] for step in reporter.steps]
 
 
 def forget_times(results: list[Result]) -> list[Result]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import psutil
 
-from enginebench.core.records import Gpu, Machine
+from enginebench.core.records import EngineSpec, Gpu, Machine
 from enginebench.engines.registry import find_entry
 from enginebench.runs.plan import PlannedRow
 
@@ -25,8 +25,8 @@ def split_runs(rows: Sequence[PlannedRow], machine: Machine) -> list[list[Planne
     them holds memory that its choice depends on. The others keep their order; each needs room in memory for itself and
     its model.
     """
-    beside = [row for row in rows if not find_entry(row.engine.backend).tunes]
-    alone = [row for row in rows if find_entry(row.engine.backend).tunes]
+    beside = [row for row in rows if not tunes(row.engine)]
+    alone = [row for row in rows if tunes(row.engine)]
     runs: list[list[PlannedRow]] = []
     for row in beside:
         if runs and fits([*runs[-1], row], machine):
@@ -34,6 +34,12 @@ def split_runs(rows: Sequence[PlannedRow], machine: Machine) -> list[list[Planne
         else:
             runs.append([row])
     return runs + [[row] for row in alone]
+
+
+def tunes(engine: EngineSpec) -> bool:
+    """Whether its builder times kernels. What compiles for a GPU and for a CPU does so for the CPU only if told to."""
+    told = any(value.startswith("max-autotune") for value in engine.options.values())
+    return find_entry(engine.backend).tunes and (engine.device != "cpu" or told)
 
 
 def fits(rows: Sequence[PlannedRow], machine: Machine) -> bool:

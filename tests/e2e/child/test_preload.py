@@ -102,9 +102,7 @@ def test_an_engine_of_another_environment_imports_when_its_turn_comes() -> None:
     assert not can_wait(EngineSpec(backend="fake", options={"env": "other"}))
 
 
-@pytest.mark.parametrize(
-    ("free_gib", "limit_gib", "wanted"), [(64, None, 16), (5, None, 2), (64, 4, 2), (64, 1, 1)]
-)
+@pytest.mark.parametrize(("free_gib", "limit_gib", "wanted"), [(64, None, 16), (5, None, 2), (64, 4, 2), (64, 1, 1)])
 def test_as_many_as_memory_allows(
     free_gib: int, limit_gib: int | None, wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,8 +153,8 @@ def test_rows_take_turns_whether_started_ahead_or_not(
     # Every turn keeps the place that the plan gave it, also if the other row fails meanwhile.
     assert [(m.repetition, m.order) for m in good.measurements] == [(0, 0), (1, 2), (2, 4)]
     assert bad.status == "failed" and "the fake engine raised" in (bad.reason or "") and bad.measurements == ()
-    turns = [step for step in reporter.steps if "process" in step]
-    assert [t.rpartition(": ")[2] for t in turns] == ["process 1 of 3"] * 2 + ["process 2 of 3", "process 3 of 3"]
+    turns = [step.split(" · ")[1] for step in reporter.steps if "trial" in step]
+    assert turns == ["trial 1 of 3"] * 2 + ["trial 2 of 3", "trial 3 of 3"]
     assert not any(psutil.pid_exists(child.pid) for child in started)
     # The two rows are built first; in the last of three turns one is left, which is a group of its own.
     groups = [["ask"] * 2, ["ready"] * 2, ["ask"] * 4, ["ready"] * 4, ["perform"] * 3, ["perform"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,17 @@ def test_a_shorter_precision_is_held_against_fp32_that_nobody_asked_for(
     assert [r.drift for r in again.run()] == drifts and len(children.of(PrepareJob)) == 3
 
 
+def test_no_engine_that_times_its_kernels_is_built_as_a_mere_reference(
+    graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [shorten(plan(graph, "1", batch=batch)) for batch in (1, 2)]
+    rows.insert(1, shorten(plan(graph, "2")))
+    monkeypatch.setattr(module, "tunes", lambda engine: engine.options["seed"] == "1")
+    start(tmp_path / "r", *rows).run()
+    plain = [job.engine for job in children.of(PrepareJob) if job.engine.precision == "fp32"]
+    assert [(engine.options["seed"], engine.batch) for engine in plain] == [("2", 1), ("1", 2)], "batch 2 has no other"
+
+
 def test_a_graph_without_an_fp32_form_is_its_own_reference(graph: Artifact, tmp_path: Path, children: Children) -> None:
     row = shorten(plan(replace(graph, precision="bf16"), "1"))
     (result,) = start(tmp_path / "r", row).run()
@@ -405,7 +417,22 @@ def test_a_row_is_called_by_engine_precision_and_batch(graph: Artifact, tmp_path
     assert label(replace(row, engine=graphs, requested_precision="int8")) == "fake:seed=7 int8@cpu b4"
     reporter = Counting()
     start(tmp_path / "r", row, reporter=reporter).run()
-    assert reporter.steps == ["fake:seed=7 fp32 b4: build and check", "fake:seed=7 fp32 b4: process 1 of 1"]
+    assert reporter.steps == ["fake:seed=7 fp32 b4: build and check", "fake:seed=7 fp32 b4 · trial 1 of 1"]
+
+
+def test_while_it_runs_a_line_says_how_far_it_is_and_what_was_found_so_far(
+    graph: Artifact, tmp_path: Path, children: Children
+) -> None:
+    rows = [plan(graph, "1", latency_us="2000"), plan(graph, "2", latency_us="20")]
+    reporter = Counting()
+    start(tmp_path / "r", *rows, reporter=reporter).run()
+    timed = [re.sub(r"\d[\d.]* (ms|s)|[\d.]+x", r"N\1", step.partition(" · ")[2]) for step in reporter.steps]
+    assert [text for text in timed if text] == [
+        "trial 1 of 2",
+        "trial 1 of 2 · at most Ns left",
+        "trial 2 of 2 · Nms so far · at most Ns left",
+        "trial 2 of 2 · Nms so far (N) · at most Ns left",
+    ]
 
 
 class TestRestore:
