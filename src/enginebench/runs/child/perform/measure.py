@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from enginebench.backends.abilities import ImportsLate
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import UsageError
 from enginebench.core.protocols import Loadable, SelfTimed
 from enginebench.core.records import EngineSpec, Measurement, MeasureSpec
+from enginebench.engines.abilities import ImportsLate
 from enginebench.runs.child.jobs import KeepCall, MeasureAnswer, MeasureJob, NoteCall
 from enginebench.runs.child.opening import open_for, pass_notes
 from enginebench.runs.child.proving import prove_timed_engine
