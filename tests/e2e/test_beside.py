@@ -14,7 +14,7 @@ from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, EngineSpec, FileHash, Gpu, Machine, MeasureSpec, Result
 from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
-from enginebench.runs import beside, campaign
+from enginebench.runs import campaign
 from enginebench.runs.beside import count_workers, split_runs
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.isolate import Child, Work, wait_until_sure
@@ -48,7 +48,7 @@ class TestWhichRows:
     @pytest.fixture(autouse=True)
     def memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
         free = psutil.virtual_memory()._replace(available=64 << 30)
-        monkeypatch.setattr(beside.psutil, "virtual_memory", lambda: free)
+        monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
 
     def split(self, *rows: PlannedRow, machine: Machine = MACHINE) -> list[list[str]]:
         return [[row.engine.backend + str(row.engine.batch) for row in run] for run in split_runs(rows, machine)]

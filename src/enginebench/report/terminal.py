@@ -45,9 +45,7 @@ class _Stripped:
         for line in Segment.split_lines(console.render(self._drawn, options)):
             while line and not line[-1].text.rstrip():
                 line.pop()
-            yield from line[:-1]
-            yield from (segment._replace(text=segment.text.rstrip()) for segment in line[-1:])
-            yield Segment.line()
+            yield from (*line[:-1], *(last._replace(text=last.text.rstrip()) for last in line[-1:]), Segment.line())
 
 
 def draw_sections(sections: Sequence[Section]) -> RenderableType:

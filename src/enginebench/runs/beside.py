@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import psutil
-
-from enginebench.core.records import EngineSpec, Gpu, Machine
+from enginebench.core.records import EngineSpec, Machine
 from enginebench.engines.registry import find_entry
+from enginebench.runs.child.preload import BYTES_OF_ONE, find_memory
 from enginebench.runs.plan import PlannedRow
 
-# A process that has imported PyTorch and its compiler holds about half of this, on the host and on a GPU.
-BYTES_OF_ONE = 1 << 30
 # A model lies in memory as its file, its graph, what the engine makes of it, and what flows through it.
 COPIES = 4
 # What is left to others, and to what was guessed too low.
@@ -44,28 +41,18 @@ def tunes(engine: EngineSpec) -> bool:
 
 def fits(rows: Sequence[PlannedRow], machine: Machine) -> bool:
     """Whether memory is enough for all of them at a time."""
-    free = psutil.virtual_memory().available
-    memory = min(free, machine.memory_limit_bytes or free)
-    if sum(map(_count_bytes, rows)) > SHARE_OF_MEMORY * memory:
-        return False
+    rooms = {"cpu": find_memory(machine), **{f"cuda:{gpu.index}": gpu.memory_bytes for gpu in machine.gpus}}
     return all(
-        sum(_count_bytes(row) for row in rows if row.engine.device == f"cuda:{gpu.index}") <= _find_room(gpu)
-        for gpu in machine.gpus
+        sum(_count_bytes(row) for row in rows if place in ("cpu", row.engine.device)) <= SHARE_OF_MEMORY * room
+        for place, room in rooms.items()
     )
 
 
 def count_workers(machine: Machine) -> int:
-    """How many of a run work at a time: one a CPU, of those that a container may use.
-
-    Most of a build is the work of one thread, and the threads of a child that is not timed wait asleep.
-    """
+    """How many work at a time: one a CPU, since most of a build is the work of one thread, and the others sleep."""
     return max(1, int(min(len(machine.cpus_allowed), machine.cpu_quota_cores or len(machine.cpus_allowed))))
 
 
 def _count_bytes(row: PlannedRow) -> int:
     files = row.source.files if row.source is not None else ()
     return BYTES_OF_ONE + COPIES * sum(file.size_bytes for file in files)
-
-
-def _find_room(gpu: Gpu) -> float:
-    return SHARE_OF_MEMORY * gpu.memory_bytes

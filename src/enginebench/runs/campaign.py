@@ -636,8 +636,6 @@ class Campaign:
 
     def _take_turns(self, turns: Sequence[Turn]) -> None:
         """Takes the turns one after another, once every child started ahead has imported: each is timed alone."""
-        if not turns:
-            return
         start = time.monotonic()
         with ExitStack() as stack:
             ahead: dict[int, Child] = {}
@@ -654,7 +652,7 @@ class Campaign:
                 if result.status == "partial":  # it may have failed in an earlier turn
                     self._keep(self._repeat(turn, result, ahead.get(turn.order)))
                     self._reporter.advance()
-        self._timed_s += [(time.monotonic() - start) / len(turns)] * len(turns)
+        self._timed_s += [(time.monotonic() - start) / len(turns) for _ in turns]
 
     def _describe_preload(self, row: PlannedRow, artifact: Artifact) -> PreloadJob:
         return PreloadJob(engine=row.engine, kind=artifact.kind, out_dir=self._choose_place(row))

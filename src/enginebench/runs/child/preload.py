@@ -58,10 +58,11 @@ def can_wait(engine: EngineSpec) -> bool:
 
 
 def count_at_once(machine: Machine) -> int:
-    """How many children may have imported at a time: what fits into half of the memory that is free.
+    """How many children may have imported at a time: what fits into half of the memory."""
+    return int(max(1, min(MOST_AT_ONCE, find_memory(machine) // (2 * BYTES_OF_ONE))))
 
-    A container's limit counts, which the system's free memory does not show.
-    """
+
+def find_memory(machine: Machine) -> int:
+    """What is free, or the limit of a container, which the system's own figure does not show."""
     free = psutil.virtual_memory().available
-    memory = min(free, machine.memory_limit_bytes or free)
-    return int(max(1, min(MOST_AT_ONCE, memory // (2 * BYTES_OF_ONE))))
+    return min(free, machine.memory_limit_bytes or free)
