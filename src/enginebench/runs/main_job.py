@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,13 +68,14 @@ def run_model(
     record = known or _begin(request, command)
     devices = list_devices(record.request) if locks is None else locks
     with lock_devices(devices, wait=wait, on_wait=reporter.say):
+        start = time.monotonic() - (record.took_s or 0.0)
         if known is None:  # only now: nobody else can have begun there meanwhile
             folder.create(record)
         if not record.sources:
             record = _add_sources(folder, record, reporter)
         sources = tuple(map(folder.open, record.sources))  # rows that were not begun start from them
         judged = judge_sources(judged, wanted, sources, reporter)
-        return _measure(folder, record, sources, reporter, resume, judged, on_results)
+        return _measure(folder, record, sources, reporter, resume, judged, on_results, start)
 
 
 def take_up(folder: RunFolder, request: RunRequest) -> RunRecord:
@@ -155,6 +157,7 @@ def _measure(
     resume: bool,
     judged: Judged | None,
     on_results: Callable[[RunRecord, list[Result]], None],
+    start: float,
 ) -> tuple[RunRecord, list[Result]]:
     request = record.request
     rows = plan_rows(request, sources, probe=find_installed, takes=takes, problems=record.problems)
@@ -174,6 +177,8 @@ def _measure(
         bound_results(folder, record, campaign.results, reporter)
         load_winners(folder, record, campaign.results, reporter)
     finally:
+        record = replace(record, took_s=round(time.monotonic() - start, 1))
+        folder.write_record(record)
         on_results(record, list(campaign.results.values()))
     return record, list(campaign.results.values())
 

@@ -71,7 +71,8 @@ def describe_stored(record: RunRecord, results: Sequence[Result], margin: float 
             p99_limit_ms=request.p99_limit_ms,
         ),
     )
-    document = replace(document, missing=tuple(row for row in record.rows if row not in known))
+    missing = tuple(row for row in record.rows if row not in known)
+    document = replace(document, missing=missing, took_s=record.took_s)
     return _recommend(document, [r for r in results if r.id == record.winner]) if searched else document
 
 

@@ -12,6 +12,8 @@ from msgspec.structs import replace
 
 from enginebench.core.records import Block, Caveat, Mark, Measurement, Result
 from enginebench.report.bench import describe_bench, state_verdict
+from enginebench.report.run.head import format_head
+from enginebench.report.run.rows import describe_run
 from enginebench.stats.alike import judge_answers
 from enginebench.stats.compare import compare
 from enginebench.stats.diff import diff_results
@@ -204,6 +206,11 @@ def test_who_is_faster_may_be_clear_where_no_ratio_is_given() -> None:
     quicker = make_row(make_side(0.3, marked=1.0, burst=0.2, slowed=[900.0] * TRIALS))
     found = compare_rows(quicker, replace(ort, id="ort"))
     assert found.ratio_validity == "not_given" and not found.clear
+    rows = [make_result(engine, drift=make_drift(1e-6)) for engine in ("pytorch", "ort")]
+    sides = [replace(row, measurements=of.measurements) for row, of in zip(rows, (quicker, ort), strict=True)]
+    told = format_head(describe_run(model="m", machine=None, spec={}, results=sides))[0].lines
+    why = "pytorch fp32 was slowed by other programs far more than ort fp32"
+    assert told[0] == f"no clear winner: pytorch fp32 and ort fp32 cannot be told apart: {why}"
 
 
 def test_simulated_neighbours_give_no_false_ratio() -> None:

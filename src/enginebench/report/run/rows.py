@@ -153,6 +153,7 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     headline: Headline | None = None  # of the first batch and shape in which anything was measured
     headlines: tuple[Headline, ...] = ()  # of every one
     missing: tuple[str, ...] = ()  # ids of rows that the run names and of which nothing is stored
+    took_s: float | None = None  # the run, with what it built and checked
 
 
 # Fields of a row that are called so where they come from.

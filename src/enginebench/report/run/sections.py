@@ -89,7 +89,7 @@ def format_answer(document: RunDocument) -> Notes:
 
 
 def list_facts(document: RunDocument) -> list[str]:
-    """What all configurations have in common: `batch 1`, `CPU: AMD EPYC, 2 threads`, `10 trials each`."""
+    """What all configurations have in common: `batch 1`, `CPU: AMD EPYC, 2 threads`, `10 trials each`, `62 s`."""
     rows = [row for row in document.rows if row.n] or document.rows
     parts = (
         [_name_setting(rows[0], [name for name in ("batch", "bucket", "scope", "cache") if not _varies(rows, name)])]
@@ -108,6 +108,8 @@ def list_facts(document: RunDocument) -> list[str]:
     if trials:
         count = str(trials[0]) if len(trials) == 1 else f"{trials[0]} to {trials[-1]}"
         parts.append(f"{count} trial{'s' if trials[-1] > 1 else ''} each")
+    if document.took_s is not None:
+        parts.append(f"{format_significant(document.took_s, 2)} s")
     return [part for part in parts if part]
 
 

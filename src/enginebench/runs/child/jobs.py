@@ -526,6 +526,7 @@ class PreloadJob(Struct, frozen=True, kw_only=True, tag="preload"):
     engine: EngineSpec
     kind: ArtifactKind
     out_dir: str
+    pin: bool = False  # to the engine's cores, before the import: as the job itself would first
 
 
 class Answered(Struct, Generic[Answer], frozen=True, kw_only=True, tag="answered"):
