@@ -32,11 +32,7 @@ NS_PER_MS = 1_000_000
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a call of the binding returns behind its error: nothing, one value, or a tuple.
-
-    Raises:
-        MeasurementError: CUDA reports an error; the message names the call and the error.
-    """
+    """What a call of the binding returns behind its error: nothing, one value, or a tuple."""
     error, *values = function(*arguments)
     if error != SUCCESS:
         raise MeasurementError(explain_error(getattr(function, "__name__", "a CUDA call"), error))
@@ -63,11 +59,7 @@ def explain_no_device() -> str:
 
 
 def use_device(index: int) -> None:
-    """Makes a GPU the current one of this thread.
-
-    Raises:
-        BackendUnavailable: there is no such GPU.
-    """
+    """Makes a GPU the current one of this thread."""
     count = count_devices()
     if index >= count:
         reason = f"there are {count}" if count else explain_no_device()
@@ -181,11 +173,7 @@ class Graph:
 
 
 def capture_graph(stream: Stream, enqueue: Callable[[], object]) -> Graph:
-    """What `enqueue` puts on the stream, as a graph. It must have run before, so that nothing is set up during capture.
-
-    Raises:
-        MeasurementError: something in it cannot be captured.
-    """
+    """What `enqueue` puts on the stream, as a graph. It must have run before: nothing is set up during capture."""
     call(runtime.cudaStreamBeginCapture, stream.raw, CAPTURE_MODE)
     try:
         enqueue()
@@ -274,12 +262,7 @@ def flush_cache(buffer: DeviceBuffer | None, index: int, stream: Stream) -> Devi
 
 
 class DeviceEngine(Closing):
-    """What engines have in common that own a stream, buffers on both sides, and a run between two events.
-
-    Args:
-        name: of the engine, for messages.
-        index: of the GPU, which is the current one.
-    """
+    """What engines have in common that own a stream, buffers on both sides, and a run between two events."""
 
     def __init__(self, name: str, index: int) -> None:
         self._name, self._index = name, index

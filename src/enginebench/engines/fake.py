@@ -116,11 +116,7 @@ class FakeBackend:
         return save_speed(artifact, out_dir, deviation, int(options["seed"])) if deviation else artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> FakeEngine:
-        """An engine with the inputs and outputs of the artifact.
-
-        Raises:
-            UsageError: an option is unknown or not a number.
-        """
+        """An engine with the inputs and outputs of the artifact."""
         check_request(artifact, spec, KINDS, PRECISIONS)
         options = play_trick(read_options(spec, OPTIONS))
         numbers = {k: read_number(spec, k, options[k]) for k in ("run_sd", "seed", "latency_us", "process_sd", "after")}
@@ -175,11 +171,7 @@ def save_speed(artifact: Artifact, out_dir: Path, deviation: float, seed: int) -
 
 
 def make_record(spec: EngineSpec, options: dict[str, str]) -> dict[str, float]:
-    """What the engine will tell of its precision.
-
-    Raises:
-        UsageError: `ran_share` is not between 0 and 1.
-    """
+    """What the engine will tell of its precision."""
     share = read_number(spec, "ran_share", options["ran_share"])
     if share > 1:
         raise UsageError(f"option ran_share={share:g} of engine {NAME} must be between 0 and 1")

@@ -94,11 +94,7 @@ def make_settings(
 
 
 def compile_model(model: Any, settings: Mapping[str, Any]) -> Any:
-    """The compiled graph, with every setting read back.
-
-    Raises:
-        BackendUnavailable: it compiled with another precision, thread count or device.
-    """
+    """The compiled graph, with every setting read back."""
     compiled = openvino.Core().compile_model(model, "CPU", dict(settings))
     expected = {
         "INFERENCE_PRECISION_HINT": settings["INFERENCE_PRECISION_HINT"],
@@ -137,9 +133,6 @@ def check_declared(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], 
     """Checks that outputs have the shapes that the graph declares: OpenVINO infers its own, and some are wrong.
 
     Where an input's first axis is open, files often declare their outputs for one entry.
-
-    Raises:
-        ArtifactError: an output has another rank, or another length along a fixed axis.
     """
     first = any(spec.shape and isinstance(spec.shape[0], str) for spec in inputs)
     for spec in outputs:

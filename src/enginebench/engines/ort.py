@@ -79,11 +79,7 @@ def share_arena() -> None:
 
 
 def open_session(path: str, settings: Any) -> Any:
-    """A session on the CPU provider and on nothing else.
-
-    Raises:
-        BackendUnavailable: the provider was dropped.
-    """
+    """A session on the CPU provider and on nothing else."""
     onnxruntime.disable_telemetry_events()
     session = open_cpu_session(path, settings)
     session.disable_fallback()

@@ -42,11 +42,7 @@ def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]
 
 
 def prepare_torch(spec: EngineSpec) -> None:
-    """Sets threads and strict FP32 for the whole process.
-
-    Raises:
-        BackendUnavailable: the environment makes FP32 something else, or the thread counts cannot be set any more.
-    """
+    """Sets threads and strict FP32 for the whole process."""
     for variable in MATH_MODE_VARIABLES:
         mode = os.environ.get(variable, "STRICT").upper()
         if mode != "STRICT":

@@ -83,12 +83,7 @@ def compile_module(module: Any, options: Mapping[str, str]) -> Any:
 
 
 def compiles_whole(module: Any, options: Mapping[str, str]) -> bool:
-    """Whether torch.compile is to refuse a module that it cannot compile as one graph.
-
-    Args:
-        module: the user's, or a wrapper around it.
-        options: of `pytorch-compile`.
-    """
+    """Whether torch.compile is to refuse a module that it cannot compile as one graph."""
     return options["fullgraph"] == "1" and (options["rnn"] == "unroll" or not any(find_recurrent(module)))
 
 

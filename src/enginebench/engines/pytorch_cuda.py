@@ -63,10 +63,6 @@ class CudaLane:
     """A stream of its own on one GPU; it becomes the current one of the thread whenever the engine works.
 
     Tests put a lane in its place that needs no GPU.
-
-    Args:
-        index: of the GPU.
-        waiting: `spin`, `driver` or `block`.
     """
 
     def __init__(self, index: int, waiting: str) -> None:
@@ -132,11 +128,7 @@ class CudaLane:
 
 
 def prepare_cuda(spec: EngineSpec, options: Mapping[str, str]) -> None:
-    """Sets threads, and TF32 for the whole process: off, on, or on in convolutions only as PyTorch has it.
-
-    Raises:
-        BackendUnavailable: the environment forbids TF32, or a setting did not hold.
-    """
+    """Sets threads, and TF32 for the whole process: off, on, or on in convolutions only as PyTorch has it."""
     prepare_torch(spec)
     wanted = spec.precision == "tf32"
     if wanted and os.environ.get(TF32_OVERRIDE) == "0":
@@ -150,18 +142,7 @@ def prepare_cuda(spec: EngineSpec, options: Mapping[str, str]) -> None:
 
 
 class CudaTorchEngine(Closing):
-    """Calls a module under `inference_mode` on a stream of its own; `run` returns when the stream has done it.
-
-    Args:
-        call: the module, compiled or not, on the GPU; takes the inputs in the order of `inputs`.
-        inputs, outputs: those of the artifact. Outputs are matched by position.
-        name: of the engine, for messages.
-        batch: for the first buffers.
-        lane: the stream.
-        channels_last: four-dimensional inputs lie in the GPU's memory with their channels last.
-        prepare: called with a run whenever there are buffers of new shapes (a compiler compiles then, not in `run`).
-        graph: what a call does is captured, and `run` launches the capture.
-    """
+    """Calls a module under `inference_mode` on a stream of its own; `run` returns when the stream has done it."""
 
     def __init__(
         self,

@@ -42,11 +42,7 @@ LONGEST = 300
 
 
 def explain_refusal(failed: str, error: Exception) -> ArtifactError:
-    """The error for what an engine said; all its words are its `log`.
-
-    Args:
-        failed: what did not work ("OpenVINO cannot read model.onnx").
-    """
+    """The error for what an engine said; all its words are its `log`."""
     words = str(error).strip()
     operator = find_operator(words)
     sentence = f"{failed}: {shorten_words(words) or type(error).__name__}"

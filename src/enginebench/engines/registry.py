@@ -50,11 +50,7 @@ class Plugin(NamedTuple):
 
 
 def list_plugins(taken: Collection[str]) -> list[Plugin]:
-    """Every engine that a package names, by name.
-
-    Args:
-        taken: names of engines that no package may bring.
-    """
+    """Every engine that a package names, by name."""
     found = _read_points()
     return [plugin._replace(fault=_find_fault(plugin, found, taken)) for plugin in found]
 
@@ -89,11 +85,7 @@ def _name_package(point: EntryPoint) -> str:
 
 
 def load_entry(plugin: Plugin) -> Entry:
-    """The entry that a package has for its engine.
-
-    Raises:
-        BackendUnavailable: the plug-in has a fault, cannot be imported, or has something else there.
-    """
+    """The entry that a package has for its engine."""
     if plugin.fault:
         raise BackendUnavailable(f"engine {plugin.name}: {plugin.fault}")
     where = f"engine {plugin.name} of {plugin.package}: its entry point {plugin.point.value}"
@@ -123,21 +115,13 @@ ENTRIES: dict[str, Entry] = {
 
 
 def read_engine(text: str) -> tuple[str, dict[str, str]]:
-    """(name, options) of an ENGINE such as `pytorch-compile:mode=reduce-overhead`, whose name is known.
-
-    Raises:
-        UsageError: the name is unknown, or an option is not `key=value`.
-    """
+    """(name, options) of an ENGINE such as `pytorch-compile:mode=reduce-overhead`, whose name is known."""
     name, options = parse_engine(text)
     return find_entry(name).name, options
 
 
 def read_engines(text: str) -> list[tuple[str, dict[str, str]]]:
-    """The engines of a comma-separated list, as `read_engine` reads each.
-
-    Raises:
-        UsageError: a name is unknown, an option is not `key=value`, an engine is given twice, or there is none.
-    """
+    """The engines of a comma-separated list, as `read_engine` reads each."""
     return [(find_entry(name).name, options) for name, options in parse_engines(text)]
 
 
@@ -164,11 +148,6 @@ def open_backend(
         loader: rebuilds the module of a `torch` artifact.
         cache_dir: folder for what a compiler wants to find again in the next process. None: the compiler's own place.
         make_board: puts a network on a simulated board.
-
-    Raises:
-        UsageError: no engine has this name.
-        MissingDependency: what it needs is not installed; names the command.
-        BackendUnavailable: its runtime is installed and cannot be imported.
     """
     entry = find_entry(name)
     if missing := find_missing(entry.modules, entry.stand_ins):
@@ -198,11 +177,7 @@ def open_backend(
 
 
 def check_options(spec: EngineSpec) -> None:
-    """Checks that every option of an ENGINE is one of those that its entry lists, with a value that it may have.
-
-    Raises:
-        UsageError: one is not; lists those that are known.
-    """
+    """Checks that every option of an ENGINE is one of those that its entry lists, with a value that it may have."""
     entry = find_entry(spec.backend)
     for key in sorted(spec.options.keys() & entry.refuses.keys()):
         raise UsageError(f"engine {spec.backend} takes no {key}: {entry.refuses[key]}")
@@ -295,11 +270,7 @@ def _find_program(entry: Entry, find: Callable[[], Path | None]) -> Availability
 
 
 def choose_executable(path: str) -> None:
-    """Makes this trtexec the one that this process and its children run.
-
-    Raises:
-        UsageError: it is no executable file.
-    """
+    """Makes this trtexec the one that this process and its children run."""
     trtexec_executable.choose_trtexec(path)
 
 
@@ -327,12 +298,7 @@ def _find_plugin(name: str) -> Plugin | None:
 
 
 def find_entry(name: str) -> Entry:
-    """The entry of an engine name.
-
-    Raises:
-        UsageError: no engine has this name; names those that are known, and the one that looks most like it.
-        BackendUnavailable: a package brings it, and cannot be used.
-    """
+    """The entry of an engine name."""
     if name in ENTRIES:
         return ENTRIES[name]
     plugin = _find_plugin(name)

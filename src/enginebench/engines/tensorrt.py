@@ -56,11 +56,7 @@ def name_gpu(spec: EngineSpec) -> str:
 
 
 def load_plan(library: Library, path: Path, options: Mapping[str, str]) -> Any:
-    """The engine of a plan.
-
-    Raises:
-        ArtifactError: TensorRT refuses it.
-    """
+    """The engine of a plan."""
     runtime = library.make(library.trt.Runtime, "a runtime")
     if options["host_code"] == "1":
         runtime.engine_host_code_allowed = True
@@ -75,11 +71,7 @@ def load_plan(library: Library, path: Path, options: Mapping[str, str]) -> Any:
 
 
 def find_dtype(engine: Any, name: str) -> str:
-    """NumPy's name of a tensor's element type.
-
-    Raises:
-        ArtifactError: NumPy has no such type.
-    """
+    """NumPy's name of a tensor's element type."""
     found = engine.get_tensor_dtype(name).name
     if found not in DTYPES:
         raise ArtifactError(
@@ -89,17 +81,7 @@ def find_dtype(engine: Any, name: str) -> str:
 
 
 class PlanEngine(cuda.DeviceEngine):
-    """A plan and its context. Buffers are made when shapes change; the graph, too.
-
-    Args:
-        library: whose plan it is.
-        plan: the library's engine.
-        inputs, outputs: of the plan.
-        spec: how it is run.
-        options: those of `spec` and the defaults of all others.
-        create_context: makes a context of the plan, where the plan alone does not know how.
-        on_close: called before the plan is freed.
-    """
+    """A plan and its context. Buffers are made when shapes change; the graph, too."""
 
     def __init__(
         self,

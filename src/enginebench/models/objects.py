@@ -60,11 +60,7 @@ def list_variables() -> dict[str, str]:
 
 
 def find_object(text: str) -> WrittenObject:
-    """The pickle of the MODEL `text`.
-
-    Raises:
-        ModelError: neither this process nor its parent wrote one.
-    """
+    """The pickle of the MODEL `text`."""
     for written in _list_allowed():
         if written.text == text:
             return written

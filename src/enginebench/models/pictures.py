@@ -29,15 +29,8 @@ class Pictures:
     def apply(self, image: Any) -> Array:
         """One picture as the model takes it, without a batch axis.
 
-        Args:
-            image: a Pillow image, or an array [height, width] or [height, width, 3] of grey levels 0 to `scale`.
-
         Returns:
             `dtype` [channels, crop, crop], or [channels * crop * crop] in layout "flat".
-
-        Raises:
-            FeedError: an array of another rank, or one that must be resized and is not uint8.
-            MissingDependency: Pillow is needed and not installed.
         """
         pixels = self._crop_centre(self._fit(image)).astype(np.float32) / np.float32(self.scale)
         pixels = pixels.reshape(self.crop, self.crop, -1)

@@ -46,11 +46,7 @@ def make_photo(seed: int, width: int = WIDTH, height: int = HEIGHT) -> NDArray[n
 
 
 def encode_photo(pixels: NDArray[np.uint8]) -> bytes:
-    """The picture as JPEG, at the quality whose size comes nearest to 110 kB.
-
-    Raises:
-        MissingDependency: Pillow is not installed.
-    """
+    """The picture as JPEG, at the quality whose size comes nearest to 110 kB."""
     sizes = {quality: _encode(pixels, quality) for quality in (75, 82, 87, 90, 92, 94, 96)}
     return min(sizes.values(), key=lambda data: abs(len(data) - TARGET_BYTES))
 
@@ -61,11 +57,7 @@ def make_photos(n: int, seed: int = 0) -> list[bytes]:
 
 
 def write_photos(folder: Path, photos: Iterable[bytes]) -> list[Path]:
-    """The photos as files of the folder, for `stages --images` and `calibrate --data`.
-
-    Raises:
-        ArtifactError: a file cannot be written.
-    """
+    """The photos as files of the folder, for `stages --images` and `calibrate --data`."""
     paths = []
     for index, photo in enumerate(photos):
         paths.append(folder / f"photo-{index:04d}.jpg")
@@ -74,12 +66,7 @@ def write_photos(folder: Path, photos: Iterable[bytes]) -> list[Path]:
 
 
 def read_photos(folder: Path, n: int) -> list[bytes]:
-    """The first `n` JPEG files of a folder, by name, its subfolders included.
-
-    Raises:
-        ArtifactError: there is no such folder, it holds no JPEG file, or one cannot be read or decoded.
-        MissingDependency: Pillow is not installed.
-    """
+    """The first `n` JPEG files of a folder, by name, its subfolders included."""
     if not folder.is_dir():
         raise ArtifactError(f"--images {folder}: no such folder")
     paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg") and p.is_file())

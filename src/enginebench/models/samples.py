@@ -34,11 +34,6 @@ def resolve_given(text: str) -> list[dict[str, Array]]:
     Args:
         text: an .npz or .npy file, a folder of them, or `package.module:function`, which returns a dictionary of arrays
             or several of them.
-
-    Raises:
-        UsageError: it is none of these, or holds nothing.
-        ParseError: a file is not there, is damaged, or holds Python objects, which are never loaded.
-        ModelError: the function cannot be imported, fails, or returns something else.
     """
     path = Path(text)
     if path.is_dir():
@@ -109,11 +104,7 @@ def _take_arrays(text: str, entry: object) -> dict[str, Array]:
 
 
 def write_samples(given: Iterable[Mapping[str, Array]], specs: Sequence[TensorSpec], folder: Path) -> int:
-    """Writes each entry of what was given into a file of its own; how many there are.
-
-    Raises:
-        FeedError: names, dtypes or shapes do not fit the inputs; lists every difference.
-    """
+    """Writes each entry of what was given into a file of its own; how many there are."""
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
     for arrays in given:
@@ -124,11 +115,7 @@ def write_samples(given: Iterable[Mapping[str, Array]], specs: Sequence[TensorSp
 
 
 def name_only(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> dict[str, Array]:
-    """The arrays; the one of an .npy file under the name of the one input.
-
-    Raises:
-        FeedError: there are more inputs.
-    """
+    """The arrays; the one of an .npy file under the name of the one input."""
     if ONLY not in arrays:
         return dict(arrays)
     if len(specs) != 1:
@@ -137,11 +124,7 @@ def name_only(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> dict[
 
 
 def cut_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
-    """The entries of one call, each with a batch of one; inputs without a batch axis are whole in each.
-
-    Raises:
-        FeedError: names, dtypes or shapes do not fit, or the inputs have different numbers of entries.
-    """
+    """The entries of one call, each with a batch of one; inputs without a batch axis are whole in each."""
     axes = find_batch_axes(specs)
     check_given(arrays, specs, axes)
     lengths = {name: arrays[name].shape[axis] for name, axis in axes.items() if axis is not None}
@@ -162,11 +145,7 @@ def cut_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> lis
 
 
 def check_given(arrays: Mapping[str, Array], specs: Sequence[TensorSpec], axes: Mapping[str, int | None]) -> None:
-    """Checks names, dtypes and shapes; a batch axis may have any length.
-
-    Raises:
-        FeedError: they do not fit; lists every difference.
-    """
+    """Checks names, dtypes and shapes; a batch axis may have any length."""
     known = {spec.name for spec in specs}
     problems = [f"unknown input {name!r}" for name in arrays if name not in known]
     for spec in specs:

@@ -56,9 +56,6 @@ def preprocess_for(model: str, input_size: int | None = None) -> Preprocess | No
 
     Args:
         input_size: height and width in pixels where not the model's own; the resize grows in proportion.
-
-    Raises:
-        MissingDependency: a `timm:` model, and timm is not installed.
     """
     if model.startswith(TIMM_PREFIX):
         return _preprocess_timm(model.removeprefix(TIMM_PREFIX), input_size)
@@ -73,11 +70,7 @@ def preprocess_for(model: str, input_size: int | None = None) -> Preprocess | No
 
 
 def choose_preprocess(model: str, input_size: int | None) -> Preprocess:
-    """How the model wants its pictures.
-
-    Raises:
-        UsageError: only its owner knows.
-    """
+    """How the model wants its pictures."""
     preprocess = preprocess_for(model, input_size)
     if preprocess is None:
         raise UsageError(f"{model}: how its pictures are prepared is not known; stages needs a built-in or timm model")
@@ -146,11 +139,7 @@ class Digits(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def load_digits() -> Digits:
-    """All 1,797 digits in the package. Their origin stands in data/README.md.
-
-    Raises:
-        ParseError: the file in the installation is missing or damaged.
-    """
+    """All 1,797 digits in the package. Their origin stands in data/README.md."""
     path = DATA_DIR / "digits.npz"
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
@@ -164,12 +153,7 @@ def load_digits() -> Digits:
 
 
 def feed_digits(model: str, images: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The batch float32 [n, 1, 8, 8] or [n, 64] of digits as `digits-cnn` or `digits-mlp` takes it.
-
-    Args:
-        model: one of the two.
-        images: [n, 8, 8], grey levels 0 to 16.
-    """
+    """The batch float32 [n, 1, 8, 8] or [n, 64] of digits as `digits-cnn` or `digits-mlp` takes it."""
     preprocess = preprocess_for(model)
     if preprocess is None or BUILTIN[model].task != "digits":
         raise ArtifactError(f"{model} takes no digits; expected digits-cnn or digits-mlp")

@@ -144,10 +144,6 @@ def resolve_model(text: str) -> ModelRef:
     Args:
         text: MODEL as on the command line: a built-in name, `timm:NAME`, `hf:NAME`, a path that ends in `.onnx` or
             `.pt2`, or `package.module:factory`.
-
-    Raises:
-        UsageError: no such built-in (near names are listed), or a malformed `timm:`, `hf:` or factory text.
-        ModelError: the file is not there.
     """
     if text in BUILTIN:
         return ModelRef(kind="builtin", text=text, name=text)
@@ -173,11 +169,7 @@ def find_packaged(path: str) -> Path | None:
 
 
 def require_packages(model: str) -> None:
-    """Checks that the packages of a built-in model are installed.
-
-    Raises:
-        MissingDependency: one is not.
-    """
+    """Checks that the packages of a built-in model are installed."""
     card = BUILTIN.get(model)
     if card is None or card.package is None or card.weights_file is None:
         return

@@ -75,12 +75,7 @@ class BoardMaker(Protocol):
 
 
 class FpgaSimBackend:
-    """Quantized ONNX artifacts on a simulated board.
-
-    Args:
-        make_board: puts a network on a board; handed in, since no engine imports the designs.
-        cache_dir: where compiled designs are kept.
-    """
+    """Quantized ONNX artifacts on a simulated board."""
 
     name = NAME
 
@@ -100,12 +95,7 @@ class FpgaSimBackend:
         )
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
-        """The design that computes the artifact's network, compiled for simulation.
-
-        Raises:
-            BackendUnavailable: another precision, batch or device than it has.
-            ModelError: the graph is not a chain of quantized linear layers.
-        """
+        """The design that computes the artifact's network, compiled for simulation."""
         options = self._check(artifact, spec)
         cache_dir = self._cache_dir or out_dir / "cache"
         board = self._open(artifact, options, cache_dir)

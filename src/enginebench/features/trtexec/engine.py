@@ -162,13 +162,7 @@ class TrtexecBackend:
         )
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
-        """A plan for this version, GPU and these settings: the stored one if there is one, else a new one.
-
-        Raises:
-            UsageError: the version lacks an option that was asked for.
-            ArtifactError: the plan cannot be built; names trtexec's first error and the log.
-            BackendUnavailable: there is no GPU or driver.
-        """
+        """A plan for this version, GPU and these settings: the stored one if there is one, else a new one."""
         check_request(artifact, spec, ("onnx", "plan"), PRECISIONS, (spec.device,))
         options = read_options(spec, OPTIONS)
         tool = read_trtexec(require_trtexec(options["path"] or None))
@@ -196,12 +190,7 @@ class TrtexecBackend:
         )
 
     def compose_build(self, artifact: Artifact, plan: str, spec: EngineSpec, version: str | None) -> Composed:
-        """The command that `build` would run, with the plan at `plan`.
-
-        Raises:
-            UsageError: the version lacks an option that was asked for.
-            MissingDependency: no version is given and no trtexec is installed.
-        """
+        """The command that `build` would run, with the plan at `plan`."""
         options = read_options(spec, OPTIONS)
         tool = choose_tool(options, version)
         settings = read_settings(spec, options, artifact)
@@ -222,11 +211,7 @@ class TrtexecBackend:
         return Composed(tuple(argv), tool.version_text, doubt_version(version))
 
     def measure(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Measurement:
-        """The raw times of one run of trtexec.
-
-        Raises:
-            MeasurementError: trtexec failed, or left no times.
-        """
+        """The raw times of one run of trtexec."""
         options = read_options(spec, OPTIONS)
         tool = read_trtexec(require_trtexec(options["path"] or None))
         timing, settings = plan_timing(measure), self._time_settings(artifact, spec, options, measure)
@@ -256,9 +241,6 @@ class TrtexecBackend:
         """The outputs of all `feeds`, joined along the first axis: each a process that loads the plan anew.
 
         trtexec prints outputs with six digits, which bounds what a comparison with them can show.
-
-        Raises:
-            MeasurementError: trtexec failed.
         """
         import numpy as np
 
@@ -280,11 +262,7 @@ class TrtexecBackend:
         return run_at_best(spec, artifact)
 
     def prove_precision(self, artifact: Artifact, spec: EngineSpec) -> dict[str, float] | None:
-        """Shares of time by precision: the plan's own layers joined with a profile; None where layers have no detail.
-
-        Raises:
-            MeasurementError: trtexec failed.
-        """
+        """Shares of time by precision: the plan's layers joined with a profile; None where layers have no detail."""
         options = read_options(spec, OPTIONS)
         tool = read_trtexec(require_trtexec(options["path"] or None))
         settings = replace(
@@ -301,11 +279,7 @@ class TrtexecBackend:
         return self._require_reader().read_precision(folder / LAYERS, folder / PROFILE)
 
     def profile_plan(self, artifact: Artifact, spec: EngineSpec) -> LayerProfile:
-        """The plan's layers, from the run that also proved its precision.
-
-        Raises:
-            MeasurementError: trtexec failed.
-        """
+        """The plan's layers, from the run that also proved its precision."""
         if self._profiled != artifact:
             self.prove_precision(artifact, spec)
         folder = self._folder(Path(artifact.path).stem, "profile")
@@ -496,11 +470,7 @@ class TrtexecBackend:
 
 
 def choose_tool(options: dict[str, str], version: str | None) -> Trtexec:
-    """The trtexec to compose for: of the version given, else the one that is installed.
-
-    Raises:
-        MissingDependency: no version is given and none is installed.
-    """
+    """The trtexec to compose for: of the version given, else the one that is installed."""
     if version is not None:
         return Trtexec(version=parse_version(version), path=options["path"] or None)
     return read_trtexec(require_trtexec(options["path"] or None))
@@ -550,14 +520,7 @@ def check_switches(seen: dict[str, bool | int | None], settings: RunSettings) ->
 
 
 def check_answerable(artifact: Artifact, feed: Feeds, typed: bool = True) -> None:
-    """Checks that the arrays match the plan's inputs: trtexec ignores others and invents missing ones.
-
-    Args:
-        typed: whether the types of its inputs are known for certain; else only the size of an element is compared.
-
-    Raises:
-        FeedError: a name, a shape or the size of an element differs.
-    """
+    """Checks that the arrays match the plan's inputs: trtexec ignores others and invents missing ones."""
     import numpy as np
 
     from enginebench.core.feeds import check_feeds
@@ -572,11 +535,7 @@ def check_answerable(artifact: Artifact, feed: Feeds, typed: bool = True) -> Non
 
 
 def narrow_integers(artifact: Artifact, feed: Feeds) -> tuple[Artifact, Feeds]:
-    """Both as a plan from before TensorRT 10 has them: its parser makes INT32 of INT64 inputs.
-
-    Raises:
-        FeedError: a value does not fit into 32 bits.
-    """
+    """Both as a plan from before TensorRT 10 has them: its parser makes INT32 of INT64 inputs."""
     import numpy as np
 
     narrow = {name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in feed.items()}
@@ -591,11 +550,7 @@ def narrow_integers(artifact: Artifact, feed: Feeds) -> tuple[Artifact, Feeds]:
 
 
 def check_names(shapes: Mapping[str, tuple[int, ...]], inputs: tuple[TensorSpec, ...]) -> None:
-    """Checks that every shape belongs to an input: trtexec ignores others.
-
-    Raises:
-        UsageError: one does not; the message names the inputs.
-    """
+    """Checks that every shape belongs to an input: trtexec ignores others."""
     known = {s.name for s in inputs}
     if known and (others := sorted(shapes.keys() - known)):
         raise UsageError(

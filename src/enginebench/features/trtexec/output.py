@@ -47,11 +47,7 @@ _NONFINITE = re.compile(r"(?<![\w\"])-?(?:nan|inf)(?:\([^)]*\))?(?![\w\"])", re.
 
 
 def check_build(outcome: Outcome, plan: Path, artifact: Artifact) -> None:
-    """Checks that the plan was built: exit code 0, the PASSED banner, and a file that is not empty.
-
-    Raises:
-        EngineBenchError: it was not; the message names the first error, what to do, and the log.
-    """
+    """Checks that the plan was built: exit code 0, the PASSED banner, and a file that is not empty."""
     what = f"trtexec did not build {artifact.path}"
     require_passed(outcome, what, ArtifactError)
     try:
@@ -73,9 +69,6 @@ def read_bindings(
 
     Args:
         types: name -> precision from elsewhere, for 8.6, whose log has no types; float32 for what is not in it.
-
-    Raises:
-        ArtifactError: it names none: nobody would know which batch ran.
     """
     specs: dict[str, list[TensorSpec]] = {"input": [], "output": []}
     for match in _BINDING.finditer(text):
@@ -107,11 +100,7 @@ def read_allowed(text: str, profile: int) -> dict[str, ShapeRange]:
 
 
 def read_outputs(path: Path, expected: tuple[TensorSpec, ...]) -> dict[str, Array]:
-    """The arrays of an --exportOutput file, in the dtypes of `expected` (float32 for what is not in it).
-
-    Raises:
-        ParseError: the file is missing or is of another kind.
-    """
+    """The arrays of an --exportOutput file, in the dtypes of `expected` (float32 for what is not in it)."""
     import numpy as np
 
     dtypes = {s.name: s.dtype for s in expected}

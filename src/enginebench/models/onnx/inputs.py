@@ -65,14 +65,7 @@ class _Tried(Struct, frozen=True, kw_only=True):
 
 
 def settle_inputs(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Artifact:
-    """The artifact with what its inputs are like where nobody gives one; with a caveat on each length that is chosen.
-
-    Args:
-        shapes: input name to whole shape, as the user gave them; they win.
-
-    Raises:
-        UsageError: the shapes contradict the graph.
-    """
+    """The artifact with what its inputs are like where nobody gives one; a caveat says each length that is chosen."""
     model = load_graph(Path(artifact.path))
     reader = _Reader(model)
     specs = reader.guess_all(artifact.inputs)

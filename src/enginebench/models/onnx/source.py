@@ -53,13 +53,7 @@ FLOAT8_TYPES = frozenset(
 
 
 def read_onnx(path: Path) -> Artifact:
-    """The artifact of an ONNX file, external data included. The weights themselves are hashed, not loaded.
-
-    Raises:
-        ParseError: empty, truncated, too large, no ONNX model, or with metadata of ours that is damaged.
-        ArtifactError: not there, no regular file, external data missing, too short or outside the model's folder,
-            or an input that is no tensor of numbers.
-    """
+    """The artifact of an ONNX file, external data included. The weights themselves are hashed, not loaded."""
     model = load_graph(path)
     sha256, files = hash_files([path, *find_external_data(model, path)], path.parent)
     made = _describe_graph(model, path)
@@ -67,12 +61,7 @@ def read_onnx(path: Path) -> Artifact:
 
 
 def read_onnx_head(path: Path) -> Artifact:
-    """The artifact of an ONNX file as its graph describes it: nothing is hashed, external data need not be there.
-
-    Raises:
-        ParseError: empty, truncated, too large, no ONNX model, or with metadata of ours that is damaged.
-        ArtifactError: not there, no regular file, or an input that is no tensor of numbers.
-    """
+    """The artifact of an ONNX file as its graph describes it: nothing is hashed, external data need not be there."""
     return _describe_graph(load_graph(path), path)
 
 
@@ -98,11 +87,7 @@ def _describe_graph(model: ModelProto, path: Path) -> Artifact:
 
 
 def read_packaged_onnx(name: str) -> Artifact:
-    """The artifact of a built-in model's packaged ONNX file, batch axis open. It needs no PyTorch.
-
-    Raises:
-        ArtifactError: no file ships for this model.
-    """
+    """The artifact of a built-in model's packaged ONNX file, batch axis open. It needs no PyTorch."""
     path = packaged_onnx(name)
     if path is None:
         raise ArtifactError(f"{name} does not ship as ONNX; digits-cnn and digits-mlp do. Install enginebench[torch]")
@@ -111,12 +96,7 @@ def read_packaged_onnx(name: str) -> Artifact:
 
 
 def load_graph(path: Path) -> ModelProto:
-    """The model without its external data.
-
-    Raises:
-        ParseError: empty, truncated, too large, or no ONNX model.
-        ArtifactError: not there, no regular file, or not readable.
-    """
+    """The model without its external data."""
     data = _read_file(path)
     model = ModelProto()
     try:
@@ -179,11 +159,7 @@ def _initializer_names(graph: GraphProto) -> set[str]:
 
 
 def read_inputs(graph: GraphProto, path: Path) -> tuple[TensorSpec, ...]:
-    """The inputs that a caller must feed: initializers, which old files list too, are none.
-
-    Raises:
-        ArtifactError: an input is no tensor, or its rank is unknown.
-    """
+    """The inputs that a caller must feed: initializers, which old files list too, are none."""
     names = _initializer_names(graph)
     given = [value for value in graph.input if value.name not in names]
     for value in given:
@@ -316,11 +292,7 @@ def _stored_tensors(graph: GraphProto) -> Iterator[TensorProto]:
 
 
 def find_external_data(model: ModelProto, path: Path) -> list[Path]:
-    """The files beside the model that hold its weights, sorted; each is there and long enough.
-
-    Raises:
-        ArtifactError: a file is missing, too short, or lies outside the model's folder (also through a link).
-    """
+    """The files beside the model that hold its weights, sorted; each is there and long enough."""
     needed: dict[str, int] = {}
     for tensor in _external_tensors(model):
         location, offset, length = _read_location(tensor, path)
@@ -333,9 +305,6 @@ def load_external_data(model: ModelProto, path: Path) -> None:
 
     Read here, not by `onnx`: since 1.23 it refuses a file that has several links, as every copy by `cp --link`, a
     backup or a data version control has, although its content is in order.
-
-    Raises:
-        ArtifactError: a file cannot be read, or has become too short.
     """
     for tensor in _external_tensors(model):
         location, offset, length = _read_location(tensor, path)

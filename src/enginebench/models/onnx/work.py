@@ -53,9 +53,6 @@ def count_work(path: str | Path, shapes: Mapping[str, Shape], batch: int = 1) ->
         path: an ONNX file; its external data is not read.
         shapes: of its inputs; an input that is not among them has `batch` on its first axis if that is open.
         batch: see `shapes`.
-
-    Raises:
-        ArtifactError: the file cannot be read.
     """
     return describe_work(load_graph(Path(path)), shapes, batch)
 

@@ -48,10 +48,6 @@ def choose_by_entropy(counts: Counts, limit: float) -> float:
     and its rounded form wins. The divergence compares shapes, and calls it perfect to clip everything to one value
     (logits, or inputs of few levels); so that only thresholds are tried that clip at most one value in a thousand.
 
-    Args:
-        counts: int64 [2 * BINS_PER_SIDE], equal bins over [-limit, limit].
-        limit: largest magnitude seen.
-
     Returns:
         The threshold, in the tensor's unit; `limit` where cutting gains nothing.
 
@@ -98,13 +94,7 @@ def _measure_divergence(magnitudes: Counts, size: int) -> float:
 
 
 def choose_by_percentile(counts: Counts, limit: float, percentile: float) -> tuple[float, float]:
-    """The range (low, high) that holds `percentile` per cent of all values; as much is cut off on either side.
-
-    Args:
-        counts: int64 [bins], equal bins over [-limit, limit].
-        limit: largest magnitude seen.
-        percentile: above 50, up to 100.
-    """
+    """The range (low, high) that holds `percentile` per cent of all values; as much is cut off on either side."""
     total = int(counts.sum())
     # A float of a share such as 99.99 / 100 is not exact; the slack keeps 100 % of n values from becoming n - 1.
     spare = int((1 - percentile / 100) / 2 * total + 1e-9)
@@ -143,10 +133,6 @@ def calibrate(
         percentile: per cent of the values to keep, above 50 and up to 100; 99.99 if None. For method percentile only.
         batch: entries at a time, at most; fewer where the tensors of one step would need more than 200 MB.
         threads: of ONNX Runtime; 0 is its own choice.
-
-    Raises:
-        UsageError: an unknown method, a percentile without use or out of range, or no FP32 in the graph.
-        ArtifactError: the data was prepared for another model, the graph does not run on it, or a value is NaN.
     """
     cut = _check_request(artifact, method, percentile, batch)
     model = load_whole_graph(Path(artifact.path))

@@ -80,10 +80,6 @@ class CalibrationData(Struct, frozen=True, kw_only=True, eq=False):
 
         Args:
             classes: how many the model tells apart; needed where folders are numbered by their order.
-
-        Raises:
-            UsageError: the data has no labels.
-            ArtifactError: they do not fit the number of classes.
         """
         if self.label is None:
             raise UsageError(f"{self.source} has no labels; expected digits, or a folder with one folder per class")
@@ -112,10 +108,6 @@ def open_data(
         seed: of the choice among more, and of random arrays.
         input_size: height and width in pixels where not the model's own.
         split: of the digits or the photographs: those for training and ranges, or those held out.
-
-    Raises:
-        UsageError: no such source, or one that does not fit the model.
-        ArtifactError: the folder or file cannot be used; names it.
     """
     if n < 1:
         raise UsageError(f"n {n} must be at least 1")
@@ -136,11 +128,7 @@ def open_data(
 
 
 def check_source(text: str) -> Path | None:
-    """The folder of pictures, or the file of arrays, that `--data` names; None of a word for data that are here.
-
-    Raises:
-        UsageError: it is neither.
-    """
+    """The folder of pictures, or the file of arrays, that `--data` names; None of a word for data that are here."""
     path = Path(text)
     if text in ("digits", "fake", SAMPLE_PHOTOS):
         return None
@@ -248,13 +236,7 @@ def _open_sample_photos(
 def open_images(
     folder: Path, preprocess: Preprocess, inputs: Sequence[TensorSpec], n: int, seed: int
 ) -> CalibrationData:
-    """Pictures of a folder and the folders in it, a seeded choice of n, each prepared as for inference.
-
-    Raises:
-        UsageError: the model has more than one input.
-        ArtifactError: no pictures, or (while reading) one that cannot be decoded or does not fit; names the file.
-        MissingDependency: Pillow is not installed.
-    """
+    """Pictures of a folder and the folders in it, a seeded choice of n, each prepared as for inference."""
     if len(inputs) != 1:
         raise UsageError(f"images feed one input; the graph has {len(inputs)}. Give an .npz with one array per input")
     _require_pillow()
@@ -284,11 +266,7 @@ def _require_pillow() -> None:
 
 
 def list_images(folder: Path) -> list[Path]:
-    """The pictures in a folder and in its folders, sorted by their path; hidden ones are left out.
-
-    Raises:
-        ArtifactError: there are none, or the folder cannot be read.
-    """
+    """The pictures in a folder and in its folders, sorted by their path; hidden ones are left out."""
     try:
         paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
     except OSError as error:
@@ -318,14 +296,7 @@ def _read_image(path: Path, preprocess: Preprocess, spec: TensorSpec) -> Array:
 
 
 def explain_unlabelled(folder: Path, classes: int | None) -> str | None:
-    """Why the pictures of a folder have no labels; None if they have.
-
-    Args:
-        classes: how many the model tells apart; None: not known yet, and folders in their order are not questioned.
-
-    Raises:
-        ArtifactError: there are no pictures.
-    """
+    """Why the pictures of a folder have no labels; None if they have."""
     files = list_images(folder)
     named = any((folder / name).is_file() for name in CLASS_INDEX_NAMES)
     if classes is None and not named and all(path.parent != folder for path in files):
@@ -358,10 +329,6 @@ def read_class_index(folder: Path, classes: int | None) -> dict[str, int]:
     From `class_index.json` or `imagenet_class_index.json` ({"0": ["n01440764", "tench"]} or {"n01440764": 0}), or
     `classes.txt` (a name on each line, class 0 first); else the names themselves where all are numbers; else their
     order, where there are as many as the model has classes.
-
-    Raises:
-        ParseError: an index file of another form.
-        ArtifactError: no index file, and the folders do not say it themselves.
     """
     for name in CLASS_INDEX_NAMES:
         if (folder / name).is_file():
@@ -393,12 +360,7 @@ def _read_index_file(path: Path) -> dict[str, int]:
 
 
 def open_arrays(path: Path, inputs: Sequence[TensorSpec], n: int) -> CalibrationData:
-    """Prepared inputs: an .npy for a graph of one input, an .npz with an entry for each.
-
-    Raises:
-        ParseError: no such file, damaged, or with Python objects in it.
-        FeedError: names, dtypes or shapes do not fit the graph, or a value is not finite; lists all of them.
-    """
+    """Prepared inputs: an .npy for a graph of one input, an .npz with an entry for each."""
     arrays, origin = _load_arrays(path, inputs)
     _check_arrays(path, arrays, inputs)
     count = min(n, min(len(array) for array in arrays.values()))
@@ -423,11 +385,7 @@ def open_arrays(path: Path, inputs: Sequence[TensorSpec], n: int) -> Calibration
 
 
 def open_given(text: str, inputs: Sequence[TensorSpec], n: int | None = None) -> CalibrationData:
-    """What `--inputs` names, as data.
-
-    Raises:
-        FeedError: names, dtypes or shapes do not fit the graph.
-    """
+    """What `--inputs` names, as data."""
     calls = (name_only(arrays, inputs) for arrays in resolve_given(text))
     return use_samples([entry for arrays in calls for entry in cut_entries(arrays, inputs)][:n], inputs, text)
 
@@ -532,12 +490,7 @@ def _compare_with_spec(array: Any, spec: TensorSpec) -> list[str]:
 
 
 def keep_batches(data: CalibrationData, path: Path) -> None:
-    """Writes all entries into an .npz that `open_data` reads back, with where they came from.
-
-    Raises:
-        UsageError: entries do not lie along the first axis of every input.
-        ArtifactError: the file cannot be written.
-    """
+    """Writes all entries into an .npz that `open_data` reads back, with where they came from."""
     if data.apart:
         raise UsageError(
             f"{path}: arrays are kept along their first axis, and not every input of this model has its entries there. "

@@ -46,10 +46,6 @@ def find_overflowing(model: ModelProto, ranges: Mapping[str, TensorRange]) -> li
     """Names of the nodes that read or make a value which FP16 cannot hold with room for unseen inputs.
 
     Readers are among them: a cast between maker and reader would overflow, too.
-
-    Args:
-        model: an FP32 graph.
-        ranges: of its tensors, as far as they are known; constants are looked at in the graph.
     """
     limit = FP16_MAX / HEADROOM
     large = {name for name, found in ranges.items() if found.largest > limit}
@@ -84,14 +80,6 @@ def cast_to_bf16(model: ModelProto, blocked: Iterable[str], keep_io: bool) -> tu
     """(the graph in BF16, names of the nodes that stay in FP32).
 
     BF16 has the range of FP32: nothing overflows.
-
-    Args:
-        model: an FP32 graph whose nodes have names, types inferred.
-        blocked: names of nodes to leave in FP32; those without a BF16 form join them.
-        keep_io: leave inputs and outputs in FP32, with casts behind and before them.
-
-    Raises:
-        ArtifactError: the operator set cannot be raised to 22.
     """
     return _cast(raise_opset(model, BF16_OPSET), BF16, set(blocked), keep_io)
 
@@ -166,13 +154,7 @@ class _Value:
 
 
 class _Caster:
-    """Casts a graph from its inputs to its outputs; every value exists in one type, and in another where it is read so.
-
-    Args:
-        model: whose nodes have names of their own.
-        to: FP16 or BF16.
-        blocked: names of nodes that stay in FP32.
-    """
+    """Casts a graph from inputs to outputs; every value exists in one type, and in another where it is read so."""
 
     def __init__(self, model: ModelProto, to: int, blocked: set[str]) -> None:
         self.kept: list[str] = []

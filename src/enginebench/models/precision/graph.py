@@ -33,12 +33,7 @@ FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 
 
 def load_whole_graph(path: Path) -> ModelProto:
-    """The model with its weights, also those in external data.
-
-    Raises:
-        ParseError: it is not an ONNX model.
-        ArtifactError: it cannot be read, its external data is not in order, or it has more than 2 GB.
-    """
+    """The model with its weights, also those in external data."""
     model = load_graph(path)
     size = path.stat().st_size + sum(p.stat().st_size for p in find_external_data(model, path))
     if size > LARGEST_PROTOBUF_BYTES:
@@ -58,9 +53,6 @@ def prepare_graph(model: ModelProto, libraries: Sequence[str] = ()) -> ModelProt
     Args:
         model: an FP32 graph.
         libraries: of its custom operators; with any, nothing is folded, as the tool that folds knows none of them.
-
-    Raises:
-        ArtifactError: the operator set is too old and cannot be converted, or the graph is not valid.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="enginebench-") as folder, quiet_logging():
@@ -119,11 +111,7 @@ def quiet_logging() -> Iterator[None]:
 
 
 def raise_opset(model: ModelProto, smallest: int) -> ModelProto:
-    """The model at least at this version of the operator set.
-
-    Raises:
-        ArtifactError: it cannot be converted.
-    """
+    """The model at least at this version of the operator set."""
     opset = read_opset(model)
     if opset is None or opset >= smallest:
         return model
@@ -236,11 +224,7 @@ def hash_weights(model: ModelProto) -> str:
 
 
 def write_graph(model: ModelProto, out: Path) -> None:
-    """Checks the graph against the specification, types included, and writes it as one file.
-
-    Raises:
-        ArtifactError: it is not valid, or the file cannot be written.
-    """
+    """Checks the graph against the specification, types included, and writes it as one file."""
     try:
         correct_outputs(model)
         onnx.checker.check_model(model, full_check=True)
@@ -267,11 +251,7 @@ def make_consumers(model: ModelProto | GraphProto) -> dict[str, list[NodeProto]]
 
 
 def sort_nodes(model: ModelProto) -> None:
-    """Puts every node after those whose tensors it reads, else keeps the order.
-
-    Raises:
-        ArtifactError: the graph has a cycle.
-    """
+    """Puts every node after those whose tensors it reads, else keeps the order."""
     known = {"", *(t.name for t in model.graph.initializer), *(v.name for v in model.graph.input)}
     made = {name for node in model.graph.node for name in node.output}
     pending, ordered = list(model.graph.node), []

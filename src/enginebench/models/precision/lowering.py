@@ -47,12 +47,7 @@ class NewerTypes(UnsupportedOperator):
 
 
 def lower_graph(artifact: Artifact, newest: int, out: Path) -> Artifact:
-    """The graph of `artifact` in opset `newest`, written to `out`; it gives the same answers.
-
-    Raises:
-        UnsupportedOperator: an operator has no equal there; names it, its node and why.
-        ArtifactError: the graph has more than 2 GB, or `out` cannot be written.
-    """
+    """The graph of `artifact` in opset `newest`, written to `out`; it gives the same answers."""
     model = load_whole_graph(Path(artifact.path))
     lowered = lower_model(model, newest)
     helper.set_model_props(lowered, read_metadata(model) | {PARENT_KEY: artifact.sha256})
@@ -75,7 +70,6 @@ def lower_model(model: ModelProto, newest: int) -> ModelProto:
     """The graph in opset `newest`, not compared yet.
 
     Raises:
-        UnsupportedOperator: an operator has no equal there; names it, its node and why.
         NewerTypes: for its types alone.
     """
     opset = read_opset(model) or newest
@@ -241,11 +235,7 @@ def _explain(node: NodeProto, why: str) -> UnsupportedOperator:
 
 
 def compare_answers(model: ModelProto, lowered: ModelProto, artifact: Artifact) -> None:
-    """Checks that both forms of a graph give the same answers, in ONNX Runtime, nothing of them optimized.
-
-    Raises:
-        UnsupportedOperator: they do not, or it cannot run one of them.
-    """
+    """Checks that both forms of a graph give the same answers, in ONNX Runtime, nothing of them optimized."""
     feeds = random_feeds(artifact.inputs, BATCH, seed=0)
     try:
         wanted, found = (_run(form, artifact.operator_libraries, feeds) for form in (model, lowered))

@@ -38,9 +38,6 @@ def quantize_with_nncf(
         exclude: names of nodes that stay in FP32.
         keep_cosine: the least centred cosine to the answers in FP32; NNCF's accuracy control takes quantizers back
             until the data keep it.
-
-    Raises:
-        ArtifactError: NNCF fails on the graph.
     """
     given = ModelProto()
     given.CopyFrom(model)

@@ -39,14 +39,7 @@ class Step(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Observer:
-    """A graph whose intermediate tensors can be watched.
-
-    Args:
-        model: an FP32 graph with inferred types.
-        watched: names of its tensors.
-        threads: of ONNX Runtime; 0 is its own choice.
-        libraries: of the graph's custom operators.
-    """
+    """A graph whose intermediate tensors can be watched."""
 
     def __init__(
         self, model: onnx.ModelProto, watched: list[str], threads: int = 0, libraries: Sequence[str] = ()
@@ -67,10 +60,6 @@ class Observer:
         """Every entry of the data once, as many at a time as `batch` and the memory of one step allow.
 
         A graph of fixed batch takes that many at a time; entries that do not fill a last one are left out.
-
-        Raises:
-            UsageError: fewer entries than the graph's fixed batch.
-            ArtifactError: the graph does not run on this data.
         """
         fixed, n = 1 if data.apart else self._fixed_batch(), self.count_entries(data)
         wanted = self._names if names is None else list(names)
@@ -86,11 +75,7 @@ class Observer:
             start = stop
 
     def count_entries(self, data: CalibrationData) -> int:
-        """How many entries of the data the graph can take.
-
-        Raises:
-            UsageError: none, as they do not fill its fixed batch.
-        """
+        """How many entries of the data the graph can take."""
         fixed = 1 if data.apart else self._fixed_batch() or 1
         if data.n < fixed:
             raise UsageError(
@@ -170,9 +155,6 @@ def observe_ranges(
     """(smallest and largest value of every watched tensor that held any, names of those that held an infinity).
 
     An infinity can be meant, as in the mask of an attention; no range can hold it, and the tensor gets none.
-
-    Raises:
-        ArtifactError: a value is NaN; names the tensor.
     """
     ranges: dict[str, tuple[float, float]] = {}
     for step in observer.watch(data, batch):

@@ -119,9 +119,6 @@ def insert_quantizers(
         per_channel: a scale for each channel of a weight.
         reduce_range: weights in 7 bits, for CPUs whose 8-bit products saturate (no VNNI).
         exclude: names of nodes that stay in FP32 by choice.
-
-    Raises:
-        ArtifactError: the quantizer fails on the graph.
     """
     copy = ModelProto()
     copy.CopyFrom(model)
@@ -438,11 +435,7 @@ def write_scalars(model: ModelProto) -> None:
 
 
 def turn_into_fp8(model: ModelProto) -> None:
-    """Rewrites signed symmetric INT8 pairs as E4M3 ones of the same range, in place.
-
-    Raises:
-        ArtifactError: a zero point is not a constant int8.
-    """
+    """Rewrites signed symmetric INT8 pairs as E4M3 ones of the same range, in place."""
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     scales, zero_points = set(), set()
     for node in model.graph.node:

@@ -107,13 +107,6 @@ def quantize(
         exclude: nodes of the graph, as it stands in the file, that stay in FP32.
         keep_cosine: of recipe nncf: the least centred cosine of the answers, which NNCF's accuracy control is to keep.
         threads: of ONNX Runtime, where the graph must be run; 0 is its own choice.
-
-    Raises:
-        UsageError: a precision, recipe or option is not available, ranges or data are missing, or an excluded node is
-            not there.
-        ArtifactError: the calibration belongs to another model or preprocessing, nothing could be quantized, TensorRT
-            would refuse the result (names node and reason), or the file cannot be written.
-        MissingDependency: nncf is not installed.
     """
     _check_kind(artifact)
     model = load_whole_graph(Path(artifact.path))

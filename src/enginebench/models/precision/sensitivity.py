@@ -34,11 +34,6 @@ def find_groups(given: ModelProto, prepared: ModelProto, quantized: ModelProto) 
     """The groups of nodes that the recipe quantized, in the order of the graph.
 
     A node that is no product joins the group of the last node before it that is in one.
-
-    Args:
-        given: the graph as it was exported.
-        prepared: the same graph as `prepare_graph` returns it.
-        quantized: what a recipe made of it.
     """
     touched, theirs = _find_touched(prepared, quantized), {node.name for node in quantized.graph.node}
     originals = find_originals(given, prepared)
@@ -85,12 +80,7 @@ def _find_touched(prepared: ModelProto, quantized: ModelProto) -> set[str]:
 
 
 def quantize_only(prepared: ModelProto, quantized: ModelProto, names: Iterable[str]) -> ModelProto:
-    """The FP32 graph with the Q/DQ pairs of some nodes: on what they read, on their weights, and on what they make.
-
-    Args:
-        prepared: the FP32 graph.
-        quantized: what a recipe made of it, with the pairs of all nodes.
-    """
+    """The FP32 graph with the Q/DQ pairs of some nodes: on what they read, on their weights, and on what they make."""
     made = ModelProto()
     made.CopyFrom(prepared)
     chosen = set(names)
@@ -198,15 +188,7 @@ def _match_opsets(model: ModelProto, consumers: Mapping[str, Sequence[NodeProto]
 
 
 def answer(model: ModelProto, feeds: Feeds, threads: int, libraries: Sequence[str] = ()) -> dict[str, Any]:
-    """The float outputs of a graph by name, in ONNX Runtime's own 8-bit kernels where it has them.
-
-    Args:
-        feeds: input name -> array [entries, ...].
-        libraries: of its custom operators.
-
-    Raises:
-        ArtifactError: the graph does not run.
-    """
+    """The float outputs of a graph by name, in ONNX Runtime's own 8-bit kernels where it has them."""
     options = onnxruntime.SessionOptions()
     register_operators(options, libraries)
     options.intra_op_num_threads = threads

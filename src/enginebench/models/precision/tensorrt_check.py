@@ -40,14 +40,7 @@ class _Scope(Struct, frozen=True, eq=False):
 
 
 def refuse_what_tensorrt_refuses(model: ModelProto, what: str) -> None:
-    """Checks that no rule of `find_refusals` refuses a graph.
-
-    Args:
-        what: how to call it in a message.
-
-    Raises:
-        ArtifactError: names the nodes that TensorRT would refuse, and why.
-    """
+    """Checks that no rule of `find_refusals` refuses a graph."""
     refusals = find_refusals(model)
     if refusals:
         listed = "; ".join(f"{r.node}: {r.reason}" for r in refusals[:LISTED])
@@ -64,9 +57,6 @@ def find_refusals(model: ModelProto) -> list[Refusal]:
     The rules: quantization is by QuantizeLinear and DequantizeLinear; to int8, FP8 or int4 with a zero point of 0; by
     scales that are constant and above zero. A graph that a TensorRT takes and gives another meaning (uint8 as int8, a
     zero point of FP8 dropped) breaks them as well.
-
-    Args:
-        model: the graph, with its weights.
 
     Source: "Working with quantized types" in the TensorRT developer guide; NVIDIA/TensorRT issues 2774 (zero point)
         and 4698 (dynamic quantization); microsoft/onnxruntime issues 14229 and 17738 (int32 bias).

@@ -27,15 +27,6 @@ def build_module(ref: ModelRef, input_size: int | None = None) -> tuple[nn.Modul
     """(module in eval mode, example inputs), with whatever weights its constructor gives it.
 
     The example inputs are () where a factory brings none.
-
-    Args:
-        ref: a built-in, or of timm, transformers or a factory.
-        input_size: height and width in pixels in place of the model's own; image models only.
-
-    Raises:
-        UsageError: `input_size` is given for a model whose size is fixed or that takes no images.
-        ModelError: timm does not know the name, or the factory cannot be imported, fails, or returns something else.
-        MissingDependency: torchvision or timm is not installed.
     """
     if ref.kind == "factory":
         refuse_input_size(ref, input_size)
@@ -85,12 +76,7 @@ def _build_timm(ref: ModelRef, input_size: int | None) -> tuple[nn.Module, tuple
 
 
 def import_timm() -> Any:
-    """The package timm.
-
-    Raises:
-        MissingDependency: it, or torchvision below it, is not installed.
-        BackendUnavailable: it is installed and does not import.
-    """
+    """The package timm."""
     import_torchvision()
     try:
         import timm
@@ -102,11 +88,7 @@ def import_timm() -> Any:
 
 
 def check_timm_name(timm: Any, ref: ModelRef) -> str:
-    """The name by which timm knows the model.
-
-    Raises:
-        ModelError: it knows none such; near names are listed.
-    """
+    """The name by which timm knows the model."""
     if timm.is_model(ref.name):
         return ref.name
     near = difflib.get_close_matches(ref.name, timm.list_models(), n=3)
@@ -115,11 +97,7 @@ def check_timm_name(timm: Any, ref: ModelRef) -> str:
 
 
 def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
-    """What the user's `package.module:factory` returns: (module, flat and in eval mode; example inputs or ()).
-
-    Raises:
-        ModelError: the import or the call fails (chained), or the answer is neither a module nor one with inputs.
-    """
+    """What the user's `package.module:factory` returns: (module, flat and in eval mode; example inputs or ())."""
     factory = _import_factory(ref)
     try:
         made = with_torchvision(factory)
@@ -186,9 +164,6 @@ def examples_of_shapes(
         module: the module.
         examples: what it brings itself; where there are any, names and number of the shapes must agree with them.
         shapes: input name to shape, batch axis first.
-
-    Raises:
-        UsageError: a name that the module does not have, or a shape with an axis below 1.
     """
     for name, shape in shapes.items():
         if any(axis < 1 for axis in shape):
@@ -303,11 +278,7 @@ def _find_table_rows(module: nn.Module, examples: Sequence[torch.Tensor]) -> dic
 
 
 def describe_outputs(module: nn.Module, examples: Sequence[torch.Tensor], model: str) -> tuple[TensorSpec, ...]:
-    """Specs of what the module answers to the examples: "output" for a tensor, else `outputs.logits`, `outputs.0`, ...
-
-    Raises:
-        ModelError: the forward pass fails on these shapes, changes its inputs, or answers with no tensor.
-    """
+    """Specs of what the module answers: "output" for a tensor, else `outputs.logits`, `outputs.0`, ..."""
     with torch.inference_mode(False):
         examples = tuple(example.clone() for example in examples)
     versions = [example._version for example in examples]  # PyTorch counts what is written into a tensor

@@ -89,13 +89,7 @@ def export_onnx(
         seed: of the inputs that are compared.
 
     Raises:
-        UsageError: an impossible batch, opset or axis.
         FixesBatch: a batch that was to stay open cannot.
-        ModelError: an operator without a translation (named), a model that cannot be traced, or answers that differ
-            grossly.
-        MissingDependency: onnxscript or onnxruntime is not installed.
-        UnsupportedOperator: an operator has no equal in this opset; names it, its node and why.
-        ArtifactError: the file cannot be written.
     """
     _check_arguments(batch, opset)
     if dynamic_batch and (own := find_own_batch(artifact)):
@@ -142,11 +136,7 @@ def set_batch_axes(inputs: Sequence[TensorSpec], batch: int) -> tuple[TensorSpec
 
 
 def name_axes(inputs: Sequence[TensorSpec], asked: Mapping[str, Sequence[int]]) -> Axes:
-    """{input: {axis: name}} of the axes that are to stay open; equally long ones share the name of the first.
-
-    Raises:
-        UsageError: there is no such input or axis, or it is the batch.
-    """
+    """{input: {axis: name}} of the axes that are to stay open; equally long ones share the name of the first."""
     known, batched = {spec.name: concrete_shape(spec, 1) for spec in inputs}, find_batch_axes(inputs)
     names: dict[int, str] = {}
     opened: Axes = {}
@@ -283,12 +273,7 @@ def _strip_traces(program: Any) -> None:
 
 
 def explain_export_error(error: BaseException, model: str, dynamic_batch: bool) -> str:
-    """One sentence for a failed export; names the operator where one has no translation, and the line that calls it.
-
-    Args:
-        error: what the exporter raised, its causes chained.
-        dynamic_batch: whether the batch axis was to stay open.
-    """
+    """One sentence for a failed export; names the operator where one has no translation, and the line that calls it."""
     text = "\n".join(str(link) for link in _chain(error))
     place = find_line(error)
     where = f" ({place})" if place else ""
@@ -341,11 +326,6 @@ def compare_with_torch(
     """Largest differences between module and graph over one seeded input for each entry of `batches`.
 
     The relative difference of an output is its largest absolute difference over its largest absolute value.
-
-    Raises:
-        ModelError: ONNX Runtime does not run the graph, a difference is too large to be rounding, or values are not
-            finite on one side only.
-        MissingDependency: onnxruntime is not installed.
     """
     try:
         session = _open_session(path)

@@ -19,11 +19,7 @@ WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
 def open_program(path: Path, text: str) -> tuple[Flat, tuple[torch.Tensor, ...]]:
-    """(the module, flat; the example inputs that it was exported with, else zeros of their shapes).
-
-    Raises:
-        ModelError: the file holds no program that this PyTorch can open.
-    """
+    """(the module, flat; the example inputs that it was exported with, else zeros of their shapes)."""
     try:
         with _weights_only():
             program = torch.export.load(path)

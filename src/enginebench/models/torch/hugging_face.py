@@ -33,11 +33,7 @@ WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 
 
 def import_transformers() -> Any:
-    """The package transformers.
-
-    Raises:
-        MissingDependency: it is not installed.
-    """
+    """The package transformers."""
     try:
         import transformers
     except ModuleNotFoundError as error:
@@ -49,11 +45,7 @@ def import_transformers() -> Any:
 
 
 def build_hf(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
-    """(the module with fresh weights, flat and in eval mode; example inputs) of what the configuration says.
-
-    Raises:
-        ModelError: the configuration cannot be had, or the model is of no class of transformers.
-    """
+    """(the module with fresh weights, flat and in eval mode; example inputs) of what the configuration says."""
     return build_from_config(_read_config(ref), ref.text)
 
 
@@ -142,11 +134,7 @@ def _find_class(config: Any, text: str) -> Any:
 
 
 def make_inputs(module: nn.Module, text: str) -> dict[str, torch.Tensor]:
-    """Example inputs by name: token ids within the vocabulary with a full mask, pixels, or sound.
-
-    Raises:
-        ModelError: the module takes something else first.
-    """
+    """Example inputs by name: token ids within the vocabulary with a full mask, pixels, or sound."""
     config, main = module.config, str(module.main_input_name)
     generator = torch.Generator().manual_seed(0)
     makers = {

@@ -57,10 +57,6 @@ def offer_module(module: object, example_inputs: object) -> Iterator[Offered]:
     Args:
         module: a `torch.nn.Module`, in any mode and on any device; children get a copy, in eval mode and on the CPU.
         example_inputs: a tensor or array, several of them, or {parameter of `forward`: tensor}.
-
-    Raises:
-        UsageError: it is no module, or the example inputs are not tensors.
-        ModelError: something in the module cannot leave this process; names it.
     """
     if not isinstance(module, nn.Module):
         raise UsageError(
@@ -78,11 +74,7 @@ def offer_module(module: object, example_inputs: object) -> Iterator[Offered]:
 
 
 def read_examples(module: nn.Module, given: object) -> tuple[Flat, tuple[torch.Tensor, ...]]:
-    """(the module, flat; its example inputs), on the CPU and without history.
-
-    Raises:
-        UsageError: there are none, or one of them is no tensor.
-    """
+    """(the module, flat; its example inputs), on the CPU and without history."""
     if given is None:
         raise UsageError("a module needs example_inputs: a tensor as forward takes it, a tuple of them, or a mapping")
     try:
@@ -97,11 +89,7 @@ def _find_batch(examples: tuple[torch.Tensor, ...]) -> int | None:
 
 
 def pack_module(flat: Flat, examples: tuple[torch.Tensor, ...]) -> bytes:
-    """The module with its example inputs as bytes; the same object gives the same bytes within one process.
-
-    Raises:
-        ModelError: something in it cannot be pickled; names the attribute.
-    """
+    """The module with its example inputs as bytes; the same object gives the same bytes within one process."""
     module = flat.module
     if hasattr(module, "_orig_mod"):
         raise ModelError(
@@ -205,11 +193,7 @@ def _travels(value: object) -> bool:
 
 
 def unpack_module(path: Path, text: str) -> tuple[Flat, tuple[torch.Tensor, ...]]:
-    """(module in eval mode on the CPU, example inputs) of a pickle that the caller knows to be ours.
-
-    Raises:
-        ModelError: it cannot be rebuilt here, as when a package of its class cannot be imported.
-    """
+    """(module in eval mode on the CPU, example inputs) of a pickle that the caller knows to be ours."""
     extend_import_paths()
     try:
         packed = torch.load(path, map_location="cpu", weights_only=False)

@@ -44,9 +44,6 @@ def draw_zeros(module: nn.Module, seed: int) -> int:
     """Draws the weights that begin as zeros, such as the heads of vision transformers; returns how many there are.
 
     Behind a head of zeros every answer is zero, and engines agree whatever they computed before it.
-
-    Args:
-        module: changed in place.
     """
     trained = [p for p in module.parameters() if p.requires_grad and p.ndim > 1 and p.numel()]
     zeros = [p for p in trained if not p.any()]

@@ -96,11 +96,6 @@ def make_torch_artifact(
         batch: length of axis 0 of the inputs; that of the examples where the module takes no other.
         input_shapes: input name to whole shape, in place of the model's own; wins over `batch`.
         given: the user's inputs for one call, in place of the model's own examples.
-
-    Raises:
-        UsageError: an unknown model, option or combination.
-        ModelError: the model cannot be built or run, or the weights do not fit it.
-        MissingDependency: a package is not installed.
     """
     ref = _resolve_for_torch(model)
     if batch < 1 or (input_size is not None and input_size < 1):
@@ -215,10 +210,6 @@ def load_module(artifact: Artifact) -> nn.Module:
 
     It takes the artifact's inputs in their order, as positional arguments, and answers with one tensor, or with a tuple
     of tensors in the order of the artifact's outputs. Every call begins with the state that the module had first.
-
-    Raises:
-        ArtifactError: the artifact is of another kind, or its state dict is missing or was changed.
-        ModelError: the module can no longer be built, or the weights do not fit it.
     """
     module = _load(artifact)
     if state := read_state_names(artifact.caveats):
@@ -329,11 +320,7 @@ def _run(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> list[tuple[in
 
 
 def take_given(module: nn.Module, given: Mapping[str, Array], model: str) -> tuple[torch.Tensor, ...]:
-    """The user's arrays as example inputs, in the order of the module's.
-
-    Raises:
-        FeedError: the names are not those of the inputs.
-    """
+    """The user's arrays as example inputs, in the order of the module's."""
     names = name_inputs(module, len(given))
     known = {names[0]: given[ONLY]} if set(given) == {ONLY} else given
     if set(names) != set(known):
@@ -386,9 +373,6 @@ def write_state(module: nn.Module, path: Path, config: str | None = None) -> Non
     """Writes the module's state dict; the same weights give the same bytes, whatever the file is called.
 
     With `config`, the text that the module can be made of is written beside it.
-
-    Raises:
-        ArtifactError: the file cannot be written.
     """
     inner = module.module if isinstance(module, Flat) else module
     state = inner.state_dict()

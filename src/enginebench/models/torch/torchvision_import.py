@@ -34,12 +34,7 @@ T = TypeVar("T")
 
 
 def import_torchvision() -> ModuleType:
-    """The package torchvision, with `models` and `transforms` usable.
-
-    Raises:
-        MissingDependency: it is not installed.
-        BackendUnavailable: it is installed and does not import.
-    """
+    """The package torchvision, with `models` and `transforms` usable."""
     try:
         with _postpone_dynamo():
             return _import_or_declare()

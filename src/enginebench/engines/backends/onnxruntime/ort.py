@@ -96,14 +96,7 @@ class OrtBackend:
         return save_optimised(artifact, spec, out_dir) if read_options(spec, OPTIONS)["ahead"] == "1" else artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedOrtEngine:
-        """An engine on `spec.threads` threads.
-
-        Raises:
-            ArtifactError: ONNX Runtime cannot run the file, its inputs are not the artifact's, or it is
-                in another precision.
-            BackendUnavailable: the CPU provider was dropped, or the engine does not run the precision.
-            UsageError: an option is unknown.
-        """
+        """An engine on `spec.threads` threads."""
         check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=REASONS, text=True)
         check_graph_precision(artifact, spec)
         session = open_session(artifact, make_session_options(spec))
@@ -122,11 +115,7 @@ class OrtBackend:
     def open_streams(
         self, artifact: Artifact, spec: EngineSpec, wanted: StreamsSpec, clock: Clock
     ) -> OrtAsyncStreams | None:
-        """With `sessions=async` one session on the threads of all streams, called by `run_async`; else None.
-
-        Raises:
-            UsageError: it would have a single thread: the caller's own counts as one of them and computes nothing.
-        """
+        """With `sessions=async` one session on the threads of all streams, called by `run_async`; else None."""
         if read_options(spec, OPTIONS)["sessions"] != "async":
             return None
         threads = spec.threads * wanted.streams
@@ -147,13 +136,7 @@ def make_session_options(spec: EngineSpec) -> Any:
 
 
 def open_session(artifact: Artifact, settings: Any) -> Any:
-    """A session on the CPU provider and on nothing else.
-
-    Raises:
-        ArtifactError: ONNX Runtime cannot load the graph; names the operator first where it is one.
-        BackendUnavailable: the provider was dropped.
-        UsageError: a library of operators cannot be loaded.
-    """
+    """A session on the CPU provider and on nothing else."""
     register_operators(settings, artifact.operator_libraries)
     try:
         return ort.open_session(artifact.path, settings)
@@ -185,11 +168,7 @@ def save_optimised(artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artif
 
 
 def check_interface(specs: tuple[TensorSpec, ...], found: list[Any], path: str) -> None:
-    """Checks that the session's inputs (or outputs) have the artifact's names and dtypes.
-
-    Raises:
-        ArtifactError: they differ, or a type has no NumPy counterpart.
-    """
+    """Checks that the session's inputs (or outputs) have the artifact's names and dtypes."""
     expected = {s.name: s.dtype for s in specs}
     actual = {node.name: name_dtype(node.type) for node in found}
     if expected != actual:
@@ -268,13 +247,7 @@ class OrtAsyncStreams:
 
 
 def record_profile(open_watched: Callable[[Any], Any], settings: Any, feeds: Feeds) -> list[dict[str, Any]]:
-    """The events that ONNX Runtime's profiler wrote about a few runs of a session of its own.
-
-    Args:
-        open_watched: opens the session with `settings`.
-        settings: session options that no other session has.
-        feeds: what it is run on.
-    """
+    """The events that ONNX Runtime's profiler wrote about a few runs of a session of its own."""
     settings.enable_profiling = True
     with TemporaryDirectory(prefix="enginebench-") as folder:
         settings.profile_file_prefix = str(Path(folder) / "profile")

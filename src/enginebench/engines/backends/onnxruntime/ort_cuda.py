@@ -55,13 +55,7 @@ class OrtCudaBackend:
         return artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedOrtCudaEngine:
-        """An engine on the GPU of the spec.
-
-        Raises:
-            ArtifactError: ONNX Runtime cannot run the file, or its inputs are not the artifact's.
-            BackendUnavailable: the provider or the GPU is not available, or nodes of the graph fall back to the CPU.
-            UsageError: an option is unknown.
-        """
+        """An engine on the GPU of the spec."""
         options = check_ort_request(artifact, spec)
         settings = make_session_options(artifact, spec, options)
         register_operators(settings, artifact.operator_libraries)
@@ -81,11 +75,7 @@ def create_backend() -> OrtCudaBackend:
 
 
 def check_ort_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
-    """The options of a request that this engine can take.
-
-    Raises:
-        ArtifactError, BackendUnavailable, UsageError: as `OrtCudaBackend.load` says.
-    """
+    """The options of a request that this engine can take."""
     check_request(artifact, spec, ("onnx",), PRECISIONS, (spec.device,), reasons=REASONS)
     if spec.precision != "tf32":  # a setting of the session: its graph is FP32
         check_graph_precision(artifact, spec)
@@ -111,11 +101,7 @@ class WatchedOrtCudaEngine(OrtCudaEngine):
         return prove_precision(self._watch()) if find_spec("torch") is not None else {}
 
     def profile_layers(self) -> LayerProfile:
-        """The kernels as layers, from the same record as the proof of precision.
-
-        Raises:
-            MissingDependency: PyTorch is not installed.
-        """
+        """The kernels as layers, from the same record as the proof of precision."""
         if find_spec("torch") is None:
             raise MissingDependency("PyTorch, whose profiler records kernels,", "pip install torch")
         return summarize_kernels(self._watch())

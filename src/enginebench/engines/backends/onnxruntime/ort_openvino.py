@@ -57,13 +57,7 @@ class OrtOpenvinoBackend:
         return artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> OrtOpenvinoEngine:
-        """An engine on `spec.threads` threads, all of whose nodes OpenVINO runs.
-
-        Raises:
-            ArtifactError: ONNX Runtime cannot load the graph, or its inputs are not the artifact's.
-            BackendUnavailable: OpenVINO does not take every node, or the CPU lacks the precision or the threads.
-            UsageError: an option is unknown.
-        """
+        """An engine on `spec.threads` threads, all of whose nodes OpenVINO runs."""
         check_provider_request(artifact, spec)
         session = open_provider(artifact, spec, make_session_options(spec))
         check_interface(artifact.inputs, session.get_inputs(), artifact.path)
@@ -77,11 +71,7 @@ def create_backend() -> OrtOpenvinoBackend:
 
 
 def find_device() -> Any:
-    """The provider's CPU.
-
-    Raises:
-        BackendUnavailable: its library cannot be loaded, or it finds none.
-    """
+    """The provider's CPU."""
     devices = find_devices(PROVIDER)
     for device in devices:
         if device.ep_metadata.get("ov_device") == DEVICE:
@@ -98,11 +88,7 @@ def describe_device() -> dict[str, str]:
 
 
 def check_provider_request(artifact: Artifact, spec: EngineSpec) -> None:
-    """Checks that this engine takes the request.
-
-    Raises:
-        ArtifactError, BackendUnavailable, UsageError: as `OrtOpenvinoBackend.load` says.
-    """
+    """Checks that this engine takes the request."""
     check_request(artifact, spec, ("onnx",), PRECISIONS)
     check_graph_precision(artifact, spec)
     options = read_options(spec, OPTIONS)

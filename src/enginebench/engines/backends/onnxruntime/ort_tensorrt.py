@@ -38,11 +38,7 @@ MIB = 1 << 20
 
 
 class OrtTensorRtBackend:
-    """ONNX artifacts on ONNX Runtime's TensorRT provider.
-
-    Args:
-        cache_dir: folder in which engines and timings are found again by the next process.
-    """
+    """ONNX artifacts on ONNX Runtime's TensorRT provider."""
 
     name = NAME
 
@@ -67,12 +63,7 @@ class OrtTensorRtBackend:
         return artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> OrtTensorRtEngine:
-        """A session whose nodes TensorRT runs.
-
-        Raises:
-            BackendUnavailable: the provider was dropped (its libraries are missing), or took only part of the graph.
-            ArtifactError: ONNX Runtime cannot load the graph.
-        """
+        """A session whose nodes TensorRT runs."""
         check_request(artifact, spec, ("onnx",), PRECISIONS, (spec.device,))
         options = make_provider_options(artifact, spec, self._cache_dir)
         return OrtTensorRtEngine(artifact, spec, options)
@@ -113,12 +104,7 @@ def make_profile_options(artifact: Artifact, batch: int) -> dict[str, str]:
 
 
 def open_session(artifact: Artifact, options: dict[str, str], settings: Any) -> Any:
-    """A session on TensorRT, with CUDA for what it does not take.
-
-    Raises:
-        ArtifactError: the graph cannot be loaded.
-        BackendUnavailable: ONNX Runtime dropped the provider, as it does without an error when a library is missing.
-    """
+    """A session on TensorRT, with CUDA for what it does not take."""
     settings.log_severity_level = ERRORS_ONLY
     register_operators(settings, artifact.operator_libraries)
     onnxruntime.disable_telemetry_events()
@@ -215,11 +201,7 @@ def count_providers(events: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def require_tensorrt(counts: dict[str, int]) -> None:
-    """Checks that TensorRT ran every node; copies between host and GPU do not count as nodes.
-
-    Raises:
-        BackendUnavailable: another provider ran some; the message says how many.
-    """
+    """Checks that TensorRT ran every node; copies between host and GPU do not count as nodes."""
     others = {name: count for name, count in counts.items() if name != PROVIDER}
     if others or not counts:
         shown = ", ".join(f"{count} by {name}" for name, count in others.items()) or "none was seen"

@@ -31,11 +31,7 @@ MIB = 1 << 20
 
 
 class OrtTensorRtRtxBackend:
-    """ONNX artifacts on TensorRT for RTX, through ONNX Runtime.
-
-    Args:
-        cache_dir: folder in which compiled kernels are found again by the next process.
-    """
+    """ONNX artifacts on TensorRT for RTX, through ONNX Runtime."""
 
     name = NAME
 
@@ -58,13 +54,7 @@ class OrtTensorRtRtxBackend:
         return artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> OrtTensorRtRtxEngine:
-        """A session all of whose nodes TensorRT for RTX runs; arrays are on the host, so every run holds the copies.
-
-        Raises:
-            ArtifactError: ONNX Runtime cannot load the graph, or its inputs are not the artifact's.
-            BackendUnavailable: there is no GPU that the provider supports, or it does not take every node.
-            UsageError: an option is unknown or no number.
-        """
+        """A session all of whose nodes TensorRT for RTX runs; arrays are on the host, so every run holds the copies."""
         check_provider_request(artifact, spec)
         devices, index = require_devices(), read_index(spec)
         if index >= len(devices):
@@ -83,11 +73,7 @@ def create_backend(cache_dir: Path | None) -> OrtTensorRtRtxBackend:
 
 
 def check_provider_request(artifact: Artifact, spec: EngineSpec) -> None:
-    """Checks that this engine takes the request.
-
-    Raises:
-        ArtifactError, BackendUnavailable, UsageError: as `OrtTensorRtRtxBackend.load` says.
-    """
+    """Checks that this engine takes the request."""
     check_request(artifact, spec, ("onnx",), PRECISIONS, (spec.device,))
     check_graph_precision(artifact, spec)
     read_index(spec)
@@ -95,11 +81,7 @@ def check_provider_request(artifact: Artifact, spec: EngineSpec) -> None:
 
 
 def require_devices() -> list[Any]:
-    """The GPUs that the provider offers.
-
-    Raises:
-        BackendUnavailable: its library cannot be loaded, which needs a driver, or it offers none.
-    """
+    """The GPUs that the provider offers."""
     devices = find_devices(PROVIDER)
     if not devices:
         raise BackendUnavailable(

@@ -43,11 +43,7 @@ class Provider(Struct, frozen=True, kw_only=True):
 
 @cache
 def register(provider: Provider) -> str:
-    """The provider's name, once its library is registered in this process.
-
-    Raises:
-        BackendUnavailable: the library, or one that it needs, cannot be loaded.
-    """
+    """The provider's name, once its library is registered in this process."""
     try:
         package = import_module(provider.module)
         name, library = str(package.get_ep_name()), Path(package.get_library_path())
@@ -65,11 +61,7 @@ def register(provider: Provider) -> str:
 
 
 def find_devices(provider: Provider) -> list[Any]:
-    """The devices that the provider offers, in its order.
-
-    Raises:
-        BackendUnavailable: its library cannot be loaded.
-    """
+    """The devices that the provider offers, in its order."""
     name = register(provider)
     return [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
 
@@ -89,19 +81,7 @@ def open_session(
     *,
     whole: bool = True,
 ) -> Any:
-    """A session on one device of a provider.
-
-    Args:
-        provider: whose device it is.
-        device: one of `find_devices`.
-        options: of the provider, by its own names.
-        settings: session options, which are given the provider.
-        whole: whether a node that the provider does not take is an error; else the CPU runs it.
-
-    Raises:
-        ArtifactError: the graph cannot be loaded.
-        BackendUnavailable: the provider does not take every node, or was dropped.
-    """
+    """A session on one device of a provider."""
     onnxruntime.disable_telemetry_events()
     register_operators(settings, artifact.operator_libraries)
     if whole:

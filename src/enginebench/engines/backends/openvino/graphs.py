@@ -28,15 +28,7 @@ if TYPE_CHECKING:
 
 
 class GraphSource(Graph):
-    """The graph of an artifact for the arrays of a call: compile what `open` gives.
-
-    Args:
-        artifact: an ONNX file, or OpenVINO's own.
-        static: each graph is for one set of shapes; otherwise one is for all.
-
-    Raises:
-        ArtifactError: OpenVINO does not read it, not even rewritten; or its inputs are not the artifact's.
-    """
+    """The graph of an artifact for the arrays of a call: compile what `open` gives."""
 
     def __init__(self, artifact: Artifact, *, static: bool) -> None:
         super().__init__(None, static=static)  # no whole: it is rewritten for each call
@@ -76,11 +68,7 @@ class GraphSource(Graph):
         return {} if self._rewritable is None else self._rewritable.read_values(feeds)
 
     def open(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int]) -> Any:
-        """As `Graph.open`.
-
-        Raises:
-            ArtifactError: OpenVINO does not read the rewritten graph either.
-        """
+        """As `Graph.open`."""
         if self._rewritable is None:
             return super().open(shapes, values)
         try:
@@ -97,11 +85,7 @@ class GraphSource(Graph):
 
 
 def compile_or_explain(model: Any, settings: Mapping[str, Any]) -> Any:
-    """As `compile_model`.
-
-    Raises:
-        ArtifactError: the plugin cannot compile the graph.
-    """
+    """As `compile_model`."""
     try:
         return compile_model(model, settings)
     except EngineBenchError:
@@ -111,15 +95,7 @@ def compile_or_explain(model: Any, settings: Mapping[str, Any]) -> Any:
 
 
 def open_rewritable(path: str, refusal: ArtifactError) -> Rewritable:
-    """The file, to be written anew.
-
-    Args:
-        path: of an ONNX file.
-        refusal: raised where the file cannot be read here either.
-
-    Raises:
-        ArtifactError: `refusal`; it says what to install if the tools are not there.
-    """
+    """The file, to be written anew."""
     try:
         from enginebench.engines.backends.openvino.rewriting import Rewritable
     except MissingDependency as missing:
@@ -131,11 +107,7 @@ def open_rewritable(path: str, refusal: ArtifactError) -> Rewritable:
 
 
 def read_model(path: str) -> Any:
-    """The graph of a file.
-
-    Raises:
-        ArtifactError: OpenVINO refuses it, or would read it as another function.
-    """
+    """The graph of a file."""
     if path.endswith(".onnx") and is_misread(Path(path)):
         raise UnsupportedOperator(
             f"QLinearConv: OpenVINO cannot read {path}: it takes the scales of weights along the wrong axis"
@@ -202,9 +174,6 @@ def check_interface(artifact: Artifact, model: Any, unused: Collection[str] = ()
     Args:
         artifact: what a user knows of the graph.
         unused: names of inputs that need not be there: OpenVINO drops those that nothing is computed from.
-
-    Raises:
-        ArtifactError: a name or a dtype differs.
     """
     for specs, ports in ((artifact.inputs, model.inputs), (artifact.outputs, model.outputs)):
         found = {name: name_dtype(port.element_type) for port in ports for name in port.get_names()}

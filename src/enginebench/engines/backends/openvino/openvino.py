@@ -90,10 +90,6 @@ class OpenvinoBackend:
         """The graph in OpenVINO's own form (`.xml` and `.bin`, weights not shortened), written to `out_dir`.
 
         A graph that OpenVINO reads only rewritten stays as it is: `load` rewrites it, for the shapes of each call.
-
-        Raises:
-            ArtifactError: the graph cannot be read or is in another precision, or the files cannot be written.
-            BackendUnavailable: the precision is not available here.
         """
         options = check_openvino_request(artifact, spec)
         if artifact.kind == "openvino":
@@ -115,13 +111,7 @@ class OpenvinoBackend:
         )
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedOpenvinoEngine:
-        """An engine on `spec.threads` threads, compiled for `spec.batch`.
-
-        Raises:
-            ArtifactError: the graph cannot be read or compiled, or its inputs are not the artifact's.
-            BackendUnavailable: the plugin did not take a setting (precision, threads).
-            UsageError: an option is unknown.
-        """
+        """An engine on `spec.threads` threads, compiled for `spec.batch`."""
         options = check_openvino_request(artifact, spec)
         graph = GraphSource(artifact, static=options["shapes"] == "static")
         return WatchedOpenvinoEngine(graph, artifact, settings=make_settings(spec, options), batch=spec.batch)
@@ -140,11 +130,7 @@ def create_backend() -> OpenvinoBackend:
 
 
 def check_openvino_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
-    """The options of a request that this engine can take.
-
-    Raises:
-        ArtifactError, BackendUnavailable, UsageError: as `OpenvinoBackend.load` says.
-    """
+    """The options of a request that this engine can take."""
     check_request(artifact, spec, KINDS, HINTS)
     check_graph_precision(artifact, spec)
     options = read_options(spec, OPTIONS)
@@ -199,10 +185,6 @@ def read_node_times(
 ) -> Iterator[Operator]:
     """Every node that ran, with the mean of its times so far.
 
-    Args:
-        boolean: names of the nodes that work on truth values.
-        originals: what each node stands for.
-
     Source: the CPU plugin of OpenVINO 2026.4 ends a node's `exec_type` with the type it computes in
     (`brgconv_avx512_1x1_f32`, `jit_avx512_I8`).
     """
@@ -226,11 +208,7 @@ class WatchedOpenvinoEngine(OpenvinoEngine):
         return prove_precision(self._proven)
 
     def profile_layers(self) -> LayerProfile:
-        """The nodes as layers, from the same record as the proof of precision.
-
-        Raises:
-            MeasurementError: every node is too short for the counters.
-        """
+        """The nodes as layers, from the same record as the proof of precision."""
         watched = self._watch()
         if watched[0] and not any(node.time_ns for node in watched[0]):
             layers = count_of(len(watched[0]), "layers")

@@ -39,11 +39,7 @@ HARDWARE = {"ampere+": "AMPERE_PLUS", "sameComputeCapability": "SAME_COMPUTE_CAP
 
 
 def check_version(library: Library) -> None:
-    """Checks that this file was written for the bindings of this TensorRT.
-
-    Raises:
-        BackendUnavailable: TensorRT is older.
-    """
+    """Checks that this file was written for the bindings of this TensorRT."""
     if read_version(library) < OLDEST:
         raise BackendUnavailable(
             f"the Python API of TensorRT {library.version} has other names than that of 8.6 and later, which this "
@@ -58,11 +54,7 @@ def read_version(library: Library) -> tuple[int, int]:
 
 
 def require_builder(library: Library) -> None:
-    """Checks that the module can build plans.
-
-    Raises:
-        BackendUnavailable: it is the lean runtime.
-    """
+    """Checks that the module can build plans."""
     if is_lean(library.trt):
         raise BackendUnavailable(
             f"the lean runtime cannot build ({library.trt.__name__} {library.version}). Build the plan elsewhere with "
@@ -79,18 +71,7 @@ def build_plan(
     batches: list[dict[str, Array]] | None = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Writes the plan of a graph.
-
-    Args:
-        library: whose builder it is.
-        onnx: the graph; external weights beside it are found.
-        plan: where to write it.
-        batches: arrays to calibrate on, for weak typing in INT8.
-
-    Raises:
-        ArtifactError: the graph cannot be parsed (the message has every error of the parser) or built.
-        UsageError: this version lacks a flag that was asked for.
-    """
+    """Writes the plan of a graph."""
     check_flags(library, settings)
     builder = library.make(library.trt.Builder, "a builder")
     library.load_plugins(settings.plugins)  # their messages reach the log only while there is a builder
@@ -113,12 +94,7 @@ def build_plan(
 
 
 def check_flags(library: Library, settings: BuildSettings) -> None:
-    """Checks that this version has every flag that the settings need; nothing need be made for that.
-
-    Raises:
-        BackendUnavailable: it cannot build.
-        UsageError: it lacks one; names it.
-    """
+    """Checks that this version has every flag that the settings need; nothing need be made for that."""
     require_builder(library)
     make_network_flags(library, settings)
     for flag in choose_flags(library, settings):
@@ -126,11 +102,7 @@ def check_flags(library: Library, settings: BuildSettings) -> None:
 
 
 def make_network_flags(library: Library, settings: BuildSettings) -> int:
-    """Strongly typed, where it can be chosen and weak typing was not; 8.6 must be told that the batch is explicit.
-
-    Raises:
-        UsageError: weak typing is asked of a version that has none.
-    """
+    """Strongly typed, where it can be chosen and weak typing was not; 8.6 must be told that the batch is explicit."""
     flags = library.trt.NetworkDefinitionCreationFlag
     if settings.weak_typing:
         require_weak(library, settings)
@@ -140,11 +112,7 @@ def make_network_flags(library: Library, settings: BuildSettings) -> int:
 
 
 def require_weak(library: Library, settings: BuildSettings) -> None:
-    """Checks that this version still builds weakly typed networks in the requested precision.
-
-    Raises:
-        UsageError: it does not; the message names the version and the alternative.
-    """
+    """Checks that this version still builds weakly typed networks in the requested precision."""
     flags = WEAK_FLAGS.get(settings.precision, ())
     missing = [name for name in flags if not hasattr(library.trt.BuilderFlag, name)]
     if read_version(library)[0] > LAST_WEAK_MAJOR:
@@ -155,11 +123,7 @@ def require_weak(library: Library, settings: BuildSettings) -> None:
 
 
 def parse_graph(library: Library, network: Any, onnx: Path) -> None:
-    """Fills the network from the file.
-
-    Raises:
-        ArtifactError: names each error of the parser (node, operator, what is wrong), or the file holds no graph.
-    """
+    """Fills the network from the file."""
     parser = library.trt.OnnxParser(network, library.log)
     if not parser.parse_from_file(str(onnx)):
         errors = [parser.get_error(i) for i in range(parser.num_errors)]
@@ -298,11 +262,7 @@ def make_progress(trt: Any, note: Callable[[str], None]) -> Any:
 
 
 def attach_calibrator(library: Library, config: Any, settings: BuildSettings, batches: list[dict[str, Array]]) -> Any:
-    """The calibrator for INT8 under weak typing, given to `config`; None where there is nothing to calibrate with.
-
-    Raises:
-        UsageError: this version has no calibrators.
-    """
+    """The calibrator for INT8 under weak typing, given to `config`; None where there is nothing to calibrate with."""
     if not settings.weak_typing or settings.precision != "int8" or not (batches or settings.calib_cache):
         return None
     if not hasattr(library.trt, "IInt8EntropyCalibrator2"):
@@ -322,9 +282,6 @@ def set_calibration_profile(
     """Fixes open axes for calibration to those of the arrays.
 
     Without it TensorRT takes the first profile's optimum, and reads past the end of smaller arrays.
-
-    Raises:
-        ArtifactError: TensorRT refuses the shapes.
     """
     if not settings.profiles:
         return
@@ -338,11 +295,7 @@ def set_calibration_profile(
 
 
 def read_batches(path: Path, batch: int) -> list[dict[str, Array]]:
-    """The arrays of an .npz file, cut into whole batches along their first axis.
-
-    Raises:
-        ArtifactError: the file cannot be read, its arrays differ in length, or hold less than one batch.
-    """
+    """The arrays of an .npz file, cut into whole batches along their first axis."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             # Entries with such names are what `calibrate --keep-batches` tells of itself.

@@ -73,12 +73,7 @@ def read_shape(dims: Any, name: str) -> tuple[int | str, ...]:
 def describe_tensors(
     trt: Any, plan: Any, artifact: Artifact, options: dict[str, str]
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """The engine's own tensors; INT64 where the graph has it, of which TensorRT 8.6 makes INT32.
-
-    Raises:
-        ArtifactError: the plan is of another graph.
-        UsageError: option `shapes` contradicts it.
-    """
+    """The engine's own tensors; INT64 where the graph has it, of which TensorRT 8.6 makes INT32."""
     inputs, outputs = read_tensors(trt, plan)
     for found, named in ((inputs, artifact.inputs), (outputs, artifact.outputs)):
         if named and {s.name for s in found} != {s.name for s in named}:
@@ -106,11 +101,7 @@ class WatchedPlanEngine(PlanEngine):
         super().__init__(library, plan, inputs, outputs, spec, options, **others)
 
     def profile_layers(self) -> LayerProfile:
-        """The engine's layers; a profiler slows whatever it watches, so that they sum to more than a run.
-
-        Raises:
-            MeasurementError: no reader was handed in.
-        """
+        """The engine's layers; a profiler slows whatever it watches, so that they sum to more than a run."""
         if self._reader is None:
             raise MeasurementError("no reader for TensorRT's layers was handed in; open the engine through a run")
         with TemporaryDirectory(prefix="enginebench-") as folder:

@@ -64,11 +64,7 @@ class PlanStore:
         return stored if path.is_file() and hash_file(path) == stored.sha256 else None
 
     def make(self, record: PlanRecord, build: Callable[[Path], tuple[Caveat, ...]]) -> StoredPlan:
-        """A new plan. It is built under another name, so that a build that was killed leaves no plan.
-
-        Raises:
-            ArtifactError: the folder cannot be written, or nothing was built.
-        """
+        """A new plan. It is built under another name, so that a build that was killed leaves no plan."""
         path = self.plan_path(record)
         part = path.with_suffix(".part")
         try:
@@ -131,11 +127,7 @@ def make_plan_artifact(
 
 
 def require_plan(path: Path) -> None:
-    """Checks that the file exists and is not empty; an empty one is removed.
-
-    Raises:
-        ArtifactError: nothing was built.
-    """
+    """Checks that the file exists and is not empty; an empty one is removed."""
     if path.is_file() and path.stat().st_size > 0:
         return
     path.unlink(missing_ok=True)

@@ -101,11 +101,7 @@ DAMAGED = {
 
 
 class TensorRtRtxBackend:
-    """ONNX graphs and finished plans through TensorRT for RTX.
-
-    Args:
-        cache_dir: folder for what a GPU compiled.
-    """
+    """ONNX graphs and finished plans through TensorRT for RTX."""
 
     name = NAME
 
@@ -140,13 +136,7 @@ class TensorRtRtxBackend:
         )
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
-        """A plan for these compute capabilities and settings, the stored one if there is one; no GPU is asked.
-
-        Raises:
-            UsageError: an option is unknown, or a target has no such type.
-            ArtifactError: the graph cannot be parsed or built; the library's own messages say why.
-            BackendUnavailable: a finished plan cannot run here.
-        """
+        """A plan for these compute capabilities and settings, the stored one if there is one; no GPU is asked."""
         check_request(artifact, spec, ("onnx", "plan"), PRECISIONS, (spec.device,))
         options = read_options(spec, OPTIONS)
         if artifact.kind == "plan":
@@ -164,13 +154,7 @@ class TensorRtRtxBackend:
         return replace(plan, made_by={NAME: LIBRARY.version}, ahead_of_time=self._read_ahead(Path(plan.path)))
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedPlanEngine:
-        """The plan, compiled for this GPU and ready for arrays; what was compiled before is found again.
-
-        Raises:
-            ArtifactError: the plan is damaged, or of another version.
-            BackendUnavailable: no GPU here can run it; says why.
-            MissingDependency: cuda-python is not installed.
-        """
+        """The plan, compiled for this GPU and ready for arrays; what was compiled before is found again."""
         check_request(artifact, spec, ("plan",), PRECISIONS, (spec.device,))
         options = read_options(spec, OPTIONS)
         plan = open_plan(Path(artifact.path), spec, options)
@@ -239,11 +223,7 @@ def create_backend(cache_dir: Path | None) -> TensorRtRtxBackend:
 
 
 def choose_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact) -> BuildSettings:
-    """How to build: what TensorRT itself would be told, the targets, and the flags that this library needs with it.
-
-    Raises:
-        UsageError: a value is malformed, a target has no such type, or weights are to stream under our CUDA graph.
-    """
+    """How to build: what TensorRT itself would be told, the targets, and the flags that this library needs with it."""
     if options["weight_streaming"] == options["graph"] == "1":
         raise UsageError(
             f"{NAME}:weight_streaming=1 cannot be launched as our CUDA graph, for which all memory would have to be "
@@ -264,9 +244,6 @@ def read_targets(text: str, precision: Precision) -> tuple[str, ...]:
     """The compute capabilities of `8.6,8.9` or `8.6+8.9`; of an empty text, every one from 8.0 that has the type.
 
     They are always named to the builder: left to itself it drops those that lack a type, without a word.
-
-    Raises:
-        UsageError: one is unknown, or has no such type.
     """
     lacking = LACKING.get(precision, ())
     if not text.strip():
@@ -292,13 +269,7 @@ def find_layers(plan: Path) -> Path:
 
 
 def open_plan(path: Path, spec: EngineSpec, options: dict[str, str]) -> Any:
-    """The library's engine of a plan, on the GPU of `spec`.
-
-    Raises:
-        ArtifactError: the plan is damaged, or of another version.
-        BackendUnavailable: no GPU here can run it; says why.
-        MissingDependency: cuda-python is not installed.
-    """
+    """The library's engine of a plan, on the GPU of `spec`."""
     judge_validity(path, read_index(spec))
     try:
         from enginebench.engines import cuda
@@ -313,12 +284,7 @@ def open_plan(path: Path, spec: EngineSpec, options: dict[str, str]) -> Any:
 
 
 def judge_validity(path: Path, index: int) -> tuple[Caveat, ...]:
-    """The doubt about a plan that runs here, and not as well as it could; the library looks at its head alone.
-
-    Raises:
-        ArtifactError: the plan is damaged, or of another version.
-        BackendUnavailable: no GPU here can run it; says why.
-    """
+    """The doubt about a plan that runs here, and not as well as it could; the library looks at its head alone."""
     runtime = LIBRARY.make(trt.Runtime, "a runtime")
     with path.open("rb") as file:
         validity, bits = runtime.get_engine_validity(file.read(runtime.engine_header_size))

@@ -99,11 +99,7 @@ class BuildSettings(Struct, frozen=True, kw_only=True):
 
 
 def read_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact) -> BuildSettings:
-    """The settings of a spec, its options read before.
-
-    Raises:
-        UsageError: a value is not a number, shapes do not fit the inputs, or a calibration cache lacks weak typing.
-    """
+    """The settings of a spec, its options read before."""
     weak = options["weak_typing"] == "1"
     if options["calib_cache"] and not weak:
         raise UsageError(
@@ -141,9 +137,6 @@ def check_calib_cache(path: Path) -> None:
     """Checks that the file begins like a calibration cache of TensorRT.
 
     TensorRT ignores ranges that it cannot read, and invents others.
-
-    Raises:
-        ArtifactError: it does not exist, or is another kind of file.
     """
     try:
         with path.open("rb") as file:
@@ -171,9 +164,6 @@ def fit_to_version(settings: BuildSettings, version: Sequence[int]) -> BuildSett
     """The settings of a version-compatible plan as this installation can build it; others as they are.
 
     Such a plan carries the library of the lean runtime, which not every installation has.
-
-    Raises:
-        UsageError: this version cannot do what is asked for.
     """
     if not settings.version_compatible:
         return settings
@@ -193,9 +183,6 @@ def read_profiles(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
     """The profiles that were asked for; for dynamic inputs without any, one for exactly `spec.batch`.
 
     A profile for one shape leaves the builder nothing to compromise on: what is measured is that batch's best plan.
-
-    Raises:
-        UsageError: a shape is malformed, or min, opt and max do not name the same inputs in ascending order.
     """
     texts = [options[key] for key in ("min_shapes", "opt_shapes", "max_shapes")]
     profiles = [make_profile(*map(read_shapes, texts))] if any(texts) else []
@@ -215,10 +202,6 @@ def run_at_best(spec: EngineSpec, artifact: Artifact) -> EngineSpec:
     """The spec that runs what `spec` builds at the shapes that its chosen profile is tuned for, without a CUDA graph.
 
     Any other shape may lie outside of the profile: 1 does where the smallest batch is 4.
-
-    Args:
-        spec: how the plan was built.
-        artifact: the plan or its graph; both name the axes that are open.
     """
     options = {key: spec.options.get(key, "") for key in ("min_shapes", "opt_shapes", "max_shapes", "profiles")}
     profiles = read_profiles(spec, options, artifact)
@@ -232,11 +215,7 @@ def run_at_best(spec: EngineSpec, artifact: Artifact) -> EngineSpec:
 
 
 def check_profile(profile: ShapeProfile, artifact: Artifact) -> None:
-    """Checks that the graph has inputs of these names, that the shapes fit, and that no open input was left out.
-
-    Raises:
-        UsageError: an input is unknown or left out, or a shape does not fit.
-    """
+    """Checks that the graph has inputs of these names, that the shapes fit, and that no open input was left out."""
     known = {s.name: s.shape for s in artifact.inputs}
     for name, shape in (*profile.smallest.items(), *profile.best.items(), *profile.largest.items()):
         if not known:
@@ -253,11 +232,7 @@ def check_profile(profile: ShapeProfile, artifact: Artifact) -> None:
 
 
 def read_shapes(text: str) -> dict[str, tuple[int, ...]]:
-    """{name: shape} of `NAME:1x3x224x224`, several separated by commas; names may contain colons.
-
-    Raises:
-        UsageError: the text is malformed.
-    """
+    """{name: shape} of `NAME:1x3x224x224`, several separated by commas; names may contain colons."""
     shapes: dict[str, tuple[int, ...]] = {}
     for piece in filter(None, text.split(",")):
         name, _, dims = piece.rpartition(":")
@@ -268,11 +243,7 @@ def read_shapes(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def read_profile(text: str) -> ShapeProfile:
-    """The profile of `NAME:1x3x8x8/4x3x8x8/16x3x8x8` (min, opt, max), several inputs separated by commas.
-
-    Raises:
-        UsageError: the text is malformed.
-    """
+    """The profile of `NAME:1x3x8x8/4x3x8x8/16x3x8x8` (min, opt, max), several inputs separated by commas."""
     sides: tuple[dict[str, tuple[int, ...]], ...] = ({}, {}, {})
     for piece in filter(None, text.split(",")):
         name, _, dims = piece.rpartition(":")
@@ -289,11 +260,7 @@ def read_profile(text: str) -> ShapeProfile:
 def make_profile(
     smallest: dict[str, tuple[int, ...]], best: dict[str, tuple[int, ...]], largest: dict[str, tuple[int, ...]]
 ) -> ShapeProfile:
-    """A profile; what is not given is taken from its neighbour, as trtexec does.
-
-    Raises:
-        UsageError: the three name different inputs, or a smallest shape exceeds a largest.
-    """
+    """A profile; what is not given is taken from its neighbour, as trtexec does."""
     given = next(side for side in (best, largest, smallest) if side)
     profile = ShapeProfile(
         smallest=smallest or best or largest, best=best or given, largest=largest or best or smallest
@@ -310,11 +277,7 @@ def make_profile(
 
 
 def split_argv(text: str) -> tuple[str, ...]:
-    """The arguments of one option's text, quoted as for a shell.
-
-    Raises:
-        UsageError: a quotation mark is left open.
-    """
+    """The arguments of one option's text, quoted as for a shell."""
     try:
         return tuple(shlex.split(text))
     except ValueError as error:

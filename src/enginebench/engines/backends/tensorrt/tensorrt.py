@@ -49,11 +49,7 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp
 
 
 class TensorRtBackend:
-    """ONNX graphs and finished plans through TensorRT's own Python module.
-
-    Args:
-        cache_dir: folder for the timing cache.
-    """
+    """ONNX graphs and finished plans through TensorRT's own Python module."""
 
     name = NAME
 
@@ -86,13 +82,7 @@ class TensorRtBackend:
         )
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
-        """A plan for this version, GPU and these settings: the stored one if there is one, else a new one.
-
-        Raises:
-            UsageError: an option is unknown, or this version cannot do what it asks for.
-            ArtifactError: the graph cannot be parsed or built; TensorRT's own messages say why.
-            BackendUnavailable: there is no GPU, or the lean runtime is all there is.
-        """
+        """A plan for this version, GPU and these settings: the stored one if there is one, else a new one."""
         check_request(artifact, spec, ("onnx", "plan"), PRECISIONS, (spec.device,))
         options = read_options(spec, OPTIONS)
         if artifact.kind == "onnx":
@@ -113,12 +103,7 @@ class TensorRtBackend:
         return keep_plan(PlanStore(out_dir / "plans"), record, artifact, spec, build, settings.profiles)
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedPlanEngine:
-        """The plan, ready for arrays.
-
-        Raises:
-            ArtifactError: the plan is damaged, or of another version or GPU; TensorRT's own messages say so.
-            BackendUnavailable: there is no GPU.
-        """
+        """The plan, ready for arrays."""
         check_request(artifact, spec, ("plan",), PRECISIONS, (spec.device,))
         options = read_options(spec, OPTIONS)
         cuda.use_device(read_index(spec))
@@ -132,12 +117,7 @@ class TensorRtBackend:
         return Reader(f"TensorRT {trt.__version__}", find_newest_opset(trt.__version__))
 
     def check_ahead(self, artifact: Artifact, spec: EngineSpec) -> None:
-        """Checks that this version can build what is asked for.
-
-        Raises:
-            UsageError: it cannot.
-            BackendUnavailable: it cannot build at all.
-        """
+        """Checks that this version can build what is asked for."""
         check_version(LIBRARY)
         check_flags(LIBRARY, self._fit(read_settings(spec, read_options(spec, OPTIONS), artifact)))
 

@@ -18,13 +18,7 @@ REASONS: dict[Precision, str] = dict.fromkeys(
 
 
 def check_torch_request(artifact: Artifact, spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str]:
-    """The options of a request that PyTorch can take on this CPU.
-
-    Raises:
-        ArtifactError: it is not a torch artifact.
-        BackendUnavailable: the precision is not available here.
-        UsageError: an option is unknown.
-    """
+    """The options of a request that PyTorch can take on this CPU."""
     check_request(artifact, spec, ("torch",), PRECISIONS, reasons=REASONS)
     options = read_options(spec, known)
     if spec.precision in DTYPES and spec.precision != artifact.precision:  # its own is run as it is, emulated or not

@@ -62,12 +62,7 @@ def is_cuda(spec: EngineSpec) -> bool:
 
 
 def read_device_index(spec: EngineSpec) -> int:
-    """The N of `cuda:N`.
-
-    Raises:
-        UsageError: the device has another form.
-        BackendUnavailable: there is no such GPU.
-    """
+    """The N of `cuda:N`."""
     index, devices = read_index(spec), probe_cuda()
     if f"cuda:{index}" not in devices:
         why = f"there is {', '.join(devices)}" if devices else explain_no_cuda()
@@ -76,13 +71,7 @@ def read_device_index(spec: EngineSpec) -> int:
 
 
 def check_cuda_request(artifact: Artifact, spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str]:
-    """The options of a request that PyTorch can take on this GPU.
-
-    Raises:
-        ArtifactError: it is not a torch artifact.
-        BackendUnavailable: the precision or the GPU is not available.
-        UsageError: an option is unknown, or contradicts the precision.
-    """
+    """The options of a request that PyTorch can take on this GPU."""
     check_request(artifact, spec, ("torch",), PRECISIONS, (spec.device,), reasons=REASONS)
     options = read_options(spec, known)
     if options["defaults"] == "1" and spec.precision != "tf32":
@@ -102,11 +91,7 @@ def load_cuda_engines(
     *,
     graph: bool = False,
 ) -> list[WatchedCudaTorchEngine]:
-    """An engine for each spec; they share the module, and each has a stream of its own.
-
-    Raises:
-        ArtifactError, BackendUnavailable, UsageError: as `check_cuda_request` and `load_ready_module` say.
-    """
+    """An engine for each spec; they share the module, and each has a stream of its own."""
     first = specs[0]
     options = check_cuda_request(artifact, first, known)
     prepare_cuda(first, options)

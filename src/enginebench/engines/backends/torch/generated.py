@@ -125,12 +125,7 @@ class GeneratedCode:
     def name_layers(
         self, runs: Sequence[Sequence[Operator]], tensors: Sequence[Any]
     ) -> tuple[list[list[Operator]], str | None]:
-        """(the runs with each kernel under the modules whose work it does, None), or the runs as they are and why.
-
-        Args:
-            runs: what was watched, in the order in which it ran.
-            tensors: that the module is called with.
-        """
+        """(the runs with each kernel under the modules whose work it does, None), or the runs as they are and why."""
         plain = [list(run) for run in runs]
         if not self._mappings:
             return plain, UNTOLD
@@ -217,9 +212,6 @@ def settle_origins(calls: Sequence[RawCall], graph: Mapping[str, TracedNode]) ->
     never stored. A library's call is for the first that is named; of two for one node the later one writes its values
     (an addition in place). A generated kernel that is for a library's node prepares or finishes for it. All others
     work on what nobody before them worked on, and that can be computed by then.
-
-    Args:
-        calls: of one graph, in the order of the code.
     """
     owner: dict[str, int] = {}
     libraries = [call for call in calls if call.library and call.origins]
@@ -334,11 +326,7 @@ def trace_modules(
 
 
 def find_running(places: Mapping[int, str]) -> str:
-    """The path of the innermost module whose call is under way: after a break PyTorch traces its code, not the model's.
-
-    Args:
-        places: id of each module -> its path.
-    """
+    """The path of the innermost module that is being called: after a break PyTorch traces its code, not the model's."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_name == "_call_impl" and id(frame.f_locals.get("self")) in places:

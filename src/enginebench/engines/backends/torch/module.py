@@ -33,10 +33,6 @@ def fold_batch_norms(module: Any, name: str, checks: Iterable[Sequence[Any]]) ->
         name: of the model, for messages.
         checks: tensors for all inputs; on the first that the module takes folded and original must agree. A layer that
             is used elsewhere, too, cannot take a batch norm, and a trace does not always show it.
-
-    Raises:
-        ModelError: nothing could be folded, so that the row's name would be wrong, or the module answers differently
-            once it is folded.
     """
     obstacles: list[str] = []
     folded = fold_part(module, obstacles)
@@ -91,12 +87,7 @@ CHECK_BATCH = 2
 def load_ready_module(
     artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], loader: ModuleLoader | None
 ) -> Any:
-    """The module on its device, as the options and the precision of the request want it.
-
-    Raises:
-        UsageError: the backend was opened without a loader.
-        ModelError: the loader returned something else than a module, or its batch norms cannot be folded.
-    """
+    """The module on its device, as the options and the precision of the request want it."""
     module = load_module(artifact, loader)
     if options["fold_bn"] == "1":
         module = fold_batch_norms(module, artifact.model, make_checks(artifact.inputs, spec.batch))
@@ -116,12 +107,7 @@ def _make_tensors(specs: Sequence[TensorSpec], batch: int) -> list[Any]:
 
 
 def load_module(artifact: Artifact, loader: ModuleLoader | None) -> Any:
-    """The module of a `torch` artifact, in inference mode.
-
-    Raises:
-        UsageError: the backend was opened without a loader.
-        ModelError: the loader returned something else than a module.
-    """
+    """The module of a `torch` artifact, in inference mode."""
     if loader is None:
         raise UsageError(f"{artifact.model} is a torch artifact; open the backend with a module loader")
     module = loader(artifact)

@@ -52,12 +52,7 @@ class PytorchBackend:
         return artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedTorchEngine | WatchedCudaTorchEngine:
-        """An engine on `spec.threads` threads, which are the process's from now on.
-
-        Raises:
-            BackendUnavailable: strict FP32, the precision or the number of threads is not available.
-            UsageError: an option is unknown, or there is no loader.
-        """
+        """An engine on `spec.threads` threads, which are the process's from now on."""
         return self.load_several(artifact, [spec])[0]
 
     def load_several(

@@ -171,13 +171,7 @@ class PytorchCompileBackend:
         import torch._inductor.compile_fx  # noqa: F401
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedTorchEngine | WatchedCudaTorchEngine:
-        """An engine on `spec.threads` threads, compiled for `spec.batch`; another batch compiles again, in `bind`.
-
-        Raises:
-            BackendUnavailable: a compiler, Python's headers, strict FP32 or the precision cannot be had.
-            ModelError: the module cannot be compiled; names the reason.
-            UsageError: an option is unknown, or there is no loader.
-        """
+        """An engine on `spec.threads` threads, compiled for `spec.batch`; another batch compiles again, in `bind`."""
         return self._load_cuda(artifact, spec) if is_cuda(spec) else self._load_cpu(artifact, spec)
 
     def _load_cpu(self, artifact: Artifact, spec: EngineSpec) -> WatchedTorchEngine:
@@ -306,11 +300,7 @@ def use_cache(cache_dir: Path | None) -> Iterator[None]:
 
 
 def check_tools() -> None:
-    """Checks that code can be compiled here.
-
-    Raises:
-        BackendUnavailable: it cannot; the message names what is missing and how to install it, or what is in the way.
-    """
+    """Checks that code can be compiled here."""
     if problem := find_problem():
         reason, fix = problem
         raise BackendUnavailable(f"{reason}. To fix it: {fix}")
@@ -326,11 +316,7 @@ def shutdown_compile_workers() -> None:
 
 
 def check_gpu_tools() -> None:
-    """Checks that code can be compiled for a GPU here.
-
-    Raises:
-        BackendUnavailable: Triton, the C compiler or the headers that its launchers need are missing.
-    """
+    """Checks that code can be compiled for a GPU here."""
     missing = find_missing_gpu_tools()
     if missing:
         fix = " && ".join(missing.values())

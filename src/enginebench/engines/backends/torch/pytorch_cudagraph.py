@@ -42,11 +42,6 @@ class PytorchCudagraphBackend(PytorchBackend):
         """An engine for each spec, captured for its batch on a stream of its own; they share the module.
 
         Another batch is captured anew, in `bind`.
-
-        Raises:
-            BackendUnavailable: the GPU, strict FP32 or the precision cannot be had.
-            ModelError: the module cannot be captured; the message says why.
-            MeasurementError: it does not fit into the GPU's memory.
         """
         return load_cuda_engines(artifact, specs, OPTIONS, self._loader, graph=True)
 
