@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
+from enginebench.core.protocols import Array, Feeds
 from enginebench.core.records import AheadOfTime, Artifact, EngineSpec, LayerProfile, Measurement, MeasureSpec
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Feeds
 
 
 @runtime_checkable

@@ -12,15 +12,20 @@ import ctypes
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from cuda.bindings import runtime
 
-from ..core.engine_api import BackendUnavailable, Closing, MeasurementError, explain_closed, explain_unbound
-
-if TYPE_CHECKING:
-    from ..core.engine_api import Array, RunCall
+from ..core.engine_api import (
+    Array,
+    BackendUnavailable,
+    Closing,
+    MeasurementError,
+    RunCall,
+    explain_closed,
+    explain_unbound,
+)
 
 SUCCESS = runtime.cudaError_t.cudaSuccess
 TO_DEVICE = runtime.cudaMemcpyKind.cudaMemcpyHostToDevice

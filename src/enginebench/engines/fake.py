@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ from enginebench.core.engine_api import Closing
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds
 from enginebench.core.names import known
+from enginebench.core.protocols import Array, Feeds, RunCall
 from enginebench.core.records import (
     Artifact,
     ArtifactKind,
@@ -45,9 +46,6 @@ from enginebench.engines.request import (
     read_options,
 )
 from enginebench.engines.simulated import FAKE
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Feeds, RunCall
 
 NAME, OPTIONS = FAKE.name, FAKE.options
 KINDS: tuple[ArtifactKind, ...] = ("onnx", "torch")

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import openvino
 
 from ..core.engine_api import (
+    Array,
+    Artifact,
     ArtifactError,
     BackendUnavailable,
     Closing,
+    EngineSpec,
+    Feeds,
+    RunCall,
+    TensorSpec,
     check_feeds,
     concrete_shape,
     explain_closed,
@@ -20,9 +26,6 @@ from ..core.engine_api import (
     show_shape,
 )
 from .openvino_settings import CAPABILITIES, find_hint, list_settings
-
-if TYPE_CHECKING:
-    from ..core.engine_api import Array, Artifact, EngineSpec, Feeds, RunCall, TensorSpec
 
 NAME = "openvino"
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnxruntime
 
 from ..core.engine_api import (
+    Array,
+    Artifact,
     ArtifactError,
     BackendUnavailable,
+    EngineSpec,
+    Feeds,
     MeasurementError,
     UsageError,
     check_feeds,
@@ -26,9 +30,6 @@ from ..core.engine_api import (
 )
 from . import cuda
 from .ort import ERRORS_ONLY, OPTIMISATION
-
-if TYPE_CHECKING:
-    from ..core.engine_api import Array, Artifact, EngineSpec, Feeds
 
 NAME = "ort-cuda"
 PROVIDER = "CUDAExecutionProvider"

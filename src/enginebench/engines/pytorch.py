@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..core.engine_api import (
+    Array,
+    Artifact,
     ArtifactError,
     BackendUnavailable,
     Closing,
+    EngineSpec,
+    Feeds,
+    RunCall,
+    TensorSpec,
     check_feeds,
     concrete_shape,
     explain_closed,
     explain_unbound,
 )
 from .pytorch_module import flatten_tensors, make_ready
-
-if TYPE_CHECKING:
-    from ..core.engine_api import Array, Artifact, EngineSpec, Feeds, RunCall, TensorSpec
 
 # Environment variables by which oneDNN computes FP32 convolutions and products in a shorter format, silently.
 # Source: oneDNN developer guide, "Floating-point math mode".

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch._inductor.config as inductor
 
+from ..core.engine_api import Artifact, EngineSpec, RunCall
 from .pytorch import TorchEngine, prepare_torch
 from .pytorch_module import make_ready
 
 if TYPE_CHECKING:
-    from ..core.engine_api import Artifact, EngineSpec, RunCall
     from .pytorch_cuda import CudaTorchEngine
 
 # With CUDA graphs the first call runs, the second captures and the third is the first to be launched as a graph.

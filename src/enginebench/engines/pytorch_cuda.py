@@ -6,17 +6,23 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..core.engine_api import (
+    Array,
+    Artifact,
     ArtifactError,
     BackendUnavailable,
     Closing,
+    EngineSpec,
+    Feeds,
     MeasurementError,
     ModelError,
+    RunCall,
+    TensorSpec,
     UsageError,
     check_feeds,
     concrete_shape,
@@ -26,9 +32,6 @@ from ..core.engine_api import (
 )
 from .pytorch import prepare_torch
 from .pytorch_module import flatten_tensors, make_ready
-
-if TYPE_CHECKING:
-    from ..core.engine_api import Array, Artifact, EngineSpec, Feeds, RunCall, TensorSpec
 
 # Forces TF32 off in all of NVIDIA's libraries, whatever a program asks for. Source: NVIDIA, "Accelerated Computing
 # with TF32", environment variable NVIDIA_TF32_OVERRIDE.

@@ -8,23 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..core.engine_api import (
+    Array,
+    Artifact,
     ArtifactError,
+    EngineSpec,
     FeedError,
+    Feeds,
     MeasurementError,
+    TensorSpec,
     UsageError,
     check_feeds,
     read_index,
 )
 from . import cuda
 from .tensorrt_library import Library, import_tensorrt, is_lean
-
-if TYPE_CHECKING:
-    from ..core.engine_api import Array, Artifact, EngineSpec, Feeds, TensorSpec
 
 # What 8.6 makes of INT64.
 NARROWED = "TensorRT before 9, which reads INT64 as INT32, does not take"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ..core.engine_api import Array
 from ..core.errors import FeedError, MissingDependency
-
-if TYPE_CHECKING:
-    from ..core.engine_api import Array
 
 
 class Pictures:

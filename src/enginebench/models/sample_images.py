@@ -5,15 +5,12 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from enginebench.core.errors import ArtifactError, MissingDependency
 from enginebench.core.store import write_atomic
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 # The commonest size in the ImageNet validation set, whose files are about 110 kB on average.
 WIDTH, HEIGHT = 500, 375

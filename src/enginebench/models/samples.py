@@ -8,19 +8,17 @@ import sys
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, FeedError, ModelError, ParseError, UsageError
 from enginebench.core.feeds import has_dtype
+from enginebench.core.protocols import Array
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import find_batch_axes, fits_shape, show_shape
 from enginebench.core.text import name_type
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
 
 # Of the folder beside a run's artifacts.
 SAMPLES = "samples"

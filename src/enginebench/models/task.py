@@ -5,26 +5,23 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.feeds import random_feeds
+from enginebench.core.protocols import Array
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import concrete_shape
 from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
 from enginebench.models.pictures import Pictures
 from enginebench.models.samples import find_batch, group_samples, join_samples, read_samples
 from enginebench.models.zoo import BUILTIN, DATA_DIR, IMAGENET_CROP, TIMM_PREFIX, Interpolation
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from enginebench.core.protocols import Array
 
 # Source: means and deviations of the ImageNet training set as torchvision publishes them with every classifier.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)

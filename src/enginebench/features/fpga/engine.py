@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -13,6 +13,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.engine_api import Closing
 from enginebench.core.errors import BackendUnavailable, EngineBenchError
 from enginebench.core.feeds import check_feeds, random_feeds
+from enginebench.core.protocols import Array, Feeds, RunCall
 from enginebench.core.records import (
     Artifact,
     ArtifactKind,
@@ -27,9 +28,6 @@ from enginebench.core.records import (
 )
 from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
 from enginebench.engines.simulated import FPGA_SIM
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Feeds, RunCall
 
 NAME, OPTIONS = FPGA_SIM.name, FPGA_SIM.options
 KINDS: tuple[ArtifactKind, ...] = ("onnx", "design")

@@ -9,15 +9,43 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.engines.abilities import Composed, Reader, ToolReader
+from enginebench.engines.request import check_request, read_options
+from enginebench.engines.backends.tensorrt.opsets import find_newest_opset
+from enginebench.engines.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, keep_plan
+from enginebench.engines.backends.tensorrt.settings import (
+    BuildSettings,
+    adapt_cache,
+    check_calib_cache,
+    fit_to_version,
+    read_plugins,
+    read_settings,
+    read_shapes,
+    run_at_best,
+    split_argv,
+)
+from enginebench.features.trtexec.command import RunSettings, compose_build, compose_measure
+from enginebench.features.trtexec.entries import TRTEXEC
+from enginebench.features.trtexec.executable import FIX, find_trtexec, read_trtexec, require_trtexec
+from enginebench.features.trtexec.flags import NEWEST, Trtexec, Version, parse_version
+from enginebench.features.trtexec.output import (
+    check_build,
+    note_build,
+    read_allowed,
+    read_bindings,
+    read_guessed_shapes,
+    read_outputs,
+)
+from enginebench.features.trtexec.process import NOT_READY, Outcome, find_devices, require_passed, run_trtexec
 from enginebench.core.caveats import make_caveat
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import ArtifactError, FeedError, MeasurementError, UsageError
 from enginebench.core.names import row_id
+from enginebench.core.protocols import Array, Feeds
 from enginebench.core.records import (
     Artifact,
     Availability,
@@ -61,11 +89,6 @@ from enginebench.features.trtexec.output import (
     read_outputs,
 )
 from enginebench.features.trtexec.process import NOT_READY, Outcome, find_devices, require_passed, run_trtexec
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Feeds
-    from enginebench.engines.abilities import ToolReader
-
 
 # trtexec's own; the queries of this time are not in the exported times.
 WARMUP_MS = 200

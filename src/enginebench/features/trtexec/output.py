@@ -6,17 +6,15 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, ParseError
+from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, Caveat, ShapeRange, TensorSpec
 from enginebench.engines.backends.tensorrt.plan_store import require_plan
 from enginebench.engines.backends.tensorrt.settings import BuildSettings
 from enginebench.features.trtexec.process import Outcome, explain_failure, require_passed
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
 
 # `Input binding for image with dimensions 1x3x224x224 and type fp32 is created.`; 8.6.1 leaves the type out; 8.0 to
 # 8.6.0 print `Created input binding for image with dimensions 1x3x224x224`.

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,13 +22,11 @@ from onnx import ModelProto, NodeProto, TensorProto
 from enginebench.core.caveats import make_caveat
 from enginebench.core.feeds import random_feeds
 from enginebench.core.operators import register_operators
+from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, TensorSpec
 from enginebench.core.shapes import concrete_shape, format_shapes, match_axes
 from enginebench.models.onnx.input_sizes import Sizes, find_batches, list_knobs, list_sizes, set_sizes, split_words
 from enginebench.models.onnx.source import load_graph, read_metadata, walk_nodes
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
 
 Values = tuple[float, float]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import UsageError
@@ -28,8 +29,6 @@ from enginebench.models.precision.observe import (
 )
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     Counts = NDArray[np.int64]
 
 

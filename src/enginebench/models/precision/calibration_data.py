@@ -8,17 +8,19 @@ import json
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ParseError, UsageError
 from enginebench.core.feeds import has_dtype, random_feeds
 from enginebench.core.preprocess import EXTERNAL
+from enginebench.core.protocols import Array
 from enginebench.core.records import Caveat, TensorSpec
 from enginebench.core.shapes import concrete_shape, find_batch_axes, show_shape
 from enginebench.core.store import DECODE_ERRORS
@@ -40,11 +42,6 @@ from enginebench.models.task import (
     preprocess_imagenet,
 )
 from enginebench.models.zoo import BUILTIN, MODELS_EXTRA
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from enginebench.core.protocols import Array
 
 Split = Literal["calibrate", "evaluate"]
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from enginebench.core.errors import ArtifactError, MissingDependency, UsageError
 from enginebench.core.operators import register_operators
+from enginebench.core.protocols import Array
 from enginebench.models.precision.calibration_data import CalibrationData
 from enginebench.models.precision.graph import make_consumers
 
@@ -19,10 +21,6 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingDependency(str(missing.name), 'pip install "enginebench[ort]"') from missing
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from enginebench.core.protocols import Array
 
 # Room for the intermediate tensors of one step. ResNet-50 has 106 MB of them an image, and takes 0.11 s an image one at
 # a time, 0.16 s four at a time: what does not stay in the caches is paid for twice.

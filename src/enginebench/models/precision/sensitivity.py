@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -16,14 +16,12 @@ from onnx import ModelProto, NodeProto
 from enginebench.core.errors import ArtifactError
 from enginebench.core.groups import NodeGroup
 from enginebench.core.operators import register_operators
+from enginebench.core.protocols import Feeds
 from enginebench.core.sums import keep_sums_exact, open_cpu_session
 from enginebench.models.precision.exclusion import find_originals
 from enginebench.models.precision.graph import make_consumers, make_producers, sort_nodes
 from enginebench.models.precision.macs import count_macs
 from enginebench.models.precision.qdq import WEIGHTED
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Feeds
 
 PAIR = ("QuantizeLinear", "DequantizeLinear")
 # Entries that go through a graph at a time: of efficientnet_b0, 8 images stay below 300 MB.

@@ -10,7 +10,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from enginebench.core.errors import ArtifactError, MissingDependency, ModelError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.names import known
+from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, ExportCheck, TensorSpec
 from enginebench.core.shapes import concrete_shape, find_batch_axes, find_own_batch, show_shape, takes_whole
 
@@ -37,9 +38,6 @@ from enginebench.models.torch.blame import find_line
 from enginebench.models.torch.flat import NOT_SCRIPTED, Flat, holds_script
 from enginebench.models.torch.source import load_module
 from enginebench.models.torch.unwrap import drop_wrapper
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
 
 BATCH_AXIS = "batch"
 # {input: {axis: name}} of what stays open.

@@ -6,7 +6,7 @@ import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ModelError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.names import slug
+from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, Caveat, Precision, ShapeRange, TensorSpec, Weights
 from enginebench.core.shapes import concrete_shape, find_batch_axes, format_shapes, show_shape
 from enginebench.core.store import copy_file, hash_file, hash_files, write_atomic
@@ -44,9 +45,6 @@ from enginebench.models.torch.pretrained import DownloadFailed, State, fetch_pre
 from enginebench.models.torch.random_weights import calibrate_batch_norm, draw_zeros, reset_parameters, seed_torch
 from enginebench.models.torch.torchvision_import import has_stand_in
 from enginebench.models.zoo import BUILTIN, HF_PREFIX, ModelRef, find_packaged, resolve_model
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
 
 PRECISIONS: dict[torch.dtype, Precision] = {
     torch.float32: "fp32",

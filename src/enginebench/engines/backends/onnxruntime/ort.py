@@ -6,12 +6,12 @@ import json
 import re
 import time
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnxruntime
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.feeds import check_feeds, join_samples
 from enginebench.core.operators import register_operators
 from enginebench.core.precisions import REORDER
+from enginebench.core.protocols import Array, Feeds
 from enginebench.core.records import TEXT, Artifact, Availability, EngineSpec, LayerProfile, Precision, TensorSpec
 from enginebench.core.store import hash_files
 from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
@@ -35,11 +36,6 @@ from enginebench.engines.request import (
     explain_unbound,
     read_options,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from enginebench.core.protocols import Array, Feeds
 
 NAME, OPTIONS = ORT.name, ORT.options
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")

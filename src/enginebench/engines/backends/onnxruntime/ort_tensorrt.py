@@ -11,7 +11,7 @@ import json
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -20,14 +20,12 @@ from enginebench.core.engine_api import Closing, read_index
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.feeds import check_feeds
 from enginebench.core.operators import register_operators
+from enginebench.core.protocols import Array, Feeds, RunCall
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
 from enginebench.core.shapes import concrete_shape
 from enginebench.engines.backends.onnxruntime.entries import ORT_TENSORRT
 from enginebench.engines.refusals import explain_refusal
 from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Feeds, RunCall
 
 NAME, OPTIONS = ORT_TENSORRT.name, ORT_TENSORRT.options
 PROVIDER = "TensorrtExecutionProvider"

@@ -8,23 +8,18 @@ without a word, unless the session forbids it.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnxruntime
 from msgspec import Struct
 
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.operators import register_operators
-from enginebench.engines.backends.onnxruntime.ort import WatchedOrtEngine
-from enginebench.engines.refusals import explain_refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from enginebench.core.records import Artifact
+from enginebench.core.records import Artifact
 
 CPU = "CPUExecutionProvider"
 # How ONNX Runtime begins what it says of a graph with nodes for the CPU where that is forbidden.

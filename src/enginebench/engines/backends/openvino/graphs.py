@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import tempfile
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +15,14 @@ import openvino
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UnsupportedOperator
 from enginebench.core.feeds import random_feeds
+from enginebench.core.protocols import Feeds
 from enginebench.core.records import TEXT, Artifact, Caveat
 from enginebench.engines.openvino import Graph, compile_model
 from enginebench.engines.refusals import explain_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
     from onnx import GraphProto
 
-    from enginebench.core.protocols import Feeds
     from enginebench.engines.backends.openvino.rewriting import Rewritable
 
 

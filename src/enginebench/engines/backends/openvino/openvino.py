@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import openvino
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds, choose_buckets, cut_entries, join_samples, random_feeds, sum_entries
+from enginebench.core.protocols import Feeds
 from enginebench.core.records import (
     Artifact,
     ArtifactKind,
@@ -49,11 +51,6 @@ from enginebench.engines.request import (
     check_request,
     read_options,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from enginebench.core.protocols import Feeds
 
 # Shapes and values that a graph was compiled for.
 StreamKey: TypeAlias = "tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]"

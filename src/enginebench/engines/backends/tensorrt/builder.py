@@ -9,17 +9,15 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
+from enginebench.core.protocols import Array
 from enginebench.core.store import write_atomic
 from enginebench.engines.backends.tensorrt.settings import LAST_WEAK_MAJOR, OTHER_RANGES, BuildSettings
 from enginebench.engines.tensorrt_library import NOISE, Library, is_lean
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
 
 # The first with tensors by name (`set_tensor_address`, `execute_async_v3`) and with plans for later versions.
 OLDEST = (8, 6)

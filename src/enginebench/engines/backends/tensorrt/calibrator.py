@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from enginebench.engines.backends.tensorrt.settings import adapt_cache
+from enginebench.core.protocols import Array
 from enginebench.core.store import write_atomic
 from enginebench.engines import cuda
 from enginebench.engines.backends.tensorrt.settings import adapt_cache
 from enginebench.engines.tensorrt_library import import_tensorrt
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
 
 trt = import_tensorrt()
 

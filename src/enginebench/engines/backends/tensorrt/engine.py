@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
+from enginebench.engines.abilities import ToolReader
+from enginebench.engines.proof.kernels import can_watch, watch_kernels
+from enginebench.engines.proof.precision import prove_precision
+from enginebench.engines.request import explain_unbound
+from enginebench.engines.backends.tensorrt.settings import read_shapes
 from enginebench.core.errors import ArtifactError, MeasurementError
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Artifact, EngineSpec, LayerProfile, ShapeRange, TensorSpec
@@ -19,9 +24,6 @@ from enginebench.engines.proof.precision import prove_precision
 from enginebench.engines.request import explain_unbound
 from enginebench.engines.tensorrt import PlanEngine, find_dtype
 from enginebench.engines.tensorrt_library import Library
-
-if TYPE_CHECKING:
-    from enginebench.engines.abilities import ToolReader
 
 # Enough for shares that do not move; the profiler slows every layer alike.
 PROFILED_RUNS = 20

@@ -16,11 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
-from enginebench.core.engine_api import read_index
-from enginebench.core.errors import ArtifactError, BackendUnavailable, MissingDependency, UsageError
-from enginebench.core.records import AheadOfTime, Artifact, Availability, Caveat, EngineSpec, Precision
-from enginebench.core.store import write_atomic
+from enginebench.engines.abilities import ToolReader
+from enginebench.engines.request import check_request, read_number, read_options
 from enginebench.engines.backends.tensorrt.builder import MIB, build_plan
 from enginebench.engines.backends.tensorrt.entries import TENSORRT_RTX
 from enginebench.engines.backends.tensorrt.plan_store import (
@@ -31,14 +28,22 @@ from enginebench.engines.backends.tensorrt.plan_store import (
     keep_plan,
     read_capability,
 )
-from enginebench.engines.backends.tensorrt.settings import BUILD_OPTIONS, read_plugins, read_settings, run_at_best
-from enginebench.engines.request import check_request, read_number, read_options
+from enginebench.engines.backends.tensorrt.settings import (
+    BUILD_OPTIONS,
+    BuildSettings,
+    read_plugins,
+    read_settings,
+    run_at_best,
+)
+from enginebench.core.caveats import make_caveat
+from enginebench.core.engine_api import read_index
+from enginebench.core.errors import ArtifactError, BackendUnavailable, MissingDependency, UsageError
+from enginebench.core.records import AheadOfTime, Artifact, Availability, Caveat, EngineSpec, Precision
+from enginebench.core.store import write_atomic
 from enginebench.engines.tensorrt_library import LAYERS, RTX_MODULE, Library
 
 if TYPE_CHECKING:
-    from enginebench.engines.abilities import ToolReader
     from enginebench.engines.backends.tensorrt.engine import WatchedPlanEngine
-    from enginebench.engines.backends.tensorrt.settings import BuildSettings
 
 
 # What stands before each value of a line. Names of layers may hold commas, colons and brackets; not these.

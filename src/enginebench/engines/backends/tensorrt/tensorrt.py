@@ -5,28 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
-from enginebench.core.engine_api import read_index
-from enginebench.core.errors import BackendUnavailable
-from enginebench.core.records import Artifact, Availability, Caveat, EngineSpec, Precision
-from enginebench.engines import cuda
-from enginebench.engines.abilities import Reader
-from enginebench.engines.backends.tensorrt.builder import (
-    build_plan,
-    check_flags,
-    check_version,
-    read_batches,
-    require_builder,
-)
+from enginebench.engines.abilities import Reader, ToolReader
+from enginebench.engines.request import check_request, read_options
+from enginebench.engines.backends.tensorrt.builder import build_plan, check_flags, check_version, read_batches, require_builder
 from enginebench.engines.backends.tensorrt.engine import WatchedPlanEngine, fix_to_profile, read_allowed, read_tensors
 from enginebench.engines.backends.tensorrt.entries import TENSORRT
 from enginebench.engines.backends.tensorrt.opsets import find_newest_opset
 from enginebench.engines.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, keep_plan
 from enginebench.engines.backends.tensorrt.settings import (
+    BuildSettings,
     check_calib_cache,
     fit_to_version,
     read_plugins,
@@ -36,10 +26,6 @@ from enginebench.engines.backends.tensorrt.settings import (
 from enginebench.engines.request import check_request, read_options
 from enginebench.engines.tensorrt import load_plan
 from enginebench.engines.tensorrt_library import LEAN_NOTE, Library, import_tensorrt, is_lean
-
-if TYPE_CHECKING:
-    from enginebench.engines.abilities import ToolReader
-    from enginebench.engines.backends.tensorrt.settings import BuildSettings
 
 trt = import_tensorrt()
 LIBRARY = Library(trt)

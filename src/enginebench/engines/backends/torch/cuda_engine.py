@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from enginebench.core.engine_api import read_index
 from enginebench.core.entry import Option
 from enginebench.core.errors import BackendUnavailable, UsageError
+from enginebench.core.protocols import ModuleLoader
 from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile, Precision
 from enginebench.engines.backends.torch.cast import REASONS
 from enginebench.engines.backends.torch.engine import COMPILED_NOTE, EAGER_NOTE, Generated
@@ -20,9 +20,6 @@ from enginebench.engines.proof.layer_records import summarize_layers
 from enginebench.engines.proof.precision import Operator, prove_precision
 from enginebench.engines.pytorch_cuda import CudaLane, CudaTorchEngine, prepare_cuda
 from enginebench.engines.request import check_request, read_options
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import ModuleLoader
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
 

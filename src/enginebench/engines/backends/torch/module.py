@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from msgspec.structs import replace
 
 from enginebench.core.errors import ModelError, UsageError
 from enginebench.core.feeds import random_feeds
+from enginebench.core.protocols import ModuleLoader
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.core.shapes import concrete_shape
 from enginebench.engines.pytorch_module import find_reason, flatten_tensors, fold_part, place_module
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import ModuleLoader
-
 
 # Of the largest output. Folding rounds 50 layers of resnet50 to 4e-7 of it; a norm in the wrong place is off by tenths.
 TOLERANCE = 1e-4

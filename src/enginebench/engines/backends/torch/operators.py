@@ -10,17 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from enginebench.core.precisions import REORDER
-from enginebench.engines.proof.kernels import is_device_event
-from enginebench.engines.proof.precision import NAMES, Operator, count_watched_runs
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import RunCall
+from enginebench.core.protocols import RunCall
 
 # How the profiler's events of a compiled graph begin. Source: PyTorch 2.13, torch/_inductor/output_code.py.
 COMPILED_GRAPH = "## Call CompiledFxGraph"

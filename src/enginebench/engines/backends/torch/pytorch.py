@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,10 +20,9 @@ from enginebench.engines.backends.torch.cuda_engine import (
 from enginebench.engines.backends.torch.engine import WatchedTorchEngine
 from enginebench.engines.backends.torch.entries import PYTORCH
 from enginebench.engines.backends.torch.module import load_ready_module
+from enginebench.core.protocols import ModuleLoader
+from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.engines.pytorch import prepare_torch
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import ModuleLoader
 
 NAME, OPTIONS = PYTORCH.name, PYTORCH.options
 PRECISIONS = TORCH_PRECISIONS

@@ -14,7 +14,6 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import msgspec
 import torch
@@ -38,12 +37,13 @@ from enginebench.engines.backends.torch.entries import PYTORCH_COMPILE
 from enginebench.engines.backends.torch.generated import GeneratedCode
 from enginebench.engines.backends.torch.graph_breaks import refuse_breaks
 from enginebench.engines.backends.torch.module import load_ready_module
+from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError
+from enginebench.core.protocols import ModuleLoader, RunCall
+from enginebench.core.records import Artifact, Availability, EngineSpec
+from enginebench.core.store import find_cache, write_atomic
 from enginebench.engines.pytorch import prepare_torch
 from enginebench.engines.pytorch_compile import COMPILING_CALLS, compile_module, compiles_whole
 from enginebench.engines.pytorch_cuda import CudaLane, prepare_cuda
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import ModuleLoader, RunCall
 
 
 def find_answers() -> Path:

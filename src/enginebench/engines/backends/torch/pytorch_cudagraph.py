@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.engines.backends.torch.cuda_engine import PRECISIONS as CUDA_PRECISIONS
@@ -16,9 +15,8 @@ from enginebench.engines.backends.torch.cuda_engine import (
 )
 from enginebench.engines.backends.torch.entries import PYTORCH_CUDAGRAPH
 from enginebench.engines.backends.torch.pytorch import PytorchBackend
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import ModuleLoader
+from enginebench.core.protocols import ModuleLoader
+from enginebench.core.records import Artifact, Availability, EngineSpec
 
 NAME, OPTIONS = PYTORCH_CUDAGRAPH.name, PYTORCH_CUDAGRAPH.options
 PRECISIONS = CUDA_PRECISIONS
