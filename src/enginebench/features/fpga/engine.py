@@ -77,7 +77,7 @@ class FpgaSimBackend:
 
     name = NAME
 
-    def __init__(self, make_board: BoardMaker | None, cache_dir: Path | None) -> None:
+    def __init__(self, cache_dir: Path | None, make_board: BoardMaker | None = None) -> None:
         self._make_board = make_board
         self._cache_dir = cache_dir
 
@@ -151,9 +151,7 @@ class FpgaSimBackend:
         return self._cache_dir or Path(artifact.path).parent / "cache"
 
 
-def create_backend(cache_dir: Path | None, make_board: BoardMaker | None = None) -> FpgaSimBackend:
-    """The backend, for boards of this maker."""
-    return FpgaSimBackend(make_board, cache_dir)
+create_backend = FpgaSimBackend
 
 
 def explain_model(board: SimulatedBoard) -> Caveat:

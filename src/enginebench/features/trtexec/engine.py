@@ -492,6 +492,9 @@ class TrtexecBackend:
         return self._home.joinpath("trtexec", *parts)
 
 
+create_backend = TrtexecBackend
+
+
 def choose_tool(options: dict[str, str], version: str | None) -> Trtexec:
     """The trtexec to compose for: of the version given, else the one that is installed."""
     if version is not None:
@@ -515,11 +518,6 @@ def doubt_opset(artifact: Artifact, tool: Trtexec) -> tuple[str, ...]:
         f"{artifact.path} is of opset {artifact.opset}, and TensorRT {tool.version_text} reads up to {newest}: "
         "enginebench build lowers it first; this command would fail, or build another network",
     )
-
-
-def create_backend(cache_dir: Path | None) -> TrtexecBackend:
-    """The backend."""
-    return TrtexecBackend(cache_dir)
 
 
 def check_switches(seen: dict[str, bool | int | None], settings: RunSettings) -> Iterator[Caveat]:

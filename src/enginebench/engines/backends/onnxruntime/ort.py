@@ -121,9 +121,7 @@ class OrtBackend:
         return OrtAsyncStreams(engine.session, artifact, wanted.streams, clock)
 
 
-def create_backend() -> OrtBackend:
-    """The backend."""
-    return OrtBackend()
+create_backend = OrtBackend
 
 
 def make_session_options(spec: EngineSpec) -> Any:

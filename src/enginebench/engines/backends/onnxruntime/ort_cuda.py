@@ -69,9 +69,7 @@ class OrtCudaBackend:
         return engine
 
 
-def create_backend() -> OrtCudaBackend:
-    """The backend."""
-    return OrtCudaBackend()
+create_backend = OrtCudaBackend
 
 
 def check_ort_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:

@@ -65,9 +65,7 @@ class OrtOpenvinoBackend:
         return OrtOpenvinoEngine(session, artifact, spec)
 
 
-def create_backend() -> OrtOpenvinoBackend:
-    """The backend."""
-    return OrtOpenvinoBackend()
+create_backend = OrtOpenvinoBackend
 
 
 def find_device() -> Any:

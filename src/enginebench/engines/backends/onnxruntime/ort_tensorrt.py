@@ -67,9 +67,7 @@ class OrtTensorRtBackend:
         return OrtTensorRtEngine(artifact, spec, options)
 
 
-def create_backend(cache_dir: Path | None) -> OrtTensorRtBackend:
-    """The backend."""
-    return OrtTensorRtBackend(cache_dir)
+create_backend = OrtTensorRtBackend
 
 
 def make_provider_options(artifact: Artifact, spec: EngineSpec, cache_dir: Path | None) -> dict[str, str]:

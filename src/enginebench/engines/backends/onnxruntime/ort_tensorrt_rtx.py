@@ -67,9 +67,7 @@ class OrtTensorRtRtxBackend:
         return OrtTensorRtRtxEngine(session, artifact, spec)
 
 
-def create_backend(cache_dir: Path | None) -> OrtTensorRtRtxBackend:
-    """The backend."""
-    return OrtTensorRtRtxBackend(cache_dir)
+create_backend = OrtTensorRtRtxBackend
 
 
 def check_provider_request(artifact: Artifact, spec: EngineSpec) -> None:

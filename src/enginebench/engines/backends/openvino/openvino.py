@@ -121,9 +121,7 @@ class OpenvinoBackend:
         return OpenvinoStreams(graph, artifact, settings, wanted, clock)
 
 
-def create_backend() -> OpenvinoBackend:
-    """The backend."""
-    return OpenvinoBackend()
+create_backend = OpenvinoBackend
 
 
 def check_openvino_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:

@@ -222,9 +222,7 @@ class TensorRtRtxBackend:
         return self._cache_dir / f"{NAME}-{key}.cache"
 
 
-def create_backend(cache_dir: Path | None) -> TensorRtRtxBackend:
-    """The backend."""
-    return TensorRtRtxBackend(cache_dir)
+create_backend = TensorRtRtxBackend
 
 
 def choose_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact) -> BuildSettings:

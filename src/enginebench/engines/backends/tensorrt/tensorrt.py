@@ -146,9 +146,7 @@ class TensorRtBackend:
         return replace(settings, timing_cache=str(self._cache_dir / f"tensorrt-{trt.__version__}.timing"))
 
 
+create_backend = TensorRtBackend
+
+
 GUESSED_RANGES = make_caveat("random_calibration.tensorrt")
-
-
-def create_backend(cache_dir: Path | None) -> TensorRtBackend:
-    """The backend."""
-    return TensorRtBackend(cache_dir)

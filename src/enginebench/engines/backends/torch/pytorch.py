@@ -76,6 +76,4 @@ class PytorchBackend:
         return load_cuda_engines(artifact, specs, PYTORCH.gpu_options, self._loader)
 
 
-def create_backend(loader: ModuleLoader | None) -> PytorchBackend:
-    """The backend."""
-    return PytorchBackend(loader)
+create_backend = PytorchBackend

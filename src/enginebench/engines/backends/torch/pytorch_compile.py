@@ -255,6 +255,9 @@ class PytorchCompileBackend:
                 raise ModelError(f"torch.compile cannot compile the module: {explain_failure(error)}") from error
 
 
+create_backend = PytorchCompileBackend
+
+
 def hash_source(path: Path) -> str:
     """Hash of one file that the compiler generated, without the folders that it names: each build has its own."""
     text = path.read_text(encoding="utf-8", errors="replace")
@@ -271,11 +274,6 @@ def explain_failure(error: Exception) -> str:
     if "CppCompileError" in reason and complaint:
         return f"{reason}: {complaint}"
     return f"{reason}. With {NAME}:fullgraph=0 the parts that it cannot compile run eagerly"
-
-
-def create_backend(loader: ModuleLoader | None, cache_dir: Path | None) -> PytorchCompileBackend:
-    """The backend, keeping compiled code in `cache_dir`."""
-    return PytorchCompileBackend(loader, cache_dir)
 
 
 @contextmanager

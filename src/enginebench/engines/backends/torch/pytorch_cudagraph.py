@@ -15,7 +15,6 @@ from enginebench.engines.backends.torch.cuda_engine import (
 )
 from enginebench.engines.backends.torch.entries import PYTORCH_CUDAGRAPH
 from enginebench.engines.backends.torch.pytorch import PytorchBackend
-from enginebench.core.protocols import ModuleLoader
 from enginebench.core.records import Artifact, Availability, EngineSpec
 
 NAME, OPTIONS = PYTORCH_CUDAGRAPH.name, PYTORCH_CUDAGRAPH.options
@@ -44,6 +43,4 @@ class PytorchCudagraphBackend(PytorchBackend):
         return load_cuda_engines(artifact, specs, OPTIONS, self._loader, graph=True)
 
 
-def create_backend(loader: ModuleLoader | None) -> PytorchCudagraphBackend:
-    """The backend."""
-    return PytorchCudagraphBackend(loader)
+create_backend = PytorchCudagraphBackend
