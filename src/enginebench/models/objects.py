@@ -80,6 +80,12 @@ def extend_import_paths() -> None:
     sys.path.extend(path for path in _read_passed().import_paths if path not in sys.path and Path(path).exists())
 
 
+def look_here() -> None:
+    """Has imports look in the working folder, as `python -m` has it: a file beside the user is found."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+
+
 def _list_allowed() -> tuple[WrittenObject, ...]:
     return (*_written.copy().values(), *_read_passed().objects)
 

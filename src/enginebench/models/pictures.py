@@ -10,6 +10,15 @@ from ..core.engine_api import Array
 from ..core.errors import FeedError, MissingDependency
 
 
+def import_pillow() -> Any:
+    """Pillow's module `Image`."""
+    try:
+        from PIL import Image
+    except ModuleNotFoundError as error:
+        raise MissingDependency("Pillow", 'pip install "pillow>=10"') from error
+    return Image
+
+
 class Pictures:
     """Resize, crop, divide by `scale`, subtract `mean`, divide by `std`: for whoever has these as attributes."""
 
@@ -49,15 +58,13 @@ class Pictures:
         return np.asarray(self._resize(image.convert(self.colour)))
 
     def _resize(self, picture: Any) -> Any:
-        from PIL import Image
-
         width, height = picture.size
         short = min(width, height)
         if short == self.resize:
             return picture
         # Truncated, as torchvision.transforms.Resize does it.
         size = (int(self.resize * width / short), int(self.resize * height / short))
-        return picture.resize(size, Image.Resampling[self.interpolation.upper()])
+        return picture.resize(size, import_pillow().Resampling[self.interpolation.upper()])
 
     def _crop_centre(self, pixels: Array) -> Array:
         """Rounded half to even, as torchvision.transforms.CenterCrop does it."""
@@ -66,10 +73,6 @@ class Pictures:
 
 
 def _to_picture(image: Array) -> Any:
-    try:
-        from PIL import Image
-    except ModuleNotFoundError as error:
-        raise MissingDependency("Pillow", 'pip install "pillow>=10"') from error
     if image.dtype != np.uint8:
         raise FeedError(f"image of dtype {image.dtype} must be resized or recoloured; expected uint8 for that")
-    return Image.fromarray(image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image)
+    return import_pillow().fromarray(image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image)

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from enginebench.core.errors import ArtifactError, MissingDependency
+from enginebench.core.errors import ArtifactError
 from enginebench.core.store import write_atomic
+from enginebench.models.pictures import import_pillow
 
 # The commonest size in the ImageNet validation set, whose files are about 110 kB on average.
 WIDTH, HEIGHT = 500, 375
-SIZE_RANGE_BYTES = (80_000, 150_000)
 TARGET_BYTES = 110_000
 
 # Amplitudes fall with the inverse of the spatial frequency. Source: D. J. Field, "Relations between the statistics of
@@ -79,12 +79,9 @@ def read_photos(folder: Path, n: int) -> list[bytes]:
 
 
 def _check_decodes(path: Path) -> None:
+    image = import_pillow()
     try:
-        from PIL import Image
-    except ModuleNotFoundError as error:
-        raise MissingDependency("Pillow", 'pip install "pillow>=10"') from error
-    try:
-        with Image.open(path) as picture:
+        with image.open(path) as picture:
             picture.load()  # opening alone reads the header only
     except Exception as error:  # the decoders raise whatever they run into
         raise ArtifactError(f"picture {path} cannot be decoded: {error}. Remove it or replace it") from error
@@ -101,10 +98,6 @@ def _draw_field(rng: np.random.Generator, width: int, height: int, exponent: flo
 
 
 def _encode(pixels: NDArray[np.uint8], quality: int) -> bytes:
-    try:
-        from PIL import Image
-    except ModuleNotFoundError as error:
-        raise MissingDependency("Pillow", 'pip install "pillow>=10"') from error
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=quality)
+    import_pillow().fromarray(pixels).save(buffer, "JPEG", quality=quality)
     return buffer.getvalue()

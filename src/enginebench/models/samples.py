@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import sys
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from enginebench.core.protocols import Array
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import find_batch_axes, fits_shape, show_shape
 from enginebench.core.text import name_type
+from enginebench.models.objects import look_here
 
 # Of the folder beside a run's artifacts.
 SAMPLES = "samples"
@@ -75,9 +75,7 @@ def explain_unread(path: Path, error: Exception, expected: str) -> ParseError:
 
 
 def _call_function(text: str, module: str, attribute: str) -> list[dict[str, Array]]:
-    here = str(Path.cwd())
-    if here not in sys.path:  # as `python -m` has it, so that a file beside the user is found
-        sys.path.insert(0, here)
+    look_here()
     try:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):

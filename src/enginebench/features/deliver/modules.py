@@ -14,6 +14,7 @@ from msgspec import Struct
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact
 from enginebench.core.store import hash_file
+from enginebench.models.objects import look_here
 from enginebench.models.zoo import BUILTIN, ModelCard, ModelRef, resolve_model
 from enginebench.runs.bundles.record import Module
 
@@ -85,9 +86,7 @@ def _find_timm_arguments(ref: ModelRef, artifact: Artifact) -> dict[str, int]:
 
 def _find_factory(ref: ModelRef) -> FoundModule:
     name, _, attribute = ref.name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # as `run` found it
-        sys.path.insert(0, here)
+    look_here()  # as `run` found it
     found = find_spec(name)
     source = Path(found.origin) if found is not None and found.origin and found.has_location else None
     if source is None or source.suffix != ".py":

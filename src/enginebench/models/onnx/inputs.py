@@ -25,6 +25,7 @@ from enginebench.core.operators import register_operators
 from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, TensorSpec
 from enginebench.core.shapes import concrete_shape, format_shapes, match_axes
+from enginebench.core.text import first_line
 from enginebench.models.onnx.input_sizes import Sizes, find_batches, list_knobs, list_sizes, set_sizes, split_words
 from enginebench.models.onnx.source import load_graph, read_metadata, walk_nodes
 
@@ -179,7 +180,7 @@ def _call(session: Any, specs: Sequence[TensorSpec]) -> _Tried:
     try:
         answers = session.run(None, random_feeds(specs, 1, seed=0))
     except Exception as error:  # a class of its own for every kind of failure
-        return _Tried(refusal=(str(error).strip().splitlines() or [type(error).__name__])[0][:200])
+        return _Tried(refusal=first_line(error)[:200])
     names = [output.name for output in session.get_outputs()]
     return _Tried(outputs={n: a for n, a in zip(names, answers, strict=True) if isinstance(a, np.ndarray)})
 

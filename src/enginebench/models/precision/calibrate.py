@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Artifact, Caveat
+from enginebench.core.text import list_some
 from enginebench.models.precision.calibration import (
     Calibration,
     Method,
@@ -107,8 +108,6 @@ def choose_by_percentile(counts: Counts, limit: float, percentile: float) -> tup
 # Cuts one value in ten thousand: inside the span (99.9 to 99.9999) that is compared in H. Wu et al., "Integer
 # quantization for deep learning inference", arXiv:2004.09602.
 DEFAULT_PERCENTILE = 99.99
-# Names that a message lists before it counts the rest.
-LISTED = 8
 # Below this a tensor is empty of information, and bins of it are narrower than the smallest normal float32.
 SMALLEST_LIMIT = float(np.finfo(np.float32).tiny) * 2 * BINS_PER_SIDE
 
@@ -174,8 +173,7 @@ def calibrate(
 def _explain_infinite(names: list[str]) -> list[Caveat]:
     if not names:
         return []
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return [make_caveat("nonfinite.tensors", count=len(names), names=f"{', '.join(names[:LISTED])}{more}")]
+    return [make_caveat("nonfinite.tensors", count=len(names), names=list_some(names))]
 
 
 def _read_runtime_version() -> str:

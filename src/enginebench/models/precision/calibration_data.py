@@ -25,6 +25,7 @@ from enginebench.core.records import Caveat, TensorSpec
 from enginebench.core.shapes import concrete_shape, find_batch_axes, show_shape
 from enginebench.core.store import DECODE_ERRORS
 from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
+from enginebench.models.pictures import import_pillow
 from enginebench.models.precision.calibration import explain_external
 from enginebench.models.samples import (
     cut_entries,
@@ -216,7 +217,7 @@ def _open_digits(model: str, inputs: Sequence[TensorSpec], n: int, seed: int, sp
 def _open_sample_photos(
     preprocess: Preprocess, inputs: Sequence[TensorSpec], n: int, seed: int, split: Split
 ) -> CalibrationData:
-    _require_pillow()
+    import_pillow()
     if not find_photos():
         raise MissingDependency(f"scikit-image, whose photographs --data {SAMPLE_PHOTOS} takes,", MODELS_EXTRA)
     held_out = split == "evaluate"
@@ -236,7 +237,7 @@ def open_images(
     """Pictures of a folder and the folders in it, a seeded choice of n, each prepared as for inference."""
     if len(inputs) != 1:
         raise UsageError(f"images feed one input; the graph has {len(inputs)}. Give an .npz with one array per input")
-    _require_pillow()
+    import_pillow()
     found = list_images(folder)
     order = np.random.default_rng(seed).permutation(len(found))[:n]
     files = [found[i] for i in order]
@@ -255,13 +256,6 @@ def open_images(
     )
 
 
-def _require_pillow() -> None:
-    try:
-        import PIL  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingDependency("Pillow", 'pip install "pillow>=10"') from error
-
-
 def list_images(folder: Path) -> list[Path]:
     """The pictures in a folder and in its folders, sorted by their path; hidden ones are left out."""
     try:
@@ -277,10 +271,8 @@ def list_images(folder: Path) -> list[Path]:
 
 
 def _read_image(path: Path, preprocess: Preprocess, spec: TensorSpec) -> Array:
-    from PIL import Image
-
     try:
-        with Image.open(path) as picture:
+        with import_pillow().open(path) as picture:
             array = preprocess.apply(picture)
     except Exception as error:  # the decoders raise whatever they run into
         raise ArtifactError(f"picture {path} cannot be decoded: {error}. Remove it or replace it") from error

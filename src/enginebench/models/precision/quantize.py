@@ -18,6 +18,7 @@ from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision
 from enginebench.core.records import Artifact, Caveat, Precision, Recipe
 from enginebench.core.shapes import carry_specs
+from enginebench.core.text import list_some
 from enginebench.models.onnx.origin import KEPT_KEY, describe_origin
 from enginebench.models.onnx.source import read_metadata, read_onnx, read_precision
 from enginebench.models.precision.calibration import Calibration, TensorRange, check_preprocess
@@ -63,8 +64,6 @@ IoTypes = Literal["keep", "cast"]
 OVERFLOW_ENTRIES = 4
 # Below half of the work in 8 bits, a row named int8 is mostly something else.
 LOW_COVERAGE = 0.5
-# Names that a message lists before it counts the rest; the file's metadata has all of them.
-LISTED = 8
 
 
 class _Change(Struct, frozen=True, kw_only=True, eq=False):
@@ -179,19 +178,14 @@ def _check_ranges(calibration: Calibration) -> None:
     largest = {name: found.largest for name, found in calibration.ranges.items()}
     if beyond := [name for name, value in largest.items() if value > most]:
         raise ArtifactError(
-            f"the calibration has ranges that FP32 cannot hold, up to {max(largest.values()):.3g}: {_list(beyond)}. "
-            "Calibrate the model again"
+            f"the calibration has ranges that FP32 cannot hold, up to {max(largest.values()):.3g}: "
+            f"{list_some(beyond)}. Calibrate the model again"
         )
     if largest and all(value < least for value in largest.values()):
         raise ArtifactError(
-            f"all ranges of the calibration are 0, or too small for FP32: {_list(list(largest))}. Calibrate the model "
-            "again, with inputs that are not all 0"
+            f"all ranges of the calibration are 0, or too small for FP32: {list_some(list(largest))}. "
+            "Calibrate the model again, with inputs that are not all 0"
         )
-
-
-def _list(names: Sequence[str]) -> str:
-    more = len(names) - LISTED
-    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _check_calibration(calibration: Calibration, artifact: Artifact, model: ModelProto) -> None:
@@ -393,15 +387,10 @@ def _explain_coverage(coverage: float) -> list[Caveat]:
 def _explain_kept(change: _Change) -> list[Caveat]:
     told = []
     if names := change.kept_fp32:
-        told.append(make_caveat("kept_fp32", count=len(names), reason=change.reason, names=_list_some(names)))
+        told.append(make_caveat("kept_fp32", count=len(names), reason=change.reason, names=list_some(names)))
     if names := change.excluded:
-        told.append(make_caveat("kept_fp32.excluded", count=len(names), names=_list_some(names)))
+        told.append(make_caveat("kept_fp32.excluded", count=len(names), names=list_some(names)))
     return told
-
-
-def _list_some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return f"{', '.join(names[:LISTED])}{more}"
 
 
 def _describe_in_file(

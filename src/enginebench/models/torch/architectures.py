@@ -5,9 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ from enginebench.core.errors import BackendUnavailable, MissingDependency, Model
 from enginebench.core.records import TensorSpec
 from enginebench.core.text import name_type
 from enginebench.core.trees import HOLE, INPUT, list_leaves, name_answer, split_made
+from enginebench.models.objects import look_here
 from enginebench.models.torch.flat import Flat, flatten
 from enginebench.models.torch.torchvision_import import import_torchvision, with_torchvision
 from enginebench.models.zoo import BUILTIN, ModelRef, require_packages
@@ -127,9 +126,7 @@ def _describe(value: object) -> str:
 
 def _import_factory(ref: ModelRef) -> Callable[[], object]:
     name, _, attribute = ref.name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # as `python -m` has it, so that a file beside the user is found
-        sys.path.insert(0, here)
+    look_here()
     try:
         found: Any = with_torchvision(lambda: importlib.import_module(name))
     except Exception as error:  # user code: anything can come out of it

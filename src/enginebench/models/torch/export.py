@@ -15,12 +15,13 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from enginebench.core.errors import ArtifactError, MissingDependency, ModelError, UsageError
+from enginebench.core.errors import ArtifactError, MissingDependency, ModelError, UsageError, list_causes
 from enginebench.core.feeds import random_feeds
 from enginebench.core.names import known
 from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, ExportCheck, TensorSpec
 from enginebench.core.shapes import concrete_shape, find_batch_axes, find_own_batch, show_shape, takes_whole
+from enginebench.core.text import first_line
 
 try:
     import onnx
@@ -272,7 +273,7 @@ def _strip_traces(program: Any) -> None:
 
 def explain_export_error(error: BaseException, model: str, dynamic_batch: bool) -> str:
     """One sentence for a failed export; names the operator where one has no translation, and the line that calls it."""
-    text = "\n".join(str(link) for link in _chain(error))
+    text = "\n".join(str(link) for link in list_causes(error))
     place = find_line(error)
     where = f" ({place})" if place else ""
     if found := re.search(r"No ONNX function found for (?:<OpOverload\(op='([^']+)'|(\S+))", text):
@@ -286,20 +287,9 @@ def explain_export_error(error: BaseException, model: str, dynamic_batch: bool) 
             "there"
         )
     if found := re.search(r"Error when translating node .*?call_function\[target=([^\]]+)\]", text):
-        reason = _first_line(list(_chain(error))[-1])
+        reason = first_line(list(list_causes(error))[-1])
         return f"{model} cannot be exported: operator {found[1]}{where} cannot be translated: {reason}"
-    return f"{model} cannot be exported{where}: {_first_line(list(_chain(error))[-1])}"
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    link: BaseException | None = error
-    while link is not None:
-        yield link
-        link = link.__cause__ or link.__context__
+    return f"{model} cannot be exported{where}: {first_line(list(list_causes(error))[-1])}"
 
 
 def _check_graph(path: Path, opset: int | None, model: str) -> None:
@@ -339,7 +329,7 @@ def compare_with_torch(
             expected, found = _answer(module, _to_tensors(feeds, specs)), session.run(None, feeds)
         except Exception as error:  # the model's own code, or one of the runtime's kinds
             kind = FixesBatch if len(set(batches)) > 1 else ModelError
-            raise kind(f"{model} was exported, but batch {batch} fails: {_first_line(error)}") from error
+            raise kind(f"{model} was exported, but batch {batch} fails: {first_line(error)}") from error
         differences += [_compare(e, f, model) for e, f in zip(expected, found, strict=True)]
     return ExportCheck(
         batches=tuple(batches),
@@ -358,7 +348,7 @@ def _explain_refusal(error: Exception, module: nn.Module, model: str) -> str:
             f"{checker} has no {found[1]} in BF16 on a CPU ({found[2]}). Give the model in FP32 (module.float(), "
             "without casts to BF16); graphs in BF16 are made of that, with --precisions bf16"
         )
-    return f"{checker} cannot open it: {_first_line(error)}"
+    return f"{checker} cannot open it: {first_line(error)}"
 
 
 def _answer(module: nn.Module, inputs: Sequence[torch.Tensor]) -> list[Array]:

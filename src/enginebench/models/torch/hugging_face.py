@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from enginebench.core.errors import MissingDependency, ModelError
+from enginebench.core.text import first_line
 
 try:
     import torch
@@ -98,7 +99,7 @@ def _read_config(ref: ModelRef) -> Any:
             return transformers.AutoConfig.from_pretrained(ref.name, trust_remote_code=False)
     except Exception as error:  # OSError, ValueError, and those of the Hub's client
         raise ModelError(
-            f"{ref.text}: its config.json cannot be read: {_first_line(error)}. Expected a name on the Hugging Face "
+            f"{ref.text}: its config.json cannot be read: {first_line(error)}. Expected a name on the Hugging Face "
             "Hub, or a folder that holds config.json"
         ) from error
 
@@ -113,7 +114,7 @@ def _require_hub(ref: ModelRef) -> None:
         ask_server(str(hf_hub_url(ref.name, "config.json")))
     except (DownloadFailed, ValueError) as error:
         raise ModelError(
-            f"{ref.text} cannot be had from the Hugging Face Hub: {_first_line(error)}. Go online, or name a folder "
+            f"{ref.text} cannot be had from the Hugging Face Hub: {first_line(error)}. Go online, or name a folder "
             "that holds it: hf:./FOLDER, as `hf download NAME --local-dir FOLDER` makes one"
         ) from error
 
@@ -183,7 +184,3 @@ def _make_spectrum(config: Any, generator: torch.Generator) -> dict[str, torch.T
 
 def _make_sound(config: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
     return {"input_values": torch.randn((1, SOUND_SAMPLES), generator=generator)}
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from enginebench.core.errors import MissingDependency, ModelError, UsageError
 from enginebench.core.store import write_atomic
-from enginebench.core.text import name_type
+from enginebench.core.text import first_line, name_type
 from enginebench.models.objects import WrittenObject, allow_object, extend_import_paths
 
 try:
@@ -145,10 +145,9 @@ def _find_anew(name: str) -> ModuleSpec | None:
 
 
 def _explain(module: nn.Module, error: Exception) -> str:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     where = next(_find_faults(module), None)
     named = f"{where} cannot leave this process" if where else "something in it cannot leave this process"
-    return f"{type(module).__name__}: {named}: {reason}. {ADVICE}"
+    return f"{type(module).__name__}: {named}: {first_line(error)}. {ADVICE}"
 
 
 def _find_faults(module: nn.Module) -> Iterator[str]:

@@ -6,7 +6,6 @@ import importlib
 import json
 import linecache
 import math
-import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +32,13 @@ from enginebench.stats.metrics.metric import (
 )
 from enginebench.stats.metrics.scores import score_whole
 from enginebench.stats.metrics.tasks import BUILTIN, read_answers
+from enginebench.core.errors import FeedError, MissingDependency, UsageError
+from enginebench.core.records import Score, Task
+from enginebench.core.text import name_type
+from enginebench.models.objects import look_here
+from enginebench.runs.child.arrays import COUNTS, FAILURE, OUTPUTS, load_arrays
+from enginebench.runs.child.jobs import MetricsAnswer, MetricsJob, ScoreJob
+from enginebench.runs.child.targets_file import read_targets
 
 if TYPE_CHECKING:
     from enginebench.stats.metrics.metric import Floats, Picks
@@ -114,9 +120,7 @@ def load_metric(text: str) -> UserMetric:
         UsageError: it cannot be imported, is not there, or cannot be called.
     """
     module, _, attribute = text.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # as `python -m` has it, so that a file beside the user is found
-        sys.path.insert(0, here)
+    look_here()
     try:
         found: Any = importlib.import_module(module)
     except Exception as error:  # user code: anything can come out of it

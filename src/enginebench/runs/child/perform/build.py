@@ -17,7 +17,7 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Backend, Loadable
 from enginebench.core.records import Artifact, Drift, EngineSpec, TensorSpec
 from enginebench.core.shapes import carry_specs, find_plan_batch
-from enginebench.engines.abilities import Answering, ChecksAhead, LeavesCode, TunedShapes
+from enginebench.core.text import first_line
 from enginebench.models.samples import find_batch, read_samples
 from enginebench.runs.child.arrays import count_values, limit_calls, save_answers, save_arrays
 from enginebench.runs.child.jobs import (
@@ -66,7 +66,7 @@ def hold_against_graph(backend: Backend, plan: Artifact, graph: Artifact, spec: 
         limits = limits_between(graph.precision, spec.precision) | {"agreement": AGREEMENT}
         return measure_drift(join_rows(wanted), join_rows(answers), limits, reference_id=name)
     except Exception as error:  # of ONNX Runtime, which lacks operators in short types, or of the plan
-        return refuse_drift(name, [(str(error).strip().splitlines() or [type(error).__name__])[0]])
+        return refuse_drift(name, [first_line(error)])
 
 
 def _ask_plan(
