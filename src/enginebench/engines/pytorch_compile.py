@@ -42,22 +42,15 @@ def open_engine(
     inductor.freezing = options["freezing"] == "1"
     # Compiling in this process leaves no worker processes behind that would share the cores with the calls.
     inductor.compile_threads = 1
-    shared: dict[str, Any] = {
-        "name": spec.backend,
-        "batch": spec.batch,
-        "channels_last": options["channels_last"] == "1",
-    }
     if spec.device == "cpu":
         prepare_torch(spec)
         ready = compile_module(make_ready(module, artifact, spec, options), options)
-        return TorchEngine(ready, artifact.inputs, artifact.outputs, prepare=lambda run: run(), **shared)
-    from ..core.engine_api import read_index
-    from .pytorch_cuda import CudaLane, CudaTorchEngine, prepare_cuda
+        return TorchEngine(ready, artifact, spec, options, prepare=lambda run: run())
+    from .pytorch_cuda import CudaTorchEngine, prepare_cuda
 
     prepare_cuda(spec, options)
-    lane = CudaLane(read_index(spec), options["wait"])
     ready = compile_module(make_ready(module, artifact, spec, options), options)
-    return CudaTorchEngine(ready, artifact.inputs, artifact.outputs, lane=lane, prepare=call_often, **shared)
+    return CudaTorchEngine(ready, artifact, spec, options, prepare=call_often)
 
 
 def call_often(run: RunCall) -> None:

@@ -32,7 +32,7 @@ from enginebench.engines.backends.torch.generated import (
     trace_modules,
 )
 from enginebench.engines.backends.torch.operators import WATCHED_KERNEL
-from enginebench.engines.proof.precision import Operator
+from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.engines.pytorch_compile import leave_recurrent
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -107,15 +107,18 @@ def test_generated_code_is_joined_to_modules() -> None:
         with code.listen():
             run()
 
-    engine = WatchedTorchEngine(
-        compiled,
-        (TensorSpec(name="x", dtype="float32", shape=(1, 4, 8, 8)),),
-        (TensorSpec(name="y", dtype="float32", shape=(1, 3)),),
-        name="pytorch-compile",
-        batch=1,
-        prepare=prepare,
-        generated=code,
+    artifact = Artifact(
+        kind="torch",
+        model="net",
+        path="",
+        sha256="",
+        files=(),
+        precision="fp32",
+        inputs=(TensorSpec(name="x", dtype="float32", shape=(1, 4, 8, 8)),),
+        outputs=(TensorSpec(name="y", dtype="float32", shape=(1, 3)),),
     )
+    spec, options = EngineSpec(backend="pytorch-compile"), {"channels_last": "0"}
+    engine = WatchedTorchEngine(compiled, artifact, spec, options, prepare=prepare, generated=code)
     engine.bind({"x": IMAGE.numpy()})
     profile = engine.profile_layers()
     told = [part for layer in profile.layers for part in layer.name.split(" + ")]

@@ -19,11 +19,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
-from enginebench.engines.backends.torch import pytorch_compile
-from enginebench.engines.backends.torch.module import fold_batch_norms, make_checks
-from enginebench.engines.backends.torch.pytorch import PytorchBackend
-from enginebench.engines.backends.torch.pytorch_compile import PytorchCompileBackend, find_missing_tools
-from enginebench.engines.pytorch import make_tensor, prepare_torch
+from enginebench.engines.pytorch import prepare_torch
 from enginebench.engines.pytorch_module import count_norms, flatten_tensors
 
 # PyTorch's compiler imports a module of PyTorch's own that still uses what PyTorch deprecates.
@@ -92,11 +88,6 @@ def test_channels_last_changes_layout_and_no_answer(torch_artifact: Artifact, lo
         assert engine._tensors[0].is_contiguous(memory_format=torch.channels_last)
         engine.run()
         np.testing.assert_allclose(engine.fetch()["scores"], expect(feeds["image"]), rtol=1e-4, atol=1e-5)
-
-
-def test_tensors_of_other_ranks_stay_contiguous() -> None:
-    assert make_tensor("int64", (2, 3), channels_last=True).is_contiguous()
-    assert make_tensor("bool", (), channels_last=True).dtype == torch.bool
 
 
 def test_outputs_are_found_in_whatever_a_module_returns() -> None:

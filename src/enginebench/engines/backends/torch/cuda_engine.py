@@ -11,15 +11,7 @@ from enginebench.core.entry import Option
 from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.protocols import ModuleLoader
 from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile, Precision
-from enginebench.engines.backends.torch.cast import REASONS
-from enginebench.engines.backends.torch.engine import COMPILED_NOTE, EAGER_NOTE, Generated
-from enginebench.engines.backends.torch.module import load_ready_module
-from enginebench.engines.backends.torch.operators import name_kernels, name_modules, record_launches
-from enginebench.engines.proof.kernels import KERNELS, PROFILER, watch_kernels
-from enginebench.engines.proof.layer_records import summarize_layers
-from enginebench.engines.proof.precision import Operator, prove_precision
-from enginebench.engines.pytorch_cuda import CudaLane, CudaTorchEngine, prepare_cuda
-from enginebench.engines.request import check_request, read_options
+from enginebench.engines.pytorch_cuda import CudaTorchEngine, prepare_cuda
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
 
@@ -89,24 +81,10 @@ def load_cuda_engines(
     graph: bool = False,
 ) -> list[WatchedCudaTorchEngine]:
     """An engine for each spec; they share the module, and each has a stream of its own."""
-    first = specs[0]
-    options = check_cuda_request(artifact, first, known)
-    prepare_cuda(first, options)
-    index = read_device_index(first)
-    module = load_ready_module(artifact, first, options, loader)
-    return [
-        WatchedCudaTorchEngine(
-            module,
-            artifact.inputs,
-            artifact.outputs,
-            name=spec.backend,
-            batch=spec.batch,
-            lane=CudaLane(index, options["wait"]),
-            channels_last=options["channels_last"] == "1",
-            graph=graph,
-        )
-        for spec in specs
-    ]
+    options = check_cuda_request(artifact, specs[0], known)
+    prepare_cuda(specs[0], options)
+    module = load_ready_module(artifact, specs[0], options, loader)
+    return [WatchedCudaTorchEngine(module, artifact, spec, options, graph=graph) for spec in specs]
 
 
 class WatchedCudaTorchEngine(Generated, CudaTorchEngine):
@@ -127,7 +105,7 @@ class WatchedCudaTorchEngine(Generated, CudaTorchEngine):
     def _name_compiled(self, runs: list[list[Operator]]) -> tuple[list[list[Operator]], str]:
         assert self._generated is not None
         self._lane.enter()
-        named, why = self._generated.name_layers(runs, tuple(self._tensors.values()))
+        named, why = self._generated.name_layers(runs, self._tensors)
         return named, f"{KERNELS}: {why}" if why else COMPILED_NOTE
 
     def _name_launched(self, runs: list[list[Operator]]) -> tuple[list[list[Operator]], str]:
@@ -142,7 +120,7 @@ class WatchedCudaTorchEngine(Generated, CudaTorchEngine):
         """Calls the module and waits; the answer of the last run stays what it is."""
         self._lane.enter()
         with torch.inference_mode():
-            self._call(*self._tensors.values())  # type: ignore[misc]  # `_check_bound` was called
+            self._call(*self._tensors)  # type: ignore[misc]  # `_check_bound` was called
         self._lane.synchronize()
 
     def _watch(self) -> list[list[Operator]]:

@@ -62,15 +62,9 @@ class PytorchBackend:
 
     def _load_cpu(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[WatchedTorchEngine]:
         options = check_torch_request(artifact, specs[0], OPTIONS)
-        channels_last = options["channels_last"] == "1"
         prepare_torch(specs[0])
         module = load_ready_module(artifact, specs[0], options, self._loader)
-        return [
-            WatchedTorchEngine(
-                module, artifact.inputs, artifact.outputs, name=NAME, batch=spec.batch, channels_last=channels_last
-            )
-            for spec in specs
-        ]
+        return [WatchedTorchEngine(module, artifact, spec, options) for spec in specs]
 
     def _load_cuda(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[WatchedCudaTorchEngine]:
         return load_cuda_engines(artifact, specs, PYTORCH.gpu_options, self._loader)

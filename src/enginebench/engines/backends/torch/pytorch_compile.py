@@ -30,7 +30,6 @@ from enginebench.engines.backends.torch.cuda_engine import (
     check_cuda_request,
     is_cuda,
     probe_cuda,
-    read_device_index,
 )
 from enginebench.engines.backends.torch.engine import WatchedTorchEngine
 from enginebench.engines.backends.torch.entries import PYTORCH_COMPILE
@@ -43,7 +42,7 @@ from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.core.store import find_cache, write_atomic
 from enginebench.engines.pytorch import prepare_torch
 from enginebench.engines.pytorch_compile import COMPILING_CALLS, compile_module, compiles_whole
-from enginebench.engines.pytorch_cuda import CudaLane, prepare_cuda
+from enginebench.engines.pytorch_cuda import prepare_cuda
 
 
 def find_answers() -> Path:
@@ -187,36 +186,20 @@ class PytorchCompileBackend:
         inductor.compile_threads = len(os.sched_getaffinity(0))
         module = load_ready_module(artifact, spec, options, self._loader)
         generated = GeneratedCode(module, fullgraph=compiles_whole(module, options), strict=options["fullgraph"] == "1")
-        return WatchedTorchEngine(
-            compile_module(module, options),
-            artifact.inputs,
-            artifact.outputs,
-            name=NAME,
-            batch=spec.batch,
-            channels_last=options["channels_last"] == "1",
-            prepare=partial(self._compile, generated, options),
-            generated=generated,
-        )
+        prepare = partial(self._compile, generated, options)
+        compiled = compile_module(module, options)
+        return WatchedTorchEngine(compiled, artifact, spec, options, prepare=prepare, generated=generated)
 
     def _load_cuda(self, artifact: Artifact, spec: EngineSpec) -> WatchedCudaTorchEngine:
         options = check_cuda_request(artifact, spec, PYTORCH_COMPILE.gpu_options)
         check_gpu_tools()
         prepare_cuda(spec, options)
         inductor.freezing = options["freezing"] == "1"
-        lane = CudaLane(read_device_index(spec), options["wait"])
         module = load_ready_module(artifact, spec, options, self._loader)
         generated = GeneratedCode(module, fullgraph=compiles_whole(module, options), strict=options["fullgraph"] == "1")
-        return WatchedCudaTorchEngine(
-            compile_module(module, options),
-            artifact.inputs,
-            artifact.outputs,
-            name=NAME,
-            batch=spec.batch,
-            lane=lane,
-            channels_last=options["channels_last"] == "1",
-            prepare=partial(self._compile_for_gpu, generated, options, self._find_stamp(artifact, spec)),
-            generated=generated,
-        )
+        prepare = partial(self._compile_for_gpu, generated, options, self._find_stamp(artifact, spec))
+        compiled = compile_module(module, options)
+        return WatchedCudaTorchEngine(compiled, artifact, spec, options, prepare=prepare, generated=generated)
 
     def _compile_for_gpu(
         self, generated: GeneratedCode, options: Mapping[str, str], stamp: Path | None, run: RunCall
