@@ -21,7 +21,7 @@ from enginebench.core.feeds import check_feeds, join_samples
 from enginebench.core.operators import register_operators
 from enginebench.core.precisions import REORDER
 from enginebench.core.protocols import Array, Feeds
-from enginebench.core.records import TEXT, Artifact, Availability, EngineSpec, LayerProfile, Precision, TensorSpec
+from enginebench.core.records import TEXT, Artifact, Availability, EngineSpec, LayerProfile, Precision
 from enginebench.core.store import hash_files
 from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
 from enginebench.engines import ort
@@ -96,8 +96,7 @@ class OrtBackend:
         check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=REASONS, text=True)
         check_graph_precision(artifact, spec)
         session = open_session(artifact, make_session_options(spec))
-        check_interface(artifact.inputs, session.get_inputs(), artifact.path)
-        check_interface(artifact.outputs, session.get_outputs(), artifact.path)
+        check_interface(artifact, session)
         engine = WatchedLooseOrtEngine if needs_values(session, artifact) else WatchedOrtEngine
         return engine(session, artifact, spec)
 
@@ -161,12 +160,13 @@ def save_optimised(artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artif
     )
 
 
-def check_interface(specs: tuple[TensorSpec, ...], found: list[Any], path: str) -> None:
-    """Checks that the session's inputs (or outputs) have the artifact's names and dtypes."""
-    expected = {s.name: s.dtype for s in specs}
-    actual = {node.name: name_dtype(node.type) for node in found}
-    if expected != actual:
-        raise ArtifactError(f"{path} has {actual} where its artifact says {expected}; export it again")
+def check_interface(artifact: Artifact, session: Any) -> None:
+    """Checks that the session's inputs and outputs have the artifact's names and dtypes."""
+    for specs, found in ((artifact.inputs, session.get_inputs()), (artifact.outputs, session.get_outputs())):
+        expected = {s.name: s.dtype for s in specs}
+        actual = {node.name: name_dtype(node.type) for node in found}
+        if expected != actual:
+            raise ArtifactError(f"{artifact.path} has {actual} where its artifact says {expected}; export it again")
 
 
 def name_dtype(kind: str) -> str:

@@ -61,8 +61,7 @@ class OrtCudaBackend:
         register_operators(settings, artifact.operator_libraries)
         engine = WatchedOrtCudaEngine(artifact, spec, options, settings)
         try:
-            check_interface(artifact.inputs, engine.session.get_inputs(), artifact.path)
-            check_interface(artifact.outputs, engine.session.get_outputs(), artifact.path)
+            check_interface(artifact, engine.session)
         except BaseException:
             engine.close()
             raise

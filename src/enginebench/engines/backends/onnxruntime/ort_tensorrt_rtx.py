@@ -5,18 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
-
+from enginebench.engines.backends.onnxruntime.entries import ORT_TENSORRT_RTX
+from enginebench.engines.backends.onnxruntime.providers import (
+    Provider,
+    ProviderEngine,
+    find_devices,
+    make_session_options,
+    open_session,
+)
+from enginebench.engines.proof.precision import Operator
+from enginebench.engines.request import check_graph_precision, check_request, read_number, read_options
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import BackendUnavailable, EngineBenchError
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
 from enginebench.core.shapes import concrete_shape, format_shapes
-from enginebench.engines.backends.onnxruntime.entries import ORT_TENSORRT_RTX
-from enginebench.engines.backends.onnxruntime.ort import check_interface
-from enginebench.engines.backends.onnxruntime.providers import Provider, ProviderEngine, find_devices, open_session
-from enginebench.engines.ort import ERRORS_ONLY, OPTIMISATION
-from enginebench.engines.proof.precision import Operator
-from enginebench.engines.request import check_graph_precision, check_request, read_number, read_options
 
 NAME, OPTIONS = ORT_TENSORRT_RTX.name, ORT_TENSORRT_RTX.options
 # The library looks for CUDA's runtime under a name that the package's copy of it does not have.
@@ -60,10 +62,8 @@ class OrtTensorRtRtxBackend:
         if index >= len(devices):
             raise BackendUnavailable(f"{NAME} finds {len(devices)} GPUs that it supports; there is no {spec.device}")
         options = make_provider_options(artifact, spec, self._cache_dir)
-        whole = read_options(spec, OPTIONS)["fallback"] == "refuse"
-        session = open_session(artifact, PROVIDER, devices[index], options, make_session_options(spec), whole=whole)
-        check_interface(artifact.inputs, session.get_inputs(), artifact.path)
-        check_interface(artifact.outputs, session.get_outputs(), artifact.path)
+        chosen = read_options(spec, OPTIONS)
+        session = open_session(artifact, PROVIDER, devices[index], options, chosen, make_session_options(chosen))
         return OrtTensorRtRtxEngine(session, artifact, spec)
 
 
@@ -87,15 +87,6 @@ def require_devices() -> list[Any]:
             "capability 8.0, 8.6, 8.9, 12.0 or 12.1)"
         )
     return devices
-
-
-def make_session_options(spec: EngineSpec) -> Any:
-    """Session options of a spec: ONNX Runtime itself computes nothing."""
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = settings.inter_op_num_threads = 1
-    settings.graph_optimization_level = OPTIMISATION[read_options(spec, OPTIONS)["opt"]]
-    settings.log_severity_level = ERRORS_ONLY
-    return settings
 
 
 def make_provider_options(artifact: Artifact, spec: EngineSpec, cache_dir: Path | None) -> dict[str, str]:

@@ -17,9 +17,12 @@ from typing import Any
 import onnxruntime
 from msgspec import Struct
 
+from enginebench.engines.backends.onnxruntime.ort import WatchedOrtEngine, check_interface
+from enginebench.engines.refusals import explain_refusal
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.operators import register_operators
 from enginebench.core.records import Artifact
+from enginebench.engines.ort import ERRORS_ONLY, OPTIMISATION
 
 CPU = "CPUExecutionProvider"
 # How ONNX Runtime begins what it says of a graph with nodes for the CPU where that is forbidden.
@@ -67,21 +70,24 @@ def shorten(error: Exception) -> str:
     return lines[-1].rpartition(" with error: ")[2] if lines else type(error).__name__
 
 
+def make_session_options(chosen: Mapping[str, str]) -> Any:
+    """Session options, from the engine's: ONNX Runtime itself computes nothing, and needs one thread."""
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = settings.inter_op_num_threads = 1
+    settings.graph_optimization_level = OPTIMISATION[chosen["opt"]]
+    settings.log_severity_level = ERRORS_ONLY
+    return settings
+
+
 def open_session(
-    artifact: Artifact,
-    provider: Provider,
-    device: Any,
-    options: Mapping[str, str],
-    settings: Any,
-    *,
-    whole: bool = True,
+    artifact: Artifact, provider: Provider, device: Any, told: dict[str, str], chosen: Mapping[str, str], settings: Any
 ) -> Any:
-    """A session on one device of a provider."""
+    """A session on one device of a provider, which is told its own options; `chosen` are the engine's."""
     onnxruntime.disable_telemetry_events()
     register_operators(settings, artifact.operator_libraries)
-    if whole:
+    if chosen["fallback"] == "refuse":
         settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    settings.add_provider_for_devices([device], dict(options))
+    settings.add_provider_for_devices([device], told)
     try:
         session = onnxruntime.InferenceSession(artifact.path, settings)
     except Exception as error:
@@ -94,6 +100,7 @@ def open_session(
     session.disable_fallback()
     if register(provider) not in session.get_providers():
         raise BackendUnavailable(f"asked ONNX Runtime for {provider.engine}, got {', '.join(session.get_providers())}")
+    check_interface(artifact, session)
     return session
 
 
