@@ -7,7 +7,7 @@ Reading those files is not its business: it is handed a reader (`engines.abiliti
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 from msgspec import Struct
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from enginebench.engines.abilities import Composed, Reader, ToolReader
 from enginebench.engines.request import check_request, read_options
 from enginebench.engines.backends.tensorrt.opsets import find_newest_opset
-from enginebench.engines.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, keep_plan
+from enginebench.engines.backends.tensorrt.plan_store import PlanBackend, PlanRecord, PlanStore, describe_gpu, keep_plan
 from enginebench.engines.backends.tensorrt.settings import (
     BuildSettings,
     adapt_cache,
@@ -25,7 +25,6 @@ from enginebench.engines.backends.tensorrt.settings import (
     read_plugins,
     read_settings,
     read_shapes,
-    run_at_best,
     split_argv,
 )
 from enginebench.features.trtexec.command import RunSettings, compose_build, compose_measure
@@ -148,7 +147,7 @@ FIRST_INT64: Version = (10, 0, 0)
 PROFILE_S = 1.0
 
 
-class TrtexecBackend:
+class TrtexecBackend(PlanBackend):
     """ONNX graphs and finished plans through trtexec.
 
     Args:
@@ -158,18 +157,9 @@ class TrtexecBackend:
     name = NAME
 
     def __init__(self, cache_dir: Path | None = None) -> None:
+        super().__init__(cache_dir)
         self._home = (cache_dir.parent if cache_dir else Path()).absolute()
-        self._reader: ToolReader | None = None
         self._profiled: Artifact | None = None
-        self._note: Callable[[str], None] = lambda text: None
-
-    def take_reader(self, reader: ToolReader) -> None:
-        """Sets the reader of the files that trtexec writes."""
-        self._reader = reader
-
-    def take_note(self, note: Callable[[str], None]) -> None:
-        """Sets the function that shows progress."""
-        self._note = note
 
     def probe(self) -> Availability:
         """Available where an executable is found that prints its banner, and finds a GPU and TensorRT's libraries."""
@@ -279,10 +269,6 @@ class TrtexecBackend:
         """TensorRT, and the newest operator set that this tool's version reads."""
         version = read_trtexec(require_trtexec(read_options(spec, OPTIONS)["path"] or None)).version_text
         return Reader(f"TensorRT {version}", find_newest_opset(version))
-
-    def run_at_best(self, artifact: Artifact, spec: EngineSpec) -> EngineSpec:
-        """The spec that runs the plan at the shapes that its profile is tuned for."""
-        return run_at_best(spec, artifact)
 
     def prove_precision(self, artifact: Artifact, spec: EngineSpec) -> dict[str, float] | None:
         """Shares of time by precision: the plan's layers joined with a profile; None where layers have no detail."""

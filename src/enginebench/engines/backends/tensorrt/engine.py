@@ -65,6 +65,13 @@ def read_allowed(engine: Any, inputs: tuple[TensorSpec, ...], options: dict[str,
     return found
 
 
+def adopt_tensors(trt: Any, plan: Any, artifact: Artifact, options: dict[str, str]) -> Artifact:
+    """A finished plan with the inputs and outputs that it names itself, and the shapes that its profile allows."""
+    inputs, outputs = read_tensors(trt, plan)
+    fixed = tuple(fix_to_profile(plan, spec, options["profile_index"]) for spec in inputs)
+    return replace(artifact, inputs=fixed, outputs=outputs, allowed=read_allowed(plan, inputs, options))
+
+
 def read_shape(dims: Any, name: str) -> tuple[int | str, ...]:
     """TensorRT's dimensions with names for those that are -1."""
     return tuple(

@@ -12,6 +12,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.engines.abilities import ToolReader
+from enginebench.engines.backends.tensorrt.settings import ShapeProfile, run_at_best
 from enginebench.core.errors import ArtifactError, ParseError
 from enginebench.core.records import Artifact, Caveat, EngineSpec, ShapeRange
 from enginebench.core.store import encode, hash_file, hash_files, read_record, write_atomic
@@ -84,6 +86,27 @@ class PlanStore:
         part.replace(path)
         write_atomic(path.with_suffix(".json"), encode(stored, indent=2))
         return stored
+
+
+class PlanBackend:
+    """What the backends that make plans have in common: a cache, the reader of what the tool writes, and progress."""
+
+    def __init__(self, cache_dir: Path | None = None) -> None:
+        self._cache_dir = cache_dir
+        self._reader: ToolReader | None = None
+        self._note: Callable[[str], None] = lambda text: None
+
+    def take_reader(self, reader: ToolReader) -> None:
+        """Sets the reader of what the tool writes."""
+        self._reader = reader
+
+    def take_note(self, note: Callable[[str], None]) -> None:
+        """Sets the function that shows progress."""
+        self._note = note
+
+    def run_at_best(self, artifact: Artifact, spec: EngineSpec) -> EngineSpec:
+        """The spec that runs the plan at the shapes that its profile is tuned for."""
+        return run_at_best(spec, artifact)
 
 
 def keep_plan(

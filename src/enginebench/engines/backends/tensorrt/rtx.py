@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -16,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from enginebench.engines.abilities import ToolReader
 from enginebench.engines.request import check_request, read_number, read_options
 from enginebench.engines.backends.tensorrt.builder import MIB, build_plan
 from enginebench.engines.backends.tensorrt.entries import TENSORRT_RTX
 from enginebench.engines.backends.tensorrt.plan_store import (
     UNKNOWN_GPU,
+    PlanBackend,
     PlanRecord,
     PlanStore,
     describe_gpu,
@@ -33,7 +32,6 @@ from enginebench.engines.backends.tensorrt.settings import (
     BuildSettings,
     read_plugins,
     read_settings,
-    run_at_best,
 )
 from enginebench.core.caveats import make_caveat
 from enginebench.core.engine_api import read_index
@@ -105,23 +103,10 @@ DAMAGED = {
 }
 
 
-class TensorRtRtxBackend:
+class TensorRtRtxBackend(PlanBackend):
     """ONNX graphs and finished plans through TensorRT for RTX."""
 
     name = NAME
-
-    def __init__(self, cache_dir: Path | None = None) -> None:
-        self._cache_dir = cache_dir
-        self._reader: ToolReader | None = None
-        self._note: Callable[[str], None] = lambda text: None
-
-    def take_reader(self, reader: ToolReader) -> None:
-        """Sets the reader of the builder's and the inspector's texts."""
-        self._reader = reader
-
-    def take_note(self, note: Callable[[str], None]) -> None:
-        """Sets the function that shows progress."""
-        self._note = note
 
     def probe(self) -> Availability:
         """Available where a GPU can run what it builds; it builds anywhere, and says so."""
@@ -183,10 +168,6 @@ class TensorRtRtxBackend:
             on_close=partial(keep_cache, cache, path),
         )
 
-    def run_at_best(self, artifact: Artifact, spec: EngineSpec) -> EngineSpec:
-        """The spec that runs the plan at the shapes that its profile is tuned for."""
-        return run_at_best(spec, artifact)
-
     def _build(self, onnx: Path, settings: BuildSettings, plan: Path) -> tuple[Caveat, ...]:
         LIBRARY.log.layers = ""
         build_plan(LIBRARY, onnx, settings, plan, note=self._note)
@@ -201,14 +182,10 @@ class TensorRtRtxBackend:
     def _adopt(self, artifact: Artifact, spec: EngineSpec, options: dict[str, str]) -> Artifact:
         """A finished plan with the inputs and outputs that it names itself."""
         plan = open_plan(Path(artifact.path), spec, options)
-        from enginebench.engines.backends.tensorrt.engine import fix_to_profile, read_allowed, read_tensors
+        from enginebench.engines.backends.tensorrt.engine import adopt_tensors
 
-        inputs, outputs = read_tensors(trt, plan)
         return replace(
-            artifact,
-            inputs=tuple(fix_to_profile(plan, tensor, options["profile_index"]) for tensor in inputs),
-            outputs=outputs,
-            allowed=read_allowed(plan, inputs, options),
+            adopt_tensors(trt, plan, artifact, options),
             made_by={**artifact.made_by, NAME: LIBRARY.version},
             caveats=(*artifact.caveats, UNVERIFIED, *judge_validity(Path(artifact.path), read_index(spec))),
         )

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from enginebench.engines.abilities import Reader, ToolReader
+from enginebench.engines.abilities import Reader
 from enginebench.engines.request import check_request, read_options
 from enginebench.engines.backends.tensorrt.builder import build_plan, check_flags, check_version, read_batches, require_builder
-from enginebench.engines.backends.tensorrt.engine import WatchedPlanEngine, fix_to_profile, read_allowed, read_tensors
+from enginebench.engines.backends.tensorrt.engine import WatchedPlanEngine, adopt_tensors
 from enginebench.engines.backends.tensorrt.entries import TENSORRT
 from enginebench.engines.backends.tensorrt.opsets import find_newest_opset
-from enginebench.engines.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, keep_plan
+from enginebench.engines.backends.tensorrt.plan_store import PlanBackend, PlanRecord, PlanStore, describe_gpu, keep_plan
 from enginebench.engines.backends.tensorrt.settings import (
     BuildSettings,
     check_calib_cache,
     fit_to_version,
     read_plugins,
     read_settings,
-    run_at_best,
 )
 from enginebench.engines.request import check_request, read_options
 from enginebench.engines.tensorrt import load_plan
@@ -34,23 +32,10 @@ NAME, OPTIONS = TENSORRT.name, TENSORRT.options
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 
 
-class TensorRtBackend:
+class TensorRtBackend(PlanBackend):
     """ONNX graphs and finished plans through TensorRT's own Python module."""
 
     name = NAME
-
-    def __init__(self, cache_dir: Path | None = None) -> None:
-        self._cache_dir = cache_dir
-        self._reader: ToolReader | None = None
-        self._note: Callable[[str], None] = lambda text: None
-
-    def take_reader(self, reader: ToolReader) -> None:
-        """Sets the reader of the inspector's text."""
-        self._reader = reader
-
-    def take_note(self, note: Callable[[str], None]) -> None:
-        """Sets the function that shows progress."""
-        self._note = note
 
     def probe(self) -> Availability:
         """Available where the version is 8.6 or later and CUDA shows a GPU; the lean runtime says what it is."""
@@ -110,10 +95,6 @@ class TensorRtBackend:
     def _fit(self, settings: BuildSettings) -> BuildSettings:
         return fit_to_version(settings, tuple(map(int, trt.__version__.split(".")[:3])))
 
-    def run_at_best(self, artifact: Artifact, spec: EngineSpec) -> EngineSpec:
-        """The spec that runs the plan at the shapes that its profile is tuned for."""
-        return run_at_best(spec, artifact)
-
     def _build(
         self, artifact: Artifact, settings: BuildSettings, options: dict[str, str], batch: int, plan: Path
     ) -> tuple[Caveat, ...]:
@@ -129,15 +110,8 @@ class TensorRtBackend:
     def _adopt(self, artifact: Artifact, options: dict[str, str]) -> Artifact:
         """A finished plan with the inputs and outputs that it names itself."""
         LIBRARY.load_plugins(read_plugins(options))
-        engine = load_plan(LIBRARY, Path(artifact.path), options)
-        inputs, outputs = read_tensors(trt, engine)
-        return replace(
-            artifact,
-            inputs=tuple(fix_to_profile(engine, spec, options["profile_index"]) for spec in inputs),
-            outputs=outputs,
-            allowed=read_allowed(engine, inputs, options),
-            made_by={**artifact.made_by, "tensorrt": trt.__version__},
-        )
+        adopted = adopt_tensors(trt, load_plan(LIBRARY, Path(artifact.path), options), artifact, options)
+        return replace(adopted, made_by={**artifact.made_by, "tensorrt": trt.__version__})
 
     def _choose_cache(self, settings: BuildSettings) -> BuildSettings:
         """The settings with a timing cache of the run, if none was named."""
