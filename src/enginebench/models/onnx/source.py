@@ -32,24 +32,12 @@ LARGEST_PROTOBUF_BYTES = 2**31 - 1
 UNKNOWN_RANK = "unknown_rank"
 
 QUANTIZED_OPS = frozenset(
-    {
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "QLinearConv",
-        "QLinearMatMul",
-        "ConvInteger",
-        "MatMulInteger",
+    (
+        *("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"),
         "DynamicQuantizeLinear",
-    }
+    )
 )
-FLOAT8_TYPES = frozenset(
-    {
-        TensorProto.FLOAT8E4M3FN,
-        TensorProto.FLOAT8E4M3FNUZ,
-        TensorProto.FLOAT8E5M2,
-        TensorProto.FLOAT8E5M2FNUZ,
-    }
-)
+FLOAT8_TYPES = {TensorProto.DataType.Value(f"FLOAT8{kind}") for kind in ("E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ")}
 
 
 def read_onnx(path: Path) -> Artifact:
@@ -229,7 +217,7 @@ def read_precision(model: ModelProto) -> tuple[Precision, Recipe | None]:
 
     A graph that was quantized here names its recipe in its metadata; any other with quantized nodes has "qat".
     """
-    nodes = list(_walk_nodes(model))
+    nodes = list(_walk_all(model))
     if any(node.op_type in QUANTIZED_OPS for node in nodes):
         types = {t.data_type for t in _walk_tensors(model, nodes)}
         precision: Precision = "fp8" if types & FLOAT8_TYPES else "int8"
@@ -240,7 +228,7 @@ def read_precision(model: ModelProto) -> tuple[Precision, Recipe | None]:
 
 def _read_floats(model: ModelProto) -> tuple[Precision, tuple[Caveat, ...]]:
     sizes: Counter[int] = Counter()
-    nodes = list(_walk_nodes(model))
+    nodes = list(_walk_all(model))
     for tensor in _walk_tensors(model, nodes):
         sizes[tensor.data_type] += math.prod(tensor.dims)
     ends = [value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)]
@@ -252,7 +240,7 @@ def read_metadata(model: ModelProto) -> dict[str, str]:
     return {p.key: p.value for p in model.metadata_props if isinstance(p.key, str) and isinstance(p.value, str)}
 
 
-def _walk_nodes(model: ModelProto) -> Iterator[NodeProto]:
+def _walk_all(model: ModelProto) -> Iterator[NodeProto]:
     yield from walk_nodes(model.graph.node)
     for function in model.functions:
         yield from walk_nodes(function.node)
@@ -262,11 +250,12 @@ def walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """The nodes, each followed by those of its own graphs."""
     for node in nodes:
         yield node
-        for graph in _graphs_of(node):
+        for graph in read_graphs(node):
             yield from walk_nodes(graph.node)
 
 
-def _graphs_of(node: NodeProto) -> Iterator[GraphProto]:
+def read_graphs(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs that a node runs: branches, the body of a loop."""
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
             yield attribute.g
@@ -281,7 +270,7 @@ def _walk_tensors(model: ModelProto, nodes: Iterable[NodeProto]) -> Iterator[Ten
             if attribute.type == AttributeProto.TENSOR:
                 yield attribute.t
             yield from attribute.tensors
-        for graph in _graphs_of(node):
+        for graph in read_graphs(node):
             yield from _stored_tensors(graph)
 
 
@@ -314,7 +303,7 @@ def load_external_data(model: ModelProto, path: Path) -> None:
 
 
 def _external_tensors(model: ModelProto) -> Iterator[TensorProto]:
-    for tensor in _walk_tensors(model, _walk_nodes(model)):
+    for tensor in _walk_tensors(model, _walk_all(model)):
         if tensor.data_location == TensorProto.EXTERNAL:
             yield tensor
 

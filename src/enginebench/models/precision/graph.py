@@ -12,6 +12,7 @@ from pathlib import Path
 
 from enginebench.core.errors import ArtifactError, MissingDependency
 from enginebench.core.store import write_atomic
+from enginebench.models.onnx import source
 from enginebench.models.onnx.source import (
     LARGEST_PROTOBUF_BYTES,
     find_external_data,
@@ -19,13 +20,14 @@ from enginebench.models.onnx.source import (
     load_graph,
     read_opset,
 )
+from enginebench.models.onnx.source import read_graphs as read_graphs
 
 try:
     import onnx
     from onnxruntime.quantization import quant_pre_process
 except ModuleNotFoundError as missing:
     raise MissingDependency(str(missing.name), 'pip install "enginebench[ort]"') from missing
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 # Per-channel scales: the attribute `axis` of QuantizeLinear came with 13. Source: ONNX operator changelog.
 SMALLEST_OPSET = 13
@@ -147,20 +149,7 @@ def name_nodes(model: ModelProto) -> None:
 
 def walk_nodes(model: ModelProto) -> Iterator[NodeProto]:
     """Every node, also those in branches and loops."""
-    stack = [*reversed(model.graph.node)]
-    while stack:
-        node = stack.pop()
-        yield node
-        for graph in read_graphs(node):
-            stack.extend(reversed(graph.node))
-
-
-def read_graphs(node: NodeProto) -> Iterator[GraphProto]:
-    """The graphs that a node runs: branches, the body of a loop."""
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
+    return source.walk_nodes(model.graph.node)
 
 
 def list_opsets(model: ModelProto) -> dict[str, int]:
@@ -274,7 +263,6 @@ def sort_nodes(model: ModelProto) -> None:
 
 def _reads(node: NodeProto) -> Iterator[str]:
     yield from node.input
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                yield from _reads(inner)
+    for graph in read_graphs(node):
+        for inner in graph.node:
+            yield from _reads(inner)
