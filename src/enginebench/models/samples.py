@@ -122,7 +122,9 @@ def name_only(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> dict[
 def cut_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
     """The entries of one call, each with a batch of one; inputs without a batch axis are whole in each."""
     axes = find_batch_axes(specs)
-    check_given(arrays, specs, axes)
+    if problems := list_problems(arrays, specs, axes):
+        expected = ", ".join(f"{s.name}: {s.dtype}[{show_shape(s.shape)}]" for s in specs)
+        raise FeedError(f"the inputs do not fit the model: {'; '.join(problems)}. Expected {expected}")
     lengths = {name: arrays[name].shape[axis] for name, axis in axes.items() if axis is not None}
     counts = set(lengths.values())
     if len(counts) > 1:
@@ -140,8 +142,10 @@ def cut_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> lis
     ]
 
 
-def check_given(arrays: Mapping[str, Array], specs: Sequence[TensorSpec], axes: Mapping[str, int | None]) -> None:
-    """Checks names, dtypes and shapes; a batch axis may have any length."""
+def list_problems(
+    arrays: Mapping[str, Array], specs: Sequence[TensorSpec], axes: Mapping[str, int | None]
+) -> list[str]:
+    """What is wrong with names, dtypes and shapes; a batch axis may have any length but 0."""
     known = {spec.name for spec in specs}
     problems = [f"unknown input {name!r}" for name in arrays if name not in known]
     for spec in specs:
@@ -159,9 +163,7 @@ def check_given(arrays: Mapping[str, Array], specs: Sequence[TensorSpec], axes: 
             )
         elif not fits_shape(free, array.shape):
             problems.append(f"input {spec.name!r} has shape {show_shape(array.shape)}, not {show_shape(free)}")
-    if problems:
-        expected = ", ".join(f"{s.name}: {s.dtype}[{show_shape(s.shape)}]" for s in specs)
-        raise FeedError(f"the inputs do not fit the model: {'; '.join(problems)}. Expected {expected}")
+    return problems
 
 
 def take_sizes(

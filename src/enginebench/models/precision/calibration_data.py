@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ParseError, UsageError
-from enginebench.core.feeds import has_dtype, random_feeds
+from enginebench.core.feeds import random_feeds
 from enginebench.core.preprocess import EXTERNAL
 from enginebench.core.protocols import Array
 from enginebench.core.records import Caveat, TensorSpec
@@ -32,6 +32,7 @@ from enginebench.models.samples import (
     explain_unread,
     group_samples,
     join_samples,
+    list_problems,
     name_only,
     resolve_given,
 )
@@ -453,29 +454,13 @@ def _load_arrays(path: Path, inputs: Sequence[TensorSpec]) -> tuple[dict[str, An
 
 
 def _check_arrays(path: Path, arrays: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> None:
-    wanted = {spec.name: spec for spec in inputs}
-    problems = [f"unknown input {name!r}" for name in arrays if name not in wanted]
-    problems += [f"missing input {name!r}" for name in wanted if name not in arrays]
-    for name, array in arrays.items():
-        if name in wanted:
-            problems += _compare_with_spec(array, wanted[name])
+    problems = list_problems(arrays, inputs, {spec.name: 0 for spec in inputs})
     lengths = {len(array) for array in arrays.values() if array.ndim}
     if len(lengths) > 1:
         problems.append(f"inputs of {', '.join(map(str, sorted(lengths)))} entries")
     if problems:
         expected = ", ".join(f"{s.name}: {s.dtype}{list(s.shape)}" for s in inputs)
         raise FeedError(f"{path}: {'; '.join(problems)}. Expected {expected}, any number of entries on axis 0")
-
-
-def _compare_with_spec(array: Any, spec: TensorSpec) -> list[str]:
-    if not has_dtype(array.dtype, spec.dtype):
-        return [f"input {spec.name!r} has dtype {array.dtype}, not {spec.dtype}"]
-    fits = array.ndim == len(spec.shape) and all(
-        not isinstance(want, int) or want == have for want, have in zip(spec.shape[1:], array.shape[1:], strict=True)
-    )
-    if not fits or not len(array):
-        return [f"input {spec.name!r} has shape {array.shape}"]
-    return []
 
 
 def keep_batches(data: CalibrationData, path: Path) -> None:
