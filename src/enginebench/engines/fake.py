@@ -259,9 +259,7 @@ class FakeEngine(Closing):
     @property
     def run(self) -> RunCall:
         """The call that takes the time and publishes the answer."""
-        self._check_open()
-        if self._pending is None:
-            raise explain_unbound(NAME)
+        self._check_bound()
         return self._run
 
     def bind(self, feeds: Feeds) -> None:
@@ -272,16 +270,12 @@ class FakeEngine(Closing):
 
     def fetch(self) -> dict[str, Array]:
         """Copies of the outputs of the last run."""
-        self._check_open()
-        if self._pending is None:
-            raise explain_unbound(NAME)
+        self._check_bound()
         return {name: array.copy() for name, array in self._answer.items()}
 
     def effective_precision(self) -> dict[str, float]:
         """Shares of time by precision, as the options have it: the record of a runtime that may say anything."""
-        self._check_open()
-        if self._pending is None:
-            raise explain_unbound(NAME)
+        self._check_bound()
         self._before_record()
         return dict(self._record)
 
@@ -300,6 +294,11 @@ class FakeEngine(Closing):
         if self._closed:
             raise explain_closed(NAME)
 
+    def _check_bound(self) -> None:
+        self._check_open()
+        if self._pending is None:
+            raise explain_unbound(NAME)
+
     def _run(self) -> None:
         if self._fault != "none" and self.runs >= self._after:
             self._fail()
@@ -310,10 +309,10 @@ class FakeEngine(Closing):
             self._answer = self._pending
 
     def _fail(self) -> None:
-        if self._fault == "nan":
-            self._pending = {name: _spoil(array) for name, array in (self._pending or {}).items()}
-        else:
+        if self._fault != "nan":
             fail(self._fault)
+        pending = (self._pending or {}).items()
+        self._pending = {k: np.full_like(a, np.nan) if a.dtype.kind == "f" else a for k, a in pending}
 
 
 def project_feeds(
@@ -340,10 +339,6 @@ def _project(samples: Array, spec: TensorSpec, bias: float) -> Array:
     return np.asarray(means.reshape(shape).astype(spec.dtype))
 
 
-def _spoil(array: Array) -> Array:
-    return np.full_like(array, np.nan) if array.dtype.kind == "f" else array
-
-
 def _fail_at(stage: str, options: dict[str, str]) -> None:
     if options["at"] == stage and options["fault"] not in ("none", "nan", "slow_build"):
         fail(options["fault"])
@@ -352,44 +347,20 @@ def _fail_at(stage: str, options: dict[str, str]) -> None:
 def fail(fault: str) -> NoReturn:
     """Fails for real: the process crashes, is killed, hangs, answers garbage or exits without a word."""
     print(f"enginebench fake engine: fault {fault}", file=sys.stderr, flush=True)
-    FAILURES[fault]()
+    match fault:
+        case "segfault":
+            signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "oom":  # filling the memory would take the neighbours along; the kernel's killer ends a process like this
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "hang":
+            while True:
+                time.sleep(3600)
+        case "garbage":  # exit status 0: only the answer itself shows that something is wrong
+            os.write(int(os.environ.get(RESULT_FD_VARIABLE) or 1), GARBAGE)
+            os._exit(0)
+        case "raise":
+            raise RuntimeError("the fake engine raised an error, as requested")
+        case "exit":
+            os._exit(3)
     raise MeasurementError(f"the fault {fault} was requested")
-
-
-def _segfault() -> None:
-    signal.signal(signal.SIGSEGV, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGSEGV)
-
-
-def _die_of_memory() -> None:
-    # Filling the memory would take the neighbours along; the kernel's killer ends a process in just this way.
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _hang() -> None:
-    while True:
-        time.sleep(3600)
-
-
-def _answer_garbage() -> None:
-    # Exit status 0: only the answer itself shows that something is wrong.
-    os.write(int(os.environ.get(RESULT_FD_VARIABLE) or 1), GARBAGE)
-    os._exit(0)
-
-
-def _raise() -> None:
-    raise RuntimeError("the fake engine raised an error, as requested")
-
-
-def _leave() -> None:
-    os._exit(3)
-
-
-FAILURES: dict[str, Callable[[], None]] = {
-    "segfault": _segfault,
-    "oom": _die_of_memory,
-    "hang": _hang,
-    "garbage": _answer_garbage,
-    "raise": _raise,
-    "exit": _leave,
-}

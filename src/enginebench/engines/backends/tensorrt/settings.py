@@ -11,14 +11,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.engine_api import read_index
-from enginebench.core.entry import Option
+from enginebench.core.entry import Option, switch
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import known
 from enginebench.core.records import Artifact, EngineSpec, Precision
 from enginebench.core.shapes import concrete_shape, format_shapes
 from enginebench.engines.request import read_number
-
-SWITCH = ("0", "1")
 
 LAST_WEAK_MAJOR = 10
 
@@ -35,11 +33,7 @@ OTHER_RANGES = (
 )
 
 BUILD_OPTIONS = {
-    "weak_typing": Option(
-        default="0",
-        choices=SWITCH,
-        meaning="set the precision by builder flags (TensorRT 10 and older); 0: the graph sets it",
-    ),
+    "weak_typing": switch("set the precision by builder flags (TensorRT 10 and older); 0: the graph sets it"),
     "calib_cache": Option(default="", outside=True, meaning="calibration cache, for weak_typing in int8"),
     "workspace_mb": Option(default="", meaning="scratch memory for one layer, in MiB"),
     "min_shapes": Option(default="", meaning="smallest shapes, NAME:1x3x224x224"),
@@ -53,18 +47,16 @@ BUILD_OPTIONS = {
         search=("5",),
         meaning="how hard the builder searches (TensorRT's default: 3)",
     ),
-    "version_compatible": Option(
-        default="0", choices=SWITCH, meaning="the plan also runs on later versions of the same major version"
-    ),
+    "version_compatible": switch("the plan also runs on later versions of the same major version"),
     "hardware_compatibility": Option(
         default="none",
         choices=("none", "ampere+", "sameComputeCapability"),
         meaning="other GPUs that the plan also runs on",
     ),
     "plugins": Option(default="", outside=True, meaning="plugin libraries, one per line"),
-    "refit": Option(default="0", choices=SWITCH, meaning="allow the weights to be replaced later"),
-    "strip": Option(default="0", choices=SWITCH, meaning="leave out the weights; refit them later"),
-    "detailed": Option(default="1", choices=SWITCH, meaning="keep what layer information and the precision proof need"),
+    "refit": switch("allow the weights to be replaced later"),
+    "strip": switch("leave out the weights; refit them later"),
+    "detailed": switch("keep what layer information and the precision proof need", on=True),
 }
 
 
