@@ -76,11 +76,6 @@ def read_capabilities() -> tuple[str, ...]:
     return tuple(openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
 
 
-def choose_hint(precision: str) -> str:
-    """The inference precision to ask for on this CPU."""
-    return find_hint(precision, read_capabilities() if precision in CAPABILITIES else ())
-
-
 def make_settings(
     spec: EngineSpec, options: Mapping[str, str], streams: int = 1, hint: str = "latency"
 ) -> dict[str, Any]:
@@ -89,7 +84,8 @@ def make_settings(
     With the hint `throughput` the plugin chooses the number of streams for the threads of all together.
     """
     floats = "bf16" if options["floats"] == "bf16" else str(spec.precision)  # of what is not INT8 in the graph
-    settings = list_settings(streams * spec.threads, choose_hint(floats))
+    hinted = find_hint(floats, read_capabilities() if floats in CAPABILITIES else ())
+    settings = list_settings(streams * spec.threads, hinted)
     settings |= {"NUM_STREAMS": str(streams), "PERFORMANCE_HINT": hint.upper()}
     if hint == "throughput":
         del settings["NUM_STREAMS"]

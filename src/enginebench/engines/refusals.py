@@ -62,13 +62,9 @@ def find_operator(words: str) -> str | None:
 
 def shorten_words(words: str) -> str:
     """The reason in a message of several lines, without codes and places in source code."""
-    lines = [_quieten(line.strip()) for line in words.splitlines() if line.strip()]
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    for noise in NOISE:
+        lines = [noise.sub("", line) for line in lines]
     reasons = [line for line in lines if not LEAD_IN.match(line)]
     reason = (reasons or lines or [""])[0]
     return reason if len(reason) <= LONGEST else f"{reason[:LONGEST]} ..."
-
-
-def _quieten(line: str) -> str:
-    for pattern in NOISE:
-        line = pattern.sub("", line)
-    return line

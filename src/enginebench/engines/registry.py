@@ -76,12 +76,11 @@ def _find_fault(plugin: Plugin, found: Collection[Plugin], taken: Collection[str
 def _read_points() -> tuple[Plugin, ...]:
     from importlib.metadata import entry_points  # most commands have no use for it, and would pay for its import
 
-    found = [Plugin(name=p.name, package=_name_package(p), point=p) for p in entry_points(group=GROUP)]
+    found = [
+        Plugin(p.name, f"{p.dist.name} {p.dist.version}" if p.dist else f"the package of {p.value}", p)
+        for p in entry_points(group=GROUP)
+    ]
     return tuple(sorted(found, key=lambda plugin: (plugin.name, plugin.package)))
-
-
-def _name_package(point: EntryPoint) -> str:
-    return f"{point.dist.name} {point.dist.version}" if point.dist else f"the package of {point.value}"
 
 
 def load_entry(plugin: Plugin) -> Entry:

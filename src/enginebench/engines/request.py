@@ -41,13 +41,13 @@ def read_number(spec: EngineSpec, key: str, text: str, signed: bool = False) -> 
 
 
 def _describe(known: Mapping[str, Option]) -> str:
-    return "; ".join(_describe_option(key, option) for key, option in known.items()) or "none"
-
-
-def _describe_option(key: str, option: Option) -> str:
-    if option.choices:
-        return f"{key}={'|'.join(option.choices)} ({option.meaning}; default {option.default})"
-    return f"{key}={option.default} ({option.meaning})"
+    told = [
+        f"{key}={'|'.join(option.choices)} ({option.meaning}; default {option.default})"
+        if option.choices
+        else f"{key}={option.default} ({option.meaning})"
+        for key, option in known.items()
+    ]
+    return "; ".join(told) or "none"
 
 
 def check_request(

@@ -123,7 +123,8 @@ class PlanEngine(cuda.DeviceEngine):
             np.copyto(pinned, array)
             if pinned.dtype != array.dtype and not np.array_equal(pinned, array):
                 raise FeedError(f"input {name!r} holds {array.flat[np.abs(array).argmax()]}, which {NARROWED}")
-            self._copy_in(name)
+            if name in self._device:
+                cuda.copy_to_device(self._device[name], self._host[name], stream)
         if self._timed is None:
             self._prepare()
 
@@ -200,10 +201,6 @@ class PlanEngine(cuda.DeviceEngine):
         for name, pinned in self._host.items():
             address = self._device[name].address if name in self._device else pinned.address
             self._library.require(self._context.set_tensor_address(name, address), f"refuses the buffer of {name!r}")
-
-    def _copy_in(self, name: str) -> None:
-        if name in self._device:
-            cuda.copy_to_device(self._device[name], self._host[name], self._open_stream())
 
     def _prepare(self) -> None:
         """One run that sets everything up, then, if asked for, the graph."""

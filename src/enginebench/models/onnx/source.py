@@ -45,7 +45,8 @@ def read_onnx(path: Path) -> Artifact:
     model = load_graph(path)
     sha256, files = hash_files([path, *find_external_data(model, path)], path.parent)
     made = _describe_graph(model, path)
-    return msgspec.structs.replace(made, sha256=sha256, files=files, weights="in-graph", made_by=_read_producer(model))
+    maker = {model.producer_name: model.producer_version} if model.producer_name else {}
+    return msgspec.structs.replace(made, sha256=sha256, files=files, weights="in-graph", made_by=maker)
 
 
 def read_onnx_head(path: Path) -> Artifact:
@@ -172,7 +173,8 @@ def _describe_value(value: ValueInfoProto, path: Path) -> TensorSpec:
         return TensorSpec(name=value.name, dtype=dtype, shape=("batch", f"{value.name}_values"))
     if not tensor.HasField("shape"):
         return TensorSpec(name=value.name, dtype=dtype, shape=(UNKNOWN_RANK,))
-    return TensorSpec(name=value.name, dtype=dtype, shape=_describe_shape(value.name, tensor.shape.dim))
+    axes = [axis.dim_value if axis.dim_value > 0 else axis.dim_param for axis in tensor.shape.dim]
+    return TensorSpec(name=value.name, dtype=dtype, shape=name_axes(value.name, axes))
 
 
 def _find_tensor(kind: Any) -> Any | None:
@@ -200,11 +202,6 @@ def _name_dtype(name: str, element: int, path: Path) -> str:
         return str(onnx.helper.tensor_dtype_to_np_dtype(element).name)
     except (KeyError, ValueError) as error:
         raise ParseError(path, repr(name), f"element type {element}", "a type of ONNX") from error
-
-
-def _describe_shape(name: str, axes: Iterable[Any]) -> tuple[int | str, ...]:
-    """Numbers and names."""
-    return name_axes(name, [axis.dim_value if axis.dim_value > 0 else axis.dim_param for axis in axes])
 
 
 def read_opset(model: ModelProto) -> int | None:
@@ -366,7 +363,3 @@ def _escapes(location: str) -> bool:
     """Whether the location is absolute or climbs, by the rules of either family of systems."""
     posix, windows = PurePosixPath(location), PureWindowsPath(location)
     return posix.is_absolute() or bool(windows.anchor) or ".." in (*posix.parts, *windows.parts) or "\0" in location
-
-
-def _read_producer(model: ModelProto) -> dict[str, str]:
-    return {model.producer_name: model.producer_version} if model.producer_name else {}

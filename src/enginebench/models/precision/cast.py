@@ -197,7 +197,10 @@ class _Caster:
         for node in nodes:
             inward, outward = self._choose_types(node, to)
             if to != FP32 and any(n in values or n in floats for n in (*node.input, *node.output)):
-                self._note_kept(node, (*inward, *outward), floats | values.keys())
+                known = floats | values.keys()
+                kinds = zip((*inward, *outward), (*node.input, *node.output), strict=True)
+                if all(kind == FP32 for kind, name in kinds if name in known):
+                    self.kept.append(node.name)
             for i, name in enumerate(node.input):
                 if name in values:
                     node.input[i] = read(name, inward[i])
@@ -282,12 +285,6 @@ class _Caster:
             return onnx.defs.get_schema(node.op_type, self._opsets.get("", 1), "")
         except onnx.defs.SchemaError:
             return None
-
-    def _note_kept(self, node: NodeProto, kinds: Iterable[int], floats: set[str]) -> None:
-        """A node that has floats, and has all of them in FP32."""
-        names = (*node.input, *node.output)
-        if all(kind == FP32 for kind, name in zip(kinds, names, strict=True) if name in floats):
-            self.kept.append(node.name)
 
     def _end(self, graph: GraphProto, value: Any, found: _Value, ends: int) -> None:
         """Gives an output its type, with a cast before it where it is made in another."""

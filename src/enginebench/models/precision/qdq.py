@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 from msgspec import Struct
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationMethod, QuantType
@@ -179,25 +178,18 @@ def find_unquantizable(model: ModelProto, ranges: Mapping[str, TensorRange], sch
     little), and every other float operand a range.
     """
     constants = {tensor.name for tensor in model.graph.initializer}
-    floats = {v.name for v in (*model.graph.input, *model.graph.value_info, *model.graph.output) if _is_float(v)}
+    values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
+    floats = {value.name for value in values if value.type.tensor_type.elem_type == TensorProto.FLOAT}
     left_out = []
     for node in model.graph.node:
         if node.op_type not in scheme.op_types:
             continue
         operands = [*node.input, *node.output] if scheme.outputs else [*node.input]
         missing = any(name in floats and name not in constants and name not in ranges for name in operands)
-        weighted = node.op_type in WEIGHTED
-        if missing or (weighted and not (_has_constant_weight(node, constants) and _has_flat_bias(node, model))):
+        constant = node.op_type not in WEIGHTED or (node.input[0] not in constants and node.input[1] in constants)
+        if missing or not constant or (node.op_type in WEIGHTED and not _has_flat_bias(node, model)):
             left_out.append(node.name)
     return left_out
-
-
-def _is_float(value: onnx.ValueInfoProto) -> bool:
-    return bool(value.type.tensor_type.elem_type == TensorProto.FLOAT)
-
-
-def _has_constant_weight(node: NodeProto, constants: set[str]) -> bool:
-    return node.input[0] not in constants and node.input[1] in constants
 
 
 def _has_flat_bias(node: NodeProto, model: ModelProto) -> bool:

@@ -107,7 +107,10 @@ def quantize(
         keep_cosine: of recipe nncf: the least centred cosine of the answers, which NNCF's accuracy control is to keep.
         threads: of ONNX Runtime, where the graph must be run; 0 is its own choice.
     """
-    _check_kind(artifact)
+    if artifact.kind != "onnx":
+        raise UsageError(
+            f"{artifact.path} is of kind {artifact.kind}; precision is a property of an ONNX graph. Export it first"
+        )
     model = load_whole_graph(Path(artifact.path))
     if has_quantizers(model):
         if exclude:
@@ -137,13 +140,6 @@ def quantize(
         case _:
             change = _to_eight_bits(prepared, to, recipe, calibration, data, reduce_range, left_out, keep_cosine)
     return _finish(artifact, replace(change, excluded=tuple(exclude)), to, recipe, out, calibration, data)
-
-
-def _check_kind(artifact: Artifact) -> None:
-    if artifact.kind != "onnx":
-        raise UsageError(
-            f"{artifact.path} is of kind {artifact.kind}; precision is a property of an ONNX graph. Export it first"
-        )
 
 
 def _check_request(artifact: Artifact, to: Precision, recipe: Recipe | None, io_types: IoTypes) -> Recipe | None:
@@ -348,11 +344,12 @@ def _finish(
     if to in ("int8", "fp8"):
         coverage = _check_coverage(change.model, artifact.path)
         caveats += source.caveats if source else ()
-        caveats += _explain_coverage(coverage)
+        caveats += [make_caveat("low_coverage", share=coverage)] if coverage < LOW_COVERAGE else []
     if all(caveat.code != "kept_fp32" for caveat in caveats):
         caveats += _explain_kept(change)
     doubts = tuple(dict.fromkeys(caveats))
-    preprocess = _choose_preprocess(artifact, source if to in ("int8", "fp8") else None)
+    seen = source.preprocess_sha256 if source is not None and to in ("int8", "fp8") else None
+    preprocess = seen if seen is not None else artifact.preprocess_sha256
     _describe_in_file(change, to, recipe, artifact, preprocess, doubts)
     write_graph(change.model, out)
     made = read_onnx(out)
@@ -371,17 +368,6 @@ def _finish(
         excluded=change.excluded,
         caveats=doubts,
     )
-
-
-def _choose_preprocess(artifact: Artifact, source: Calibration | CalibrationData | None) -> str | None:
-    seen = source.preprocess_sha256 if source is not None else None
-    return seen if seen is not None else artifact.preprocess_sha256
-
-
-def _explain_coverage(coverage: float) -> list[Caveat]:
-    if coverage >= LOW_COVERAGE:
-        return []
-    return [make_caveat("low_coverage", share=coverage)]
 
 
 def _explain_kept(change: _Change) -> list[Caveat]:

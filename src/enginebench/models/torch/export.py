@@ -112,7 +112,8 @@ def export_onnx(
             write_graph(lower_model(load_whole_graph(made), opset), made)
         _check_graph(made, opset, artifact.model)
         check = compare_with_torch(module, made, artifact.inputs, batches, seed, artifact.model, opened)
-        _move_files(folder, out.parent)
+        for file in sorted(folder.iterdir(), reverse=True):  # F.onnx.data before F.onnx
+            file.replace(out.parent / file.name)
     return _describe(artifact, out, check)
 
 
@@ -184,11 +185,6 @@ def _sibling_folder(out: Path) -> Iterator[Path]:
         ) from error
 
 
-def _move_files(folder: Path, target: Path) -> None:
-    for file in sorted(folder.iterdir(), reverse=True):  # F.onnx.data before F.onnx
-        file.replace(target / file.name)
-
-
 def _write_graph(
     module: nn.Module,
     artifact: Artifact,
@@ -211,11 +207,13 @@ def _write_graph(
                 output_names=[spec.name for spec in artifact.outputs],
                 dynamic_shapes=_describe_dynamic(module, inputs, opened) if opened else None,
             )
-            _strip_traces(program)
+            for node in program.model.graph.all_nodes():  # stack traces hold paths of this machine
+                node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
             if isinstance(module, Flat):
                 drop_wrapper(program.model, module.enginebench_wraps)
             program.model.metadata_props.update(_describe_origin(artifact))
-            program.save(path, external_data=_count_weight_bytes(module) > SINGLE_FILE_BYTES)
+            weights = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
+            program.save(path, external_data=weights > SINGLE_FILE_BYTES)
     except ModuleNotFoundError as error:
         raise MissingDependency(error.name or "onnxscript", 'pip install "enginebench[torch]"') from error
     except OSError:
@@ -248,10 +246,6 @@ def _describe_dynamic(module: nn.Module, inputs: Sequence[TensorSpec], opened: A
     return (shapes,) if isinstance(module, Flat) else shapes  # *inputs is one argument to torch.export
 
 
-def _count_weight_bytes(module: nn.Module) -> int:
-    return sum(t.numel() * t.element_size() for t in module.state_dict().values())
-
-
 @contextlib.contextmanager
 def _quiet_exporter() -> Iterator[None]:
     """The exporter's progress goes to stderr; its warnings and its logs, which hold whole graphs, nowhere."""
@@ -263,12 +257,6 @@ def _quiet_exporter() -> Iterator[None]:
             yield
     finally:
         logging.disable(disabled)
-
-
-def _strip_traces(program: Any) -> None:
-    """Removes the stack traces that the exporter stores with every node: they hold paths of this machine."""
-    for node in program.model.graph.all_nodes():
-        node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
 
 
 def explain_export_error(error: BaseException, model: str, dynamic_batch: bool) -> str:

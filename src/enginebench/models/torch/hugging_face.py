@@ -60,16 +60,11 @@ def build_from_config(config: Any, text: str) -> tuple[Flat, tuple[torch.Tensor,
 
 
 def restore_hf(stored: str, text: str) -> Flat:
-    """The module of a configuration as `describe_config` wrote it."""
+    """The module of a configuration that stands beside its weights."""
     transformers = import_transformers()
     # An implementation may be a kernel on the Hub, which would be fetched and run; ours are never stored.
     fields = {key: value for key, value in json.loads(stored).items() if not key.endswith("_implementation")}
     return build_from_config(transformers.AutoConfig.for_model(**fields), text)[0]
-
-
-def describe_config(module: nn.Module) -> str:
-    """The configuration of a module of transformers, complete, as JSON."""
-    return str(module.config.to_json_string(use_diff=False))
 
 
 def fetch_hf(ref: ModelRef) -> State:

@@ -113,7 +113,8 @@ def make_torch_artifact(
         doubts = (*doubts, _doubt_shapes(draft.inputs))
     filled = _fill_weights(module, ref, examples, weights, seed)
     path = out_dir / f"{slug(model)}.pt"
-    write_state(module, path, _describe_config(module) if ref.kind == "hf" else None)
+    config = module.module.config.to_json_string(use_diff=False) if ref.kind == "hf" else None  # complete
+    write_state(module, path, config)
     sha256, files = hash_files([path], out_dir)
     return msgspec.structs.replace(
         draft,
@@ -236,12 +237,6 @@ def _load(artifact: Artifact) -> nn.Module:
         module, _ = build_module(ref, _built_size(ref, artifact))
     _load_state(module, _read_state(path), str(path))
     return module.eval()
-
-
-def _describe_config(module: nn.Module) -> str:
-    from enginebench.models.torch.hugging_face import describe_config
-
-    return describe_config(module.module)
 
 
 def _restore_hf(artifact: Artifact) -> nn.Module:

@@ -62,7 +62,9 @@ class TensorRtBackend(PlanBackend):
         cuda.use_device(read_index(spec))
         if artifact.kind == "plan":
             return self._adopt(artifact, options)
-        settings = self._choose_cache(self._fit(read_settings(spec, options, artifact)))
+        settings = self._fit(read_settings(spec, options, artifact))
+        if not settings.timing_cache and self._cache_dir is not None:
+            settings = replace(settings, timing_cache=str(self._cache_dir / f"tensorrt-{trt.__version__}.timing"))
         record = PlanRecord(
             onnx_sha256=artifact.sha256,
             tensorrt=trt.__version__,
@@ -112,12 +114,6 @@ class TensorRtBackend(PlanBackend):
         LIBRARY.load_plugins(read_plugins(options))
         adopted = adopt_tensors(trt, load_plan(LIBRARY, Path(artifact.path), options), artifact, options)
         return replace(adopted, made_by={**artifact.made_by, "tensorrt": trt.__version__})
-
-    def _choose_cache(self, settings: BuildSettings) -> BuildSettings:
-        """The settings with a timing cache of the run, if none was named."""
-        if settings.timing_cache or self._cache_dir is None:
-            return settings
-        return replace(settings, timing_cache=str(self._cache_dir / f"tensorrt-{trt.__version__}.timing"))
 
 
 create_backend = TensorRtBackend

@@ -231,7 +231,8 @@ def settle_origins(calls: Sequence[RawCall], graph: Mapping[str, TracedNode]) ->
         own = tuple(name for name in graph if owner.get(name) == call.number)
         helps = call.origins[0][0] if call.origins and not own and _can_help(call) else ""
         settled.append(Call(call.kernel, call.library, own, helps))
-    return _settle_helpers(settled)
+    whole = {name: call.origins for call in settled for name in call.origins}  # helper and helped are one layer
+    return [call._replace(origins=whole.get(call.helps, ())) if call.helps else call for call in settled]
 
 
 def _can_help(call: RawCall) -> bool:
@@ -278,12 +279,6 @@ def _is_ready(name: str, number: int, graph: Mapping[str, TracedNode], owner: Ma
         if made in graph and made not in owner and not _is_ready(made, number, graph, owner):
             return False
     return True
-
-
-def _settle_helpers(calls: Sequence[Call]) -> list[Call]:
-    """Those that help with the whole of what the helped one does: they are one layer."""
-    whole = {name: call.origins for call in calls for name in call.origins}
-    return [call._replace(origins=whole.get(call.helps, ())) if call.helps else call for call in calls]
 
 
 def _list_eager(eager: Sequence[tuple[int, str]], before: int) -> list[NamedCall]:
