@@ -10,6 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from enginebench.engines.registry import open_backend, takes
+from enginebench.engines.backends.torch import module as torch_cast
+from enginebench.engines.verified import FORCE
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.names import format_precision

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from torch import nn
 from torch._dynamo.utils import counters
 
+from enginebench.engines.backends.torch.pytorch_compile import PytorchCompileBackend, refuse_breaks
 from enginebench.core.errors import ModelError
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.engines.backends.torch.graph_breaks import refuse_breaks

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from enginebench.engines.abilities import Composed, Reader, ToolReader
 from enginebench.engines.request import check_request, read_options
-from enginebench.engines.backends.tensorrt.opsets import find_newest_opset
 from enginebench.engines.backends.tensorrt.plan_store import PlanBackend, PlanRecord, PlanStore, describe_gpu, keep_plan
 from enginebench.engines.backends.tensorrt.settings import (
     BuildSettings,
     adapt_cache,
     check_calib_cache,
+    find_newest_opset,
     fit_to_version,
     read_plugins,
     read_settings,

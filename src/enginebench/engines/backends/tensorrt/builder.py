@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from enginebench.engines.backends.tensorrt.settings import LAST_WEAK_MAJOR, OTHER_RANGES, BuildSettings, adapt_cache
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.protocols import Array
 from enginebench.core.store import write_atomic
@@ -267,11 +268,52 @@ def attach_calibrator(library: Library, config: Any, settings: BuildSettings, ba
         raise UsageError(
             f"TensorRT {library.version} has no calibrators. Instead: enginebench quantize --to int8 --calib-cache F"
         )
-    from enginebench.engines.backends.tensorrt.calibrator import make_calibrator
-
-    calibrator = make_calibrator(batches, Path(settings.calib_cache) if settings.calib_cache else None)
+    calibrator = make_calibrator(library.trt, batches, Path(settings.calib_cache) if settings.calib_cache else None)
     config.int8_calibrator = calibrator
     return calibrator
+
+
+def make_calibrator(trt: Any, batches: list[dict[str, Array]], cache: Path | None) -> Any:
+    """A calibrator by entropy on these batches that reads and writes `cache`; without them the cache is all it has."""
+    from enginebench.engines import cuda
+
+    class Calibrator(trt.IInt8EntropyCalibrator2):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IInt8EntropyCalibrator2.__init__(self)
+            self._left = list(batches)
+            self._stream = cuda.Stream()
+            self._buffers: dict[str, tuple[cuda.PinnedArray, cuda.DeviceBuffer]] = {}
+
+        def get_batch_size(self) -> int:
+            return len(next(iter(batches[0].values()))) if batches else 1
+
+        def get_batch(self, names: Sequence[str]) -> list[int] | None:
+            if not self._left:
+                return None
+            batch = self._left.pop(0)
+            for name in names:
+                self._copy(name, batch[name])
+            self._stream.synchronize()
+            return [self._buffers[name][1].address for name in names]
+
+        def read_calibration_cache(self) -> bytes | None:
+            if cache is None or not cache.is_file():
+                return None
+            return adapt_cache(cache.read_bytes(), tuple(map(int, trt.__version__.split(".")[:3])))
+
+        def write_calibration_cache(self, data: Any) -> None:
+            if cache is not None:
+                write_atomic(cache, bytes(data))
+
+        def _copy(self, name: str, array: Array) -> None:
+            if name not in self._buffers:
+                pinned = cuda.PinnedArray(array.shape, array.dtype.name)
+                self._buffers[name] = pinned, cuda.DeviceBuffer(array.nbytes)
+            pinned, buffer = self._buffers[name]
+            np.copyto(pinned.array, array)
+            cuda.copy_to_device(buffer, pinned, self._stream)
+
+    return Calibrator()
 
 
 def set_calibration_profile(

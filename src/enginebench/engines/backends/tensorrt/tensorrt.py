@@ -12,11 +12,11 @@ from enginebench.engines.request import check_request, read_options
 from enginebench.engines.backends.tensorrt.builder import build_plan, check_flags, check_version, read_batches, require_builder
 from enginebench.engines.backends.tensorrt.engine import WatchedPlanEngine, adopt_tensors
 from enginebench.engines.backends.tensorrt.entries import TENSORRT
-from enginebench.engines.backends.tensorrt.opsets import find_newest_opset
 from enginebench.engines.backends.tensorrt.plan_store import PlanBackend, PlanRecord, PlanStore, describe_gpu, keep_plan
 from enginebench.engines.backends.tensorrt.settings import (
     BuildSettings,
     check_calib_cache,
+    find_newest_opset,
     fit_to_version,
     read_plugins,
     read_settings,

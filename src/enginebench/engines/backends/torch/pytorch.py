@@ -7,9 +7,6 @@ from pathlib import Path
 
 import torch
 
-from enginebench.core.records import Artifact, Availability, EngineSpec
-from enginebench.engines.backends.torch.cast import PRECISIONS as TORCH_PRECISIONS
-from enginebench.engines.backends.torch.cast import check_torch_request
 from enginebench.engines.backends.torch.cuda_engine import (
     WatchedCudaTorchEngine,
     check_cuda_request,
@@ -19,7 +16,8 @@ from enginebench.engines.backends.torch.cuda_engine import (
 )
 from enginebench.engines.backends.torch.engine import WatchedTorchEngine
 from enginebench.engines.backends.torch.entries import PYTORCH
-from enginebench.engines.backends.torch.module import load_ready_module
+from enginebench.engines.backends.torch.module import PRECISIONS as TORCH_PRECISIONS
+from enginebench.engines.backends.torch.module import check_torch_request, load_ready_module
 from enginebench.core.protocols import ModuleLoader
 from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.engines.pytorch import prepare_torch

@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import sysconfig
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
@@ -20,11 +21,6 @@ import torch
 import torch._inductor.config as inductor
 from torch._inductor import cpu_vec_isa
 
-from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError
-from enginebench.core.records import Artifact, Availability, EngineSpec
-from enginebench.core.store import find_cache, write_atomic
-from enginebench.engines.backends.torch.cast import PRECISIONS as TORCH_PRECISIONS
-from enginebench.engines.backends.torch.cast import check_torch_request
 from enginebench.engines.backends.torch.cuda_engine import (
     WatchedCudaTorchEngine,
     check_cuda_request,
@@ -34,14 +30,14 @@ from enginebench.engines.backends.torch.cuda_engine import (
 from enginebench.engines.backends.torch.engine import WatchedTorchEngine
 from enginebench.engines.backends.torch.entries import PYTORCH_COMPILE
 from enginebench.engines.backends.torch.generated import GeneratedCode
-from enginebench.engines.backends.torch.graph_breaks import refuse_breaks
-from enginebench.engines.backends.torch.module import load_ready_module
+from enginebench.engines.backends.torch.module import PRECISIONS as TORCH_PRECISIONS
+from enginebench.engines.backends.torch.module import check_torch_request, load_ready_module
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError
 from enginebench.core.protocols import ModuleLoader, RunCall
 from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.core.store import find_cache, write_atomic
 from enginebench.engines.pytorch import prepare_torch
-from enginebench.engines.pytorch_compile import COMPILING_CALLS, compile_module, compiles_whole
+from enginebench.engines.pytorch_compile import COMPILING_CALLS, REASON, compile_module, compiles_whole
 from enginebench.engines.pytorch_cuda import prepare_cuda
 
 
@@ -344,3 +340,27 @@ def find_missing_tools() -> dict[str, str]:
     if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
         missing["Python's headers (Python.h)"] = "apt-get install python3-dev"
     return missing
+
+
+# How a break is told that `leave_recurrent` made. Source: PyTorch 2.6 to 2.13, torch/_dynamo/variables/functions.py;
+# versions before 2.8 cannot even pass by such a layer. Source: torch/_dynamo/variables/builder.py.
+_MEANT = re.compile(rf"{REASON}|disable.*<function (?:RNN|LSTM|GRU)\.forward|RNN, GRU,? (?:or )?LSTM", re.DOTALL)
+
+
+@contextmanager
+def refuse_breaks() -> Iterator[None]:
+    """What is compiled inside of the block is compiled as one graph, but for recurrent layers.
+
+    Raises:
+        RuntimeError: at the end: there was another break, or nothing has been compiled at all.
+    """
+    from torch._dynamo.utils import counters
+
+    before = Counter(counters["graph_break"])
+    yield
+    breaks = Counter(counters["graph_break"]) - before
+    for reason in breaks:
+        if not _MEANT.search(reason):
+            raise RuntimeError(reason)
+    if breaks and not counters["stats"]["unique_graphs"]:  # of this process: some may have been compiled before
+        raise RuntimeError("beside LSTM, GRU and RNN, which run by PyTorch's own kernels, there is nothing to compile")
