@@ -10,15 +10,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from enginebench.engines.registry import open_backend, takes
-from enginebench.engines.backends.torch import module as torch_cast
-from enginebench.engines.verified import FORCE
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.names import format_precision
 from enginebench.core.protocols import PrecisionProof
 from enginebench.core.records import Artifact, EngineSpec, Precision, Recipe, TensorSpec
 from enginebench.engines import openvino as openvino_file
+from enginebench.engines.backends.torch import module as torch_cast
 from enginebench.engines.openvino import make_settings
 from enginebench.engines.pytorch_module import cast_module
 from enginebench.engines.registry import open_backend, takes

@@ -13,7 +13,7 @@ LEAN = "tensorrt_lean_bindings"
 RTX = "tensorrt_rtx_bindings"
 # Those alone that import either: records of a module that is dropped no longer find their types.
 REBUILT = (
-    *("engines.cuda", "engines.tensorrt", "backends.tensorrt.rtx", "backends.tensorrt.tensorrt"),
+    *("cuda", "tensorrt", "backends.tensorrt.rtx", "backends.tensorrt.tensorrt"),
     "backends.tensorrt.engine",
 )
 OURS = {f"enginebench.engines.{name}" for name in REBUILT}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from enginebench.core.records import TensorSpec
+from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.engines.backends.torch.engine import WatchedTorchEngine
 from enginebench.engines.backends.torch.generated import (
     BETWEEN,
@@ -32,7 +32,7 @@ from enginebench.engines.backends.torch.generated import (
     trace_modules,
 )
 from enginebench.engines.backends.torch.operators import WATCHED_KERNEL
-from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.engines.proof.precision import Operator
 from enginebench.engines.pytorch_compile import leave_recurrent
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -19,6 +19,10 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.engines.backends.torch import pytorch_compile
+from enginebench.engines.backends.torch.module import fold_batch_norms, make_checks
+from enginebench.engines.backends.torch.pytorch import PytorchBackend
+from enginebench.engines.backends.torch.pytorch_compile import PytorchCompileBackend, find_missing_tools
 from enginebench.engines.pytorch import prepare_torch
 from enginebench.engines.pytorch_module import count_norms, flatten_tensors
 

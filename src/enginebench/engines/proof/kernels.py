@@ -11,6 +11,8 @@ from typing import Any
 from enginebench.core.precisions import classify_kernel
 from enginebench.core.protocols import RunCall
 from enginebench.core.records import LayerProfile
+from enginebench.engines.proof.layer_records import summarize_layers
+from enginebench.engines.proof.precision import Operator, count_watched_runs
 
 # The span around each run that is watched.
 WATCHED_RUN = "enginebench run"

@@ -45,12 +45,6 @@ from enginebench.features.deliver.writing import (
     write_check,
     write_weights,
 )
-from enginebench.core.caveats import format_caveat
-from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.core.names import find_rows, shorten_ids
-from enginebench.core.records import Artifact, Machine, Result, TensorSpec
-from enginebench.core.store import encode, write_atomic
-from enginebench.core.text import clean_text, count_of
 from enginebench.models.samples import SAMPLES, find_batch, find_samples, group_samples, join_samples, read_samples
 from enginebench.models.task import preprocess_for, sample_feeds
 from enginebench.models.zoo import find_labels

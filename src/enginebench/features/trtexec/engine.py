@@ -13,33 +13,6 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.engines.abilities import Composed, Reader, ToolReader
-from enginebench.engines.request import check_request, read_options
-from enginebench.engines.backends.tensorrt.plan_store import PlanBackend, PlanRecord, PlanStore, describe_gpu, keep_plan
-from enginebench.engines.backends.tensorrt.settings import (
-    BuildSettings,
-    adapt_cache,
-    check_calib_cache,
-    find_newest_opset,
-    fit_to_version,
-    read_plugins,
-    read_settings,
-    read_shapes,
-    split_argv,
-)
-from enginebench.features.trtexec.command import RunSettings, compose_build, compose_measure
-from enginebench.features.trtexec.entries import TRTEXEC
-from enginebench.features.trtexec.executable import FIX, find_trtexec, read_trtexec, require_trtexec
-from enginebench.features.trtexec.flags import NEWEST, Trtexec, Version, parse_version
-from enginebench.features.trtexec.output import (
-    check_build,
-    note_build,
-    read_allowed,
-    read_bindings,
-    read_guessed_shapes,
-    read_outputs,
-)
-from enginebench.features.trtexec.process import NOT_READY, Outcome, find_devices, require_passed, run_trtexec
 from enginebench.core.caveats import make_caveat
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import ArtifactError, FeedError, MeasurementError, UsageError
@@ -59,18 +32,17 @@ from enginebench.core.records import (
 )
 from enginebench.core.shapes import concrete_shape
 from enginebench.core.store import copy_file, write_atomic
-from enginebench.engines.abilities import Composed, Reader
-from enginebench.engines.backends.tensorrt.opsets import find_newest_opset
-from enginebench.engines.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, keep_plan
+from enginebench.engines.abilities import Composed, Reader, ToolReader
+from enginebench.engines.backends.tensorrt.plan_store import PlanBackend, PlanRecord, PlanStore, describe_gpu, keep_plan
 from enginebench.engines.backends.tensorrt.settings import (
     BuildSettings,
     adapt_cache,
     check_calib_cache,
+    find_newest_opset,
     fit_to_version,
     read_plugins,
     read_settings,
     read_shapes,
-    run_at_best,
     split_argv,
 )
 from enginebench.engines.request import check_request, read_options

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from enginebench.core.entry import Entry, Option, switch
 from enginebench.engines.backends.tensorrt.settings import BUILD_OPTIONS
 from enginebench.features.trtexec.executable import FIX, find_trtexec
-from enginebench.core.entry import Entry, Option, switch
 
 TRTEXEC = Entry(
     name="trtexec",

@@ -17,6 +17,7 @@ from msgspec import Struct
 from enginebench.core.errors import FeedError, MissingDependency, UsageError
 from enginebench.core.records import Score, Task
 from enginebench.core.text import name_type
+from enginebench.models.objects import look_here
 from enginebench.runs.child.arrays import COUNTS, FAILURE, OUTPUTS, load_arrays
 from enginebench.runs.child.jobs import MetricsAnswer, MetricsJob, ScoreJob
 from enginebench.runs.child.targets_file import read_targets
@@ -32,13 +33,6 @@ from enginebench.stats.metrics.metric import (
 )
 from enginebench.stats.metrics.scores import score_whole
 from enginebench.stats.metrics.tasks import BUILTIN, read_answers
-from enginebench.core.errors import FeedError, MissingDependency, UsageError
-from enginebench.core.records import Score, Task
-from enginebench.core.text import name_type
-from enginebench.models.objects import look_here
-from enginebench.runs.child.arrays import COUNTS, FAILURE, OUTPUTS, load_arrays
-from enginebench.runs.child.jobs import MetricsAnswer, MetricsJob, ScoreJob
-from enginebench.runs.child.targets_file import read_targets
 
 if TYPE_CHECKING:
     from enginebench.stats.metrics.metric import Floats, Picks

@@ -11,6 +11,7 @@ from enginebench.core.names import NOT_KNOWN
 from enginebench.core.protocols import LayerProfiler, Loadable, PrecisionProof
 from enginebench.core.records import Artifact, Caveat, EngineSpec, LayerProfile, LayerTime, Precision
 from enginebench.core.text import first_line
+from enginebench.engines.abilities import PlanProfiler, PlanProof, TunedShapes
 from enginebench.runs.child.jobs import NoteCall, Proof
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
 from enginebench.core.entry import Entry, Option, switch
+from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
 
 ORT = Entry(
     name="ort",

@@ -10,6 +10,9 @@ from typing import Any
 
 import onnxruntime
 
+from enginebench.core.errors import BackendUnavailable, EngineBenchError
+from enginebench.core.names import known
+from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.engines.backends.onnxruntime.entries import ORT_OPENVINO
 from enginebench.engines.backends.onnxruntime.ort import read_kernel_times, record_profile
 from enginebench.engines.backends.onnxruntime.providers import (
@@ -20,6 +23,7 @@ from enginebench.engines.backends.onnxruntime.providers import (
     open_session,
 )
 from enginebench.engines.backends.openvino.settings import choose_calm_window, find_node_dtype
+from enginebench.engines.openvino_settings import HINTS, find_hint, list_settings
 from enginebench.engines.proof.precision import Operator, settle_moves
 from enginebench.engines.request import (
     check_graph_precision,
@@ -27,10 +31,6 @@ from enginebench.engines.request import (
     check_request,
     read_options,
 )
-from enginebench.core.errors import BackendUnavailable, EngineBenchError
-from enginebench.core.names import known
-from enginebench.core.records import Artifact, Availability, EngineSpec
-from enginebench.engines.openvino_settings import HINTS, find_hint, list_settings
 
 NAME, OPTIONS = ORT_OPENVINO.name, ORT_OPENVINO.options
 PROVIDER = Provider(engine=NAME, module="onnxruntime_ep_openvino")

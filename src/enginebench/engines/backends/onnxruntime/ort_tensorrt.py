@@ -14,16 +14,16 @@ from typing import Any
 
 import onnxruntime
 
-from enginebench.engines.backends.onnxruntime.entries import ORT_TENSORRT
-from enginebench.engines.refusals import explain_refusal
-from enginebench.engines.request import check_request, read_options
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.operators import register_operators
 from enginebench.core.protocols import Feeds
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
 from enginebench.core.shapes import concrete_shape
+from enginebench.engines.backends.onnxruntime.entries import ORT_TENSORRT
 from enginebench.engines.ort import ERRORS_ONLY, OrtEngine
+from enginebench.engines.refusals import explain_refusal
+from enginebench.engines.request import check_request, read_options
 
 NAME, OPTIONS = ORT_TENSORRT.name, ORT_TENSORRT.options
 PROVIDER = "TensorrtExecutionProvider"

@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from enginebench.core.engine_api import read_index
+from enginebench.core.errors import BackendUnavailable, EngineBenchError
+from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
+from enginebench.core.shapes import concrete_shape, format_shapes
 from enginebench.engines.backends.onnxruntime.entries import ORT_TENSORRT_RTX
 from enginebench.engines.backends.onnxruntime.providers import (
     Provider,
@@ -15,10 +19,6 @@ from enginebench.engines.backends.onnxruntime.providers import (
 )
 from enginebench.engines.proof.precision import Operator
 from enginebench.engines.request import check_graph_precision, check_request, read_number, read_options
-from enginebench.core.engine_api import read_index
-from enginebench.core.errors import BackendUnavailable, EngineBenchError
-from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
-from enginebench.core.shapes import concrete_shape, format_shapes
 
 NAME, OPTIONS = ORT_TENSORRT_RTX.name, ORT_TENSORRT_RTX.options
 # The library looks for CUDA's runtime under a name that the package's copy of it does not have.

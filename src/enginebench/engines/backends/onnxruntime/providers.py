@@ -17,12 +17,12 @@ from typing import Any
 import onnxruntime
 from msgspec import Struct
 
-from enginebench.engines.backends.onnxruntime.ort import WatchedOrtEngine, check_interface
-from enginebench.engines.refusals import explain_refusal
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.operators import register_operators
 from enginebench.core.records import Artifact
+from enginebench.engines.backends.onnxruntime.ort import WatchedOrtEngine, check_interface
 from enginebench.engines.ort import ERRORS_ONLY, OPTIMISATION
+from enginebench.engines.refusals import explain_refusal
 
 CPU = "CPUExecutionProvider"
 # How ONNX Runtime begins what it says of a graph with nodes for the CPU where that is forbidden.

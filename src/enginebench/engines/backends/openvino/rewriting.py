@@ -11,6 +11,7 @@ from pathlib import Path
 
 from enginebench.core.errors import MissingDependency
 from enginebench.core.protocols import Array
+from enginebench.engines.backends.openvino.graphs import list_graphs
 
 try:
     import onnx

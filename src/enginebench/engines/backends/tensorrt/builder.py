@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from enginebench.engines.backends.tensorrt.settings import LAST_WEAK_MAJOR, OTHER_RANGES, BuildSettings, adapt_cache
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.protocols import Array
 from enginebench.core.store import write_atomic
-from enginebench.engines.backends.tensorrt.settings import LAST_WEAK_MAJOR, OTHER_RANGES, BuildSettings
+from enginebench.engines.backends.tensorrt.settings import LAST_WEAK_MAJOR, OTHER_RANGES, BuildSettings, adapt_cache
 from enginebench.engines.tensorrt_library import NOISE, Library, is_lean
 
 # The first with tensors by name (`set_tensor_address`, `execute_async_v3`) and with plans for later versions.

@@ -9,15 +9,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from enginebench.engines.abilities import ToolReader
-from enginebench.engines.proof.kernels import can_watch, watch_kernels
-from enginebench.engines.proof.precision import prove_precision
-from enginebench.engines.request import explain_unbound
-from enginebench.engines.backends.tensorrt.settings import read_shapes
 from enginebench.core.errors import ArtifactError, MeasurementError
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Artifact, EngineSpec, LayerProfile, ShapeRange, TensorSpec
 from enginebench.core.shapes import fix_shapes
+from enginebench.engines.abilities import ToolReader
 from enginebench.engines.backends.tensorrt.settings import read_shapes
 from enginebench.engines.proof.kernels import can_watch, watch_kernels
 from enginebench.engines.proof.precision import prove_precision

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from enginebench.engines.backends.tensorrt.settings import BUILD_OPTIONS
 from enginebench.core.entry import Entry, Option, switch
+from enginebench.engines.backends.tensorrt.settings import BUILD_OPTIONS
 from enginebench.engines.tensorrt_library import MODULES, RTX_MODULE
 
 TENSORRT = Entry(

@@ -12,12 +12,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.engines.abilities import ToolReader
-from enginebench.engines.backends.tensorrt.settings import ShapeProfile, run_at_best
 from enginebench.core.errors import ArtifactError, ParseError
 from enginebench.core.records import Artifact, Caveat, EngineSpec, ShapeRange
 from enginebench.core.store import encode, hash_file, hash_files, read_record, write_atomic
-from enginebench.engines.backends.tensorrt.settings import ShapeProfile
+from enginebench.engines.abilities import ToolReader
+from enginebench.engines.backends.tensorrt.settings import ShapeProfile, run_at_best
 
 UNKNOWN_GPU = "unknown GPU"
 

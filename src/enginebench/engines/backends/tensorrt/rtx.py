@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from enginebench.engines.request import check_request, read_number, read_options
+from enginebench.core.caveats import make_caveat
+from enginebench.core.engine_api import read_index
+from enginebench.core.errors import ArtifactError, BackendUnavailable, MissingDependency, UsageError
+from enginebench.core.records import AheadOfTime, Artifact, Availability, Caveat, EngineSpec, Precision
+from enginebench.core.store import write_atomic
 from enginebench.engines.backends.tensorrt.builder import MIB, build_plan
 from enginebench.engines.backends.tensorrt.entries import TENSORRT_RTX
 from enginebench.engines.backends.tensorrt.plan_store import (
@@ -33,11 +37,7 @@ from enginebench.engines.backends.tensorrt.settings import (
     read_plugins,
     read_settings,
 )
-from enginebench.core.caveats import make_caveat
-from enginebench.core.engine_api import read_index
-from enginebench.core.errors import ArtifactError, BackendUnavailable, MissingDependency, UsageError
-from enginebench.core.records import AheadOfTime, Artifact, Availability, Caveat, EngineSpec, Precision
-from enginebench.core.store import write_atomic
+from enginebench.engines.request import check_request, read_number, read_options
 from enginebench.engines.tensorrt_library import LAYERS, RTX_MODULE, Library
 
 if TYPE_CHECKING:

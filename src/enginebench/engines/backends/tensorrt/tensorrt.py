@@ -7,9 +7,19 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from enginebench.core.caveats import make_caveat
+from enginebench.core.engine_api import read_index
+from enginebench.core.errors import BackendUnavailable
+from enginebench.core.records import Artifact, Availability, Caveat, EngineSpec, Precision
+from enginebench.engines import cuda
 from enginebench.engines.abilities import Reader
-from enginebench.engines.request import check_request, read_options
-from enginebench.engines.backends.tensorrt.builder import build_plan, check_flags, check_version, read_batches, require_builder
+from enginebench.engines.backends.tensorrt.builder import (
+    build_plan,
+    check_flags,
+    check_version,
+    read_batches,
+    require_builder,
+)
 from enginebench.engines.backends.tensorrt.engine import WatchedPlanEngine, adopt_tensors
 from enginebench.engines.backends.tensorrt.entries import TENSORRT
 from enginebench.engines.backends.tensorrt.plan_store import PlanBackend, PlanRecord, PlanStore, describe_gpu, keep_plan

@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from enginebench.engines.proof.kernels import KERNELS, PROFILER, watch_kernels
-from enginebench.engines.proof.layer_records import summarize_layers
-from enginebench.engines.proof.precision import Operator, prove_precision
-from enginebench.engines.request import check_request, read_options
-from enginebench.engines.backends.torch.engine import COMPILED_NOTE, EAGER_NOTE, Generated
-from enginebench.engines.backends.torch.module import REASONS, load_ready_module
-from enginebench.engines.backends.torch.operators import name_kernels, name_modules, record_launches
 from enginebench.core.engine_api import read_index
 from enginebench.core.entry import Option
 from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.protocols import ModuleLoader
 from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile, Precision
+from enginebench.engines.backends.torch.engine import COMPILED_NOTE, EAGER_NOTE, Generated
+from enginebench.engines.backends.torch.module import REASONS, load_ready_module
+from enginebench.engines.backends.torch.operators import name_kernels, name_modules, record_launches
+from enginebench.engines.proof.kernels import KERNELS, PROFILER, watch_kernels
+from enginebench.engines.proof.layer_records import summarize_layers
+from enginebench.engines.proof.precision import Operator, prove_precision
 from enginebench.engines.pytorch_cuda import CudaTorchEngine, prepare_cuda
+from enginebench.engines.request import check_request, read_options
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
 from enginebench.core.entry import DeviceKind, Entry, Option, switch
+from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
 
 MODULE_OPTIONS = {
     "channels_last": switch("images and weights with their channels last", tried=True),

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from enginebench.backends.request import check_instructions, check_request, read_options
 from enginebench.core.entry import Option
 from enginebench.core.errors import ModelError, UsageError
 from enginebench.core.feeds import random_feeds
@@ -16,6 +15,7 @@ from enginebench.core.protocols import ModuleLoader
 from enginebench.core.records import Artifact, EngineSpec, Precision, TensorSpec
 from enginebench.core.shapes import concrete_shape
 from enginebench.engines.pytorch_module import DTYPES, find_reason, flatten_tensors, fold_part, place_module
+from enginebench.engines.request import check_instructions, check_request, read_options
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")
 REASONS: dict[Precision, str] = dict.fromkeys(

@@ -17,6 +17,8 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from enginebench.core.precisions import REORDER
 from enginebench.core.protocols import RunCall
+from enginebench.engines.proof.kernels import is_device_event
+from enginebench.engines.proof.precision import NAMES, Operator, count_watched_runs
 
 # How the profiler's events of a compiled graph begin. Source: PyTorch 2.13, torch/_inductor/output_code.py.
 COMPILED_GRAPH = "## Call CompiledFxGraph"

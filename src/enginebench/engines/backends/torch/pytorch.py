@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from enginebench.core.protocols import ModuleLoader
+from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.engines.backends.torch.cuda_engine import (
     WatchedCudaTorchEngine,
     check_cuda_request,
@@ -18,8 +20,6 @@ from enginebench.engines.backends.torch.engine import WatchedTorchEngine
 from enginebench.engines.backends.torch.entries import PYTORCH
 from enginebench.engines.backends.torch.module import PRECISIONS as TORCH_PRECISIONS
 from enginebench.engines.backends.torch.module import check_torch_request, load_ready_module
-from enginebench.core.protocols import ModuleLoader
-from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.engines.pytorch import prepare_torch
 
 NAME, OPTIONS = PYTORCH.name, PYTORCH.options

@@ -21,6 +21,10 @@ import torch
 import torch._inductor.config as inductor
 from torch._inductor import cpu_vec_isa
 
+from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError
+from enginebench.core.protocols import ModuleLoader, RunCall
+from enginebench.core.records import Artifact, Availability, EngineSpec
+from enginebench.core.store import find_cache, write_atomic
 from enginebench.engines.backends.torch.cuda_engine import (
     WatchedCudaTorchEngine,
     check_cuda_request,
@@ -32,10 +36,6 @@ from enginebench.engines.backends.torch.entries import PYTORCH_COMPILE
 from enginebench.engines.backends.torch.generated import GeneratedCode
 from enginebench.engines.backends.torch.module import PRECISIONS as TORCH_PRECISIONS
 from enginebench.engines.backends.torch.module import check_torch_request, load_ready_module
-from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError
-from enginebench.core.protocols import ModuleLoader, RunCall
-from enginebench.core.records import Artifact, Availability, EngineSpec
-from enginebench.core.store import find_cache, write_atomic
 from enginebench.engines.pytorch import prepare_torch
 from enginebench.engines.pytorch_compile import COMPILING_CALLS, REASON, compile_module, compiles_whole
 from enginebench.engines.pytorch_cuda import prepare_cuda

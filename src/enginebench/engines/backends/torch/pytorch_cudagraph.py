@@ -15,7 +15,6 @@ from enginebench.engines.backends.torch.cuda_engine import (
 )
 from enginebench.engines.backends.torch.entries import PYTORCH_CUDAGRAPH
 from enginebench.engines.backends.torch.pytorch import PytorchBackend
-from enginebench.core.records import Artifact, Availability, EngineSpec
 
 NAME, OPTIONS = PYTORCH_CUDAGRAPH.name, PYTORCH_CUDAGRAPH.options
 PRECISIONS = CUDA_PRECISIONS

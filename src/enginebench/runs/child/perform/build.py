@@ -18,6 +18,7 @@ from enginebench.core.protocols import Backend, Loadable
 from enginebench.core.records import Artifact, Drift, EngineSpec, TensorSpec
 from enginebench.core.shapes import carry_specs, find_plan_batch
 from enginebench.core.text import first_line
+from enginebench.engines.abilities import Answering, ChecksAhead, LeavesCode, TunedShapes
 from enginebench.models.samples import find_batch, read_samples
 from enginebench.runs.child.arrays import count_values, limit_calls, save_answers, save_arrays
 from enginebench.runs.child.jobs import (

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.stats.stages import STAGES
 from enginebench.core.errors import UsageError
 from enginebench.core.protocols import CopyClock, DeviceClock, Loadable
 from enginebench.core.records import EngineSpec
