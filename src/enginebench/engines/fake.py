@@ -38,13 +38,7 @@ from enginebench.core.shapes import concrete_shape
 from enginebench.core.store import hash_files
 from enginebench.engines.proof.layer_records import summarize_layers
 from enginebench.engines.proof.precision import Operator
-from enginebench.engines.request import (
-    check_request,
-    explain_closed,
-    explain_unbound,
-    read_number,
-    read_options,
-)
+from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_number, read_options
 from enginebench.engines.simulated import FAKE
 
 NAME, OPTIONS = FAKE.name, FAKE.options

@@ -136,10 +136,7 @@ def choose_graph_engine(kind: DeviceKind) -> str:
 
 
 def open_backend(
-    name: str,
-    loader: ModuleLoader | None = None,
-    cache_dir: Path | None = None,
-    make_board: BoardMaker | None = None,
+    name: str, loader: ModuleLoader | None = None, cache_dir: Path | None = None, make_board: BoardMaker | None = None
 ) -> Backend:
     """The backend of an engine name. It is handed what its `create_backend` names, and nothing else.
 

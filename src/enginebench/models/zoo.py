@@ -176,8 +176,7 @@ def require_packages(model: str) -> None:
         return
     if find_spec(card.package.replace("-", "_")) is None or find_packaged(card.weights_file) is None:
         raise MissingDependency(
-            f"the package with the trained weights of {model}",
-            f"{MODELS_EXTRA}. digits-cnn needs none",
+            f"the package with the trained weights of {model}", f"{MODELS_EXTRA}. digits-cnn needs none"
         )
 
 

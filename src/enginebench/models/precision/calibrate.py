@@ -13,12 +13,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Artifact, Caveat
 from enginebench.core.text import list_some
-from enginebench.models.precision.calibration import (
-    Calibration,
-    Method,
-    TensorRange,
-    check_preprocess,
-)
+from enginebench.models.precision.calibration import Calibration, Method, TensorRange, check_preprocess
 from enginebench.models.precision.calibration_data import CalibrationData, hash_while_reading
 from enginebench.models.precision.graph import hash_weights, load_whole_graph, prepare_graph
 from enginebench.models.precision.observe import (

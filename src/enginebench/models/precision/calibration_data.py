@@ -36,13 +36,7 @@ from enginebench.models.samples import (
     name_only,
     resolve_given,
 )
-from enginebench.models.task import (
-    Preprocess,
-    feed_digits,
-    load_digits,
-    preprocess_for,
-    preprocess_imagenet,
-)
+from enginebench.models.task import Preprocess, feed_digits, load_digits, preprocess_for, preprocess_imagenet
 from enginebench.models.zoo import BUILTIN, MODELS_EXTRA
 
 Split = Literal["calibrate", "evaluate"]

@@ -12,13 +12,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from enginebench.models.precision.calibration import TensorRange
-from enginebench.models.precision.graph import (
-    list_opsets,
-    name_nodes,
-    raise_opset,
-    read_graphs,
-    walk_nodes,
-)
+from enginebench.models.precision.graph import list_opsets, name_nodes, raise_opset, read_graphs, walk_nodes
 
 FP16_MAX = float(np.finfo(np.float16).max)
 FP16_SMALLEST = float(np.finfo(np.float16).smallest_subnormal)
@@ -220,13 +214,7 @@ class _Caster:
                 self._end(graph, value, values[value.name], ends)
 
     def _place_constants(
-        self,
-        graph: GraphProto,
-        nodes: list[NodeProto],
-        floats: set[str],
-        values: dict[str, _Value],
-        to: int,
-        ends: int,
+        self, graph: GraphProto, nodes: list[NodeProto], floats: set[str], values: dict[str, _Value], to: int, ends: int
     ) -> None:
         """Rounds the constants that nobody reads in FP32; the others stay, and are rounded where they are read so."""
         demands: defaultdict[str, set[int]] = defaultdict(set)

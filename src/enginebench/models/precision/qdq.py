@@ -15,13 +15,7 @@ from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
 from enginebench.core.errors import ArtifactError
 from enginebench.models.precision.calibration import TensorRange
-from enginebench.models.precision.graph import (
-    make_consumers,
-    make_producers,
-    name_nodes,
-    quiet_logging,
-    sort_nodes,
-)
+from enginebench.models.precision.graph import make_consumers, make_producers, name_nodes, quiet_logging, sort_nodes
 
 INT8_MAX = 127
 # The largest number of E4M3. Source: P. Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433.
@@ -68,11 +62,7 @@ CPU = Scheme(
     ),
     unsigned_activations=True,
     outputs=True,
-    options={
-        "ActivationSymmetric": False,
-        "WeightSymmetric": True,
-        "QDQOpTypePerChannelSupportToAxis": {"MatMul": -1},
-    },
+    options={"ActivationSymmetric": False, "WeightSymmetric": True, "QDQOpTypePerChannelSupportToAxis": {"MatMul": -1}},
 )
 # Sums along the residual stream of a transformer have outliers by channel, which 8 bits of one scale cannot hold: with
 # them quantized, ViT-tiny kept a centred cosine of 0.39; without, 0.99 (random weights). Only products are quantized,

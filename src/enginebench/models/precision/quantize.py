@@ -23,13 +23,7 @@ from enginebench.models.onnx.origin import KEPT_KEY, describe_origin
 from enginebench.models.onnx.source import read_metadata, read_onnx, read_precision
 from enginebench.models.precision.calibration import Calibration, TensorRange, check_preprocess
 from enginebench.models.precision.calibration_data import CalibrationData, make_fake
-from enginebench.models.precision.cast import (
-    cast_to_bf16,
-    cast_to_fp16,
-    find_floats,
-    find_overflowing,
-    walk_graphs,
-)
+from enginebench.models.precision.cast import cast_to_bf16, cast_to_fp16, find_floats, find_overflowing, walk_graphs
 from enginebench.models.precision.exclusion import resolve_exclusion
 from enginebench.models.precision.graph import (
     count_quantizers,

@@ -186,12 +186,7 @@ def _sibling_folder(out: Path) -> Iterator[Path]:
 
 
 def _write_graph(
-    module: nn.Module,
-    artifact: Artifact,
-    inputs: Sequence[TensorSpec],
-    path: Path,
-    opened: Axes,
-    opset: int | None,
+    module: nn.Module, artifact: Artifact, inputs: Sequence[TensorSpec], path: Path, opened: Axes, opset: int | None
 ) -> None:
     examples = _to_tensors(random_feeds(inputs, 1, seed=0), inputs)
     try:

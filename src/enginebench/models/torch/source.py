@@ -46,18 +46,12 @@ from enginebench.models.torch.random_weights import calibrate_batch_norm, draw_z
 from enginebench.models.torch.torchvision_import import has_stand_in
 from enginebench.models.zoo import BUILTIN, HF_PREFIX, ModelRef, find_packaged, resolve_model
 
-PRECISIONS: dict[torch.dtype, Precision] = {
-    torch.float32: "fp32",
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-}
+PRECISIONS: dict[torch.dtype, Precision] = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 # Where the configuration of a model of transformers stands in its file, beside the state dict.
 CONFIG = "config"
 # Made-up inputs on which the lengths of the answers are looked at again.
 OTHER_SEEDS = (1, 2)
-NUMPY_TYPES = frozenset(
-    {"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"},
-)
+NUMPY_TYPES = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"})
 
 # What the first axis of the examples is: a batch of any length or of this one alone, or no batch, so that they are run
 # as they are.

@@ -30,12 +30,7 @@ from enginebench.engines.ort import PROVIDER, LooseOrtEngine, OrtEngine, needs_v
 from enginebench.engines.proof.layer_records import summarize_layers
 from enginebench.engines.proof.precision import Operator, count_watched_runs, prove_precision, settle_moves
 from enginebench.engines.refusals import explain_refusal
-from enginebench.engines.request import (
-    check_graph_precision,
-    check_request,
-    explain_unbound,
-    read_options,
-)
+from enginebench.engines.request import check_graph_precision, check_request, explain_unbound, read_options
 
 NAME, OPTIONS = ORT.name, ORT.options
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")

@@ -17,11 +17,7 @@ from enginebench.engines.backends.onnxruntime.ort import check_interface
 from enginebench.engines.ort_cuda import PROVIDER, OrtCudaEngine, make_session_options
 from enginebench.engines.proof.kernels import summarize_kernels, watch_kernels
 from enginebench.engines.proof.precision import Operator, prove_precision
-from enginebench.engines.request import (
-    check_graph_precision,
-    check_request,
-    read_options,
-)
+from enginebench.engines.request import check_graph_precision, check_request, read_options
 
 NAME, OPTIONS = ORT_CUDA.name, ORT_CUDA.options
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")

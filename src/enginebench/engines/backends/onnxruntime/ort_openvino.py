@@ -25,12 +25,7 @@ from enginebench.engines.backends.onnxruntime.providers import (
 from enginebench.engines.backends.openvino.settings import choose_calm_window, find_node_dtype
 from enginebench.engines.openvino_settings import HINTS, find_hint, list_settings
 from enginebench.engines.proof.precision import Operator, settle_moves
-from enginebench.engines.request import (
-    check_graph_precision,
-    check_instructions,
-    check_request,
-    read_options,
-)
+from enginebench.engines.request import check_graph_precision, check_instructions, check_request, read_options
 
 NAME, OPTIONS = ORT_OPENVINO.name, ORT_OPENVINO.options
 PROVIDER = Provider(engine=NAME, module="onnxruntime_ep_openvino")

@@ -15,13 +15,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds, choose_buckets, cut_entries, join_samples, random_feeds, sum_entries
 from enginebench.core.protocols import Feeds
-from enginebench.core.records import (
-    Artifact,
-    ArtifactKind,
-    Availability,
-    EngineSpec,
-    LayerProfile,
-)
+from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, LayerProfile
 from enginebench.core.store import hash_files
 from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
 from enginebench.core.text import count_of
@@ -35,22 +29,11 @@ from enginebench.engines.backends.openvino.settings import (
     find_node_dtype,
     note_clock,
 )
-from enginebench.engines.openvino import (
-    OpenvinoEngine,
-    check_declared,
-    copy_outputs,
-    list_fed,
-    make_settings,
-)
+from enginebench.engines.openvino import OpenvinoEngine, check_declared, copy_outputs, list_fed, make_settings
 from enginebench.engines.openvino_settings import HINTS
 from enginebench.engines.proof.layer_records import summarize_layers
 from enginebench.engines.proof.precision import Operator, count_watched_runs, prove_precision, settle_moves
-from enginebench.engines.request import (
-    check_graph_precision,
-    check_instructions,
-    check_request,
-    read_options,
-)
+from enginebench.engines.request import check_graph_precision, check_instructions, check_request, read_options
 
 # Shapes and values that a graph was compiled for.
 StreamKey: TypeAlias = "tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]"

@@ -31,12 +31,7 @@ from enginebench.engines.backends.tensorrt.plan_store import (
     keep_plan,
     read_capability,
 )
-from enginebench.engines.backends.tensorrt.settings import (
-    BUILD_OPTIONS,
-    BuildSettings,
-    read_plugins,
-    read_settings,
-)
+from enginebench.engines.backends.tensorrt.settings import BUILD_OPTIONS, BuildSettings, read_plugins, read_settings
 from enginebench.engines.request import check_request, read_number, read_options
 from enginebench.engines.tensorrt_library import LAYERS, RTX_MODULE, Library
 
