@@ -247,25 +247,6 @@ def _show(text: object) -> str:
 FLUSH_MULTIPLE = 2
 
 
-def read_cache_bytes(index: int) -> int:
-    """The size of a GPU's last-level cache in bytes."""
-    attribute = runtime.cudaDeviceAttr.cudaDevAttrL2CacheSize
-    return int(call(runtime.cudaDeviceGetAttribute, attribute, index))
-
-
-def fill(buffer: DeviceBuffer, stream: Stream) -> None:
-    """Enqueues zeros for the whole buffer."""
-    call(runtime.cudaMemsetAsync, buffer.address, 0, buffer.size_bytes, stream.raw)
-
-
-def flush_cache(buffer: DeviceBuffer | None, index: int, stream: Stream) -> DeviceBuffer:
-    """Overwrites a GPU's last-level cache; returns the buffer that it used, for the next time."""
-    buffer = buffer or DeviceBuffer(FLUSH_MULTIPLE * read_cache_bytes(index))
-    fill(buffer, stream)
-    stream.synchronize()
-    return buffer
-
-
 class DeviceEngine(Closing):
     """What engines have in common that own a stream, buffers on both sides, and a run between two events."""
 
@@ -292,7 +273,12 @@ class DeviceEngine(Closing):
 
     def flush_cache(self) -> None:
         """Overwrites the GPU's last-level cache."""
-        self._filler = flush_cache(self._filler, self._index, self._open_stream())
+        stream = self._open_stream()
+        if self._filler is None:
+            size = call(runtime.cudaDeviceGetAttribute, runtime.cudaDeviceAttr.cudaDevAttrL2CacheSize, self._index)
+            self._filler = DeviceBuffer(FLUSH_MULTIPLE * int(size))
+        call(runtime.cudaMemsetAsync, self._filler.address, 0, self._filler.size_bytes, stream.raw)
+        stream.synchronize()
 
     def close(self) -> None:
         """Frees everything on the GPU; may be called twice."""
