@@ -234,7 +234,8 @@ def find_installed(name: str) -> Availability:
         return Availability(engine=name, available=False, reason=reason, fix=entry.fix)
     versions = find_versions(entry.distributions)
     if entry.distributions and not versions:
-        return Availability(engine=name, available=False, reason=_explain_missing(entry), fix=entry.fix)
+        reason = f"{entry.distributions[0]} is not installed"
+        return Availability(engine=name, available=False, reason=reason, fix=entry.fix)
     return Availability(engine=name, available=True, version=next(iter(versions.values()), None))
 
 
@@ -343,24 +344,16 @@ def find_versions(distributions: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _explain_missing(entry: Entry) -> str:
-    """The package that an engine lacks on this machine; empty if it is there."""
-    if entry.distributions and not find_versions(entry.distributions):
-        return f"{entry.distributions[0]} is not installed"
-    return ""
-
-
 def _explain_absence(name: str, error: EngineBenchError) -> Availability:
     entry = find_entry(name)
     versions = find_versions(entry.distributions)
-    said = (
-        f"{error.what} is not installed" if isinstance(error, MissingDependency) else str(error)
-    )  # `fix` has the rest
+    lacks = error.what if isinstance(error, MissingDependency) else None  # `fix` has the rest
+    lacks = entry.distributions[0] if entry.distributions and not versions else lacks
     return Availability(
         engine=name,
         available=False,
         version=next(iter(versions.values()), None),
-        reason=_explain_missing(entry) or said,
+        reason=f"{lacks} is not installed" if lacks else str(error),
         fix=entry.fix,
         verified_on=entry.verified_on,
     )

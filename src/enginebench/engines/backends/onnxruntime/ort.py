@@ -68,14 +68,7 @@ class OrtBackend:
 
     def probe(self) -> Availability:
         """Available where the CPU provider is compiled in; says the runtime's version."""
-        found = PROVIDER in onnxruntime.get_available_providers()
-        return Availability(
-            engine=NAME,
-            available=found,
-            version=onnxruntime.__version__,
-            devices=("cpu",) if found else (),
-            reason=None if found else f"this build of onnxruntime has no {PROVIDER}",
-        )
+        return probe_provider(NAME, PROVIDER, "cpu")
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artifact as it is: ONNX Runtime optimises while it loads. Refuses what `load` would refuse.
@@ -116,6 +109,18 @@ class OrtBackend:
 
 
 create_backend = OrtBackend
+
+
+def probe_provider(engine: str, provider: str, device: str) -> Availability:
+    """Whether a provider is compiled into ONNX Runtime."""
+    found = provider in onnxruntime.get_available_providers()
+    return Availability(
+        engine=engine,
+        available=found,
+        version=onnxruntime.__version__,
+        devices=(device,) if found else (),
+        reason=None if found else f"this build of onnxruntime has no {provider}",
+    )
 
 
 def make_session_options(spec: EngineSpec) -> Any:

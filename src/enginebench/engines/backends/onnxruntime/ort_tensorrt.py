@@ -21,6 +21,7 @@ from enginebench.core.protocols import Feeds
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
 from enginebench.core.shapes import concrete_shape
 from enginebench.engines.backends.onnxruntime.entries import ORT_TENSORRT
+from enginebench.engines.backends.onnxruntime.ort import probe_provider
 from enginebench.engines.ort import ERRORS_ONLY, OrtEngine
 from enginebench.engines.refusals import explain_refusal
 from enginebench.engines.request import check_request, read_options
@@ -42,14 +43,7 @@ class OrtTensorRtBackend:
 
     def probe(self) -> Availability:
         """Available where the provider is compiled in; TensorRT's libraries are loaded with the first session only."""
-        found = PROVIDER in onnxruntime.get_available_providers()
-        return Availability(
-            engine=NAME,
-            available=found,
-            version=onnxruntime.__version__,
-            devices=("cuda:0",) if found else (),
-            reason=None if found else f"this build of onnxruntime has no {PROVIDER}",
-        )
+        return probe_provider(NAME, PROVIDER, "cuda:0")
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artifact as it is: engines are built while a session is loaded, and cached."""
