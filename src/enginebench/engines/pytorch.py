@@ -68,7 +68,6 @@ class TorchEngine(Closing):
     Args:
         call: the module, compiled or not; takes the artifact's inputs in their order, and answers with its outputs.
         spec: its batch is that of the first buffers.
-        options: those of `spec` and the defaults of all others.
         prepare: called with a run whenever there are buffers of new shapes (a compiler compiles then, not in `run`).
     """
 

@@ -174,7 +174,9 @@ class PlanEngine(cuda.DeviceEngine):
                     "before the run. Engine trtexec can time such a plan"
                 )
             self._make_buffers(spec, shape)
-        self._set_addresses()
+        for name, pinned in self._host.items():
+            address = self._device[name].address if name in self._device else pinned.address
+            self._library.require(self._context.set_tensor_address(name, address), f"refuses the buffer of {name!r}")
 
     def _make_buffers(self, spec: TensorSpec, shape: tuple[int, ...]) -> None:
         self._host[spec.name] = pinned = cuda.PinnedArray(shape, find_dtype(self._engine, spec.name))
@@ -196,11 +198,6 @@ class PlanEngine(cuda.DeviceEngine):
         missing = self._context.infer_shapes()
         if missing:
             raise ArtifactError(f"{self._library.title} cannot infer shapes without values for {', '.join(missing)}")
-
-    def _set_addresses(self) -> None:
-        for name, pinned in self._host.items():
-            address = self._device[name].address if name in self._device else pinned.address
-            self._library.require(self._context.set_tensor_address(name, address), f"refuses the buffer of {name!r}")
 
     def _prepare(self) -> None:
         """One run that sets everything up, then, if asked for, the graph."""

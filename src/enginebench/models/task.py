@@ -165,8 +165,6 @@ def sample_feeds(
     Seeded random arrays for all others.
 
     Args:
-        artifact_inputs: inputs of the artifact; a dynamic first axis becomes `batch`.
-        batch: entries on a dynamic first axis.
         seed: of the order of the digits, of the crops, or of the arrays; feed i of these has seed + i.
         samples: the folder of the user's inputs (`models/samples.py`); None if none were given.
     """

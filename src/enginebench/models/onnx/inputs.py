@@ -72,7 +72,10 @@ def settle_inputs(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | No
     given = match_axes(artifact.inputs, shapes or {}, batches)
     states = any(spec.values == (0, 0) for spec in specs)
     knobs = list_knobs(
-        _fix(specs, given),
+        [
+            replace(s, shape=tuple(given.get(axis, axis) if isinstance(axis, str) else axis for axis in s.shape))
+            for s in specs
+        ],
         batches,
         imgsz=_read_imgsz(model),
         classifies=[len(spec.shape) for spec in artifact.outputs] == [2],
@@ -94,14 +97,6 @@ def settle_inputs(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | No
 def guess_values(artifact: Artifact) -> tuple[TensorSpec, ...]:
     """The inputs of a graph with the values that it says they have; nothing is tried."""
     return _Reader(load_graph(Path(artifact.path))).guess_all(artifact.inputs)
-
-
-def _fix(specs: Sequence[TensorSpec], given: Mapping[str, int]) -> tuple[TensorSpec, ...]:
-    """The specs with the lengths that the user gave, so that only the others are open."""
-    return tuple(
-        replace(spec, shape=tuple(given.get(axis, axis) if isinstance(axis, str) else axis for axis in spec.shape))
-        for spec in specs
-    )
 
 
 def _explain(chosen: Mapping[str, tuple[int, ...]], tried: _Tried | None) -> list[Any]:

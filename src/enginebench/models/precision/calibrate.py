@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import UsageError
-from enginebench.core.records import Artifact, Caveat
+from enginebench.core.records import Artifact
 from enginebench.core.text import list_some
 from enginebench.models.precision.calibration import Calibration, Method, TensorRange, check_preprocess
 from enginebench.models.precision.calibration_data import CalibrationData, hash_while_reading
@@ -121,7 +121,6 @@ def calibrate(
     `minmax` reads the data once, the others twice: bins need a range before they can be filled.
 
     Args:
-        data: inputs of the graph.
         method: minmax keeps all that was seen; entropy and percentile cut off rare extremes.
         percentile: per cent of the values to keep, above 50 and up to 100; 99.99 if None. For method percentile only.
         batch: entries at a time, at most; fewer where the tensors of one step would need more than 200 MB.
@@ -146,6 +145,7 @@ def calibrate(
     if method != "minmax":
         cut_at = cut if method == "percentile" else None
         ranges = _cut_ranges(observer, data, batch, ranges, find_clipped(prepared), cut_at)
+    doubts = [make_caveat("nonfinite.tensors", count=len(infinite), names=list_some(infinite))] if infinite else []
     calibration = Calibration(
         model=artifact.model,
         model_sha256=artifact.sha256,
@@ -159,16 +159,10 @@ def calibrate(
         seed=data.seed,
         ranges=ranges,
         made_by={name: version(name) for name in ("onnx", "numpy")} | {"onnxruntime": _read_runtime_version()},
-        caveats=(*data.caveats, *_explain_infinite(infinite)),
+        caveats=(*data.caveats, *doubts),
     )
     check_preprocess(calibration, artifact.model, artifact.preprocess_sha256)
     return calibration
-
-
-def _explain_infinite(names: list[str]) -> list[Caveat]:
-    if not names:
-        return []
-    return [make_caveat("nonfinite.tensors", count=len(names), names=list_some(names))]
 
 
 def _read_runtime_version() -> str:

@@ -99,7 +99,6 @@ def open_data(
         inputs: of the graph; axis 0 of each is the batch.
         n: entries, at most; a folder or file with fewer gives what it has.
         seed: of the choice among more, and of random arrays.
-        input_size: height and width in pixels where not the model's own.
         split: of the digits or the photographs: those for training and ranges, or those held out.
     """
     if n < 1:

@@ -59,7 +59,6 @@ def cast_to_fp16(model: ModelProto, blocked: Iterable[str], keep_io: bool) -> tu
     """(the graph in FP16, names of the nodes that stay in FP32).
 
     Args:
-        model: an FP32 graph whose nodes have names, types inferred.
         blocked: names of nodes to leave in FP32; those whose operator is too delicate or unknown in FP16 join them.
         keep_io: leave inputs and outputs in FP32, with casts behind and before them.
     """
@@ -162,7 +161,6 @@ class _Caster:
         """Casts a graph in place.
 
         Args:
-            graph: with types in `value_info`.
             outside: what a branch sees of the graphs around it.
             to: FP32 for a branch whose node is blocked: it only gets what it reads in FP32.
             ends: the type of its inputs and outputs.

@@ -53,7 +53,6 @@ def prepare_graph(model: ModelProto, libraries: Sequence[str] = ()) -> ModelProt
     Calibration and rewriting both start from it, so that the names of tensors agree.
 
     Args:
-        model: an FP32 graph.
         libraries: of its custom operators; with any, nothing is folded, as the tool that folds knows none of them.
     """
     try:

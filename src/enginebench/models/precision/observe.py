@@ -176,8 +176,6 @@ def observe_histograms(
     """Counts of every watched tensor in equal bins over [-limit, limit].
 
     Args:
-        data: what streams through it.
-        batch: entries at a time, at most.
         limits: largest magnitude by tensor; only these are counted, and each must be above zero.
     """
     histograms = {name: np.zeros(bins, np.int64) for name in limits}

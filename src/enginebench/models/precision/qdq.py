@@ -87,11 +87,8 @@ def insert_quantizers(
     """(the graph with Q/DQ nodes, names of the weighted nodes that cannot have any).
 
     Args:
-        model: a prepared FP32 graph.
         ranges: of its tensors. A node without a range of its input stays as it is.
-        per_channel: a scale for each channel of a weight.
         reduce_range: weights in 7 bits, for CPUs whose 8-bit products saturate (no VNNI).
-        exclude: names of nodes that stay in FP32 by choice.
     """
     copy = ModelProto()
     copy.CopyFrom(model)

@@ -89,10 +89,8 @@ def quantize(
     A graph that holds Q/DQ nodes already goes through as it is: with its own recipe where it was made here, else "qat".
 
     Args:
-        artifact: an FP32 graph of kind "onnx".
         to: fp16, bf16, int8 or fp8.
         recipe: of int8: "tensorrt" (also for None), "cpu" or "nncf"; of fp8: "tensorrt".
-        out: the ONNX file to write.
         calibration: ranges of the graph; needed by int8 and fp8 but for nncf, used by fp16 to find overflow.
         data: inputs of the graph; needed by nncf, which takes its own ranges.
         io_types: "keep" leaves inputs and outputs in FP32, "cast" gives them the new type. FP16 and BF16 only.

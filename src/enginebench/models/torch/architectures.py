@@ -158,8 +158,6 @@ def examples_of_shapes(
     """The examples in the given shapes; zeros where there are none, in the order of `forward`'s parameters.
 
     Args:
-        module: the module.
-        examples: what it brings itself; where there are any, names and number of the shapes must agree with them.
         shapes: input name to shape, batch axis first.
     """
     for name, shape in shapes.items():
@@ -214,8 +212,6 @@ def describe_inputs(
     """Specs of the inputs, with the range of values that their examples show.
 
     Args:
-        module: the module.
-        examples: its inputs.
         fixed: no axis of theirs is a batch. Then the first one has a name and a size of its own.
     """
     specs = describe_tensors(name_inputs(module, len(examples)), examples)

@@ -81,11 +81,9 @@ def export_onnx(
 
     Args:
         out: the file to write; weights beyond 2 GB go to `out` + ".data" beside it.
-        batch: length of axis 0 of the inputs, ignored where `dynamic_batch`.
         dynamic_batch: leave axis 0 open, under the name "batch".
         dynamic_axes: input name to further axes that stay open; axes that are equally long share one name.
         opset: version of the operator set; None is the exporter's own choice. Below 18 the graph is lowered from 18.
-        seed: of the inputs that are compared.
 
     Raises:
         FixesBatch: a batch that was to stay open cannot.

@@ -60,7 +60,6 @@ def calibrate_batch_norm(module: nn.Module, examples: Sequence[torch.Tensor], se
     plain averages over the batches. The module is back in eval mode afterwards.
 
     Args:
-        module: changed in place.
         examples: one tensor an input; floats are drawn anew in their shape, other values (token ids) are repeated.
     """
     layers = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]

@@ -81,10 +81,8 @@ def make_torch_artifact(
     Args:
         model: a built-in name, `timm:NAME`, `hf:NAME`, a .pt2 file, `package.module:factory`, or the text of an object
             that was offered.
-        out_dir: folder of the state dict; made if it is not there.
         weights: "default" (trained, pretrained, or the factory's own), "random", or the path of a state dict.
         seed: of everything random: initial weights, and the inputs that calibrate BatchNorm.
-        input_size: height and width in pixels, for image models.
         batch: length of axis 0 of the inputs; that of the examples where the module takes no other.
         input_shapes: input name to whole shape, in place of the model's own; wins over `batch`.
         given: the user's inputs for one call, in place of the model's own examples.
@@ -185,17 +183,12 @@ def _open_whole(ref: ModelRef, path: Path, sha256: str) -> tuple[Flat, tuple[tor
         return open_program(path, ref.text)
     from enginebench.models.torch.object_source import unpack_module
 
-    _require_own(sha256, path)
-    return unpack_module(path, ref.text)
-
-
-def _require_own(sha256: str, path: Path) -> None:
-    """Checks that this process or its parent wrote the pickle: opening one runs the code in it."""
     if not may_open(sha256):
         raise ModelError(
             f"{path} is a pickle that this program did not write. It is not opened, since that would run the code in "
             "it. Start a new run of the module itself, or of package.module:factory"
         )
+    return unpack_module(path, ref.text)
 
 
 def load_module(artifact: Artifact) -> nn.Module:
@@ -227,8 +220,10 @@ def _load(artifact: Artifact) -> nn.Module:
     ref = _resolve_for_torch(artifact.model)
     if ref.kind == "object":
         return _open_whole(ref, path, artifact.sha256)[0].eval()
+    side = artifact.inputs[0].shape[-1]
+    size = side if ref.kind == "timm" and isinstance(side, int) else None  # only timm's transformers depend on it
     with seed_torch(0):  # initial weights are drawn and then replaced; the caller's generator stays as it is
-        module, _ = build_module(ref, _built_size(ref, artifact))
+        module, _ = build_module(ref, size)
     _load_state(module, _read_state(path), str(path))
     return module.eval()
 
@@ -249,12 +244,6 @@ def _resolve_for_torch(model: str) -> ModelRef:
     if ref.kind == "onnx":
         raise UsageError(f"{model} is an ONNX file: there is no PyTorch module of it")
     return ref
-
-
-def _built_size(ref: ModelRef, artifact: Artifact) -> int | None:
-    """The input size to rebuild with; only timm's transformers depend on it."""
-    axis = artifact.inputs[0].shape[-1]
-    return axis if ref.kind == "timm" and isinstance(axis, int) else None
 
 
 def _choose_examples(
@@ -404,7 +393,11 @@ def _describe(
     """All but the weights: what it takes and answers, found by running it."""
     outputs = describe_outputs(module, examples, ref.text)
     inputs = describe_inputs(module, examples, fixed=first == "whole")
-    _require_numpy_types(ref, (*inputs, *outputs))
+    for spec in (*inputs, *outputs):
+        if spec.dtype not in NUMPY_TYPES:
+            raise ModelError(
+                f"{ref.text}: {spec.name!r} has dtype {spec.dtype}; expected one that NumPy has. Cast it in the model"
+            )
     outputs = _open_lengths(module, inputs, outputs, [tuple(example.shape) for example in examples])
     return Artifact(
         kind="torch",
@@ -456,14 +449,6 @@ def _open_axes(spec: TensorSpec, found: tuple[int, ...]) -> TensorSpec:
     return msgspec.structs.replace(
         spec, shape=tuple(axis if axis == n else f"{spec.name}_{i}" for i, (axis, n) in axes)
     )
-
-
-def _require_numpy_types(ref: ModelRef, specs: Sequence[TensorSpec]) -> None:
-    for spec in specs:
-        if spec.dtype not in NUMPY_TYPES:
-            raise ModelError(
-                f"{ref.text}: {spec.name!r} has dtype {spec.dtype}; expected one that NumPy has. Cast it in the model"
-            )
 
 
 def read_module_precision(module: nn.Module) -> Precision:

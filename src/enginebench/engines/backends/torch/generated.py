@@ -82,8 +82,6 @@ class GeneratedCode:
     """What was compiled for one engine.
 
     Args:
-        module: as it was before `torch.compile`.
-        fullgraph: as for `torch.compile`.
         strict: whether nothing runs eagerly between two graphs but recurrent layers.
     """
 
@@ -295,9 +293,6 @@ def trace_modules(
     `path: operator 2`.
 
     Args:
-        module: the user's, or a wrapper around it.
-        tensors: that it is called with.
-        fullgraph: as for `torch.compile`.
         left: gets (number of graphs before it, path) of each recurrent layer that runs eagerly.
     """
     named = name_modules(module)

@@ -57,8 +57,6 @@ def fold_batch_norms(module: Any, name: str, checks: Iterable[Sequence[Any]]) ->
     wrapper with a variable number of inputs, stay as they are around them. The original is not touched.
 
     Args:
-        module: in inference mode, with weights in FP32.
-        name: of the model, for messages.
         checks: tensors for all inputs; on the first that the module takes folded and original must agree. A layer that
             is used elsewhere, too, cannot take a batch norm, and a trace does not always show it.
     """
