@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
-from msgspec.structs import replace
 
 from enginebench import __version__
 from enginebench.core.engine_api import Closing
@@ -35,7 +34,7 @@ from enginebench.core.records import (
     TensorSpec,
 )
 from enginebench.core.shapes import concrete_shape
-from enginebench.core.store import hash_files
+from enginebench.core.store import derive
 from enginebench.engines.proof.layer_records import summarize_layers
 from enginebench.engines.proof.precision import Operator
 from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_number, read_options
@@ -156,8 +155,7 @@ def save_speed(artifact: Artifact, out_dir: Path, deviation: float, seed: int) -
     out_dir.mkdir(parents=True, exist_ok=True)
     path = out_dir / f"fake-{seed}-{deviation:g}.speed"  # several configurations build in one folder
     path.write_text(repr(math.exp(deviation * rng.standard_normal())))
-    sha256, files = hash_files([path], out_dir)
-    return replace(artifact, path=str(path), sha256=sha256, files=files, parent_sha256=artifact.sha256)
+    return derive(artifact, [path], out_dir)
 
 
 def make_record(spec: EngineSpec, options: dict[str, str]) -> dict[str, float]:

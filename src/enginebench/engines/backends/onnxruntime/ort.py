@@ -22,7 +22,7 @@ from enginebench.core.operators import register_operators
 from enginebench.core.precisions import REORDER
 from enginebench.core.protocols import Array, Feeds
 from enginebench.core.records import TEXT, Artifact, Availability, EngineSpec, LayerProfile, Precision
-from enginebench.core.store import hash_files
+from enginebench.core.store import derive
 from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
 from enginebench.engines import ort
 from enginebench.engines.backends.onnxruntime.entries import ORT
@@ -149,15 +149,7 @@ def save_optimised(artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artif
     settings = make_session_options(replace(spec, options={**spec.options, "ahead": "0"}))
     settings.optimized_model_filepath = str(target)
     open_session(artifact, settings)
-    sha256, files = hash_files([target], out_dir)
-    return replace(
-        artifact,
-        path=str(target),
-        sha256=sha256,
-        files=files,
-        parent_sha256=artifact.sha256,
-        made_by={AHEAD: onnxruntime.__version__},
-    )
+    return derive(artifact, [target], out_dir, made_by={AHEAD: onnxruntime.__version__})
 
 
 def check_interface(artifact: Artifact, session: Any) -> None:

@@ -16,7 +16,7 @@ from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds, choose_buckets, cut_entries, join_samples, random_feeds, sum_entries
 from enginebench.core.protocols import Feeds
 from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, LayerProfile
-from enginebench.core.store import hash_files
+from enginebench.core.store import derive
 from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
 from enginebench.core.text import count_of
 from enginebench.engines import openvino as engine
@@ -79,16 +79,8 @@ class OpenvinoBackend:
             return replace(artifact, caveats=tuple(dict.fromkeys((*artifact.caveats, *graph.caveats))))
         target = out_dir / f"{Path(artifact.path).stem}.xml"
         save_model(graph.whole, target)
-        sha256, files = hash_files([target, target.with_suffix(".bin")], out_dir)
-        return replace(
-            artifact,
-            kind="openvino",
-            path=str(target),
-            sha256=sha256,
-            files=files,
-            parent_sha256=artifact.sha256,
-            made_by={"openvino": openvino.__version__},
-        )
+        files, made_by = [target, target.with_suffix(".bin")], {"openvino": openvino.__version__}
+        return derive(artifact, files, out_dir, kind="openvino", made_by=made_by)
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedOpenvinoEngine:
         """An engine on `spec.threads` threads, compiled for `spec.batch`."""

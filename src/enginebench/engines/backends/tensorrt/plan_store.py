@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, ParseError
 from enginebench.core.records import Artifact, Caveat, EngineSpec, ShapeRange
-from enginebench.core.store import encode, hash_file, hash_files, read_record, write_atomic
+from enginebench.core.store import derive, encode, hash_file, read_record, write_atomic
 from enginebench.engines.abilities import ToolReader
 from enginebench.engines.backends.tensorrt.settings import ShapeProfile, run_at_best
 
@@ -131,16 +131,13 @@ def make_plan_artifact(
     path: Path, parent: Artifact, spec: EngineSpec, tensorrt: str, caveats: tuple[Caveat, ...]
 ) -> Artifact:
     """The artifact of a plan that was made from `parent`."""
-    sha256, files = hash_files([path], path.parent)
-    return replace(
+    return derive(
         parent,
+        [path],
+        path.parent,
         kind="plan",
-        path=str(path),
-        sha256=sha256,
-        files=files,
         precision=spec.precision,
         recipe=spec.recipe or parent.recipe,
-        parent_sha256=parent.sha256,
         made_by={"tensorrt": tensorrt},
         export_check=None,
         opset=None,
