@@ -118,16 +118,8 @@ def _read_file(path: Path) -> bytes:
 def _require_model(model: ModelProto, path: Path) -> None:
     """Random bytes can be a protobuf message by chance; a model has operators, and outputs that come from somewhere."""
     graph = model.graph
-    if not model.ir_version or not model.opset_import or not graph.output:
-        missing = [
-            name
-            for name, there in (
-                ("IR version", model.ir_version),
-                ("operator set", model.opset_import),
-                ("output", graph.output),
-            )
-            if not there
-        ]
+    needed = {"IR version": model.ir_version, "operator set": model.opset_import, "output": graph.output}
+    if missing := [name for name, there in needed.items() if not there]:
         raise ParseError(path, "", f"no {' and no '.join(missing)}", "an ONNX model", "Copy or export it again")
     _require_text(path, (model.producer_name, model.producer_version))
     made = {name for node in graph.node for name in node.output}

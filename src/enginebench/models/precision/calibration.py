@@ -9,7 +9,7 @@ import math
 import re
 import struct
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
@@ -18,6 +18,9 @@ from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
 from enginebench.core.records import Caveat
 from enginebench.core.store import encode, read_record, write_atomic
+
+if TYPE_CHECKING:
+    from enginebench.models.precision.calibration_data import CalibrationData
 
 CALIBRATION_SCHEMA = "enginebench.calibration/1"
 
@@ -176,7 +179,7 @@ def _read_entry(path: Path, number: int, line: str) -> tuple[str, float]:
     return match[1], scale
 
 
-def check_preprocess(calibration: Calibration, model: str, preprocess_sha256: str | None) -> None:
+def check_preprocess(calibration: Calibration | CalibrationData, model: str, preprocess_sha256: str | None) -> None:
     """Checks that the calibration saw inputs prepared as at inference, as far as this is known."""
     seen = calibration.preprocess_sha256
     if differ(seen, preprocess_sha256):

@@ -114,7 +114,7 @@ def quantize(
     if calibration is not None:
         _check_calibration(calibration, artifact, model)
     if recipe == "nncf" and data is not None and calibration is None:
-        _check_data(data, artifact)
+        check_preprocess(data, artifact.model, artifact.preprocess_sha256)  # NNCF takes its ranges from them
     prepared = prepare_graph(model, artifact.operator_libraries)
     left_out = resolve_exclusion(exclude, model, prepared)
     _require_floats(prepared, artifact, format_precision(to, recipe))
@@ -185,21 +185,6 @@ def _check_calibration(calibration: Calibration, artifact: Artifact, model: Mode
             f"the calibration was made of {calibration.model}, whose weights are not those of {artifact.path}. "
             "Calibrate this model"
         )
-
-
-def _check_data(data: CalibrationData, artifact: Artifact) -> None:
-    """The same test for data whose ranges NNCF takes itself."""
-    record = Calibration(
-        model=artifact.model,
-        model_sha256=None,
-        weights_sha256=None,
-        method="minmax",
-        n=data.n,
-        source=data.source,
-        preprocess_sha256=data.preprocess_sha256,
-        ranges={},
-    )
-    check_preprocess(record, artifact.model, artifact.preprocess_sha256)
 
 
 def _pass_through(artifact: Artifact, model: ModelProto, to: Precision, wanted: Recipe | None, out: Path) -> Artifact:
