@@ -303,7 +303,7 @@ def _find_table_rows(module: nn.Module, examples: Sequence[torch.Tensor]) -> dic
 
 
 def describe_outputs(module: nn.Module, examples: Sequence[torch.Tensor], model: str) -> tuple[TensorSpec, ...]:
-    """Specs of what the module answers to the examples: "output" for a tensor, else `outputs.logits`, `outputs.0`, ...
+    """Specs of what the module gives for the examples: "output" for a tensor, else `outputs.logits`, `outputs.0`, ...
 
     Raises:
         ModelError: the forward pass fails on these shapes, changes its inputs, or answers with no tensor.

@@ -193,7 +193,7 @@ def check_interface(specs: tuple[TensorSpec, ...], found: list[Any], path: str) 
     expected = {s.name: s.dtype for s in specs}
     actual = {node.name: name_dtype(node.type) for node in found}
     if expected != actual:
-        raise ArtifactError(f"{path} has {actual} where its artifact says {expected}; export it again")
+        raise ArtifactError(f"{path} has {actual} where its artifact has {expected}; export it again")
 
 
 def name_dtype(kind: str) -> str:

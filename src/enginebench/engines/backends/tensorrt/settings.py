@@ -64,7 +64,9 @@ BUILD_OPTIONS = {
     "plugins": Option(default="", outside=True, meaning="plugin libraries, one per line"),
     "refit": Option(default="0", choices=SWITCH, meaning="allow the weights to be replaced later"),
     "strip": Option(default="0", choices=SWITCH, meaning="leave out the weights; refit them later"),
-    "detailed": Option(default="1", choices=SWITCH, meaning="keep what layer information and the precision proof need"),
+    "detailed": Option(
+        default="1", choices=SWITCH, meaning="keep what layer information and precision verification need"
+    ),
 }
 
 
@@ -249,7 +251,7 @@ def check_profile(profile: ShapeProfile, artifact: Artifact) -> None:
             raise UsageError(f"shape {'x'.join(map(str, shape))} of {name} does not fit the graph's {expected}")
     missing = [n for n, axes in known.items() if n not in profile.best and any(isinstance(a, str) for a in axes)]
     if missing:
-        raise UsageError(f"shapes are needed for every input with an open axis; none for {', '.join(missing)}")
+        raise UsageError(f"shapes are needed for every input with a dynamic axis; none for {', '.join(missing)}")
 
 
 def read_shapes(text: str) -> dict[str, tuple[int, ...]]:
