@@ -67,7 +67,7 @@ _PICTURES = {
     "precision": (
         "proof",
         "Precision by time",
-        "Stacked bars of the fraction of time that each configuration spent in each.",
+        "Stacked bars of the fraction of time of each configuration in each.",
     ),
 }
 
