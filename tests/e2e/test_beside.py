@@ -154,7 +154,7 @@ def test_side_by_side_is_the_same_run(tmp_path: Path, family: Family, monkeypatc
         for r in alone
     ]
     assert forget_times(found) == forget_times(moved)
-    assert steps == ["building and checking 3 rows side by side", *steps_alone]
+    assert steps == ["building and checking 3 configurations side by side", *steps_alone]
     assert family.all_gone()
 
 
@@ -196,7 +196,7 @@ def test_a_row_that_fails_alone_too_has_its_reason(tmp_path: Path, family: Famil
 def test_a_row_that_hangs_costs_the_others_nothing_but_time(tmp_path: Path, family: Family) -> None:
     (hung, fine), _ = run(tmp_path / "r", plan(options={"fault": "hang"}), plan(), timeout_s=8)
     assert (hung.status, fine.status) == ("failed", "ok")
-    assert "no answer within the time-out of 8 s" in (hung.reason or "")
+    assert "no response within the time-out of 8 s" in (hung.reason or "")
     assert family.all_gone()
 
 

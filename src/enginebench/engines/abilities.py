@@ -69,7 +69,7 @@ class ToolReader(Protocol):
         ...
 
     def read_precision(self, layers: Path, profile: Path) -> dict[str, float] | None:
-        """precision -> share of time; None where the layers carry no precision or no times."""
+        """precision -> fraction of time; None where the layers carry no precision or no times."""
         ...
 
     def read_types(self, layers: Path) -> dict[str, str]:

@@ -160,7 +160,7 @@ class OpenvinoEngine(Closing):
         self._bound = False
         self._declared = False  # the outputs had the shapes that the graph declares
         self._watched: list[Any] = []  # what was recorded of runs on what is bound, by whoever records
-        # Where nothing says how long an open axis is, or which branch is taken, the arrays do when they are bound.
+        # Where nothing says how long a dynamic axis is, or which branch is taken, the arrays do when they are bound.
         if not graph.deciders and all(
             s.sizes or all(isinstance(axis, int) for axis in s.shape[1:]) for s in self.inputs
         ):

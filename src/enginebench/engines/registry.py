@@ -368,6 +368,6 @@ def _add_conflict(answer: Availability) -> Availability:
     keep, drop = tuple(versions)[:2]
     return replace(
         answer,
-        reason=f"{both} are both installed and overwrite each other's files; {answer.version} is what answers",
+        reason=f"{both} are both installed and overwrite each other's files; {answer.version} is what replies",
         fix=f"pip uninstall -y {keep} {drop} && pip install {keep}",
     )

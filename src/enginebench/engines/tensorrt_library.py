@@ -21,8 +21,8 @@ MODULES = ("tensorrt", "tensorrt_lean", "tensorrt_lean_bindings")
 RTX_MODULE = "tensorrt_rtx_bindings"
 
 LEAN_NOTE = (
-    "the lean runtime: it runs plans that were built with --version-compatible, and cannot build; its plans show no "
-    "layers, so no precision is proved"
+    "the lean runtime: it runs plans that were built with --version-compatible, and cannot build; its plans list no "
+    "layers, so no precision is verified"
 )
 
 # How the builder's description of the layers begins: one message, with a level of detail that shows their types.

@@ -62,4 +62,4 @@ def describe_accuracy(document: AccuracyDocument) -> list[str]:
 
 def tell_nonfinite(side: str, nonfinite: int, n: int) -> str:
     """How many of a side's answers are not finite."""
-    return f"{side}: the answers to {nonfinite} of {count_of(n, 'samples')} hold values that are not finite"
+    return f"{side}: the replies to {nonfinite} of {count_of(n, 'samples')} hold values that are not finite"

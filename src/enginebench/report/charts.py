@@ -115,7 +115,7 @@ def gather_neighbours(values_ms: Floats, seconds: Floats | None) -> tuple[list[R
 
 
 def draw_layers(layers: Sequence[LayerTime], title: str, topk: int = 30) -> Spec:
-    """The slowest layers with their share of time, coloured by precision where any is known.
+    """The slowest layers with their fraction of time, coloured by precision where any is known.
 
     Args:
         topk: how many layers; the others are summed in the last bar.

@@ -35,6 +35,11 @@ def format_significant(value: float, digits: int = 3) -> str:
     return f"{rounded:.{max(0, digits - 1 - magnitude)}f}"
 
 
+def format_verdict(verdict: str | None) -> str:
+    """As people read it: `not_shown` is inconclusive."""
+    return (verdict or "").replace("_", " ").replace("not reported", "inconclusive")
+
+
 def format_small(value: float) -> str:
     """A difference: one digit of it, with an exponent: 2e-06, 1e-01, 0."""
     return "0" if value == 0 else f"{value:.0e}"

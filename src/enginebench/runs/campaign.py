@@ -72,7 +72,7 @@ References: TypeAlias = dict[tuple[str, int, str], tuple[str, Mapping[str, Any]]
 ABOUT_ANSWERS = ("no_score", "outputs_vary", "random_inputs")
 # Outputs are compared over this many samples; enough to see a wrong engine, cheap enough for a slow one.
 CHECK_SAMPLES = 32
-# Two answers to the same inputs that differ by more than this share of the largest value are not those of a function:
+# Two outputs for the same inputs that differ by more than this share of the largest value are not those of a function:
 # what the order of sums leaves open on a GPU is a hundred times smaller in FP16 (as for the exported graph).
 VARIATION = 1e-2
 # Processes of a row of which nobody says beforehand how often it is measured.
@@ -165,7 +165,11 @@ class Campaign:
             if stored is not None and Path(stored.model).name != Path(row.model).name:
                 path = self._folder.row_path(row_id)
                 raise ParseError(
-                    path, "$.model", repr(stored.model), repr(row.model), "Delete it to measure the row anew"
+                    path,
+                    "$.model",
+                    repr(stored.model),
+                    repr(row.model),
+                    "Delete it to measure this configuration again",
                 )
             if stored is not None and with_failed and stored.status in ("failed", "skipped"):
                 self.results[row_id] = stored
@@ -263,7 +267,7 @@ class Campaign:
         """
         notes: dict[str, list[str]] = {row.id: [] for row in rows}
         if len(rows) > 1:
-            self._reporter.step(f"building and checking {len(rows)} rows side by side")
+            self._reporter.step(f"building and checking {len(rows)} configurations side by side")
         works: list[Work[PrepareAnswer]] = []
         for row in rows:
             wait_until_sure(works, left=self._workers - 1)
@@ -678,7 +682,7 @@ class Campaign:
             with waiting if waiting and waiting.alive else Child(turn.environment, find_place(row.engine)) as child:
                 answer = child.perform(job, timeout_s=self._timeout_s)
         except EngineBenchError as error:
-            return self._failed(result, f"in process {repetition + 1}", error)
+            return self._failed(result, f"in trial {repetition + 1}", error)
         self._medians.setdefault(row.id, []).append(median(answer.measurement.latency_ns))
         measurements = (*result.measurements, replace(answer.measurement, build=build))
         finished = len(measurements) >= row.measure.processes
@@ -795,7 +799,7 @@ def judge_outcome(results: Sequence[Result], request: RunRequest) -> None:
     """
     if results and all(r.status == "skipped" for r in results):
         reasons = dict.fromkeys(r.reason or r.status for r in results)
-        raise BackendUnavailable(f"no row can run here: {'; '.join(reasons)}")
+        raise BackendUnavailable(f"no configuration can run here: {'; '.join(reasons)}")
     wanted = [r for r in results if r.status != "skipped"]
     fine = [r for r in wanted if r.status == "ok"]
     if wanted and wanted[0].status == "ok" and (len(fine) > 1 or len(results) == 1 or request.any_engine):
@@ -804,10 +808,10 @@ def judge_outcome(results: Sequence[Result], request: RunRequest) -> None:
     for r in results:
         if r.status != "ok":
             ids.setdefault(r.reason or r.status, []).append(r.id)
-    bad = "; ".join(f"{', '.join(rows)}: {reason}" for reason, rows in ids.items()) or "there is no row"
+    bad = "; ".join(f"{', '.join(rows)}: {reason}" for reason, rows in ids.items()) or "there is no configuration"
     if wanted and wanted[0].status == "ok":
         raise MeasurementError(f"the baseline is ok, but no other configuration is. Not ok: {bad}")
-    raise MeasurementError(f"the baseline and at least one other row must be ok. Not ok: {bad}")
+    raise MeasurementError(f"the baseline and at least one other configuration must be ok. Not ok: {bad}")
 
 
 def judge_precisions(results: Sequence[Result]) -> None:

@@ -92,8 +92,8 @@ def take_up(folder: RunFolder, request: RunRequest) -> RunRecord:
         )
     if changed := list_changes(record.machine, describe_machine()):
         raise UsageError(
-            f"{folder.root} cannot be continued here, since its rows would not compare: {'; '.join(changed)}. Start a "
-            "new run; `enginebench report` reads this one anywhere"
+            f"{folder.root} cannot be continued here; the results would not be comparable: {'; '.join(changed)}. "
+            "Start a new run; `enginebench report` reads this one anywhere"
         )
     return folder.take_over(record, request)
 
@@ -125,7 +125,7 @@ def _check_places(request: RunRequest) -> None:
         else:
             return
     if reasons:
-        raise BackendUnavailable(f"no row can run here: {'; '.join(dict.fromkeys(reasons))}")
+        raise BackendUnavailable(f"no configuration can run here: {'; '.join(dict.fromkeys(reasons))}")
 
 
 def _begin(request: RunRequest, command: tuple[str, ...]) -> RunRecord:
@@ -195,7 +195,7 @@ def load_winners(folder: RunFolder, record: RunRecord, results: dict[str, Result
     document = describe_stored(record, list(results.values()))
     winners = {ref.id for ref in (document.fastest, document.recommended) if ref is not None}
     if not winners:
-        reporter.say("no row won, so that none was put under load")
+        reporter.say("no configuration won, so none was put under load")
     settings = LoadSettings(limit_ms=limit_ms, find_capacity=True)
     prober = Prober(settings, seed=record.request.measure.seed, timeout_s=record.request.timeout_s, reporter=reporter)
     for name in winners:

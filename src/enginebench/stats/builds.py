@@ -155,7 +155,7 @@ def tell_best(groups: Sequence[Sequence[float]], build_s: Sequence[float | None]
             high=-math.expm1(-(gain + reach)),
             level=LEVEL,
             n=k,
-            method="chosen by one half of the processes, told by the other, both ways; Student t within builds",
+            method="chosen by one half of the processes, estimated by the other, both ways; Student t within builds",
         ),
         cost_s=cost,
         pays_after=math.ceil(cost / saved_s) if cost is not None and saved_s > 0 else None,

@@ -151,7 +151,7 @@ def compare_capacities(
     known = [(a, b) for a, b in pairs if a and b]
     if not known:
         reason = (
-            "no round found a rate at which the limit holds on both sides"
+            "no round found a rate that meets the limit on both sides"
             if rounds
             else "no round came to its end on both sides: raise --time-budget"
         )

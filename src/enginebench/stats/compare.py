@@ -50,7 +50,7 @@ MAX_REPETITIONS = 1000
 
 Times = Callable[[Measurement], list[int] | None]
 Unit = Literal["process", "build"]
-NOUNS: dict[Unit, str] = {"process": "repetitions", "build": "builds"}
+NOUNS: dict[Unit, str] = {"process": "trials", "build": "builds"}
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
@@ -97,11 +97,11 @@ def compare(
         return Comparison(verdict="not_comparable", ratio=None, reasons=(why_not,), margin=margin, clock=clock)
     spread, pairs, reasons = spread_pairs(base, cand, times, trials)
     if spread is None:
-        reasons.append("no repetition was measured on both sides")
+        reasons.append("no trial was measured on both sides")
         return Comparison(verdict="not_comparable", ratio=None, reasons=tuple(reasons), margin=margin, clock=clock)
     unit = find_unit(base, cand)
     of_builds = f"{spread.n} builds of " if unit == "build" else ""
-    method = f"{of_builds}{pairs} neighbouring repetitions, Student t over ln(base / candidate)"
+    method = f"{of_builds}{pairs} neighbouring trials, Student t over ln(base / candidate)"
     return conclude(spread, method, margin, level, clock, reasons, unit)
 
 
@@ -190,7 +190,7 @@ def _pair(
     left, right = _by_repetition(base, times), _by_repetition(cand, times)
     common = sorted(left.keys() & right.keys())
     alone = len(left.keys() ^ right.keys())
-    reasons = [f"{alone} repetitions were measured on one side only and left out"] if alone else []
+    reasons = [f"{alone} trials were measured on one side only and left out"] if alone else []
     builds = [right[key][1] if left[key][1] is None else left[key][1] for key in common]
     return [(left[key][0], right[key][0]) for key in common], builds, reasons
 
@@ -342,7 +342,7 @@ def _explain_moved(base: Result, cand: Result) -> str:
     sides = ([m.started_utc for m in row.measurements if m.started_utc] for row in (base, cand))
     first, second = sorted((min(times), max(times)) if times else ("", "") for times in sides)
     if first[1] and second[0] < first[1]:  # one began before the other had ended
-        return "it changed while both were measured in turns; measure again on a quiet machine"
+        return "it changed while both were measured, interleaved; measure again on a quiet machine"
     return "the machine was not the same; measure both together (--against)"
 
 

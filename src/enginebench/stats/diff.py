@@ -132,7 +132,9 @@ class MetricLimit(Struct, frozen=True, kw_only=True):
         """Checks that some row has the metric."""
         known = dict.fromkeys(score.metric for row in rows for score in row.scores)
         if self.metric is not None and self.metric not in known:
-            raise UsageError(f"--metric {self.metric}: no row has such a score; there are {', '.join(known) or 'none'}")
+            raise UsageError(
+                f"--metric {self.metric}: no configuration has such a score; there are {', '.join(known) or 'none'}"
+            )
 
 
 def _gate(row: DiffRow, base: Result | None, cand: Result | None, allow: bool, limit: MetricLimit) -> DiffRow:
@@ -283,7 +285,7 @@ def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbou
     if base is None or cand is None:
         only = base or cand
         side = "base" if base else "candidate"
-        return _refuse(only.id if only else "", [f"only the {side} has this row"])
+        return _refuse(only.id if only else "", [f"only the {side} has this configuration"])
     name = cand.id if base.id == cand.id else f"{base.id} -> {cand.id}"
     row = _time_pair(name, base, cand, margin, neighbours)
     if fed_alike:

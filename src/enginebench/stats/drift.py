@@ -1,4 +1,4 @@
-"""Two engines' answers to the same inputs: how far apart they are, and whether that is within the limits.
+"""Two engines' outputs for the same inputs: how far apart they are, and whether that is within the limits.
 
 The first axis of every output counts samples; the rest of it is one answer. All sums are taken in double precision.
 """
@@ -115,7 +115,7 @@ class SampleDrift(Struct, frozen=True, kw_only=True):
     top5_agrees: bool | None = None
     margin: float | None = None  # of the reference's best class over its second best
     beyond_noise: bool | None = None  # the margin is more than the noise of all samples explains
-    agreement: float | None = None  # share of the reference's decisions in this sample that the candidate shares
+    agreement: float | None = None  # fraction of the reference's decisions in this sample that the candidate shares
 
 
 def default_limits(precision: Precision | None) -> dict[str, float]:
@@ -685,7 +685,7 @@ def doubt_samples(drift: Drift) -> tuple[Caveat, ...]:
 
 
 def _hardly_differs(output: OutputDrift) -> bool:
-    """Whether these are finite numbers that the reference answers to every sample, all zero for one."""
+    """Whether these are finite outputs of the reference for every sample, all zero for one."""
     measured = output.max_abs_diff is not None and output.agreement is None
     return measured and not output.nonfinite and output.centred_cosine_mean is None
 
@@ -703,7 +703,7 @@ def find_exceeded(drift: Drift) -> tuple[str, ...]:
                 f"{round((output.agreement or 0) * (output.decided or 0))} of {output.decided} boxes have a partner"
             )
             sentences.append(
-                f"{output.name}: {shared}; of the others no difference can be told, give a limit of agreement"
+                f"{output.name}: {shared}; the others are not computed over samples, give a limit of agreement"
             )
     if not any(holds_values(o) for o in drift.outputs):
         sentences.append("the outputs hold no values, so that nothing was compared")

@@ -1,8 +1,8 @@
 """The precision that ran, judged from the runtime's own record, and what there is to say if it is not what was asked.
 
-A record is a share of time for each precision, and three more: "reorder" is time between types and layouts (quantize,
-dequantize, cast, reorder), "other" is time on indices, shapes and truth values, and "unknown" is time of which the
-record does not say the precision (generated code, nodes with graphs of their own, names that nobody here knows).
+A record is the fraction of time of each precision, and three more: "reorder" is time between types and layouts
+(quantize, dequantize, cast, reorder), "other" is time on indices, shapes and truth values, "unknown" is time of which
+the record has no precision (generated code, nodes with graphs of their own, unknown names).
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def measure_spread(values: Sequence[float]) -> Spread:
     """Mean and standard error of independent values (n - 1 in the variance)."""
     n = len(values)
     if n == 0:
-        raise MeasurementError("no repetitions to take a mean of; at least one is needed")
+        raise MeasurementError("no trials to take a mean of; at least one is needed")
     mean = math.fsum(values) / n
     if n == 1:
         return Spread(mean=mean, error=None, freedom=0, n=1)

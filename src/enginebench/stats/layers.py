@@ -128,7 +128,7 @@ def explain_remainder(average_ms: float, end_to_end_ms: float) -> list[str]:
         factor = average_ms / end_to_end_ms if end_to_end_ms else math.inf
         return [
             f"under the profiler the layers take {factor:.2f} times a run without it, by the profiler's own cost or by "
-            "others on the machine: take shares, not times"
+            "others on the machine: rely on percentages, not times"
         ]
     return []
 

@@ -24,7 +24,7 @@ RecommendedBy = Literal["metric", "drift", "search"]  # "search": by the search 
 
 
 class Ref(Struct, frozen=True, kw_only=True):
-    """The row that an answer names. `tied_with`: rows that it was not shown to be faster than."""
+    """The row that an answer names. `tied_with`: rows that it is not significantly faster than."""
 
     id: str
     engine: str

@@ -74,12 +74,12 @@ class ProfilePrinted(Printed, total=False):
 
 @verb(ProfileOptions)
 def profile(target: Model, **options: Unpack[ProfileOptions]) -> EngineProfileDocument:
-    """Show where one engine spends its time on TARGET, layer by layer, and what no layer explains.
+    """Profile one engine on TARGET: the time of each layer, and the time outside layers.
 
     Example: enginebench profile digits-cnn --engine ort
 
-    The engine is timed first and then profiled by its own runtime. Profiling may slow it down: the shares hold, but the
-    times are those under the profiler.
+    The engine is timed first and then profiled by its own runtime. Profiling may slow it down: rely on
+    the percentages; times are those under the profiler.
 
     Args:
         target: a model as `run` takes it, or an engine file.

@@ -171,7 +171,7 @@ def tell(code: GeneratedCode, *mappings: dict[str, Any]) -> None:
     ("mappings", "ran", "why"),
     [
         ([RELU, RELU], "cpp_fused_relu_0", "the module was traced into 1 graphs and compiled into 2"),
-        ([RELU], "cpp_fused_relu_7", "what ran is not what the compiler says that it wrote"),
+        ([RELU], "cpp_fused_relu_7", "what ran is not what the compiler reported"),
     ],
 )
 def test_what_does_not_fit_is_not_joined(mappings: list[dict[str, Any]], ran: str, why: str) -> None:

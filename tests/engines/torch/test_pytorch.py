@@ -320,7 +320,7 @@ class EveryEighth(torch.nn.Sequential):
         return super().forward(x)[7::8]
 
 
-@pytest.mark.parametrize(("batch", "reason"), [(8, "answers differently once"), (4, "its answers are empty")])
+@pytest.mark.parametrize(("batch", "reason"), [(8, "answers differently once"), (4, "its outputs are empty")])
 def test_an_empty_answer_proves_nothing(batch: int, reason: str) -> None:
     inputs = (TensorSpec(name="x", dtype="float32", shape=(batch, 4, 2)),)
     with pytest.raises(ModelError, match=reason):

@@ -68,7 +68,7 @@ def test_the_limit_that_was_not_kept_is_named() -> None:
 
 def test_a_p99_of_too_few_samples_is_no_proof_of_the_limit() -> None:
     few = make_result("ort", median_ms=8, processes=2, drift=AGREE, seed=1)
-    assert "too few samples for a p99: whether it keeps the limit is not known" in answer(
+    assert "too few samples for a p99: whether it meets the limit is unknown" in answer(
         make_result(), few, p99_limit_ms=30.0
     )
 
@@ -93,7 +93,7 @@ def test_time_without_a_type_is_not_said_to_have_run_elsewhere() -> None:
     slow = make_result("ort", "int8", median_ms=30, drift=AGREE, seed=2, identity="slow")
     rows = [make_result(), make_result("ort", median_ms=8, drift=AGREE, seed=1)]
     text = answer(*rows, replace(slow, effective_precision=shares))
-    assert "of the largest part the engine" in text and "did not run" not in text
+    assert "for the largest part the engine" in text and "did not run" not in text
 
 
 def test_relabelled_rows_are_a_series_of_their_own() -> None:

@@ -108,7 +108,7 @@ def test_a_row_keeps_its_name_and_its_median(what: str, names: set[str], width: 
 
 @pytest.mark.parametrize("what", ["history", "sweep"])
 def test_80_columns_hold_every_figure(what: str) -> None:
-    assert "not shown" not in "\n".join(show(what, 80))
+    assert "not reported" not in "\n".join(show(what, 80))
 
 
 @pytest.mark.parametrize("width", [60, 40])

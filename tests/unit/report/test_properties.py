@@ -128,7 +128,7 @@ def test_a_part_of_the_samples_is_not_all(results: list[Result]) -> None:
             assert f"compared on {result.drift.n} of " in told
         counted = max((r.scores[0].value.n for r in group if r.scores), default=0)
         if result.scores and result.scores[0].value.n < counted:
-            assert f"counted on {result.scores[0].value.n} of {counted} samples" in told
+            assert f"measured on {result.scores[0].value.n} of {counted} samples" in told
 
 
 @TRIES

@@ -527,7 +527,7 @@ def test_another_precision_than_asked_is_named() -> None:
 
 def test_a_machine_that_can_run_no_row_lacks_an_engine() -> None:
     rows = [make_result(e, status="skipped", reason="there is no GPU") for e in ("pytorch", "ort")]
-    with pytest.raises(BackendUnavailable, match=r"no row can run here: there is no GPU$") as caught:
+    with pytest.raises(BackendUnavailable, match=r"no configuration can run here: there is no GPU$") as caught:
         judge_outcome(rows, NAMED)
     assert caught.value.exit_code == 3
 

@@ -37,17 +37,17 @@ def find_module(artifact: Artifact) -> FoundModule:
     if ref.kind == "object":
         raise ArtifactError(
             f"{ref.text} is a module that a program handed over: a bundle cannot tell where its source lies. Run it as "
-            "package.module:factory, or deliver a row of an ONNX engine, which needs no source"
+            "package.module:factory, or deliver an ONNX engine, which needs no source"
         )
     if ref.kind in ("hf", "pt2"):
         raise ArtifactError(
             f"{ref.text}: a bundle of PyTorch holds the source of its module, and this one has none of its own. Run it "
-            "as package.module:factory, or deliver a row of an ONNX engine, which needs no source"
+            "as package.module:factory, or deliver an ONNX engine, which needs no source"
         )
     if any(caveat.code == "state_restored" for caveat in artifact.caveats):
         raise ArtifactError(
-            f"{ref.text} keeps a state in its buffers, which a bundle would carry from call to call, unlike the row. "
-            "Deliver a row of an ONNX engine, or make the state an input and an output"
+            f"{ref.text} keeps a state in its buffers, which a bundle would carry from call to call, unlike the run. "
+            "Deliver an ONNX engine, or make the state an input and an output"
         )
     if ref.kind == "timm":
         module = Module(kind="timm", name=ref.name, arguments=_find_timm_arguments(ref, artifact))
@@ -97,7 +97,7 @@ def _find_factory(ref: ModelRef) -> FoundModule:
     if own:
         raise ArtifactError(
             f"{ref.text}: {source.name} imports {', '.join(own)}, which no package index has. A bundle takes a module "
-            "whose source is one file; or deliver a row of an ONNX engine, which needs no source"
+            "whose source is one file; or deliver an ONNX engine, which needs no source"
         )
     packages = {distributions[top][0]: version(distributions[top][0]) for top in tops}
     return FoundModule(

@@ -152,7 +152,7 @@ def check_name(name: str) -> None:
 
 def write_weights(stage: Path, artifact: Artifact) -> Artifact:
     """A `torch` artifact with its state dict as plain arrays, which nothing needs to unpickle."""
-    import torch  # only for the rows of PyTorch, whose state dict it wrote
+    import torch  # only for the PyTorch, whose state dict it wrote
 
     state: dict[str, Any] = torch.load(artifact.path, map_location="cpu", weights_only=True)
     odd = sorted({str(tensor.dtype) for tensor in state.values() if tensor.dtype == torch.bfloat16})

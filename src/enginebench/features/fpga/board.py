@@ -1,4 +1,4 @@
-"""The simulated board behind the engine `fpga-sim`: answers by compiled simulation, times by cycles, Fmax and link."""
+"""The simulated board behind the engine `fpga-sim`: outputs by compiled simulation, times by cycles, Fmax and link."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class FpgaSimBackend:
         check_request(artifact, spec, KINDS, PRECISIONS)
         if spec.batch != 1:
             raise BackendUnavailable(
-                f"engine {NAME} answers one input per request, not a batch of {spec.batch}; use --batch 1"
+                f"engine {NAME} takes one input per request, not a batch of {spec.batch}; use --batch 1"
             )
         return read_options(spec, OPTIONS)
 

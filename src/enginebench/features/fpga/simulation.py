@@ -165,7 +165,7 @@ def run_chunk(
     tx, busy = run(line)
     found, ends = read_answers(tx, options.divisor)
     if len(found) != len(starts):
-        raise MeasurementError(f"{len(found)} answers to {len(starts)} requests; the device lost some")
+        raise MeasurementError(f"{len(found)} replies to {len(starts)} requests; the device lost some")
     kind = "<i1" if network.answer_bytes == 1 else "<i4"
     payload = b"".join(take_answer(answer, first + i).payload for i, answer in enumerate(found))
     answers = np.frombuffer(payload, kind).reshape(len(inputs), network.outputs).astype(np.int64)
@@ -203,7 +203,7 @@ def read_answers(tx: Wave, divisor: int) -> tuple[list[Answer], list[int]]:
         place += 6 + len(answer.payload)
         ends.append(starts[place - 1] + waves.FRAME_BITS * divisor)
     if rest or place != len(data):
-        raise MeasurementError(f"{len(data) - place} bytes on the line belong to no answer")
+        raise MeasurementError(f"{len(data) - place} bytes on the line belong to no reply")
     return answers, ends
 
 
@@ -211,7 +211,7 @@ def take_answer(answer: Answer, number: int) -> Answer:
     """The answer, if it is a good one to this request."""
     if answer.status != Status.OK or answer.sequence != number & 0xFF:
         raise MeasurementError(
-            f"request {number} was answered with status {answer.status} and sequence {answer.sequence}; "
+            f"request {number} got a reply with status {answer.status} and sequence {answer.sequence}; "
             f"expected 0 and {number & 0xFF}"
         )
     return answer

@@ -43,7 +43,7 @@ def list_ceilings(document: Ceilings) -> list[Section]:
     machine = document.machine.cpu_model + (f", {gpus}" if gpus else "")
     count = f"{document.processes} fresh processes" if document.processes > 1 else "one process"
     foot = f"The best that was observed, {count} each. One multiply-accumulate (MAC) is two operations."
-    columns = list_texts(["peak", "precision", "threads"], ["best", "repetitions", "unit"])
+    columns = list_texts(["peak", "precision", "threads"], ["best", "trials", "unit"])
     title = " · ".join(filter(None, (machine, document.measured_utc)))
     return [Section(title=title, parts=(make_table(columns, lines), *make_notes([foot, *document.notes])))]
 

@@ -96,7 +96,7 @@ class Tuned(Struct, frozen=True, kw_only=True):
     """What a search over settings came to, of one model and batch on one kind of machine.
 
     `ratio` is the speed of the setting that won the race over that of the best default, in the final. The winner is
-    that default itself where the other was not shown to be faster: then `beaten` is false.
+    that default itself where the other is not significantly faster: then `beaten` is false.
     """
 
     model: str

@@ -371,7 +371,7 @@ class TrtexecBackend(PlanBackend):
             inputs=files,
             output=OUTPUT,
         )
-        require_passed(self._run(tool, artifact, settings, folder), f"trtexec did not answer for {artifact.path}")
+        require_passed(self._run(tool, artifact, settings, folder), f"trtexec gave no outputs for {artifact.path}")
         return read_outputs(folder / OUTPUT, artifact.outputs)
 
     def _run_settings(self, artifact: Artifact, spec: EngineSpec, options: dict[str, str]) -> RunSettings:
@@ -554,5 +554,5 @@ def _read_implicit_batch(spec: EngineSpec, options: dict[str, str]) -> int | Non
         return None
     batch = _read_count(spec, options, "implicit_batch")
     if batch != spec.batch:
-        raise UsageError(f"implicit_batch={batch}, and the row's batch is {spec.batch}: give --batch {batch}")
+        raise UsageError(f"implicit_batch={batch}, and the configuration's batch is {spec.batch}: give --batch {batch}")
     return batch

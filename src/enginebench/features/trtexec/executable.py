@@ -83,7 +83,7 @@ def _ask_trtexec(path: Path, changed_ns: int) -> Trtexec:
     if version is None:
         words = (done.stderr.decode("utf-8", "replace").strip() or text.strip())[:300]
         raise BackendUnavailable(
-            f"{path} --help (exit code {done.returncode}) prints no banner of TensorRT 8 or later; it says {words!r}"
+            f"{path} --help (exit code {done.returncode}) prints no banner of TensorRT 8 or later; it prints {words!r}"
         )
     return Trtexec(version=version, build=build, path=str(path), listed=frozenset(_OPTION.findall(text)))
 

@@ -47,7 +47,7 @@ _COUNTS = (
 )
 _ENGINE_SIZE = re.compile(rf"^(?:Created|Loaded) engine with size: ({_NUMBER}) MiB")
 _LIBRARY_SIZE = re.compile(r"^Loaded engine size: (\d{1,9}) (?:MiB|MB)")
-_ROUNDED = "the engine's size is in whole MiB, as the library says it"
+_ROUNDED = "the engine's size is in whole MiB, as the library reports it"
 _HEADER = re.compile(r"^=== (.{1,60}) ===$")
 _OPTION = re.compile(r"^([A-Za-z][^:]{0,59}?) ?: ?(.*)$")
 _OPTION_BLOCKS = (" Options", "Device Information")
@@ -333,7 +333,7 @@ def read_notes(run: RunLines, fields: dict[str, Any], options: dict[str, dict[st
     if run.closing is not None and any(line.level is None and _CRASH.search(line.text) for line in run.lines):
         notes.append("the process crashed after its closing banner")
     if options.get("Build Options", {}).get("Load engine"):
-        notes.append("the engine was loaded: precision and build options are those asked for, not those of the engine")
+        notes.append("the engine was loaded: precision and build options are those requested, not those of the engine")
     if fields.get("engine_bytes") == 0:
         notes.append("the engine has size 0: the build failed, whatever follows")
     if fields.get("latency_ms") is None and any(line.text.startswith(_PROFILED) for line in run.lines):

@@ -339,7 +339,7 @@ def as_list(value: Any) -> list[Any]:
 
 def list_notes(layers: list[EngineLayer]) -> list[str]:
     """What limits the reading."""
-    notes = [] if layers else ["the file lists no layers: nothing can be said about them"]
+    notes = [] if layers else ["the file lists no layers"]
     if layers and all(layer.type is None for layer in layers):
         notes.append("names only: build with --profilingVerbosity=detailed for types, precisions and tactics")
     repeated = [name for name, count in Counter(layer.name for layer in layers).items() if count > 1]
@@ -366,7 +366,7 @@ def note_kernels(layers: list[EngineLayer]) -> list[str]:
     unsaid = sum(layer.precision is None and layer.precision_in == "fp32" for layer in layers if layer not in regions)
     if unsaid:
         notes.append(
-            f"{unsaid} of {len(layers)} layers multiply FP32 values in kernels whose names do not say how: it may be "
-            "in TF32"
+            f"{unsaid} of {len(layers)} layers multiply FP32 values in kernels whose names do not show the precision: "
+            "it may be in TF32"
         )
     return notes

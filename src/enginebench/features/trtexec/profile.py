@@ -212,7 +212,7 @@ def list_notes(raw: RawProfile, layers: Sequence[RawLayer], total_ms: float) -> 
     if raw.iterations == 1:
         notes.append("count is 1: times are of a single iteration, as trtexec of the 8.4 era profiled CUDA graphs")
     if total_ms == 0:
-        notes.append("all times are 0: no shares")
+        notes.append("all times are 0: no percentages")
     lost = sum(not (math.isfinite(layer.total_ms) and math.isfinite(layer.average_ms)) for layer in layers)
     if lost and total_ms != 0:
         notes.append(f"{count_of(lost, 'layers')} with a time that is nan or inf, which the sums leave out")

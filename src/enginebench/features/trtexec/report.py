@@ -257,7 +257,7 @@ def list_shares(case: Metrics) -> list[str]:
     if case.profile_remainder_ms is not None:
         text = f"GPU time less the sum of the layers: {format_significant(case.profile_remainder_ms)} ms"
         texts.append(f"{text} (negative: the profiler itself takes time).")
-    of = f"Share of the {case.shares_of}"
+    of = f"Fraction of the {case.shares_of}"
     for title, groups in (("precision", case.by_precision), ("type", case.by_type)):
         shares = [f"{name} {format_share(group.share)} ({group.layers})" for name, group in groups.items()]
         # The default verbosity of a build has names only: nothing to part.

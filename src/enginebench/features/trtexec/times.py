@@ -170,7 +170,7 @@ def guess_warmup(trace: Trace, starts: Column, limit_ms: float) -> tuple[int, st
     if slack <= 100 and last >= 1000 + limit_ms and (last - limit_ms) % 1000 <= slack:
         return dropped, f"the run ends at whole seconds + {limit_ms:g} ms: it holds the warm-up"
     reason = f"queries before {limit_ms:g} ms taken as warm-up, as trtexec 8.4 and older keep it"
-    return dropped, f"{reason}; --warmup-ms 0 keeps them, --log tells for sure"
+    return dropped, f"{reason}; --warmup-ms 0 keeps them; --log gives the exact count"
 
 
 def measure_walltime(columns: dict[Quantity, Column]) -> float | None:

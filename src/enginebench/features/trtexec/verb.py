@@ -59,7 +59,7 @@ class ProfileOptions(Recorded, total=False):
 
 class LayersOptions(Recorded, total=False):
     profile: Annotated[
-        PathLike | None, Opt("Profile of the same engine; shares are then of time.", metavar="F", path="file")
+        PathLike | None, Opt("Profile of the same engine; percentages are then of time.", metavar="F", path="file")
     ]
     against: Annotated[
         PathLike | None,
@@ -116,7 +116,7 @@ def parse_profile(file: PathLike, **options: Unpack[ProfileOptions]) -> ProfileD
 
     Example: enginebench parse profile profile.json --topk 10
 
-    With --against also the time that no layer explains.
+    With --against also the time outside layers.
 
     Args:
         file: of `--exportProfile`.

@@ -36,7 +36,7 @@ def measure_harm(reference: Mapping[str, Any], answers: Mapping[str, Any], *, lo
         noise += float(np.sum((cand - ref) ** 2))
         signal += float(np.sum((ref - ref.mean(axis=0)) ** 2)) if len(ref) > 1 else float(np.sum(ref**2))
     if not signal:
-        raise MeasurementError("the answers do not depend on the inputs, so that nothing can be held against them")
+        raise MeasurementError("the outputs do not depend on the inputs, so that outputs cannot be compared")
     scores = [(_as_rows(a), _as_rows(answers[name])) for name, a in reference.items() if a.ndim == 2 and a.shape[1] > 1]
     kl = sum(measure_divergence(*pair) for pair in scores) if logits and scores else None
     return Harm(noise=noise / signal, kl_nats=kl)

@@ -43,7 +43,7 @@ class Held(Struct, frozen=True, kw_only=True):
 def hold_out(
     reference: Mapping[str, Array], answers: Mapping[str, Array], limits: Mapping[str, float], task: Task | None = None
 ) -> tuple[Held, ...]:
-    """Every limit, held against answers to samples that nothing was chosen by; arguments as in `measure_drift`.
+    """Every limit, held against replies to samples that nothing was chosen by; arguments as in `measure_drift`.
 
     Raises:
         FeedError: names, shapes or dtypes differ.

@@ -29,8 +29,8 @@ def state_changes(document: DiffDocument) -> list[str]:
 
 def _state_answers(change: Change) -> str:
     if change.max_abs_diff is None:
-        return "answers not compared"
-    return f"answers differ by at most {format_small(change.max_abs_diff)} over {count_of(change.samples, 'samples')}"
+        return "outputs not compared"
+    return f"outputs differ by at most {format_small(change.max_abs_diff)} over {count_of(change.samples, 'samples')}"
 
 
 def _state_figures(change: Change) -> Iterator[str]:

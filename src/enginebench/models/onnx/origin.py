@@ -96,7 +96,7 @@ def read_origin(metadata: Mapping[str, str], path: Path) -> Origin:
     try:
         caveats = msgspec.json.decode(metadata.get(CAVEATS_KEY) or "[]", type=tuple[Caveat, ...])
     except DECODE_ERRORS as error:
-        raise ParseError(path, CAVEATS_KEY, str(error), "caveats as JSON", "Quantize or export it again") from error
+        raise ParseError(path, CAVEATS_KEY, str(error), "warnings as JSON", "Quantize or export it again") from error
     return Origin(
         preprocess_sha256=preprocess if _PREPROCESS.fullmatch(preprocess) else None,
         excluded=tuple(metadata.get(EXCLUDED_KEY, "").splitlines()),

@@ -151,7 +151,7 @@ def _find_preprocess(model: str, input_size: int | None, inputs: Sequence[Tensor
     told = ", ".join(f"{s.name} {s.dtype}[{show_shape(s.shape)}]" for s in inputs)
     raise UsageError(
         f"{model} takes {told}; pictures are prepared for one input of floats, 3 x SIDE x SIDE, only. Give prepared "
-        "arrays in their place, --inputs F.npz, with --targets for the right answers"
+        "arrays instead, --inputs F.npz, with --targets for the labels"
     )
 
 

@@ -161,7 +161,7 @@ def _read_constants(model: ModelProto) -> Constants:
 
 
 def _read_shapes(model: ModelProto) -> Shapes:
-    """Name -> shape of what is known of a graph's tensors; an open axis is None."""
+    """Name -> shape of what is known of a graph's tensors; a dynamic axis is None."""
     graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     return {
         value.name: [
@@ -219,7 +219,9 @@ def _require_equal_parts(node: NodeProto, kept: Mapping[str, Any], shapes: Shape
     axis = kept["axis"].i if "axis" in kept else 0
     length = (shapes.get(node.input[0]) or [None])[axis]
     if not length or length % len(node.output):
-        raise _explain(node, f"it cuts {length or 'an open axis'} into {len(node.output)} parts, not all of one length")
+        raise _explain(
+            node, f"it cuts {length or 'a dynamic axis'} into {len(node.output)} parts, not all of one length"
+        )
 
 
 def _require_default(node: NodeProto, attribute: Any, newer: Any) -> None:

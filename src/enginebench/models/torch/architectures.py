@@ -271,7 +271,7 @@ def _find_table_rows(module: nn.Module, examples: Sequence[torch.Tensor]) -> dic
 
 
 def describe_outputs(module: nn.Module, examples: Sequence[torch.Tensor], model: str) -> tuple[TensorSpec, ...]:
-    """Specs of what the module answers: "output" for a tensor, else `outputs.logits`, `outputs.0`, ..."""
+    """Specs of what the module returns: "output" for a tensor, else `outputs.logits`, `outputs.0`, ..."""
     with torch.inference_mode(False):
         examples = tuple(example.clone() for example in examples)
     versions = [example._version for example in examples]  # PyTorch counts what is written into a tensor

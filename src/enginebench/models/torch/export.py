@@ -351,7 +351,7 @@ def _open_session(path: Path) -> Any:
 def _compare(expected: Array, found: Array, model: str) -> tuple[float, float]:
     """(largest absolute, largest relative) difference of one output."""
     if expected.shape != found.shape:
-        raise ModelError(f"{model}: the exported graph answers with shape {found.shape}, PyTorch with {expected.shape}")
+        raise ModelError(f"{model}: the exported graph gives shape {found.shape}, PyTorch with {expected.shape}")
     if not np.array_equal(np.isfinite(expected), np.isfinite(found)):
         raise ModelError(f"{model}: PyTorch and the exported graph differ in which values are finite")
     want, have = (np.where(np.isfinite(a), a, 0).astype(np.float64) for a in (expected, found))
@@ -361,7 +361,7 @@ def _compare(expected: Array, found: Array, model: str) -> tuple[float, float]:
     limit = GROSS_DIFFERENCE.get(str(expected.dtype), GROSS_DIFFERENCE_HALF)
     if relative > limit:
         raise ModelError(
-            f"{model}: the exported graph's answers differ from PyTorch's by {absolute:.3g}, {relative:.2g} of the "
+            f"{model}: the exported graph's outputs differ from PyTorch's by {absolute:.3g}, {relative:.2g} of the "
             f"largest value; expected at most {limit:g} of it. Does the model draw random numbers?"
         )
     return absolute, relative

@@ -37,7 +37,7 @@ from enginebench.models.torch.flat import NOT_SCRIPTED, Flat, flatten, holds_scr
 
 # Digits of the pickle's SHA-256 in the name of a MODEL: they keep apart two modules of one class.
 DIGITS = 12
-ADVICE = "Take it out of the module before the call, or give MODEL as package.module:factory, which makes it anew"
+ADVICE = "Take it out of the module before the call, or give MODEL as package.module:factory, which makes a new one"
 
 # cloudpickle keeps one list, for all threads, of the modules whose contents travel by value.
 _registering = threading.Lock()

@@ -75,6 +75,8 @@ def draw_trend(engine: str, points: Sequence[Point]) -> Spec:
     dots = base.transform_filter("datum.validity == 'valid'").mark_point(filled=True, size=22, opacity=0.9)
     crosses = base.transform_filter("datum.validity != 'valid'").mark_point(shape="cross", size=40, opacity=0.9)
     layers = alt.layer(line, dots.encode(tooltip=tooltip), crosses.encode(tooltip=tooltip))
-    subtitle = "crosses: suspect or invalid; machines and settings may differ: `diff` says which points may be compared"
+    subtitle = (
+        "crosses: suspect or invalid; machines and settings may differ: `diff` reports which points may be compared"
+    )
     spec = finish(layers.configure_legend(labelColor=GREY), f"Trend of {engine}", subtitle, height=320)
     return spec | {"datasets": {"points": list(points)}}

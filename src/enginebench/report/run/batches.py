@@ -92,7 +92,7 @@ def _describe_largest(series: Sequence[Row], p99_limit_ms: float) -> str:
         doubtful = [row.status for row in series if _keeps(row, p99_limit_ms)]
         kinds = dict.fromkeys("disturbed" if status == "ok" else "not finished" for status in doubtful)
         if kinds:
-            return f"only batches whose rows are {' or '.join(kinds)} keep within p99 {p99_limit_ms:g} ms"
+            return f"only batches whose configurations are {' or '.join(kinds)} meet p99 {p99_limit_ms:g} ms"
         return f"no batch that was measured within p99 {p99_limit_ms:g} ms"
     doubts = [] if is_supported(largest) else ["too few samples for a p99"]
     doubts += ["disturbed"] if largest.validity != "valid" else []

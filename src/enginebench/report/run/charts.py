@@ -51,7 +51,7 @@ _PICTURES = {
     "latency_hist": (
         "distributions",
         "Histograms",
-        "A histogram of latencies for each row on a shared logarithmic axis, process medians marked.",
+        "Histograms of latencies, one a configuration, on a shared logarithmic axis; trial medians marked.",
     ),
     "percentiles": (
         "distributions",
@@ -61,10 +61,14 @@ _PICTURES = {
     "latency_over_time": (
         "drift",
         "Latency over time",
-        "Latency relative to its median along all repetitions, one panel a row; drift and throttling show.",
+        "Latency relative to its median over all trials, one panel a configuration: drift, throttling.",
     ),
-    "stages": ("stages", "Stages", "Stacked bars of the time of each stage, a bar for each row."),
-    "precision": ("proof", "Precision by time", "Stacked bars of the share of time that each row spent in each."),
+    "stages": ("stages", "Stages", "Stacked bars of the time of each stage, a bar for each configuration."),
+    "precision": (
+        "proof",
+        "Precision by time",
+        "Stacked bars of the fraction of time of each configuration in each.",
+    ),
 }
 
 
@@ -155,7 +159,7 @@ def draw_histogram(bars: list[Point], medians: list[Point]) -> Chart:
     tick = tick.encode(
         x=alt.X("ms:Q", scale=scale),
         y=alt.value(height - height // 4),
-        tooltip=_tips(row="row", repetition="repetition", ms="median (ms)"),
+        tooltip=_tips(row="row", repetition="trial", ms="median (ms)"),
     )
     # Layers of different data can stand in panels only as one table: the rows of both, told apart by their fields.
     layers = alt.layer(
@@ -166,7 +170,7 @@ def draw_histogram(bars: list[Point], medians: list[Point]) -> Chart:
         "samples",
         medians,
         "Latency distributions",
-        f"all calls up to p99.9; orange: the median of each repetition{_say_thinned(medians)}",
+        f"all calls up to p99.9; orange: the median of each trial{_say_thinned(medians)}",
         same_height=False,
     )
     return _make("latency_hist", spec, samples=[*bars, *medians])
@@ -191,8 +195,8 @@ def draw_percentiles(curves: list[Point], thin: list[Point]) -> Chart:
     thick = lines.mark_line(strokeWidth=2.2, interpolate="step-before")
     hover = lines.transform_calculate(share="format(100 - 100 / pow(10, datum.rarity), '.4~g') + ' %'")
     hover = hover.mark_point(opacity=0, size=60).encode(tooltip=tooltip)
-    each_one = f"; thin: each repetition{_say_thinned(thin)}" if thin else ""
-    subtitle = f"thick: all calls of a row, nearest rank{each_one}"
+    each_one = f"; thin: each trial{_say_thinned(thin)}" if thin else ""
+    subtitle = f"thick: all calls, nearest rank{each_one}"
     spec = finish(alt.layer(each, thick, hover), "Percentiles up to p99.9", subtitle, height=360)
     return _make("percentiles", spec, curves=curves, thin=thin)
 
@@ -205,12 +209,12 @@ def _find_panel(points: Sequence[Point]) -> int:
 def _say_thinned(points: list[Point]) -> str:
     lines = len({(p["row"], p.get("line", p.get("repetition"))) for p in points})
     rows = len({p["row"] for p in points})
-    return f" (the first {lines // rows} of each row)" if rows and lines // rows >= 20 else ""
+    return f" (the first {lines // rows} of each configuration)" if rows and lines // rows >= 20 else ""
 
 
 def _draw_drift(points: list[Point], referenced: bool) -> Chart:
     alt = import_altair()
-    x = alt.X("at:Q", title="repetition (fresh process)", scale=alt.Scale(nice=False), axis=alt.Axis(tickMinStep=1))
+    x = alt.X("at:Q", title="trial (fresh process)", scale=alt.Scale(nice=False), axis=alt.Axis(tickMinStep=1))
     y = alt.Y("relative:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(format=".0%", tickCount=3))
     tooltip = _tips(row="row", what="of", relative="relative to the median", ms="ms", marks="seen")
     base = alt.Chart().encode(x=x, y=y)
@@ -224,7 +228,7 @@ def _draw_drift(points: list[Point], referenced: bool) -> Chart:
     hover = base.mark_point(opacity=0, size=40).encode(tooltip=tooltip)
     layers = alt.layer(line.encode(detail=alt.Detail("line:N")), reference.encode(tooltip=tooltip), marked, hover)
     also = "; grey: the fixed reference kernel, which shows the machine alone" if referenced else ""
-    subtitle = f"medians of neighbouring calls over the row's median; orange: disturbed blocks{also}"
+    subtitle = f"medians of neighbouring calls over the overall median; orange: disturbed blocks{also}"
     spec = _draw_panels(layers, "series", points, "Latency over time", subtitle, same_height=True)
     return _make("latency_over_time", spec, series=points)
 
@@ -256,11 +260,13 @@ def _draw_quality(points: list[Point], quality: str) -> Chart:
     fronts = Counter(p["front"] for p in points if p["pareto"])
     where = "on the dashed line" if any(count > 1 for count in fronts.values()) else "with a diamond"
     subtitle = (
-        f"no other row is both faster and better than those {where}" if fronts else "no row stands out: see the notes"
+        f"no other configuration is both faster and better than those {where}"
+        if fronts
+        else "no clear winner: see the notes"
     )
     spec = finish(alt.layer(front, rules, dots, names), f"Speed against {quality}", subtitle, _SCATTER)
     best = [p["row"] for p in points if p["pareto"]]
-    told = f"A point for each row. On the Pareto front: {', '.join(best) or 'none'}."
+    told = f"A point for each configuration. On the Pareto front: {', '.join(best) or 'none'}."
     return _make("pareto", spec, title=f"Speed against {quality}", description=told, points=points)
 
 
@@ -303,8 +309,8 @@ def _draw_layers(results: Sequence[Result], labels: dict[str, str], fastest: str
 
 def _draw_proofs(points: list[Point]) -> Chart:
     alt = import_altair()
-    x = alt.X("share:Q", title="share of time", axis=alt.Axis(format=".0%"), stack="zero")
-    tooltip = _tips(row="row", asked="asked for", precision="ran in", share="share of time")
+    x = alt.X("share:Q", title="fraction of time", axis=alt.Axis(format=".0%"), stack="zero")
+    tooltip = _tips(row="row", asked="asked for", precision="ran in", share="fraction of time")
     encoded = {"x": x, "color": _colour_precisions(points), "tooltip": tooltip}
     spec = _draw_bars("proofs", points, "Precision verification", "from the runtimes' own records", **encoded)
     return _make("precision", spec, proofs=points)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enginebench.features.versions.upgrade_sections import state_changes
-from enginebench.report.numbers import format_ratio
+from enginebench.report.numbers import format_ratio, format_verdict
 from enginebench.report.table import Column, Section, make_notes, make_table
 from enginebench.stats.compare import NOUNS
 from enginebench.stats.diff import DiffDocument, DiffRow
@@ -11,7 +11,7 @@ from enginebench.stats.metrics.tasks import name_metric
 
 _COLUMNS = (
     Column("configuration", lambda row: row.id),
-    Column("verdict", lambda row: row.verdict.replace("_", " ")),
+    Column("verdict", lambda row: format_verdict(row.verdict)),
     Column(
         "base / candidate",
         lambda row: format_ratio(row.ratio) if row.ratio else "-",

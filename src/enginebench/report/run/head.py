@@ -116,7 +116,7 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
     what = "what you have" if headline.is_today and not document.spec.get("baseline") else "the baseline"
     if headline.state == "tie":
         few = "are too close for 1 trial each" if row.processes < 2 else "do not differ significantly"
-        few = f"cannot be told apart: {headline.tie_reason}" if headline.tie_reason else few
+        few = f"do not differ significantly: {headline.tie_reason}" if headline.tie_reason else few
         equal = f"are equal within {document.margin:.0%}" if headline.equivalent else few
         yield f"{where}no clear winner: {_join([name, *(names[i] for i in headline.tied_with)])} {equal}"
         choice = ", ".join(what if why == "what you have" else why for why in headline.choice)
@@ -129,7 +129,7 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
         single = "   (1 trial each: no interval)" if row.processes < 2 else ""
         yield f"{where}{name}{whole}, {what}: no other configuration{kind} is faster   {figure}{single}"
     elif headline.state == "searched":
-        yield f"{name}   {figure}   as the search says that measured these"
+        yield f"{name}   {figure}   as reported by the search that measured these"
     elif headline.outputs == "changed":
         yield f"{where}none with the same outputs: {name}{whole} changes them   {figure}{ratio}"
     else:
@@ -141,7 +141,7 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
     if not headline.keeps_p99 and document.p99_limit_ms is not None:
         yield f"no configuration keeps p99 within {document.p99_limit_ms:g} ms"
     elif document.p99_limit_ms is not None and row.p99_ms and not row.p99_ms.supported:
-        yield "too few samples for a p99: whether it keeps the limit is not known"
+        yield "too few samples for a p99: whether it meets the limit is unknown"
 
 
 def _name_settings(headlines: Sequence[Headline]) -> list[str]:

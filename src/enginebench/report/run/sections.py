@@ -263,7 +263,7 @@ def _list_proofs(document: RunDocument) -> list[Table | Notes]:
         if row.n
     ]
     columns = list_texts(("configuration", "asked for", "called", "fraction of time"))
-    return [make_table(columns, lines, file="precision", title="Precision asked for and run")] if lines else []
+    return [make_table(columns, lines, file="precision", title="Requested precision, and what ran")] if lines else []
 
 
 def _list_deliveries(document: RunDocument, refusals: Mapping[str, str | None]) -> tuple[Table | Notes, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 from enginebench.core.records import Measurement, Result
 from enginebench.core.text import clean_text
 from enginebench.report.charts import shorten
+from enginebench.report.numbers import format_verdict
 from enginebench.report.run.columns import format_speedup, is_disturbed
 from enginebench.report.run.head import name_rows
 from enginebench.report.run.remarks import name_settings
@@ -74,7 +75,7 @@ def list_speedups(document: RunDocument, labels: Mapping[str, str]) -> list[Poin
             "high": _round(row.speedup.high),
             "precision": row.precision,
             "text": format_speedup(row),
-            "verdict": "baseline" if row.id == row.baseline else (row.verdict or "").replace("_", " "),
+            "verdict": "baseline" if row.id == row.baseline else format_verdict(row.verdict),
         }
         for row in document.rows
         if row.speedup
@@ -232,7 +233,7 @@ def place_quality(document: RunDocument, labels: Mapping[str, str]) -> tuple[lis
 def _name_quality(document: RunDocument, metric: str | None) -> str:
     if metric is None:
         scored = any(row.centred_cosine is not None for row in document.rows)
-        return "centred cosine to the reference" if scored else "share of the reference's decisions"
+        return "centred cosine to the reference" if scored else "fraction of the reference's decisions"
     score = next(row.scores[0] for row in document.rows if row.scores)
     return name_metric(metric) + ("" if score.higher_is_better else ", lower is better")
 
@@ -247,7 +248,7 @@ def _find_quality(row: Row, metric: str | None) -> float | None:
 
 
 def list_proofs(document: RunDocument, labels: Mapping[str, str]) -> list[Point]:
-    """The share of time by precision, of each row whose runtime gave a record of it."""
+    """The fraction of time by precision, of each row whose runtime gave a record of it."""
     return [
         {
             "row": labels[row.id],

@@ -155,7 +155,7 @@ def open_metric(name: str, targets: Targets) -> Metric | UserMetric:
 
 
 class Collector:
-    """Takes the answers to labelled samples, and keeps what each metric needs of them.
+    """Takes the outputs for labelled samples, and keeps what each metric needs of them.
 
     A metric that counts sample by sample leaves its counts; only for one that looks at all samples together are answers
     kept, as small as the task makes them. Which of the two a user's function is shows in what it returns for the first
@@ -171,7 +171,7 @@ class Collector:
         self._dropped: set[str] = set()
 
     def add(self, places: Sequence[int], outputs: Mapping[str, Any]) -> None:
-        """Takes the answers to some samples.
+        """Takes the outputs for some samples.
 
         Args:
             places: of these samples among all.

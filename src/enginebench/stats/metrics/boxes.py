@@ -290,7 +290,7 @@ def read_wanted(targets: Targets, n: int) -> list[tuple[Floats, list[int]]]:
     if isinstance(values, dict) and {"boxes", "labels"} <= set(values):
         values = [{"boxes": b, "labels": c} for b, c in zip(values["boxes"], values["labels"], strict=True)]
     if len(values) != n:
-        raise FeedError(f"targets of {len(values)} samples, answers to {n}; expected as many")
+        raise FeedError(f"targets of {len(values)} samples, outputs for {n}; expected as many")
     try:
         rows = [(np.asarray(v["boxes"], np.float64).reshape(-1, 4), np.asarray(v["labels"], int)) for v in values]
     except (TypeError, ValueError, LookupError) as error:

@@ -105,7 +105,7 @@ def squeeze_labels(labels: Any, ndim: int) -> Any:
 def _check_logits(logits: Array, labels: Array, targets: Targets) -> None:
     if logits.ndim != 2 or 0 in logits.shape:
         raise FeedError(
-            f"answers of shape {targets.tell_shape(logits)}; expected [samples, classes], at least one of each"
+            f"outputs of shape {targets.tell_shape(logits)}; expected [samples, classes], at least one of each"
         )
     n, classes = logits.shape
     if labels.shape != (n,):

@@ -49,7 +49,7 @@ def estimate_share(hits: int, n: int, level: float = LEVEL) -> Estimate:
 
 
 def estimate_paired_difference(gained: int, lost: int, n: int, level: float = LEVEL) -> Estimate:
-    """(gained - lost) / n with its interval, for two answers to each of n samples.
+    """(gained - lost) / n with its interval, for two outputs for each of n samples.
 
     Half a sample is added to each of the four cells of the table, two samples in all, before the normal interval is
     taken: without it the interval is too narrow, and empty where no answer changed.

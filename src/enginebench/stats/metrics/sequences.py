@@ -92,9 +92,9 @@ def _count_pair(right: str | Tokens, found: str | Tokens, unit: str) -> tuple[in
     """(errors, length of what is right). Of tokens without text, each is a word and a character."""
     if isinstance(right, str) != isinstance(found, str):
         raise FeedError(
-            "targets are text, the answers tokens: put the vocabulary into the file of --targets"
+            "targets are text, the outputs tokens: put the vocabulary into the file of --targets"
             if isinstance(right, str)
-            else "targets are tokens, the answers text; give both alike"
+            else "targets are tokens, the outputs text; give both in the same form"
         )
     jiwer = _import_jiwer()
     if not isinstance(right, str) or not isinstance(found, str):

@@ -65,7 +65,7 @@ def test_nan_where_nothing_was_timed(word: str) -> None:
     document = summarize(f'[\n  {{ "count" : 0 }}\n, {{ "name" : "a", {body} }}\n]\n')
     (layer,) = document.layers
     assert (layer.total_ms, layer.average_ms, layer.share, document.nonfinite) == (0, None, None, 1)
-    assert document.average_ms is None and document.notes == ("all times are 0: no shares",)
+    assert document.average_ms is None and document.notes == ("all times are 0: no percentages",)
     rewritten = summarize(
         f'[{{"name": "a", "timeMs": 0, "averageMs": {word}}}, {{"name": "b", "timeMs": 1, "averageMs": 1}}]'
     )

@@ -223,7 +223,7 @@ def test_tf32_is_not_sold_as_fp32(real: Path) -> None:
     assert shares is not None and shares["tf32"] == pytest.approx(share) and sum(shares.values()) == pytest.approx(1)
     assert set(shares) == {"tf32", "fp32", "other"}
     ran, (caveat,) = judge_precision("fp32", shares, "cuda:0")
-    assert ran == "tf32" and caveat.code == "relabelled" and "The row is tf32" in caveat.message
+    assert ran == "tf32" and caveat.code == "relabelled" and "Reported as tf32" in caveat.message
 
 
 def test_precisions_that_types_and_kernels_agree_on_stay(real: Path) -> None:

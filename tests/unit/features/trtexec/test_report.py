@@ -86,7 +86,7 @@ def test_a_report_with_all_that_the_issue_names(folder: Path) -> None:
     assert (
         "| NVIDIA H200 |" in text
         and "](latency_hist.png)" in text
-        and "Share of the time by precision (number of layers): " in text
+        and "Fraction of the time by precision (number of layers): " in text
     )
 
 
@@ -281,7 +281,7 @@ def test_shares_say_what_they_are_of(folder: Path) -> None:
     (folder / "profile.json").unlink()
     report = describe_cases(read_folder(folder))
     assert report.cases[0].shares_of == "layers"
-    assert "Share of the layers by precision (number of layers): fp32 100.0 % (5)." in format_report(report)
+    assert "Fraction of the layers by precision (number of layers): fp32 100.0 % (5)." in format_report(report)
 
 
 def test_differences_beside_several_runs_have_a_section_and_no_row(folder: Path) -> None:
@@ -300,7 +300,7 @@ def test_the_page_has_what_the_markdown_has(folder: Path) -> None:
     text = format_report(report)
     for part in (
         "400 queries, figures from the timing file",
-        "Share of the time by precision",
+        "Fraction of the time by precision",
         "GPU time less the sum",
     ):
         assert part in page and part in text

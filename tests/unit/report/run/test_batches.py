@@ -74,7 +74,7 @@ def test_an_invalid_batch_keeps_to_no_limit() -> None:
     series = list_batches(rows)
     assert describe_limit(series, 4.0) == ["a fp32: batch 1 is the largest within p99 4 ms."]
     none = list_batches([replace(row, validity="invalid") for row in make_rows()])
-    assert describe_limit(none, 4.0) == ["a fp32: only batches whose rows are disturbed keep within p99 4 ms."]
+    assert describe_limit(none, 4.0) == ["a fp32: only batches whose configurations are disturbed meet p99 4 ms."]
 
 
 def test_the_page_of_a_run_has_the_table() -> None:

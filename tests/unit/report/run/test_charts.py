@@ -130,7 +130,7 @@ def test_the_caption_speaks_of_a_line_where_one_is_drawn() -> None:
         chart = _draw_quality(points, "top-1")
         assert chart is not None and said in str(chart.spec)
     none = _draw_quality([{**point, "row": name, "pareto": False} for name in "ab"], "top-1")
-    assert none is not None and "no row stands out" in str(none.spec) and "diamond'" not in str(none.spec["title"])
+    assert none is not None and "no clear winner" in str(none.spec) and "diamond'" not in str(none.spec["title"])
 
 
 def test_the_longest_bar_leaves_room_for_its_text() -> None:

@@ -158,7 +158,7 @@ def check_interface(artifact: Artifact, session: Any) -> None:
         expected = {s.name: s.dtype for s in specs}
         actual = {node.name: name_dtype(node.type) for node in found}
         if expected != actual:
-            raise ArtifactError(f"{artifact.path} has {actual} where its artifact says {expected}; export it again")
+            raise ArtifactError(f"{artifact.path} has {actual} where its artifact has {expected}; export it again")
 
 
 def name_dtype(kind: str) -> str:

@@ -106,7 +106,7 @@ def open_session(artifact: Artifact, options: dict[str, str], settings: Any) -> 
     if PROVIDER not in session.get_providers():
         raise BackendUnavailable(
             f"asked ONNX Runtime for {PROVIDER} and got {', '.join(session.get_providers())}: TensorRT's libraries "
-            "were not found, or are of another version than it wants. Install that version; its messages say more"
+            "were not found, or are of another version than it needs. Install that version; see its messages"
         )
     return session
 

@@ -179,7 +179,7 @@ def check_interface(artifact: Artifact, model: Any, unused: Collection[str] = ()
         wanted = [s for s in specs if s.name in found or s.name not in unused]
         wrong = [s.name for s in wanted if found.get(s.name) != s.dtype]
         if wrong or len(wanted) != len(ports):
-            raise ArtifactError(f"{artifact.path} has {found}; its artifact says {[(s.name, s.dtype) for s in specs]}")
+            raise ArtifactError(f"{artifact.path} has {found}; its artifact has {[(s.name, s.dtype) for s in specs]}")
 
 
 def name_dtype(element: Any) -> str:

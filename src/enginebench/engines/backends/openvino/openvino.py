@@ -183,7 +183,7 @@ class WatchedOpenvinoEngine(OpenvinoEngine):
         if watched[0] and not any(node.time_ns for node in watched[0]):
             layers = count_of(len(watched[0]), "layers")
             raise MeasurementError(
-                f"{PROFILER} recorded {layers}, no time of which is as long as its clock can tell; try a larger --batch"
+                f"{PROFILER} recorded {layers}, all shorter than the resolution of its clock; try a larger --batch"
             )
         found = summarize_layers(watched, PROFILER, note_clock(watched[0]))
         return replace(found, runs=self._averaged, tick_ns=CUT_NS)

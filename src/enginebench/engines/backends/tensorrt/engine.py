@@ -83,7 +83,7 @@ def describe_tensors(
     for found, named in ((inputs, artifact.inputs), (outputs, artifact.outputs)):
         if named and {s.name for s in found} != {s.name for s in named}:
             raise ArtifactError(
-                f"{artifact.path} has {', '.join(s.name for s in found)} where its artifact says "
+                f"{artifact.path} has {', '.join(s.name for s in found)} where its artifact has "
                 f"{', '.join(s.name for s in named)}; build it again"
             )
     long = {s.name for s in (*artifact.inputs, *artifact.outputs) if s.dtype == "int64"}

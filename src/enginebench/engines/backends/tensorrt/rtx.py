@@ -271,7 +271,7 @@ def judge_validity(path: Path, index: int) -> tuple[Caveat, ...]:
     found = read_capability(index)
     reasons = [text for name, text in INVALID.items() if name in named]
     if not reasons:  # without a driver it has none
-        reasons = [f"{'it says' if found else 'no GPU answers'} ({LIBRARY.log.take().rstrip('.')})"]
+        reasons = [f"{'it says' if found else 'no GPU responds'} ({LIBRARY.log.take().rstrip('.')})"]
     here = f"GPU {index} here has compute capability {found}" if found else "NVML shows no GPU here"
     raise BackendUnavailable(
         f"{path} cannot run here: {'; '.join(reasons)}. {here}; {LIBRARY.title} runs on {', '.join(TARGETS)}, each "

@@ -56,7 +56,7 @@ BUILD_OPTIONS = {
     "plugins": Option(default="", outside=True, meaning="plugin libraries, one per line"),
     "refit": switch("allow the weights to be replaced later"),
     "strip": switch("leave out the weights; refit them later"),
-    "detailed": switch("keep what layer information and the precision proof need", on=True),
+    "detailed": switch("keep what layer information and precision verification need", on=True),
 }
 
 
@@ -220,7 +220,7 @@ def check_profile(profile: ShapeProfile, artifact: Artifact) -> None:
             raise UsageError(f"shape {'x'.join(map(str, shape))} of {name} does not fit the graph's {expected}")
     missing = [n for n, axes in known.items() if n not in profile.best and any(isinstance(a, str) for a in axes)]
     if missing:
-        raise UsageError(f"shapes are needed for every input with an open axis; none for {', '.join(missing)}")
+        raise UsageError(f"shapes are needed for every input with a dynamic axis; none for {', '.join(missing)}")
 
 
 def read_shapes(text: str) -> dict[str, tuple[int, ...]]:

@@ -28,7 +28,7 @@ CUDA_OPTIONS = {
         default="spin",
         choices=("spin", "driver", "block"),
         search=("driver",),
-        meaning="how to wait for the GPU: spinning, as the driver likes, or sleeping",
+        meaning="how to wait for the GPU: spinning, the driver's choice, or sleeping",
     ),
 }
 COMPILE_OPTIONS = {

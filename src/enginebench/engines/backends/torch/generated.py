@@ -45,7 +45,7 @@ EAGER = "eager.module"
 EAGER_CODE = "eager code"
 # Part of the name of the kernel that copies what a graph of launches is given.
 FEEDING = "multi_tensor_apply"
-UNTOLD = "this version of PyTorch does not tell what its generated code is for"
+UNTOLD = "this version of PyTorch does not report what its generated code is for"
 # What PyTorch's operators are called that Python writes as `a += b`.
 _IN_PLACE = {operator.iadd: "add", operator.isub: "sub", operator.imul: "mul", operator.itruediv: "div"}
 
@@ -142,7 +142,7 @@ class GeneratedCode:
         calls += _list_eager(eager, len(graphs))
         named = [name_run(run, calls) for run in plain]
         if any(run is None for run in named):
-            return plain, "what ran is not what the compiler says that it wrote"
+            return plain, "what ran is not what the compiler reported"
         return [run for run in named if run is not None], None
 
 

@@ -78,7 +78,7 @@ def _check_answers(module: Any, folded: Any, name: str, checks: Iterable[Sequenc
             pairs = list(zip(answers, flatten_tensors(folded(*inputs)), strict=True))
     except Exception as error:
         raise ModelError(
-            f"batch norms of {name} were folded, but it cannot be checked that its answers stay the same: "
+            f"batch norms of {name} were folded, but it cannot be checked that its outputs stay the same: "
             f"{find_reason(error)}. Leave out fold_bn=1"
         ) from error
     for wanted, found in pairs:
@@ -86,7 +86,7 @@ def _check_answers(module: Any, folded: Any, name: str, checks: Iterable[Sequenc
         difference = float((wanted - found).abs().max()) if wanted.numel() else 0.0
         if not difference <= TOLERANCE * largest:
             raise ModelError(
-                f"{name} answers differently once its batch norms are folded: {difference:.2g} off where the largest "
+                f"{name} gives other outputs once its batch norms are folded: {difference:.2g} off where the largest "
                 f"output is {largest:.2g}; a layer is used twice, or along another axis. Leave out fold_bn=1"
             )
 
@@ -102,7 +102,7 @@ def _answer_first(module: Any, checks: Iterable[Sequence[Any]]) -> tuple[Sequenc
             continue
         if any(answer.numel() for answer in answers):
             return inputs, answers
-        refusal = ValueError("its answers are empty")
+        refusal = ValueError("its outputs are empty")
     raise refusal
 
 

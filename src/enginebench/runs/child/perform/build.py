@@ -123,7 +123,7 @@ def require_alike(plan: Artifact, graph: Artifact, drift: Drift, spec: EngineSpe
             plan, caveats=(*plan.caveats, make_caveat("outputs_differ", reference=drift.reference, found=found))
         )
     raise ArtifactError(
-        f"the plan does not answer as {drift.reference} does ({found}), so it is not delivered; it lies at "
+        f"the plan gives other outputs than {drift.reference} does ({found}), so it is not delivered; it lies at "
         f"{plan.path}. The engine reads this graph (opset {graph.opset}) otherwise: try another version of it, or "
         "write that part of the model in other operators"
     )
@@ -198,7 +198,7 @@ def hash_build(backend: Backend, built: Artifact, source: Artifact) -> str | Non
 
 
 def measure_variation(first: dict[str, Array], again: dict[str, Array]) -> float:
-    """The largest difference of two answers to the same inputs, as a share of the largest value; words differ by 1."""
+    """The largest difference of two outputs for the same inputs, as a share of the largest value; words differ by 1."""
     shares = [0.0]
     for name, array in first.items():
         if array.shape != again[name].shape or array.dtype.kind not in "fiub":
@@ -211,7 +211,7 @@ def measure_variation(first: dict[str, Array], again: dict[str, Array]) -> float
 
 
 def _check_outputs(engine: Engine, job: PrepareJob, feeds: Sequence[Feeds]) -> tuple[dict[str, Array], int]:
-    """(the answers to the check inputs, of how many calls); of the user's inputs one for each entry, in their order.
+    """(the outputs for the check inputs, of how many calls); of the user's inputs one for each entry, in their order.
 
     Of large answers there are fewer.
     """
