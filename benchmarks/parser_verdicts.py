@@ -207,7 +207,7 @@ def describe(tensors: Any) -> dict[str, list[Any]]:
 
 
 def configure(trt: Any, builder: Any, network: Any) -> Any:
-    """The least work of a builder, in every precision that it has; an open axis is 1."""
+    """The least work of a builder, in every precision that it has; a dynamic axis is 1."""
     config = builder.create_builder_config()
     config.builder_optimization_level = 0
     if not hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED"):

@@ -34,7 +34,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # sixth of the collection; children do the same (`runs/child/__main__.py: GC_THRESHOLD`).
 gc.set_threshold(100_000, 50, 50)
 
-# The ceilings of whoever runs the tests are not theirs to judge rows by.
+# The peaks of whoever runs the tests are not theirs to judge rows by.
 os.environ["ENGINEBENCH_CEILINGS"] = tempfile.mkdtemp(prefix="enginebench-no-ceilings-")
 
 

@@ -24,8 +24,8 @@ TABLE = re.compile(r"^\| option \| default \| meaning \|\n(?:\|.*\|\n?)+", re.MU
 
 def list_commands() -> Iterator[tuple[str, click.Command]]:
     """Every command that does something, by its words: `run`, `parse log`, ..."""
-    for verb, (module, _) in VERBS.items():
-        command: click.Command = import_module(module).command
+    for verb, known in VERBS.items():
+        command: click.Command = import_module(known.module).command
         inner = command.commands if isinstance(command, click.Group) else {"": command}
         yield from ((f"{verb} {name}".strip(), found) for name, found in inner.items())
 

@@ -1,4 +1,4 @@
-"""EngineBench finds the fastest inference engine that still gives the same answers.
+"""EngineBench finds the fastest inference engine that still gives the same outputs.
 
     import enginebench
     print(enginebench.run("digits-mlp", engines="pytorch,ort"))

@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -19,7 +19,7 @@ import click
 
 from enginebench import __version__
 from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
-from enginebench.core.features import list_verbs
+from enginebench.core.features import Verb, list_verbs
 from enginebench.core.text import clean_lines
 
 if TYPE_CHECKING:
@@ -34,37 +34,31 @@ INTERRUPTED = 130
 # A full disk, a quota, or a device that fails under what is printed.
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
-# What each verb of the kernel does. The texts are here so that --help imports no verb; a test checks them.
-SENTENCES = {
-    "run": "Find the fastest engine for a model that still gives the same answers.",
-    "bench": "Measure one engine; with --against, compare it with another.",
-    "build": "Build an engine file from an ONNX file.",
-    "export": "Export a PyTorch model to ONNX and check it against PyTorch.",
-    "calibrate": "Find the range of every tensor of a model over real inputs.",
-    "quantize": "Convert an ONNX graph to another precision.",
-    "drift": "Compare the answers that two engines give to the same inputs.",
-    "accuracy": "Measure accuracy on labelled data, with intervals.",
-    "profile": "Show where an engine spends its time, layer by layer.",
-    "infer": "Run one engine on your own arrays.",
-    "models": "List the built-in models.",
-    "stages": "Time every stage from JPEG file to label.",
-    "doctor": "Show which engines can run here and how to get the others.",
-    "report": "Write a report on a stored run or on trtexec's files.",
-    "diff": "Compare two stored runs, row by row; --gate is for CI.",
-    "baseline": "Save runs under a name, to compare later runs with.",
-    "history": "Show every run under a folder, as a table and as trends.",
+
+# Those of the kernel, then those of features; the groups of --help stand in the order in which they first appear.
+VERBS = {
+    verb.name: verb if verb.module else verb._replace(module=f"enginebench.verbs.{verb.name}")
+    for verb in (
+        Verb("run", "Find", "Find the fastest engine that still gives the same outputs."),
+        Verb("bench", "Find", "Measure one engine; with --against, compare it with another."),
+        Verb("models", "Find", "List the built-in models."),
+        Verb("doctor", "Find", "Show which engines can run here and how to get the others."),
+        Verb("export", "Deploy", "Export a PyTorch model to ONNX and check it against PyTorch."),
+        Verb("calibrate", "Deploy", "Find the range of every tensor of a model over real inputs."),
+        Verb("quantize", "Deploy", "Convert an ONNX graph to another precision."),
+        Verb("build", "Deploy", "Build an engine file from an ONNX file."),
+        Verb("infer", "Deploy", "Run one engine on your own arrays."),
+        Verb("report", "Understand", "Write a report on a stored run or on trtexec's files."),
+        Verb("drift", "Understand", "Compare the outputs of two engines for the same inputs."),
+        Verb("accuracy", "Understand", "Measure accuracy on labelled data, with intervals."),
+        Verb("profile", "Understand", "Show where an engine spends its time, layer by layer."),
+        Verb("stages", "Understand", "Time every stage from JPEG file to label."),
+        Verb("diff", "Guard (CI)", "Compare two stored runs; --gate is for CI."),
+        Verb("baseline", "Guard (CI)", "Save runs under a name, to compare later runs with."),
+        Verb("history", "Guard (CI)", "List every run under a folder, with trends."),
+        *list_verbs(),
+    )
 }
-
-
-def _list_all() -> Iterator[tuple[str, tuple[str, str]]]:
-    brought = list_verbs()
-    for verb, sentence in SENTENCES.items():
-        yield verb, (f"enginebench.verbs.{verb}", sentence)
-        yield from ((name, (found.module, found.does)) for name, found in brought.items() if found.after == verb)
-
-
-# verb -> (its file, which is imported when it is called; what it does)
-VERBS = dict(_list_all())
 
 
 class LazyGroup(click.Group):
@@ -76,8 +70,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        module, _ = VERBS[cmd_name]
-        command: click.Command = import_module(module).command
+        command: click.Command = import_module(VERBS[cmd_name].module).command
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -90,8 +83,10 @@ class LazyGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+        width = max(map(len, VERBS))
+        for group in dict.fromkeys(verb.group for verb in VERBS.values()):
+            with formatter.section(group):
+                formatter.write_dl([(f"{v.name:{width}}", v.sentence) for v in VERBS.values() if v.group == group])
 
 
 @click.group(
@@ -99,7 +94,7 @@ class LazyGroup(click.Group):
 )
 @click.version_option(__version__, prog_name="enginebench")
 def program() -> None:
-    """Find the fastest inference engine that still gives the same answers.
+    """Find the fastest inference engine that still gives the same outputs.
 
     Example: enginebench run digits-cnn
 

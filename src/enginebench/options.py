@@ -187,16 +187,16 @@ def pick(kind: type[S], options: Mapping[str, Any]) -> S:
 
 TaskOption: TypeAlias = Annotated[
     Task | None,
-    Opt("What the model is for: how its outputs are read, the metric, and what drift means."),
+    Opt("What the model is for: decides how its outputs are read and compared, and the metric."),
 ]
 InputSize: TypeAlias = Annotated[int | None, Opt("Height and width of the model's images. [the model's own]", ge=1)]
 Wait: TypeAlias = Annotated[
     bool,
     Opt(
-        "If another run holds the device: wait for it, as by default, or refuse.",
+        "If another run holds the device: wait for it (the default) or fail.",
         True,
         names="--wait/--no-wait",
-        more="Refusing ends with exit code 6",
+        more="Failing ends with exit code 6",
     ),
 ]
 Timeout: TypeAlias = Annotated[float, Opt("Seconds that one process may take.", 900.0, ge=1)]
@@ -204,7 +204,7 @@ Batch: TypeAlias = Annotated[int | None, Opt("Batch size. [that of --input-shape
 Axes: TypeAlias = Annotated[
     str | Sequence[str] | Mapping[str, Sequence[int]],
     Opt(
-        "Axis of an input that an export leaves open beside the batch. Repeat it, or separate several by commas.",
+        "Axis of an input that the export makes dynamic, beside the batch. Repeat it, or separate several by commas.",
         (),
         metavar="NAME:AXIS",
         multiple=True,
@@ -241,7 +241,7 @@ Env: TypeAlias = Annotated[
 Builds: TypeAlias = Annotated[
     int | None,
     Opt(
-        "Build each engine that builds K times, from nothing; --processes counts those of all builds together.",
+        "Build each engine K times from scratch; --processes counts the trials of all builds together.",
         ge=2,
         metavar="K",
         more="The build is then the unit of a comparison ([rebuilds](versions.md#what-a-rebuild-changes))",
@@ -251,7 +251,7 @@ Precisions: TypeAlias = Annotated[Texts, Opt("fp32, tf32, fp16, bf16, int8, fp8;
 Data: TypeAlias = Annotated[
     PathLike | None,
     Opt(
-        "Data: for accuracy, comparisons and 8-bit ranges. [what belongs to a built-in model]",
+        "Data for accuracy, comparisons and 8-bit calibration. [that of a built-in model]",
         metavar="DIR|digits|sample-photos",
         more="Also prepared arrays. Pictures need no labels: without class folders outputs are compared on up to 256 "
         "of them, and there is no accuracy ([inputs](inputs.md))",
@@ -261,7 +261,7 @@ Engines: TypeAlias = Annotated[
     Texts | None,
     Opt(
         f"ENGINE[:key=value,...], separated by commas. [{DEFAULT_ENGINES['cpu']}; on a GPU {DEFAULT_ENGINES['cuda']}]",
-        more="An engine that cannot run here becomes a skipped row with the reason",
+        more="An engine that cannot run here is skipped, with the reason",
     ),
 ]
 GraphEngine: TypeAlias = Annotated[str | None, Opt("ENGINE[:key=value,...] [ort; on a GPU ort-cuda]")]
@@ -315,7 +315,7 @@ class Wide(Printed, total=False):
     """How much of a run is printed."""
 
     wide: Annotated[bool, Opt("All columns: also p99.9, throughput, memory, start, roofline.", False)]
-    warnings: Annotated[bool, Opt("Print all warnings, not their number alone.", False)]
+    warnings: Annotated[bool, Opt("Print all warnings, not only their number.", False)]
 
 
 class DryRunning(TypedDict, total=False):
@@ -353,9 +353,9 @@ class Shared(Progress, total=False):
             (),
             metavar="NAME:1x3x224x224",
             multiple=True,
-            more="An ONNX graph is fed with these lengths and stays open, a plan is run with them; the first axis is "
+            more="An ONNX graph stays dynamic and gets these lengths, a plan is run with them; the first axis is "
             "the batch, and with `--batch` it may be 1. `run` takes several shapes of one input, "
-            "`ids:1x16,1x128,1x512`, and makes rows of each. In Python also {input: shape}",
+            "`ids:1x16,1x128,1x512`, and measures each. In Python also {input: shape}",
         ),
     ]
     inputs: Annotated[
@@ -372,7 +372,7 @@ class Shared(Progress, total=False):
         Opt(
             "default, random, or a state-dict file.",
             "default",
-            more="`default`: trained or pretrained ones, else seeded random ones with a caveat",
+            more="`default`: trained or pretrained ones, else seeded random ones with a warning",
         ),
     ]
 
@@ -386,7 +386,7 @@ class Timing(TypedDict, total=False):
     processes: Annotated[
         int | None,
         Opt(
-            "Fresh processes per row, exactly; a verdict needs 6. [6 to 10: as many as the verdicts need]",
+            "Trials (fresh processes) per configuration, exactly; a verdict needs 6. [6 to 10, as needed]",
             ge=1,
             le=1000,
             more="See [trials that end early](how-we-measure.md#trials-that-end-early)",
@@ -412,13 +412,13 @@ class Judging(TypedDict, total=False):
     ]
     targets: Annotated[
         PathLike | None,
-        Opt("Right answers, one for each sample: an .npz, .npy, .json, .csv or .txt file.", metavar="F"),
+        Opt("Targets (labels), one for each sample: an .npz, .npy, .json, .csv or .txt file.", metavar="F"),
     ]
     task: TaskOption
     max_metric_drop: Annotated[
         float | None,
         Opt(
-            "What a row may lose of the metric, in its own unit. [0.01 of a share, 1% of anything else]",
+            "Allowed loss of the metric, in its own unit. [0.01 of a fraction, 1% of anything else]",
             ge=0,
             metavar="X",
         ),

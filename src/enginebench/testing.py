@@ -335,8 +335,8 @@ def check_backend_follows_the_seam(case: Case) -> None:
 def check_probe_says_that_it_is_there(case: Case) -> None:
     answer = case.backend.probe()
     assert isinstance(answer, Availability), f"probe gives a {type(answer).__name__}"
-    assert answer.available, f"probe says that it is not available: {answer.reason}"
-    assert answer.engine == case.name, f"probe answers for engine {answer.engine!r}"
+    assert answer.available, f"probe reports that it is not available: {answer.reason}"
+    assert answer.engine == case.name, f"probe reports engine {answer.engine!r}"
 
 
 def check_outputs_are_complete_when_run_returns(case: Case) -> None:
@@ -373,7 +373,9 @@ def check_inputs_are_copied_by_bind(case: Case) -> None:
 def check_run_leaves_its_inputs_as_they_are(case: Case) -> None:
     first = _infer(case.shared, _make_feeds(seed=4))
     case.shared.run()
-    assert np.array_equal(case.shared.fetch()[OUTPUT.name], first), "a second run on the same inputs answers otherwise"
+    assert np.array_equal(case.shared.fetch()[OUTPUT.name], first), (
+        "a second run on the same inputs gives other outputs"
+    )
 
 
 def check_odd_arrays_are_taken(case: Case) -> None:
@@ -437,7 +439,7 @@ def check_wrong_feeds_are_refused(case: Case) -> None:
         _expect_error(FeedError, words, what, lambda feeds=feeds: case.shared.bind(feeds))  # type: ignore[misc]
         case.shared.run()
         same = np.array_equal(case.shared.fetch()[OUTPUT.name], before)
-        assert same, f"{what} is refused, and the engine then answers otherwise than before"
+        assert same, f"{what} is refused, and the engine then gives other outputs than before"
 
 
 def check_run_and_fetch_want_inputs_first(case: Case) -> None:
@@ -532,7 +534,7 @@ def _measure_busiest(engine: Engine) -> float:
         engine.run()
     spent = [ns - before.get(task, 0) for task, ns in _read_thread_ns().items()]
     if not sum(spent):
-        raise Inconclusive("this system does not say which thread took the CPU time")
+        raise Inconclusive("this system does not report which thread took the CPU time")
     return max(spent) / sum(spent)
 
 

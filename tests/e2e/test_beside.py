@@ -14,8 +14,8 @@ from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, EngineSpec, FileHash, Gpu, Machine, MeasureSpec, Result
 from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
-from enginebench.runs import beside, campaign
-from enginebench.runs.beside import split_runs
+from enginebench.runs import campaign
+from enginebench.runs.beside import count_workers, split_runs
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.isolate import Child, Work, wait_until_sure
 from enginebench.runs.child.jobs import PrepareJob
@@ -48,17 +48,18 @@ class TestWhichRows:
     @pytest.fixture(autouse=True)
     def memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
         free = psutil.virtual_memory()._replace(available=64 << 30)
-        monkeypatch.setattr(beside.psutil, "virtual_memory", lambda: free)
+        monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
 
     def split(self, *rows: PlannedRow, machine: Machine = MACHINE) -> list[list[str]]:
         return [[row.engine.backend + str(row.engine.batch) for row in run] for run in split_runs(rows, machine)]
 
-    def test_threads_count(self) -> None:
-        rows = [plan(batch=i, threads=threads) for i, threads in enumerate((2, 2, 2, 4, 1), 1)]
-        assert self.split(*rows) == [["fake1", "fake2"], ["fake3"], ["fake4"], ["fake5"]]
-        assert self.split(*rows[:2], machine=replace(MACHINE, cpu_quota_cores=3.5)) == [["fake1"], ["fake2"]]
+    def test_one_a_cpu_works_at_a_time_whatever_its_threads(self) -> None:
+        rows = [plan(batch=i, threads=4) for i in (1, 2, 3)]
+        assert self.split(*rows) == [["fake1", "fake2", "fake3"]]
+        quotas = {None: 4, 3.5: 3, 0.5: 1}
+        assert [count_workers(replace(MACHINE, cpu_quota_cores=quota)) for quota in quotas] == [*quotas.values()]
 
-    def test_a_row_on_a_gpu_needs_one_cpu_and_room_on_the_gpu(self) -> None:
+    def test_a_row_on_a_gpu_needs_room_on_it(self) -> None:
         rows = [plan("pytorch", device="cuda:0", batch=i, threads=4) for i in range(1, 6)]
         assert self.split(*rows[:4]) == [["pytorch1", "pytorch2", "pytorch3", "pytorch4"]]
         small = replace(MACHINE, gpus=(replace(GPU, memory_bytes=7 << 30),))
@@ -76,6 +77,12 @@ class TestWhichRows:
         ]
         found = self.split(*rows)
         assert found == [["pytorch1", "ort-cuda1"], ["tensorrt1"], ["trtexec1"], ["pytorch-compile1"]]
+
+    def test_what_is_compiled_for_a_cpu_is_timed_only_if_told_so(self) -> None:
+        rows = [plan("pytorch-compile", batch=1), plan("pytorch", batch=2)]
+        assert self.split(*rows) == [["pytorch-compile1", "pytorch2"]]
+        told = plan("pytorch-compile", batch=1, options={"mode": "max-autotune"})
+        assert self.split(told, rows[1]) == [["pytorch2"], ["pytorch-compile1"]]
 
 
 class Family:
@@ -96,9 +103,10 @@ class Family:
                     family.told.append("start")
                 return super().start(job, **how)
 
-        def wait(works: Any) -> None:
-            wait_until_sure(works)
-            family.told.append("sure")
+        def wait(works: Any, *, left: int = 0) -> None:
+            wait_until_sure(works, left=left)
+            if left == 0:
+                family.told.append("sure")
 
         monkeypatch.setattr(campaign, "count_at_once", lambda machine: 4)
         monkeypatch.setattr(campaign, "Child", Told)
@@ -113,10 +121,12 @@ def family(monkeypatch: pytest.MonkeyPatch) -> Family:
     return Family(monkeypatch)
 
 
-def run(folder: Path, *rows: PlannedRow, timeout_s: float = 60) -> tuple[list[Result], list[str]]:
+def run(
+    folder: Path, *rows: PlannedRow, timeout_s: float = 60, machine: Machine = MACHINE
+) -> tuple[list[Result], list[str]]:
     reporter = Silent()
-    results = Campaign(RunFolder(folder), rows, MACHINE, timeout_s=timeout_s, reporter=reporter).run()
-    return results, reporter.steps
+    results = Campaign(RunFolder(folder), rows, machine, timeout_s=timeout_s, reporter=reporter).run()
+    return results, [step.partition(" · at most")[0] for step in reporter.steps]
 
 
 def forget_times(results: list[Result]) -> list[Result]:
@@ -144,8 +154,15 @@ def test_side_by_side_is_the_same_run(tmp_path: Path, family: Family, monkeypatc
         for r in alone
     ]
     assert forget_times(found) == forget_times(moved)
-    assert steps == ["building and checking 3 rows side by side", *steps_alone]
+    assert steps == ["building and checking 3 configurations side by side", *steps_alone]
     assert family.all_gone()
+
+
+def test_no_more_work_at_a_time_than_there_are_cpus(tmp_path: Path, family: Family) -> None:
+    rows = [plan(options={"seed": seed}) for seed in "12"]
+    found, _ = run(tmp_path / "r", *rows, machine=replace(MACHINE, cpu_quota_cores=1))
+    assert [result.built_beside for result in found] == [0, 0]
+    assert family.told == ["sure", "start", "sure", "start", "sure"], "each starts once those before it are sure"
 
 
 def test_a_row_that_fails_beside_others_is_tried_again_alone(
@@ -179,7 +196,7 @@ def test_a_row_that_fails_alone_too_has_its_reason(tmp_path: Path, family: Famil
 def test_a_row_that_hangs_costs_the_others_nothing_but_time(tmp_path: Path, family: Family) -> None:
     (hung, fine), _ = run(tmp_path / "r", plan(options={"fault": "hang"}), plan(), timeout_s=8)
     assert (hung.status, fine.status) == ("failed", "ok")
-    assert "no answer within the time-out of 8 s" in (hung.reason or "")
+    assert "no response within the time-out of 8 s" in (hung.reason or "")
     assert family.all_gone()
 
 
@@ -190,8 +207,9 @@ def test_a_wrong_option_costs_one_row(tmp_path: Path, family: Family) -> None:
 
 
 def test_an_interrupt_ends_all(tmp_path: Path, family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(works: Any) -> None:
-        raise KeyboardInterrupt
+    def interrupt(works: Any, *, left: int = 0) -> None:
+        if left == 0:
+            raise KeyboardInterrupt
 
     monkeypatch.setattr(campaign, "wait_until_sure", interrupt)
     with pytest.raises(KeyboardInterrupt):

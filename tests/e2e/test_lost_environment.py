@@ -40,7 +40,7 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_environment_deleted_while_it_runs_costs_the_repetitions_that_were_left(other: Path, tmp_path: Path) -> None:
     class Deleting(Silent):
         def step(self, text: str) -> None:
-            if "env=lost" in text and "process 2 of 3" in text:
+            if "env=lost" in text and "trial 2 of 3" in text:
                 shutil.rmtree(other)
 
     source = read_packaged_onnx("digits-mlp")

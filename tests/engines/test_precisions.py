@@ -16,8 +16,8 @@ from enginebench.core.names import format_precision
 from enginebench.core.protocols import PrecisionProof
 from enginebench.core.records import Artifact, EngineSpec, Precision, Recipe, TensorSpec
 from enginebench.engines import openvino as openvino_file
-from enginebench.engines.backends.torch import cast as torch_cast
-from enginebench.engines.openvino import choose_hint
+from enginebench.engines.backends.torch import module as torch_cast
+from enginebench.engines.openvino import make_settings
 from enginebench.engines.pytorch_module import cast_module
 from enginebench.engines.registry import open_backend, takes
 from enginebench.engines.verified import FORCE
@@ -195,6 +195,11 @@ def test_openvino_without_bf16_refuses_and_is_forced(graphs: Any, monkeypatch: p
     backend: Any = open_backend("openvino")
     with pytest.raises(BackendUnavailable, match="no BF16 instructions"):
         backend.load(graphs("bf16", None), EngineSpec(backend="openvino", precision="bf16"))
+
+    def choose_hint(precision: Precision) -> object:
+        spec = EngineSpec(backend="openvino", precision=precision)
+        return make_settings(spec, {"floats": "fp32"})["INFERENCE_PRECISION_HINT"]
+
     assert (choose_hint("bf16"), choose_hint("fp16"), choose_hint("int8")) == ("f32", "f32", "f32")
     monkeypatch.setattr(openvino_file, "read_capabilities", lambda: ("FP32", "BF16", "FP16"))
     assert (choose_hint("bf16"), choose_hint("fp16")) == ("bf16", "dynamic")

@@ -14,7 +14,7 @@ RTX = "tensorrt_rtx_bindings"
 # Those alone that import either: records of a module that is dropped no longer find their types.
 REBUILT = (
     *("cuda", "tensorrt", "backends.tensorrt.rtx", "backends.tensorrt.tensorrt"),
-    *("backends.tensorrt.engine", "backends.tensorrt.calibrator"),
+    "backends.tensorrt.engine",
 )
 OURS = {f"enginebench.engines.{name}" for name in REBUILT}
 

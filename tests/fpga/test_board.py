@@ -1,4 +1,4 @@
-"""The board behind fpga-sim: answers by simulation, times by hand, the table of speeds."""
+"""The board behind fpga-sim: outputs by simulation, times by hand, the table of speeds."""
 
 from pathlib import Path
 

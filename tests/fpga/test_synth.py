@@ -5,11 +5,11 @@ import shutil
 
 import pytest
 
+from bench import Echo
 from enginebench.core.errors import BackendUnavailable, ParseError, UsageError
 from enginebench.features.fpga import synth
 from enginebench.features.fpga.compiled import convert_rtlil
 from enginebench.features.fpga.gateware.device import Device
-from enginebench.features.fpga.gateware.uart import Echo
 from enginebench.features.fpga.synth import (
     count_cells,
     explain_misfit,

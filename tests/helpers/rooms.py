@@ -16,6 +16,7 @@ from processes import ROOT
 
 SOURCE = ROOT / "src" / "enginebench"
 PAGE = ROOT / "docs" / "architecture.md"
+INSIDE = ROOT / "tests" / "helpers" / "rooms.md"  # the drawings of single folders
 ARROW = "→"
 REMARK = re.compile(r"\([^)]*\)")
 MODULE = re.compile(r"enginebench(?:\.\w+)+")

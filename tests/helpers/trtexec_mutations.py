@@ -9,7 +9,7 @@ from pathlib import Path
 import trtexec_artifacts as made
 from enginebench.core.errors import ParseError
 from enginebench.core.store import encode
-from enginebench.features.trtexec.log import parse_log_bytes
+from enginebench.features.trtexec.log import read_log
 from enginebench.features.trtexec.times import summarize_trace
 from enginebench.features.trtexec.trace import read_trace_bytes
 from enginebench.stats.layer_diff import compare_layers
@@ -35,7 +35,7 @@ def read_times(data: bytes) -> None:
 
 
 def read_log_file(data: bytes) -> None:
-    encode(parse_log_bytes(data, FILE))
+    encode(read_log(decode_text(data), FILE))
 
 
 def read_profile_file(data: bytes) -> None:

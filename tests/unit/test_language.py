@@ -22,6 +22,18 @@ PROSE = [ROOT / "README.md", ROOT / "SKILL.md", ROOT / "CONTRIBUTING.md", *sorte
 # The folder inside a run keeps the name that stored runs have: one constant, and the pages that show it.
 FOLDER = re.compile(r'^ARTIFACTS = "artefacts"|`artefacts/')
 FOREIGN = re.compile(r"\bparted (by|with)\b|artefact", re.IGNORECASE)
+# What users read says it in the field's words: outputs, warning, interleaved, trial, fake, interface, peak, untrusted.
+REPLACED = re.compile(
+    r"\b(answers?|answered|doubts?|caveats?|in turns|repetitions?|stand-ins?|seam|ceilings?|told apart|"
+    r"strangers?|whoever|(is|are) (told|said)|packed weights|"
+    r"open ax[ei]s|shares? of|(stored|no|this|each|a|the) rows?)\b",
+    re.IGNORECASE,
+)
+# Code, links and quoted output keep their names, and so do the tables of fields in docs/cli.md.
+QUOTED = re.compile(
+    r"^```.*?^```$|<!-- (?:rows|result).*?<!-- end -->|`+[^`]*`+|\]\([^)]*\)|^## JSON documents.*?(?=^## |\Z)",
+    re.M | re.S,
+)
 
 
 def list_commands(command: click.Command, words: str) -> Iterator[tuple[str, click.Command]]:
@@ -32,7 +44,7 @@ def list_commands(command: click.Command, words: str) -> Iterator[tuple[str, cli
             yield from list_commands(inner, f"{words} {name}")
 
 
-COMMANDS = dict(pair for verb, (m, _) in VERBS.items() for pair in list_commands(import_module(m).command, verb))
+COMMANDS = dict(pair for v in VERBS.values() for pair in list_commands(import_module(v.module).command, v.name))
 
 
 def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
@@ -77,6 +89,28 @@ def test_docstrings_of_checks_say_what_is_checked() -> None:
 def test_one_spelling_in_code_and_pages() -> None:
     lines = [(path, line) for path in (*SOURCES, *PROSE) for line in path.read_text(encoding="utf-8").splitlines()]
     assert [f"{path.name}: {line}" for path, line in lines if FOREIGN.search(line) and not FOLDER.search(line)] == []
+
+
+def find_texts(path: Path) -> Iterator[str]:
+    """The texts of a module that are sentences, or parts of them; its docstrings are not for users."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    docstrings = set(find_docstrings(path))
+    for node in ast.walk(tree):
+        text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+        if " " in text.strip() and inspect.cleandoc(text) not in docstrings:
+            yield text
+
+
+@pytest.mark.parametrize("path", [path for path in PROSE if path.name != "CONTRIBUTING.md"], ids=lambda path: path.name)
+def test_pages_use_the_words_of_the_field(path: Path) -> None:
+    text = QUOTED.sub("", path.read_text(encoding="utf-8"))
+    assert [line for line in text.splitlines() if REPLACED.search(line)] == []
+
+
+def test_messages_and_help_use_the_words_of_the_field() -> None:
+    found = [f"{path.name}: {text}" for path in SOURCES for text in find_texts(path) if REPLACED.search(text)]
+    found += [f"{words}: {c.help}" for words, c in COMMANDS.items() if REPLACED.search(QUOTED.sub("", c.help or ""))]
+    assert found == []
 
 
 def test_bold_openings_of_paragraphs_are_bold_and_no_more() -> None:

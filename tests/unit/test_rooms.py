@@ -1,4 +1,4 @@
-"""Imports point one way: the drawings of docs/architecture.md, and nothing else, say which are allowed."""
+"""Imports point one way: the drawings of docs/architecture.md and of rooms.md say which are allowed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,22 @@ import pytest
 
 from enginebench.engines.registry import ENTRIES
 from processes import ROOT
-from rooms import PAGE, SOURCE, Floor, find_crossings, find_faults, find_imports, list_rooms, read_drawing, read_floor
+from rooms import (
+    INSIDE,
+    PAGE,
+    SOURCE,
+    Floor,
+    find_crossings,
+    find_faults,
+    find_imports,
+    list_rooms,
+    read_drawing,
+    read_floor,
+)
 
 # Heading of the page -> the folder that the drawing below it shows.
 DRAWINGS = {
-    "## The rooms": "",
+    "# Architecture": "",
     "### Inside runs": "runs",
     "### Inside engines": "engines",
     "### Inside report": "report",
@@ -23,7 +34,8 @@ PACKAGES = sorted(path.parent for path in SOURCE.rglob("__init__.py"))
 
 @pytest.mark.parametrize(("heading", "folder"), DRAWINGS.items(), ids=lambda text: text or "enginebench")
 def test_the_sources_are_built_as_drawn(heading: str, folder: str) -> None:
-    assert find_faults(SOURCE, read_drawing(PAGE.read_text(encoding="utf-8"), heading), folder) == []
+    page = "\n" + (INSIDE if folder else PAGE).read_text(encoding="utf-8")
+    assert find_faults(SOURCE, read_drawing(page, heading), folder) == []
 
 
 def test_nothing_crosses_the_border_of_a_feature() -> None:

@@ -26,15 +26,15 @@ class Template(Struct, frozen=True):
 
 _FIX_CLOCKS = "fix the clocks, or measure on a machine of your own"
 _QUIET = "stop them, or measure again at a quiet time"
-_COMPARE_MORE = "enginebench drift, or accuracy, compares two engines on as many samples as --n says"
+_COMPARE_MORE = "enginebench drift, or accuracy, compares two engines on --n samples"
 _BEYOND = "the rate is beyond what this engine carries: lower --qps, or look for the rate with --find-capacity"
-_AS_ASKED = "take the label as what was asked, not as what ran"
+_AS_ASKED = "read the label as what was requested, not as what ran"
 
 # Name -> template. What stands before the dot is the code, which is all that other programs need to know.
 TEMPLATES: dict[str, Template] = {
     "beats_bound.layers": Template(
         "{count} layers took less time than their bounds, {worst} the least: its bound is {share:.0%} of its time",
-        "the ceilings are too low: run enginebench roofline again while nothing else runs, without --quick",
+        "the measured peaks are too low: run enginebench roofline again on an idle machine, without --quick",
     ),
     "beats_bound.pipeline": Template(
         "overlapped, {ratio:.2f} times as many pictures came as the stages alone allow",
@@ -42,26 +42,26 @@ TEMPLATES: dict[str, Template] = {
     ),
     "beats_bound.row": Template(
         "the median is shorter than the machine's best rates allow: the bound is {share:.0%} of it",
-        "the ceiling or the time is wrong: run enginebench roofline again while nothing else runs, without --quick",
+        "the measured peak or the time is wrong: run enginebench roofline again on an idle machine, without --quick",
     ),
     "builds_differ": Template(
         "{builds} builds of this engine differ by {between:.1%} (95% interval {low:.1%} to {high:.1%}), beside "
         "{within:.1%} between processes of one build",
-        "never hold one build against one build; compare several of both sides (--builds), and keep the best",
+        "never compare one build with one build; compare several of both sides (--builds), and keep the best",
     ),
     "call_overhead": Template(
         "the call through Python takes {share:.0%} of the median",
         "use a larger --batch, or call this engine from C or C++",
     ),
     "chosen_shapes": Template(
-        "the graph leaves axes open, timed here as {shapes}", "give yours: --input-shape {option}, or --inputs"
+        "the graph has dynamic axes, timed here as {shapes}", "give yours: --input-shape {option}, or --inputs"
     ),
     "chosen_shapes.made": Template(
         "the inputs were made from the model's configuration: {shapes}",
         "give yours: --input-shape {option}, or --inputs",
     ),
     "chosen_shapes.refused": Template(
-        "the graph leaves axes open; {shapes} was chosen here, and refused when it was tried on the CPU: {why}",
+        "the graph has dynamic axes; {shapes} was chosen, and failed on the CPU: {why}",
         "give lengths that it takes with --input-shape {option}, or --inputs",
     ),
     "clock_drift.reference": Template(
@@ -76,10 +76,10 @@ TEMPLATES: dict[str, Template] = {
     ),
     "constant_answers": Template(
         "the reference's outputs for {n} inputs hardly differ, so that agreement shows little",
-        "give --weights FILE, or --inputs that the model answers differently",
+        "give --weights FILE, or --inputs for which the outputs differ",
     ),
     "cuda_graph_failed": Template(
-        "asked for {switch} {asked}; the log says {seen}",
+        "requested {switch} {asked}; the log reports {seen}",
         "the model holds operations that cannot be captured; time it with graph=0 on every side",
     ),
     "cut_short": Template(
@@ -87,10 +87,10 @@ TEMPLATES: dict[str, Template] = {
     ),
     "disturbed_profile": Template(
         "under the profiler the kernels took {factor:.2f} times the run that was timed",
-        "shares by precision and layer are rough, since others may have used the GPU. Profile the row alone",
+        "percentages by precision and layer are rough, since others may have used the GPU. Profile it alone",
     ),
     "double_precision": Template(
-        "most floats of the model are FP64, which has no name here: its rows are called {precision}",
+        "most floats of the model are FP64, which has no name here: it is reported as {precision}",
         "export the model in float32; engines differ in what they make of FP64: OpenVINO computes it in FP32",
     ),
     "enqueue_bound.share": Template(
@@ -104,7 +104,7 @@ TEMPLATES: dict[str, Template] = {
     "environment.clocks": Template(
         "trtexec enqueues the next query while one runs and reads the device's clock; tensorrt waits for every run and "
         "reads the host's clock",
-        "compare the device times of both rows; the host row holds launch and wait as well",
+        "compare device times; host times include launch and wait",
     ),
     "environment.copies": Template(
         "scope io: trtexec adds up copy, computation and copy; tensorrt also copies between your arrays and pinned "
@@ -128,7 +128,7 @@ TEMPLATES: dict[str, Template] = {
     ),
     "environment.quota": Template(
         "a quota of {cores:g} cores stops the process for part of each period when it is spent",
-        "give the container a cpuset in place of a quota",
+        "give the container a cpuset instead of a quota",
     ),
     "environment.streams": Template(
         "trtexec ran several streams, whose latencies overlap; tensorrt runs one", "compare with trtexec:streams=1"
@@ -143,7 +143,7 @@ TEMPLATES: dict[str, Template] = {
     ),
     "environment.torchvision": Template(
         "torchvision's own operators do not load beside this PyTorch: those of detectors run in Python",
-        "rows of PyTorch are slower than they need be; install the torchvision that was built for it",
+        "PyTorch is slower than it need be; install the torchvision built for it",
     ),
     "environment.virtual": Template(
         "running in a VM, where CPU speed may change unnoticed", "rely on paired ratios, not absolute times"
@@ -153,18 +153,18 @@ TEMPLATES: dict[str, Template] = {
         "call its eval() before you hand it over",
     ),
     "external_preprocess": Template(
-        "{what}: nothing here can tell whether inputs are prepared alike at inference",
+        "{what}: it is unknown whether inputs are preprocessed the same way at inference",
         "make sure of it, or calibrate from images with enginebench calibrate --data DIR",
     ),
     "failed_proof": Template(
-        "asked {asked}; the record that would prove it failed: {failure}",
+        "requested {asked}; the record that would verify it failed: {failure}",
         f"{_AS_ASKED}; times and outputs do not depend on it",
     ),
     "foreign_cpu": Template(
         "other programs used the CPU during {share:.0%} of the samples", "stop them, or measure again at a quiet time"
     ),
     "failed_requests": Template(
-        "{failed} of {offered} requests failed: {reason}", "they count as later than any; look for the reason first"
+        "{failed} of {offered} requests failed: {reason}", "they count as the slowest; look for the reason first"
     ),
     "generator_late": Template(
         "the generator was {late_ms:.2g} ms late at p99, more than 1% of {what} ({bound_ms:.3g} ms)",
@@ -175,19 +175,19 @@ TEMPLATES: dict[str, Template] = {
         "the file's metadata, enginebench.kept_fp32, lists all of them",
     ),
     "kept_fp32.excluded": Template(
-        "nodes that stay in FP32, as the list of exclusions says: {count} ({names})",
+        "{count} excluded nodes stay in FP32 ({names})",
         "the file's metadata, enginebench.excluded, lists all of them",
     ),
     "log_disagrees.median": Template(
         "the log prints a median {what} of {printed_ms:g} ms, the exported times give {computed_ms:g} ms",
-        "the row is made from the times; are log and times of the same run?",
+        "the exported times are used; are log and times of the same run?",
     ),
     "log_disagrees.switch": Template(
-        "asked for {switch} {asked}; the log says {seen}", "an argument of your own may overrule it"
+        "requested {switch} {asked}; the log reports {seen}", "an argument of your own may overrule it"
     ),
     "lost_variance": Template(
         "output {output}: {lost} of {of} slices of axis {axis} hardly vary, and do in the reference",
-        "what they tell is lost, whatever the others show: keep the layers behind them out of the precision",
+        "their information is lost: keep the layers behind them in a wider precision",
     ),
     "low_coverage": Template(
         "Q/DQ nodes cover {share:.0%} of the multiply-accumulates; the rest runs in floats",
@@ -201,14 +201,14 @@ TEMPLATES: dict[str, Template] = {
         "give scales of activations as scalars; some operators (ConvTranspose) have no kernel in 8 bits at all",
     ),
     "low_effective_precision.fp32": Template(
-        "{record}", "see which operators are shorter than FP32, and what that does to the answers"
+        "{record}", "see which operators are shorter than FP32, and how that changes the outputs"
     ),
     "modelled": Template(
         "the latency is modelled: simulated cycles at the clock, plus the link ({board})",
-        "It is no measurement; answers and accuracy are those of the design",
+        "not a measurement; outputs and accuracy are those of the design",
     ),
     "no_device_telemetry.absent": Template(
-        "NVML does not answer: clocks, throttling and other programs on the GPU were not watched",
+        "NVML does not respond: clocks, throttling and other programs on the GPU were not watched",
         "pip install nvidia-ml-py",
     ),
     "no_device_telemetry.hidden": Template(
@@ -220,7 +220,7 @@ TEMPLATES: dict[str, Template] = {
     ),
     "no_layer_times": Template(
         "the engine's profiler gave no layer times: {failure}",
-        "times, outputs and precision of the row do not depend on it",
+        "times, outputs and precision do not depend on it",
     ),
     "nonfinite.outputs": Template(
         "{count} output values are not finite, its own and the reference's together",
@@ -235,7 +235,7 @@ TEMPLATES: dict[str, Template] = {
         "nodes that need their range stay in FP32; look whether the infinity is meant",
     ),
     "nonfinite.times": Template("{count} values are inf or nan", "measure again"),
-    "no_score": Template("no score: {reason}", "without one the row is not recommended"),
+    "no_score": Template("no score: {reason}", "without one it is not recommended"),
     "not_settled.cold_start": Template(
         "the engine was still warming up during {share:.0%} of the samples", "raise --warmup"
     ),
@@ -245,18 +245,18 @@ TEMPLATES: dict[str, Template] = {
         "latency had not settled after warm-up in {unsettled} of {total} trials", "raise --warmup"
     ),
     "outputs_differ": Template(
-        "the answers of the plan differ from those of {reference}: {found}",
+        "the plan's outputs differ from those of {reference}: {found}",
         "give real inputs to calibrate on, or a graph with Q/DQ nodes (enginebench quantize), and compare again",
     ),
     "outputs_not_compared.graph": Template(
-        "the plan's answers were not compared with the graph's: {why}", "compare them with enginebench drift"
+        "the plan's outputs were not compared with the graph's: {why}", "compare them with enginebench drift"
     ),
     "outputs_not_compared": Template(
         "outputs were not compared with those of {reference}: {why}",
         "compare models with the same inputs and outputs",
     ),
     "outputs_vary": Template(
-        "{row}, compared with itself, answers the same inputs differently: by {share:.2g} of the largest value",
+        "{row} gives different outputs for the same inputs: by {share:.2g} of the largest value",
         "outputs cannot be judged: look for dropout that is left on, or random numbers in the model",
     ),
     "overload": Template("of {offered} requests {dropped} were turned away or not begun in time", _BEYOND),
@@ -264,17 +264,17 @@ TEMPLATES: dict[str, Template] = {
         "of {offered} requests {dropped} were turned away or not begun in time, and {late} came late in all", _BEYOND
     ),
     "packed_weights": Template(
-        "{operators} read weights of few bits, which no precision here is named after: the rows are called {precision}",
-        "hold size and answers against those of the graph in FP32; with accuracy_level=4 such nodes multiply in 8 bits",
+        "{operators} read weight-only quantized weights; no precision is named after them: reported as {precision}",
+        "compare size and outputs with those of the FP32 graph; with accuracy_level=4 such nodes multiply in 8 bits",
     ),
     "partly_compared.answers": Template(
-        "answers were compared over {n} of {asked} samples",
-        "what the others would have shown is not known; enginebench drift compares as many as --n asks for",
+        "outputs were compared over {n} of {asked} samples",
+        "the other samples are unknown; enginebench drift compares as many as --n asks for",
     ),
     "partly_compared.data": Template(
         "{data} holds {n} of the {asked} samples that were asked for", "the intervals are those of what there is"
     ),
-    "partly_compared.labels": Template("right answers were counted on {n} of {asked} samples", _COMPARE_MORE),
+    "partly_compared.labels": Template("accuracy was measured on {n} of {asked} samples", _COMPARE_MORE),
     "partly_compared.outputs": Template("outputs were compared on {n} of {asked} samples", _COMPARE_MORE),
     "random_calibration.inputs": Template(
         "8-bit ranges come from random inputs (seed {seed}), so that accuracy and drift mean nothing",
@@ -282,11 +282,11 @@ TEMPLATES: dict[str, Template] = {
     ),
     "random_calibration.tensorrt": Template(
         "INT8 without calibration data or cache: TensorRT makes up the ranges",
-        "times hold, answers do not; give calib_data or calib_cache, or quantize the graph",
+        "times are valid, outputs are not; give calib_data or calib_cache, or quantize the graph",
     ),
     "random_calibration.trtexec": Template(
         "INT8 without a calibration cache: TensorRT makes up the ranges",
-        "times hold, answers do not; give --calib-cache, or quantize the graph",
+        "times are valid, outputs are not; give --calib-cache, or quantize the graph",
     ),
     "random_inputs": Template("the inputs are random (seed {seed})", "give --inputs F.npz, or --data DIR"),
     "random_inputs.check": Template(
@@ -294,30 +294,30 @@ TEMPLATES: dict[str, Template] = {
     ),
     "random_weights": Template("weights are random, seed {seed} ({reason})", "give --weights FILE"),
     "relabelled": Template(
-        "{record} The row is {ran}",
-        "compare it with {ran} rows; another engine or recipe may have kernels for {asked}",
+        "{record} Reported as {ran}",
+        "compare it with {ran}; another engine or recipe may have kernels for {asked}",
     ),
     "relabelled.fp32": Template(
-        "{record} The row is {ran}", "something makes FP32 shorter here: a setting, or the graph itself"
+        "{record} Reported as {ran}", "something makes FP32 shorter here: a setting, or the graph itself"
     ),
     "rewritten_graph": Template(
         "the engine does not read this graph as it is ({operator}): it ran one that was rewritten for these shapes",
-        "a bundle cannot do that: deliver a row of ort, or export the model without what is named",
+        "a bundle cannot do that: deliver one of ort, or export the model without this operator",
     ),
     "several_machines": Template(
-        "its repetitions come from {count:.0f} machines of one kind, since the sweep went on elsewhere",
-        "medians hold the difference of the machines; ratios leave out the turn that both began, since only "
-        "repetitions of one machine are compared",
+        "its trials come from {count:.0f} machines of one kind, since the sweep was resumed elsewhere",
+        "medians include the difference between the machines; ratios compare only trials of the same machine, "
+        "and omit the round that both began",
     ),
     "shared_cores": Template(
-        "generator and engine share {cores} cores: what one of them takes the other does not have",
+        "generator and engine share {cores} cores and slow each other down",
         "leave the generator a core of its own: fewer --threads or --streams",
     ),
     "single_process": Template("measured in a single trial: no interval, no verdict", "run without --quick"),
     "state_restored": Template(
         "the module writes into its buffers in forward: {buffers}",
-        "every call here begins with what they held first, as the ONNX graph does; a state that is to last belongs to "
-        "the inputs and outputs",
+        "here every call starts from their initial values, as in the ONNX graph; state that must persist belongs in "
+        "inputs and outputs",
     ),
     "throttled.clock": Template(
         "the clock was low during {share:.0%} of the samples",
@@ -327,7 +327,7 @@ TEMPLATES: dict[str, Template] = {
         "the device was throttled during {share:.0%} of the samples", "cool it or lower the load, then measure again"
     ),
     "too_few_samples.batches": Template("{n} batches cannot carry p99, which needs {needed}", "raise --time-limit"),
-    "too_few_samples.none": Template("no process has a sample", "see the reason of the row"),
+    "too_few_samples.none": Template("no process has a sample", "see its reason"),
     "too_few_samples.p99": Template(
         "{n} samples are too few for p99, which needs {needed}", "raise --time-limit, --iters or --processes"
     ),
@@ -351,22 +351,22 @@ TEMPLATES: dict[str, Template] = {
         "raise --duration; if that changes nothing, the rate is beyond what this engine carries",
     ),
     "unproved_precision.none": Template(
-        "asked {asked}, not verified: the engine keeps no record of the precision that ran", _AS_ASKED
+        "requested {asked}, not verified: the engine keeps no record of the precision that ran", _AS_ASKED
     ),
     "unproved_precision.ahead": Template(
-        "asked {asked}; decided ahead of time, not measured: {products}",
+        "requested {asked}; decided ahead of time, not measured: {products}",
         "the GPU compiles the plan when it first runs: bench on it shows what ran",
     ),
     "unproved_precision.unknown": Template(
-        "{record} That is not verified: the engine's record does not say in what most of the time ran", _AS_ASKED
+        "{record} Not verified: the engine's record has no precision for most of the time", _AS_ASKED
     ),
     "unproved_precision.plan": Template(
         "in which precision this plan was built is not known, and no record shows in which it ran",
-        "say it with --precision; a plan that enginebench build writes has it in a file beside it",
+        "give --precision; a plan that enginebench build writes has it in a file beside it",
     ),
     "unverified_engine.rtx": Template(
         "this engine has built plans with NVIDIA's own TensorRT for RTX, and has run none on a GPU that it supports",
-        "compare one row with another engine before you rely on it",
+        "compare it with another engine before you rely on it",
     ),
     "work_outside_run": Template(
         "run leaves {share:.0%} of its work to the fetch of the outputs, which is not timed",

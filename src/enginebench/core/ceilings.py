@@ -60,7 +60,7 @@ class Ceilings(Struct, frozen=True, kw_only=True):
 
 
 def list_differences(then: Machine, now: Machine, *, versions: bool = True) -> list[str]:
-    """What of a machine sets its ceilings and is not as it was: empty if ceilings of `then` hold for `now`.
+    """What of a machine sets its ceilings and is not as it was: empty if peaks of `then` hold for `now`.
 
     Args:
         then: the machine that was measured.

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Array: TypeAlias = NDArray[np.generic]
-    Feeds: TypeAlias = Mapping[str, Array]
-
+Array: TypeAlias = "NDArray[np.generic]"
+Feeds: TypeAlias = "Mapping[str, Array]"
 # `engine.run`: fetched once by the loop, then called without arguments.
 RunCall: TypeAlias = Callable[[], object]
 Closed = TypeVar("Closed", bound="Closing")

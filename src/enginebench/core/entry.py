@@ -35,6 +35,13 @@ class Option(Struct, frozen=True, kw_only=True):
     under_load: bool = False  # it does something only where requests meet: with several streams, or joined to batches
 
 
+def switch(meaning: str, *, on: bool = False, tried: bool = False, outside: bool = False) -> Option:
+    """An option that is 0 or 1; `tried`: `tune` tries the one that is not the default."""
+    default, other = ("1", "0") if on else ("0", "1")
+    search = (other,) if tried else ()
+    return Option(default=default, choices=("0", "1"), search=search, meaning=meaning, outside=outside)
+
+
 class Entry(Struct, frozen=True, kw_only=True):
     """One engine: its name, the module that makes it, what it takes and needs. Nothing else says so a second time.
 

@@ -20,6 +20,7 @@ Doubt about a number is not an error: it is a `Caveat` in the record.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from .engine_api import ArtifactError as ArtifactError
@@ -82,3 +83,10 @@ class ChildFailed(MeasurementError):
 
 class DeviceBusy(MeasurementError):
     """Another run holds the lock of the device."""
+
+
+def list_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, then each that it came from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -18,17 +18,18 @@ Kind: TypeAlias = Literal["functions", "jobs", "engines", "documents", "offers"]
 
 
 class Verb(NamedTuple):
-    """A verb of the command line; its module has the `command`."""
+    """What `--help` prints of a verb, so that it imports none."""
 
-    module: str
-    does: str  # a sentence
-    after: str  # the verb of the kernel that it follows in the help
+    name: str
+    group: str
+    sentence: str
+    module: str = ""  # imported when the verb is called; its `command`. Here: inside the feature
 
 
 class Feature(NamedTuple):
     """What a feature brings: a name -> `module:name` in its folder, which is imported when it is used."""
 
-    verbs: Mapping[str, Verb] = NONE
+    verbs: tuple[Verb, ...] = ()
     functions: Mapping[str, str] = NONE  # of the public interface
     jobs: Mapping[str, str] = NONE  # tag of a job of a child -> its class
     engines: Mapping[str, str] = NONE  # -> its Entry
@@ -42,13 +43,10 @@ def list_features() -> dict[str, Feature]:
     return {name: import_module(f"{HOME}.{name}").FEATURE for name in import_module(HOME).NAMES}
 
 
-def list_verbs() -> dict[str, Verb]:
+def list_verbs() -> list[Verb]:
     """Every verb of a feature, with the full name of its module."""
-    return {
-        verb: found._replace(module=f"{HOME}.{name}.{found.module}")
-        for name, feature in list_features().items()
-        for verb, found in feature.verbs.items()
-    }
+    found = [(name, verb) for name, feature in list_features().items() for verb in feature.verbs]
+    return [verb._replace(module=f"{HOME}.{name}.{verb.module}") for name, verb in found]
 
 
 def list_names(kind: Kind) -> list[str]:

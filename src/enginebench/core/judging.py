@@ -61,7 +61,7 @@ def find_missing(instructions: Iterable[str], present: Collection[str], precisio
     """A sentence if a CPU lacks instructions with which the configuration computed."""
     missing = [flag for flag in instructions if flag not in present]
     if missing:
-        yield f"the row computed in {precision} with {', '.join(missing)}; this CPU lacks it: times and outputs differ"
+        yield f"it was measured in {precision} with {', '.join(missing)}; this CPU lacks it: times and outputs differ"
 
 
 def find_other_gpu(wanted: str | None, found: Collection[str]) -> Iterator[str]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from enginebench.core.engine_api import Array as Array
+from enginebench.core.engine_api import Feeds as Feeds
 from enginebench.core.engine_api import RunCall as RunCall
 from enginebench.core.records import (
     Artifact,
@@ -22,11 +24,7 @@ from enginebench.core.records import (
     TensorSpec,
 )
 
-if TYPE_CHECKING:
-    from enginebench.core.engine_api import Array as Array
-    from enginebench.core.engine_api import Feeds as Feeds
-
-# Rebuilds the PyTorch module of a `torch` artifact; `runs` hands it to the engines that ask for it.
+# Rebuilds the PyTorch module of a `torch` artifact; `workflow` hands it to the engines that ask for it.
 ModuleLoader: TypeAlias = Callable[[Artifact], Any]  # a torch.nn.Module, which core does not import
 
 

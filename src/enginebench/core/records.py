@@ -37,7 +37,7 @@ BoundBy = Literal["compute", "bandwidth", "launch", "call"]
 
 CaveatCode = Literal[
     "builds_differ",  # the engine's builds have times of their own: one of them is a draw
-    "beats_bound",  # faster than the ceilings of the machine allow: one of the two is wrong
+    "beats_bound",  # faster than the peaks of the machine allow: one of the two is wrong
     "call_overhead",  # Python's own call is a visible part of the median
     "chosen_shapes",  # the graph leaves axes open, and nobody said how long they are
     "clock_drift",
@@ -326,8 +326,8 @@ class OutputDrift(Struct, frozen=True, kw_only=True):
     flips: int | None = None
     flips_beyond_noise: int | None = None
     near_ties: int | None = None
-    # What was decided, and the share of the reference's decisions that the candidate shares: the values of an output of
-    # whole numbers, the classes of pixels, boxes that have a partner, sequences that read the same.
+    # What was decided, and the fraction of the reference's decisions that the candidate shares: the values of an
+    # output of whole numbers, the classes of pixels, boxes that have a partner, sequences that read the same.
     decisions: Decisions | None = None
     decided: int | None = None  # how many the reference took
     agreement: float | None = None
@@ -365,7 +365,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
 
 
 class Score(Struct, frozen=True, kw_only=True):
-    """What a metric makes of a row's answers to labelled samples. The first score of a row decides about it."""
+    """What a metric makes of a row's outputs for labelled samples. The first score of a row decides about it."""
 
     metric: str  # the name of a built-in one, or package.module:function
     value: Estimate
@@ -498,7 +498,7 @@ class Build(Struct, frozen=True, kw_only=True):
     build_s: float
     size_bytes: int | None = None
     fingerprint: str | None = None  # the same for builds that are alike; None: the engine leaves nothing to hash
-    max_abs_diff: float | None = None  # of its answers to those of the first build; None: not compared
+    max_abs_diff: float | None = None  # of its outputs to those of the first build; None: not compared
 
 
 RESULT_SCHEMA = "enginebench.result/2"
@@ -522,7 +522,7 @@ class Result(Struct, frozen=True, kw_only=True):
     measurements: tuple[Measurement, ...] = ()
     drift: Drift | None = None
     scores: tuple[Score, ...] = ()  # of the labelled samples; the first one decides
-    effective_precision: dict[str, float] | None = None  # precision -> share of time
+    effective_precision: dict[str, float] | None = None  # precision -> fraction of time
     build_s: float | None = None
     built_beside: int = 0  # other rows that were built at the same time: with any, `build_s` is an upper bound
     size_bytes: int | None = None

@@ -121,7 +121,7 @@ def match_axes(
     shapes: Mapping[str, tuple[int, ...]],
     batches: Mapping[str, int | None] | None = None,
 ) -> dict[str, int]:
-    """{name of an open axis: its length in `shapes`}, without those of the batch.
+    """{name of a dynamic axis: its length in `shapes`}, without those of the batch.
 
     Args:
         shapes: input name to whole shape.

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, TypeVar
 import msgspec
 
 from enginebench.core.errors import ArtifactError, ParseError
-from enginebench.core.records import RESULT_SCHEMA, FileHash, Result
+from enginebench.core.records import RESULT_SCHEMA, Artifact, FileHash, Result
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -259,3 +259,10 @@ def bring_files(files: Sequence[FileHash], base: Path, home: Path) -> None:
             raise ArtifactError(
                 f"{base / file.path} was changed while it was being copied. Wait until it is complete, then try again"
             )
+
+
+def derive(parent: Artifact, files: list[Path], root: Path, **changes: Any) -> Artifact:
+    """What was made of an artifact: the first of these files is its path, and all are hashed."""
+    sha256, hashed = hash_files(files, root)
+    own = {"path": str(files[0]), "sha256": sha256, "files": hashed, "parent_sha256": parent.sha256}
+    return msgspec.structs.replace(parent, **own, **changes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from typing import Any
 
 # Control, format (among them marks that reverse the direction of writing), surrogate, line, paragraph characters.
@@ -44,6 +45,17 @@ def name_type(value: object) -> str:
     """`a dict`, `an int`: the type of a value, with its article."""
     name = type(value).__name__
     return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first; its class where it says nothing."""
+    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
+
+
+def list_some(names: Sequence[str], most: int = 8) -> str:
+    """The names, and only how many more there are beyond the first `most`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _name_one(things: str) -> str:

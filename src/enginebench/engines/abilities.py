@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
+from enginebench.core.protocols import Array, Feeds
 from enginebench.core.records import AheadOfTime, Artifact, EngineSpec, LayerProfile, MeasureSpec
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Feeds
 
 
 @runtime_checkable
@@ -63,7 +61,7 @@ class PlanReader(Protocol):
     """Reads the files that TensorRT's inspector and profiler leave; `runs` hands it to the backends that need it."""
 
     def read_precision(self, layers: Path, profile: Path) -> dict[str, float] | None:
-        """precision -> share of time; None where the layers carry no precision or no times."""
+        """precision -> fraction of time; None where the layers carry no precision or no times."""
         ...
 
     def read_layers(self, layers: Path, profile: Path) -> LayerProfile:

@@ -12,15 +12,20 @@ import ctypes
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from cuda.bindings import runtime
 
-from ..core.engine_api import BackendUnavailable, Closing, MeasurementError, explain_closed, explain_unbound
-
-if TYPE_CHECKING:
-    from ..core.engine_api import Array, RunCall
+from ..core.engine_api import (
+    Array,
+    BackendUnavailable,
+    Closing,
+    MeasurementError,
+    RunCall,
+    explain_closed,
+    explain_unbound,
+)
 
 SUCCESS = runtime.cudaError_t.cudaSuccess
 TO_DEVICE = runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
@@ -32,11 +37,7 @@ NS_PER_MS = 1_000_000
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a call of the binding returns behind its error: nothing, one value, or a tuple.
-
-    Raises:
-        MeasurementError: CUDA reports an error; the message names the call and the error.
-    """
+    """What a call of the binding returns behind its error: nothing, one value, or a tuple."""
     error, *values = function(*arguments)
     if error != SUCCESS:
         raise MeasurementError(explain_error(getattr(function, "__name__", "a CUDA call"), error))
@@ -63,11 +64,7 @@ def explain_no_device() -> str:
 
 
 def use_device(index: int) -> None:
-    """Makes a GPU the current one of this thread.
-
-    Raises:
-        BackendUnavailable: there is no such GPU.
-    """
+    """Makes a GPU the current one of this thread."""
     count = count_devices()
     if index >= count:
         reason = f"there are {count}" if count else explain_no_device()
@@ -181,11 +178,7 @@ class Graph:
 
 
 def capture_graph(stream: Stream, enqueue: Callable[[], object]) -> Graph:
-    """What `enqueue` puts on the stream, as a graph. It must have run before, so that nothing is set up during capture.
-
-    Raises:
-        MeasurementError: something in it cannot be captured.
-    """
+    """What `enqueue` puts on the stream, as a graph. It must have run before: nothing is set up during capture."""
     call(runtime.cudaStreamBeginCapture, stream.raw, CAPTURE_MODE)
     try:
         enqueue()
@@ -254,32 +247,8 @@ def _show(text: object) -> str:
 FLUSH_MULTIPLE = 2
 
 
-def read_cache_bytes(index: int) -> int:
-    """The size of a GPU's last-level cache in bytes."""
-    attribute = runtime.cudaDeviceAttr.cudaDevAttrL2CacheSize
-    return int(call(runtime.cudaDeviceGetAttribute, attribute, index))
-
-
-def fill(buffer: DeviceBuffer, stream: Stream) -> None:
-    """Enqueues zeros for the whole buffer."""
-    call(runtime.cudaMemsetAsync, buffer.address, 0, buffer.size_bytes, stream.raw)
-
-
-def flush_cache(buffer: DeviceBuffer | None, index: int, stream: Stream) -> DeviceBuffer:
-    """Overwrites a GPU's last-level cache; returns the buffer that it used, for the next time."""
-    buffer = buffer or DeviceBuffer(FLUSH_MULTIPLE * read_cache_bytes(index))
-    fill(buffer, stream)
-    stream.synchronize()
-    return buffer
-
-
 class DeviceEngine(Closing):
-    """What engines have in common that own a stream, buffers on both sides, and a run between two events.
-
-    Args:
-        name: of the engine, for messages.
-        index: of the GPU, which is the current one.
-    """
+    """What engines have in common that own a stream, buffers on both sides, and a run between two events."""
 
     def __init__(self, name: str, index: int) -> None:
         self._name, self._index = name, index
@@ -304,7 +273,12 @@ class DeviceEngine(Closing):
 
     def flush_cache(self) -> None:
         """Overwrites the GPU's last-level cache."""
-        self._filler = flush_cache(self._filler, self._index, self._open_stream())
+        stream = self._open_stream()
+        if self._filler is None:
+            size = call(runtime.cudaDeviceGetAttribute, runtime.cudaDeviceAttr.cudaDevAttrL2CacheSize, self._index)
+            self._filler = DeviceBuffer(FLUSH_MULTIPLE * int(size))
+        call(runtime.cudaMemsetAsync, self._filler.address, 0, self._filler.size_bytes, stream.raw)
+        stream.synchronize()
 
     def close(self) -> None:
         """Frees everything on the GPU; may be called twice."""

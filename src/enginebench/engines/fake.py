@@ -14,16 +14,16 @@ import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
-from msgspec.structs import replace
 
 from enginebench import __version__
 from enginebench.core.engine_api import Closing
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds
 from enginebench.core.names import known
+from enginebench.core.protocols import Array, Feeds, RunCall
 from enginebench.core.records import (
     Artifact,
     ArtifactKind,
@@ -34,20 +34,11 @@ from enginebench.core.records import (
     TensorSpec,
 )
 from enginebench.core.shapes import concrete_shape
-from enginebench.core.store import hash_files
+from enginebench.core.store import derive
 from enginebench.engines.proof.layer_records import summarize_layers
 from enginebench.engines.proof.precision import Operator
-from enginebench.engines.request import (
-    check_request,
-    explain_closed,
-    explain_unbound,
-    read_number,
-    read_options,
-)
+from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_number, read_options
 from enginebench.engines.simulated import FAKE
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Feeds, RunCall
 
 NAME, OPTIONS = FAKE.name, FAKE.options
 KINDS: tuple[ArtifactKind, ...] = ("onnx", "torch")
@@ -116,11 +107,7 @@ class FakeBackend:
         return save_speed(artifact, out_dir, deviation, int(options["seed"])) if deviation else artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> FakeEngine:
-        """An engine with the inputs and outputs of the artifact.
-
-        Raises:
-            UsageError: an option is unknown or not a number.
-        """
+        """An engine with the inputs and outputs of the artifact."""
         check_request(artifact, spec, KINDS, PRECISIONS)
         options = play_trick(read_options(spec, OPTIONS))
         numbers = {k: read_number(spec, k, options[k]) for k in ("run_sd", "seed", "latency_us", "process_sd", "after")}
@@ -153,15 +140,13 @@ class FakeBackend:
         return int(os.environ.get(REPETITION_VARIABLE) or os.getpid())
 
 
+create_backend = FakeBackend
+
+
 def play_trick(options: dict[str, str]) -> dict[str, str]:
     """The options with what their `trick` makes of the others."""
     changes = {"wrong": {"bias": "1"}, "crash": {"fault": "segfault", "at": "load"}}
     return {**options, **changes.get(options["trick"], {})}
-
-
-def create_backend() -> FakeBackend:
-    """The backend, waiting for real."""
-    return FakeBackend()
 
 
 def save_speed(artifact: Artifact, out_dir: Path, deviation: float, seed: int) -> Artifact:
@@ -170,16 +155,11 @@ def save_speed(artifact: Artifact, out_dir: Path, deviation: float, seed: int) -
     out_dir.mkdir(parents=True, exist_ok=True)
     path = out_dir / f"fake-{seed}-{deviation:g}.speed"  # several configurations build in one folder
     path.write_text(repr(math.exp(deviation * rng.standard_normal())))
-    sha256, files = hash_files([path], out_dir)
-    return replace(artifact, path=str(path), sha256=sha256, files=files, parent_sha256=artifact.sha256)
+    return derive(artifact, [path], out_dir)
 
 
 def make_record(spec: EngineSpec, options: dict[str, str]) -> dict[str, float]:
-    """What the engine will tell of its precision.
-
-    Raises:
-        UsageError: `ran_share` is not between 0 and 1.
-    """
+    """What the engine will tell of its precision."""
     share = read_number(spec, "ran_share", options["ran_share"])
     if share > 1:
         raise UsageError(f"option ran_share={share:g} of engine {NAME} must be between 0 and 1")
@@ -271,9 +251,7 @@ class FakeEngine(Closing):
     @property
     def run(self) -> RunCall:
         """The call that takes the time and publishes the answer."""
-        self._check_open()
-        if self._pending is None:
-            raise explain_unbound(NAME)
+        self._check_bound()
         return self._run
 
     def bind(self, feeds: Feeds) -> None:
@@ -284,16 +262,12 @@ class FakeEngine(Closing):
 
     def fetch(self) -> dict[str, Array]:
         """Copies of the outputs of the last run."""
-        self._check_open()
-        if self._pending is None:
-            raise explain_unbound(NAME)
+        self._check_bound()
         return {name: array.copy() for name, array in self._answer.items()}
 
     def effective_precision(self) -> dict[str, float]:
         """Shares of time by precision, as the options have it: the record of a runtime that may say anything."""
-        self._check_open()
-        if self._pending is None:
-            raise explain_unbound(NAME)
+        self._check_bound()
         self._before_record()
         return dict(self._record)
 
@@ -312,6 +286,11 @@ class FakeEngine(Closing):
         if self._closed:
             raise explain_closed(NAME)
 
+    def _check_bound(self) -> None:
+        self._check_open()
+        if self._pending is None:
+            raise explain_unbound(NAME)
+
     def _run(self) -> None:
         if self._fault != "none" and self.runs >= self._after:
             self._fail()
@@ -322,10 +301,10 @@ class FakeEngine(Closing):
             self._answer = self._pending
 
     def _fail(self) -> None:
-        if self._fault == "nan":
-            self._pending = {name: _spoil(array) for name, array in (self._pending or {}).items()}
-        else:
+        if self._fault != "nan":
             fail(self._fault)
+        pending = (self._pending or {}).items()
+        self._pending = {k: np.full_like(a, np.nan) if a.dtype.kind == "f" else a for k, a in pending}
 
 
 def project_feeds(
@@ -352,10 +331,6 @@ def _project(samples: Array, spec: TensorSpec, bias: float) -> Array:
     return np.asarray(means.reshape(shape).astype(spec.dtype))
 
 
-def _spoil(array: Array) -> Array:
-    return np.full_like(array, np.nan) if array.dtype.kind == "f" else array
-
-
 def _fail_at(stage: str, options: dict[str, str]) -> None:
     if options["at"] == stage and options["fault"] not in ("none", "nan", "slow_build"):
         fail(options["fault"])
@@ -364,44 +339,20 @@ def _fail_at(stage: str, options: dict[str, str]) -> None:
 def fail(fault: str) -> NoReturn:
     """Fails for real: the process crashes, is killed, hangs, answers garbage or exits without a word."""
     print(f"enginebench fake engine: fault {fault}", file=sys.stderr, flush=True)
-    FAILURES[fault]()
+    match fault:
+        case "segfault":
+            signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "oom":  # filling the memory would take the neighbours along; the kernel's killer ends a process like this
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "hang":
+            while True:
+                time.sleep(3600)
+        case "garbage":  # exit status 0: only the answer itself shows that something is wrong
+            os.write(int(os.environ.get(RESULT_FD_VARIABLE) or 1), GARBAGE)
+            os._exit(0)
+        case "raise":
+            raise RuntimeError("the fake engine raised an error, as requested")
+        case "exit":
+            os._exit(3)
     raise MeasurementError(f"the fault {fault} was requested")
-
-
-def _segfault() -> None:
-    signal.signal(signal.SIGSEGV, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGSEGV)
-
-
-def _die_of_memory() -> None:
-    # Filling the memory would take the neighbours along; the kernel's killer ends a process in just this way.
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _hang() -> None:
-    while True:
-        time.sleep(3600)
-
-
-def _answer_garbage() -> None:
-    # Exit status 0: only the answer itself shows that something is wrong.
-    os.write(int(os.environ.get(RESULT_FD_VARIABLE) or 1), GARBAGE)
-    os._exit(0)
-
-
-def _raise() -> None:
-    raise RuntimeError("the fake engine raised an error, as requested")
-
-
-def _leave() -> None:
-    os._exit(3)
-
-
-FAILURES: dict[str, Callable[[], None]] = {
-    "segfault": _segfault,
-    "oom": _die_of_memory,
-    "hang": _hang,
-    "garbage": _answer_garbage,
-    "raise": _raise,
-    "exit": _leave,
-}

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import openvino
 
 from ..core.engine_api import (
+    Array,
+    Artifact,
     ArtifactError,
     BackendUnavailable,
     Closing,
+    EngineSpec,
+    Feeds,
+    RunCall,
+    TensorSpec,
     check_feeds,
     concrete_shape,
     explain_closed,
@@ -20,9 +26,6 @@ from ..core.engine_api import (
     show_shape,
 )
 from .openvino_settings import CAPABILITIES, find_hint, list_settings
-
-if TYPE_CHECKING:
-    from ..core.engine_api import Array, Artifact, EngineSpec, Feeds, RunCall, TensorSpec
 
 NAME = "openvino"
 
@@ -73,11 +76,6 @@ def read_capabilities() -> tuple[str, ...]:
     return tuple(openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
 
 
-def choose_hint(precision: str) -> str:
-    """The inference precision to ask for on this CPU."""
-    return find_hint(precision, read_capabilities() if precision in CAPABILITIES else ())
-
-
 def make_settings(
     spec: EngineSpec, options: Mapping[str, str], streams: int = 1, hint: str = "latency"
 ) -> dict[str, Any]:
@@ -86,7 +84,8 @@ def make_settings(
     With the hint `throughput` the plugin chooses the number of streams for the threads of all together.
     """
     floats = "bf16" if options["floats"] == "bf16" else str(spec.precision)  # of what is not INT8 in the graph
-    settings = list_settings(streams * spec.threads, choose_hint(floats))
+    hinted = find_hint(floats, read_capabilities() if floats in CAPABILITIES else ())
+    settings = list_settings(streams * spec.threads, hinted)
     settings |= {"NUM_STREAMS": str(streams), "PERFORMANCE_HINT": hint.upper()}
     if hint == "throughput":
         del settings["NUM_STREAMS"]
@@ -94,11 +93,7 @@ def make_settings(
 
 
 def compile_model(model: Any, settings: Mapping[str, Any]) -> Any:
-    """The compiled graph, with every setting read back.
-
-    Raises:
-        BackendUnavailable: it compiled with another precision, thread count or device.
-    """
+    """The compiled graph, with every setting read back."""
     compiled = openvino.Core().compile_model(model, "CPU", dict(settings))
     expected = {
         "INFERENCE_PRECISION_HINT": settings["INFERENCE_PRECISION_HINT"],
@@ -137,9 +132,6 @@ def check_declared(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], 
     """Checks that outputs have the shapes that the graph declares: OpenVINO infers its own, and some are wrong.
 
     Where an input's first axis is open, files often declare their outputs for one entry.
-
-    Raises:
-        ArtifactError: an output has another rank, or another length along a fixed axis.
     """
     first = any(spec.shape and isinstance(spec.shape[0], str) for spec in inputs)
     for spec in outputs:
@@ -168,7 +160,7 @@ class OpenvinoEngine(Closing):
         self._bound = False
         self._declared = False  # the outputs had the shapes that the graph declares
         self._watched: list[Any] = []  # what was recorded of runs on what is bound, by whoever records
-        # Where nothing says how long an open axis is, or which branch is taken, the arrays do when they are bound.
+        # Where nothing says how long a dynamic axis is, or which branch is taken, the arrays do when they are bound.
         if not graph.deciders and all(
             s.sizes or all(isinstance(axis, int) for axis in s.shape[1:]) for s in self.inputs
         ):

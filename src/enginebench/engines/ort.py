@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnxruntime
 
 from ..core.engine_api import (
     TEXT,
+    Array,
+    Artifact,
     BackendUnavailable,
     Closing,
+    EngineSpec,
+    Feeds,
+    RunCall,
     check_feeds,
     explain_closed,
     explain_unbound,
@@ -20,9 +25,6 @@ from ..core.engine_api import (
     name_axes,
 )
 from ..core.sums import keep_sums_exact, open_cpu_session
-
-if TYPE_CHECKING:
-    from ..core.engine_api import Array, Artifact, EngineSpec, Feeds, RunCall
 
 PROVIDER = "CPUExecutionProvider"
 
@@ -79,11 +81,7 @@ def share_arena() -> None:
 
 
 def open_session(path: str, settings: Any) -> Any:
-    """A session on the CPU provider and on nothing else.
-
-    Raises:
-        BackendUnavailable: the provider was dropped.
-    """
+    """A session on the CPU provider and on nothing else."""
     onnxruntime.disable_telemetry_events()
     session = open_cpu_session(path, settings)
     session.disable_fallback()

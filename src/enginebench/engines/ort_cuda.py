@@ -8,14 +8,18 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnxruntime
 
 from ..core.engine_api import (
+    Array,
+    Artifact,
     ArtifactError,
     BackendUnavailable,
+    EngineSpec,
+    Feeds,
     MeasurementError,
     UsageError,
     check_feeds,
@@ -26,9 +30,6 @@ from ..core.engine_api import (
 )
 from . import cuda
 from .ort import ERRORS_ONLY, OPTIMISATION
-
-if TYPE_CHECKING:
-    from ..core.engine_api import Array, Artifact, EngineSpec, Feeds
 
 NAME = "ort-cuda"
 PROVIDER = "CUDAExecutionProvider"
@@ -98,11 +99,7 @@ def open_session(path: str, settings: Any, wanted: dict[str, str]) -> Any:
 
 
 def check_provider(session: Any, wanted: dict[str, str]) -> None:
-    """Checks that the session runs on CUDA with the settings that it was given.
-
-    Raises:
-        BackendUnavailable: the provider was dropped, or a setting did not hold.
-    """
+    """Checks that the session runs on CUDA with the settings that it was given."""
     found = session.get_providers()
     if found[:1] != [PROVIDER]:
         raise BackendUnavailable(
@@ -121,13 +118,6 @@ def find_host_inputs(session: Any, *, graph: bool) -> tuple[str, ...]:
     What is bound elsewhere is copied there at once, and what comes later into the same buffer is not seen: such inputs
     are bound anew for each sample. Before ONNX Runtime 1.23.1, which does not say, these are all inputs.
     Source: onnxruntime, core/session/IOBinding.cc (BindInput).
-
-    Args:
-        session: on the CUDA provider.
-        graph: whether runs are to be captured.
-
-    Raises:
-        BackendUnavailable: a captured run would keep the first values of such an input, or nobody knows.
     """
     told = getattr(session, "get_input_memory_infos", None)
     names = [value.name for value in session.get_inputs()]
@@ -243,22 +233,14 @@ class OrtCudaEngine(cuda.DeviceEngine):
         super().close()
 
     def _make_room(self, feeds: Feeds) -> None:
-        """As `_allocate`; a GPU that is full is an error that says what did not fit.
-
-        Raises:
-            MeasurementError: CUDA has no memory left, or fails otherwise.
-        """
+        """As `_allocate`; a GPU that is full is an error that says what did not fit."""
         try:
             self._allocate(feeds)
         except MeasurementError as error:
             raise MeasurementError(f"{NAME} cannot allocate buffers for {_name_shapes(feeds)}: {error}") from error
 
     def _allocate(self, feeds: Feeds) -> None:
-        """Buffers for these shapes.
-
-        Raises:
-            UsageError: a CUDA graph is bound to addresses, so that its shapes cannot change.
-        """
+        """Buffers for these shapes."""
         if self._graph and self._host:
             raise UsageError(
                 f"{NAME}:cuda_graph=1 keeps the shapes of its first inputs; load the engine again for other shapes"

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..core.engine_api import (
+    Array,
+    Artifact,
     ArtifactError,
     BackendUnavailable,
     Closing,
+    EngineSpec,
+    Feeds,
+    RunCall,
+    UsageError,
     check_feeds,
     concrete_shape,
     explain_closed,
     explain_unbound,
 )
 from .pytorch_module import flatten_tensors, make_ready
-
-if TYPE_CHECKING:
-    from ..core.engine_api import Array, Artifact, EngineSpec, Feeds, RunCall, TensorSpec
 
 # Environment variables by which oneDNN computes FP32 convolutions and products in a shorter format, silently.
 # Source: oneDNN developer guide, "Floating-point math mode".
@@ -31,22 +34,11 @@ MATH_MODE_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], module: Any) -> TorchEngine:
     """An engine on `spec.threads` threads, which are the process's from now on; `options` has a value for each."""
     prepare_torch(spec)
-    return TorchEngine(
-        make_ready(module, artifact, spec, options),
-        artifact.inputs,
-        artifact.outputs,
-        name=spec.backend,
-        batch=spec.batch,
-        channels_last=options["channels_last"] == "1",
-    )
+    return TorchEngine(make_ready(module, artifact, spec, options), artifact, spec, options)
 
 
 def prepare_torch(spec: EngineSpec) -> None:
-    """Sets threads and strict FP32 for the whole process.
-
-    Raises:
-        BackendUnavailable: the environment makes FP32 something else, or the thread counts cannot be set any more.
-    """
+    """Sets threads and strict FP32 for the whole process."""
     for variable in MATH_MODE_VARIABLES:
         mode = os.environ.get(variable, "STRICT").upper()
         if mode != "STRICT":
@@ -74,36 +66,33 @@ class TorchEngine(Closing):
     """Calls a module under `inference_mode`; on the CPU its outputs are complete when the call returns.
 
     Args:
-        call: the module, compiled or not; takes the inputs in the order of `inputs`.
-        inputs, outputs: those of the artifact. Outputs are matched by position.
-        batch: for the first buffers.
-        channels_last: four-dimensional inputs lie in memory with their channels last.
+        call: the module, compiled or not; takes the artifact's inputs in their order, and answers with its outputs.
+        spec: its batch is that of the first buffers.
         prepare: called with a run whenever there are buffers of new shapes (a compiler compiles then, not in `run`).
     """
 
     def __init__(
         self,
         call: Callable[..., Any],
-        inputs: Sequence[TensorSpec],
-        outputs: Sequence[TensorSpec],
+        artifact: Artifact,
+        spec: EngineSpec,
+        options: Mapping[str, str],
         *,
-        name: str,
-        batch: int,
-        channels_last: bool = False,
         prepare: Callable[[RunCall], object] | None = None,
     ) -> None:
-        self.inputs: tuple[Any, ...] = tuple(inputs)
-        self.outputs: tuple[Any, ...] = tuple(outputs)
-        self._name = name
+        self.inputs: tuple[Any, ...] = tuple(artifact.inputs)
+        self.outputs: tuple[Any, ...] = tuple(artifact.outputs)
+        self._name = spec.backend
         self._call: Callable[..., Any] | None = call
-        self._channels_last = channels_last
+        self._layout = torch.channels_last if options["channels_last"] == "1" else torch.contiguous_format
         self._prepare = prepare
+        self._run: RunCall = self._compute
         self._bound = False
         self._answer: Any = None
         self._watched: list[Any] = []  # what was recorded of runs on what is bound, by whoever records
         self._tensors: tuple[Any, ...] = ()
         self._views: dict[str, Array] = {}
-        self._allocate({s.name: concrete_shape(s, batch) for s in inputs})
+        self._allocate({s.name: concrete_shape(s, spec.batch) for s in artifact.inputs})
 
     @property
     def threads(self) -> int:
@@ -129,15 +118,13 @@ class TorchEngine(Closing):
     def fetch(self) -> dict[str, Array]:
         """Copies of the outputs of the last run."""
         self._check_bound()
-        tensors: list[Any] = list(flatten_tensors(self._answer))
-        if len(tensors) != len(self.outputs):
-            raise ArtifactError(f"the module returned {len(tensors)} tensors; its artifact names {len(self.outputs)}")
-        return {s.name: np.array(t.numpy(), order="C") for s, t in zip(self.outputs, tensors, strict=True)}
+        pairs = zip(self.outputs, self._list_answers(), strict=True)
+        return {spec.name: np.array(tensor.numpy(), order="C") for spec, tensor in pairs}
 
     def close(self) -> None:
         """Frees module and tensors; may be called twice."""
         self._call = self._prepare = self._answer = None
-        self._tensors, self._views = (), {}
+        self._tensors, self._views, self._run = (), {}, refuse
 
     def _check_open(self) -> None:
         if self._call is None:
@@ -148,19 +135,29 @@ class TorchEngine(Closing):
         if not self._bound:
             raise explain_unbound(self._name)
 
-    def _run(self) -> None:
+    def _compute(self) -> None:
         with torch.inference_mode():
             self._answer = self._call(*self._tensors)  # type: ignore[misc]  # closed engines hand out no run
 
+    def _list_answers(self) -> list[Any]:
+        """The tensors of the last answer, one for each output."""
+        tensors: list[Any] = list(flatten_tensors(self._answer))
+        if len(tensors) != len(self.outputs):
+            raise ArtifactError(f"the module returned {len(tensors)} tensors; its artifact names {len(self.outputs)}")
+        return tensors
+
+    def _lay_out(self, tensor: Any) -> Any:
+        """The tensor with its channels last, if the engine is to have them so and it has four dimensions."""
+        return tensor.contiguous(memory_format=self._layout) if tensor.dim() == 4 else tensor
+
     def _allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        self._tensors = tuple(make_tensor(s.dtype, shapes[s.name], self._channels_last) for s in self.inputs)
+        plain = (torch.zeros(shapes[s.name], dtype=getattr(torch, s.dtype)) for s in self.inputs)
+        self._tensors = tuple(map(self._lay_out, plain))
         self._views = {s.name: t.numpy() for s, t in zip(self.inputs, self._tensors, strict=True)}
         if self._prepare is not None:
             self._prepare(self._run)
 
 
-def make_tensor(dtype: str, shape: tuple[int, ...], channels_last: bool) -> Any:
-    """A tensor of zeros; with `channels_last`, one of four dimensions has its channels last."""
-    kind = torch.from_numpy(np.empty(0, dtype)).dtype
-    layout = torch.channels_last if channels_last and len(shape) == 4 else torch.contiguous_format
-    return torch.zeros(shape, dtype=kind).contiguous(memory_format=layout)
+def refuse() -> None:
+    """The run of an engine that is closed."""
+    raise UsageError("the engine is closed; load it again")

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch._inductor.config as inductor
 
+from ..core.engine_api import Artifact, EngineSpec, RunCall
 from .pytorch import TorchEngine, prepare_torch
 from .pytorch_module import make_ready
 
 if TYPE_CHECKING:
-    from ..core.engine_api import Artifact, EngineSpec, RunCall
     from .pytorch_cuda import CudaTorchEngine
 
 # With CUDA graphs the first call runs, the second captures and the third is the first to be launched as a graph.
@@ -42,22 +42,15 @@ def open_engine(
     inductor.freezing = options["freezing"] == "1"
     # Compiling in this process leaves no worker processes behind that would share the cores with the calls.
     inductor.compile_threads = 1
-    shared: dict[str, Any] = {
-        "name": spec.backend,
-        "batch": spec.batch,
-        "channels_last": options["channels_last"] == "1",
-    }
     if spec.device == "cpu":
         prepare_torch(spec)
         ready = compile_module(make_ready(module, artifact, spec, options), options)
-        return TorchEngine(ready, artifact.inputs, artifact.outputs, prepare=lambda run: run(), **shared)
-    from ..core.engine_api import read_index
-    from .pytorch_cuda import CudaLane, CudaTorchEngine, prepare_cuda
+        return TorchEngine(ready, artifact, spec, options, prepare=lambda run: run())
+    from .pytorch_cuda import CudaTorchEngine, prepare_cuda
 
     prepare_cuda(spec, options)
-    lane = CudaLane(read_index(spec), options["wait"])
     ready = compile_module(make_ready(module, artifact, spec, options), options)
-    return CudaTorchEngine(ready, artifact.inputs, artifact.outputs, lane=lane, prepare=call_often, **shared)
+    return CudaTorchEngine(ready, artifact, spec, options, prepare=call_often)
 
 
 def call_often(run: RunCall) -> None:
@@ -83,12 +76,7 @@ def compile_module(module: Any, options: Mapping[str, str]) -> Any:
 
 
 def compiles_whole(module: Any, options: Mapping[str, str]) -> bool:
-    """Whether torch.compile is to refuse a module that it cannot compile as one graph.
-
-    Args:
-        module: the user's, or a wrapper around it.
-        options: of `pytorch-compile`.
-    """
+    """Whether torch.compile is to refuse a module that it cannot compile as one graph."""
     return options["fullgraph"] == "1" and (options["rnn"] == "unroll" or not any(find_recurrent(module)))
 
 

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..core.engine_api import (
-    ArtifactError,
+    Array,
+    Artifact,
     BackendUnavailable,
-    Closing,
+    EngineSpec,
+    Feeds,
     MeasurementError,
     ModelError,
-    UsageError,
+    RunCall,
+    TensorSpec,
     check_feeds,
-    concrete_shape,
-    explain_closed,
-    explain_unbound,
     read_index,
 )
-from .pytorch import prepare_torch
-from .pytorch_module import flatten_tensors, make_ready
-
-if TYPE_CHECKING:
-    from ..core.engine_api import Array, Artifact, EngineSpec, Feeds, RunCall, TensorSpec
+from .pytorch import TorchEngine, prepare_torch, refuse
+from .pytorch_module import make_ready
 
 # Forces TF32 off in all of NVIDIA's libraries, whatever a program asks for. Source: NVIDIA, "Accelerated Computing
 # with TF32", environment variable NVIDIA_TF32_OVERRIDE.
@@ -47,26 +44,14 @@ UNKNOWN_CACHE_BYTES = 256 << 20
 def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], module: Any) -> CudaTorchEngine:
     """An engine on the GPU of the spec, eager or as a CUDA graph; `options` has a value for each."""
     prepare_cuda(spec, options)
-    return CudaTorchEngine(
-        make_ready(module, artifact, spec, options),
-        artifact.inputs,
-        artifact.outputs,
-        name=spec.backend,
-        batch=spec.batch,
-        lane=CudaLane(read_index(spec), options["wait"]),
-        channels_last=options["channels_last"] == "1",
-        graph=spec.backend == "pytorch-cudagraph",
-    )
+    graph = spec.backend == "pytorch-cudagraph"
+    return CudaTorchEngine(make_ready(module, artifact, spec, options), artifact, spec, options, graph=graph)
 
 
 class CudaLane:
     """A stream of its own on one GPU; it becomes the current one of the thread whenever the engine works.
 
     Tests put a lane in its place that needs no GPU.
-
-    Args:
-        index: of the GPU.
-        waiting: `spin`, `driver` or `block`.
     """
 
     def __init__(self, index: int, waiting: str) -> None:
@@ -132,11 +117,7 @@ class CudaLane:
 
 
 def prepare_cuda(spec: EngineSpec, options: Mapping[str, str]) -> None:
-    """Sets threads, and TF32 for the whole process: off, on, or on in convolutions only as PyTorch has it.
-
-    Raises:
-        BackendUnavailable: the environment forbids TF32, or a setting did not hold.
-    """
+    """Sets threads, and TF32 for the whole process: off, on, or on in convolutions only as PyTorch has it."""
     prepare_torch(spec)
     wanted = spec.precision == "tf32"
     if wanted and os.environ.get(TF32_OVERRIDE) == "0":
@@ -149,60 +130,38 @@ def prepare_cuda(spec: EngineSpec, options: Mapping[str, str]) -> None:
         raise BackendUnavailable(f"PyTorch did not keep its TF32 setting for {spec.precision}")
 
 
-class CudaTorchEngine(Closing):
+class CudaTorchEngine(TorchEngine):
     """Calls a module under `inference_mode` on a stream of its own; `run` returns when the stream has done it.
 
     Args:
-        call: the module, compiled or not, on the GPU; takes the inputs in the order of `inputs`.
-        inputs, outputs: those of the artifact. Outputs are matched by position.
-        name: of the engine, for messages.
-        batch: for the first buffers.
-        lane: the stream.
-        channels_last: four-dimensional inputs lie in the GPU's memory with their channels last.
-        prepare: called with a run whenever there are buffers of new shapes (a compiler compiles then, not in `run`).
+        lane: the stream; None makes one on the GPU of the spec.
         graph: what a call does is captured, and `run` launches the capture.
     """
 
     def __init__(
         self,
         call: Callable[..., Any],
-        inputs: Sequence[TensorSpec],
-        outputs: Sequence[TensorSpec],
+        artifact: Artifact,
+        spec: EngineSpec,
+        options: Mapping[str, str],
         *,
-        name: str,
-        batch: int,
-        lane: CudaLane,
-        channels_last: bool = False,
-        prepare: Callable[[RunCall], None] | None = None,
+        lane: CudaLane | None = None,
+        prepare: Callable[[RunCall], object] | None = None,
         graph: bool = False,
     ) -> None:
-        self.inputs: tuple[Any, ...] = tuple(inputs)
-        self.outputs: tuple[Any, ...] = tuple(outputs)
-        self._name, self._lane = name, lane
-        self._call: Callable[..., Any] | None = call
-        self._channels_last, self._prepare, self._graph = channels_last, prepare, graph
-        self._answer: Any = None
+        self._lane = lane = lane or CudaLane(read_index(spec), options["wait"])
+        self._graph = graph
         self._flush: Callable[[], None] | None = None
-        self._bound = self._copying = False
+        self._copying = False
         self._staging_in_ns = self._staging_out_ns = 0
         self._enqueue_ns = [0]
-        self._watched: list[Any] = []  # what was recorded of runs on what is bound, by whoever records
         self._pinned: dict[str, Any] = {}  # on the host, contiguous
-        self._landings: dict[str, Any] = {}  # on the GPU, contiguous
-        self._tensors: dict[str, Any] = {}  # on the GPU, as the module takes them
-        self._views: dict[str, Array] = {}
+        self._landings: dict[str, Any] = {}  # on the GPU, contiguous; `_tensors`: as the module takes them
         self._answers: tuple[Any, ...] = ()
-        self._run: RunCall = _refuse
-        self._launch: Callable[[], None] = _refuse
+        self._launch: RunCall = refuse
         self._start, self._end = lane.make_event(), lane.make_event()
         self._copies = {side: (lane.make_event(), lane.make_event()) for side in ("h2d", "d2h")}
-        self._allocate({s.name: concrete_shape(s, batch) for s in inputs})
-
-    @property
-    def run(self) -> RunCall:
-        """The call that computes the outputs from what was bound."""
-        self._check_bound()
-        return self._run
+        super().__init__(call, artifact, spec, options, prepare=prepare)
 
     def bind(self, feeds: Feeds) -> None:
         """Copies the arrays into pinned memory and from there, on the stream, to the GPU; new shapes get new buffers.
@@ -225,9 +184,9 @@ class CudaTorchEngine(Closing):
             landing.copy_(self._pinned[name], non_blocking=True)
         # From here on the copy has a clock of its own: what the host still does, it does meanwhile.
         self._staging_in_ns = time.perf_counter_ns() - begin
-        for name, landing in self._landings.items():
-            if self._tensors[name] is not landing:
-                self._tensors[name].copy_(landing)
+        for tensor, landing in zip(self._tensors, self._landings.values(), strict=True):
+            if tensor is not landing:
+                tensor.copy_(landing)
         lane.record(end)
         self._bound = self._copying = True
         self._watched = []
@@ -279,18 +238,9 @@ class CudaTorchEngine(Closing):
         """Frees module and tensors; may be called twice."""
         if self._call is not None:
             self._lane.synchronize()
-        self._call = self._prepare = self._answer = self._flush = None
-        self._pinned, self._landings, self._tensors, self._views, self._answers = {}, {}, {}, {}, ()
-        self._run = self._launch = _refuse
-
-    def _check_open(self) -> None:
-        if self._call is None:
-            raise explain_closed(self._name)
-
-    def _check_bound(self) -> None:
-        self._check_open()
-        if not self._bound:
-            raise explain_unbound(self._name)
+        super().close()
+        self._pinned, self._landings, self._answers = {}, {}, ()
+        self._flush, self._launch = None, refuse
 
     def _allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Fresh buffers for these shapes, and whatever has to be made for them."""
@@ -299,18 +249,13 @@ class CudaTorchEngine(Closing):
         self._answers = ()
         with explain_memory(self._name, shapes):
             self._landings = {s.name: lane.make_tensor(s, shapes[s.name]) for s in self.inputs}
-            self._tensors = {name: self._lay_out(tensor) for name, tensor in self._landings.items()}
+            self._tensors = tuple(map(self._lay_out, self._landings.values()))
             self._pinned = {name: lane.make_pinned(t.dtype, tuple(t.shape)) for name, t in self._landings.items()}
             self._views = {name: pinned.numpy() for name, pinned in self._pinned.items()}
             self._make_run()
 
-    def _lay_out(self, tensor: Any) -> Any:
-        if not (self._channels_last and tensor.dim() == 4):
-            return tensor
-        return tensor.contiguous(memory_format=torch.channels_last)
-
     def _make_run(self) -> None:
-        enqueue = self._enqueue
+        enqueue: RunCall = self._compute
         self._run = _time_run(self._lane, enqueue, self._start, self._end, self._enqueue_ns)
         if self._prepare is not None:
             self._prepare(self._run)
@@ -319,9 +264,9 @@ class CudaTorchEngine(Closing):
             self._run = _time_run(self._lane, enqueue, self._start, self._end, self._enqueue_ns)
         self._launch = enqueue
 
-    def _capture(self) -> Callable[[], None]:
+    def _capture(self) -> RunCall:
         try:
-            return self._lane.capture(self._enqueue)
+            return self._lane.capture(self._compute)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -331,15 +276,9 @@ class CudaTorchEngine(Closing):
                 "copy from it inside cannot be captured; pytorch runs them without a graph"
             ) from error
 
-    def _enqueue(self) -> None:
-        with torch.inference_mode():
-            self._answer = self._call(*self._tensors.values())  # type: ignore[misc]  # closed engines hand out no run
-
     def _find_answer_buffers(self) -> list[tuple[Any, Any]]:
         """(pinned buffer, tensor on the GPU) of every output."""
-        tensors = [t.contiguous() for t in flatten_tensors(self._answer)]
-        if len(tensors) != len(self.outputs):
-            raise ArtifactError(f"the module returned {len(tensors)} tensors; its artifact names {len(self.outputs)}")
+        tensors = [tensor.contiguous() for tensor in self._list_answers()]
         if [(p.shape, p.dtype) for p in self._answers] != [(t.shape, t.dtype) for t in tensors]:
             self._answers = tuple(self._lane.make_pinned(t.dtype, tuple(t.shape)) for t in tensors)
         return list(zip(self._answers, tensors, strict=True))
@@ -364,11 +303,7 @@ def _elapsed_ns(start: Any, end: Any) -> int:
     return round(milliseconds * 1_000_000)
 
 
-def _refuse() -> None:
-    raise UsageError("the engine is closed; load it again")
-
-
-def _time_run(lane: CudaLane, enqueue: Callable[[], None], start: Any, end: Any, enqueue_ns: list[int]) -> RunCall:
+def _time_run(lane: CudaLane, enqueue: RunCall, start: Any, end: Any, enqueue_ns: list[int]) -> RunCall:
     """The hot path: everything that it needs is local, and it allocates nothing."""
     enter, record, wait, clock = lane.enter, lane.record, lane.wait, time.perf_counter_ns
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from ..core.engine_api import Artifact, EngineSpec
 from ..core.trees import list_leaves
-
-if TYPE_CHECKING:
-    from ..core.engine_api import Artifact, EngineSpec
 
 DTYPES: dict[str | None, Any] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)

@@ -42,11 +42,7 @@ LONGEST = 300
 
 
 def explain_refusal(failed: str, error: Exception) -> ArtifactError:
-    """The error for what an engine said; all its words are its `log`.
-
-    Args:
-        failed: what did not work ("OpenVINO cannot read model.onnx").
-    """
+    """The error for what an engine said; all its words are its `log`."""
     words = str(error).strip()
     operator = find_operator(words)
     sentence = f"{failed}: {shorten_words(words) or type(error).__name__}"
@@ -66,13 +62,9 @@ def find_operator(words: str) -> str | None:
 
 def shorten_words(words: str) -> str:
     """The reason in a message of several lines, without codes and places in source code."""
-    lines = [_quieten(line.strip()) for line in words.splitlines() if line.strip()]
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    for noise in NOISE:
+        lines = [noise.sub("", line) for line in lines]
     reasons = [line for line in lines if not LEAD_IN.match(line)]
     reason = (reasons or lines or [""])[0]
     return reason if len(reason) <= LONGEST else f"{reason[:LONGEST]} ..."
-
-
-def _quieten(line: str) -> str:
-    for pattern in NOISE:
-        line = pattern.sub("", line)
-    return line

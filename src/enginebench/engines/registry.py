@@ -47,11 +47,7 @@ class Plugin(NamedTuple):
 
 
 def list_plugins(taken: Collection[str]) -> list[Plugin]:
-    """Every engine that a package names, by name.
-
-    Args:
-        taken: names of engines that no package may bring.
-    """
+    """Every engine that a package names, by name."""
     found = _read_points()
     return [plugin._replace(fault=_find_fault(plugin, found, taken)) for plugin in found]
 
@@ -77,20 +73,15 @@ def _find_fault(plugin: Plugin, found: Collection[Plugin], taken: Collection[str
 def _read_points() -> tuple[Plugin, ...]:
     from importlib.metadata import entry_points  # most commands have no use for it, and would pay for its import
 
-    found = [Plugin(name=p.name, package=_name_package(p), point=p) for p in entry_points(group=GROUP)]
+    found = [
+        Plugin(p.name, f"{p.dist.name} {p.dist.version}" if p.dist else f"the package of {p.value}", p)
+        for p in entry_points(group=GROUP)
+    ]
     return tuple(sorted(found, key=lambda plugin: (plugin.name, plugin.package)))
 
 
-def _name_package(point: EntryPoint) -> str:
-    return f"{point.dist.name} {point.dist.version}" if point.dist else f"the package of {point.value}"
-
-
 def load_entry(plugin: Plugin) -> Entry:
-    """The entry that a package has for its engine.
-
-    Raises:
-        BackendUnavailable: the plug-in has a fault, cannot be imported, or has something else there.
-    """
+    """The entry that a package has for its engine."""
     if plugin.fault:
         raise BackendUnavailable(f"engine {plugin.name}: {plugin.fault}")
     where = f"engine {plugin.name} of {plugin.package}: its entry point {plugin.point.value}"
@@ -120,21 +111,13 @@ ENTRIES: dict[str, Entry] = {
 
 
 def read_engine(text: str) -> tuple[str, dict[str, str]]:
-    """(name, options) of an ENGINE such as `pytorch-compile:mode=reduce-overhead`, whose name is known.
-
-    Raises:
-        UsageError: the name is unknown, or an option is not `key=value`.
-    """
+    """(name, options) of an ENGINE such as `pytorch-compile:mode=reduce-overhead`, whose name is known."""
     name, options = parse_engine(text)
     return find_entry(name).name, options
 
 
 def read_engines(text: str) -> list[tuple[str, dict[str, str]]]:
-    """The engines of a comma-separated list, as `read_engine` reads each.
-
-    Raises:
-        UsageError: a name is unknown, an option is not `key=value`, an engine is given twice, or there is none.
-    """
+    """The engines of a comma-separated list, as `read_engine` reads each."""
     return [(find_entry(name).name, options) for name, options in parse_engines(text)]
 
 
@@ -149,21 +132,12 @@ def choose_graph_engine(kind: DeviceKind) -> str:
     return next(entry.name for entry in ENTRIES.values() if kind in entry.unasked and entry.takes == "onnx")
 
 
-def open_backend(
-    name: str,
-    loader: ModuleLoader | None = None,
-    cache_dir: Path | None = None,
-) -> Backend:
+def open_backend(name: str, loader: ModuleLoader | None = None, cache_dir: Path | None = None) -> Backend:
     """The backend of an engine name. It is handed what its `create_backend` names, and nothing else.
 
     Args:
         loader: rebuilds the module of a `torch` artifact.
         cache_dir: folder for what a compiler wants to find again in the next process. None: the compiler's own place.
-
-    Raises:
-        UsageError: no engine has this name.
-        MissingDependency: what it needs is not installed; names the command.
-        BackendUnavailable: its runtime is installed and cannot be imported.
     """
     entry = find_entry(name)
     if missing := find_missing(entry.modules, entry.stand_ins):
@@ -193,11 +167,7 @@ def open_backend(
 
 
 def check_options(spec: EngineSpec) -> None:
-    """Checks that every option of an ENGINE is one of those that its entry lists, with a value that it may have.
-
-    Raises:
-        UsageError: one is not; lists those that are known.
-    """
+    """Checks that every option of an ENGINE is one of those that its entry lists, with a value that it may have."""
     entry = find_entry(spec.backend)
     for key in sorted(spec.options.keys() & entry.refuses.keys()):
         raise UsageError(f"engine {spec.backend} takes no {key}: {entry.refuses[key]}")
@@ -253,7 +223,8 @@ def find_installed(name: str) -> Availability:
         return Availability(engine=name, available=False, reason=reason, fix=entry.fix)
     versions = find_versions(entry.distributions)
     if entry.distributions and not versions:
-        return Availability(engine=name, available=False, reason=_explain_missing(entry), fix=entry.fix)
+        reason = f"{entry.distributions[0]} is not installed"
+        return Availability(engine=name, available=False, reason=reason, fix=entry.fix)
     return Availability(engine=name, available=True, version=next(iter(versions.values()), None))
 
 
@@ -308,12 +279,7 @@ def _find_plugin(name: str) -> Plugin | None:
 
 
 def find_entry(name: str) -> Entry:
-    """The entry of an engine name.
-
-    Raises:
-        UsageError: no engine has this name; names those that are known, and the one that looks most like it.
-        BackendUnavailable: a package brings it, and cannot be used.
-    """
+    """The entry of an engine name."""
     if name in ENTRIES:
         return ENTRIES[name]
     plugin = _find_plugin(name)
@@ -362,24 +328,16 @@ def find_versions(distributions: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _explain_missing(entry: Entry) -> str:
-    """The package that an engine lacks on this machine; empty if it is there."""
-    if entry.distributions and not find_versions(entry.distributions):
-        return f"{entry.distributions[0]} is not installed"
-    return ""
-
-
 def _explain_absence(name: str, error: EngineBenchError) -> Availability:
     entry = find_entry(name)
     versions = find_versions(entry.distributions)
-    said = (
-        f"{error.what} is not installed" if isinstance(error, MissingDependency) else str(error)
-    )  # `fix` has the rest
+    lacks = error.what if isinstance(error, MissingDependency) else None  # `fix` has the rest
+    lacks = entry.distributions[0] if entry.distributions and not versions else lacks
     return Availability(
         engine=name,
         available=False,
         version=next(iter(versions.values()), None),
-        reason=_explain_missing(entry) or said,
+        reason=f"{lacks} is not installed" if lacks else str(error),
         fix=entry.fix,
         verified_on=entry.verified_on,
     )
@@ -394,6 +352,6 @@ def _add_conflict(answer: Availability) -> Availability:
     keep, drop = tuple(versions)[:2]
     return replace(
         answer,
-        reason=f"{both} are both installed and overwrite each other's files; {answer.version} is what answers",
+        reason=f"{both} are both installed and overwrite each other's files; {answer.version} is what replies",
         fix=f"pip uninstall -y {keep} {drop} && pip install {keep}",
     )

@@ -15,11 +15,7 @@ from enginebench.core.records import TEXT, Artifact, ArtifactKind, EngineSpec, P
 
 
 def read_options(spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str]:
-    """Every known option with its value: the one of `spec`, else the default.
-
-    Raises:
-        UsageError: an option is unknown, or its value is not one of the choices; the message lists what is known.
-    """
+    """Every known option with its value: the one of `spec`, else the default."""
     for key, value in spec.options.items():
         if key not in known:
             raise UsageError(f"engine {spec.backend} has no option {key!r}; known: {_describe(known)}")
@@ -33,11 +29,7 @@ def read_options(spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str
 
 
 def read_number(spec: EngineSpec, key: str, text: str, signed: bool = False) -> float:
-    """The value of a numeric option; zero or more unless `signed`.
-
-    Raises:
-        UsageError: it is not a finite number, or it is negative and may not be.
-    """
+    """The value of a numeric option; zero or more unless `signed`."""
     try:
         number = float(text)
     except ValueError:
@@ -49,13 +41,13 @@ def read_number(spec: EngineSpec, key: str, text: str, signed: bool = False) -> 
 
 
 def _describe(known: Mapping[str, Option]) -> str:
-    return "; ".join(_describe_option(key, option) for key, option in known.items()) or "none"
-
-
-def _describe_option(key: str, option: Option) -> str:
-    if option.choices:
-        return f"{key}={'|'.join(option.choices)} ({option.meaning}; default {option.default})"
-    return f"{key}={option.default} ({option.meaning})"
+    told = [
+        f"{key}={'|'.join(option.choices)} ({option.meaning}; default {option.default})"
+        if option.choices
+        else f"{key}={option.default} ({option.meaning})"
+        for key, option in known.items()
+    ]
+    return "; ".join(told) or "none"
 
 
 def check_request(
@@ -67,21 +59,7 @@ def check_request(
     reasons: Mapping[Precision, str] | None = None,
     text: bool = False,
 ) -> None:
-    """Checks that this engine accepts the artifact, the precision, the device and the thread count.
-
-    Args:
-        artifact: what the engine would start from.
-        kinds: the kinds of artifacts that the engine accepts.
-        precisions: the precisions that it runs.
-        devices: the devices that it runs on.
-        reasons: why it does not run some other precisions.
-        text: it takes inputs of text.
-
-    Raises:
-        ArtifactError: the artifact has another kind or precision, or takes text, or its file does not exist.
-        BackendUnavailable: the engine does not run the precision, or not on the device.
-        UsageError: fewer than one thread, or a batch below one.
-    """
+    """Checks that this engine accepts the artifact, the precision, the device and the thread count."""
     if artifact.kind not in kinds:
         raise ArtifactError(
             f"engine {spec.backend} takes {' or '.join(kinds)} artifacts; {artifact.model} comes as {artifact.kind}"
@@ -107,9 +85,6 @@ def check_graph_precision(artifact: Artifact, spec: EngineSpec) -> None:
     """Checks that the graph has the precision and the recipe that the row is named after.
 
     A graph engine runs a graph as it is: the precision is the graph's, and a label alone would change nothing.
-
-    Raises:
-        ArtifactError: they differ; the message names the command that makes the right graph.
     """
     wanted = format_precision(spec.precision, spec.recipe)
     found = format_precision(artifact.precision, artifact.recipe)
@@ -129,11 +104,7 @@ def check_graph_precision(artifact: Artifact, spec: EngineSpec) -> None:
 
 
 def check_instructions(spec: EngineSpec, supported: bool, forced: bool) -> None:
-    """Checks that this CPU computes in the precision of `spec` (BF16 or FP16), or that it was told to run it anyway.
-
-    Raises:
-        BackendUnavailable: the CPU has no instructions for it, and emulation is slower than FP32.
-    """
+    """Checks that this CPU computes in the precision of `spec` (BF16 or FP16), or that it was told to run it anyway."""
     if not supported and not forced:
         name = known(spec.precision)
         raise BackendUnavailable(
@@ -143,11 +114,7 @@ def check_instructions(spec: EngineSpec, supported: bool, forced: bool) -> None:
 
 
 def check_state(engine: str, *, closed: bool, bound: bool = True) -> None:
-    """Checks that an engine can be used now.
-
-    Raises:
-        UsageError: it is closed, or has no inputs yet.
-    """
+    """Checks that an engine can be used now."""
     if closed:
         raise explain_closed(engine)
     if not bound:

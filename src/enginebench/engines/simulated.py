@@ -29,12 +29,12 @@ FAKE = Entry(
         "ran": Option(
             default="as asked", choices=("as asked", *get_args(Precision)), meaning="the precision that it reports"
         ),
-        "ran_share": Option(default="1", meaning="share of its time in `ran`; the rest is reported as asked for"),
+        "ran_share": Option(default="1", meaning="fraction of its time in `ran`; the rest is reported as requested"),
         "trick": Option(
             default="none",
             choices=("none", "fast", "slow", "wrong", "crash"),
             search=("fast", "slow", "wrong", "crash"),
-            meaning="something for a search to find: 0.8 or 1.25 times the time, other answers, or the end at loading",
+            meaning="something for a search to find: 0.8 or 1.25 times the time, other outputs, or the end at loading",
         ),
         "fault": Option(default="none", choices=FAULTS, meaning="what goes wrong"),
         "at": Option(

@@ -8,23 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..core.engine_api import (
+    Array,
+    Artifact,
     ArtifactError,
+    EngineSpec,
     FeedError,
+    Feeds,
     MeasurementError,
+    TensorSpec,
     UsageError,
     check_feeds,
     read_index,
 )
 from . import cuda
 from .tensorrt_library import Library, import_tensorrt, is_lean
-
-if TYPE_CHECKING:
-    from ..core.engine_api import Array, Artifact, EngineSpec, Feeds, TensorSpec
 
 # What 8.6 makes of INT64.
 NARROWED = "TensorRT before 9, which reads INT64 as INT32, does not take"
@@ -56,11 +58,7 @@ def name_gpu(spec: EngineSpec) -> str:
 
 
 def load_plan(library: Library, path: Path, options: Mapping[str, str]) -> Any:
-    """The engine of a plan.
-
-    Raises:
-        ArtifactError: TensorRT refuses it.
-    """
+    """The engine of a plan."""
     runtime = library.make(library.trt.Runtime, "a runtime")
     if options["host_code"] == "1":
         runtime.engine_host_code_allowed = True
@@ -75,11 +73,7 @@ def load_plan(library: Library, path: Path, options: Mapping[str, str]) -> Any:
 
 
 def find_dtype(engine: Any, name: str) -> str:
-    """NumPy's name of a tensor's element type.
-
-    Raises:
-        ArtifactError: NumPy has no such type.
-    """
+    """NumPy's name of a tensor's element type."""
     found = engine.get_tensor_dtype(name).name
     if found not in DTYPES:
         raise ArtifactError(
@@ -89,17 +83,7 @@ def find_dtype(engine: Any, name: str) -> str:
 
 
 class PlanEngine(cuda.DeviceEngine):
-    """A plan and its context. Buffers are made when shapes change; the graph, too.
-
-    Args:
-        library: whose plan it is.
-        plan: the library's engine.
-        inputs, outputs: of the plan.
-        spec: how it is run.
-        options: those of `spec` and the defaults of all others.
-        create_context: makes a context of the plan, where the plan alone does not know how.
-        on_close: called before the plan is freed.
-    """
+    """A plan and its context. Buffers are made when shapes change; the graph, too."""
 
     def __init__(
         self,
@@ -139,7 +123,8 @@ class PlanEngine(cuda.DeviceEngine):
             np.copyto(pinned, array)
             if pinned.dtype != array.dtype and not np.array_equal(pinned, array):
                 raise FeedError(f"input {name!r} holds {array.flat[np.abs(array).argmax()]}, which {NARROWED}")
-            self._copy_in(name)
+            if name in self._device:
+                cuda.copy_to_device(self._device[name], self._host[name], stream)
         if self._timed is None:
             self._prepare()
 
@@ -189,7 +174,9 @@ class PlanEngine(cuda.DeviceEngine):
                     "before the run. Engine trtexec can time such a plan"
                 )
             self._make_buffers(spec, shape)
-        self._set_addresses()
+        for name, pinned in self._host.items():
+            address = self._device[name].address if name in self._device else pinned.address
+            self._library.require(self._context.set_tensor_address(name, address), f"refuses the buffer of {name!r}")
 
     def _make_buffers(self, spec: TensorSpec, shape: tuple[int, ...]) -> None:
         self._host[spec.name] = pinned = cuda.PinnedArray(shape, find_dtype(self._engine, spec.name))
@@ -211,15 +198,6 @@ class PlanEngine(cuda.DeviceEngine):
         missing = self._context.infer_shapes()
         if missing:
             raise ArtifactError(f"{self._library.title} cannot infer shapes without values for {', '.join(missing)}")
-
-    def _set_addresses(self) -> None:
-        for name, pinned in self._host.items():
-            address = self._device[name].address if name in self._device else pinned.address
-            self._library.require(self._context.set_tensor_address(name, address), f"refuses the buffer of {name!r}")
-
-    def _copy_in(self, name: str) -> None:
-        if name in self._device:
-            cuda.copy_to_device(self._device[name], self._host[name], self._open_stream())
 
     def _prepare(self) -> None:
         """One run that sets everything up, then, if asked for, the graph."""

@@ -21,8 +21,8 @@ MODULES = ("tensorrt", "tensorrt_lean", "tensorrt_lean_bindings")
 RTX_MODULE = "tensorrt_rtx_bindings"
 
 LEAN_NOTE = (
-    "the lean runtime: it runs plans that were built with --version-compatible, and cannot build; its plans show no "
-    "layers, so no precision is proved"
+    "the lean runtime: it runs plans that were built with --version-compatible, and cannot build; its plans list no "
+    "layers, so no precision is verified"
 )
 
 # How the builder's description of the layers begins: one message, with a level of detail that shows their types.
@@ -55,9 +55,6 @@ class Library:
     """One of NVIDIA's modules, and the log of everything that is made with it in this process.
 
     The plugin registry keeps the first logger for as long as the process lives, so there is one for each module.
-
-    Args:
-        title: what it is called in messages.
     """
 
     def __init__(self, trt: Any, title: str = "TensorRT") -> None:
@@ -71,15 +68,7 @@ class Library:
         return str(self.trt.__version__)
 
     def require(self, value: Any, what: str, kind: type[EngineBenchError] = ArtifactError) -> Any:
-        """`value`, unless it is the None or False by which the library says that something failed.
-
-        Args:
-            value: what a call returned.
-            what: the failure in words, behind the library's name.
-
-        Raises:
-            EngineBenchError: it failed; with the library's own messages.
-        """
+        """`value`, unless it is the None or False by which the library says that something failed."""
         if value is None or value is False:
             raise kind(f"{self.title} {what}: {self.log.take()}")
         return value
@@ -89,9 +78,6 @@ class Library:
 
         Where CUDA fails the bindings hand out an object around nothing, and its first use ends the process: an error
         that was logged on the way is the only sign.
-
-        Raises:
-            BackendUnavailable: it cannot be made; with the library's own messages.
         """
         self.log.errors.clear()
         try:
@@ -101,21 +87,13 @@ class Library:
         return self.require(None if self.log.errors else made, f"cannot create {what}", BackendUnavailable)
 
     def find_member(self, kind: Any, name: str) -> Any:
-        """The member of one of the library's enumerations.
-
-        Raises:
-            UsageError: this version has none of that name.
-        """
+        """The member of one of the library's enumerations."""
         if not hasattr(kind, name):
             raise UsageError(f"{self.title} {self.version} has no {kind.__name__}.{name}, which an option asks for")
         return getattr(kind, name)
 
     def load_plugins(self, paths: tuple[str, ...]) -> None:
-        """Registers the library's own plugins, which the lean runtime has none of, and loads libraries of others.
-
-        Raises:
-            ArtifactError: a library cannot be loaded.
-        """
+        """Registers the library's own plugins, which the lean runtime has none of, and loads libraries of others."""
         if hasattr(self.trt, "init_libnvinfer_plugins"):
             self.trt.init_libnvinfer_plugins(self.log, "")
         registry = self.trt.get_plugin_registry()

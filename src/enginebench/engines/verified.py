@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from enginebench.core.entry import Option
+from enginebench.core.entry import switch
 
 CPU_VERIFIED = "x86-64 (AVX512-VNNI), Debian 12, Python 3.11"
 GPU_VERIFIED = "NVIDIA H200, driver 580, CUDA 13.0, Python 3.12"
 
 # Of the engines that know BF16 or FP16.
-FORCE = Option(
-    default="0", choices=("0", "1"), meaning="1 runs BF16 and FP16 even if the CPU has no instructions for them"
-)
+FORCE = switch("1 runs BF16 and FP16 even if the CPU has no instructions for them")

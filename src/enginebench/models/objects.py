@@ -60,11 +60,7 @@ def list_variables() -> dict[str, str]:
 
 
 def find_object(text: str) -> WrittenObject:
-    """The pickle of the MODEL `text`.
-
-    Raises:
-        ModelError: neither this process nor its parent wrote one.
-    """
+    """The pickle of the MODEL `text`."""
     for written in _list_allowed():
         if written.text == text:
             return written
@@ -82,6 +78,12 @@ def may_open(sha256: str) -> bool:
 def extend_import_paths() -> None:
     """Lets imports look where the parent's do, last: a class beside the user's script is found there."""
     sys.path.extend(path for path in _read_passed().import_paths if path not in sys.path and Path(path).exists())
+
+
+def look_here() -> None:
+    """Has imports look in the working folder, as `python -m` has it: a file beside the user is found."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
 
 
 def _list_allowed() -> tuple[WrittenObject, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from enginebench.models.pictures import import_pillow
 from enginebench.models.zoo import find_packaged
 
 if TYPE_CHECKING:
@@ -53,7 +54,5 @@ def _draw_crop(picture: Any, turn: int, seed: tuple[int, int]) -> Any:
 
 @cache
 def _open_photo(path: Path) -> Any:
-    from PIL import Image
-
-    with Image.open(path) as picture:
+    with import_pillow().open(path) as picture:
         return picture.convert("RGB")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ..core.engine_api import Array
 from ..core.errors import FeedError, MissingDependency
 
-if TYPE_CHECKING:
-    from ..core.engine_api import Array
+
+def import_pillow() -> Any:
+    """Pillow's module `Image`."""
+    try:
+        from PIL import Image
+    except ModuleNotFoundError as error:
+        raise MissingDependency("Pillow", 'pip install "pillow>=10"') from error
+    return Image
 
 
 class Pictures:
@@ -29,15 +36,8 @@ class Pictures:
     def apply(self, image: Any) -> Array:
         """One picture as the model takes it, without a batch axis.
 
-        Args:
-            image: a Pillow image, or an array [height, width] or [height, width, 3] of grey levels 0 to `scale`.
-
         Returns:
             `dtype` [channels, crop, crop], or [channels * crop * crop] in layout "flat".
-
-        Raises:
-            FeedError: an array of another rank, or one that must be resized and is not uint8.
-            MissingDependency: Pillow is needed and not installed.
         """
         pixels = self._crop_centre(self._fit(image)).astype(np.float32) / np.float32(self.scale)
         pixels = pixels.reshape(self.crop, self.crop, -1)
@@ -58,15 +58,13 @@ class Pictures:
         return np.asarray(self._resize(image.convert(self.colour)))
 
     def _resize(self, picture: Any) -> Any:
-        from PIL import Image
-
         width, height = picture.size
         short = min(width, height)
         if short == self.resize:
             return picture
         # Truncated, as torchvision.transforms.Resize does it.
         size = (int(self.resize * width / short), int(self.resize * height / short))
-        return picture.resize(size, Image.Resampling[self.interpolation.upper()])
+        return picture.resize(size, import_pillow().Resampling[self.interpolation.upper()])
 
     def _crop_centre(self, pixels: Array) -> Array:
         """Rounded half to even, as torchvision.transforms.CenterCrop does it."""
@@ -75,10 +73,6 @@ class Pictures:
 
 
 def _to_picture(image: Array) -> Any:
-    try:
-        from PIL import Image
-    except ModuleNotFoundError as error:
-        raise MissingDependency("Pillow", 'pip install "pillow>=10"') from error
     if image.dtype != np.uint8:
         raise FeedError(f"image of dtype {image.dtype} must be resized or recoloured; expected uint8 for that")
-    return Image.fromarray(image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image)
+    return import_pillow().fromarray(image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image)

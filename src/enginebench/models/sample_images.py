@@ -5,19 +5,16 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from enginebench.core.errors import ArtifactError, MissingDependency
+from enginebench.core.errors import ArtifactError
 from enginebench.core.store import write_atomic
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from enginebench.models.pictures import import_pillow
 
 # The commonest size in the ImageNet validation set, whose files are about 110 kB on average.
 WIDTH, HEIGHT = 500, 375
-SIZE_RANGE_BYTES = (80_000, 150_000)
 TARGET_BYTES = 110_000
 
 # Amplitudes fall with the inverse of the spatial frequency. Source: D. J. Field, "Relations between the statistics of
@@ -46,11 +43,7 @@ def make_photo(seed: int, width: int = WIDTH, height: int = HEIGHT) -> NDArray[n
 
 
 def encode_photo(pixels: NDArray[np.uint8]) -> bytes:
-    """The picture as JPEG, at the quality whose size comes nearest to 110 kB.
-
-    Raises:
-        MissingDependency: Pillow is not installed.
-    """
+    """The picture as JPEG, at the quality whose size comes nearest to 110 kB."""
     sizes = {quality: _encode(pixels, quality) for quality in (75, 82, 87, 90, 92, 94, 96)}
     return min(sizes.values(), key=lambda data: abs(len(data) - TARGET_BYTES))
 
@@ -61,11 +54,7 @@ def make_photos(n: int, seed: int = 0) -> list[bytes]:
 
 
 def write_photos(folder: Path, photos: Iterable[bytes]) -> list[Path]:
-    """The photos as files of the folder, for `stages --images` and `calibrate --data`.
-
-    Raises:
-        ArtifactError: a file cannot be written.
-    """
+    """The photos as files of the folder, for `stages --images` and `calibrate --data`."""
     paths = []
     for index, photo in enumerate(photos):
         paths.append(folder / f"photo-{index:04d}.jpg")
@@ -74,12 +63,7 @@ def write_photos(folder: Path, photos: Iterable[bytes]) -> list[Path]:
 
 
 def read_photos(folder: Path, n: int) -> list[bytes]:
-    """The first `n` JPEG files of a folder, by name, its subfolders included.
-
-    Raises:
-        ArtifactError: there is no such folder, it holds no JPEG file, or one cannot be read or decoded.
-        MissingDependency: Pillow is not installed.
-    """
+    """The first `n` JPEG files of a folder, by name, its subfolders included."""
     if not folder.is_dir():
         raise ArtifactError(f"--images {folder}: no such folder")
     paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg") and p.is_file())
@@ -95,12 +79,9 @@ def read_photos(folder: Path, n: int) -> list[bytes]:
 
 
 def _check_decodes(path: Path) -> None:
+    image = import_pillow()
     try:
-        from PIL import Image
-    except ModuleNotFoundError as error:
-        raise MissingDependency("Pillow", 'pip install "pillow>=10"') from error
-    try:
-        with Image.open(path) as picture:
+        with image.open(path) as picture:
             picture.load()  # opening alone reads the header only
     except Exception as error:  # the decoders raise whatever they run into
         raise ArtifactError(f"picture {path} cannot be decoded: {error}. Remove it or replace it") from error
@@ -117,10 +98,6 @@ def _draw_field(rng: np.random.Generator, width: int, height: int, exponent: flo
 
 
 def _encode(pixels: NDArray[np.uint8], quality: int) -> bytes:
-    try:
-        from PIL import Image
-    except ModuleNotFoundError as error:
-        raise MissingDependency("Pillow", 'pip install "pillow>=10"') from error
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=quality)
+    import_pillow().fromarray(pixels).save(buffer, "JPEG", quality=quality)
     return buffer.getvalue()

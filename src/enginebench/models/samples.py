@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import sys
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, FeedError, ModelError, ParseError, UsageError
 from enginebench.core.feeds import has_dtype
+from enginebench.core.protocols import Array
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import find_batch_axes, fits_shape, show_shape
 from enginebench.core.text import name_type
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
+from enginebench.models.objects import look_here
 
 # Of the folder beside a run's artifacts.
 SAMPLES = "samples"
@@ -34,11 +32,6 @@ def resolve_given(text: str) -> list[dict[str, Array]]:
     Args:
         text: an .npz or .npy file, a folder of them, or `package.module:function`, which returns a dictionary of arrays
             or several of them.
-
-    Raises:
-        UsageError: it is none of these, or holds nothing.
-        ParseError: a file is not there, is damaged, or holds Python objects, which are never loaded.
-        ModelError: the function cannot be imported, fails, or returns something else.
     """
     path = Path(text)
     if path.is_dir():
@@ -82,9 +75,7 @@ def explain_unread(path: Path, error: Exception, expected: str) -> ParseError:
 
 
 def _call_function(text: str, module: str, attribute: str) -> list[dict[str, Array]]:
-    here = str(Path.cwd())
-    if here not in sys.path:  # as `python -m` has it, so that a file beside the user is found
-        sys.path.insert(0, here)
+    look_here()
     try:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):
@@ -109,11 +100,7 @@ def _take_arrays(text: str, entry: object) -> dict[str, Array]:
 
 
 def write_samples(given: Iterable[Mapping[str, Array]], specs: Sequence[TensorSpec], folder: Path) -> int:
-    """Writes each entry of what was given into a file of its own; how many there are.
-
-    Raises:
-        FeedError: names, dtypes or shapes do not fit the inputs; lists every difference.
-    """
+    """Writes each entry of what was given into a file of its own; how many there are."""
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
     for arrays in given:
@@ -124,11 +111,7 @@ def write_samples(given: Iterable[Mapping[str, Array]], specs: Sequence[TensorSp
 
 
 def name_only(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> dict[str, Array]:
-    """The arrays; the one of an .npy file under the name of the one input.
-
-    Raises:
-        FeedError: there are more inputs.
-    """
+    """The arrays; the one of an .npy file under the name of the one input."""
     if ONLY not in arrays:
         return dict(arrays)
     if len(specs) != 1:
@@ -137,13 +120,11 @@ def name_only(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> dict[
 
 
 def cut_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
-    """The entries of one call, each with a batch of one; inputs without a batch axis are whole in each.
-
-    Raises:
-        FeedError: names, dtypes or shapes do not fit, or the inputs have different numbers of entries.
-    """
+    """The entries of one call, each with a batch of one; inputs without a batch axis are whole in each."""
     axes = find_batch_axes(specs)
-    check_given(arrays, specs, axes)
+    if problems := list_problems(arrays, specs, axes):
+        expected = ", ".join(f"{s.name}: {s.dtype}[{show_shape(s.shape)}]" for s in specs)
+        raise FeedError(f"the inputs do not fit the model: {'; '.join(problems)}. Expected {expected}")
     lengths = {name: arrays[name].shape[axis] for name, axis in axes.items() if axis is not None}
     counts = set(lengths.values())
     if len(counts) > 1:
@@ -161,12 +142,10 @@ def cut_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> lis
     ]
 
 
-def check_given(arrays: Mapping[str, Array], specs: Sequence[TensorSpec], axes: Mapping[str, int | None]) -> None:
-    """Checks names, dtypes and shapes; a batch axis may have any length.
-
-    Raises:
-        FeedError: they do not fit; lists every difference.
-    """
+def list_problems(
+    arrays: Mapping[str, Array], specs: Sequence[TensorSpec], axes: Mapping[str, int | None]
+) -> list[str]:
+    """What is wrong with names, dtypes and shapes; a batch axis may have any length but 0."""
     known = {spec.name for spec in specs}
     problems = [f"unknown input {name!r}" for name in arrays if name not in known]
     for spec in specs:
@@ -184,9 +163,7 @@ def check_given(arrays: Mapping[str, Array], specs: Sequence[TensorSpec], axes: 
             )
         elif not fits_shape(free, array.shape):
             problems.append(f"input {spec.name!r} has shape {show_shape(array.shape)}, not {show_shape(free)}")
-    if problems:
-        expected = ", ".join(f"{s.name}: {s.dtype}[{show_shape(s.shape)}]" for s in specs)
-        raise FeedError(f"the inputs do not fit the model: {'; '.join(problems)}. Expected {expected}")
+    return problems
 
 
 def take_sizes(

@@ -5,26 +5,23 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.feeds import random_feeds
+from enginebench.core.protocols import Array
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import concrete_shape
 from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
 from enginebench.models.pictures import Pictures
 from enginebench.models.samples import find_batch, group_samples, join_samples, read_samples
 from enginebench.models.zoo import BUILTIN, DATA_DIR, IMAGENET_CROP, TIMM_PREFIX, Interpolation
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from enginebench.core.protocols import Array
 
 # Source: means and deviations of the ImageNet training set as torchvision publishes them with every classifier.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -56,9 +53,6 @@ def preprocess_for(model: str, input_size: int | None = None) -> Preprocess | No
 
     Args:
         input_size: height and width in pixels where not the model's own; the resize grows in proportion.
-
-    Raises:
-        MissingDependency: a `timm:` model, and timm is not installed.
     """
     if model.startswith(TIMM_PREFIX):
         return _preprocess_timm(model.removeprefix(TIMM_PREFIX), input_size)
@@ -73,11 +67,7 @@ def preprocess_for(model: str, input_size: int | None = None) -> Preprocess | No
 
 
 def choose_preprocess(model: str, input_size: int | None) -> Preprocess:
-    """How the model wants its pictures.
-
-    Raises:
-        UsageError: only its owner knows.
-    """
+    """How the model wants its pictures."""
     preprocess = preprocess_for(model, input_size)
     if preprocess is None:
         raise UsageError(f"{model}: how its pictures are prepared is not known; stages needs a built-in or timm model")
@@ -146,11 +136,7 @@ class Digits(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def load_digits() -> Digits:
-    """All 1,797 digits in the package. Their origin stands in data/README.md.
-
-    Raises:
-        ParseError: the file in the installation is missing or damaged.
-    """
+    """All 1,797 digits in the package. Their origin stands in data/README.md."""
     path = DATA_DIR / "digits.npz"
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
@@ -164,12 +150,7 @@ def load_digits() -> Digits:
 
 
 def feed_digits(model: str, images: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The batch float32 [n, 1, 8, 8] or [n, 64] of digits as `digits-cnn` or `digits-mlp` takes it.
-
-    Args:
-        model: one of the two.
-        images: [n, 8, 8], grey levels 0 to 16.
-    """
+    """The batch float32 [n, 1, 8, 8] or [n, 64] of digits as `digits-cnn` or `digits-mlp` takes it."""
     preprocess = preprocess_for(model)
     if preprocess is None or BUILTIN[model].task != "digits":
         raise ArtifactError(f"{model} takes no digits; expected digits-cnn or digits-mlp")
@@ -184,8 +165,6 @@ def sample_feeds(
     Seeded random arrays for all others.
 
     Args:
-        artifact_inputs: inputs of the artifact; a dynamic first axis becomes `batch`.
-        batch: entries on a dynamic first axis.
         seed: of the order of the digits, of the crops, or of the arrays; feed i of these has seed + i.
         samples: the folder of the user's inputs (`models/samples.py`); None if none were given.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -144,10 +145,6 @@ def resolve_model(text: str) -> ModelRef:
     Args:
         text: MODEL as on the command line: a built-in name, `timm:NAME`, `hf:NAME`, a path that ends in `.onnx` or
             `.pt2`, or `package.module:factory`.
-
-    Raises:
-        UsageError: no such built-in (near names are listed), or a malformed `timm:`, `hf:` or factory text.
-        ModelError: the file is not there.
     """
     if text in BUILTIN:
         return ModelRef(kind="builtin", text=text, name=text)
@@ -173,18 +170,13 @@ def find_packaged(path: str) -> Path | None:
 
 
 def require_packages(model: str) -> None:
-    """Checks that the packages of a built-in model are installed.
-
-    Raises:
-        MissingDependency: one is not.
-    """
+    """Checks that the packages of a built-in model are installed."""
     card = BUILTIN.get(model)
     if card is None or card.package is None or card.weights_file is None:
         return
     if find_spec(card.package.replace("-", "_")) is None or find_packaged(card.weights_file) is None:
         raise MissingDependency(
-            f"the package with the trained weights of {model}",
-            f"{MODELS_EXTRA}. digits-cnn needs none",
+            f"the package with the trained weights of {model}", f"{MODELS_EXTRA}. digits-cnn needs none"
         )
 
 
@@ -257,3 +249,28 @@ def _find_near(name: str, known: Sequence[str]) -> list[str]:
     from difflib import get_close_matches  # only somebody who mistyped has a use for it
 
     return get_close_matches(name, known, n=3)
+
+
+# Where torchvision keeps the names of ImageNet's classes. Read as text: importing it takes PyTorch and seconds.
+# Source: torchvision 0.28.0, torchvision/models/_meta.py.
+LABELS_FILE, LABELS_VARIABLE = "torchvision/models/_meta.py", "_IMAGENET_CATEGORIES"
+
+
+def find_labels(model: str) -> list[str]:
+    """The names of the classes in their order; empty where only the model's owner knows them."""
+    card = BUILTIN.get(model)
+    if card is None:
+        return []
+    return [str(digit) for digit in range(card.classes)] if card.task == "digits" else _read_imagenet()
+
+
+def _read_imagenet() -> list[str]:
+    path = find_packaged(LABELS_FILE)
+    if path is None:
+        return []
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Name) and t.id == LABELS_VARIABLE for t in node.targets
+        ):
+            return [str(name) for name in ast.literal_eval(node.value)]
+    return []

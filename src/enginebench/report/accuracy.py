@@ -48,7 +48,9 @@ def list_accuracy(document: AccuracyDocument) -> list[Section]:
 
 def describe_accuracy(document: AccuracyDocument) -> list[str]:
     """The figures as sentences; shares in per cent and points."""
-    lines = [f"{document.side} ({_name(document.engine)}) on {document.n} labelled samples of {document.data}"]
+    engine = document.engine
+    name = f"{format_engine(engine)} {format_precision(engine.precision, engine.recipe, engine.mix)}"
+    lines = [f"{document.side} ({name}) on {document.n} labelled samples of {document.data}"]
     lines += [describe_score(score) for score in document.scores]
     for score, before in zip(document.scores, document.reference_scores, strict=False):
         lines.append(f"reference {document.reference}: {describe_score(before)}")
@@ -60,8 +62,4 @@ def describe_accuracy(document: AccuracyDocument) -> list[str]:
 
 def tell_nonfinite(side: str, nonfinite: int, n: int) -> str:
     """How many of a side's answers are not finite."""
-    return f"{side}: the answers to {nonfinite} of {count_of(n, 'samples')} hold values that are not finite"
-
-
-def _name(engine: EngineSpec) -> str:
-    return f"{format_engine(engine)} {format_precision(engine.precision, engine.recipe, engine.mix)}"
+    return f"{side}: the replies to {nonfinite} of {count_of(n, 'samples')} hold values that are not finite"

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Result
-from enginebench.report.numbers import format_range
+from enginebench.report.numbers import format_range, format_verdict
 from enginebench.report.run.remarks import list_warnings
 from enginebench.report.run.rows import Row, RunDocument, describe_row
 from enginebench.report.run.sections import list_facts, list_others, list_tables
@@ -95,13 +95,13 @@ def state_verdict(comparison: Comparison) -> str:
     ratio = f": {format_range(comparison.ratio, 'x')} as fast" if comparison.ratio else ""
     notes = _join_notes(comparison)
     reasons = f" ({notes})" if notes else ""
-    verdict = comparison.verdict.replace("_", " ")
+    verdict = format_verdict(comparison.verdict)
     needed = (
         f"; {comparison.repetitions_needed} {NOUNS[comparison.unit]} would show a difference of this size"
         if comparison.repetitions_needed
         else ""
     )
-    agree = "; the answers agree within the limits" if comparison.outputs_agree else ""
+    agree = "; the outputs agree within the limits" if comparison.outputs_agree else ""
     return f"Verdict: {verdict}{ratio}, margin {comparison.margin:.0%}{needed}{reasons}{agree}."
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,42 +17,21 @@ _END = "\n// end of the chart bundle\n"
 
 
 def load_bundle(cache: Path | None = None) -> str:
-    """Vega, Vega-Lite and Vega-Embed as JavaScript that defines `vegaEmbed`.
-
-    Args:
-        cache: folder of the cache; by default the user's. One that cannot be written costs time, nothing else.
-
-    Raises:
-        MissingDependency: vl-convert is not installed.
-    """
+    """Vega, Vega-Lite and Vega-Embed as JavaScript that defines `vegaEmbed`."""
     try:
         import vl_convert
     except ImportError as error:
         raise MissingDependency("vl-convert, which holds the charts' JavaScript,", INSTALL) from error
     path = bundle_path(cache or find_cache())
-    if (stored := _read(path)) is not None:
-        return stored
+    with suppress(OSError, UnicodeDecodeError):
+        if (stored := path.read_text(encoding="utf-8")).endswith(_END):
+            return stored  # a file that another program cut or emptied is made again
     bundle: str = vl_convert.javascript_bundle(snippet=_SNIPPET) + _END
-    _keep(path, bundle)
+    with suppress(ArtifactError):
+        write_atomic(path, bundle.encode())
     return bundle
 
 
 def bundle_path(cache: Path) -> Path:
     """Where the bundle lies in a folder of the cache."""
     return cache / f"vega-{version('vl-convert-python')}.js"
-
-
-def _read(path: Path) -> str | None:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None
-    # A file that another program cut or emptied is made again.
-    return text if text.endswith(_END) else None
-
-
-def _keep(path: Path, bundle: str) -> None:
-    try:
-        write_atomic(path, bundle.encode())
-    except ArtifactError:
-        return

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from enginebench.core.errors import MissingDependency
+from enginebench.core.precisions import REORDER
 from enginebench.core.text import clean_text, clean_texts, count_of
 from enginebench.report.layer_names import fold_names
 from enginebench.report.numbers import format_significant
+from enginebench.stats.layers import sort_layers, sum_times
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from enginebench.stats.layer_records import EngineLayer, LayersDocument, ProfileDocument
+    from enginebench.core.records import LayerTime
 
     Floats = NDArray[np.float64]
 
@@ -30,12 +32,9 @@ Row = dict[str, Any]
 
 INSTALL = 'pip install "enginebench[report]"'
 WIDTH = 680
-# Where a label goes on in a new line. Text around pictures shows it as one space, and it is no control character.
-LINE_BREAK = "  "
 # Pixels: the mean width of a letter beside a mark.
 LETTER = 5.6
-# Of times in text: runs differ in the fourth digit.
-DIGITS = 5
+
 # Okabe-Ito colours: told apart by readers with colour-blindness. Source: M. Okabe, K. Ito, "Color Universal Design".
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6b7280"
 COLOURS = {
@@ -51,26 +50,18 @@ COLOURS = {
 # Of every chart, beside the missing frame; in the form of Vega-Lite's `config`.
 LOOK = {
     "font": "Inter, Helvetica, Arial, sans-serif",
-    "lineBreak": LINE_BREAK,
     "title": {"fontSize": 15, "subtitleColor": GREY, "subtitleFontSize": 12},
     "axis": {"grid": True, "gridColor": "#e5e7eb", "labelFontSize": 11, "titleFontSize": 12, "titleColor": GREY},
 }
-# Bars wide enough to be seen on WIDTH pixels; buckets of one or two pixels.
-_BINS = 64
+# Of one or two pixels on WIDTH.
 _BUCKETS = 340
-# Percentiles on the tail axis: evenly spaced in log(1 / (1 - q)) from the median on.
-_TAIL_POINTS = 160
 _LABEL_LETTERS = 46
 # The longest that the bar of all other layers is drawn, in lengths of the slowest layer's.
 _REST_LIMIT = 1.1
 
 
 def import_altair() -> Any:
-    """The altair module.
-
-    Raises:
-        MissingDependency: it is not installed.
-    """
+    """The altair module."""
     try:
         import altair
     except ImportError as error:
@@ -79,15 +70,7 @@ def import_altair() -> Any:
 
 
 def render_png(spec: Spec, scale: float = 2.0) -> bytes:
-    """The picture of a specification, as PNG.
-
-    Args:
-        spec: of one of the functions below.
-        scale: pixels for one unit of the specification.
-
-    Raises:
-        MissingDependency: vl-convert is not installed.
-    """
+    """The picture of a specification, as PNG."""
     try:
         import vl_convert
     except ImportError as error:
@@ -96,107 +79,11 @@ def render_png(spec: Spec, scale: float = 2.0) -> bytes:
     return png
 
 
-def draw_histogram(values_ms: Floats, title: str, what: str = "latency") -> Spec:
-    """How often which time occurred, with p50, p95 and p99 marked. The slowest 0.1 % are counted, not drawn.
-
-    Args:
-        values_ms: finite times in any order, at least one, ms.
-        title: of the picture.
-        what: the time that they are of.
-    """
-    alt = import_altair()
-    ascending = np.sort(values_ms)
-    bars, subtitle = bin_times(ascending)
-    x = alt.X("from:Q", title=f"{what} (ms)", scale=alt.Scale(zero=False, nice=False)).bin("binned")
-    y = alt.Y("queries:Q", title="queries")
-    bar = read_rows(bars).mark_bar(color=BLUE, binSpacing=1).encode(x=x, x2=alt.X2("to:Q"), y=y)
-    marks = read_rows(mark_percentiles(ascending, (0.5, 0.95, 0.99)))
-    rule = marks.mark_rule(color=ORANGE, strokeWidth=1.5).encode(x=alt.X("ms:Q"))
-    # Close percentiles would print over each other: each has a height of its own.
-    height = alt.Y("row:O", axis=None, scale=alt.Scale(range=[8, 40]))
-    text = marks.mark_text(align="left", dx=4, color=ORANGE, fontWeight="bold").encode(
-        x=alt.X("ms:Q"), y=height, text=alt.Text("name:N")
-    )
-    return finish(alt.layer(bar, rule, text).resolve_scale(y="independent"), title, subtitle, height=280)
-
-
-def bin_times(ascending: Floats) -> tuple[list[Row], str]:
-    """(bars up to p99.9, a sentence on how many there are and what is not drawn)."""
-    high = float(ascending[find_index(len(ascending), 0.999)])
-    shown = ascending[ascending <= high]
-    # No more bars than different times: a clock of 32 ns gives gaps that mean nothing.
-    counts, edges = np.histogram(shown, bins=min(_BINS, len(np.unique(shown))))
-    bars = [
-        {"from": float(low), "to": float(top), "queries": int(count)}
-        for low, top, count in zip(edges[:-1], edges[1:], counts, strict=True)
-    ]
-    hidden, slowest = len(ascending) - len(shown), format_significant(ascending[-1], DIGITS)
-    note = f"; {hidden:,} above {format_significant(high, DIGITS)} ms not drawn, slowest {slowest} ms" if hidden else ""
-    return bars, f"{len(ascending):,} queries{note}"
-
-
-def mark_percentiles(ascending: Floats, shares: Sequence[float]) -> list[Row]:
-    """The named percentiles among ascending times."""
-    values = [float(ascending[find_index(len(ascending), q)]) for q in shares]
-    names = [f"p{100 * q:.6g}" for q in shares]
-    return [
-        {"row": row, "name": name, "ms": value, "label": f"{name} {format_significant(value, DIGITS)} ms"}
-        for row, (name, value) in enumerate(zip(names, values, strict=True))
-    ]
-
-
-def draw_percentiles(values_ms: Floats, title: str, what: str = "latency") -> Spec:
-    """Time by percentile, the tail stretched: each tick to the right is a tenfold rarer query.
-
-    Args:
-        values_ms: finite times in any order, at least one, ms.
-        title: of the picture.
-        what: the time that they are of.
-    """
-    alt = import_altair()
-    ascending = np.sort(values_ms)
-    points, marks = follow_tail(ascending)
-    deepest = points[-1]["rarity"]
-    labels = "datum.value == 0 ? 'min' : format(100 - 100 / pow(10, datum.value), '.6~g') + ' %'"
-    axis = alt.Axis(values=list(range(int(deepest) + 1)), labelExpr=labels)
-    x = alt.X("rarity:Q", title="share of queries that are no slower", axis=axis).scale(domain=[0, deepest], nice=False)
-    y = alt.Y("ms:Q", title=f"{what} (ms)", scale=alt.Scale(zero=False))
-    line = read_rows(points).mark_line(color=BLUE, interpolate="step-before").encode(x=x, y=y)
-    # The median stands at the left edge, so its label goes to the other side.
-    left = [write_labels(marks[:1], align="left", dx=8, dy=12)]
-    right = [write_labels(marks[1:], align="right", dx=-6, dy=-10)] if len(marks) > 1 else []
-    dots = read_rows(marks).mark_point(color=ORANGE, filled=True, size=50).encode(x=alt.X("rarity:Q"), y=alt.Y("ms:Q"))
-    return finish(alt.layer(line, dots, *left, *right), title, f"{len(ascending):,} queries, nearest rank", height=280)
-
-
-def follow_tail(ascending: Floats) -> tuple[list[Row], list[Row]]:
-    """(points of the curve, the percentiles to name), to the last that has a query beyond it."""
-    n = len(ascending)
-    deepest = max(1.0, float(np.log10(n)))
-    rarities = np.linspace(0, deepest, _TAIL_POINTS)
-    points = [{"rarity": float(r), "ms": float(ascending[find_index(n, 1 - 10.0**-r)])} for r in rarities]
-    shares = [q for q in (0.5, 0.9, 0.99, 0.999, 0.9999) if -np.log10(1 - q) <= deepest + 1e-9]
-    marks = mark_percentiles(ascending, shares)
-    return points, [{**mark, "rarity": float(-np.log10(1 - q))} for mark, q in zip(marks, shares, strict=True)]
-
-
-def write_labels(marks: list[Row], **place: Any) -> Any:
-    """The layer of labels beside the named points."""
-    alt = import_altair()
-    return (
-        read_rows(marks)
-        .mark_text(color=ORANGE, fontWeight="bold", **place)
-        .encode(x=alt.X("rarity:Q"), y=alt.Y("ms:Q"), text=alt.Text("label:N"))
-    )
-
-
 def draw_series(values_ms: Floats, title: str, what: str = "latency", seconds: Floats | None = None) -> Spec:
     """The run as it went: median, fastest and slowest of neighbouring queries.
 
     Args:
         values_ms: times in the order of the run, at least one of them finite, ms.
-        title: of the picture.
-        what: the time that they are of.
         seconds: when each query began, s; by default they are numbered.
     """
     alt = import_altair()
@@ -227,19 +114,17 @@ def gather_neighbours(values_ms: Floats, seconds: Floats | None) -> tuple[list[R
     return buckets, len(parts[0])
 
 
-def draw_layers(profile: ProfileDocument, title: str, topk: int = 30, layers: LayersDocument | None = None) -> Spec:
-    """The slowest layers with their share of time; coloured by precision where the engine's layers are given.
+def draw_layers(layers: Sequence[LayerTime], title: str, topk: int = 30) -> Spec:
+    """The slowest layers with their fraction of time, coloured by precision where any is known.
 
     Args:
-        profile: slowest layer first.
-        title: of the picture.
         topk: how many layers; the others are summed in the last bar.
-        layers: of the same engine.
     """
     alt = import_altair()
-    kinds = {layer.name: name_kind(layer) for layer in layers.layers} if layers else {}
-    bars = list_bars(profile, topk, kinds)
-    axis = alt.Axis(labelExpr=label_ranks(bars), labelLimit=330, ticks=False, domain=False, grid=False)
+    bars = list_bars(layers, topk)
+    # Ranks are labelled with names, so that equal names keep bars of their own.
+    names = f"{json.dumps([bar['name'] for bar in bars], ensure_ascii=True)}[datum.value]"
+    axis = alt.Axis(labelExpr=names, labelLimit=330, ticks=False, domain=False, grid=False)
     # Where names leave little room for bars, the title begins under the names.
     ticks = alt.Axis(tickCount=8, labelOverlap=True, titleAnchor="end")
     room = leave_room(
@@ -251,19 +136,13 @@ def draw_layers(profile: ProfileDocument, title: str, topk: int = 30, layers: La
     told = any(bar["kind"] != "other" for bar in bars)
     bar = base.mark_bar().encode(color=colour_kinds(bars)) if told else base.mark_bar(color=BLUE)
     text = base.mark_text(align="left", dx=4, color=GREY).encode(text=alt.Text("label:N"))
-    whole_ms = format_significant(scale_to_iteration(profile, profile.total_ms), 4)
-    subtitle = f"{count_of(len(profile.layers), 'layers')}, {whole_ms} ms"
+    subtitle = f"{count_of(len(layers), 'layers')}, {format_significant(sum_times(layers) / 1e6, 4)} ms"
     spec = finish(alt.layer(bar, text), title, subtitle, height=18 * max(len(bars), 4))
     return spec | {"data": {"values": bars}}  # put in last: altair would copy and check each number
 
 
 def leave_room(longest: float, letters: int) -> Any:
-    """The scale of bars that leaves room for the text behind the longest, whatever the width of the picture.
-
-    Args:
-        longest: the value of the longest bar.
-        letters: of the longest text.
-    """
+    """The scale of bars that leaves room for the text behind the longest, whatever the width of the picture."""
     alt = import_altair()
     room = round(LETTER * letters) + 16
     if not 0 < longest < math.inf:
@@ -272,45 +151,29 @@ def leave_room(longest: float, letters: int) -> Any:
     return alt.Scale(domainMin=0, domainMax=end, nice=False)
 
 
-def name_kind(layer: EngineLayer) -> str:
+def name_kind(layer: LayerTime) -> str:
     """What colours a layer's bar."""
-    if layer.overhead:
+    if layer.precision == REORDER:
         return "overhead"
     return layer.precision if layer.precision in COLOURS else "other"
 
 
-def scale_to_iteration(profile: ProfileDocument, total_ms: float) -> float:
-    """A time over all profiled iterations as that of one."""
-    return total_ms * profile.average_ms / profile.total_ms if profile.average_ms and profile.total_ms else total_ms
-
-
-def list_bars(profile: ProfileDocument, topk: int, kinds: dict[str, str]) -> list[Row]:
+def list_bars(layers: Sequence[LayerTime], topk: int) -> list[Row]:
     """A row for each of the slowest layers, and one for all others."""
-    timed = [layer for layer in profile.layers if layer.total_ms is not None]
-    names = fold_names([layer.name for layer in timed[:topk]])
-    rows = [
-        (shorten(name), layer.total_ms or 0.0, kinds.get(layer.name, "other"))
-        for layer, name in zip(timed, names, strict=False)
-    ]
-    rest = timed[topk:]
-    if rest:
-        rows.append((f"({len(rest)} more layers)", sum(layer.total_ms or 0.0 for layer in rest), "other"))
+    ordered, total_ns = sort_layers(layers), sum_times(layers)
+    names = fold_names([layer.name for layer in ordered[:topk]])
+    rows = [(shorten(name), layer.mean_ns, name_kind(layer)) for layer, name in zip(ordered, names, strict=False)]
+    if rest := ordered[topk:]:
+        rows.append((f"({len(rest)} more layers)", sum_times(rest), "other"))
     # The sum of many small layers would dwarf the layers that the picture is about.
-    limit_ms = _REST_LIMIT * max((total for _, total, _ in rows[:topk]), default=0.0)
+    limit_ns = _REST_LIMIT * max((time_ns for _, time_ns, _ in rows[:topk]), default=0.0)
     bars = []
-    for rank, (name, total, kind) in enumerate(rows):
-        share = f"{100 * total / profile.total_ms:.1f} %" if profile.total_ms else ""
-        cut = rank >= topk and total > limit_ms
-        bars.append(
-            {
-                "rank": rank,
-                "name": name,
-                "ms": scale_to_iteration(profile, total),
-                "shown": scale_to_iteration(profile, limit_ms if cut else total),
-                "kind": kind,
-                "label": f"{share}, bar cut off" if cut else share,
-            }
-        )
+    for rank, (name, time_ns, kind) in enumerate(rows):
+        share = f"{100 * time_ns / total_ns:.1f} %" if total_ns else ""
+        cut = rank >= topk and time_ns > limit_ns
+        label = f"{share}, bar cut off" if cut else share
+        times = {"ms": time_ns / 1e6, "shown": (limit_ns if cut else time_ns) / 1e6}
+        bars.append({"rank": rank, "name": name, **times, "kind": kind, "label": label})
     return bars
 
 
@@ -328,11 +191,6 @@ def read_rows(rows: list[Row]) -> Any:
     return alt.Chart(alt.Data(values=rows))
 
 
-def label_ranks(bars: Sequence[dict[str, Any]]) -> str:
-    """A Vega expression that turns a rank into the layer's name: equal names keep bars of their own."""
-    return f"{json.dumps([bar['name'] for bar in bars], ensure_ascii=True)}[datum.value]"
-
-
 def shorten(name: str, letters: int = _LABEL_LETTERS) -> str:
     """A name that fits beside a bar: its middle is left out."""
     name = clean_text(name)
@@ -340,11 +198,6 @@ def shorten(name: str, letters: int = _LABEL_LETTERS) -> str:
         return name
     head = (letters - 1) // 2
     return f"{name[:head]}…{name[-(letters - 1 - head) :]}"
-
-
-def find_index(n: int, q: float) -> int:
-    """The index of the q-quantile among n ascending values, by nearest rank."""
-    return min(max(int(np.ceil(round(q * n, 9))) - 1, 0), n - 1)
 
 
 def finish(chart: Any, title: str, subtitle: str, height: int) -> Spec:

@@ -18,11 +18,7 @@ _NAMESPACE = re.compile(r"\b(?:[A-Za-z_]\w*::)+(?=[A-Za-z_])")
 
 
 def fold_names(names: Sequence[str]) -> list[str]:
-    """The names, each shortened as far as no two that differ become one.
-
-    Args:
-        names: of layers, in any engine's words.
-    """
+    """The names, each shortened as far as no two that differ become one."""
     forms = [list(_list_forms(name)) for name in names]
     while True:
         owners = Counter(short for short, _ in {(form[0], name) for form, name in zip(forms, names, strict=True)})

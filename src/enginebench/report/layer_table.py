@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from enginebench.core.caveats import format_caveat
@@ -12,8 +12,8 @@ from enginebench.report.csv_table import write_table
 from enginebench.report.layer_names import fold_names
 from enginebench.report.numbers import format_significant
 from enginebench.report.table import Section, Table, list_texts, make_notes, make_table
-from enginebench.stats.layer_records import LayerGroup, ProfileDocument
-from enginebench.stats.layers import EngineProfileDocument
+from enginebench.stats.layer_records import LayerGroup, ProfiledLayer
+from enginebench.stats.layers import EngineLayerTime, EngineProfileDocument
 
 # A mean of a few runs under a profiler has no more.
 _DIGITS = 4
@@ -22,12 +22,7 @@ DIGITS = 5
 
 
 def list_engine_profile(document: EngineProfileDocument, topk: int) -> list[Section]:
-    """The slowest layers, the time by precision, and what no layer explains.
-
-    Args:
-        document: of the profile.
-        topk: layers shown.
-    """
+    """The slowest layers, the time by precision, and what no layer explains."""
     engine = f"{document.model}, {document.engine} {document.precision}, {document.device}, batch {document.batch}"
     limited = document.bound_ms is not None
     shown = document.layers[:topk]
@@ -80,21 +75,15 @@ def _format_ms(value_ms: float) -> str:
     return format_significant(value_ms, _DIGITS)
 
 
-def write_engine_profile(document: EngineProfileDocument, profile: ProfileDocument, out: Path) -> list[Path]:
-    """profile.json, and per_layer_times.csv as `parse profile` writes it.
-
-    Args:
-        document: of the profile.
-        profile: the same layers.
-        out: a folder; it is made.
-    """
-    table = write_layer_times(profile, out / "per_layer_times.csv")
+def write_engine_profile(document: EngineProfileDocument, out: Path) -> list[Path]:
+    """profile.json, and per_layer_times.csv as `parse profile` writes it."""
+    table = write_layer_times(document.layers, out / "per_layer_times.csv")
     return [write_document(document, out / "profile.json"), table]
 
 
-def write_layer_times(document: ProfileDocument, path: Path) -> Path:
+def write_layer_times(layers: Iterable[ProfiledLayer | EngineLayerTime], path: Path) -> Path:
     """A line for each layer of a profile of any engine, slowest first."""
-    rows = [[layer.name, layer.total_ms, layer.average_ms, layer.median_ms, layer.share] for layer in document.layers]
+    rows = [[layer.name, layer.total_ms, layer.average_ms, layer.median_ms, layer.share] for layer in layers]
     return write_table(path, ["layer", "total_ms", "average_ms", "median_ms", "share"], rows)
 
 

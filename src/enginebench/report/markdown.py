@@ -23,8 +23,6 @@ def format_sections(sections: Sequence[Section], level: int = 1, pictures: Seque
     """The page: the first title is of `level`, those after it of the next.
 
     Args:
-        sections: in their order.
-        level: of the first heading.
         pictures: names of the files that lie beside the page; other charts are left out.
     """
     blocks: list[str] = []

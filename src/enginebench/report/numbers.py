@@ -11,9 +11,6 @@ from enginebench.core.records import Estimate
 TimeUnit = Literal["us", "ms", "s"]
 
 UNITS_PER_MS: dict[TimeUnit, float] = {"us": 1000.0, "ms": 1.0, "s": 0.001}
-# Beyond this half-width "value ± half" would mislead, since the interval is symmetric in its logarithm: at 25 % its two
-# sides already differ by a quarter.
-WIDE_INTERVAL = 0.25
 
 
 def choose_unit(times_ms: Iterable[float]) -> TimeUnit:
@@ -38,37 +35,14 @@ def format_significant(value: float, digits: int = 3) -> str:
     return f"{rounded:.{max(0, digits - 1 - magnitude)}f}"
 
 
+def format_verdict(verdict: str | None) -> str:
+    """As people read it: `not_shown` is inconclusive."""
+    return (verdict or "").replace("_", " ").replace("not reported", "inconclusive")
+
+
 def format_small(value: float) -> str:
     """A difference: one digit of it, with an exponent: 2e-06, 1e-01, 0."""
     return "0" if value == 0 else f"{value:.0e}"
-
-
-def format_interval(
-    estimate: Estimate, factor: float = 1.0, plus_minus: str = "±", unit: str = "", digits: int = 3
-) -> str:
-    """`33.5 ±0.4`; a wide interval as its two ends, `21..52`; the value alone where there is none.
-
-    The half-width is the larger of the two, rounded up: what is printed never claims more than was found.
-    """
-    value = estimate.value * factor
-    if estimate.low is None or estimate.high is None:
-        return format_significant(value) + unit
-    low, high = estimate.low * factor, estimate.high * factor
-    half = max(high - value, value - low)
-    if half == 0:
-        return format_significant(value) + unit
-    if half > WIDE_INTERVAL * abs(value):
-        return f"{format_significant(low, 2)}..{format_significant(high, 2)}{unit}"
-    decimals = min(_decimals_of(half), max(0, digits - 1 - math.floor(math.log10(abs(value)))))
-    half = math.ceil(half * 10**decimals - 1e-9) / 10**decimals
-    return f"{value:.{decimals}f}{unit} {plus_minus}{half:.{decimals}f}"
-
-
-def _decimals_of(half: float) -> int:
-    """Decimals that show one digit of the half-width, or two where that digit is a 1."""
-    magnitude = math.floor(math.log10(half))
-    first = half / 10**magnitude
-    return max(0, -magnitude + (1 if first < 2 else 0))
 
 
 def format_range(estimate: Estimate, unit: str = "") -> str:

@@ -38,18 +38,13 @@ def format_page(
     """A whole HTML document.
 
     Args:
-        title: of the window.
-        sections: the first one is the head of the page.
         bundle: JavaScript that defines `vegaEmbed`; None for a page without charts.
-        footer: below everything.
-        labels: row id -> what charts call it.
-        data: for a script of its own.
-        up: the page that this one belongs to.
-        script: what makes the page move, in place of what makes all others move.
     """
     charts = {part.name: part.spec for section in sections for part in section.parts if isinstance(part, Chart)}
     style = _read_asset("page.css")
-    scripts = [*([_keep_element_open(bundle)] if bundle and charts else []), script or _read_asset("page.js")]
+    # A script in which no string ends its element. Source: HTML Living Standard, section 4.12.1.3.
+    library = re.sub(r"<(?=/script|!--)", r"\\x3c", bundle, flags=re.IGNORECASE) if bundle and charts else None
+    scripts = [*([library] if library else []), _read_asset(script)]
     page: str = _load("page.html").render(
         title=title,
         up=up,
@@ -153,11 +148,6 @@ def embed_json(data: object) -> Markup:
 @cache
 def _read_asset(name: str) -> str:
     return resources.files("enginebench.report").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _keep_element_open(script: str) -> str:
-    """A script in which no string ends its element. Source: HTML Living Standard, section 4.12.1.3."""
-    return re.sub(r"<(?=/script|!--)", r"\\x3c", script, flags=re.IGNORECASE)
 
 
 def _write_policy(style: str, scripts: Sequence[str]) -> str:

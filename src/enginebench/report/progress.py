@@ -46,7 +46,7 @@ class LiveReporter:
         self._console.print(Text(clean_lines(text)))
 
     def step(self, text: str) -> None:
-        self._progress.update(self._task, description=clean_lines(text)[:52])
+        self._progress.update(self._task, description=clean_lines(text))
 
     def advance(self) -> None:
         self._progress.advance(self._task)

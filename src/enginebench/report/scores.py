@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
-
 from enginebench.core.records import Estimate, Score
 from enginebench.report.numbers import format_significant
-from enginebench.stats.metrics.scores import find_score
+from enginebench.stats.metrics.scores import Scored, find_score
 from enginebench.stats.metrics.tasks import name_metric
-
-
-class Scored(Protocol):
-    """A row of any table."""
-
-    @property
-    def scores(self) -> Sequence[Score]: ...
-
-
-def find_metric(rows: Iterable[Scored]) -> str | None:
-    """The metric that decides about rows: the first one of the first row that has any."""
-    return next((row.scores[0].metric for row in rows if row.scores), None)
 
 
 def format_score(row: Scored, metric: str | None, digits: int = 2, missing: str = "") -> str:

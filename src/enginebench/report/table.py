@@ -93,13 +93,7 @@ class Section(Struct, frozen=True, kw_only=True):
 
 
 def make_table(columns: Sequence[Column], rows: Sequence[Any], **more: Any) -> Table:
-    """The table of these rows, with the columns that have anything to show for them.
-
-    Args:
-        columns: all that there are.
-        rows: in their order.
-        more: fields of `Table`.
-    """
+    """The table of these rows, with the columns that have anything to show for them."""
     return Table(columns=tuple(column for column in columns if column.when(rows)), rows=tuple(rows), **more)
 
 
@@ -107,20 +101,14 @@ def list_texts(left: Sequence[str], right: Sequence[str] = (), spare: Sequence[s
     """Columns of rows that are tuples of texts: words on the left, figures on the right.
 
     Args:
-        left: titles of the words.
-        right: titles of the figures.
         spare: titles of what a narrow terminal does without, the first of them first.
     """
     columns = [
-        Column(title, itemgetter(place), align="left" if place < len(left) else "right", when=_always)
+        Column(title, itemgetter(place), align="left" if place < len(left) else "right", when=lambda _: True)
         for place, title in enumerate((*left, *right))
     ]
     order = {title: len(spare) - place for place, title in enumerate(spare)}
     return tuple(replace(column, spare=order.get(column.title, 0)) for column in columns)
-
-
-def _always(rows: Sequence[Any]) -> bool:
-    return True
 
 
 def make_notes(texts: Sequence[str], kind: Literal["list", "text"] = "text") -> list[Notes]:

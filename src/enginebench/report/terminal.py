@@ -14,6 +14,7 @@ from rich.bar import Bar
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -31,7 +32,20 @@ _WIDTH = 100
 
 def print_sections(sections: Sequence[Section], console: Console) -> None:
     """Prints all parts that a terminal can show."""
-    console.print(draw_sections(sections), crop=False)
+    console.print(_Stripped(draw_sections(sections)), crop=False)
+
+
+class _Stripped:
+    """Without the spaces with which columns and paragraphs fill their lines."""
+
+    def __init__(self, drawn: RenderableType) -> None:
+        self._drawn = drawn
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for line in Segment.split_lines(console.render(self._drawn, options)):
+            while line and not line[-1].text.rstrip():
+                line.pop()
+            yield from (*line[:-1], *(last._replace(text=last.text.rstrip()) for last in line[-1:]), Segment.line())
 
 
 def draw_sections(sections: Sequence[Section]) -> RenderableType:
@@ -57,7 +71,7 @@ def format_text(sections: Sequence[Section]) -> str:
     )
     with console.capture() as capture:
         print_sections(sections, console)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines()).strip("\n")
+    return capture.get().strip("\n")
 
 
 def _draw_part(part: object) -> RenderableType | None:

@@ -64,7 +64,7 @@ def save_baseline(name: str, run: Path, store: Path | None = None, *, force: boo
     record, results = read_results(run)
     measured = [result for result in results if result.measurements]
     if not measured:
-        raise ArtifactError(f"{run} has no measured row; there is nothing to compare with")
+        raise ArtifactError(f"{run} has no measured configuration; there is nothing to compare with")
     _write(target, replace(record, rows=tuple(result.id for result in measured), sources=()), measured)
     return _describe(target)
 
@@ -141,7 +141,7 @@ def find_side(text: str, store: Path | None = None) -> Path:
     place = find_store(store) / text
     if slug(text) == text and (place / "run.json").exists():
         return place
-    raise ArtifactError(f"{text!r} is neither a run's folder nor a stored row nor a baseline; {_list_known(store)}")
+    raise ArtifactError(f"{text!r} is neither a run's folder nor a stored result nor a baseline; {_list_known(store)}")
 
 
 def _find_place(name: str, store: Path | None) -> Path:

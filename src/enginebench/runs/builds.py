@@ -57,7 +57,7 @@ def describe_build(answer: PrepareAnswer, first: Path, outputs: Path) -> Build:
 
 
 def compare_answers(first: Path, outputs: Path) -> float | None:
-    """Largest difference of two builds' answers to the check inputs; None where one has none."""
+    """Largest difference of two builds' outputs for the check inputs; None where one has none."""
     if not (first.exists() and outputs.exists()):
         return None
     try:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -37,7 +38,8 @@ from enginebench.core.store import write_atomic
 from enginebench.engines.registry import takes
 from enginebench.models.samples import find_samples, list_samples
 from enginebench.models.task import find_own_data
-from enginebench.runs.beside import split_runs
+from enginebench.report.numbers import format_significant
+from enginebench.runs.beside import count_workers, split_runs, tunes
 from enginebench.runs.builds import choose_place, count_builds, cut_common, describe_build
 from enginebench.runs.child.arrays import (
     count_values,
@@ -60,6 +62,7 @@ from enginebench.stats.compare import list_open
 from enginebench.stats.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
 from enginebench.stats.effective import judge_precision
 from enginebench.stats.open_lengths import fill_lengths
+from enginebench.stats.quantiles import median
 from enginebench.stats.standing import find_setting
 
 # (model, batch, shapes) -> (id of the row that was taken as the truth, its outputs)
@@ -69,7 +72,7 @@ References: TypeAlias = dict[tuple[str, int, str], tuple[str, Mapping[str, Any]]
 ABOUT_ANSWERS = ("no_score", "outputs_vary", "random_inputs")
 # Outputs are compared over this many samples; enough to see a wrong engine, cheap enough for a slow one.
 CHECK_SAMPLES = 32
-# Two answers to the same inputs that differ by more than this share of the largest value are not those of a function:
+# Two outputs for the same inputs that differ by more than this share of the largest value are not those of a function:
 # what the order of sums leaves open on a GPU is a hundred times smaller in FP16 (as for the exported graph).
 VARIATION = 1e-2
 # Processes of a row of which nobody says beforehand how often it is measured.
@@ -110,9 +113,11 @@ class Campaign:
         self._machine = machine
         self._timeout_s = timeout_s
         self._reporter = reporter
-        self._at_once = count_at_once(machine)
+        self._at_once, self._workers = count_at_once(machine), count_workers(machine)
         self._inputs = find_samples(folder.artifacts)
         self._plain: dict[str, Result] = {}  # rows in FP32 that others are compared with, and nobody asked for
+        self._medians: dict[str, list[float]] = {}  # of the trials in this process, in ns
+        self._timed_s: list[float] = []  # what each trial in this process took, with its start
         self._refused: UsageError | None = None
         self._prepared: set[str] = set()  # in this process, not by the run that it continues
         self.results: dict[str, Result] = {}
@@ -160,7 +165,11 @@ class Campaign:
             if stored is not None and Path(stored.model).name != Path(row.model).name:
                 path = self._folder.row_path(row_id)
                 raise ParseError(
-                    path, "$.model", repr(stored.model), repr(row.model), "Delete it to measure the row anew"
+                    path,
+                    "$.model",
+                    repr(stored.model),
+                    repr(row.model),
+                    "Delete it to measure this configuration again",
                 )
             if stored is not None and with_failed and stored.status in ("failed", "skipped"):
                 self.results[row_id] = stored
@@ -258,11 +267,12 @@ class Campaign:
         """
         notes: dict[str, list[str]] = {row.id: [] for row in rows}
         if len(rows) > 1:
-            self._reporter.step(f"building and checking {len(rows)} rows side by side")
-        works = [
-            children[row.id].start(self._describe_prepare(row), timeout_s=self._timeout_s, on_note=notes[row.id].append)
-            for row in rows
-        ]
+            self._reporter.step(f"building and checking {len(rows)} configurations side by side")
+        works: list[Work[PrepareAnswer]] = []
+        for row in rows:
+            wait_until_sure(works, left=self._workers - 1)
+            job, told = self._describe_prepare(row), notes[row.id].append
+            works.append(children[row.id].start(job, timeout_s=self._timeout_s, on_note=told))
         wait_until_sure(works)
         for row, work in zip(rows, works, strict=True):
             try:
@@ -272,7 +282,7 @@ class Campaign:
             except EngineBenchError:
                 self._prepare_alone(row)
             else:
-                self._settle(row, answer, beside=len(rows) - 1)
+                self._settle(row, answer, beside=min(len(rows), self._workers) - 1)
 
     def _tell(self, row: PlannedRow, notes: Sequence[str], work: Work[PrepareAnswer]) -> PrepareAnswer:
         """The answer; with the lines that the row would have told alone."""
@@ -313,12 +323,15 @@ class Campaign:
         builds = [len(self.results[row.id].builds) + rows[:place].count(row) for place, row in enumerate(rows)]
         again = []
         with ExitStack() as stack:
-            works = [stack.enter_context(self._start_build(*one)) for one in zip(rows, builds, strict=True)]
+            works: list[Work[PrepareAnswer]] = []
+            for one in zip(rows, builds, strict=True):
+                wait_until_sure(works, left=self._workers - 1)
+                works.append(stack.enter_context(self._start_build(*one)))
             wait_until_sure(works)
             for row, build, work in zip(rows, builds, works, strict=True):
                 self._reporter.step(f"{label(row)}: build {build + 1} of {count_builds(row)}")
                 try:
-                    self._keep_build(row, build, work.finish(), beside=len(rows) - 1)
+                    self._keep_build(row, build, work.finish(), beside=min(len(rows), self._workers) - 1)
                 except EngineBenchError as error:
                     if len(rows) > 1:
                         again.append(row)
@@ -479,10 +492,11 @@ class Campaign:
     def _answer_in_fp32(self) -> References:
         """The outputs of FP32 for the rows of a shorter precision beside which nobody asked for FP32; never timed.
 
-        A graph that has no FP32 form is its own reference.
+        An engine whose build takes minutes is asked where no other is there. A graph that has no FP32 form is its own
+        reference.
         """
         found: References = {}
-        for row in self._rows.values():
+        for row in sorted(self._rows.values(), key=lambda row: tunes(row.engine)):
             key = row.asked_as, *find_size(row.engine)
             alike = [r for r in self._rows.values() if (r.asked_as, *find_size(r.engine)) == key]
             asked = any(r.requested_precision in (None, "fp32") or r.fed_as or r.graph for r in alike)
@@ -626,14 +640,14 @@ class Campaign:
 
     def _take_turns(self, turns: Sequence[Turn]) -> None:
         """Takes the turns one after another, once every child started ahead has imported: each is timed alone."""
+        start = time.monotonic()
         with ExitStack() as stack:
             ahead: dict[int, Child] = {}
             for turn in turns if len(turns) > 1 else ():
                 if can_wait(turn.row.engine):
                     ahead[turn.order] = stack.enter_context(Child(turn.environment))
-                    ahead[turn.order].ask_to_preload(
-                        self._describe_preload(turn.row, self.results[turn.row.id].artifacts[-1])
-                    )
+                    job = self._describe_preload(turn.row, self.results[turn.row.id].artifacts[-1])
+                    ahead[turn.order].ask_to_preload(replace(job, pin=True))
             deadline = time.monotonic() + self._timeout_s
             for child in ahead.values():
                 child.wait_until_ready(deadline)
@@ -642,14 +656,14 @@ class Campaign:
                 if result.status == "partial":  # it may have failed in an earlier turn
                     self._keep(self._repeat(turn, result, ahead.get(turn.order)))
                     self._reporter.advance()
+        self._timed_s += [(time.monotonic() - start) / len(turns) for _ in turns]
 
     def _describe_preload(self, row: PlannedRow, artifact: Artifact) -> PreloadJob:
         return PreloadJob(engine=row.engine, kind=artifact.kind, out_dir=self._choose_place(row))
 
     def _repeat(self, turn: Turn, result: Result, waiting: Child | None) -> Result:
         row, repetition = turn.row, turn.repetition
-        of = f" of {row.measure.processes}" if row.measure.processes < ENDLESS else ""
-        self._reporter.step(f"{label(row)}: process {repetition + 1}{of}")
+        self._reporter.step(" · ".join([label(row), *self._tell_so_far(row, repetition)]))
         build = repetition % len(result.builds) if result.builds else None
         job = MeasureJob(
             model=row.asked_as,
@@ -668,7 +682,8 @@ class Campaign:
             with waiting if waiting and waiting.alive else Child(turn.environment, find_place(row.engine)) as child:
                 answer = child.perform(job, timeout_s=self._timeout_s)
         except EngineBenchError as error:
-            return self._failed(result, f"in process {repetition + 1}", error)
+            return self._failed(result, f"in trial {repetition + 1}", error)
+        self._medians.setdefault(row.id, []).append(median(answer.measurement.latency_ns))
         measurements = (*result.measurements, replace(answer.measurement, build=build))
         finished = len(measurements) >= row.measure.processes
         status: Status = "ok" if finished else "partial"
@@ -676,6 +691,20 @@ class Campaign:
             result, measurements=measurements, status=status, shapes=answer.shapes or list_shapes(result)
         )
         return judge_proof(measured, answer.proof) if answer.proof else measured
+
+    def _tell_so_far(self, row: PlannedRow, repetition: int) -> Iterator[str]:
+        """`trial 4 of 10`, `2.29 ms so far (7.2x)`: beside the first row of its setting, `at most 40 s left`."""
+        yield f"trial {repetition + 1}{f' of {row.measure.processes}' if row.measure.processes < ENDLESS else ''}"
+        if own := self._medians.get(row.id):
+            setting = find_setting(self.results[row.id])
+            first = next(r.id for r in self.results.values() if r.id in self._medians and find_setting(r) == setting)
+            ratio = median(self._medians[first]) / median(own)
+            factor = "" if first == row.id else f" ({format_significant(ratio, 2)}x)"
+            yield f"{format_significant(median(own) / 1e6)} ms so far{factor}"
+        rows = [self._rows[r.id] for r in self.results.values() if r.status == "partial"]
+        left = sum(one.measure.processes - len(self.results[one.id].measurements) for one in rows)
+        if self._timed_s and row.measure.processes < ENDLESS:
+            yield f"at most {format_significant(left * fmean(self._timed_s), 2)} s left"
 
     def _keep(self, result: Result) -> None:
         """Keeps the row as it stands, in memory and in its file."""
@@ -770,7 +799,7 @@ def judge_outcome(results: Sequence[Result], request: RunRequest) -> None:
     """
     if results and all(r.status == "skipped" for r in results):
         reasons = dict.fromkeys(r.reason or r.status for r in results)
-        raise BackendUnavailable(f"no row can run here: {'; '.join(reasons)}")
+        raise BackendUnavailable(f"no configuration can run here: {'; '.join(reasons)}")
     wanted = [r for r in results if r.status != "skipped"]
     fine = [r for r in wanted if r.status == "ok"]
     if wanted and wanted[0].status == "ok" and (len(fine) > 1 or len(results) == 1 or request.any_engine):
@@ -779,10 +808,10 @@ def judge_outcome(results: Sequence[Result], request: RunRequest) -> None:
     for r in results:
         if r.status != "ok":
             ids.setdefault(r.reason or r.status, []).append(r.id)
-    bad = "; ".join(f"{', '.join(rows)}: {reason}" for reason, rows in ids.items()) or "there is no row"
+    bad = "; ".join(f"{', '.join(rows)}: {reason}" for reason, rows in ids.items()) or "there is no configuration"
     if wanted and wanted[0].status == "ok":
         raise MeasurementError(f"the baseline is ok, but no other configuration is. Not ok: {bad}")
-    raise MeasurementError(f"the baseline and at least one other row must be ok. Not ok: {bad}")
+    raise MeasurementError(f"the baseline and at least one other configuration must be ok. Not ok: {bad}")
 
 
 def judge_precisions(results: Sequence[Result]) -> None:

@@ -14,7 +14,7 @@ from enginebench.core.records import Machine
 from enginebench.core.store import encode, find_cache, read_record, write_atomic
 
 FILE = "ceilings.json"
-HOW = "`enginebench roofline` measures them (--quick: in less than a minute)"
+HOW = "`enginebench roofline` measures it (--quick: in less than a minute)"
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ def read_ceilings(path: Path) -> Ceilings:
 
 
 def find_ceilings(machine: Machine) -> Found:
-    """The stored ceilings of this machine. Those of another one, or with another library, are refused with words."""
+    """The stored peaks of this machine. Those of another one, or with another library, are refused with words."""
     return judge_file(find_store() / name_file(machine), machine, HOW)
 
 
@@ -73,14 +73,14 @@ def judge_file(path: Path, machine: Machine, how: str) -> Found:
         how: how to get others.
     """
     if not path.exists():
-        return Found(reason=f"no ceilings of this machine are stored: {how}")
+        return Found(reason=f"no roofline of this machine is stored: {how}")
     try:
         found = read_ceilings(path)
     except EngineBenchError as error:
-        return Found(reason=f"the stored ceilings cannot be used: {error}. {how}")
+        return Found(reason=f"the stored roofline cannot be used: {error}. {how}")
     if changed := list_differences(found.machine, machine):
         return Found(
-            reason=f"the stored ceilings ({found.measured_utc}) are not of this machine as it is: "
+            reason=f"the stored roofline ({found.measured_utc}) are not of this machine as it is: "
             f"{'; '.join(changed)}. {how}"
         )
     return Found(ceilings=found)

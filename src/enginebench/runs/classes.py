@@ -9,8 +9,8 @@ import numpy as np
 
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.text import clean_text, count_of
-from enginebench.models.labels import find_labels
 from enginebench.models.precision.calibration_data import open_data
+from enginebench.models.zoo import find_labels
 from enginebench.report.run.head import show_name
 from enginebench.report.run.rows import RunDocument
 from enginebench.runs.child.arrays import load_answers

@@ -125,6 +125,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     sources: tuple[Artifact, ...] = ()
     problems: dict[str, str] = {}  # PRECISION -> why no graph could be made in it
+    took_s: float | None = None  # with what it took before it was continued
     winner: str | None = None  # the row that a search says to take; stands in its own document, not in `run.json`
 
 
@@ -240,7 +241,7 @@ def check_inside(root: Path, path: Path) -> None:
         if here.is_symlink():
             raise ArtifactError(
                 f"{here} is a symbolic link; links inside a run's folder are not followed. "
-                "Put a copy of the file in its place"
+                "Replace it with a copy of the file"
             )
     if here.exists() and not here.is_file():
         raise ArtifactError(f"{here} is not a plain file; it is not read")
@@ -258,7 +259,7 @@ class RunFolder:
         return self.rows / f"{row_id}.json"
 
     def outputs_path(self, row_id: str) -> Path:
-        """The file of a row's answers to the check inputs."""
+        """The file of a row's outputs for the check inputs."""
         return self.artifacts / "outputs" / f"{row_id}.npz"
 
     def find_outputs(self, row_id: str) -> Path:
@@ -267,7 +268,7 @@ class RunFolder:
         return self.outputs_path(row_id)
 
     def answers_path(self, row_id: str) -> Path:
-        """The file of what the metrics need of a row's answers to the labelled samples."""
+        """The file of what the metrics need of a row's outputs for the labelled samples."""
         return self.artifacts / "outputs" / f"{row_id}.labelled.npz"
 
     def build_path(self, row_id: str, build: int) -> Path:
@@ -329,7 +330,7 @@ class RunFolder:
         """The stored row, with usable paths of its artifacts; None if it was never begun."""
         if Path(row_id).name != row_id or "\0" in row_id:
             raise ParseError(
-                self.root / "run.json", "$.rows", repr(row_id), "the id of a row, which is a plain file name"
+                self.root / "run.json", "$.rows", repr(row_id), "the id of a configuration, which is a plain file name"
             )
         path = self.row_path(row_id)
         check_inside(self.root, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,13 +64,14 @@ def run_model(
     record = known or _begin(request, command)
     devices = list_devices(record.request) if locks is None else locks
     with lock_devices(devices, wait=wait, on_wait=reporter.say):
+        start = time.monotonic() - (record.took_s or 0.0)
         if known is None:  # only now: nobody else can have begun there meanwhile
             folder.create(record)
         if not record.sources:
             record = _add_sources(folder, record, reporter)
         sources = tuple(map(folder.open, record.sources))  # rows that were not begun start from them
         judged = judge_sources(judged, wanted, sources, reporter)
-        return _measure(folder, record, sources, reporter, resume, judged, on_results)
+        return _measure(folder, record, sources, reporter, resume, judged, on_results, start)
 
 
 def take_up(folder: RunFolder, request: RunRequest) -> RunRecord:
@@ -86,8 +88,8 @@ def take_up(folder: RunFolder, request: RunRequest) -> RunRecord:
         )
     if changed := list_changes(record.machine, describe_machine()):
         raise UsageError(
-            f"{folder.root} cannot be continued here, since its rows would not compare: {'; '.join(changed)}. Start a "
-            "new run; `enginebench report` reads this one anywhere"
+            f"{folder.root} cannot be continued here; the results would not be comparable: {'; '.join(changed)}. "
+            "Start a new run; `enginebench report` reads this one anywhere"
         )
     return folder.take_over(record, request)
 
@@ -119,7 +121,7 @@ def _check_places(request: RunRequest) -> None:
         else:
             return
     if reasons:
-        raise BackendUnavailable(f"no row can run here: {'; '.join(dict.fromkeys(reasons))}")
+        raise BackendUnavailable(f"no configuration can run here: {'; '.join(dict.fromkeys(reasons))}")
 
 
 def _begin(request: RunRequest, command: tuple[str, ...]) -> RunRecord:
@@ -151,6 +153,7 @@ def _measure(
     resume: bool,
     judged: Judged | None,
     on_results: Callable[[RunRecord, list[Result]], None],
+    start: float,
 ) -> tuple[RunRecord, list[Result]]:
     request = record.request
     rows = plan_rows(request, sources, probe=find_installed, takes=takes, problems=record.problems)
@@ -170,5 +173,7 @@ def _measure(
         for finish in find_each("offers", "finish_run"):
             finish(folder, record, campaign.results, reporter)
     finally:
+        record = replace(record, took_s=round(time.monotonic() - start, 1))
+        folder.write_record(record)
         on_results(record, list(campaign.results.values()))
     return record, list(campaign.results.values())

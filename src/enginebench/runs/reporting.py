@@ -26,7 +26,7 @@ from enginebench.report.run.sections import list_report
 from enginebench.report.run.series import label_rows
 from enginebench.report.table import Chart
 from enginebench.runs.folder import RunRecord, check_inside, read_results
-from enginebench.stats.ranking import Ref, rank_results
+from enginebench.stats.ranking import Ref, Rules, rank_results
 from enginebench.stats.stages import StagesDocument
 
 FOOTER = (
@@ -60,12 +60,15 @@ def describe_stored(record: RunRecord, results: Sequence[Result], margin: float 
         machine=record.machine,
         spec=msgspec.to_builtins(request),
         results=results,
-        baseline_engine="" if searched else request.baseline or "pytorch",  # without a name it is the first row
-        margin=margin,
-        max_metric_drop=request.max_metric_drop,
-        p99_limit_ms=request.p99_limit_ms,
+        rules=Rules(
+            baseline_engine="" if searched else request.baseline or "pytorch",  # without a name it is the first row
+            margin=margin,
+            max_metric_drop=request.max_metric_drop,
+            p99_limit_ms=request.p99_limit_ms,
+        ),
     )
-    document = replace(document, missing=tuple(row for row in record.rows if row not in known))
+    missing = tuple(row for row in record.rows if row not in known)
+    document = replace(document, missing=missing, took_s=record.took_s)
     return _recommend(document, [r for r in results if r.id == record.winner]) if searched else document
 
 

@@ -68,7 +68,7 @@ class Shared(Struct, frozen=True, kw_only=True):
         """
         buckets = self.read_buckets()
         if len(buckets) > 1:
-            raise UsageError("--input-shape gives several shapes of one input; only run makes a row of each")
+            raise UsageError("--input-shape gives several shapes of one input; only run measures each")
         return buckets[0] if buckets else None
 
     def read_buckets(self) -> tuple[dict[str, tuple[int, ...]], ...]:

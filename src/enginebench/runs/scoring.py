@@ -35,7 +35,7 @@ def choose_metrics(named: Sequence[str], task: Task | None) -> tuple[str, ...]:
 
 
 class Judged(Struct, frozen=True, kw_only=True):
-    """Labelled samples, and what is known of the metrics that judge the answers to them."""
+    """Labelled samples, and what is known of the metrics that judge the outputs for them."""
 
     labelled: Labelled
     metrics: tuple[Facts, ...]

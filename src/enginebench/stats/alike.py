@@ -22,7 +22,7 @@ from enginebench.stats.drift import (
     keeps_limits,
 )
 
-VARIES = "the model answers the same inputs differently each time"
+VARIES = "the model gives different outputs for the same inputs each time"
 # Doubts that say that weights or inputs were invented.
 INVENTED = {"random_weights": "weights", "random_inputs": "inputs"}
 
@@ -37,14 +37,7 @@ def compare_preparation(reference: str | None, candidate: str | None) -> list[st
 def compare_specs(
     what: str, reference: Sequence[TensorSpec], candidate: Sequence[TensorSpec], names: tuple[str, str]
 ) -> list[str]:
-    """Every difference in name, dtype or shape. An open axis fits every length.
-
-    Args:
-        what: "input" or "output", for the sentences.
-        reference: of the side that is taken as the truth.
-        candidate: of the other side.
-        names: what the two sides are called.
-    """
+    """Every difference in name, dtype or shape. An open axis fits every length."""
     ref, cand = ({spec.name: spec for spec in side} for side in (reference, candidate))
     problems = [f"{what} {name!r} is missing from {names[1]}" for name in ref if name not in cand]
     problems += [f"{what} {name!r} is missing from {names[0]}" for name in cand if name not in ref]
@@ -86,19 +79,19 @@ def judge_answers(base: Result, cand: Result) -> tuple[bool | None, str]:
     """
     drift = cand.drift
     if drift is not None and drift.unlike:
-        return None, f"the answers cannot be compared: {'; '.join(drift.unlike)}"
+        return None, f"the outputs cannot be compared: {'; '.join(drift.unlike)}"
     if _varies(base, base.id):
         return None, VARIES
     if drift is None or drift.reference != base.id:
         silent = next((row for row in (base, cand) if row.drift is None), cand)
-        return None, f"the answers were not compared: {silent.id} showed none"
+        return None, f"the outputs were not compared: {silent.id} showed none"
     if not drift.n or not drift.outputs:
-        return None, "the answers were not compared: there is no sample that both sides answered"
+        return None, "the outputs were not compared: there is no sample that both sides have outputs for"
     if not drift.passed:
         exceeded = "; ".join(text.replace("; the limit", ", the limit") for text in find_exceeded(drift))
-        return False, f"the answers differ beyond the limits: {exceeded}"
+        return False, f"the outputs differ beyond the limits: {exceeded}"
     if free := [output.name for output in drift.outputs if not _is_held(output, drift)]:
-        return None, f"the answers were not compared: {drift.n} samples of {', '.join(free)} are too few for any limit"
+        return None, f"the outputs were not compared: {drift.n} samples of {', '.join(free)} are too few for any limit"
     return True, ""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from statistics import fmean
 
 from msgspec import Struct
 
@@ -60,7 +61,7 @@ def describe_builds(result: Result) -> BuildEffect | None:
         within=within,
         shown=between is not None and (between.low or 0.0) > 0,
         max_abs_diff=max((b.max_abs_diff for b in result.builds if b.max_abs_diff is not None), default=None),
-        medians_ms=tuple(math.exp(_mean(group)) / 1e6 for group in logs),
+        medians_ms=tuple(math.exp(fmean(group)) / 1e6 for group in logs),
         best=tell_best(logs, [build.build_s for build in result.builds]),
     )
 
@@ -96,10 +97,10 @@ def estimate_between(groups: Sequence[Sequence[float]], level: float = LEVEL) ->
     k, spare = len(groups), sum(len(group) - 1 for group in groups)
     if k < 2 or spare < 1 or not all(groups):
         return None, None
-    means = [_mean(group) for group in groups]
+    means = [fmean(group) for group in groups]
     size = k / math.fsum(1 / len(group) for group in groups)
     squares = math.fsum((x - mean) ** 2 for group, mean in zip(groups, means, strict=True) for x in group)
-    within, between = squares / spare, size * math.fsum((m - _mean(means)) ** 2 for m in means) / (k - 1)
+    within, between = squares / spare, size * math.fsum((m - fmean(means)) ** 2 for m in means) / (k - 1)
     low, high = _bound_variance(between, within, k - 1, spare, size, level)
     estimate = Estimate(
         value=math.sqrt(max(0.0, between - within) / size),
@@ -137,14 +138,14 @@ def tell_best(groups: Sequence[Sequence[float]], build_s: Sequence[float | None]
         return None
     halves = [[list(group[start::2]) for group in groups] for start in (0, 1)]
     gains = [_tell_gain(*pair) for pair in (halves, halves[::-1])]
-    gain = _mean(gains)
+    gain = fmean(gains)
     spare = sum(len(group) - 1 for group in groups)
-    within = math.fsum((x - _mean(group)) ** 2 for group in groups for x in group) / spare
+    within = math.fsum((x - fmean(group)) ** 2 for group in groups for x in group) / spare
     # The variance of one build's mean less the mean of all, in one half. Both ways are no better than one: where the
     # builds are alike, the halves agree on the best by chance alone, and then both tell the same chance.
-    error = math.sqrt(_mean([within / min(map(len, half)) for half in halves]) * (k - 1) / k)
+    error = math.sqrt(fmean([within / min(map(len, half)) for half in halves]) * (k - 1) / k)
     reach = quantile_of_t((1 + LEVEL) / 2, spare) * error
-    saved_s = -math.expm1(-gain) * math.exp(_mean([_mean(group) for group in groups])) / 1e9
+    saved_s = -math.expm1(-gain) * math.exp(fmean([fmean(group) for group in groups])) / 1e9
     known = [seconds for seconds in build_s if seconds is not None]
     cost = math.fsum(known) * (k - 1) / k if len(known) == k else None
     return BestBuild(
@@ -154,7 +155,7 @@ def tell_best(groups: Sequence[Sequence[float]], build_s: Sequence[float | None]
             high=-math.expm1(-(gain + reach)),
             level=LEVEL,
             n=k,
-            method="chosen by one half of the processes, told by the other, both ways; Student t within builds",
+            method="chosen by one half of the processes, estimated by the other, both ways; Student t within builds",
         ),
         cost_s=cost,
         pays_after=math.ceil(cost / saved_s) if cost is not None and saved_s > 0 else None,
@@ -163,10 +164,6 @@ def tell_best(groups: Sequence[Sequence[float]], build_s: Sequence[float | None]
 
 def _tell_gain(choosing: Sequence[Sequence[float]], telling: Sequence[Sequence[float]]) -> float:
     """The log of a typical build's time over that of the one that was chosen, by those that did not choose."""
-    chosen = min(range(len(choosing)), key=lambda i: _mean(choosing[i]))
-    told = [_mean(group) for group in telling]
-    return _mean(told) - told[chosen]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+    chosen = min(range(len(choosing)), key=lambda i: fmean(choosing[i]))
+    told = [fmean(group) for group in telling]
+    return fmean(told) - told[chosen]

@@ -31,12 +31,8 @@ class CapacitySearch:
     """Brackets, then halves the distance of the logs; ends that contradict others are asked again, not believed.
 
     Args:
-        first_qps: a guess to begin with.
-        limit: what has to hold.
         resolution: fails over passes at which the search ends.
         stride: the first step away from the guess, each further one in the same direction is longer by it.
-        votes: how often the ends are asked.
-        lowest_share: of the guess, below which nothing is tried.
     """
 
     def __init__(
@@ -155,7 +151,7 @@ def compare_capacities(
     known = [(a, b) for a, b in pairs if a and b]
     if not known:
         reason = (
-            "no round found a rate at which the limit holds on both sides"
+            "no round found a rate that meets the limit on both sides"
             if rounds
             else "no round came to its end on both sides: raise --time-budget"
         )

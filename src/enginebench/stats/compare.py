@@ -50,7 +50,7 @@ MAX_REPETITIONS = 1000
 
 Times = Callable[[Measurement], list[int] | None]
 Unit = Literal["process", "build"]
-NOUNS: dict[Unit, str] = {"process": "repetitions", "build": "builds"}
+NOUNS: dict[Unit, str] = {"process": "trials", "build": "builds"}
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
@@ -85,8 +85,6 @@ def compare(
     side was built several times the build is the unit: the d_i of one build are one value, their mean.
 
     Args:
-        base: measurements of the row that is compared to.
-        cand: measurements of the row in question.
         margin: relative difference that matters, 0.02 for 2 %.
         level: of the two-sided interval; equivalence uses 1 - 2 (1 - level), which is two one-sided tests.
         trials: that count on both sides, where one of them ended earlier; None: all.
@@ -99,11 +97,11 @@ def compare(
         return Comparison(verdict="not_comparable", ratio=None, reasons=(why_not,), margin=margin, clock=clock)
     spread, pairs, reasons = spread_pairs(base, cand, times, trials)
     if spread is None:
-        reasons.append("no repetition was measured on both sides")
+        reasons.append("no trial was measured on both sides")
         return Comparison(verdict="not_comparable", ratio=None, reasons=tuple(reasons), margin=margin, clock=clock)
     unit = find_unit(base, cand)
     of_builds = f"{spread.n} builds of " if unit == "build" else ""
-    method = f"{of_builds}{pairs} neighbouring repetitions, Student t over ln(base / candidate)"
+    method = f"{of_builds}{pairs} neighbouring trials, Student t over ln(base / candidate)"
     return conclude(spread, method, margin, level, clock, reasons, unit)
 
 
@@ -113,9 +111,6 @@ def spread_pairs(
     """(the mean log ratio of neighbouring repetitions or None without any, their number, what was left out).
 
     Args:
-        base: measurements of the row that is compared to.
-        cand: measurements of the row in question.
-        times: to compare.
         trials: later repetitions do not count; None: all do.
     """
     sides = [[m for m in side if trials is None or m.repetition < trials] for side in (base, cand)]
@@ -195,7 +190,7 @@ def _pair(
     left, right = _by_repetition(base, times), _by_repetition(cand, times)
     common = sorted(left.keys() & right.keys())
     alone = len(left.keys() ^ right.keys())
-    reasons = [f"{alone} repetitions were measured on one side only and left out"] if alone else []
+    reasons = [f"{alone} trials were measured on one side only and left out"] if alone else []
     builds = [right[key][1] if left[key][1] is None else left[key][1] for key in common]
     return [(left[key][0], right[key][0]) for key in common], builds, reasons
 
@@ -218,13 +213,7 @@ def _by_repetition(
 
 
 def conclude(
-    spread: Spread,
-    method: str,
-    margin: float,
-    level: float,
-    clock: str,
-    reasons: Sequence[str],
-    unit: Unit = "process",
+    spread: Spread, method: str, margin: float, level: float, clock: str, reasons: Sequence[str], unit: Unit = "process"
 ) -> Comparison:
     """The verdict on a mean log ratio, with the repetitions that would show one where it does not."""
     verdict, why = judge_spread(spread, margin, level, unit)
@@ -288,8 +277,6 @@ def comparable(base: Result, cand: Result, margin: float = MARGIN, *, neighbours
     """The reasons why two rows must not be compared; an empty list if they may.
 
     Args:
-        base: the row that is compared to.
-        cand: the row in question.
         margin: largest relative difference of the reference kernel between runs made at different times.
         neighbours: the rows were measured interleaved, in one run: the reference kernel need not say that the machine
             was the same.
@@ -355,7 +342,7 @@ def _explain_moved(base: Result, cand: Result) -> str:
     sides = ([m.started_utc for m in row.measurements if m.started_utc] for row in (base, cand))
     first, second = sorted((min(times), max(times)) if times else ("", "") for times in sides)
     if first[1] and second[0] < first[1]:  # one began before the other had ended
-        return "it changed while both were measured in turns; measure again on a quiet machine"
+        return "it changed while both were measured, interleaved; measure again on a quiet machine"
     return "the machine was not the same; measure both together (--against)"
 
 
@@ -386,13 +373,12 @@ def list_open(rows: Sequence[Result], trials: int, margin: float) -> set[str]:
     """Ids of the rows of one setting of which a comparison with another may change after so many trials.
 
     A row that ended before takes part in nothing: what was shown with it stays.
-
-    Args:
-        rows: of one setting.
-        trials: a look; later repetitions do not count.
-        margin: of the verdicts.
     """
-    brief = [_shorten(row, trials) for row in rows if row.look is None or row.look >= trials]
+    brief = [  # the first trials of each, as their medians alone
+        replace(row, measurements=tuple(keep_median(m) for m in row.measurements if m.repetition < trials))
+        for row in rows
+        if row.look is None or row.look >= trials
+    ]
     found: set[str] = set()
     for base, cand in combinations([row for row in brief if len(row.measurements) == trials], 2):
         _, times, _ = choose_clock(base.measurements, cand.measurements)
@@ -415,11 +401,6 @@ def can_change(spread: Spread, trials: int, margin: float) -> bool:
     wide, narrow = (quantile_of_t(p, MOST - 1) * deviation / math.sqrt(MOST) for p in ((1 + level) / 2, level))
     mean = abs(spread.mean)
     return mean + moved - wide > m or max(0.0, mean - moved) + narrow < m
-
-
-def _shorten(row: Result, trials: int) -> Result:
-    """The row with its first trials, each as its median alone."""
-    return replace(row, measurements=tuple(keep_median(m) for m in row.measurements if m.repetition < trials))
 
 
 def keep_median(measurement: Measurement) -> Measurement:

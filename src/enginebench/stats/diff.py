@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 from msgspec import Struct
@@ -103,8 +104,6 @@ def diff_results(
     `not_comparable`. One that was skipped on both sides is so, too, but decides nothing where there are others.
 
     Args:
-        base: rows that are compared to.
-        cand: rows in question.
         margin: relative difference that matters, 0.02 for 2 %.
         neighbours: both sides were measured interleaved in one run, so their repetitions are pairs. Otherwise the
             reference kernel must have taken as long on both sides.
@@ -114,9 +113,6 @@ def diff_results(
         metric: that the rows are held to; None: the first one that both have.
         max_metric_drop: what a row may lose of it, in its own unit; None: a point of a share, a hundredth of anything
             else.
-
-    Raises:
-        UsageError: no row has a score by `metric`.
     """
     pairs = pair_results(base, cand)
     limit = MetricLimit(metric=metric, max_drop=max_metric_drop)
@@ -157,14 +153,12 @@ class MetricLimit(Struct, frozen=True, kw_only=True):
         return tuple(find_score(row.scores, decides) if decides else None for row in (base, cand))  # type: ignore[return-value]
 
     def check(self, rows: Sequence[Result]) -> None:
-        """Checks that some row has the metric.
-
-        Raises:
-            UsageError: none has.
-        """
+        """Checks that some row has the metric."""
         known = dict.fromkeys(score.metric for row in rows for score in row.scores)
         if self.metric is not None and self.metric not in known:
-            raise UsageError(f"--metric {self.metric}: no row has such a score; there are {', '.join(known) or 'none'}")
+            raise UsageError(
+                f"--metric {self.metric}: no configuration has such a score; there are {', '.join(known) or 'none'}"
+            )
 
 
 def _gate(row: DiffRow, base: Result | None, cand: Result | None, allow: bool, limit: MetricLimit) -> DiffRow:
@@ -288,13 +282,9 @@ def pair_results(base: Sequence[Result], cand: Sequence[Result]) -> list[tuple[R
         return [(base[0], cand[0])]
     partners: dict[int, Result] = {}
     left_base, left_cand = list(base), list(cand)
-    for key in (_by_id, _by_engine):
+    for key in (attrgetter("id"), _by_engine):
         left_base, left_cand = _match(left_base, left_cand, key, partners)
     return [(partners.get(id(c)), c) for c in cand] + [(b, None) for b in left_base]
-
-
-def _by_id(result: Result) -> Hashable:
-    return result.id
 
 
 def _by_engine(result: Result) -> Hashable:
@@ -319,7 +309,7 @@ def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbou
     if base is None or cand is None:
         only = base or cand
         side = "base" if base else "candidate"
-        return _refuse(only.id if only else "", [f"only the {side} has this row"])
+        return _refuse(only.id if only else "", [f"only the {side} has this configuration"])
     name = cand.id if base.id == cand.id else f"{base.id} -> {cand.id}"
     row = _time_pair(name, base, cand, margin, neighbours)
     if fed_alike:

@@ -1,4 +1,4 @@
-"""Two engines' answers to the same inputs: how far apart they are, and whether that is within the limits.
+"""Two engines' outputs for the same inputs: how far apart they are, and whether that is within the limits.
 
 The first axis of every output counts samples; the rest of it is one answer. All sums are taken in double precision.
 """
@@ -80,11 +80,7 @@ _DEFAULTS: dict[Precision, dict[str, float]] = {
     # half of the right one and at one and a half of it; nor has it a value for a single sample.
     "int8": {"centred_cosine": 0.9, "snr": 6.0, "agreement": 0.9},
     # 4 bits of fraction with an exponent: the same order as int8.
-    "fp8": {
-        "centred_cosine": 0.9,
-        "snr": 6.0,
-        "agreement": 0.9,
-    },
+    "fp8": {"centred_cosine": 0.9, "snr": 6.0, "agreement": 0.9},
 }
 
 
@@ -92,20 +88,9 @@ _DEFAULTS: dict[Precision, dict[str, float]] = {
 # 1.96 deviations: a margin beyond both is more than this noise explains.
 NEAR_TIE = 1.96 * math.sqrt(2)
 
-
-# Figures that names do not have, of a sample and of an output.
-SAMPLE_FIGURES = ("mean_abs_diff", "max_abs_diff", "mean_rel_diff", "cosine", "centred_cosine", "snr_db")
-_FIGURES = (
-    "mean_abs_diff",
-    "max_abs_diff",
-    "mean_rel_diff",
-    "cosine_mean",
-    "cosine_min",
-    "centred_cosine_mean",
-    "snr_db",
-    "top1_agreement",
-    "top5_agreement",
-)
+# Figures of an output that names do not have.
+_FIGURES = ("mean_abs_diff", "max_abs_diff", "mean_rel_diff", "cosine_mean", "cosine_min", "centred_cosine_mean",
+            "snr_db", "top1_agreement", "top5_agreement")  # fmt: skip
 
 # What varies less than this between samples, relative to the answers, is the rounding of FP32 (6e-8 each time), and
 # a cosine of it says nothing.
@@ -130,7 +115,7 @@ class SampleDrift(Struct, frozen=True, kw_only=True):
     top5_agrees: bool | None = None
     margin: float | None = None  # of the reference's best class over its second best
     beyond_noise: bool | None = None  # the margin is more than the noise of all samples explains
-    agreement: float | None = None  # share of the reference's decisions in this sample that the candidate shares
+    agreement: float | None = None  # fraction of the reference's decisions in this sample that the candidate shares
 
 
 def default_limits(precision: Precision | None) -> dict[str, float]:
@@ -180,7 +165,6 @@ def measure_drift(
         candidate: the same names, shapes and dtypes.
         limits: by the names in `LIMITS`; a limit on a figure that an output does not have (top-1 of an image) is not
             applied to that output.
-        reference_id: of the row that is taken as the truth.
         asked: samples that were to be compared; None: those that there are.
         task: what the answers mean: boxes are matched, maps of classes and sequences decoded before they are compared.
         undecided: limits of the outputs that decide nothing, in place of `limits`; None: those are for all.
@@ -359,7 +343,7 @@ def are_labels(array: Array, task: Task | None = None) -> bool:
 
 
 def _measure_labels(name: str, reference: Array, candidate: Array) -> OutputDrift:
-    same = reference == candidate
+    same = np.asarray(reference == candidate)
     return OutputDrift(
         name=name,
         **_nothing(),
@@ -491,16 +475,7 @@ def _find_centre(ref: Floats) -> Floats | None:
 def measure_samples(
     reference: Mapping[str, Array], candidate: Mapping[str, Array], task: Task | None = None
 ) -> tuple[SampleDrift, ...]:
-    """The differences of every sample in every output, sample by sample.
-
-    Args:
-        reference: name -> array of shape (samples, ...), any dtype.
-        candidate: the same names, shapes and dtypes.
-        task: as for `measure_drift`.
-
-    Raises:
-        FeedError: names, shapes or dtypes differ; lists every difference.
-    """
+    """The differences of every sample in every output, sample by sample; arguments as in `measure_drift`."""
     _check_alike(reference, candidate)
     reference, candidate = score_words(reference, candidate)
     if (rows := _measure_box_samples(reference, candidate, task)) is not None:
@@ -555,7 +530,7 @@ def _take_sample(index: int, output: OutputDrift) -> SampleDrift:
 def _measure_rows(name: str, reference: Array, candidate: Array, task: Task | None) -> list[SampleDrift]:
     if are_labels(reference, task):
         pairs = enumerate(zip(np.atleast_1d(reference), np.atleast_1d(candidate), strict=True))
-        return [_count_alike(i, name, a, b) for i, (a, b) in pairs]
+        return [_take_sample(i, _measure_labels(name, np.asarray(a), np.asarray(b))) for i, (a, b) in pairs]
     ref, cand = _as_rows(reference), _as_rows(candidate)
     whole = np.isfinite(ref).all(axis=1) & np.isfinite(cand).all(axis=1)
     # Of a single value a cosine is no more than the sign.
@@ -566,14 +541,6 @@ def _measure_rows(name: str, reference: Array, candidate: Array, task: Task | No
         _measure_row(i, name, a, b, centre, threshold if classes else None)
         for i, (a, b) in enumerate(zip(ref, cand, strict=True))
     ]
-
-
-def _count_alike(index: int, name: str, reference: Array, candidate: Array) -> SampleDrift:
-    same = np.asarray(reference == candidate)
-    nothing = dict.fromkeys(SAMPLE_FIGURES)
-    return SampleDrift(
-        index=index, output=name, nonfinite=0, **nothing, agreement=float(same.mean()) if same.size else None
-    )
 
 
 def _measure_row(
@@ -718,7 +685,7 @@ def doubt_samples(drift: Drift) -> tuple[Caveat, ...]:
 
 
 def _hardly_differs(output: OutputDrift) -> bool:
-    """Whether these are finite numbers that the reference answers to every sample, all zero for one."""
+    """Whether these are finite outputs of the reference for every sample, all zero for one."""
     measured = output.max_abs_diff is not None and output.agreement is None
     return measured and not output.nonfinite and output.centred_cosine_mean is None
 
@@ -736,7 +703,7 @@ def find_exceeded(drift: Drift) -> tuple[str, ...]:
                 f"{round((output.agreement or 0) * (output.decided or 0))} of {output.decided} boxes have a partner"
             )
             sentences.append(
-                f"{output.name}: {shared}; of the others no difference can be told, give a limit of agreement"
+                f"{output.name}: {shared}; the others are not computed over samples, give a limit of agreement"
             )
     if not any(holds_values(o) for o in drift.outputs):
         sentences.append("the outputs hold no values, so that nothing was compared")

@@ -1,8 +1,8 @@
 """The precision that ran, judged from the runtime's own record, and what there is to say if it is not what was asked.
 
-A record is a share of time for each precision, and three more: "reorder" is time between types and layouts (quantize,
-dequantize, cast, reorder), "other" is time on indices, shapes and truth values, and "unknown" is time of which the
-record does not say the precision (generated code, nodes with graphs of their own, names that nobody here knows).
+A record is the fraction of time of each precision, and three more: "reorder" is time between types and layouts
+(quantize, dequantize, cast, reorder), "other" is time on indices, shapes and truth values, "unknown" is time of which
+the record has no precision (generated code, nodes with graphs of their own, unknown names).
 """
 
 from __future__ import annotations
@@ -44,16 +44,18 @@ def judge_precision(
     """
     if requested is None:
         return _name_unasked(shares or {})
-    if not shares:
-        return requested, _explain_missing(requested, device)
+    if not shares:  # FP32 is what an engine on a CPU does when it is not told otherwise; anything else is to be shown
+        told = requested == "fp32" and not device.startswith("cuda")
+        return requested, () if told else (make_caveat("unproved_precision.none", asked=requested),)
     ran = _find_ran(requested, shares)
     sentence = describe_shares(requested, shares)
+    suffix, asked = (".fp32", {}) if requested == "fp32" else ("", {"asked": requested})
     if ran != requested:
-        return ran, (_explain_relabelled(requested, ran, sentence),)
+        return ran, (make_caveat(f"relabelled{suffix}", record=sentence, ran=ran, **asked),)
     if shares.get(UNKNOWN, 0.0) >= LOW_SHARE:
-        return requested, (_explain_unknown(sentence),)
+        return requested, (make_caveat("unproved_precision.unknown", record=sentence),)
     low = _sum_shorter(shares) >= TRACE_SHARE if requested == "fp32" else shares.get(requested, 0.0) < LOW_SHARE
-    return requested, (_explain_low(requested, sentence),) if low else ()
+    return requested, (make_caveat(f"low_effective_precision{suffix}", record=sentence, **asked),) if low else ()
 
 
 def _name_unasked(shares: Mapping[str, float]) -> tuple[Precision | None, tuple[Caveat, ...]]:
@@ -90,26 +92,3 @@ def _find_ran(requested: Precision, shares: Mapping[str, float]) -> Precision:
 
 def _sum_shorter(shares: Mapping[str, float]) -> float:
     return sum(shares.get(p, 0.0) for p in get_args(Precision) if p != "fp32")
-
-
-def _explain_missing(requested: Precision, device: str) -> tuple[Caveat, ...]:
-    """FP32 is what an engine on a CPU does when it is not told otherwise; anything else has to be shown."""
-    if requested == "fp32" and not device.startswith("cuda"):
-        return ()
-    return (make_caveat("unproved_precision.none", asked=requested),)
-
-
-def _explain_unknown(sentence: str) -> Caveat:
-    return make_caveat("unproved_precision.unknown", record=sentence)
-
-
-def _explain_relabelled(requested: Precision, ran: Precision, sentence: str) -> Caveat:
-    if requested == "fp32":
-        return make_caveat("relabelled.fp32", record=sentence, ran=ran)
-    return make_caveat("relabelled", record=sentence, ran=ran, asked=requested)
-
-
-def _explain_low(requested: Precision, sentence: str) -> Caveat:
-    if requested == "fp32":
-        return make_caveat("low_effective_precision.fp32", record=sentence)
-    return make_caveat("low_effective_precision", record=sentence, asked=requested)

@@ -48,6 +48,7 @@ class Headline(Struct, frozen=True, kw_only=True):
     strict_ratio: Estimate | None
     tied_with: tuple[str, ...]  # no significant difference to them
     equivalent: bool  # to all of these, within the margin
+    tie_reason: str  # why nobody can tell which of these is faster; empty: their ratios say that none clearly is
     choice: tuple[str, ...]  # why it was taken among those
     outputs: Outputs
     outputs_reason: str
@@ -112,20 +113,17 @@ def make_headline(
     """The answer on one setting.
 
     Args:
-        group: all configurations of the setting.
         chosen: those that may be named, fastest first; not empty.
-        reasons: id -> why a configuration may not be named.
         engine: the baseline that was asked for; "pytorch": none.
-        margin: of the verdicts.
         scored: the metric by which they were chosen; "": by their outputs alone.
-        keeps_p99: whether those that may be named keep the limit of p99.
     """
     ranked = order_by_speed(group)
     baseline = find_today([row.result for row in group], engine)
     today = baseline.result
-    equal, equivalent = _find_ties(chosen, margin)
+    equal, equivalent, unknown = _find_ties(chosen, margin)
     kept = today if baseline.owned or engine != "pytorch" else None  # not what is merely the first
-    row = min(equal, key=lambda one: _prefer(one, kept))
+    # Among equals what the user has, else the surest outputs; then the lowest median.
+    row = min(equal, key=lambda one: (kept is None or one.result.id != kept.id, _SURE.index(one.outputs)))
     tied = [one for one in equal if one.result.id != row.result.id]
     is_today = today is not None and today.id == row.result.id
     found = _compare_with(today, row, margin)
@@ -154,6 +152,7 @@ def make_headline(
         strict_ratio=row.speedup if other else None,
         tied_with=tuple(one.result.id for one in tied),
         equivalent=equivalent,
+        tie_reason=unknown,
         choice=_explain_choice(row, tied, is_today),
         outputs=outputs,
         outputs_reason=outputs_reason,
@@ -187,17 +186,14 @@ def _find_state(measured: int, tied: bool, is_today: bool, alone: bool) -> State
     return ("none_agrees" if alone else "baseline") if is_today else "fastest"
 
 
-def _find_ties(chosen: Sequence[Standing], margin: float) -> tuple[list[Standing], bool]:
-    """(the fastest and those than which it is not clearly faster, whether all of these are shown to be equivalent)."""
+def _find_ties(chosen: Sequence[Standing], margin: float) -> tuple[list[Standing], bool, str]:
+    """(the fastest and those than which it is not clearly faster, whether all of these are shown to be equivalent, why
+    a ratio of theirs is not given)."""
     best = chosen[0].result
     found = [(row, compare_rows(row.result, best, margin)) for row in chosen[1:]]
     tied = [(row, one) for row, one in found if one.ratio_validity and not one.clear]
-    return [chosen[0], *(row for row, _ in tied)], all(one.verdict == "equivalent" for _, one in tied)
-
-
-def _prefer(row: Standing, today: Result | None) -> tuple[bool, int]:
-    """What is taken among equals: what the user has, else the surest outputs; then the lowest median."""
-    return today is None or row.result.id != today.id, _SURE.index(row.outputs)
+    unknown = next((_explain_ratio(one) for _, one in tied if one.ratio_validity == "not_given"), "")
+    return [chosen[0], *(row for row, _ in tied)], all(one.verdict == "equivalent" for _, one in tied), unknown
 
 
 def _explain_choice(row: Standing, tied: Sequence[Standing], is_today: bool) -> tuple[str, ...]:

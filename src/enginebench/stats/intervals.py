@@ -16,17 +16,7 @@ from msgspec import Struct
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Estimate
 
-_NORMAL = NormalDist()
-
-
-def share_of_normal(x: float) -> float:
-    """The share of a standard normal distribution below `x`."""
-    return math.erfc(-x / math.sqrt(2)) / 2
-
-
-def quantile_of_normal(p: float) -> float:
-    """The p-quantile of a standard normal distribution, for p between 0 and 1, without both."""
-    return _NORMAL.inv_cdf(p)
+NORMAL = NormalDist()  # the standard one
 
 
 @lru_cache(maxsize=4096)
@@ -39,7 +29,7 @@ def quantile_of_t(p: float, freedom: float) -> float:
     """
     from scipy.special import stdtrit  # a quarter of a second, which a verb without an interval does not pay
 
-    return quantile_of_normal(p) if math.isinf(freedom) else float(stdtrit(freedom, p))
+    return NORMAL.inv_cdf(p) if math.isinf(freedom) else float(stdtrit(freedom, p))
 
 
 class Spread(Struct, frozen=True, kw_only=True):
@@ -59,14 +49,10 @@ class Spread(Struct, frozen=True, kw_only=True):
 
 
 def measure_spread(values: Sequence[float]) -> Spread:
-    """Mean and standard error of independent values (n - 1 in the variance).
-
-    Raises:
-        MeasurementError: there are no values.
-    """
+    """Mean and standard error of independent values (n - 1 in the variance)."""
     n = len(values)
     if n == 0:
-        raise MeasurementError("no repetitions to take a mean of; at least one is needed")
+        raise MeasurementError("no trials to take a mean of; at least one is needed")
     mean = math.fsum(values) / n
     if n == 1:
         return Spread(mean=mean, error=None, freedom=0, n=1)
@@ -100,11 +86,7 @@ def join_builds(values: Sequence[float], builds: Sequence[int | None]) -> list[f
 
 
 def take_logs(values: Sequence[float], what: str) -> list[float]:
-    """Natural logarithms of times.
-
-    Raises:
-        MeasurementError: a time is not above zero; names `what`.
-    """
+    """Natural logarithms of times."""
     bad = [v for v in values if not (v > 0 and math.isfinite(v))]
     if bad:
         raise MeasurementError(

@@ -50,7 +50,8 @@ def choose_keys(base: tuple[EngineLayer, ...], candidate: tuple[EngineLayer, ...
     Exporters that number operators give all of them new names when Q/DQ nodes are put in; the third convolution is
     the third convolution still. Types that occur in different numbers are not used.
     """
-    names = [[list_operators(layer) for layer in side] for side in (base, candidate)]
+    # Q/DQ nodes exist in one of the graphs only.
+    names = [[[n for n in x.onnx_nodes if not _QUANTIZE.search(n)] for x in side] for side in (base, candidate)]
     distinct = [{name for layer in side for name in layer} for side in names]
     smaller = min(len(side) for side in distinct)
     if smaller and len(distinct[0] & distinct[1]) >= _NAMES_SHARED * smaller:
@@ -62,11 +63,6 @@ def choose_keys(base: tuple[EngineLayer, ...], candidate: tuple[EngineLayer, ...
         [[places[i][name] for name in layer if places[i][name][0] in usable] for layer in names[i]] for i in (0, 1)
     ]
     return Keys((sides[0], sides[1]), "order")
-
-
-def list_operators(layer: EngineLayer) -> list[str]:
-    """The operators of a layer that both graphs can have: Q/DQ nodes exist in one of them only."""
-    return [node for node in layer.onnx_nodes if not _QUANTIZE.search(node)]
 
 
 def number_operators(names: set[str]) -> dict[str, tuple[str, int]]:

@@ -9,16 +9,10 @@ from msgspec import Struct
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.names import format_engine, format_precision
-from enginebench.core.precisions import REORDER, UNKNOWN
+from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Bound, BoundBy, Caveat, Clock, EngineSpec, LayerProfile, LayerTime
 from enginebench.stats.bounds import doubt_layers, doubt_row, share_of_limit
-from enginebench.stats.layer_records import (
-    EngineLayer,
-    LayerGroup,
-    LayersDocument,
-    ProfiledLayer,
-    ProfileDocument,
-)
+from enginebench.stats.layer_records import LayerGroup
 
 NS_PER_MS = 1e6
 # What kernels that one stream runs one after the other may take longer under the profiler than without it. Seen on an
@@ -96,10 +90,7 @@ def describe_profile(
 
     Args:
         end_to_end_ns: median of a run without the profiler.
-        clock: by which that was timed.
-        effective_precision: precision -> share of time.
         bound: the least time of a run, where this machine's ceilings are known.
-        notes: beside those of the profile.
     """
     total_ns = sum_times(profile.layers)
     layers = [_describe_layer(layer, profile.runs, total_ns) for layer in sort_layers(profile.layers)]
@@ -137,17 +128,13 @@ def explain_remainder(average_ms: float, end_to_end_ms: float) -> list[str]:
         factor = average_ms / end_to_end_ms if end_to_end_ms else math.inf
         return [
             f"under the profiler the layers take {factor:.2f} times a run without it, by the profiler's own cost or by "
-            "others on the machine: take shares, not times"
+            "others on the machine: rely on percentages, not times"
         ]
     return []
 
 
 def doubt_kernel_times(layers: Sequence[LayerTime], device_ns: float | None) -> tuple[Caveat, ...]:
-    """The doubt that a GPU's kernels were recorded while something slowed them; none where that cannot be seen.
-
-    Args:
-        device_ns: median device time of the runs that were timed; None where no device timed them.
-    """
+    """The doubt that a GPU's kernels were recorded while something slowed them; none where that cannot be seen."""
     if not layers or not device_ns or any(layer.kind != "kernel" and not layer.kernels for layer in layers):
         return ()
     factor = sum_times(layers) / device_ns
@@ -173,49 +160,6 @@ def group_layers(layers: Sequence[EngineLayerTime], key: Callable[[EngineLayerTi
         groups.setdefault(key(layer), []).append(layer)
     measured = {name: _measure_group(group) for name, group in groups.items()}
     return dict(sorted(measured.items(), key=lambda pair: -(pair[1].average_ms or 0.0)))
-
-
-def make_profile(layers: Iterable[LayerTime], runs: int = 1) -> ProfileDocument:
-    """The layers as what trtexec's own profiles are read into: one picture and one table for every engine."""
-    ordered = sort_layers(layers)
-    total_ns = sum_times(ordered)
-    described = [_describe_layer(layer, runs, total_ns) for layer in ordered]
-    return ProfileDocument(
-        path="",
-        count=runs,
-        total_ms=runs * total_ns / NS_PER_MS,
-        average_ms=total_ns / NS_PER_MS,
-        layers=tuple(
-            ProfiledLayer(
-                name=layer.name,
-                total_ms=layer.total_ms,
-                average_ms=layer.average_ms,
-                median_ms=layer.median_ms,
-                share=layer.share,
-            )
-            for layer in described
-        ),
-    )
-
-
-def make_layers(layers: Iterable[LayerTime]) -> LayersDocument:
-    """Types and precisions of the layers, as what TensorRT's inspector says is read into."""
-    return LayersDocument(
-        path="",
-        layers=tuple(
-            EngineLayer(
-                name=layer.name,
-                type=layer.kind,
-                precision=None if layer.precision == REORDER else layer.precision,
-                overhead=layer.precision == REORDER,
-            )
-            for layer in layers
-        ),
-        by_precision={},
-        by_type={},
-        overhead=LayerGroup(layers=0, share=0.0),
-        io=(),
-    )
 
 
 def _describe_layer(layer: LayerTime, runs: int, total_ns: float) -> EngineLayerTime:

@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 def median(values: Sequence[float] | Array) -> float:
-    """The middle value; the mean of the two middles where their number is even. Keeps the unit of `values`.
-
-    Raises:
-        MeasurementError: there are no values.
-    """
+    """The middle value; the mean of the two middles where their number is even. Keeps the unit of `values`."""
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0:
         raise MeasurementError("no samples to take a median of; at least one is needed")

@@ -115,15 +115,8 @@ def describe_point(
     """The point of these stamps; requests that were never released do not count.
 
     Args:
-        qps: the rate that was asked for.
         busy_ns: time in which streams were at work, summed over them.
-        streams: how many there are.
-        open_loop: requests came by a schedule, not one after another.
         query: requests that came together and count as one, which ends with its last.
-        row: id of the configuration.
-        energy_mj: of the device, in all.
-        reason: why most of the failed requests failed.
-        doubts: what is known already.
         block: what was seen of the machine meanwhile; of the probe as a whole, as if it were one sample.
     """
     came = stamps.released > 0

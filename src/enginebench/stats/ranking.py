@@ -13,7 +13,7 @@ from enginebench.core.names import format_engine
 from enginebench.core.records import Precision, Result, Score, Verdict
 from enginebench.stats.alike import find_references, keep_comparisons, list_invented
 from enginebench.stats.headline import Headline, choose_agreeing, describe_change, make_headline, order_by_speed
-from enginebench.stats.metrics.scores import find_score, loses_too_much
+from enginebench.stats.metrics.scores import find_metric, find_score, loses_too_much
 from enginebench.stats.metrics.tasks import name_metric
 from enginebench.stats.standing import Standing, compare_rows, find_baseline, find_setting, is_plain_fp32, weigh
 
@@ -24,7 +24,7 @@ RecommendedBy = Literal["metric", "drift", "search"]  # "search": by the search 
 
 
 class Ref(Struct, frozen=True, kw_only=True):
-    """The row that an answer names. `tied_with`: rows that it was not shown to be faster than."""
+    """The row that an answer names. `tied_with`: rows that it is not significantly faster than."""
 
     id: str
     engine: str
@@ -45,43 +45,39 @@ class Ranking(Struct, frozen=True, kw_only=True):
     headlines: tuple[Headline, ...]  # of each batch and shape, scope and cache in which anything was measured
 
 
-def rank_results(
-    results: Sequence[Result],
-    *,
-    baseline_engine: str = "pytorch",
-    margin: float = MARGIN,
-    metric: str | None = None,
-    max_metric_drop: float | None = None,
-    p99_limit_ms: float | None = None,
-) -> Ranking:
+class Rules(Struct, frozen=True, kw_only=True):
+    """By what the rows of a run are judged."""
+
+    baseline_engine: str = "pytorch"  # ENGINE whose FP32 row speed-ups are taken against
+    margin: float = MARGIN
+    metric: str | None = None  # that decides; None: the first one that the rows have
+    # What `recommended` may lose of it, in its own unit; None: a point of a share, a hundredth of anything else.
+    max_metric_drop: float | None = None
+    p99_limit_ms: float | None = None  # `recommended` keeps to it
+
+
+USUAL = Rules()
+
+
+def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
     """The rows of a run beside their baselines, and the two answers.
 
     `fastest` is the row with the lowest median whose outputs are not known to be changed; `recommended` is what the
     headline says to take: the fastest within the limits of the metric (or of the outputs, without labels) and of p99,
     and among rows without a significant difference what the user has, or whose outputs are the surest.
-
-    Args:
-        results: in the order of the table.
-        baseline_engine: ENGINE whose FP32 row speed-ups are taken against.
-        margin: for verdicts.
-        metric: that decides; None: the first one that the rows have.
-        max_metric_drop: what `recommended` may lose of it, in its own unit; None: a point of a share, a hundredth of
-            anything else.
-        p99_limit_ms: `recommended` keeps to it.
     """
-    metric = metric or name_deciding(results)
-    rows = mark_pareto(_weigh_all(keep_comparisons(results), baseline_engine, margin), metric)
+    rules = replace(rules, metric=rules.metric or find_metric(results))
+    weighed = _weigh_all(keep_comparisons(results), rules.baseline_engine, rules.margin)
+    rows = mark_pareto(weighed, rules.metric)
     groups: dict[tuple[object, ...], list[Standing]] = {}
     for row in rows:
         groups.setdefault(row.setting, []).append(row)
-    found = [
-        _rank_group(group, baseline_engine, margin, metric, max_metric_drop, p99_limit_ms) for group in groups.values()
-    ]
+    found = [_rank_group(group, rules) for group in groups.values()]
     answers = [answer for answer in found if answer is not None]
     fastest = {answer.fastest.setting: answer.fastest for answer in answers}
     equal = {name for answer in answers[:1] if (h := answer.headline).tied_with for name in (h.id, *h.tied_with)}
     return Ranking(
-        standings=tuple(_hold_against(row, fastest.get(row.setting), margin) for row in rows),
+        standings=tuple(_hold_against(row, fastest.get(row.setting), rules.margin) for row in rows),
         fastest=_refer(answers[0].fastest, equal) if answers else None,
         recommended=_refer(answers[0].recommended, equal) if answers and answers[0].recommended else None,
         recommended_by="metric" if any(answer.by_metric for answer in answers[:1]) else "drift",
@@ -98,19 +94,13 @@ class _Answer(Struct, frozen=True):
     headline: Headline
 
 
-def _rank_group(
-    group: Sequence[Standing],
-    engine: str,
-    margin: float,
-    metric: str | None,
-    max_drop: float | None,
-    p99_limit_ms: float | None,
-) -> _Answer | None:
+def _rank_group(group: Sequence[Standing], rules: Rules) -> _Answer | None:
     ranked = order_by_speed(group)
     agreeing = choose_agreeing(ranked)
-    accurate = _within_limit(ranked, group, metric, max_drop)
+    metric, limit_ms = rules.metric, rules.p99_limit_ms
+    accurate = _within_limit(ranked, group, metric, rules.max_metric_drop)
     chosen = agreeing if accurate is None else accurate
-    kept = [row for row in chosen if _keeps_to(row, p99_limit_ms)]
+    kept = [row for row in chosen if limit_ms is None or (row.summary and row.summary.p99.value <= limit_ms)]
     named = kept or chosen or agreeing or ranked
     if not named:
         return None
@@ -121,7 +111,9 @@ def _rank_group(
         if row.result.id not in keeps
     }
     scored = name_metric(metric) if accurate and metric else ""
-    headline = make_headline(group, named, reasons, engine, margin, scored=scored, keeps_p99=bool(kept) or not chosen)
+    keeps_p99 = bool(kept) or not chosen
+    given = (rules.baseline_engine, rules.margin)
+    headline = make_headline(group, named, reasons, *given, scored=scored, keeps_p99=keeps_p99)
     return _Answer(
         fastest=(agreeing or named)[0],
         recommended=next((row for row in kept if row.result.id == headline.id), None),
@@ -175,11 +167,6 @@ def _weigh_all(results: Sequence[Result], engine: str, margin: float) -> list[St
     ]
 
 
-def name_deciding(results: Sequence[Result]) -> str | None:
-    """The metric that decides about rows: the first one of the first row that has any."""
-    return next((row.scores[0].metric for row in results if row.scores), None)
-
-
 def _within_limit(
     ranked: Sequence[Standing], rows: Sequence[Standing], metric: str | None, max_drop: float | None
 ) -> list[Standing] | None:
@@ -194,19 +181,13 @@ def _within_limit(
     base = _find_score(known[0], metric) if known else None
     if base is None:
         return None
-    return [row for row in ranked if not row.agreement.nonfinite and _keeps(_find_score(row, metric), base, max_drop)]
-
-
-def _keeps(score: Score | None, base: Score, max_drop: float | None) -> bool:
-    return score is not None and score.value.n == base.value.n and not loses_too_much(base, score, max_drop)
+    scored = [(row, _find_score(row, metric)) for row in ranked if not row.agreement.nonfinite]
+    alike = [(row, score) for row, score in scored if score is not None and score.value.n == base.value.n]
+    return [row for row, score in alike if not loses_too_much(base, score, max_drop)]
 
 
 def _find_score(row: Standing, metric: str | None) -> Score | None:
     return find_score(row.result.scores, metric) if metric else None
-
-
-def _keeps_to(row: Standing, p99_limit_ms: float | None) -> bool:
-    return p99_limit_ms is None or (row.summary is not None and row.summary.p99.value <= p99_limit_ms)
 
 
 def mark_pareto(rows: Sequence[Standing], metric: str | None = None) -> list[Standing]:
@@ -250,10 +231,7 @@ def find_quality(score: Score | None, likeness: float | None, *, by_metric: bool
     """The metric's figure, larger if better, or how much the outputs are like the reference's; None without either.
 
     Args:
-        score: of the row, if it was measured.
         likeness: centred cosine of its outputs to the reference's, or the share of decisions that both took.
-        by_metric: whether a metric is what the rows of this run are judged by.
-        is_truth: the row is what the others were compared with; it agrees with itself.
     """
     if by_metric:
         return None if score is None else score.value.value if score.higher_is_better else -score.value.value

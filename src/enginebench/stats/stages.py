@@ -86,11 +86,6 @@ def describe_stages(
     Args:
         stages_ns: stage -> nanoseconds of each batch, one stage after another.
         device_ns: `h2d`, `compute` and `d2h` -> nanoseconds of each batch by the device's clock; empty on a CPU.
-        overlapped_per_s: pictures a second with stages overlapped.
-        images: where the pictures came from.
-        image_bytes: size of each picture's file.
-        top_classes: the best class of each picture of the first batch.
-        caveats: of the artifact; doubts about the times come behind them.
     """
     batch = engine.batch
     means_ms = {name: float(np.mean(stages_ns[name])) / NS_PER_MS for name in STAGES}

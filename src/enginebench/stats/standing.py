@@ -49,7 +49,7 @@ class Agreement(Struct, frozen=True, kw_only=True):
     cosine: float | None = None
     centred_cosine: float | None = None
     top1_agreement: float | None = None
-    agreement: float | None = None  # share of the reference's decisions that the row shares
+    agreement: float | None = None  # fraction of the reference's decisions that the row shares
     nonfinite: int = 0
     outputs_agree: bool | None = None
 

@@ -12,15 +12,13 @@ from msgspec import Struct
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Estimate, Measurement
 from enginebench.stats.intervals import estimate_geometric, join_builds, measure_spread, take_logs
-from enginebench.stats.quantiles import convert_percent, median, nearest_rank
-from enginebench.stats.tails import autocorrelation_time, estimate_tail, estimate_tails
+from enginebench.stats.quantiles import convert_percent, median
+from enginebench.stats.tails import autocorrelation_time, estimate_tails
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
-
-__all__ = ["Summary", "estimate_p50", "estimate_percentile", "median", "nearest_rank", "summarize"]
 
 MS_PER_NS = 1e-6
 
@@ -46,21 +44,12 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 def summarize(
-    measurements: Sequence[Measurement],
-    *,
-    batch: int = 1,
-    level: float = 0.95,
-    percentiles: Sequence[float] = (),
+    measurements: Sequence[Measurement], *, batch: int = 1, level: float = 0.95, percentiles: Sequence[float] = ()
 ) -> Summary:
     """The figures of one row, from the raw samples of all its processes.
 
     Args:
-        measurements: one a process; those without samples are left out.
-        batch: images in one call.
         percentiles: more of them, in percent (99.9).
-
-    Raises:
-        MeasurementError: no process has a sample, or a median is not above zero.
     """
     kept = [m for m in measurements if m.latency_ns]
     if not kept:
@@ -85,7 +74,7 @@ def summarize(
         p50_device=_estimate_field(kept, lambda m: m.device_ns, "device", level),
         enqueue=_estimate_field(kept, lambda m: m.enqueue_ns, "enqueue", level),
         throughput_per_s=batch * 1000 / float(np.mean(np.concatenate(series))),
-        throughput_pipelined_per_s=_mean_of_known([m.throughput_pipelined_per_s for m in kept]),
+        throughput_pipelined_per_s=mean_of_known([m.throughput_pipelined_per_s for m in kept]),
         percentiles={f"{p:g}": tails[p] for p in percentiles},
     )
 
@@ -95,17 +84,9 @@ def estimate_p50(measurements: Sequence[Measurement], *, level: float = 0.95) ->
 
     One process gives a value without an interval, and `supported` is False. Of an engine that was built several times
     each build is one value.
-
-    Raises:
-        MeasurementError: no process has a sample, or a median is not above zero.
     """
     kept = [m for m in measurements if m.latency_ns]
     return _estimate_medians([median(m.latency_ns) for m in kept], [m.build for m in kept], "latency", level)
-
-
-def estimate_percentile(measurements: Sequence[Measurement], q: float, *, level: float = 0.95) -> Estimate:
-    """The pooled q-quantile of the latency in ms, by nearest rank, with a block-bootstrap interval."""
-    return estimate_tail([_in_ms(m.latency_ns) for m in measurements if m.latency_ns], q, level=level)
 
 
 def share_marked(measurements: Sequence[Measurement], mark: str | None = None) -> float:
@@ -174,6 +155,7 @@ def _estimate_field(
     return _estimate_medians(medians, [m.build for m in measurements], what, level)
 
 
-def _mean_of_known(values: Sequence[float | None]) -> float | None:
+def mean_of_known(values: Sequence[float | None]) -> float | None:
+    """The mean of what is not None; None of nothing."""
     known = [v for v in values if v is not None]
     return math.fsum(known) / len(known) if known else None

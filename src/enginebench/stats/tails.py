@@ -15,7 +15,7 @@ import numpy as np
 
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.records import Estimate
-from enginebench.stats.intervals import quantile_of_t, share_of_normal
+from enginebench.stats.intervals import NORMAL, quantile_of_t
 from enginebench.stats.quantiles import find_rank, nearest_rank
 
 if TYPE_CHECKING:
@@ -130,26 +130,19 @@ def split_blocks(series: Sequence[Floats], length: int) -> list[Floats]:
     return blocks
 
 
-def estimate_tail(
-    series: Sequence[Floats], q: float, *, level: float = 0.95, seed: int = 0, time: float | None = None
-) -> Estimate:
-    """The pooled q-quantile by nearest rank, with an interval by bootstrap over blocks. Keeps the unit of `series`.
+def estimate_tails(
+    series: Sequence[Floats], shares: Sequence[float], *, level: float = 0.95, seed: int = 0, time: float | None = None
+) -> list[Estimate]:
+    """The pooled quantiles by nearest rank, with intervals by bootstrap over blocks. Keeps the unit of `series`.
 
     `supported` is False where there are fewer than `min_samples(q)` samples or too few blocks for an interval.
 
     Args:
         series: one array of samples a process.
-        q: share, 0.99 for p99.
+        shares: 0.99 for p99; several cost one sorting of the samples and one set of draws.
         seed: of the draws; the same samples always give the same interval.
         time: autocorrelation time in samples, where the caller has it already.
     """
-    return estimate_tails(series, [q], level=level, seed=seed, time=time)[0]
-
-
-def estimate_tails(
-    series: Sequence[Floats], shares: Sequence[float], *, level: float = 0.95, seed: int = 0, time: float | None = None
-) -> list[Estimate]:
-    """`estimate_tail` for several shares, which cost one sorting of the samples and one set of draws."""
     pooled = np.sort(np.concatenate(list(series))) if len(series) else np.empty(0)
     n = len(pooled)
     values = [nearest_rank(pooled, q) for q in shares]
@@ -208,7 +201,7 @@ def _expand_tail(blocks: int, level: float) -> float:
         section 3.4: the expanded percentile interval.
     """
     reach = quantile_of_t((1 + level) / 2, blocks - 1) * math.sqrt(blocks / (blocks - 1))
-    return share_of_normal(-reach)
+    return NORMAL.cdf(-reach)
 
 
 def _grid_ranks(n: int, q: float) -> NDArray[np.intp]:

@@ -113,7 +113,7 @@ def judge_ratio(
     slowed, least = [estimate_slowdown(side) for side in trials], _find_least(*trials)
     if slowed[0] is None or slowed[1] is None:
         busy = names[slowed.index(None)]
-        why = f"other programs kept the CPUs of {busy} busy, and how much that cost cannot be told"
+        why = f"other programs kept the CPUs of {busy} busy, by an unknown amount"
         return Trust("not_given", why, least=least)
     bias = slowed[0] / slowed[1]
     apart = max(bias, 1 / bias)
@@ -141,10 +141,7 @@ def grade_ratio(
     """(`good`, `medium` or `low`, why it is not `good`) of a ratio, the worst reason first.
 
     Args:
-        ratio: with its interval.
         marked: of each side, the share of what was measured that is disturbed.
-        apart: how many times more one side was slowed.
-        unsettled: the share of trials whose warm-up had not settled.
     """
     width = ratio.high / ratio.low if ratio.high is not None and ratio.low else None
     doubts: list[tuple[bool, RatioValidity, str]] = [

@@ -61,21 +61,21 @@ def accuracy(
     data: Annotated[
         PathLike | None,
         Opt(
-            "A folder of one folder per class, prepared arrays, or the held-out digits.",
+            "A folder with one folder per class, prepared arrays, or the held-out digits.",
             metavar="DIR|F.npz|digits",
             more="Prepared arrays need `--targets`",
         ),
     ] = None,
     **options: Unpack[AccuracyOptions],
 ) -> AccuracyDocument:
-    """Measure how good the outputs of SIDE for labelled samples are, with intervals.
+    """Measure the accuracy of SIDE on labelled samples, with confidence intervals.
 
     Example: enginebench accuracy ort@digits-cnn --data digits
 
-    SIDE is ENGINE@TARGET (ort@digits-cnn, openvino@int8.onnx) or the file of a stored row. Pictures go through the
-    model's own preprocessing; samples of your own are given by --inputs, and their right answers by --targets. The
-    metric is top-1 and top-5 accuracy, that of --task, or your own. With --ref a second side gets the same samples,
-    and the difference comes with an interval: this shows whether a lower precision costs accuracy.
+    SIDE is ENGINE@TARGET (ort@digits-cnn, openvino@int8.onnx) or the file of a stored result. Pictures go through the
+    model's own preprocessing; give your own samples with --inputs and their labels with --targets. The metric
+    is top-1 and top-5 accuracy, that of --task, or your own. --ref adds a second side on the same samples and an
+    interval of the difference: does a lower precision cost accuracy?
 
     Args:
         side: also (ENGINE, model).
@@ -216,7 +216,7 @@ def check_labelled(data: str | None, targets: str | None) -> None:
         return
     if data is None or Path(data).is_file():
         what = "--inputs" if data is None else f"--data {data!r}"
-        raise UsageError(f"{what} has no labels; give the right answers, one for each sample, with --targets F")
+        raise UsageError(f"{what} has no labels; give them, one for each sample, with --targets F")
     if data != "digits" and (fault := explain_unlabelled(Path(data), None)):
         raise UsageError(f"--data {data!r} has no labels: {fault}. Without labels, drift compares two sides")
 
@@ -231,7 +231,7 @@ def _find_model(own: OpenSide, other: OpenSide | None, labelled: Labelled) -> st
         if side is not None and (side.model in BUILTIN or side.model.startswith(TIMM_PREFIX)):
             return side.model
     if labelled.data == "digits":
-        raise UsageError(f"{own.model} does not say that it takes digits; name the built-in model: --model MODEL")
+        raise UsageError(f"{own.model} is not known to take digits; name the built-in model: --model MODEL")
     return own.model
 
 

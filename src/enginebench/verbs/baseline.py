@@ -30,7 +30,7 @@ class SaveOptions(Stored, total=False):
 
 @verb(SaveOptions)
 def save_baseline(name: str, run: Run | PathLike, **options: Unpack[SaveOptions]) -> Baseline:
-    """Save the measured rows of the run in DIR as NAME.
+    """Save the measured configurations of the run in DIR as NAME.
 
     Example: enginebench baseline save main results/first
 
@@ -56,7 +56,7 @@ def list_baselines(store: Store = None, **options: Unpack[NoOptions]) -> Baselin
 
     Example: enginebench baseline list
 
-    The list shows model, rows, and when and on which CPU they were measured.
+    The list shows model, configurations, and when and on which CPU they were measured.
     """
     return baselines.list_baselines(to_path(store))
 

@@ -95,7 +95,7 @@ class BenchOptions(Modules, Timing, Shared, total=False):
     against: Annotated[
         Side | None,
         Opt(
-            "ENGINE, ENGINE@TARGET, the file of a stored row, or a bundle; if TARGET is a bundle, also its RUN.",
+            "ENGINE, ENGINE@TARGET, the file of a stored result, or a bundle; if TARGET is a bundle, also its RUN.",
             metavar="SIDE",
             more="It is the base of the ratio",
         ),
@@ -106,7 +106,7 @@ class BenchOptions(Modules, Timing, Shared, total=False):
         Opt(
             "Exit with code 4 if TARGET is slower, its outputs differ, or it cannot be compared.",
             False,
-            more="Also if, asked for one precision, the sides ran in two",
+            more="Also if the sides were requested in one precision and ran in two",
         ),
     ]
     margin: Margin
@@ -126,7 +126,7 @@ class BenchOptions(Modules, Timing, Shared, total=False):
     trtexec: Trtexec
     env: Env
     builds: Builds
-    out: Annotated[PathLike | None, Opt("Folder of the rows. [results/bench-TARGET-TIME]", program=True)]
+    out: Annotated[PathLike | None, Opt("Folder of the results. [results/bench-TARGET-TIME]", program=True)]
 
 
 class BenchPrinted(DiffPrinted, DryRunning, Trusting, total=False):
@@ -441,7 +441,7 @@ def _explain(folder: RunFolder, results: list[Result]) -> list[Result]:
 def _request_of(request: RunRequest, side: sides.Side) -> RunRequest:
     for name, mine, theirs in (("batch", request.batches[0], side.batch), ("threads", request.threads, side.threads)):
         if theirs not in (None, mine):
-            raise UsageError(f"the stored row has {name} {theirs}, this side has {mine}; give --{name} {theirs}")
+            raise UsageError(f"the stored result has {name} {theirs}, this side has {mine}; give --{name} {theirs}")
     return replace(request, model=side.target, engines=(side.engine,), precisions=(side.precision,))
 
 

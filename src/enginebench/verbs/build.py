@@ -82,7 +82,7 @@ class BuildOptions(Progress, total=False):
         Opt(
             "Batch for a dynamic axis without given shapes. [1]",
             ge=1,
-            more="Beside shapes it is refused, since they say what is built; but with `--weak-typing --calib` it is "
+            more="Beside shapes it is refused, since they decide what is built; but with `--weak-typing --calib` it is "
             "the batch to calibrate with",
         ),
     ]
@@ -264,7 +264,7 @@ def _check_batch(options: Mapping[str, str]) -> None:
     shapes = options.keys() & {"min_shapes", "opt_shapes", "max_shapes", "profiles"}
     if shapes and "calib_data" not in options:
         raise UsageError(
-            "--batch sets a dynamic axis without shapes; here the shapes say what is built. Leave out --batch, or put "
+            "--batch sets a dynamic axis without shapes; here the shapes decide that. Leave out --batch, or put "
             "the batch into the shapes"
         )
 

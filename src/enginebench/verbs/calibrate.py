@@ -76,7 +76,7 @@ class CalibrateOptions(Modules, Shared, total=False):
 Data: TypeAlias = Annotated[
     PathLike | None,
     Opt(
-        "A folder of images, digits, sample-photos, fake, or prepared arrays; --inputs takes its place.",
+        "A folder of images, digits, sample-photos, fake, or prepared arrays; --inputs replaces it.",
         metavar="DIR|digits|sample-photos|fake|F.npy|F.npz",
     ),
 ]
@@ -88,7 +88,7 @@ Out: TypeAlias = Annotated[
 
 @verb(CalibrateOptions)
 def calibrate(model: Model, data: Data, out: Out, **options: Unpack[CalibrateOptions]) -> CalibrateDocument:
-    """Find the range of every tensor of MODEL over real inputs.
+    """Calibrate MODEL: find the range of every tensor over real inputs.
 
     Example: enginebench calibrate digits-cnn --data digits --out calib.json
 
@@ -101,7 +101,7 @@ def calibrate(model: Model, data: Data, out: Out, **options: Unpack[CalibrateOpt
         UsageError: the data do not fit the model.
         ArtifactError: a picture or an array cannot be used.
     """
-    check_cpu(options["device"], "ranges are taken on the CPU and hold for every device")
+    check_cpu(options["device"], "ranges are calibrated on the CPU and apply to every device")
     shared = share(options)
     with (
         take_model(model, options["example_inputs"]) as taken,

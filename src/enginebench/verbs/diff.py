@@ -35,37 +35,36 @@ class DiffOptions(Progress, total=False):
     between: Annotated[
         str | None,
         Opt(
-            "Compare two environments whose rows each RUN measured in turns; NEW is the current one if left out.",
+            "Compare two environments that each RUN measured, interleaved; NEW is the current one if left out.",
             metavar="OLD[,NEW]",
             feature="versions",
-            more="Each row of NEW is held against the same row of OLD: time, outputs, accuracy, memory, build, size, "
-            "layers",
+            more="Compared are time, outputs, accuracy, memory, build, size and layers of each configuration",
         ),
     ]
     margin: Margin
     gate: Annotated[
         bool,
         Opt(
-            "Exit with code 4 if a row is slower, less accurate, or cannot be compared.",
+            "Exit with code 4 if a configuration is slower, less accurate, or cannot be compared.",
             False,
-            more="Less accurate is also a row that no longer agrees with the reference of its run, or ran in another "
+            more="It is also less accurate if it no longer agrees with the reference of its run, or ran in another "
             "precision",
         ),
     ]
     allow_not_comparable: Annotated[
-        bool, Opt("With --gate, let rows that cannot be compared pass, but none that failed.", False)
+        bool, Opt("With --gate, pass what cannot be compared, but nothing that failed.", False)
     ]
     metric: Annotated[
         str | None,
         Opt(
-            "Metric that both runs stored, or, with one of the next four, that they are asked for now. [the first one]",
+            "Metric that both runs stored, or, with one of the next four, that is computed now. [the first one]",
             metavar="NAME|package.module:function",
         ),
     ]
     targets: Annotated[
         PathLike | None,
         Opt(
-            "Right answers, one for each sample: an .npz, .npy, .json, .csv or .txt file.",
+            "Targets (labels), one for each sample: an .npz, .npy, .json, .csv or .txt file.",
             metavar="F",
             more="See [targets](metrics.md#the-file-of-targets)",
         ),
@@ -84,7 +83,7 @@ class DiffOptions(Progress, total=False):
     max_metric_drop: Annotated[
         float | None,
         Opt(
-            "With --gate, what a row may lose of the metric, in its own unit. [0.01 of a share, 1% of anything else]",
+            "With --gate, allowed loss of the metric, in its own unit. [0.01 of a fraction, 1% of anything else]",
             ge=0,
             metavar="X",
         ),
@@ -106,33 +105,33 @@ class DiffPrinted(Printed, total=False):
 
 @verb(DiffOptions)
 def diff(base: Stored | Sequence[Stored], cand: Stored | None = None, **options: Unpack[DiffOptions]) -> DiffDocument:
-    """Compare each row of CAND with BASE: faster, slower, equivalent, not shown or not comparable.
+    """Compare each configuration of CAND with BASE: faster, slower, equivalent, inconclusive or not comparable.
 
     Example: enginebench diff results/before results/after --gate
 
     Example: enginebench diff results/resnet18 results/bert --between old --gate
 
-    BASE and CAND are folders of runs, files of stored rows, or names of saved baselines. Runs made at different times
-    compare only if the machine was in the same state: the fixed reference kernel, timed in every process, must have
-    taken as long. Two rows of one run were measured in turns and need no such proof. For a gate in CI, prefer
+    BASE and CAND are folders of runs, files of stored results, or names of saved baselines. Runs made at different
+    times can be compared only if the machine was in the same state: the fixed reference kernel, timed in every trial,
+    must have taken as long. Two results of one run are interleaved and need no such check. For a gate in CI, prefer
     `enginebench bench --against`, which measures both sides now.
 
-    With --between it is an upgrade report: each RUN measured the same rows in two environments (run --engines
-    ort:env=old,ort), and each row tells time, outputs, memory, build and size before and after, and which layers
+    With --between it is an upgrade report: each RUN measured the same configurations in two environments (run
+    --engines ort:env=old,ort). It lists time, outputs, memory, build and size before and after, and the layers that
     changed.
 
-    With --targets the engines of both runs get the same samples now, and are judged by --metric, whatever the runs
-    stored.
+    With --targets the engines of both runs are scored now on the same samples by --metric, instead of the stored
+    scores.
 
-    --gate fails on a row that is slower, lost accuracy (or no longer agrees with its reference), ran in another
-    precision than before, or cannot be compared.
+    --gate fails on a configuration that is slower, lost accuracy (or no longer agrees with its reference), ran in
+    another precision than before, or cannot be compared.
 
     Args:
         base: also a `Run`; with `between` one run, or several.
         cand: the same; nothing with `between`.
 
     Raises:
-        UsageError: two sides are not what was given, a run has no rows of an environment, or a metric fails.
+        UsageError: two sides are not what was given, a run has no results of an environment, or a metric fails.
         ArtifactError: a side is none of these, or damaged.
         GateFailed: under `gate`.
     """
@@ -158,7 +157,7 @@ def judge(document: DiffDocument) -> DiffDocument:
     """
     if document.gate_failed:
         failed = [f"{row.id}: {', '.join(row.failures)}" for row in document.rows if row.failures]
-        raise GateFailed(f"the gate failed. {'; '.join(failed) or 'There are no rows to compare'}")
+        raise GateFailed(f"the gate failed. {'; '.join(failed) or 'There are no configurations to compare'}")
     return document
 
 

@@ -42,7 +42,7 @@ class DoctorDocument(Struct, frozen=True, kw_only=True):
 
 
 class DoctorOptions(Progress, total=False):
-    env: Annotated[str | None, Opt("Ask this environment in place of the current one.", metavar="NAME[=PATH]")]
+    env: Annotated[str | None, Opt("Ask this environment instead of the current one.", metavar="NAME[=PATH]")]
     on: Annotated[
         str | None, Opt("Ask every node of this Ray cluster.", metavar="auto|ray://HOST:PORT", feature="sweep")
     ]
@@ -54,8 +54,8 @@ def doctor(**options: Unpack[DoctorOptions]) -> DoctorDocument | FleetDoctorDocu
 
     Example: enginebench doctor
 
-    It also shows what each engine was verified on. It never fails: an engine that cannot be imported is part of the
-    answer.
+    It also shows what each engine was verified on. It never fails: an engine that cannot be imported is reported as
+    unavailable.
     """
     environment = options["env"]
     if options["on"] is not None:
@@ -141,7 +141,7 @@ def read_answer(name: str, told: bytes | str) -> NodeAnswer:
     try:
         return NodeAnswer(node=name, document=msgspec.json.decode(told, type=DoctorDocument))
     except msgspec.DecodeError as error:
-        return NodeAnswer(node=name, document=None, reason=f"its answer cannot be read: {error}")
+        return NodeAnswer(node=name, document=None, reason=f"its response cannot be read: {error}")
 
 
 def probe_apart(name: str) -> Availability:
@@ -167,7 +167,7 @@ def _print_fleet(console: Console, found: FleetDoctorDocument) -> None:
     for node in found.nodes:
         console.print(Text(clean_lines(f"node {node.node}"), style="bold"))
         if node.document is None:
-            _print_pair(console, "no answer", node.reason)
+            _print_pair(console, "no response", node.reason)
         else:
             _print_document(console, node.document)
         console.print()
@@ -197,10 +197,10 @@ def _print_machine(console: Console, machine: Machine) -> None:
 
 
 def _describe_clock(machine: Machine) -> str:
-    now = f"{machine.cpu_mhz:.0f} MHz now" if machine.cpu_mhz else "frequency not shown"
+    now = f"{machine.cpu_mhz:.0f} MHz now" if machine.cpu_mhz else "frequency not reported"
     top = f", {machine.cpu_max_mhz:.0f} MHz at most" if machine.cpu_max_mhz else ""
     load = f", load {machine.load_1m:.2f}" if machine.load_1m is not None else ""
-    return f"{now}{top}, governor {machine.governor or 'not shown'}{load}"
+    return f"{now}{top}, governor {machine.governor or 'not reported'}{load}"
 
 
 def _print_engine(console: Console, engine: Availability) -> None:

@@ -74,7 +74,7 @@ class DriftOptions(Modules, Shared, total=False):
         Opt(
             "Number of samples. [64, or all of --inputs]",
             ge=1,
-            more="Where fewer can be compared (a shorter file, 450 digits), the document says `n` of `n_asked`, and no "
+            more="Where fewer can be compared (a shorter file, 450 digits), the document has `n` of `n_asked`, and no "
             "limit is passed",
         ),
     ]
@@ -109,9 +109,9 @@ def drift(reference: Side, candidate: Side, **options: Unpack[DriftOptions]) -> 
 
     Example: enginebench drift pytorch@digits-cnn ort@digits-cnn
 
-    REF and CAND are ENGINE@TARGET (ort@model.onnx, pytorch@resnet18) or files of stored rows. A graph runs in its own
-    precision and is held to the limits of that precision. Values that are not finite never pass. Agreement on random
-    inputs says nothing about accuracy; for that, see `enginebench accuracy`.
+    REF and CAND are ENGINE@TARGET (ort@model.onnx, pytorch@resnet18) or files of stored results. A graph runs in its
+    own precision and must meet its limits. Non-finite outputs always fail. Agreement on random inputs is no
+    measure of accuracy; for that, see `enginebench accuracy`.
 
     Args:
         reference: the side that is taken as correct; also (ENGINE, model).
@@ -168,7 +168,7 @@ def read_limits(given: Limits | None) -> dict[str, float] | None:
         limits[name] = _parse_value(piece, name, value)
     if "samples" in limits and "snr" not in limits:
         raise UsageError(
-            "--limit samples=...: the share of the samples that keep the limit of snr; give snr=... as well"
+            "--limit samples=...: the fraction of the samples within the limit of snr; give snr=... as well"
         )
     return limits or None
 
@@ -181,12 +181,12 @@ def _parse_value(piece: str, name: str, text: str) -> float:
     if value != value:
         raise UsageError(f"--limit {piece!r}: nan is not a limit; give a number")
     if name == "samples" and value <= 0:
-        raise UsageError(f"--limit {piece!r}: no sample would have to keep snr; give a share above 0, at most 1")
+        raise UsageError(f"--limit {piece!r}: no sample would have to meet snr; give a fraction above 0, at most 1")
     least = LIMITS[name][1]
     if least and name != "snr" and value > 1:
-        raise UsageError(f"--limit {piece!r}: {name} is at most 1, so that no answers keep to it; give 1 or less")
+        raise UsageError(f"--limit {piece!r}: {name} is at most 1, so that no outputs can meet it; give 1 or less")
     if not least and value < 0:
-        raise UsageError(f"--limit {piece!r}: {name} is at least 0, so that no answers keep to it; give 0 or more")
+        raise UsageError(f"--limit {piece!r}: {name} is at least 0, so that no outputs can meet it; give 0 or more")
     return value
 
 
@@ -239,7 +239,7 @@ def _measure(
     return document
 
 
-# Enough answers to reveal a wrong engine, and to hint at a poor one.
+# Enough outputs for reveal a wrong engine, and to hint at a poor one.
 SAMPLES = 64
 
 

@@ -94,7 +94,7 @@ def open_composing(spec: EngineSpec) -> Composing:
 
 
 def check_batch_axis(graph: Artifact, spec: EngineSpec) -> None:
-    """Checks that the graph has the requested batch, or an open axis for it.
+    """Checks that the graph has the requested batch, or a dynamic axis for it.
 
     Raises:
         UsageError: it does not; the message names both batches.

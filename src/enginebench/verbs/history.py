@@ -22,24 +22,24 @@ class HistoryOptions(TypedDict, total=False):
 
 class HistoryPrinted(Printed, total=False):
     out: Annotated[str | None, Opt("Folder for history.csv and the trend pictures. [DIR/history]", path="folder")]
-    last: Annotated[int, Opt("Number of rows to print.", 40, ge=0)]
+    last: Annotated[int, Opt("Number of configurations to print.", 40, ge=0)]
     parquet: Annotated[
         str | None, Opt("Also write the table as Parquet.", metavar="F", path="file", more="Needs the extra `parquet`")
     ]
     mlflow: Annotated[
-        str | None, Opt("Also write each row as a run to this MLflow store: file:DIR, http://...", metavar="URI")
+        str | None,
+        Opt("Also write each configuration as a run to this MLflow store: file:DIR, http://...", metavar="URI"),
     ]
     experiment: Annotated[str, Opt("Name of the MLflow experiment.", "enginebench")]
 
 
 @verb(HistoryOptions)
 def history(path: PathLike, **options: Unpack[HistoryOptions]) -> HistoryDocument:
-    """Show every row stored under DIR, and write history.csv and a trend picture for each engine.
+    """List every result stored under DIR, and write history.csv and a trend chart for each engine.
 
     Example: enginebench history results --last 10
 
-    DIR may be the store of a sweep, also s3://... Rows read before come from a cache, so that thousands of them take a
-    second.
+    DIR may be the store of a sweep, also s3://... Results are cached: thousands take a second.
 
     Args:
         path: searched with all its folders.

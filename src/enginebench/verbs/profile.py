@@ -43,7 +43,7 @@ from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
 from enginebench.stats.bounds import LimitedLayers
 from enginebench.stats.effective import judge_precision
-from enginebench.stats.layers import EngineProfileDocument, describe_profile, make_layers, make_profile
+from enginebench.stats.layers import EngineProfileDocument, describe_profile
 from enginebench.verbs.given import share, take_model
 from enginebench.verbs.progress import open_progress
 
@@ -75,12 +75,12 @@ class ProfilePrinted(Printed, total=False):
 
 @verb(ProfileOptions)
 def profile(target: Model, **options: Unpack[ProfileOptions]) -> EngineProfileDocument:
-    """Show where one engine spends its time on TARGET, layer by layer, and what no layer explains.
+    """Profile one engine on TARGET: the time of each layer, and the time outside layers.
 
     Example: enginebench profile digits-cnn --engine ort
 
-    The engine is timed first and then profiled by its own runtime. Profiling may slow it down: the shares hold, but the
-    times are those under the profiler.
+    The engine is timed first and then profiled by its own runtime. Profiling may slow it down: rely on
+    the percentages; times are those under the profiler.
 
     Args:
         target: a model as `run` takes it, or an engine file.
@@ -102,11 +102,11 @@ def command(target: str, shown: ProfilePrinted, **options: Unpack[ProfileOptions
     document, layers = made.document, made.profile.layers
     door.show(document, shown, door.tables(lambda document: list_engine_profile(document, topk)))
     if shown["out"] is not None:
-        out, times = Path(shown["out"]), make_profile(layers, made.profile.runs)
-        for path in write_engine_profile(document, times, out):
+        out = Path(shown["out"])
+        for path in write_engine_profile(document, out):
             click.echo(str(path), err=True)
         title = f"Layers of {document.engine} {document.precision}"
-        door.draw(lambda: draw_layers(times, title, topk, make_layers(layers)), out / "per_layer_time.png")
+        door.draw(lambda: draw_layers(layers, title, topk), out / "per_layer_time.png")
 
 
 def make_both(target: Model, options: ProfileOptions) -> MadeProfile:

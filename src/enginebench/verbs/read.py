@@ -60,7 +60,7 @@ DOCUMENTS: dict[str, type[Struct]] = {
     "enginebench.doctor/1": DoctorDocument,
     CEILINGS_SCHEMA: Ceilings,
 }
-READABLE = "a run, a stored row, a document of enginebench, or what trtexec wrote"
+READABLE = "a run, a stored result, a document of enginebench, or a file of trtexec"
 
 
 def read(path: PathLike) -> Document:

@@ -36,7 +36,7 @@ Drawn: TypeAlias = Callable[..., Sequence[Any]]
 def write_report(
     path: PathLike, formats: Formats = "html,md,csv,json,png", **options: Unpack[ReportOptions]
 ) -> Written:
-    """Write the report on what is in DIR, and print the table.
+    """Write a report on the results in DIR, and print the table.
 
     Example: enginebench report results/first --format md,csv
 

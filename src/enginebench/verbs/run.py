@@ -74,9 +74,9 @@ class RunOptions(Modules, Judging, Timing, Shared, total=False):
     quick: Annotated[
         bool,
         Opt(
-            "One short process per row, for a first impression: no verdicts.",
+            "One short trial per configuration, for a first impression: no verdicts.",
             False,
-            more="At most 1 s, whatever `--processes` says",
+            more="At most 1 s, whatever `--processes` is",
         ),
     ]
     baseline: Annotated[
@@ -89,20 +89,22 @@ class RunOptions(Modules, Judging, Timing, Shared, total=False):
     ]
     data: Data
     calibration_method: Annotated[
-        Literal["minmax", "entropy", "percentile"], Opt("How the ranges of 8-bit graphs are taken.", "minmax")
+        Literal["minmax", "entropy", "percentile"], Opt("How the ranges of 8-bit graphs are calibrated.", "minmax")
     ]
-    p99_limit_ms: Annotated[float | None, Opt("Highest p99 that the recommended row may have.", gt=0, metavar="X")]
+    p99_limit_ms: Annotated[float | None, Opt("SLO: highest p99 of the recommended configuration.", gt=0, metavar="X")]
     load_p99_ms: Annotated[
         float | None,
         Opt(
-            "Look for the rate at which the rows that won hold this p99 under arrivals.",
+            "Find the highest request rate at which the winners meet this p99.",
             gt=0,
             metavar="X",
             more="It is added to the table ([load](load.md))",
             feature="load",
         ),
     ]
-    strict_precision: Annotated[bool, Opt("Exit with code 4 if a row ran in another precision than asked for.", False)]
+    strict_precision: Annotated[
+        bool, Opt("Exit with code 4 if a configuration ran in another precision than requested.", False)
+    ]
     input_size: InputSize
     dynamic_axes: Axes
     timeout: Timeout
@@ -114,20 +116,23 @@ class RunOptions(Modules, Judging, Timing, Shared, total=False):
         Opt(
             "Continue the run in --out.",
             False,
-            more="It goes on as it was asked for then. What named a file outside of the folder or code must be given "
+            more="It continues with the options given then. What named code or a file outside the folder must be given "
             "again: `--data`, `--targets`, `--inputs`, `--weights`, `--metric`, `--ort-extension`, options of an "
             "ENGINE; beside those only `--out`, `--wait`, `--trtexec` and `--json` count. Another MODEL, processor, "
-            "GPU or version of a package is refused: its rows would not compare",
+            "GPU or version of a package is refused: the results would not be comparable",
         ),
     ]
-    deliver: Annotated[PathLike | None, Opt("Also write the recommended row here.", path="folder", feature="deliver")]
+    deliver: Annotated[
+        PathLike | None,
+        Opt("Also deploy the recommended configuration to this folder.", path="folder", feature="deliver"),
+    ]
     wait: Wait
     out: Annotated[
         PathLike | None,
         Opt(
             "Folder of the run. [results/MODEL-TIME]",
             path="folder",
-            more="It must not hold a run of which something was measured, unless `--resume`",
+            more="It must not hold results of another run, unless `--resume`",
         ),
     ]
 

@@ -63,8 +63,8 @@ def test_a_child_measures_and_answers(tmp_path: Path) -> None:
     [
         ("segfault", "killed by SIGSEGV"),
         ("oom", "killed by SIGKILL, as the kernel does when memory runs out"),
-        ("exit", "ended with exit code 3 and without an answer"),
-        ("garbage", "something that is no answer"),
+        ("exit", "ended with exit code 3 and without a response"),
+        ("garbage", "invalid response"),
         ("raise", "RuntimeError: the fake engine raised"),
     ],
 )
@@ -80,12 +80,12 @@ def test_what_a_dead_child_started_does_not_hide_its_death(tmp_path: Path) -> No
     python.write_text("#!/bin/sh\nsleep 600 &\nexit 3\n")
     python.chmod(0o755)
     place = Place(name="dying", python=str(python), version=(3, 12), arch="x86_64", packages={})
-    with pytest.raises(ChildFailed, match="ended with exit code 3 and without an answer"):
+    with pytest.raises(ChildFailed, match="ended with exit code 3 and without a response"):
         run_child(ProbeJob(engine="fake"), timeout_s=9, place=place)
 
 
 def test_a_child_that_hangs_is_killed_at_the_time_out(tmp_path: Path) -> None:
-    with pytest.raises(ChildFailed, match="no answer within the time-out of 2 s"):
+    with pytest.raises(ChildFailed, match="no response within the time-out of 2 s"):
         run_child(make_job(tmp_path, fault="hang"), timeout_s=2)
     assert children_of(os.getpid()) == []
 
@@ -98,7 +98,7 @@ def test_a_record_that_hangs_costs_no_times(tmp_path: Path) -> None:
             break
     assert len(answer.measurement.latency_ns) == 20
     assert answer.proof is not None and answer.proof.failure is not None
-    assert "no answer within the time-out" in answer.proof.failure
+    assert "no response within the time-out" in answer.proof.failure
     assert children_of(os.getpid()) == []
 
 
@@ -181,7 +181,7 @@ def wait_for_end(family: list[psutil.Process]) -> bool:
 
 
 def test_exit_states_are_put_into_words() -> None:
-    assert describe_exit(3) == "the process ended with exit code 3 and without an answer"
+    assert describe_exit(3) == "the process ended with exit code 3 and without a response"
     assert describe_exit(-signal.SIGSEGV) == "the process was killed by SIGSEGV"
     assert describe_exit(-33) == "the process was killed by signal 33"
 

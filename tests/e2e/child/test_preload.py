@@ -88,40 +88,29 @@ def test_a_child_ends_when_its_parent_is_gone_before_its_turn(job: MeasureJob) -
         assert psutil.Process(child.pid).wait(10) == 0
 
 
-def test_only_engines_on_a_device_may_import_ahead() -> None:
-    assert not can_wait(SPEC)
-    assert can_wait(EngineSpec(backend="pytorch", device="cuda:0"))
+def test_a_child_that_will_be_timed_is_bound_to_its_cores_before_it_imports(job: MeasureJob) -> None:
+    with Child() as child:
+        child.ask_to_preload(PreloadJob(engine=job.engine, kind="onnx", out_dir=job.out_dir, pin=True))
+        child.wait_until_ready(time.monotonic() + 60)
+        bound = {tuple(os.sched_getaffinity(int(task.id))) for task in psutil.Process(child.pid).threads()}
+        answer = child.perform(job, timeout_s=60)
+    assert bound == {answer.measurement.pinned_cpus} and len(answer.measurement.pinned_cpus or ()) == SPEC.threads
 
 
-@pytest.mark.parametrize(
-    ("cpus", "free_gib", "quota", "limit_gib", "wanted"),
-    [
-        (2, 64, None, None, 2),
-        (16, 64, None, None, 16),
-        (64, 64, None, None, 16),
-        (16, 5, None, None, 2),
-        (16, 64, 2.5, None, 2),
-        (16, 64, 0.5, None, 1),
-        (16, 64, None, 4, 2),
-        (16, 64, None, 1, 1),
-    ],
-)
-def test_as_many_as_cpus_and_memory_allow(
-    cpus: int,
-    free_gib: int,
-    quota: float | None,
-    limit_gib: int | None,
-    wanted: int,
-    monkeypatch: pytest.MonkeyPatch,
+def test_an_engine_of_another_environment_imports_when_its_turn_comes() -> None:
+    assert can_wait(SPEC)
+    assert not can_wait(EngineSpec(backend="fake", options={"env": "other"}))
+
+
+@pytest.mark.parametrize(("free_gib", "limit_gib", "wanted"), [(64, None, 16), (5, None, 2), (64, 4, 2), (64, 1, 1)])
+def test_as_many_as_memory_allows(
+    free_gib: int, limit_gib: int | None, wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also within a container, whose limits the system's own figures do not show."""
+    """Also within a container, whose limit the system's own figures do not show."""
     memory: Any = type("Memory", (), {"available": free_gib << 30})
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     limit = None if limit_gib is None else limit_gib << 30
-    machine = replace(
-        describe_machine(), cpus_allowed=tuple(range(cpus)), cpu_quota_cores=quota, memory_limit_bytes=limit
-    )
-    assert count_at_once(machine) == wanted
+    assert count_at_once(replace(describe_machine(), memory_limit_bytes=limit)) == wanted
 
 
 @pytest.mark.parametrize("at_once", [1, 4])
@@ -164,8 +153,8 @@ def test_rows_take_turns_whether_started_ahead_or_not(
     # Every turn keeps the place that the plan gave it, also if the other row fails meanwhile.
     assert [(m.repetition, m.order) for m in good.measurements] == [(0, 0), (1, 2), (2, 4)]
     assert bad.status == "failed" and "the fake engine raised" in (bad.reason or "") and bad.measurements == ()
-    turns = [step for step in reporter.steps if "process" in step]
-    assert [t.rpartition(": ")[2] for t in turns] == ["process 1 of 3"] * 2 + ["process 2 of 3", "process 3 of 3"]
+    turns = [step.split(" · ")[1] for step in reporter.steps if "trial" in step]
+    assert turns == ["trial 1 of 3"] * 2 + ["trial 2 of 3", "trial 3 of 3"]
     assert not any(psutil.pid_exists(child.pid) for child in started)
     # The two rows are built first; in the last of three turns one is left, which is a group of its own.
     groups = [["ask"] * 2, ["ready"] * 2, ["ask"] * 4, ["ready"] * 4, ["perform"] * 3, ["perform"]]

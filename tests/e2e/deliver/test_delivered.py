@@ -190,7 +190,7 @@ def test_a_row_in_doubt_wants_to_be_named_and_carries_its_doubt(run: Path, tmp_p
     safe = deliver_row(folder.root, tmp_path / "safe", reporter=Silent())
     assert safe.row == name("pytorch")  # what the user has is what is left
     document = deliver_row(folder.root, tmp_path / "out", row=name("ort"), reporter=Silent())
-    assert document.notes[0] == "the row's outputs do not agree with the reference of its run"
+    assert document.notes[0] == "its outputs do not agree with the reference of the run"
     assert read_bundle(tmp_path / "out").figures.outputs_agree is False
 
 

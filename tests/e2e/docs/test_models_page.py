@@ -148,9 +148,9 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "FP16 inputs": half,
     "INT8 in Q/DQ nodes": lambda path: quantized(path, operators=False),
     "INT8 in operators of its own (QOperator)": lambda path: quantized(path, operators=True),
-    "a sequence of tensors as answer": sequence,
+    "a sequence of tensors as output": sequence,
     "text as input": text,
-    "a pipeline of ai.onnx.ml, whose answer is text and maps": pipeline,
+    "a pipeline of ai.onnx.ml, whose outputs are text and maps": pipeline,
     "custom operators": custom,
 }
 

@@ -149,7 +149,7 @@ def test_what_is_no_answer_of_a_node_is_its_reason() -> None:
 
 
 def test_what_is_no_cluster_says_so() -> None:
-    with pytest.raises(BackendUnavailable, match=r"no Ray cluster answers at ray://127\.0\.0\.1:1"):
+    with pytest.raises(BackendUnavailable, match=r"no Ray cluster responds at ray://127\.0\.0\.1:1"):
         ray_fleet.connect("ray://127.0.0.1:1")
 
 

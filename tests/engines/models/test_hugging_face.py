@@ -88,10 +88,10 @@ def test_encoders_with_decoders_and_sound_get_their_inputs() -> None:
 def test_without_a_network_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(url: str) -> None:
         assert url == "https://huggingface.co/some/model/resolve/main/config.json"
-        raise DownloadFailed("the server did not answer within 5 s")
+        raise DownloadFailed("the server did not respond within 5 s")
 
     monkeypatch.setattr(hugging_face, "ask_server", refuse)
-    with pytest.raises(ModelError, match=r"did not answer within 5 s. Go online, or name a folder .*hf:./FOLDER"):
+    with pytest.raises(ModelError, match=r"did not respond within 5 s. Go online, or name a folder .*hf:./FOLDER"):
         make_torch_artifact("hf:some/model", tmp_path)
 
 

@@ -118,7 +118,7 @@ def test_a_hanging_name_lookup_is_given_up() -> None:
         return _Answer()
 
     try:
-        with pytest.raises(DownloadFailed, match=r"did not answer within 0\.01 s"):
+        with pytest.raises(DownloadFailed, match=r"did not respond within 0\.01 s"):
             ask_server("https://example.invalid/a.pth", hang, timeout_s=0.01)
     finally:
         release.set()

@@ -55,8 +55,12 @@ def double(image: Any) -> Any:
 def make_engine(
     call: Callable[..., Any] = double, lane: FakeLane | None = None, **kwargs: Any
 ) -> WatchedCudaTorchEngine:
-    options = {"name": "pytorch", "batch": 2, "lane": lane or FakeLane(), **kwargs}
-    return WatchedCudaTorchEngine(call, (IMAGE,), (SCORES,), **options)
+    options = {"channels_last": "1" if kwargs.pop("channels_last", False) else "0"}
+    spec = replace(SPEC, batch=kwargs.pop("batch", 2))
+    artifact = Artifact(
+        kind="torch", model="net", path="", sha256="", files=(), precision="fp32", inputs=(IMAGE,), outputs=(SCORES,)
+    )
+    return WatchedCudaTorchEngine(call, artifact, spec, options, lane=lane or FakeLane(), **kwargs)  # type: ignore[arg-type]
 
 
 def draw(batch: int = 2, seed: int = 0) -> dict[str, np.ndarray]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from enginebench.core.records import TensorSpec
+from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.engines.backends.torch.engine import WatchedTorchEngine
 from enginebench.engines.backends.torch.generated import (
     BETWEEN,
@@ -107,15 +107,18 @@ def test_generated_code_is_joined_to_modules() -> None:
         with code.listen():
             run()
 
-    engine = WatchedTorchEngine(
-        compiled,
-        (TensorSpec(name="x", dtype="float32", shape=(1, 4, 8, 8)),),
-        (TensorSpec(name="y", dtype="float32", shape=(1, 3)),),
-        name="pytorch-compile",
-        batch=1,
-        prepare=prepare,
-        generated=code,
+    artifact = Artifact(
+        kind="torch",
+        model="net",
+        path="",
+        sha256="",
+        files=(),
+        precision="fp32",
+        inputs=(TensorSpec(name="x", dtype="float32", shape=(1, 4, 8, 8)),),
+        outputs=(TensorSpec(name="y", dtype="float32", shape=(1, 3)),),
     )
+    spec, options = EngineSpec(backend="pytorch-compile"), {"channels_last": "0"}
+    engine = WatchedTorchEngine(compiled, artifact, spec, options, prepare=prepare, generated=code)
     engine.bind({"x": IMAGE.numpy()})
     profile = engine.profile_layers()
     told = [part for layer in profile.layers for part in layer.name.split(" + ")]
@@ -168,7 +171,7 @@ def tell(code: GeneratedCode, *mappings: dict[str, Any]) -> None:
     ("mappings", "ran", "why"),
     [
         ([RELU, RELU], "cpp_fused_relu_0", "the module was traced into 1 graphs and compiled into 2"),
-        ([RELU], "cpp_fused_relu_7", "what ran is not what the compiler says that it wrote"),
+        ([RELU], "cpp_fused_relu_7", "what ran is not what the compiler reported"),
     ],
 )
 def test_what_does_not_fit_is_not_joined(mappings: list[dict[str, Any]], ran: str, why: str) -> None:

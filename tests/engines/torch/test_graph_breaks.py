@@ -14,8 +14,7 @@ from torch._dynamo.utils import counters
 
 from enginebench.core.errors import ModelError
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
-from enginebench.engines.backends.torch.graph_breaks import refuse_breaks
-from enginebench.engines.backends.torch.pytorch_compile import PytorchCompileBackend
+from enginebench.engines.backends.torch.pytorch_compile import PytorchCompileBackend, refuse_breaks
 from enginebench.engines.pytorch_compile import compiles_whole, find_recurrent, leave_recurrent, listen_to_left
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")

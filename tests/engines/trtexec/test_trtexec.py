@@ -273,7 +273,7 @@ def test_iterations_are_exact_behind_the_tools_own_warm_up(
 def test_what_a_row_cannot_be_called_is_refused(backend: TrtexecBackend, plan: Artifact) -> None:
     with pytest.raises(UsageError, match="cannot flush"):
         backend.measure(plan, make_spec(), MeasureSpec(iters=5, cache="cold"))
-    with pytest.raises(UsageError, match="implicit_batch=8, and the row's batch is 4: give --batch 8"):
+    with pytest.raises(UsageError, match="implicit_batch=8, and the configuration's batch is 4: give --batch 8"):
         backend.measure(plan, make_spec(implicit_batch="8"), EXACT)
     with pytest.raises(UsageError, match=r"profile_index='1\.5'.*whole number, 0 or more"):
         backend.measure(plan, make_spec(profile_index="1.5"), EXACT)

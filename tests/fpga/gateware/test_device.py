@@ -15,7 +15,7 @@ from enginebench.features.fpga.frames import (
 )
 from enginebench.features.fpga.gateware.device import Device, check_design
 from enginebench.features.fpga.latency import count_transaction_cycles
-from enginebench.features.fpga.pysim import simulate_pins
+from enginebench.features.fpga.simulation import simulate_pins
 from networks import draw_inputs, make_network
 
 SMALL = make_network((6, 5, 3), bits=16)
@@ -23,7 +23,7 @@ TIMEOUT = 400
 
 
 def talk(*pieces, network=SMALL, divisor=2, lanes=4, tail=1500):
-    """The answers to requests (bytes) and pauses (cycles), one after the other."""
+    """The replies to requests (bytes) and pauses (cycles), one after the other."""
     line = [waves.rest(4)]
     line += [waves.rest(p) if isinstance(p, int) else waves.encode_bytes(p, divisor) for p in pieces]
     device = Device(network, lanes, divisor, timeout_cycles=TIMEOUT)

@@ -1,6 +1,5 @@
 """Fixed point: NumPy against exact fractions, gateware against NumPy, exhaustively at small widths."""
 
-import itertools
 from fractions import Fraction
 from functools import partial
 
@@ -10,18 +9,17 @@ from amaranth import signed, unsigned
 from hypothesis import given
 from hypothesis import strategies as st
 
+import bench
 from bench import evaluate
 from enginebench.core.errors import UsageError
 from enginebench.features.fpga import integers
 from enginebench.features.fpga.gateware import fixed
-from enginebench.features.fpga.integers import ROUNDINGS, QFormat
-
-NIBBLES = np.array(list(itertools.product(range(-8, 8), range(-8, 8)))).T
+from enginebench.features.fpga.integers import ROUNDINGS
 
 
 def requantizer(*settings):
     """Gateware from (accumulator, multiplier), the rest of the settings given."""
-    return lambda accumulator, multiplier: fixed.requantize(accumulator, multiplier, *settings)
+    return lambda accumulator, multiplier: bench.requantize(accumulator, multiplier, *settings)
 
 
 def round_exactly(value, rounding):
@@ -62,7 +60,7 @@ def test_requantize_rounds_once_then_saturates(accumulator, multiplier, shift, z
 @pytest.mark.parametrize("shift", [0, 1, 2, 5, 9, 12])
 def test_gateware_shift_equals_reference_on_every_number(shift, rounding):
     for shape, values in ((signed(9), np.arange(-256, 256)), (unsigned(8), np.arange(256))):
-        found = evaluate([shape], partial(fixed.shift_right, shift=shift, rounding=rounding), values)
+        found = evaluate([shape], partial(bench.shift_right, shift=shift, rounding=rounding), values)
         assert found.tolist() == integers.shift_right(values, shift, rounding).tolist()
 
 
@@ -71,20 +69,6 @@ def test_gateware_saturates_every_number(low, high):
     values = np.arange(-512, 512)
     found = evaluate([signed(10)], lambda v: fixed.saturate(v, low, high), values)
     assert found.tolist() == integers.saturate(values, low, high).tolist()
-
-
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("fraction", [0, 2, 4])
-def test_gateware_multiplies_every_pair(fraction, rounding):
-    kind = QFormat(bits=4, fraction=fraction)
-    found = evaluate([signed(4)] * 2, lambda a, b: fixed.multiply_saturated(a, b, kind, rounding), *NIBBLES)
-    assert found.tolist() == integers.multiply_saturated(*NIBBLES, kind, rounding).tolist()
-
-
-def test_gateware_adds_every_pair():
-    kind = QFormat(bits=4, fraction=2)
-    found = evaluate([signed(4)] * 2, lambda a, b: fixed.add_saturated(a, b, kind), *NIBBLES)
-    assert found.tolist() == integers.add_saturated(*NIBBLES, kind).tolist()
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
@@ -134,20 +118,8 @@ def test_split_scale_refuses_what_has_no_multiplier(scale, bits):
         integers.split_scale(scale, bits)
 
 
-def test_q_format_encodes_decodes_and_saturates():
-    kind = QFormat(bits=8, fraction=4)
-    assert kind.encode([0.5, 1 / 32, 3 / 32, -100, 100]).tolist() == [8, 0, 2, -128, 127]
-    assert kind.decode([8, -128]).tolist() == [0.5, -8.0]
-    assert (QFormat(bits=8, fraction=0, signed=False).low, QFormat(bits=8, fraction=0, signed=False).high) == (0, 255)
-    with pytest.raises(UsageError):
-        kind.encode([float("nan")])
-    for bits, fraction in ((0, 0), (33, 0), (8, -1)):
-        with pytest.raises(UsageError):
-            QFormat(bits=bits, fraction=fraction)
-
-
 def test_unknown_rounding_is_refused():
     with pytest.raises(UsageError, match="half_even"):
         integers.shift_right(1, 1, "nearest")
     with pytest.raises(UsageError, match="half_even"):
-        fixed.shift_right(evaluate, 1, "nearest")
+        bench.shift_right(evaluate, 1, "nearest")

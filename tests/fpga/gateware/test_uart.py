@@ -3,16 +3,17 @@
 import numpy as np
 import pytest
 
+from bench import Echo
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.features.fpga import waves
-from enginebench.features.fpga.gateware.uart import Echo, check_divisor
-from enginebench.features.fpga.pysim import simulate_pins
+from enginebench.features.fpga.gateware.uart import check_divisor
+from enginebench.features.fpga.simulation import simulate_pins
 
 TEXT = bytes([0x00, 0xFF, 0xA5, 0x5A, 0x01, 0x80])
 
 
 def echo(divisor, *pieces):
-    """What an echo answers to pieces of a line, after enough rest for it to finish."""
+    """What an echo replies to pieces of a line, after enough rest for it to finish."""
     line = waves.join([waves.rest(8), *pieces, waves.rest(14 * divisor + 20)])
     return waves.decode_bytes(simulate_pins(Echo(divisor), line), divisor)
 

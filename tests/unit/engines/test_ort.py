@@ -109,7 +109,7 @@ def test_damaged_file_is_named(content: bytes | None, onnx_artifact: Artifact, t
 
 def test_artifact_that_describes_another_graph_is_refused(onnx_artifact: Artifact) -> None:
     wrong = replace(onnx_artifact.inputs[0], dtype="float16")
-    with pytest.raises(ArtifactError, match=r"float32.*where its artifact says.*float16"):
+    with pytest.raises(ArtifactError, match=r"float32.*where its artifact has.*float16"):
         OrtBackend().load(replace(onnx_artifact, inputs=(wrong,)), SPEC)
 
 

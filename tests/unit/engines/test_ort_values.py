@@ -54,7 +54,7 @@ def split_rows(path: Path) -> Path:
 
 
 def answer(path: Path, x: np.ndarray) -> np.ndarray:
-    """What the engine answers to one array."""
+    """What the engine replies to one array."""
     with OrtBackend().load(read_onnx(path), SPEC) as engine:
         engine.bind({"x": x})
         engine.run()

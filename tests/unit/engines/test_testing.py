@@ -330,7 +330,7 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
         "wrote into what fetch gave",
     ),
     "aliased inputs": (engine_with(copy_in=lambda self, feeds: dict(feeds)), "inputs are copied", "what bind took"),
-    "inputs spoiled": (engine_with(compute=compute_in_place), "run leaves its inputs", "answers otherwise"),
+    "inputs spoiled": (engine_with(compute=compute_in_place), "run leaves its inputs", "gives other outputs"),
     "strides ignored": (
         engine_with(copy_in=ignore_strides),
         "odd arrays are taken",
@@ -353,7 +353,7 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
         "first",
     ),
     "any array": (engine_with(check=check_names_alone), "wrong feeds are refused", "an input with other channels"),
-    "refused and spoiled": (engine_with(check=drop_then_check), "wrong feeds are refused", "then answers otherwise"),
+    "refused and spoiled": (engine_with(check=drop_then_check), "wrong feeds are refused", "then gives other outputs"),
     "run before bind": (
         engine_with(run=property(lambda self: self.compute)),
         "want inputs first",

@@ -66,7 +66,7 @@ def test_a_flat_folder_is_compared_and_has_no_accuracy(flat: Path) -> None:
 
 @pytest.mark.parametrize("asked", [{"metrics": ("top1",)}, {"max_metric_drop": 0.01}])
 def test_a_metric_needs_labels_and_says_so_before_anything_is_built(flat: Path, asked: dict[str, object]) -> None:
-    with pytest.raises(UsageError, match=r"not in a class folder.*A metric needs samples with right answers"):
+    with pytest.raises(UsageError, match=r"not in a class folder.*A metric needs labelled samples"):
         choose_judged(replace(REQUEST, data=str(flat), **asked))
 
 

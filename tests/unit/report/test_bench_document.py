@@ -61,7 +61,7 @@ def test_the_times_decide_where_the_answers_agree(median_ms: float, verdict: str
     assert row.verdict == verdict and row.outputs_agree is True
     assert row.failures == (("slower",) if verdict == "slower" else ())
     assert document.comparison is not None
-    assert state_verdict(document.comparison).endswith("; the answers agree within the limits.")
+    assert state_verdict(document.comparison).endswith("; the outputs agree within the limits.")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_no_verdict_that_passes_stands_on_other_answers(median_ms: float, verdic
     document, row = judge(make_sides(median_ms, make_drift(**WRONG)))
     assert row.verdict == verdict and row.outputs_agree is False and row.ratio is not None
     assert row.failures[0] == (
-        "the answers differ beyond the limits: logits: snr is 12.5, the limit is 60; "
+        "the outputs differ beyond the limits: logits: snr is 12.5, the limit is 60; "
         "logits: centred_cosine is 0.25, the limit is 0.9999"
     )
     assert document.comparison is not None and document.row.outputs_agree is False
@@ -87,10 +87,10 @@ def test_what_differs_is_not_allowed_as_not_comparable() -> None:
 @pytest.mark.parametrize(
     ("drift", "why"),
     [
-        (None, "the answers were not compared: cand showed none"),
+        (None, "the outputs were not compared: cand showed none"),
         (refuse_drift("base", ["input 'z' is missing from cand"]), "cannot be compared: input 'z' is missing"),
-        (replace(make_drift(**SAME), reference="cand"), "the answers were not compared"),
-        (measure_drift({}, {}, {}, reference_id="base"), "there is no sample that both sides answered"),
+        (replace(make_drift(**SAME), reference="cand"), "the outputs were not compared"),
+        (measure_drift({}, {}, {}, reference_id="base"), "there is no sample that both sides have outputs for"),
         # A figure that an output does not have keeps every limit: one sample has no centred cosine.
         (make_drift(snr=None, centred=None, n=1), "1 samples of logits are too few for any limit"),
     ],
@@ -105,7 +105,7 @@ def test_nobody_says_that_they_agree_who_has_not_compared(drift: Drift | None, w
 def test_a_base_that_shows_nothing_is_named() -> None:
     base, cand = make_sides(10.0, replace(make_drift(**SAME), reference="cand"))
     _, row = judge([replace(base, drift=None), cand])
-    assert row.reasons[0] == "the answers were not compared: base showed none"
+    assert row.reasons[0] == "the outputs were not compared: base showed none"
 
 
 def test_precision_that_changed_fails_both_alike() -> None:

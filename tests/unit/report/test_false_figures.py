@@ -6,12 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.records import Caveat, EngineSpec, Result
-from enginebench.report.run.batches import list_batches
+from enginebench.report.run.batches import find_largest, list_batches
 from enginebench.report.run.diff import explain_diff_row
 from enginebench.report.run.head import format_lines
 from enginebench.report.run.remarks import list_remarks, list_warnings
 from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.stats.diff import diff_results
+from enginebench.stats.ranking import Rules
 from enginebench.stats.standing import find_baseline
 from samples import make_drift, make_measurements, make_result, make_scores
 
@@ -19,7 +20,7 @@ AGREE = make_drift(1e-6)
 
 
 def describe(*results: Result, **more: object) -> RunDocument:
-    return describe_run(model="m", machine=None, spec={}, results=results, **more)  # type: ignore[arg-type]
+    return describe_run(model="m", machine=None, spec={}, results=results, rules=Rules(**more))  # type: ignore[arg-type]
 
 
 def answer(*results: Result, **more: object) -> str:
@@ -67,7 +68,7 @@ def test_the_limit_that_was_not_kept_is_named() -> None:
 
 def test_a_p99_of_too_few_samples_is_no_proof_of_the_limit() -> None:
     few = make_result("ort", median_ms=8, processes=2, drift=AGREE, seed=1)
-    assert "too few samples for a p99: whether it keeps the limit is not known" in answer(
+    assert "too few samples for a p99: whether it meets the limit is unknown" in answer(
         make_result(), few, p99_limit_ms=30.0
     )
 
@@ -92,7 +93,7 @@ def test_time_without_a_type_is_not_said_to_have_run_elsewhere() -> None:
     slow = make_result("ort", "int8", median_ms=30, drift=AGREE, seed=2, identity="slow")
     rows = [make_result(), make_result("ort", median_ms=8, drift=AGREE, seed=1)]
     text = answer(*rows, replace(slow, effective_precision=shares))
-    assert "of the largest part the engine" in text and "did not run" not in text
+    assert "for the largest part the engine" in text and "did not run" not in text
 
 
 def test_relabelled_rows_are_a_series_of_their_own() -> None:
@@ -105,8 +106,8 @@ def test_relabelled_rows_are_a_series_of_their_own() -> None:
 
 def test_an_unfinished_batch_is_not_the_largest_within_a_limit() -> None:
     rows = [make_result(median_ms=2), make_result(median_ms=3, batch=8, status="partial", seed=1)]
-    (series,) = list_batches(describe(*rows).rows, 15.0)
-    assert series.largest is not None and series.largest.batch == 1
+    (series,) = list_batches(describe(*rows).rows)
+    assert getattr(find_largest(series, 15.0), "batch", None) == 1
 
 
 def test_an_unfinished_row_says_what_is_missing() -> None:

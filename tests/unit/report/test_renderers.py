@@ -59,7 +59,7 @@ def test_decimal_points_stand_under_each_other() -> None:
 def test_all_columns_are_shown_in_further_tables_where_they_are_asked_for() -> None:
     table = replace(SECTIONS[1].parts[0], wide=True)  # type: ignore[type-var]
     text = draw([Section(parts=(table,))], 60)
-    assert "abcdefghij" in text and "0123456789" in text and "not shown" not in text
+    assert "abcdefghij" in text and "0123456789" in text and "not reported" not in text
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])
@@ -67,7 +67,7 @@ def test_all_columns_are_shown_in_further_tables_where_they_are_asked_for() -> N
 def test_a_run_fits_its_terminal(width: int, processes: int) -> None:
     text = show(make_run(processes=processes, accuracy=True), width)
     assert max(map(len, text.splitlines())) <= width
-    assert "…" not in text and "not shown" not in text and "top-1" in text
+    assert "…" not in text and "not reported" not in text and "top-1" in text
 
 
 def test_control_characters_and_markup_of_names_stay_text() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,17 @@ def test_a_shorter_precision_is_held_against_fp32_that_nobody_asked_for(
     assert [r.drift for r in again.run()] == drifts and len(children.of(PrepareJob)) == 3
 
 
+def test_no_engine_that_times_its_kernels_is_built_as_a_mere_reference(
+    graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [shorten(plan(graph, "1", batch=batch)) for batch in (1, 2)]
+    rows.insert(1, shorten(plan(graph, "2")))
+    monkeypatch.setattr(module, "tunes", lambda engine: engine.options["seed"] == "1")
+    start(tmp_path / "r", *rows).run()
+    plain = [job.engine for job in children.of(PrepareJob) if job.engine.precision == "fp32"]
+    assert [(engine.options["seed"], engine.batch) for engine in plain] == [("2", 1), ("1", 2)], "batch 2 has no other"
+
+
 def test_a_graph_without_an_fp32_form_is_its_own_reference(graph: Artifact, tmp_path: Path, children: Children) -> None:
     row = shorten(plan(replace(graph, precision="bf16"), "1"))
     (result,) = start(tmp_path / "r", row).run()
@@ -353,23 +365,22 @@ def test_a_row_on_the_cpu_is_proven_when_built_and_one_on_a_gpu_by_its_first_pro
     assert results[1].engine.device == "cuda:0"
 
 
-def test_only_what_waits_beside_others_on_a_device_is_started_ahead(
+def test_what_waits_beside_others_is_started_ahead(
     graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "count_at_once", lambda machine: 2)
     rows = [plan(graph, seed) for seed in "123"]
-    rows[1:] = [replace(row, engine=replace(row.engine, device="cuda:0")) for row in rows[1:]]
+    rows[2] = replace(rows[2], engine=replace(rows[2].engine, device="cuda:0"))
     start(tmp_path / "r", *rows, reporter=Counting()).run()
     jobs = [(type(job).__name__[:7], job.engine.options["seed"]) for job in children.jobs]
     built, order = jobs[:5], jobs[5:]
     # Groups of two: (1, 2), (3).
     assert built == [("Preload", "1"), ("Preload", "2"), ("Prepare", "1"), ("Prepare", "2"), ("Prepare", "3")]
-    # Groups of two: (1, 2), (3, 1), (2, 3). A row on the CPU never imports ahead.
-    assert order == [
-        *[("Preload", "2"), ("Measure", "1"), ("Measure", "2")],
-        *[("Preload", "3"), ("Measure", "3"), ("Measure", "1")],
-        *[("Preload", "2"), ("Preload", "3"), ("Measure", "2"), ("Measure", "3")],
-    ]
+    # Groups of two: (1, 2), (3, 1), (2, 3).
+    pairs = [("1", "2"), ("3", "1"), ("2", "3")]
+    assert order == [(kind, seed) for pair in pairs for kind in ("Preload", "Measure") for seed in pair]
+    ahead = children.of(PreloadJob)
+    assert [job.pin for job in ahead] == [False] * 2 + [True] * 6, "what compiles has all cores, what is timed its own"
     assert [turn[0] for turn in children.turns] == list("123123"), "the order of the turns is that of the plan"
     children.jobs.clear()
     start(tmp_path / "alone", replace(rows[1], measure=replace(IDEAL, processes=1))).run()
@@ -406,7 +417,22 @@ def test_a_row_is_called_by_engine_precision_and_batch(graph: Artifact, tmp_path
     assert label(replace(row, engine=graphs, requested_precision="int8")) == "fake:seed=7 int8@cpu b4"
     reporter = Counting()
     start(tmp_path / "r", row, reporter=reporter).run()
-    assert reporter.steps == ["fake:seed=7 fp32 b4: build and check", "fake:seed=7 fp32 b4: process 1 of 1"]
+    assert reporter.steps == ["fake:seed=7 fp32 b4: build and check", "fake:seed=7 fp32 b4 · trial 1 of 1"]
+
+
+def test_while_it_runs_a_line_says_how_far_it_is_and_what_was_found_so_far(
+    graph: Artifact, tmp_path: Path, children: Children
+) -> None:
+    rows = [plan(graph, "1", latency_us="2000"), plan(graph, "2", latency_us="20")]
+    reporter = Counting()
+    start(tmp_path / "r", *rows, reporter=reporter).run()
+    timed = [re.sub(r"\d[\d.]* (ms|s)|[\d.]+x", r"N\1", step.partition(" · ")[2]) for step in reporter.steps]
+    assert [text for text in timed if text] == [
+        "trial 1 of 2",
+        "trial 1 of 2 · at most Ns left",
+        "trial 2 of 2 · Nms so far · at most Ns left",
+        "trial 2 of 2 · Nms so far (N) · at most Ns left",
+    ]
 
 
 class TestRestore:
@@ -501,7 +527,7 @@ def test_another_precision_than_asked_is_named() -> None:
 
 def test_a_machine_that_can_run_no_row_lacks_an_engine() -> None:
     rows = [make_result(e, status="skipped", reason="there is no GPU") for e in ("pytorch", "ort")]
-    with pytest.raises(BackendUnavailable, match=r"no row can run here: there is no GPU$") as caught:
+    with pytest.raises(BackendUnavailable, match=r"no configuration can run here: there is no GPU$") as caught:
         judge_outcome(rows, NAMED)
     assert caught.value.exit_code == 3
 

@@ -65,7 +65,9 @@ def test_a_run_is_its_record_and_its_rows_and_all_of_it_is_stored(tmp_path: Path
 
 def test_a_run_of_environments_that_there_are_not_loads_no_model(tmp_path: Path, children: Children) -> None:
     request = replace(REQUEST, engines=(("fake", {"env": "nowhere"}), ("ort", {"env": "nowhere"})))
-    with pytest.raises(BackendUnavailable, match=r"^no row can run here: unknown environment 'nowhere'; known: [^;]*$"):
+    with pytest.raises(
+        BackendUnavailable, match=r"^no configuration can run here: unknown environment 'nowhere'; known: [^;]*$"
+    ):
         run(tmp_path / "r", request)
     assert not children.jobs and not (tmp_path / "r").exists()
     _, results = run(tmp_path / "r", replace(REQUEST, engines=(*REQUEST.engines, ("ort", {"env": "nowhere"}))))
@@ -94,7 +96,7 @@ def test_what_was_measured_is_handed_on_however_the_run_ends(
     if isinstance(error, RuntimeError):  # not in a child, whose errors are its row's
 
         def stop(text: str) -> None:
-            if text.endswith("process 2 of 2"):
+            if "trial 2 of 2" in text:
                 raise error
 
         reporter: Any = Silent()
@@ -159,7 +161,7 @@ def test_a_row_of_another_model_is_refused_though_its_name_fits(tmp_path: Path, 
     RunFolder(root).write_result(replace(other, model="other-model"))
     with pytest.raises(ParseError, match=r"found 'other-model'; expected 'digits-mlp"):
         read_results(root)
-    with pytest.raises(ParseError, match="Delete it to measure the row anew"):
+    with pytest.raises(ParseError, match="Delete it to measure this configuration again"):
         run(root, resume=True)
 
 
@@ -171,7 +173,7 @@ def test_a_run_whose_model_could_not_be_had_is_continued_from_the_start(tmp_path
     told = Told()
     with pytest.raises(ModelError, match="cannot be downloaded"):
         run(tmp_path / "r", on_results=told)
-    assert told.calls == [], "there is no row to tell of"
+    assert told.calls == [], "there is no configuration to tell of"
     assert RunFolder(tmp_path / "r").read_record().request == REQUEST
     children.before = lambda job: None
     record, results = run(tmp_path / "r", resume=True)

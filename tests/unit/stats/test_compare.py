@@ -77,7 +77,7 @@ def test_verdicts_are_where_the_intervals_lie(mean: float, error: float, n: int)
 def test_five_repetitions_give_no_verdict_and_say_so() -> None:
     found = compare(make_side(BASE[:5]), make_side(CAND[:5]))
     assert (found.verdict, found.repetitions_needed) == ("not_shown", 6)
-    assert "5 of the 6 repetitions" in found.reasons[0]
+    assert "5 of the 6 trials" in found.reasons[0]
     assert compare(make_side(BASE[:6]), make_side(CAND[:6])).verdict == "faster"
 
 
@@ -99,7 +99,7 @@ def test_interleaved_drift_cancels() -> None:
 def test_repetition_without_partner_is_left_out_and_named() -> None:
     found = compare(make_side(BASE), make_side(CAND)[1:])
     assert found.ratio is not None and found.ratio.n == 6
-    assert "1 repetitions" in found.reasons[0]
+    assert "1 trials" in found.reasons[0]
 
 
 def test_needed_repetitions_by_hand() -> None:

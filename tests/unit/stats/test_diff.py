@@ -80,7 +80,7 @@ def test_another_metric_than_the_first_may_decide() -> None:
     assert diff_results([base], [cand]).rows[0].failures == ()
     (row,) = diff_results([base], [cand], metric="f1").rows
     assert row.failures == ("F1 fell by 40.00 points, more than 1",) and row.metric_change == pytest.approx(-0.4)
-    with pytest.raises(UsageError, match="--metric map: no row has such a score; there are top1, f1"):
+    with pytest.raises(UsageError, match="--metric map: no configuration has such a score; there are top1, f1"):
         diff_results([base], [cand], metric="map")
 
 

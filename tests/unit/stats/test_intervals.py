@@ -54,7 +54,7 @@ def test_one_value_has_no_interval() -> None:
 
 
 def test_no_values_and_no_time_are_errors() -> None:
-    with pytest.raises(MeasurementError, match="repetitions"):
+    with pytest.raises(MeasurementError, match="no trials"):
         measure_spread([])
     with pytest.raises(MeasurementError, match="0 ns in 1 of 2 processes"):
         take_logs([0.0, 5.0], "the median latency")

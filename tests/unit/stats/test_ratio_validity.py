@@ -12,6 +12,8 @@ from msgspec.structs import replace
 
 from enginebench.core.records import Block, Caveat, Mark, Measurement, Result
 from enginebench.report.bench import describe_bench, state_verdict
+from enginebench.report.run.head import format_head
+from enginebench.report.run.rows import describe_run
 from enginebench.stats.alike import judge_answers
 from enginebench.stats.compare import compare
 from enginebench.stats.diff import diff_results
@@ -102,7 +104,7 @@ def test_a_slow_call_beside_others_cannot_be_told_from_a_starved_one() -> None:
     base, cand = make_side(600, marked=1.0), make_side(5, seed=1)
     assert slowdown(base) is None
     validity, why = weigh(base, cand)
-    assert validity == "not_given" and "how much that cost cannot be told" in why
+    assert validity == "not_given" and "by an unknown amount" in why
 
 
 def test_quiet_blocks_say_how_much_the_others_cost() -> None:
@@ -204,6 +206,11 @@ def test_who_is_faster_may_be_clear_where_no_ratio_is_given() -> None:
     quicker = make_row(make_side(0.3, marked=1.0, burst=0.2, slowed=[900.0] * TRIALS))
     found = compare_rows(quicker, replace(ort, id="ort"))
     assert found.ratio_validity == "not_given" and not found.clear
+    rows = [make_result(engine, drift=make_drift(1e-6)) for engine in ("pytorch", "ort")]
+    sides = [replace(row, measurements=of.measurements) for row, of in zip(rows, (quicker, ort), strict=True)]
+    told = format_head(describe_run(model="m", machine=None, spec={}, results=sides))[0].lines
+    why = "pytorch fp32 was slowed by other programs far more than ort fp32"
+    assert told[0] == f"no clear winner: pytorch fp32 and ort fp32 do not differ significantly: {why}"
 
 
 def test_simulated_neighbours_give_no_false_ratio() -> None:
@@ -244,7 +251,7 @@ def test_two_models_that_vary_are_not_held_against_each_other() -> None:
     base = replace(make_result(), id="base", caveats=(varies,), drift=None)
     gross = replace(make_drift(9.0, passed=False, centred=0.2), reference="base")
     cand = replace(make_result(seed=1), id="cand", drift=gross)
-    assert judge_answers(base, cand) == (None, "the model answers the same inputs differently each time")
+    assert judge_answers(base, cand) == (None, "the model gives different outputs for the same inputs each time")
     assert judge_answers(replace(base, caveats=()), cand)[0] is False
 
 

@@ -9,7 +9,7 @@ from scipy import stats
 
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Block, Mark, Measurement
-from enginebench.stats.summary import estimate_p50, estimate_percentile, share_marked, summarize
+from enginebench.stats.summary import estimate_p50, share_marked, summarize
 
 
 def make(latency_ns: list[int], *, marks: dict[tuple[int, int], tuple[Mark, ...]] | None = None, **more: object):
@@ -69,11 +69,6 @@ def test_pipelined_throughput_and_further_percentiles() -> None:
     assert summary.throughput_pipelined_per_s == 50.0
     assert summary.percentiles["99.9"].value == pytest.approx(1998e-6)
     assert not summary.percentiles["99.9"].supported
-
-
-def test_percentile_is_the_nearest_rank_of_all_samples() -> None:
-    found = estimate_percentile([make(list(range(1, 501))), make(list(range(501, 1001)))], 0.9)
-    assert found.value == pytest.approx(900e-6)
 
 
 def test_nothing_measured_and_no_time_are_errors() -> None:

@@ -9,7 +9,7 @@ from scipy import stats
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.stats.tails import (
     autocorrelation_time,
-    estimate_tail,
+    estimate_tails,
     min_samples,
     split_blocks,
     strict_min_samples,
@@ -71,7 +71,7 @@ def test_blocks_hold_every_sample_once_and_cross_no_process() -> None:
 @pytest.mark.parametrize(("n", "supported"), [(367, False), (368, True)])
 def test_p99_is_supported_from_368_samples(n: int, supported: bool) -> None:
     samples = np.random.default_rng(0).permutation(np.linspace(1.0, 1.1, n))
-    estimate = estimate_tail([samples], 0.99, time=1.0)
+    estimate = estimate_tails([samples], [0.99], time=1.0)[0]
     assert (estimate.n, estimate.supported) == (n, supported)
     assert estimate.low is not None and estimate.high is not None
     assert estimate.low <= estimate.value <= estimate.high
@@ -79,32 +79,32 @@ def test_p99_is_supported_from_368_samples(n: int, supported: bool) -> None:
 
 def test_value_is_the_nearest_rank_of_all_processes() -> None:
     series = [np.arange(1.0, 501.0), np.arange(501.0, 1001.0)]
-    assert estimate_tail(series, 0.99).value == 990
+    assert estimate_tails(series, [0.99])[0].value == 990
 
 
 def test_same_samples_give_the_same_interval_and_another_seed_another() -> None:
     series = make_series(0.3, 10, 200)
-    assert estimate_tail(series, 0.99) == estimate_tail(series, 0.99)
-    assert estimate_tail(series, 0.9, seed=1) != estimate_tail(series, 0.9)
+    assert estimate_tails(series, [0.99])[0] == estimate_tails(series, [0.99])[0]
+    assert estimate_tails(series, [0.9], seed=1)[0] != estimate_tails(series, [0.9])[0]
 
 
 def test_correlated_samples_have_the_wider_interval() -> None:
     def width(correlation: float) -> float:
-        e = estimate_tail(make_series(correlation, 10, 1000), 0.95)
+        e = estimate_tails(make_series(correlation, 10, 1000), [0.95])[0]
         return (e.high or 0) - (e.low or 0)
 
     assert width(0.9) > 1.5 * width(0.0)
 
 
 def test_too_few_blocks_have_no_interval() -> None:
-    estimate = estimate_tail([np.linspace(1, 2, 500)], 0.99)  # a trend: all of it is one block
+    estimate = estimate_tails([np.linspace(1, 2, 500)], [0.99])[0]  # a trend: all of it is one block
     assert (estimate.low, estimate.high, estimate.supported) == (None, None, False)
     assert "too few" in estimate.method
 
 
 def test_interval_of_many_samples_agrees_with_order_statistics() -> None:
     samples = np.exp(0.02 * np.random.default_rng(1).normal(size=100_000))
-    estimate = estimate_tail([samples], 0.99, time=1.0)
+    estimate = estimate_tails([samples], [0.99], time=1.0)[0]
     ordered, ranks = np.sort(samples), stats.binom.ppf([0.025, 0.975], 100_000, 0.99).astype(int)
     low, high = ordered[ranks]
     assert estimate.low == pytest.approx(low, abs=0.3 * (high - low))

@@ -36,7 +36,7 @@ def test_two_models_that_answer_differently_are_told_apart(cli: Cli, tmp_path: P
     assert comparison["verdict"] == "not_comparable" and row["max_abs_diff"] > 1
     (why,) = comparison["failures"]
     # The power of -5 x against that of 6 x, and the smallest signal to noise that FP32 must keep.
-    assert "the answers differ beyond the limits: y: snr is -1.58362, the limit is 60" in why
+    assert "the outputs differ beyond the limits: y: snr is -1.58362, the limit is 60" in why
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def test_the_gate_fails_on_other_answers_however_fast(cli: Cli, tiny_onnx: Path,
     assert done.returncode == 4, done.stderr
     comparison = json.loads((tmp_path / "b.json").read_text())["comparison"]
     (why,) = comparison["failures"]
-    assert why.startswith("the answers differ beyond the limits: ") and "snr is " in why and "the limit is 60" in why
+    assert why.startswith("the outputs differ beyond the limits: ") and "snr is " in why and "the limit is 60" in why
     assert f"Verdict: not comparable: {why}" in " ".join(done.stdout.split())
     assert why in done.stderr
     failure = ElementTree.parse(tmp_path / "j.xml").getroot().find(".//failure")
     assert failure is not None and failure.get("message") == why
     summary = (tmp_path / "s.md").read_text()
-    assert "gate failed" in summary and "the answers differ beyond the limits" in summary and "snr is " in summary
+    assert "gate failed" in summary and "the outputs differ beyond the limits" in summary and "snr is " in summary
 
 
 def test_the_gate_fails_where_nobody_can_compare(cli: Cli, tmp_path: Path) -> None:

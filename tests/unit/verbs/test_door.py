@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -10,9 +11,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from enginebench.core.records import Availability
-from enginebench.door import VERBS, main
+from enginebench.door import VERBS, main, program
 from enginebench.verbs.doctor import describe_state
 from processes import Cli, environment
 
@@ -50,12 +52,18 @@ def test_a_hang_up_interrupts_unless_it_is_ignored_as_under_nohup(ignored: bool)
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
-def test_the_short_help_is_what_the_verb_says_of_itself(verb: str) -> None:
-    module, text = VERBS[verb]
-    command = import_module(module).command
+def test_the_short_help_is_one_line(verb: str) -> None:
+    command = import_module(VERBS[verb].module).command
     assert command.name == verb
     assert command.help
-    assert text.endswith(".") and len(text) < 75
+    assert VERBS[verb].sentence.endswith(".") and len(VERBS[verb].sentence) <= 80 - len("  calibrate  ")
+
+
+def test_help_lists_every_verb_below_its_group() -> None:
+    listed = CliRunner().invoke(program, ["--help"]).stdout
+    for verb in VERBS.values():
+        section = listed.partition(f"\n{verb.group}:\n")[2].partition("\n\n")[0]
+        assert re.search(rf"^  {verb.name} +{re.escape(verb.sentence)}$", section, re.MULTILINE), verb.name
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_answers_that_are_not_finite_are_told_and_pass_no_gate(cli: Cli, own: Pa
     np.savez(own / "x.npz", x=inputs)
     np.save(own / "y.npy", np.zeros(20, np.int64))
     given = ("accuracy", "ort@roots.onnx", "--inputs", "x.npz", "--targets", "y.npy", "--metric", "top1")
-    told = "ort@roots.onnx: the answers to 6 of 20 samples hold values that are not finite"
+    told = "ort@roots.onnx: the replies to 6 of 20 samples hold values that are not finite"
     alone = ask(cli, *given)
     assert alone["nonfinite"] == 6 and alone["failures"] == [told]
     shown = cli(*given, "--ref", "ort@roots.onnx")

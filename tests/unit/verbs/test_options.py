@@ -128,7 +128,7 @@ def walk_options(command: click.Command) -> Iterator[click.Option]:
 
 
 OPTIONS = [
-    (verb, option) for verb, (module, _) in VERBS.items() for option in walk_options(import_module(module).command)
+    (verb, option) for verb, known in VERBS.items() for option in walk_options(import_module(known.module).command)
 ]
 
 

@@ -58,7 +58,7 @@ def test_nothing_is_printed_unless_it_is_asked_for(
     enginebench.run(tiny_onnx, engines="fake", out=tmp_path / "told", progress=True, **FAST)
     shown = capfd.readouterr()
     assert shown.out == ""
-    assert "process 2 of 2" in shown.err
+    assert "trial 2 of 2" in shown.err
 
 
 def test_the_columns_of_a_frame_are_those_of_the_table(measured: Run) -> None:
@@ -205,7 +205,7 @@ def test_a_notebook_sees_a_bar(tiny_onnx: Path, tmp_path: Path, monkeypatch: pyt
     shown = Shown()
     monkeypatch.setattr(progress, "find_display", lambda: shown)
     enginebench.run(tiny_onnx, engines="fake", out=tmp_path / "r", **FAST)
-    assert any("process 2 of 2" in text for text in shown.seen)
+    assert any("trial 2 of 2" in text for text in shown.seen)
     assert "3/3" in shown.seen[-1]
 
 

@@ -6,15 +6,13 @@ import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from enginebench.core.precisions import classify_kernel
+from enginebench.core.protocols import RunCall
+from enginebench.core.records import LayerProfile
 from enginebench.engines.proof.layer_records import summarize_layers
 from enginebench.engines.proof.precision import Operator, count_watched_runs
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import RunCall
-    from enginebench.core.records import LayerProfile
 
 # The span around each run that is watched.
 WATCHED_RUN = "enginebench run"

@@ -14,16 +14,7 @@ from enginebench.engines.proof.precision import Operator, choose_calm_runs, name
 
 
 def summarize_layers(runs: Sequence[Sequence[Operator]], profiler: str, notes: tuple[str, ...] = ()) -> LayerProfile:
-    """The layers of the calm ones of the runs; operators of one name are one layer.
-
-    Args:
-        runs: what each run recorded.
-        profiler: whose record it is, for the reader.
-        notes: what a reader of these layers must know.
-
-    Raises:
-        MeasurementError: nothing was recorded.
-    """
+    """The layers of the calm ones of the runs; operators of one name are one layer."""
     calm = choose_calm_runs(runs)
     layers: dict[str, list[Operator]] = {}
     for operator in (operator for run in calm for operator in run if operator.name):

@@ -84,7 +84,7 @@ def prove_precision(runs: Sequence[Sequence[Operator]]) -> dict[str, float]:
 
 
 def share_times(operators: Iterable[Operator]) -> dict[str, float]:
-    """Share of the total time of each precision, largest first; they add up to 1. Empty if no time was recorded."""
+    """Fraction of the total time of each precision, largest first; they add up to 1. Empty if no time was recorded."""
     sums: defaultdict[str, float] = defaultdict(float)
     for operator in operators:
         sums[name_precision(operator.dtype)] += operator.time_ns

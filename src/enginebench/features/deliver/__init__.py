@@ -5,9 +5,7 @@ from __future__ import annotations
 from enginebench.core.features import Feature, Verb
 
 FEATURE = Feature(
-    verbs={
-        "deliver": Verb("verb", "Write a row of a run as a folder that runs without EngineBench.", after="run"),
-    },
+    verbs=(Verb("deliver", "Deploy", "Deploy a configuration: a folder that runs without EngineBench.", "verb"),),
     functions={"deliver": "verb:deliver"},
     offers={
         "check_free": "writing:check_free",

@@ -16,12 +16,12 @@ SHARED = ("facts.py", "trial.py")
 
 # Engines whose rows cannot be taken away.
 REFUSED = {
-    "trtexec": "trtexec only times a plan; deliver a row of engine tensorrt, which runs the same plan",
+    "trtexec": "trtexec only times a plan; deliver one of engine tensorrt, which runs the same plan",
     "fpga-sim": "its times are those of a simulated board; see `enginebench fpga verilog`",
     "fake": "it computes nothing",
-    "ort-openvino": "a bundle does not bring the provider's package; deliver a row of engine openvino",
-    "ort-tensorrt-rtx": "its plans are built anew in each session; deliver a row of engine tensorrt-rtx",
-    "ort-tensorrt": "its plans lie in a cache of the machine that built them; deliver a row of engine tensorrt",
+    "ort-openvino": "a bundle does not contain the provider's package; deliver one of engine openvino",
+    "ort-tensorrt-rtx": "its plans are rebuilt in each session; deliver one of engine tensorrt-rtx",
+    "ort-tensorrt": "its plans lie in a cache of the machine that built them; deliver one of engine tensorrt",
 }
 # Instructions that compute in a precision. A CPU without them has other kernels, or none.
 # Source: the flags of Linux's /proc/cpuinfo; ONNX Runtime's MLAS, OpenVINO's and PyTorch's oneDNN choose by them.
@@ -71,39 +71,29 @@ def explain_refusal(result: Result) -> str | None:
     """Why a row cannot be delivered; None if it can."""
     engine = result.engine
     if engine.backend in REFUSED:
-        return f"a row of {engine.backend} cannot be delivered: {REFUSED[engine.backend]}"
+        return f"{engine.backend} cannot be delivered: {REFUSED[engine.backend]}"
     if engine.backend not in (CPU if engine.device == "cpu" else GPU):
-        return (
-            f"a row of {engine.backend} on {engine.device} cannot be delivered: no program for a bundle belongs to it"
-        )
+        return f"{engine.backend} on {engine.device} cannot be delivered: there is no bundle program for it"
     if any(caveat.code == "rewritten_graph" for artifact in result.artifacts for caveat in artifact.caveats):
         return (
-            f"the row {result.id} cannot be delivered: {engine.backend} reads its graph only rewritten for each set of "
-            "shapes, which a bundle does not do; deliver a row of ort"
+            f"{result.id} cannot be delivered: {engine.backend} reads its graph only rewritten for each set of "
+            "shapes, which a bundle does not do; deliver one of ort"
         )
     text = [s.name for a in result.artifacts[-1:] for s in (*a.inputs, *a.outputs) if s.dtype == TEXT]
     if text and engine.backend != "ort":
         return (
-            f"the row {result.id} cannot be delivered: {', '.join(text)} holds text, which only a bundle of ort takes "
-            "and gives; deliver a row of ort"
+            f"{result.id} cannot be delivered: {', '.join(text)} holds text, which only a bundle of ort takes "
+            "and gives; deliver one of ort"
         )
     if result.status != "ok":
-        return (
-            f"the row {result.id} is {result.status}{f' ({result.reason})' if result.reason else ''}: it has no figures"
-        )
+        return f"{result.id} is {result.status}{f' ({result.reason})' if result.reason else ''}: it has no results"
     if result.drift is not None and any(output.nonfinite for output in result.drift.outputs):
-        return f"the row {result.id} answers with values that are not finite"
+        return f"{result.id} has non-finite outputs"
     return None
 
 
 def find_instructions(precision: Precision | None, machine: Machine | None, engine: EngineSpec) -> tuple[str, ...]:
-    """The instructions that the measuring CPU has for what a row computes in; none for FP32 and for GPUs.
-
-    Args:
-        precision: that of the row.
-        machine: that it was measured on.
-        engine: what ran; an INT8 graph whose floats are BF16 needs both.
-    """
+    """The instructions that the measuring CPU has for what a row computes in; none for FP32 and for GPUs."""
     if machine is None or engine.device != "cpu":
         return ()
     wanted = list(INSTRUCTIONS.get(precision, ())) if precision else []

@@ -14,6 +14,7 @@ from msgspec import Struct
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact
 from enginebench.core.store import hash_file
+from enginebench.models.objects import look_here
 from enginebench.models.zoo import BUILTIN, ModelCard, ModelRef, resolve_model
 from enginebench.runs.bundles.record import Module
 
@@ -36,17 +37,17 @@ def find_module(artifact: Artifact) -> FoundModule:
     if ref.kind == "object":
         raise ArtifactError(
             f"{ref.text} is a module that a program handed over: a bundle cannot tell where its source lies. Run it as "
-            "package.module:factory, or deliver a row of an ONNX engine, which needs no source"
+            "package.module:factory, or deliver an ONNX engine, which needs no source"
         )
     if ref.kind in ("hf", "pt2"):
         raise ArtifactError(
             f"{ref.text}: a bundle of PyTorch holds the source of its module, and this one has none of its own. Run it "
-            "as package.module:factory, or deliver a row of an ONNX engine, which needs no source"
+            "as package.module:factory, or deliver an ONNX engine, which needs no source"
         )
     if any(caveat.code == "state_restored" for caveat in artifact.caveats):
         raise ArtifactError(
-            f"{ref.text} keeps a state in its buffers, which a bundle would carry from call to call, unlike the row. "
-            "Deliver a row of an ONNX engine, or make the state an input and an output"
+            f"{ref.text} keeps a state in its buffers, which a bundle would carry from call to call, unlike the run. "
+            "Deliver an ONNX engine, or make the state an input and an output"
         )
     if ref.kind == "timm":
         module = Module(kind="timm", name=ref.name, arguments=_find_timm_arguments(ref, artifact))
@@ -85,9 +86,7 @@ def _find_timm_arguments(ref: ModelRef, artifact: Artifact) -> dict[str, int]:
 
 def _find_factory(ref: ModelRef) -> FoundModule:
     name, _, attribute = ref.name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # as `run` found it
-        sys.path.insert(0, here)
+    look_here()  # as `run` found it
     found = find_spec(name)
     source = Path(found.origin) if found is not None and found.origin and found.has_location else None
     if source is None or source.suffix != ".py":
@@ -98,7 +97,7 @@ def _find_factory(ref: ModelRef) -> FoundModule:
     if own:
         raise ArtifactError(
             f"{ref.text}: {source.name} imports {', '.join(own)}, which no package index has. A bundle takes a module "
-            "whose source is one file; or deliver a row of an ONNX engine, which needs no source"
+            "whose source is one file; or deliver an ONNX engine, which needs no source"
         )
     packages = {distributions[top][0]: version(distributions[top][0]) for top in tops}
     return FoundModule(

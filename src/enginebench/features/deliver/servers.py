@@ -87,7 +87,7 @@ def format_config(name: str, bundle: Bundle, layout: Layout) -> str:
     largest = bundle.engine.batch if batched else 0
     sizes = dict.fromkeys(list_batch_names(bundle.artifact.inputs), bundle.engine.batch)
     lines = [
-        f"# {bundle.row}, delivered by EngineBench. Figures of the row are not figures of a server.",
+        f"# {bundle.row}, delivered by EngineBench. The measured figures are not those of a server.",
         f"name: {json.dumps(name)}",
         layout.chooser,
         f"max_batch_size: {largest}",
@@ -176,11 +176,7 @@ FORMS = ("bundle", "triton", "kserve", "dockerfile")
 
 
 def check_forms(forms: Sequence[str]) -> None:
-    """Checks that all are known.
-
-    Raises:
-        UsageError: one is not.
-    """
+    """Checks that all are known."""
     unknown = [form for form in forms if form not in FORMS]
     if unknown:
         raise UsageError(f"unknown form {', '.join(unknown)} of a bundle; known: {', '.join(FORMS)}")

@@ -45,9 +45,9 @@ from enginebench.features.deliver.writing import (
     write_check,
     write_weights,
 )
-from enginebench.models.labels import find_labels
 from enginebench.models.samples import SAMPLES, find_batch, find_samples, group_samples, join_samples, read_samples
 from enginebench.models.task import preprocess_for, sample_feeds
+from enginebench.models.zoo import find_labels
 from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Trusting, verb
 from enginebench.report.run.head import format_missing
 from enginebench.report.run.rows import Row, RunDocument
@@ -82,7 +82,7 @@ class DeliverDocument(Struct, frozen=True, kw_only=True):
 
 
 class DeliverOptions(Progress, total=False):
-    row: Annotated[str | None, Opt("Id of the row. [the recommended one]", metavar="ID")]
+    row: Annotated[str | None, Opt("Id of the configuration. [the recommended one]", metavar="ID")]
     forms: Annotated[
         Texts,
         Opt(
@@ -103,13 +103,13 @@ Out: TypeAlias = Annotated[
 
 @verb(DeliverOptions)
 def deliver(run: PathLike, out: Out, **options: Unpack[DeliverOptions]) -> DeliverDocument:
-    """Write a row of a stored run as a folder that runs without EngineBench.
+    """Deploy a configuration of a stored run: a folder that runs without EngineBench.
 
     Example: enginebench deliver results/first --out bundle
 
-    RUN is the folder of the run. The bundle holds the model, predict.py, its requirements, a check and the figures. It
-    needs the row's runtime and NumPy. Before it is handed over, its own program compares its outputs with those of the
-    row.
+    RUN is the folder of the run. The bundle contains the model, predict.py, its requirements, a check and the
+    measured figures, and needs only the runtime and NumPy. Before it is written, its own program must reproduce the
+    measured outputs.
 
     Args:
         run: the folder of the run.
@@ -143,7 +143,7 @@ def deliver_also(root: Path, out: PathLike) -> None:
 
 def describe_delivery(document: DeliverDocument) -> Iterator[str]:
     """What was delivered, what is doubtful about it, and how to try it."""
-    checked = "it answers like the row" if document.checked else "NOT checked"
+    checked = "its outputs are as measured" if document.checked else "NOT checked"
     yield f"{document.bundle}: {document.row}, {count_of(len(document.files), 'files')}; {checked}"
     yield from (f"  {clean_text(note)}" for note in document.notes)
     yield f"Try it: {shlex.join(['python', str(Path(document.bundle) / 'predict.py'), '--check'])}"
@@ -190,7 +190,7 @@ def deliver_row(
     if described.ratio_validity == "not_given":
         doubts.insert(0, f"no ratio: {described.ratio_reason}")
     if bundle.figures.outputs_agree is False:
-        doubts.insert(0, "the row's outputs do not agree with the reference of its run")
+        doubts.insert(0, "its outputs do not agree with the reference of the run")
     return DeliverDocument(
         bundle=str(out),
         row=result.id,
@@ -211,7 +211,7 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
         raise UsageError("the search named no winner, so that there is nothing to deliver; continue it with --resume")
     if row is None and document.recommended is None:
         raise UsageError(
-            "the run recommends no configuration: none was measured that keeps the limits. Read its report, then name "
+            "the run recommends no configuration: none was measured that meets the limits. Read its report, then name "
             f"one with `enginebench deliver RUN --row ID`: {', '.join(shorten_ids(document.rows).values())}"
         )
     wanted = row if row is not None else str(document.recommended and document.recommended.id)
@@ -219,15 +219,17 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
     fits = find_rows(wanted, results)
     if len(fits) > 1:
         raise UsageError(
-            f"--row {wanted} fits {len(fits)} rows; expected one of {', '.join(short[one] for one in fits)}"
+            f"--row {wanted} fits {len(fits)} configurations; expected one of {', '.join(short[one] for one in fits)}"
         )
     if not fits:
         names = [*short.values()]
         near = difflib.get_close_matches(wanted, names, n=3) or names
-        raise UsageError(f"the run has no row {wanted!r}; expected the id of a row, as {', '.join(near)}")
+        raise UsageError(
+            f"the run has no configuration {wanted!r}; expected the id of a configuration, as {', '.join(near)}"
+        )
     found = by_id[fits[0]]
     if reason := explain_refusal(found):
-        raise UsageError(f"{reason}. Name another row with --row")
+        raise UsageError(f"{reason}. Name another configuration with --row")
     return found, next(line for line in document.rows if line.id == found.id)
 
 
@@ -237,7 +239,7 @@ def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, reque
     versions = result.machine.versions if result.machine else {}
     runtime = find_versions(contents.runtime, versions)
     if not runtime:
-        raise ArtifactError(f"the row {result.id} does not say which {contents.runtime[0]} was measured; run it again")
+        raise ArtifactError(f"{result.id} has no record of which {contents.runtime[0]} was measured; run it again")
     found = find_module(stored.chain[-1]) if stored.chain[-1].kind == "torch" else None
     requirements = runtime | find_versions(contents.others, versions) | (found.packages if found else {})
     artifact = (write_weights if found else copy_model)(stage, stored.chain[-1])
@@ -265,8 +267,8 @@ def write_row_check(stage: Path, folder: RunFolder, stored: Stored, *, given: bo
         feeds, outputs = join_given(read_samples(samples), outputs, specs, spec.batch)
     elif given:
         raise ArtifactError(
-            f"{folder.artifacts / SAMPLES} is gone: the inputs that the run was given, without which nothing says "
-            "whether a bundle answers as its row did. Run it again"
+            f"{folder.artifacts / SAMPLES} is gone: the inputs of the run, without which the bundle's outputs "
+            "cannot be checked. Run it again"
         )
     else:
         count = calls or -(-CHECK_SAMPLES // spec.batch)
@@ -381,10 +383,10 @@ def check_bundle(stage: Path, bundle: Bundle, *, force: bool) -> str | None:
             command, cwd=stage, env=variables, capture_output=True, text=True, timeout=CHECK_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise ArtifactError(f"the bundle of {bundle.row} did not answer within {CHECK_TIMEOUT_S:g} s") from error
+        raise ArtifactError(f"the bundle of {bundle.row} did not respond within {CHECK_TIMEOUT_S:g} s") from error
     if done.returncode == 0:
         return None
     reason = f"the bundle of {bundle.row} does not pass its own check here: {_find_fault(done)}"
     if force:
         return reason
-    raise ArtifactError(f"{reason}. Deliver where the row was measured, or hand it over all the same with --force")
+    raise ArtifactError(f"{reason}. Deliver where it was measured, or force it with --force")

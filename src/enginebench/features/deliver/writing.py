@@ -38,11 +38,7 @@ LEAST_ENTRIES = 2
 
 
 def check_free(out: Path) -> None:
-    """Checks that a bundle can be written to this place.
-
-    Raises:
-        UsageError: something lies there.
-    """
+    """Checks that a bundle can be written to this place."""
     if out.is_symlink() or out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise UsageError(f"{out} is not empty; a bundle gets a folder of its own. Choose another, or remove it")
 
@@ -115,11 +111,7 @@ def copy_preprocess(stage: Path) -> None:
 
 
 def copy_model(stage: Path, artifact: Artifact) -> Artifact:
-    """The artifact with its files in the bundle, its path relative to it.
-
-    Raises:
-        ArtifactError: a file has a name that a bundle cannot have.
-    """
+    """The artifact with its files in the bundle, its path relative to it."""
     source, names = Path(artifact.path), choose_names(artifact)
     for file in artifact.files:
         check_name(f"{MODEL}/{names[file.path]}")
@@ -150,12 +142,8 @@ def choose_names(artifact: Artifact) -> dict[str, str]:
 
 
 def write_weights(stage: Path, artifact: Artifact) -> Artifact:
-    """A `torch` artifact with its state dict as plain arrays, which nothing needs to unpickle.
-
-    Raises:
-        ArtifactError: a tensor has a type that NumPy lacks.
-    """
-    import torch  # only for the rows of PyTorch, whose state dict it wrote
+    """A `torch` artifact with its state dict as plain arrays, which nothing needs to unpickle."""
+    import torch  # only for the PyTorch, whose state dict it wrote
 
     state: dict[str, Any] = torch.load(artifact.path, map_location="cpu", weights_only=True)
     odd = sorted({str(tensor.dtype) for tensor in state.values() if tensor.dtype == torch.bfloat16})
@@ -174,12 +162,8 @@ def write_check(stage: Path, feeds: Sequence[Feeds], outputs: Mapping[str, Array
     """Writes `check.npz`: inputs of the first calls, and the row's outputs of them.
 
     Args:
-        feeds: of every call that the row answered.
         outputs: of all of them, joined along the first axis, or along one of their own.
         ranks: {output: its axes in one call}.
-
-    Raises:
-        ArtifactError: the outputs do not fit the inputs.
     """
     count = count_calls(feeds)
     arrays: dict[str, NDArray[Any]] = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from enginebench.core.features import Feature, Verb
 
 FEATURE = Feature(
-    verbs={
-        "budget": Verb("budget_verb", "Bound the speed-up of an accelerator behind a link.", after="infer"),
-        "fpga": Verb("verb", "Simulate, synthesize or serve an INT8 network behind a UART.", after="infer"),
-    },
+    verbs=(
+        Verb("fpga", "FPGA", "Simulate, synthesize or serve an INT8 network behind a UART.", "verb"),
+        Verb("budget", "FPGA", "Estimate the speed-up of an accelerator behind a link.", "budget_verb"),
+    ),
     functions={"budget": "budget_verb:budget"},
     engines={"fpga-sim": "entry:FPGA_SIM"},
     documents={"enginebench.budget/1": "budget:Budget"},

@@ -1,4 +1,4 @@
-"""The simulated board behind the engine `fpga-sim`: answers by compiled simulation, times by cycles, Fmax and link."""
+"""The simulated board behind the engine `fpga-sim`: outputs by compiled simulation, times by cycles, Fmax and link."""
 
 from __future__ import annotations
 
@@ -52,13 +52,7 @@ class SpeedTable(Struct, frozen=True, kw_only=True):
 
 
 class Board:
-    """One network on one part behind one link. What the engine `fpga-sim` runs.
-
-    Args:
-        lanes: products per clock cycle.
-        link: between host and device.
-        cache_dir: where compiled designs are kept.
-    """
+    """One network on one part behind one link. What the engine `fpga-sim` runs."""
 
     def __init__(self, network: Network, part: Part, lanes: int, clock_mhz: float, link: Link, cache_dir: Path) -> None:
         self._network, self._link, self.clock_mhz = network, link, clock_mhz
@@ -72,14 +66,14 @@ class Board:
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """As in the quantized file."""
-        shape = self._network.input_shape or ("batch", self._network.inputs)
-        return (TensorSpec(name=self._network.input_name, dtype="float32", shape=shape),)
+        net = self._network
+        return (TensorSpec(name=net.input_name, dtype="float32", shape=net.input_shape or ("batch", net.inputs)),)
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """As in the quantized file."""
-        shape = self._network.output_shape or ("batch", self._network.outputs)
-        return (TensorSpec(name=self._network.output_name, dtype="float32", shape=shape),)
+        net = self._network
+        return (TensorSpec(name=net.output_name, dtype="float32", shape=net.output_shape or ("batch", net.outputs)),)
 
     def infer(self, inputs: Array) -> tuple[Array, list[int]]:
         """(real outputs [n, outputs], cycles of the engine for each), through UART and protocol.
@@ -127,9 +121,7 @@ def make_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) 
     """The board for a quantized ONNX artifact. What the engine `fpga-sim` is handed.
 
     Args:
-        artifact: its path is the ONNX file.
         options: part, lanes, multiplier_bits, link, and clock_mhz, where "" means the Fmax that was found for it.
-        cache_dir: where compiled designs are kept.
 
     Raises:
         UsageError: an option is not a number or out of range, or no Fmax is known for it.
@@ -146,11 +138,7 @@ def make_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) 
 
 
 def find_speed(part: str, lanes: int, multiplier_bits: int) -> float:
-    """The median Fmax in MHz that place and route gave for the digits network.
-
-    Raises:
-        UsageError: this combination was not tried; lists those that were.
-    """
+    """The median Fmax in MHz that place and route gave for the digits network."""
     speeds = read_speeds().speeds
     for speed in speeds:
         if (speed.part, speed.lanes, speed.multiplier_bits) == (part, lanes, multiplier_bits):
@@ -163,11 +151,7 @@ def find_speed(part: str, lanes: int, multiplier_bits: int) -> float:
 
 
 def read_speeds() -> SpeedTable:
-    """The table in the package.
-
-    Raises:
-        ParseError: the installation is damaged.
-    """
+    """The table in the package."""
     try:
         return msgspec.json.decode(SPEEDS_FILE.read_bytes(), type=SpeedTable)
     except (OSError, msgspec.DecodeError) as error:

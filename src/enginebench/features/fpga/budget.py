@@ -16,7 +16,6 @@ from enginebench.features.fpga.links import Link
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-TERMS = ("pre", "copy_in", "compute", "copy_back", "post")
 # The largest batch at which a break-even is looked for; beyond a million items a call is no longer a call.
 LARGEST_BATCH = 1 << 20
 # Far beyond every use, and small enough that no sum or product here leaves 64 bits or the range of a float.
@@ -93,9 +92,6 @@ def compute_budget(spec: BudgetSpec) -> Budget:
     The pipelined throughput lets calls overlap: each term is a stage of its own, and the slowest one sets the pace;
     on a half-duplex link both copies are one stage.
 
-    Raises:
-        UsageError: a time, a size or the batch is out of range.
-
     Source: G. Amdahl, "Validity of the single processor approach", AFIPS 1967, for both bounds.
     """
     check_spec(spec)
@@ -130,11 +126,7 @@ def compute_budget(spec: BudgetSpec) -> Budget:
 
 
 def check_spec(spec: BudgetSpec) -> None:
-    """Checks that the budget can be computed.
-
-    Raises:
-        UsageError: a field is out of range; the message names it and its value.
-    """
+    """Checks that the budget can be computed."""
     times = {"pre": spec.pre_ms, "compute": spec.compute_ms, "post": spec.post_ms, "call": spec.call_ms}
     times |= {n: c for n, c in (("copy_in", spec.copy_in), ("copy_back", spec.copy_back)) if isinstance(c, int | float)}
     for name, time in times.items():

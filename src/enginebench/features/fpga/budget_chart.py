@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from enginebench.core.errors import MissingDependency, UsageError
+from enginebench.core.errors import UsageError
 from enginebench.core.store import write_atomic
+from enginebench.report.charts import import_altair, read_rows
 
 WIDTH = 560
 TERM_TITLES = {
@@ -33,76 +34,47 @@ def save_budget_chart(
 
     Args:
         path: ends in .html, .svg, .png or .json (the Vega-Lite specification).
-        terms_ms: the terms of one call, in milliseconds, in order.
         curve: (payload bytes per second, speed-up); empty where there is no link or no baseline.
-        link_bytes_per_s: the rate of the given link.
-        break_even_bytes_per_s: where the speed-up is 1.
-
-    Raises:
-        UsageError: another ending.
-        MissingDependency: altair is not installed.
-        ArtifactError: the file cannot be written.
     """
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"picture {path}: expected a name that ends in {', '.join(FORMATS)}")
-    chart = draw_budget(terms_ms, curve, link_bytes_per_s, break_even_bytes_per_s)
+    alt = import_altair()
+    chart = _draw_terms(alt, terms_ms)
+    if curve:
+        marks = {"this link": link_bytes_per_s, "break-even": break_even_bytes_per_s}
+        known = {label: rate for label, rate in marks.items() if rate is not None}
+        chart = alt.vconcat(chart, _draw_curve(alt, curve, known))
     write_atomic(path, render_chart(chart, path.suffix.lower()))
 
 
-def draw_budget(
-    terms_ms: Mapping[str, float],
-    curve: Sequence[tuple[float, float]] = (),
-    link_bytes_per_s: float | None = None,
-    break_even_bytes_per_s: float | None = None,
-) -> Any:
-    """The Altair chart; arguments as in `save_budget_chart`."""
-    alt = _import_altair()
-    terms = _draw_terms(alt, terms_ms)
-    if not curve:
-        return terms
-    marks = {"this link": link_bytes_per_s, "break-even": break_even_bytes_per_s}
-    return alt.vconcat(terms, _draw_curve(alt, curve, {k: v for k, v in marks.items() if v is not None}))
-
-
 def _draw_terms(alt: Any, terms_ms: Mapping[str, float]) -> Any:
+    names = [TERM_TITLES.get(name, name) for name in terms_ms]
     rows = [
-        {"term": TERM_TITLES.get(name, name), "ms": time, "order": i} for i, (name, time) in enumerate(terms_ms.items())
+        {"term": name, "ms": time, "order": i}
+        for i, (name, time) in enumerate(zip(names, terms_ms.values(), strict=True))
     ]
-    names = [row["term"] for row in rows]
-    return (
-        alt.Chart(alt.Data(values=rows), title="One call, term by term")
-        .mark_bar()
-        .encode(
-            x=alt.X("ms:Q", stack="zero", title="milliseconds"),
-            color=alt.Color("term:N", sort=names, scale=alt.Scale(domain=names, range=list(COLOURS)), title=None),
-            order=alt.Order("order:Q"),
-            tooltip=["term:N", alt.Tooltip("ms:Q", format=".4g")],
-        )
-        .properties(width=WIDTH, height=48)
-    )
+    encoded = {
+        "x": alt.X("ms:Q", stack="zero", title="milliseconds"),
+        "color": alt.Color("term:N", sort=names, scale=alt.Scale(domain=names, range=list(COLOURS)), title=None),
+        "order": alt.Order("order:Q"),
+        "tooltip": ["term:N", alt.Tooltip("ms:Q", format=".4g")],
+    }
+    bar = read_rows(rows).mark_bar().encode(**encoded)
+    return bar.properties(title="One call, term by term", width=WIDTH, height=48)
 
 
 def _draw_curve(alt: Any, curve: Sequence[tuple[float, float]], marks: Mapping[str, float]) -> Any:
-    points = [{"rate": rate, "speedup": speedup} for rate, speedup in curve]
-    line = (
-        alt.Chart(alt.Data(values=points), title="Speed-up against the rate of the link")
-        .mark_line(color=COLOURS[0])
-        .encode(
-            x=alt.X("rate:Q", scale=alt.Scale(type="log"), title="payload bytes per second"),
-            y=alt.Y("speedup:Q", scale=alt.Scale(type="log"), title="speed-up over the baseline"),
-            tooltip=[alt.Tooltip("rate:Q", format=".3s"), alt.Tooltip("speedup:Q", format=".3g")],
-        )
-    )
-    one = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeDash=[4, 4]).encode(y="one:Q")
-    layers = [line, one]
+    x = alt.X("rate:Q", scale=alt.Scale(type="log"), title="payload bytes per second")
+    y = alt.Y("speedup:Q", scale=alt.Scale(type="log"), title="speed-up over the baseline")
+    tooltip = [alt.Tooltip("rate:Q", format=".3s"), alt.Tooltip("speedup:Q", format=".3g")]
+    line = read_rows([{"rate": rate, "speedup": speedup} for rate, speedup in curve]).mark_line(color=COLOURS[0])
+    layers = [line.encode(x=x, y=y, tooltip=tooltip)]
+    layers.append(read_rows([{"one": 1}]).mark_rule(strokeDash=[4, 4]).encode(y="one:Q"))
     for i, (label, rate) in enumerate(marks.items()):
-        data = alt.Data(values=[{"rate": rate, "label": label}])
-        layers.append(alt.Chart(data).mark_rule(color=COLOURS[i + 1]).encode(x="rate:Q"))
-        text = (
-            alt.Chart(data).mark_text(align="left", dx=4, dy=14 * i).encode(x="rate:Q", y=alt.value(8), text="label:N")
-        )
-        layers.append(text)
-    return alt.layer(*layers).properties(width=WIDTH, height=240)
+        mark = read_rows([{"rate": rate, "label": label}]).encode(x="rate:Q")
+        layers.append(mark.mark_rule(color=COLOURS[i + 1]))
+        layers.append(mark.mark_text(align="left", dx=4, dy=14 * i).encode(y=alt.value(8), text="label:N"))
+    return alt.layer(*layers).properties(title="Speed-up against the rate of the link", width=WIDTH, height=240)
 
 
 def render_chart(chart: Any, suffix: str) -> bytes:
@@ -116,11 +88,3 @@ def render_chart(chart: Any, suffix: str) -> bytes:
     if suffix == ".svg":
         return str(vl_convert.vegalite_to_svg(chart.to_json())).encode()
     return bytes(vl_convert.vegalite_to_png(chart.to_json(), scale=2))
-
-
-def _import_altair() -> Any:
-    try:
-        import altair
-    except ModuleNotFoundError as error:
-        raise MissingDependency("altair", 'pip install "enginebench[report]"') from error
-    return altair

@@ -42,20 +42,20 @@ class BudgetOptions(TypedDict, total=False):
     t_pre_ms: Annotated[float | None, Opt("Time to preprocess one item.", ge=0)]
     t_copy_in_ms: Annotated[float | None, Opt("Time to copy one item in; or give --bytes-in and --link.", ge=0)]
     t_compute_ms: Annotated[float | None, Opt("Time to compute one item.", ge=0)]
-    t_copy_back_ms: Annotated[float | None, Opt("Time to copy one answer back; or give --bytes-out and --link.", ge=0)]
+    t_copy_back_ms: Annotated[float | None, Opt("Time to copy one output back; or give --bytes-out and --link.", ge=0)]
     t_post_ms: Annotated[float | None, Opt("Time to postprocess one item.", ge=0)]
     t_call_ms: Annotated[float, Opt("Fixed time per call, whatever the batch.", 0.0, ge=0)]
     bytes_in: Annotated[int | None, Opt("Bytes of one item.", ge=0)]
-    bytes_out: Annotated[int | None, Opt("Bytes of one answer.", ge=0)]
+    bytes_out: Annotated[int | None, Opt("Bytes of one output.", ge=0)]
     frame_bytes_in: Annotated[int, Opt("Extra bytes per call: header, checksum.", 0, ge=0)]
-    frame_bytes_out: Annotated[int, Opt("Extra bytes per answer.", 0, ge=0)]
+    frame_bytes_out: Annotated[int, Opt("Extra bytes per output.", 0, ge=0)]
     link: Annotated[
         str | None, Opt("uart:115200, usb2, usb3, eth100, eth1g, pcie3x4, or BYTES_PER_S+LATENCY_US; +usb[:MS].")
     ]
     batch: Annotated[int, Opt("Items per call.", 1, ge=1)]
     source: Annotated[
         PathLike | None,
-        Opt("Take terms from a stored row, or from the JSON of bench or stages.", names="--from", path="file"),
+        Opt("Take terms from a stored result, or from the JSON of bench or stages.", names="--from", path="file"),
     ]
     baseline_ms: Annotated[float | None, Opt("Time per item of what the accelerator would replace.", gt=0)]
     baseline_from: Annotated[PathLike | None, Opt("The same, from a stored result.", path="file")]
@@ -69,13 +69,13 @@ class BudgetPrinted(Printed, total=False):
 
 @verb(BudgetOptions)
 def budget(**options: Unpack[BudgetOptions]) -> Budget:
-    """Add up the five terms of a call to an accelerator, and show what bounds its speed.
+    """Estimate the latency of a call to an accelerator from its five terms, and what limits it.
 
     Example: enginebench budget --bytes-in 64 --bytes-out 1 --link uart:115200
 
-    The answer has the share of each term, the speed-up, and the link rate and batch at which the accelerator breaks
-    even. Give a term as a time, as bytes over a link, or from stored results; what you give by hand overrides what is
-    stored, and a missing term is zero.
+    It reports the percentage of each term, the speed-up, and the link rate and batch at which the accelerator breaks
+    even. Give a term as a time, as bytes over a link, or from stored results; options override
+    stored results, and a missing term is zero.
 
     Raises:
         UsageError: not one term is given, or one of them twice.
@@ -187,7 +187,7 @@ def read_terms(path: Path) -> dict[str, float]:
         return {"compute": _read_estimate(path, "$.p50_ms", row.get("p50_ms")) / _read_batch(path, row)}
     if schema.startswith("enginebench.stages/"):
         return _read_stages(path, document)
-    raise ParseError(path, "$.schema", repr(schema), "a stored row, or a document of `bench` or `stages`")
+    raise ParseError(path, "$.schema", repr(schema), "a stored result, or a document of `bench` or `stages`")
 
 
 def _read_document(path: Path) -> dict[str, Any]:
@@ -232,7 +232,7 @@ def _read_stages(path: Path, document: Mapping[str, Any]) -> dict[str, float]:
 def _read_estimate(path: Path, where: str, found: object) -> float:
     value = found.get("value") if isinstance(found, dict) else found
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise ParseError(path, where, repr(found)[:60], "a time in milliseconds", "Was the row measured?")
+        raise ParseError(path, where, repr(found)[:60], "a time in milliseconds", "Was it measured?")
     return float(value)
 
 

@@ -48,10 +48,6 @@ class Line(Protocol):
 class SerialLine:
     """A serial port.
 
-    Args:
-        port: its path or name.
-        baud: bits a second.
-
     Raises:
         MissingDependency: pyserial is not installed.
         BackendUnavailable: the port cannot be opened.
@@ -141,7 +137,7 @@ class Board(Closing):
         return self.transact(Command.INFER, np.ascontiguousarray(inputs, np.int8).tobytes())
 
     def infer_all(self, rows: Sequence[NDArray[np.int8]]) -> list[bytes]:
-        """The answers to many inputs; the next one travels while the board computes."""
+        """The replies to many inputs; the next one travels while the board computes."""
         answers: list[bytes | None] = [None] * len(rows)
         in_flight: dict[int, int] = {}  # sequence number -> row
         waiting = list(range(len(rows)))
@@ -183,7 +179,7 @@ class Board(Closing):
         if said == describe_status(Status.BAD_LENGTH):
             raise FeedError(f"the board refused {len(payload)} bytes for command {command}: {said}")
         raise MeasurementError(
-            f"command {command} failed: the board answered {said} in {self._timeout_s:g} s, {attempt + 1} attempts. "
+            f"command {command} failed: the board replied {said} in {self._timeout_s:g} s, {attempt + 1} attempts. "
             "Check the port, the baud rate and the wiring"
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -13,6 +13,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.engine_api import Closing
 from enginebench.core.errors import BackendUnavailable, EngineBenchError
 from enginebench.core.feeds import check_feeds, random_feeds
+from enginebench.core.protocols import Array, Feeds, RunCall
 from enginebench.core.records import (
     Artifact,
     ArtifactKind,
@@ -28,9 +29,6 @@ from enginebench.core.records import (
 from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
 from enginebench.features.fpga.boards import make_board
 from enginebench.features.fpga.entry import FPGA_SIM
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Feeds, RunCall
 
 NAME, OPTIONS = FPGA_SIM.name, FPGA_SIM.options
 KINDS: tuple[ArtifactKind, ...] = ("onnx", "design")
@@ -76,16 +74,11 @@ class BoardMaker(Protocol):
 
 
 class FpgaSimBackend:
-    """Quantized ONNX artifacts on a simulated board.
-
-    Args:
-        make_board: puts a network on a board.
-        cache_dir: where compiled designs are kept.
-    """
+    """Quantized ONNX artifacts on a simulated board."""
 
     name = NAME
 
-    def __init__(self, make_board: BoardMaker, cache_dir: Path | None) -> None:
+    def __init__(self, cache_dir: Path | None, make_board: BoardMaker) -> None:
         self._make_board = make_board
         self._cache_dir = cache_dir
 
@@ -94,12 +87,7 @@ class FpgaSimBackend:
         return Availability(engine=NAME, available=True, version=__version__, devices=("cpu",))
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
-        """The design that computes the artifact's network, compiled for simulation.
-
-        Raises:
-            BackendUnavailable: another precision, batch or device than it has.
-            ModelError: the graph is not a chain of quantized linear layers.
-        """
+        """The design that computes the artifact's network, compiled for simulation."""
         options = self._check(artifact, spec)
         cache_dir = self._cache_dir or out_dir / "cache"
         board = self._open(artifact, options, cache_dir)
@@ -139,7 +127,7 @@ class FpgaSimBackend:
         check_request(artifact, spec, KINDS, PRECISIONS)
         if spec.batch != 1:
             raise BackendUnavailable(
-                f"engine {NAME} answers one input per request, not a batch of {spec.batch}; use --batch 1"
+                f"engine {NAME} takes one input per request, not a batch of {spec.batch}; use --batch 1"
             )
         return read_options(spec, OPTIONS)
 
@@ -157,7 +145,7 @@ class FpgaSimBackend:
 
 def create_backend(cache_dir: Path | None) -> FpgaSimBackend:
     """The backend, for boards of our own designs."""
-    return FpgaSimBackend(make_board, cache_dir)
+    return FpgaSimBackend(cache_dir, make_board)
 
 
 def explain_model(board: SimulatedBoard) -> Caveat:

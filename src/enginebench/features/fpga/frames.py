@@ -1,7 +1,7 @@
 """The protocol on the line: frames, commands, answers, and what they hold. Pure Python, shared by driver and gateware.
 
     request:  A5  command  sequence  length  payload ...  CRC high  CRC low
-    answer:   5A  status   sequence  length  payload ...  CRC high  CRC low
+    reply:    5A  status   sequence  length  payload ...  CRC high  CRC low
 
 The CRC covers everything but itself and the first byte. The sequence number of a request comes back in its answer.
 """
@@ -125,23 +125,15 @@ def split_answers(data: bytes) -> tuple[list[Answer], bytes]:
 
 
 def unpack_info(payload: bytes) -> Info:
-    """What an INFO answer says.
-
-    Raises:
-        ParseError: it has another length.
-    """
+    """What an INFO reply says."""
     if len(payload) != INFO_FORMAT.size:
-        raise ParseError("INFO answer", "", f"{len(payload)} bytes", f"{INFO_FORMAT.size}", "Another protocol version?")
+        raise ParseError("INFO reply", "", f"{len(payload)} bytes", f"{INFO_FORMAT.size}", "Another protocol version?")
     return Info(*INFO_FORMAT.unpack(payload))
 
 
 def unpack_cycles(payload: bytes) -> tuple[int, int]:
-    """(clock cycles of the last inference, number of inferences since power-up, modulo 65536).
-
-    Raises:
-        ParseError: it has another length.
-    """
+    """(clock cycles of the last inference, number of inferences since power-up, modulo 65536)."""
     if len(payload) != CYCLES_FORMAT.size:
-        raise ParseError("CYCLES answer", "", f"{len(payload)} bytes", f"{CYCLES_FORMAT.size}")
+        raise ParseError("CYCLES reply", "", f"{len(payload)} bytes", f"{CYCLES_FORMAT.size}")
     cycles, count = CYCLES_FORMAT.unpack(payload)
     return cycles, count

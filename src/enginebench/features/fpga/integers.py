@@ -10,7 +10,6 @@ import math
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
-from msgspec import Struct
 
 from enginebench.core.errors import UsageError
 
@@ -23,58 +22,9 @@ Rounding = Literal["half_even", "half_away", "half_up", "floor"]
 ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
 
 
-class QFormat(Struct, frozen=True, kw_only=True):
-    """A fixed-point format: `bits` in all, `fraction` of them behind the point; value = integer / 2**fraction."""
-
-    bits: int
-    fraction: int
-    signed: bool = True
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.bits <= 32 or not 0 <= self.fraction <= 32:
-            raise UsageError(f"Q-format of {self.bits} bits, {self.fraction} of fraction; expected 1 to 32 and 0 to 32")
-
-    @property
-    def low(self) -> int:
-        """The smallest integer of the format."""
-        return -(1 << (self.bits - 1)) if self.signed else 0
-
-    @property
-    def high(self) -> int:
-        """The largest integer of the format."""
-        return (1 << (self.bits - 1 if self.signed else self.bits)) - 1
-
-    def encode(self, values: ArrayLike) -> Integers:
-        """The nearest integers of the format: ties to even, saturated. Not a number is refused.
-
-        Raises:
-            UsageError: a value is not a number.
-        """
-        scaled = np.asarray(values, dtype=np.float64) * 2.0**self.fraction
-        if np.isnan(scaled).any():
-            raise UsageError("a value that is not a number has no place in a fixed-point format")
-        return np.clip(np.rint(scaled), self.low, self.high).astype(np.int64)
-
-    def decode(self, integers: ArrayLike) -> NDArray[np.float64]:
-        """The values that the integers stand for."""
-        return np.asarray(integers, dtype=np.float64) / 2.0**self.fraction
-
-
 def saturate(values: ArrayLike, low: int, high: int) -> Integers:
     """`values` held between `low` and `high`."""
     return np.clip(np.asarray(values, dtype=np.int64), low, high)
-
-
-def add_saturated(a: ArrayLike, b: ArrayLike, kind: QFormat) -> Integers:
-    """The sum of two numbers of one format, saturated to it."""
-    total = np.asarray(a, dtype=np.int64) + np.asarray(b, dtype=np.int64)
-    return saturate(total, kind.low, kind.high)
-
-
-def multiply_saturated(a: ArrayLike, b: ArrayLike, kind: QFormat, rounding: Rounding = "half_even") -> Integers:
-    """The product of two numbers of one format in that format: rounded, saturated."""
-    product = np.asarray(a, dtype=np.int64) * np.asarray(b, dtype=np.int64)
-    return saturate(shift_right(product, kind.fraction, rounding), kind.low, kind.high)
 
 
 def shift_right(values: ArrayLike, shift: ArrayLike, rounding: Rounding = "half_even") -> Integers:
@@ -98,11 +48,7 @@ def _round_up(
 ) -> NDArray[np.bool_]:
     if rounding == "floor":
         return np.zeros_like(above_half)
-    ties = {
-        "half_even": (floor & 1) == 1,
-        "half_away": floor >= 0,
-        "half_up": np.ones_like(at_half),
-    }
+    ties = {"half_even": (floor & 1) == 1, "half_away": floor >= 0, "half_up": np.ones_like(at_half)}
     if rounding not in ties:
         raise UsageError(f"unknown rounding {rounding!r}; known: {', '.join(ROUNDINGS)}")
     up: NDArray[np.bool_] = above_half | (at_half & ties[rounding])
@@ -142,9 +88,6 @@ def split_scale(scale: float, bits: int = 32) -> tuple[int, int]:
     Args:
         scale: positive; below 2**(bits - 2), since the shift is not negative, and at least 2**(bits - 64).
         bits: 4 to 32; the multiplier lies in [2**(bits-2), 2**(bits-1)).
-
-    Raises:
-        UsageError: such a multiplier and shift do not exist.
 
     Source: B. Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
         Inference", CVPR 2018, section 2.2.

@@ -20,10 +20,6 @@ def count_engine_cycles(sizes: Sequence[tuple[int, int]], lanes: int) -> int:
     """Cycles of one inference, waits included: each activation is issued as soon as the design can.
 
     Without waits it is the ideal (`count_ideal_cycles`) + 10 + the number of outputs in the last group.
-
-    Args:
-        sizes: (inputs, outputs) of each layer.
-        lanes: products per clock cycle.
     """
     now, loaded, in_register = 0, 0, 0  # last issue; cycle in which sums were last complete, and how many there were
     ready: list[int] = []  # for each activation the first cycle that may issue it

@@ -100,9 +100,6 @@ def parse_link(text: str) -> Link:
     """The link that a LINK text means: `uart:115200`, `eth1g`, `1e6+50`, `uart:3000000+usb:1`.
 
     `+usb` adds the latency timer of a USB-serial adapter to the way back, 16 ms unless it says otherwise.
-
-    Raises:
-        UsageError: the text names no link, or a number in it is not positive and finite.
     """
     base, usb, timer = re.fullmatch(r"(.*?)(?:\+(usb)(?::(.*))?)?", text, re.DOTALL).groups()  # type: ignore[union-attr]
     link = NAMED.get(base) or _parse_rate(base, text)

@@ -34,11 +34,7 @@ class Quantization(Struct, frozen=True, kw_only=True):
     offset: int = 0
 
     def encode(self, values: NDArray[np.float32]) -> NDArray[np.int8]:
-        """The signed bytes of real numbers, as ONNX's QuantizeLinear makes them: ties to even, saturated.
-
-        Raises:
-            FeedError: a value is not a number.
-        """
+        """The signed bytes of real numbers, as ONNX's QuantizeLinear makes them: ties to even, saturated."""
         steps = np.rint(np.asarray(values, np.float32) / np.float32(self.scale))
         if np.isnan(steps).any():
             raise FeedError("an input is not a number; the network takes finite ones")
@@ -98,10 +94,8 @@ class Layer(Struct, frozen=True, kw_only=True, eq=False):
 
     def bound_sums(self) -> tuple[int, int]:
         """(lowest, highest) value that any partial sum of products can take, in any order, for any input."""
-        weights = self.weights.astype(np.int64)
-        highest = np.maximum(weights * LOW, weights * HIGH).sum(axis=1)  # no product here is below zero
-        lowest = np.minimum(weights * LOW, weights * HIGH).sum(axis=1)
-        return int(lowest.min(initial=0)), int(highest.max(initial=0))
+        lowest, highest = self.bound_accumulators()  # of which no product lies on the other side of zero
+        return int((lowest - self.bias).min(initial=0)), int((highest - self.bias).max(initial=0))
 
     def bound_accumulators(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(lowest, highest) accumulator of each output, bias included, for any input."""
@@ -162,11 +156,7 @@ class Network(Struct, frozen=True, kw_only=True, eq=False):
         return values.astype(np.int64)
 
     def encode(self, inputs: NDArray[np.float32]) -> NDArray[np.int8]:
-        """The bytes [n, inputs] of real inputs [n, ...].
-
-        Raises:
-            FeedError: the number of values of an input is another one, or one is not a number.
-        """
+        """The bytes [n, inputs] of real inputs [n, ...]."""
         array = np.asarray(inputs, np.float32)
         if array.ndim < 1 or array.size != len(array) * self.inputs:
             raise FeedError(f"inputs of shape {array.shape}; expected [n, {self.inputs}]")
@@ -199,12 +189,6 @@ def make_layer(
         weights: signed bytes [outputs, inputs].
         bias: real numbers [outputs]; rounded to steps of the accumulator.
         weight_scale: [outputs].
-        source: quantization of the input.
-        target: of the output, or None.
-        relu: whether the answer is cut off at zero.
-
-    Raises:
-        ModelError: a sum can leave 32 bits, or a scale is not positive and finite.
     """
     scale = np.asarray(weight_scale, np.float64) * np.float64(source.scale)
     if not (np.isfinite(scale).all() and (scale > 0).all() and np.isfinite(bias).all()):

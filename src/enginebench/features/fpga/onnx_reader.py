@@ -7,7 +7,7 @@ MatMul, with biases and ReLU. Weights, scales and zero points are taken as they 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 import onnx
@@ -140,7 +140,8 @@ class _Reader:
         if node.op_type == "QuantizeLinear":
             self._quantize(node)
         elif node.op_type == "DequantizeLinear":
-            self._check_same_scale(node)
+            if self._read_quantization(node) != self.current:
+                self._refuse(node, "its scale and zero point differ from those of the QuantizeLinear before it")
         elif node.op_type in ("Gemm", "MatMul"):
             self._begin_layer(node, tensor)
         elif node.op_type == "Add":
@@ -161,14 +162,9 @@ class _Reader:
             layer.target = found
         self.current = found
 
-    def _check_same_scale(self, node: onnx.NodeProto) -> None:
-        if self._read_quantization(node) != self.current:
-            self._refuse(node, "its scale and zero point differ from those of the QuantizeLinear before it")
-
     def _begin_layer(self, node: onnx.NodeProto, tensor: str) -> None:
         if self.current is None or (self.layers and self.layers[-1].target is None):
             self._refuse(node, "its input is not quantized; quantize the model: enginebench quantize F.onnx --to int8")
-        assert self.current is not None
         if node.input[0] != tensor or len(node.input) < 2:
             self._refuse(node, "the weights must be its second input")
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
@@ -223,7 +219,6 @@ class _Reader:
         dequantize = self.producers.get(name)
         if dequantize is None or dequantize.op_type != "DequantizeLinear":
             self._refuse(node, "its weights are not quantized; run: enginebench quantize F.onnx --to int8")
-        assert dequantize is not None
         values = self._evaluate(dequantize, dequantize.input[0])
         scale, zero = self._read_scale(dequantize)
         if values.ndim != 2 or not 0 < values.size <= LARGEST_LAYER or values.dtype not in RANGES:
@@ -245,7 +240,6 @@ class _Reader:
         maker = self.producers.get(name)
         if maker is None:
             self._refuse(node, f"its input {name!r} is not a constant")
-        assert maker is not None
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in maker.attribute}
         if maker.op_type == "Constant" and "value" in attributes:
             return numpy_helper.to_array(attributes["value"])
@@ -272,7 +266,7 @@ class _Reader:
         steps = np.rint(values.astype(np.float32) / wide_scale) + wide_zero.astype(np.float32)
         return np.clip(steps, low, high).astype(zero.dtype)
 
-    def _refuse(self, node: onnx.NodeProto, why: str) -> Any:
+    def _refuse(self, node: onnx.NodeProto, why: str) -> NoReturn:
         raise ModelError(f"{self.path}: node {node.name or node.output[0]!r} ({node.op_type}): {why}")
 
 

@@ -39,7 +39,6 @@ class PacedDevice:
     """A simulated device on the wall's clock; nothing here waits.
 
     Args:
-        pins: the design, compiled with divisor `DIVISOR`.
         timeout_cycles: pause after which the design gives up an unfinished frame.
     """
 
@@ -67,7 +66,7 @@ class PacedDevice:
             arrived, byte = self._arrivals.popleft()
             self.lag_s = max(self.lag_s, now_s - arrived)
             if self._paused_at is not None and arrived - self._byte_s >= self._paused_at:
-                self._pass_pause(arrived)
+                self._send(self._pins.run(waves.rest(self._timeout_cycles + QUANTUM_CYCLES)), arrived)
             self._paused_at = arrived + self._timeout_cycles / self._clock_hz
             self._step(bytes([byte]), arrived)
         data = bytearray()
@@ -79,9 +78,6 @@ class PacedDevice:
         """When something happens next, or None if nothing will."""
         times = [queue[0][0] for queue in (self._arrivals, self._releases) if queue]
         return min(times, default=None)
-
-    def _pass_pause(self, now_s: float) -> None:
-        self._send(self._pins.run(waves.rest(self._timeout_cycles + QUANTUM_CYCLES)), now_s)
 
     def _step(self, data: bytes, now_s: float) -> None:
         """One byte in; then on until the design rests."""
@@ -111,11 +107,7 @@ def serve_terminal(
     stop: Callable[[], bool],
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Serves a device on a new pseudo-terminal until `stop` says so; `on_ready` gets its path.
-
-    Raises:
-        BackendUnavailable: this system has no pseudo-terminals.
-    """
+    """Serves a device on a new pseudo-terminal until `stop` says so; `on_ready` gets its path."""
     try:
         import tty
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -24,9 +24,8 @@ from enginebench.features.fpga.frames import (
     unpack_cycles,
 )
 from enginebench.features.fpga.gateware.device import Device, check_design
-from enginebench.features.fpga.latency import count_engine_cycles, count_transaction_cycles, list_sizes
+from enginebench.features.fpga.latency import count_transaction_cycles
 from enginebench.features.fpga.network import Network
-from enginebench.features.fpga.pysim import ReplayedDevice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,6 +38,8 @@ Simulator = Literal["compiled", "amaranth"]
 CHUNK = 64
 # Cycles that the line rests behind the expected end of an answer, so that a late one is seen and not cut off.
 MARGIN_CYCLES = 64
+# Only ratios of periods matter to the simulator; one clock has one.
+CLOCK_PERIOD_S = 1e-6
 
 
 class DesignOptions(Struct, frozen=True, kw_only=True):
@@ -71,11 +72,7 @@ def simulate_inferences(
 
     Args:
         inputs: signed bytes [n, inputs], n at least 1.
-        cache_dir: where compiled designs are kept.
         simulator: `compiled` needs a C++ compiler; `amaranth` is a thousand times slower.
-
-    Raises:
-        MeasurementError: the device gave no answer, or refused a request.
     """
     check_design(network, options.lanes, options.divisor)
     device = Device(network, options.lanes, options.divisor, options.split)
@@ -85,12 +82,46 @@ def simulate_inferences(
         return _simulate_all(network, options, inputs, running.run, CHUNK)
 
 
+def simulate_pins(design: Any, rx: Wave) -> Wave:
+    """The `tx` pin of a design while its `rx` pin follows `rx`: cycle i of one is cycle i of the other.
+
+    Args:
+        design: an Amaranth component with ports `rx` and `tx`, elaborated once.
+    """
+    from amaranth.sim import Simulator
+
+    tx = np.empty(len(rx), dtype=np.uint8)
+
+    async def drive(ctx: Any) -> None:
+        for i, level in enumerate(rx.tolist()):
+            ctx.set(design.rx, level)
+            tx[i] = ctx.get(design.tx)
+            await ctx.tick()
+
+    simulator = Simulator(design)
+    simulator.add_clock(CLOCK_PERIOD_S)
+    simulator.add_testbench(drive)
+    simulator.run()
+    return tx
+
+
+class ReplayedDevice:
+    """A device whose state goes on from call to call: each call simulates all that came before it again."""
+
+    def __init__(self, design: Any) -> None:
+        self._design = design
+        self._past = np.zeros(0, dtype=np.uint8)
+
+    def run(self, rx: Wave) -> tuple[Wave, None]:
+        """(tx pin, nothing about computing), one sample a cycle."""
+        line = np.concatenate([self._past, rx])
+        tx = simulate_pins(self._design, line)[len(self._past) :]
+        self._past = line
+        return tx, None
+
+
 def _simulate_all(
-    network: Network,
-    options: DesignOptions,
-    inputs: NDArray[np.int8],
-    run: RunCall,
-    chunk: int,
+    network: Network, options: DesignOptions, inputs: NDArray[np.int8], run: RunCall, chunk: int
 ) -> Simulated:
     answers: list[NDArray[np.int64]] = []
     transactions: list[int] = []
@@ -129,15 +160,12 @@ def run_chunk(
         inputs: signed bytes [n, inputs].
         first: number of the first request, modulo 256 its sequence number.
         run: the device; where it does not show when it computes, the last list is empty.
-
-    Raises:
-        MeasurementError: an answer is missing or bad.
     """
     line, starts = lay_out(network, options, inputs, first)
     tx, busy = run(line)
     found, ends = read_answers(tx, options.divisor)
     if len(found) != len(starts):
-        raise MeasurementError(f"{len(found)} answers to {len(starts)} requests; the device lost some")
+        raise MeasurementError(f"{len(found)} replies to {len(starts)} requests; the device lost some")
     kind = "<i1" if network.answer_bytes == 1 else "<i4"
     payload = b"".join(take_answer(answer, first + i).payload for i, answer in enumerate(found))
     answers = np.frombuffer(payload, kind).reshape(len(inputs), network.outputs).astype(np.int64)
@@ -167,11 +195,7 @@ def lay_out(network: Network, options: DesignOptions, inputs: NDArray[np.int8], 
 
 
 def read_answers(tx: Wave, divisor: int) -> tuple[list[Answer], list[int]]:
-    """(answers on a line, cycle at which the last stop bit of each one ends).
-
-    Raises:
-        MeasurementError: something on the line is no answer.
-    """
+    """(answers on a line, cycle at which the last stop bit of each one ends)."""
     data, starts = waves.decode_timed(tx, divisor)
     answers, rest = split_answers(data)
     ends, place = [], 0
@@ -179,25 +203,15 @@ def read_answers(tx: Wave, divisor: int) -> tuple[list[Answer], list[int]]:
         place += 6 + len(answer.payload)
         ends.append(starts[place - 1] + waves.FRAME_BITS * divisor)
     if rest or place != len(data):
-        raise MeasurementError(f"{len(data) - place} bytes on the line belong to no answer")
+        raise MeasurementError(f"{len(data) - place} bytes on the line belong to no reply")
     return answers, ends
 
 
 def take_answer(answer: Answer, number: int) -> Answer:
-    """The answer, if it is a good one to this request.
-
-    Raises:
-        MeasurementError: it is not.
-    """
+    """The answer, if it is a good one to this request."""
     if answer.status != Status.OK or answer.sequence != number & 0xFF:
         raise MeasurementError(
-            f"request {number} was answered with status {answer.status} and sequence {answer.sequence}; "
+            f"request {number} got a reply with status {answer.status} and sequence {answer.sequence}; "
             f"expected 0 and {number & 0xFF}"
         )
     return answer
-
-
-def predict_cycles(network: Network, options: DesignOptions) -> tuple[int, int]:
-    """(cycles of an inference, cycles of a whole transaction) without a simulation."""
-    compute = count_engine_cycles(list_sizes(network), options.lanes)
-    return compute, count_transaction_cycles(network, options.lanes, options.divisor)

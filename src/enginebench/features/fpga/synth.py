@@ -24,9 +24,7 @@ class Part(Struct, frozen=True, kw_only=True):
     synth: str  # command of yosys; DSP and block RAM are inferred
     tool: str
     args: tuple[str, ...]
-    logic: str  # names in nextpnr's utilization report
-    dsp: str | None
-    ram: str
+    logic: str  # name in nextpnr's utilization report
     target_mhz: float  # the router tries until it meets this; above what the design reaches, so that it never rests
     split: int  # where the requantizer's multiplication is split: the width of a multiplier, or half of the sum
 
@@ -41,8 +39,6 @@ PARTS = {
             tool="nextpnr-ice40",
             args=("--up5k", "--package", "sg48"),
             logic="ICESTORM_LC",
-            dsp="ICESTORM_DSP",
-            ram="ICESTORM_RAM",
             target_mhz=48.0,
             split=15,
         ),
@@ -53,8 +49,6 @@ PARTS = {
             tool="nextpnr-ice40",
             args=("--hx8k", "--package", "ct256"),
             logic="ICESTORM_LC",
-            dsp=None,
-            ram="ICESTORM_RAM",
             target_mhz=120.0,
             split=10,
         ),
@@ -65,8 +59,6 @@ PARTS = {
             tool="nextpnr-ecp5",
             args=("--25k", "--package", "CABGA256", "--speed", "6"),
             logic="TRELLIS_COMB",
-            dsp="MULT18X18D",
-            ram="DP16KD",
             target_mhz=180.0,
             split=17,
         ),
@@ -75,7 +67,8 @@ PARTS = {
 ALIASES = {"up5k": "ice40up5k", "hx8k": "ice40hx8k", "ecp5": "ecp5-25k"}
 SEEDS = (1, 2, 3)
 LUT_CELLS = re.compile(r"SB_LUT4|LUT4")
-MISFIT = re.compile(r"unable to (find legal )?place|no more bels|too many", re.IGNORECASE)
+
+MISFIT = re.compile(r"[Uu]nable to (find legal )?place|no more (Bels|bels)|too many|out of bels")
 FF_CELLS = re.compile(r"SB_DFF\w*|TRELLIS_FF")
 
 
@@ -112,11 +105,7 @@ class Synthesis(Struct, frozen=True, kw_only=True):
 
 
 def find_part(name: str) -> Part:
-    """The part of a name.
-
-    Raises:
-        UsageError: it is unknown.
-    """
+    """The part of a name."""
     part = PARTS.get(ALIASES.get(name, name))
     if part is None:
         raise UsageError(f"unknown part {name!r}; known: {', '.join([*PARTS, *ALIASES])}")
@@ -134,13 +123,6 @@ def synthesize(
     seeds: Sequence[int] = SEEDS,
 ) -> Synthesis:
     """Netlist, then place and route once a seed; every log and report is kept in `out_dir`.
-
-    Args:
-        rtlil: the design, top module `top` with a clock `clk`.
-        out_dir: made if it is not there.
-        lanes: of the design, for the record.
-        multiplier_bits: of the design, for the record.
-        divisor: of the design, for the record.
 
     Raises:
         MissingDependency: a tool is not installed.
@@ -205,20 +187,12 @@ def place(part: Part, folder: Path, seed: int) -> tuple[Placement, dict[str, Any
 
 def explain_misfit(log: str) -> str | None:
     """The line in which nextpnr says that the design is too large, or None if it failed otherwise."""
-    for line in log.splitlines():
-        if "ERROR" in line and re.search(
-            r"[Uu]nable to (find legal )?place|no more (Bels|bels)|too many|out of bels", line
-        ):
-            return line.split("ERROR:")[-1].strip()
-    return None
+    lines = (line for line in log.splitlines() if "ERROR" in line and MISFIT.search(line))
+    return next((line.split("ERROR:")[-1].strip() for line in lines), None)
 
 
 def count_cells(netlist: Path) -> tuple[int, int, dict[str, int]]:
-    """(lookup tables, flip-flops, cells of every type) of a netlist of yosys.
-
-    Raises:
-        ParseError: it is no netlist with a module `top`.
-    """
+    """(lookup tables, flip-flops, cells of every type) of a netlist of yosys."""
     document = _read_json(netlist)
     cells: dict[str, int] = {}
     try:
@@ -231,11 +205,7 @@ def count_cells(netlist: Path) -> tuple[int, int, dict[str, int]]:
 
 
 def read_fmax(path: Path, report: Mapping[str, Any]) -> float:
-    """The highest clock of a report of nextpnr, after routing, in MHz; the lowest where there are several clocks.
-
-    Raises:
-        ParseError: the report names no clock.
-    """
+    """The highest clock of a report of nextpnr, after routing, in MHz; the lowest where there are several clocks."""
     try:
         speeds = [float(clock["achieved"]) for clock in report["fmax"].values()]
     except (KeyError, TypeError, AttributeError, ValueError) as error:

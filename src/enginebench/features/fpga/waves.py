@@ -38,11 +38,7 @@ def join(waves: Iterable[Wave]) -> Wave:
 
 
 def decode_bytes(wave: Wave, divisor: int) -> bytes:
-    """The bytes on a line that a transmitter drove.
-
-    Raises:
-        MeasurementError: a stop bit is missing, or the line ends within a byte; names the cycle.
-    """
+    """The bytes on a line that a transmitter drove."""
     data, _ = decode_timed(wave, divisor)
     return data
 

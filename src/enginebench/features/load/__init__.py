@@ -5,9 +5,7 @@ from __future__ import annotations
 from enginebench.core.features import Feature, Verb
 
 FEATURE = Feature(
-    verbs={
-        "load": Verb("verb", "Measure latency under arrivals, and the rate at which a limit breaks.", after="bench"),
-    },
+    verbs=(Verb("load", "Find", "Measure latency under request load, and capacity within an SLO.", "verb"),),
     functions={"load": "verb:load"},
     jobs={"serve": "jobs:ServeJob", "arrive": "jobs:ArriveJob"},
     offers={

@@ -16,33 +16,21 @@ KINDS = {"p99": [1, 0], "p50": [6, 3], "queue": [1, 3], "service": [2, 6]}
 
 
 def draw_load(document: LoadDocument) -> list[Chart]:
-    """Every picture for which there are points; none without the scenario `server`.
-
-    Raises:
-        MissingDependency: altair is not installed.
-    """
+    """Every picture for which there are points; none without the scenario `server`."""
     points = [point for point in document.points if point.qps is not None and point.completed]
     if not points:
         return []
+    pictures = (
+        ("latency", "Latency over the rate", draw_latency,
+         "p50, p99 and the means of queue and service over requests a second, with limit and capacities"),
+        ("throughput", "Throughput over latency", draw_throughput,
+         "completed requests a second over p99, with the Pareto front"),
+        ("utilisation", "Utilisation over the rate", draw_utilisation,
+         "fraction of the time in which streams were at work over requests a second"),
+    )  # fmt: skip
     return [
-        Chart(
-            name="load_latency",
-            title="Latency over the rate",
-            description="p50, p99 and the means of queue and service over requests a second, with limit and capacities",
-            spec=draw_latency(document, points),
-        ),
-        Chart(
-            name="load_throughput",
-            title="Throughput over latency",
-            description="answered requests a second over p99, with the line of what no other point beats",
-            spec=draw_throughput(document, points),
-        ),
-        Chart(
-            name="load_utilisation",
-            title="Utilisation over the rate",
-            description="fraction of the time in which streams were at work over requests a second",
-            spec=draw_utilisation(document, points),
-        ),
+        Chart(name=f"load_{name}", title=title, description=shows, spec=draw(document, points))
+        for name, title, draw, shows in pictures
     ]
 
 
@@ -92,11 +80,11 @@ def draw_throughput(document: LoadDocument, points: Sequence[LoadPoint]) -> Spec
         if p.p99_ms and p.achieved_per_s
     ]
     x = alt.X("p99:Q", title="p99 (ms), log axis", scale=alt.Scale(type="log"))
-    y = alt.Y("rate:Q", title="answered requests a second", scale=alt.Scale(zero=False))
+    y = alt.Y("rate:Q", title="completed requests a second", scale=alt.Scale(zero=False))
     dots = read_rows(shown).mark_point(filled=True, size=45).encode(x=x, y=y, color=colour_rows(document))
     line = read_rows(find_frontier(shown)).mark_line(color=GREY, strokeDash=[4, 3], interpolate="step-after")
     chart = alt.layer(line.encode(x=x, y=y), dots)
-    subtitle = "dashed: the most that any configuration answers within that p99"
+    subtitle = "dashed: the highest rate of any configuration within that p99"
     return finish(style_legend(chart), f"{document.model}: throughput over latency", subtitle, height=320)
 
 
@@ -120,7 +108,9 @@ def draw_utilisation(document: LoadDocument, points: Sequence[LoadPoint]) -> Spe
     ]
     base = read_rows(shown).encode(
         x=alt.X("qps:Q", title="requests a second", scale=alt.Scale(zero=False)),
-        y=alt.Y("busy:Q", title="share of the time at work", axis=alt.Axis(format="%"), scale=alt.Scale(domainMin=0)),
+        y=alt.Y(
+            "busy:Q", title="fraction of the time at work", axis=alt.Axis(format="%"), scale=alt.Scale(domainMin=0)
+        ),
         color=colour_rows(document),
     )
     dots = base.transform_filter("datum.validity == 'valid'").mark_point(filled=True, size=45)

@@ -397,7 +397,7 @@ class Prober:
         )
         self.rows[bench.row.id] = replace(self.rows[bench.row.id], offline_per_s=point.achieved_per_s)
         if point.achieved_per_s is None:
-            raise MeasurementError(f"{bench.row.id} answered none of {point.offered} requests that came at once")
+            raise MeasurementError(f"{bench.row.id} completed none of {point.offered} requests that came at once")
         return CapacitySearch(
             FIRST_SHARE * point.achieved_per_s,
             limit,

@@ -10,7 +10,7 @@ from enginebench.core.names import slug
 from enginebench.core.records import Capacity, Caveat
 from enginebench.core.text import count_of
 from enginebench.features.load.document import LoadDocument, describe_row
-from enginebench.report.numbers import format_significant
+from enginebench.report.numbers import format_significant, format_verdict
 from enginebench.report.run.sections import name_machine
 from enginebench.report.table import Chart, Column, Section, make_notes, make_table
 from enginebench.stats.queueing import LoadPoint
@@ -95,7 +95,7 @@ def describe_capacity(capacity: Capacity) -> str:
         why += "; probes that it rests on were disturbed: see the warnings"
     if capacity.passes_qps is None:
         lowest = f"; it fails at {_show(capacity.fails_qps)} requests a second" if capacity.fails_qps else ""
-        return f"no rate that was tried holds {what}{lowest}{why}."
+        return f"no rate that was tried meets {what}{lowest}{why}."
     fails = f"fails at {_show(capacity.fails_qps)}" if capacity.fails_qps else "no rate that was tried fails"
     return f"passes at {_show(capacity.passes_qps)} requests a second, {fails}: {what}{why}."
 
@@ -109,7 +109,8 @@ def describe_verdicts(document: LoadDocument) -> Iterator[str]:
         times = f": {ratio.value:.3f} times its capacity{between}" if ratio else ""
         more = f". {verdict.repetitions_needed} rounds would show it" if verdict.repetitions_needed else ""
         why = f". {'; '.join(verdict.reasons)}" if verdict.reasons else ""
-        yield f"{names[verdict.candidate]} against {names[verdict.base]}: {verdict.verdict}{times}{why}{more}."
+        found = format_verdict(verdict.verdict)
+        yield f"{names[verdict.candidate]} against {names[verdict.base]}: {found}{times}{why}{more}."
 
 
 def describe_doubts(document: LoadDocument) -> Iterator[str]:

@@ -91,7 +91,7 @@ class LoadOptions(Modules, Shared, total=False):
         Scenario, Opt("One request at a time, eight at a time, requests at a rate, or all at once.", "server")
     ]
     qps: Annotated[float | None, Opt("Requests a second.", gt=0, metavar="N")]
-    find_capacity: Annotated[bool, Opt("Look for the highest rate within --p99-limit-ms.", False)]
+    find_capacity: Annotated[bool, Opt("Find the highest rate within --p99-limit-ms.", False)]
     p99_limit_ms: Annotated[float | None, Opt("Limit on the --percentile of latency.", gt=0, metavar="X")]
     percentile: Annotated[float, Opt("The percentile that the limit is on.", 99.0, gt=50, lt=100)]
     arrivals: Annotated[
@@ -109,7 +109,8 @@ class LoadOptions(Modules, Shared, total=False):
     input_size: InputSize
     wait: Wait
     resume: Annotated[
-        bool, Opt("Continue the load in --out, asked as before; --rounds and --time-budget may differ.", False)
+        bool,
+        Opt("Continue the load in --out with the same options, except --rounds and --time-budget.", False),
     ]
     out: Annotated[PathLike | None, Opt("Folder. [results/load-TARGET-TIME]", path="folder")]
 
@@ -126,8 +127,8 @@ def load(target: Model, engine: Engine = None, **options: Unpack[LoadOptions]) -
 
     Example: enginebench load digits-cnn --engine ort --qps 100 --duration 3
 
-    Requests are scheduled beforehand and released on time by a process of their own; latency runs from the scheduled
-    moment, so that a stalled engine cannot hide.
+    Requests are scheduled in advance and released by a separate process; latency counts from the scheduled time, so
+    a stalled engine cannot hide its queue.
 
     Args:
         target: a model as `run` takes it, an engine file, or a bundle.
@@ -499,7 +500,7 @@ def check_settings(settings: LoadSettings) -> None:
     if server and not (qps or find_capacity or trace):
         raise UsageError("--scenario server needs a rate: --qps N, --find-capacity, or a file of --arrivals")
     if trace and qps:
-        raise UsageError(f"the file {arrivals} says when requests come: leave out --qps")
+        raise UsageError(f"the file {arrivals} defines when requests come: leave out --qps")
     if trace:
         read_trace(Path(arrivals))
     seconds = settings.duration_s or POINT_S

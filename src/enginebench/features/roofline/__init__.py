@@ -5,9 +5,7 @@ from __future__ import annotations
 from enginebench.core.features import Feature, Verb
 
 FEATURE = Feature(
-    verbs={
-        "roofline": Verb("verb", "Measure what this machine can do at best, for run and profile.", after="stages"),
-    },
+    verbs=(Verb("roofline", "Understand", "Measure this machine's roofline: peak compute and bandwidth.", "verb"),),
     jobs={"ceilings": "jobs:CeilingsJob", "work": "jobs:WorkJob"},
     offers={"finish_run": "limits:bound_results", "limit_layers": "limits:limit_layers"},
     functions={"roofline": "verb:roofline"},

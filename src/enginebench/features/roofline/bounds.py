@@ -104,7 +104,6 @@ def bound_nodes(
     """The least time of nodes that are done together; None where they need not touch anything.
 
     Args:
-        graph: that they are of.
         precision: in which they are computed; None: any.
         launches: kernels that it takes at least.
     """
@@ -174,7 +173,6 @@ def bound_layers(joining: Joining, graph: GraphWork, limits: Limits, precision: 
     """The bounds of joined layers, and of the whole: their sum, that of nodes which no layer tells, and the call.
 
     Args:
-        graph: that they were joined to.
         precision: of the row, for layers whose own record does not say theirs.
     """
     layers = tuple(_bound_layer(joined, graph, limits) for joined in joining.layers)

@@ -120,7 +120,7 @@ def _is_cost(kind: CeilingKind) -> bool:
 def join_repetitions(
     repetitions: Sequence[Sequence[Observed]], *, device: str, threads: int | None
 ) -> tuple[Ceiling, ...]:
-    """The ceilings of one device and number of threads: of each the best over all repetitions, with the spread."""
+    """The peaks of one device and number of threads: of each the best over all repetitions, with the spread."""
     groups: dict[tuple[CeilingKind, Precision | None], list[Observed]] = {}
     for observed in (one for repetition in repetitions for one in repetition):
         groups.setdefault((observed.kind, observed.precision), []).append(observed)

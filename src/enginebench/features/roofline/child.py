@@ -11,14 +11,14 @@ from enginebench.runs.child.jobs import NoteCall
 
 
 def perform_ceilings(job: CeilingsJob, note: NoteCall) -> CeilingsAnswer:
-    """The ceilings of a device, in this process.
+    """The peaks of a device, in this process.
 
     Raises:
         UsageError: the device has no instructions for any of the precisions.
         MissingDependency: PyTorch is not installed.
         BackendUnavailable: PyTorch does not see the GPU.
     """
-    note(f"ceilings of {job.device}" + (f", {job.threads} threads" if job.device == "cpu" else ""))
+    note(f"peaks of {job.device}" + (f", {job.threads} threads" if job.device == "cpu" else ""))
     return _observe_cpu(job) if job.device == "cpu" else _observe_gpu(job)
 
 
@@ -61,9 +61,9 @@ def _observe_gpu(job: CeilingsJob) -> CeilingsAnswer:
     from enginebench.features.roofline.trials_gpu import PRECISIONS, list_host_trials, list_trials, make_timer
 
     if not torch.cuda.is_available():
-        raise BackendUnavailable(f"PyTorch {torch.__version__} sees no GPU, so that {job.device} has no ceilings")
+        raise BackendUnavailable(f"PyTorch {torch.__version__} sees no GPU, so that {job.device} has no roofline")
     timer = make_timer(job.device)
-    wanted = _choose(job.precisions, PRECISIONS, "a GPU's ceilings are not known in")
+    wanted = _choose(job.precisions, PRECISIONS, "a GPU's peaks are not known in")
     with torch.inference_mode():
         found = observe(
             list_trials(wanted, quick=job.quick), timer=timer, budget_s=job.budget_s, repetitions=job.repetitions

@@ -57,7 +57,6 @@ def join_layers(layers: Sequence[LayerTime], graph: GraphWork) -> Joining:
 
     Args:
         layers: as the engine's profiler names them; those that name their nodes themselves are taken at their word.
-        graph: that the engine's own was made of.
     """
     index = _Index(graph, layers)
     told = [tuple(index.find(layer)) for layer in layers]
@@ -65,7 +64,8 @@ def join_layers(layers: Sequence[LayerTime], graph: GraphWork) -> Joining:
     for number, layer in enumerate(layers):
         if not _only_moves(layer):
             owner.update({name: number for name in index.list_weighted(layer) if name not in owner})
-    for number in sorted(range(len(layers)), key=lambda i: (_only_moves(layers[i]), not _works(told[i], index))):
+    works = [any(index.nodes[name].macs for name in names) for names in told]
+    for number in sorted(range(len(layers)), key=lambda i: not works[i]):
         if not _only_moves(layers[number]):
             for name in told[number]:
                 owner.setdefault(name, number)
@@ -97,10 +97,6 @@ def _only_moves(layer: LayerTime) -> bool:
     return layer.precision == REORDER
 
 
-def _works(names: Iterable[str], index: _Index) -> bool:
-    return any(index.nodes[name].macs for name in names)
-
-
 class _Index:
     """Everything by which a name can be found: nodes, tensors that they make, modules that they were exported from."""
 
@@ -121,7 +117,12 @@ class _Index:
         if not said and self._exported and _is_pytorch(layer):
             parts = [part.strip() for part in _PARTS.split(layer.name)]
             if any(self._is_own_operator(part) for part in parts):
-                found = [self._find_own(p) if self._is_own_operator(p) else self._find_one(p) for p in parts]
+                found = [
+                    self._find_operator("", *_split_operator(part))
+                    if self._is_own_operator(part)
+                    else self._find_one(part)
+                    for part in parts
+                ]
                 yield from dict.fromkeys(node for nodes in found for node in nodes)
                 return
         yield from dict.fromkeys(said or self._find_any(layer.name, layer))
@@ -129,9 +130,6 @@ class _Index:
     def _is_own_operator(self, part: str) -> bool:
         """Whether a part of a layer's name is an operator of the model itself, which PyTorch names without a path."""
         return bool(_OWN_OPERATOR.fullmatch(part)) and part not in self._scopes and part not in self._weights
-
-    def _find_own(self, part: str) -> tuple[str, ...]:
-        return self._find_operator("", *_split_operator(part))
 
     def list_weighted(self, layer: LayerTime) -> Iterator[str]:
         """The nodes that multiply by the weights of modules that a layer names: theirs before anybody else's.
@@ -274,8 +272,6 @@ def pull_products(
     The layer must be of a type that multiplies, and have no product yet.
 
     Args:
-        graph: its nodes in order.
-        told: the nodes that each names.
         owner: node -> number of its layer; what was given is added.
     """
     nodes = {node.name: node for node in graph.nodes}
@@ -321,7 +317,6 @@ def absorb(graph: GraphWork, owner: dict[str, int]) -> None:
     their output. Products are never given away: who does them says so, or nobody knows.
 
     Args:
-        graph: its nodes in order.
         owner: node -> number of its layer; what was given away is added.
     """
     makers = {tensor: node.name for node in graph.nodes for tensor in node.outputs}

@@ -29,14 +29,21 @@ NAMES = {
 def list_ceilings(document: Ceilings) -> list[Section]:
     """Every ceiling with the range of its repetitions, and what could not be measured."""
     lines = [
-        (name_ceiling(one), one.precision or "-", name_threads(one), _number(one.value), _range(one), one.unit)
+        (
+            name_ceiling(one),
+            one.precision or "-",
+            one.device if one.threads is None else str(one.threads),
+            format_significant(one.value),
+            " to ".join(map(format_significant, (one.low, one.high))) if one.n > 1 else "one",
+            one.unit,
+        )
         for one in document.ceilings
     ]
     gpus = ", ".join(gpu.name for gpu in document.machine.gpus)
     machine = document.machine.cpu_model + (f", {gpus}" if gpus else "")
     count = f"{document.processes} fresh processes" if document.processes > 1 else "one process"
     foot = f"The best that was observed, {count} each. One multiply-accumulate (MAC) is two operations."
-    columns = list_texts(["peak", "precision", "threads"], ["best", "repetitions", "unit"])
+    columns = list_texts(["peak", "precision", "threads"], ["best", "trials", "unit"])
     title = " · ".join(filter(None, (machine, document.measured_utc)))
     return [Section(title=title, parts=(make_table(columns, lines), *make_notes([foot, *document.notes])))]
 
@@ -46,19 +53,6 @@ def name_ceiling(ceiling: Ceiling) -> str:
     if ceiling.kind == "call" and ceiling.device != "cpu":
         return "empty kernel, waited for"
     return NAMES[ceiling.kind]
-
-
-def name_threads(ceiling: Ceiling) -> str:
-    """The number of threads, or the GPU."""
-    return ceiling.device if ceiling.threads is None else str(ceiling.threads)
-
-
-def _number(value: float) -> str:
-    return format_significant(value)
-
-
-def _range(ceiling: Ceiling) -> str:
-    return f"{_number(ceiling.low)} to {_number(ceiling.high)}" if ceiling.n > 1 else "one"
 
 
 def draw_ceilings(document: Ceilings) -> Spec:
@@ -113,7 +107,7 @@ def list_points(ceilings: Sequence[Ceiling], device: tuple[str, int | None]) -> 
             "macs": at,
             "rate": min(rate, at * memory),
             "end": at == last,
-            "label": f"{precision} {_number(rate)}",
+            "label": f"{precision} {format_significant(rate)}",
         }
         for precision, rate in rates.items()
         for at in (first, corners[precision], last)

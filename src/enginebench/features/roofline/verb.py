@@ -55,19 +55,19 @@ class RooflineOptions(Progress, total=False):
         int | Texts | Sequence[int] | None,
         Opt("Numbers of threads of the CPU, separated by commas. [1, 2, 4 ... physical cores]"),
     ]
-    quick: Annotated[bool, Opt("One process for each number of threads, and less time for each ceiling.", False)]
+    quick: Annotated[bool, Opt("One process for each number of threads, and less time for each peak.", False)]
     wait: Wait
     out: Annotated[PathLike | None, Opt("Folder for the JSON and the picture.", path="folder")]
 
 
 @verb(RooflineOptions)
 def roofline(**options: Unpack[RooflineOptions]) -> Ceilings:
-    """Measure what this machine can do at best, and store it for `run` and `profile`.
+    """Measure the roofline of this machine, and store it for `run` and `profile`.
 
     Example: enginebench roofline --quick
 
-    Rates of matrix products and convolutions, bandwidths of caches and memory, costs of a launch: the best that was
-    observed, never a data sheet's figure. `run` and `profile` say then how far each row and layer is from its limit.
+    Peak rates of matrix products and convolutions, bandwidths of caches and memory, launch overheads: measured, never
+    from a data sheet. `run` and `profile` then report how close each configuration and layer is to its limit.
 
     Raises:
         UsageError: a precision, a number of threads or a device that there is not.
@@ -115,7 +115,7 @@ def read_request(
     """
     chosen = [parse_precision(text) for text in _split(precisions)]
     if any(recipe for _, recipe in chosen):
-        raise UsageError(f"--precisions {precisions}: a ceiling has no recipe; give int8 alone")
+        raise UsageError(f"--precisions {precisions}: a peak has no recipe; give int8 alone")
     if wrong := [text for text in _split(threads) if not text.isdigit() or not int(text)]:
         raise UsageError(f"--threads {wrong[0]!r}: expected numbers from 1 on, separated by commas")
     return RooflineRequest(
@@ -132,7 +132,7 @@ def _split(given: Given) -> list[str]:
 
 
 def measure_ceilings(request: RooflineRequest, *, reporter: Reporter, wait: bool = True) -> Ceilings:
-    """The ceilings of this machine.
+    """The peaks of this machine.
 
     Args:
         request: what to measure.
@@ -206,7 +206,7 @@ def _measure(job: CeilingsJob, processes: int, reporter: Reporter) -> Measured:
     answers = []
     try:
         for repetition in range(processes):
-            reporter.step(f"{job.device}, {count_of(job.threads, 'threads')}, process {repetition + 1} of {processes}")
+            reporter.step(f"{job.device}, {count_of(job.threads, 'threads')}, trial {repetition + 1} of {processes}")
             environment = child_environment(job.threads, repetition)
             answers.append(run_child(job, timeout_s=TIMEOUT_S, environment=environment, on_note=reporter.step))
     except (UsageError, DependencyError) as error:

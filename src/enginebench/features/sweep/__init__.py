@@ -9,9 +9,7 @@ from __future__ import annotations
 from enginebench.core.features import Feature, Verb
 
 FEATURE = Feature(
-    verbs={
-        "sweep": Verb("verb", "Measure many models on many machines, here or on a Ray cluster.", after="doctor"),
-    },
+    verbs=(Verb("sweep", "Many machines", "Measure many models on many machines, here or on a Ray cluster.", "verb"),),
     functions={"sweep": "verb:sweep"},
     offers={
         "ask_nodes": "ray_fleet:ask_nodes",

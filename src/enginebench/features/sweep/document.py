@@ -9,7 +9,6 @@ from msgspec.structs import fields, replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Capacity, Caveat, Estimate, Machine, Result, Score, Status, Validity, Verdict
-from enginebench.features.sweep.costs import cost_per_million
 from enginebench.report.run.rows import Row
 from enginebench.stats.quantiles import median
 
@@ -46,8 +45,8 @@ class SweepRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cost_per_million: float | None = None  # inferences, in the currency of the prices
 
 
-class SweepCell(Struct, frozen=True, kw_only=True):
-    """One row that was asked for; `row` is None where there is none yet."""
+class Cell(Struct, frozen=True, kw_only=True):
+    """What a row of a sweep is asked for."""
 
     model: str
     machine_kind: str
@@ -55,18 +54,17 @@ class SweepCell(Struct, frozen=True, kw_only=True):
     precision: str
     batch: int = 1
     scope: str = "compute"
+
+
+class SweepCell(Cell, frozen=True, kw_only=True):
+    """One row that was asked for; `row` is None where there is none yet."""
+
     row: SweepRow | None = None
 
 
-class FailedCell(Struct, frozen=True, kw_only=True):
+class FailedCell(Cell, frozen=True, kw_only=True):
     """A cell without figures, and why."""
 
-    model: str
-    machine_kind: str
-    engine: str
-    precision: str
-    batch: int
-    scope: str
     reason: str
 
 
@@ -98,7 +96,7 @@ class Tuned(Struct, frozen=True, kw_only=True):
     """What a search over settings came to, of one model and batch on one kind of machine.
 
     `ratio` is the speed of the setting that won the race over that of the best default, in the final. The winner is
-    that default itself where the other was not shown to be faster: then `beaten` is false.
+    that default itself where the other is not significantly faster: then `beaten` is false.
     """
 
     model: str
@@ -140,10 +138,7 @@ def take_row(row: Row, result: Result, folder: str, environment: str) -> SweepRo
     """The row of a run as a row of a sweep.
 
     Args:
-        row: its figures.
-        result: its samples.
         folder: of the run, below the store.
-        environment: id of the machine with its versions.
     """
     count = len({m.machine for m in result.measurements}) or 1
     doubts = (*row.caveats, *([make_caveat("several_machines", count=count)] if count > 1 else []))
@@ -159,13 +154,7 @@ def take_row(row: Row, result: Result, folder: str, environment: str) -> SweepRo
 
 
 def price(document: SweepDocument, prices: Mapping[str, float], currency: str = "") -> SweepDocument:
-    """The document with the cost of a million inferences wherever the price of an hour is known.
-
-    Args:
-        document: of the sweep.
-        prices: machine kind -> price of an hour.
-        currency: that they are in.
-    """
+    """The document with the cost of a million inferences wherever the price of an hour is known."""
     cells = tuple(
         replace(cell, row=_price_row(cell.row, prices[cell.machine_kind]))
         if cell.row is not None and cell.machine_kind in prices
@@ -180,8 +169,9 @@ def price(document: SweepDocument, prices: Mapping[str, float], currency: str = 
 
 
 def _price_row(row: SweepRow, per_hour: float) -> SweepRow:
-    capacity = row.capacity.passes_qps if row.capacity else None
-    return replace(row, cost_per_million=cost_per_million(per_hour, capacity or row.throughput_per_s))
+    """With the price of a million inferences of a machine that is busy all the time: idle hours come on top."""
+    rate = (row.capacity.passes_qps if row.capacity else None) or row.throughput_per_s
+    return replace(row, cost_per_million=per_hour * 1e6 / (3600 * rate) if rate else None)
 
 
 def describe_environment(identity: str, kind: str, machine: Machine) -> Environment:

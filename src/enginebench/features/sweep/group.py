@@ -138,8 +138,8 @@ def _run_group(job: GroupJob, reporter: Reporter) -> int:
     begun = read_group(store, name)
     if begun is not None and (changed := list_changes(begun.record.machine, machine)):
         raise MeasurementError(
-            f"{name} was begun on another machine, and rows of two do not compare: {'; '.join(changed)}. Continue it "
-            "there, or measure it in another store"
+            f"{name} was begun on another machine, and the two cannot be compared: {'; '.join(changed)}. "
+            "Continue it there, or measure it in another store"
         )
     with tempfile.TemporaryDirectory(prefix="enginebench-sweep-") as scratch:
         folder = GroupFolder(Path(scratch) / name, store, f"{GROUPS}/{name}", identify_machine(job.salt))

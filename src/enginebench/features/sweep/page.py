@@ -27,7 +27,7 @@ SCRIPT = Path(__file__).with_name("sweep.js")
 KEYS = {"model": "model", "machine": "machine_kind", "engine": "engine", "precision": "precision"}
 _P50 = [column.title for column in COLUMNS].index("p50 ms")
 _ABOUT = (
-    "A line is the fastest row of an engine that is valid and whose outputs are the same. Speed-ups are against the "
+    "A line is the fastest valid configuration of an engine whose outputs are the same. Speed-ups are against the "
     "baseline on the same machine; between machines there is no verdict."
 )
 

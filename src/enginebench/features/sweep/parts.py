@@ -22,7 +22,7 @@ from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored
 
 FINAL = ("ok", "failed", "skipped")
-WRITTEN_ANEW = "sweep --resume writes it anew from the group's rows"
+WRITTEN_ANEW = "sweep --resume rebuilds it from the group's results"
 
 
 def identify_environment(machine: Machine) -> str:
@@ -75,7 +75,7 @@ def has_finished(store: Store, group: Group, reporter: Reporter) -> bool:
     try:
         return read_finished(store, group) is not None
     except ParseError as error:
-        reporter.say(f"{error.path}: found {error.found}; it is written anew from the group's rows")
+        reporter.say(f"{error.path}: found {error.found}; it is rebuilt from the group's results")
         return False
 
 

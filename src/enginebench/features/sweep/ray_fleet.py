@@ -69,8 +69,8 @@ def connect(address: str) -> Any:
     except Exception as error:  # ConnectionError, RuntimeError, ImportError of grpc, ...
         told = (str(error).strip().splitlines() or [""])[0]
         raise BackendUnavailable(
-            f"no Ray cluster answers at {address}: {type(error).__name__}: {told}. Is it running (ray status), and are "
-            "Ray and Python the same versions there?"
+            f"no Ray cluster responds at {address}: {type(error).__name__}: {told}. Is it running (ray status), with "
+            "the same versions of Ray and Python?"
         ) from error
     return ray
 
@@ -130,7 +130,7 @@ class RayFleet:
         if not nodes:
             return f"no node of the cluster is of the kind {machine.kind!r}; {START}"
         if self._shared and min(n["Resources"].get("GPU", 0) for n in nodes) < 1:
-            return f"--share-machine needs GPUs, and a node of the kind {machine.kind!r} tells Ray of none"
+            return f"--share-machine needs GPUs, and a node of the kind {machine.kind!r} reports none to Ray"
         return ""
 
     def start(self, job: GroupJob | SourcesJob) -> None:
@@ -173,11 +173,11 @@ class RayFleet:
             told = (str(error).strip().splitlines() or [""])[0]
             return Lost(reason=clean_text(f"{type(error).__name__}: {told}")[:400])
         if not isinstance(data, bytes) or len(data) > ANSWER_LIMIT_BYTES:
-            return Lost(reason="its answer is no answer of ours")
+            return Lost(reason="worker returned an invalid response")
         try:
             return msgspec.json.decode(data, type=Ended)
         except msgspec.DecodeError as error:
-            return Lost(reason=f"its answer cannot be read: {error}")
+            return Lost(reason=f"its response cannot be read: {error}")
 
     def _find_stranded(self) -> list[tuple[GroupJob | SourcesJob, Ended | Lost]]:
         """Jobs for machines of a kind that has been gone for too long."""
@@ -245,7 +245,7 @@ def _take(ray: Any, reference: Any, deadline: float) -> bytes | str:
     except ray.exceptions.RayError as error:
         told = (str(error).strip().splitlines() or [""])[0]
         return clean_text(f"{type(error).__name__}: {told}")[:400]
-    return data if isinstance(data, bytes) else "its answer is no answer of ours"
+    return data if isinstance(data, bytes) else "worker returned an invalid response"
 
 
 def name_node(node: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from enginebench.core.caveats import find_sentence, format_caveat
 from enginebench.core.records import Caveat, Estimate
 from enginebench.core.text import count_of
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow, Tuned
-from enginebench.report.numbers import format_range, format_ratio, format_significant
+from enginebench.report.numbers import format_range, format_ratio, format_significant, format_verdict
 from enginebench.report.scores import format_figure
 from enginebench.report.table import Column, Section, list_texts, make_notes, make_table
 
@@ -47,7 +47,7 @@ COLUMNS = (
     Column("batch", lambda cell: str(cell.batch), lambda cell: cell.batch, align="right", spare=2),
     _figure("p50 ms", "p50_ms"),
     _figure("p99 ms", "p99_ms", 3),
-    Column("speed-up", lambda cell: show_speedup(cell.row),
+    Column("speed-up", lambda cell: format_ratio(cell.row.speedup) if cell.row and cell.row.speedup else "",
            lambda cell: cell.row.speedup.value if cell.row and cell.row.speedup else None, align="right", spare=1),
     Column("outputs", lambda cell: _show_outputs(cell.row), wide=True),
     Column("requests/s", lambda cell: _show(_take_capacity(cell)), lambda cell: _take_capacity(cell),
@@ -107,7 +107,7 @@ def list_rest(document: SweepDocument) -> list[Section]:
     columns = list_texts(
         ("machine", "environment", "processor"), ("rows", "kernel ms", hour), ("environment", "rows", "kernel ms", hour)
     )
-    apart = ["Rows of two machines, or of two environments, are shown beside each other, not compared."]
+    apart = ["Results of two machines, or of two environments, are listed, not compared."]
     company = [
         f"company on {found.machine_kind}: {found.model} takes "
         f"{format_ratio(found.ratio) if found.ratio else found.verdict} of its time alone"
@@ -143,15 +143,15 @@ def describe_tuned(tuned: Tuned) -> str:
     """What a search over settings came to, as one sentence."""
     where = f"tuned on {tuned.machine_kind}: {tuned.model.rpartition('/')[2]}, batch {tuned.batch}"
     if tuned.reason:
-        return f"{where}: no answer: {tuned.reason}"
+        return f"{where}: no response: {tuned.reason}"
     if tuned.beaten and tuned.ratio:
         return (
             f"{where}: {tuned.winner} is {format_range(tuned.ratio, 'x')} as fast as the best default, {tuned.default}"
         )
     anew = ""
     if tuned.ratio and tuned.verdict:
-        ratio, verdict = format_range(tuned.ratio, "x"), tuned.verdict.replace("_", " ")
-        anew = f"; {tuned.challenger} was {ratio} as fast when it was measured anew: {verdict}"
+        ratio, verdict = format_range(tuned.ratio, "x"), format_verdict(tuned.verdict)
+        anew = f"; {tuned.challenger} was {ratio} as fast when it was re-measured: {verdict}"
     if not tuned.finished:
         last = anew or f"; {tuned.challenger or tuned.winner or 'nobody'} led the race"
         return f"{where}: not finished, its budget ended before the final gave a verdict{last}. Raise tune_budget_s"
@@ -167,11 +167,6 @@ def describe_doubts(rows: Sequence[SweepRow]) -> Iterator[str]:
         alike.setdefault(find_sentence(caveat), []).append(caveat)
     for found in sorted(alike.values(), key=len, reverse=True):
         yield f"{len(found)} of {count_of(len(rows), 'rows')}: {format_caveat(*found)}"
-
-
-def show_speedup(row: SweepRow | None) -> str:
-    """The ratio to the baseline of the same model on the same machine."""
-    return format_ratio(row.speedup) if row and row.speedup else ""
 
 
 def _show_outputs(row: SweepRow | None) -> str:

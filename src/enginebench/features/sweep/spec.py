@@ -203,7 +203,7 @@ def check_tune(spec: SweepSpec) -> None:
     processes = 1 if spec.quick else spec.processes
     if processes < MIN_REPETITIONS:
         raise UsageError(
-            f'steps has "tune", whose final gives a verdict, which needs {MIN_REPETITIONS} processes of each row: '
+            f'steps has "tune", whose final gives a verdict, which needs {MIN_REPETITIONS} trials each: '
             f"{'leave quick out' if spec.quick else f'raise processes, now {processes}'}"
         )
     if not (math.isfinite(spec.tune_budget_s) and spec.tune_budget_s > 0):

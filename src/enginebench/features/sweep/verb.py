@@ -61,8 +61,8 @@ class SweepOptions(Progress, total=False):
             metavar="local|auto|ray://HOST:PORT",
         ),
     ]
-    kind: Annotated[str | None, Opt("Which kind of machine of the sweep this one is, with --on local.", metavar="KIND")]
-    share_machine: Annotated[bool, Opt("Measure on each GPU of a machine at once, and say what that costs.", False)]
+    kind: Annotated[str | None, Opt("With --on local: the kind of machine that this one is.", metavar="KIND")]
+    share_machine: Annotated[bool, Opt("Measure on each GPU of a machine at once, and report what that costs.", False)]
     resume: Annotated[bool, Opt("Continue the sweep in --out.", False)]
 
 
@@ -79,8 +79,9 @@ def sweep(spec: PathLike, out: Out, **options: Unpack[SweepOptions]) -> SweepDoc
 
     Example: enginebench sweep matrix.toml --on auto --out s3://bucket/august
 
-    All rows of one model on one kind of machine take turns on one machine; between machines there is no verdict. The
-    sweep can be stopped, or lose machines, at any time: --resume measures what is missing. Read it with `report STORE`.
+    All configurations of a model on one kind of machine are interleaved on one machine; machines are never compared.
+    The sweep can be stopped, or lose machines, at any time: --resume measures what is missing. Read it with `report
+    STORE`.
 
     Args:
         spec: the TOML file.
@@ -118,7 +119,7 @@ def command(spec: str, out: str | None, shown: SweepPrinted, **options: Unpack[S
     if not shown["as_json"]:
         click.echo(f"\nStored in {out}. The page: enginebench report {out}", err=True)
     if not any(cell.row is not None and cell.row.status == "ok" for cell in document.cells):
-        raise MeasurementError("no cell of the sweep has a figure; each says why, above")
+        raise MeasurementError("no cell of the sweep has a result; the reasons are above")
 
 
 def _list_plan(plan: SweepPlan) -> list[Section]:
@@ -176,7 +177,7 @@ def run_sweep(
     store = open_store(out)
     kind = choose_kind(spec, on, kind)
     if share_machine and on == "local":
-        raise UsageError("--share-machine parts a machine among the tasks of Ray; local runs one at a time")
+        raise UsageError("--share-machine divides a machine among the tasks of Ray; local runs one at a time")
     if share_machine and "tune" in spec.steps:
         raise UsageError('--share-machine and steps with "tune": a search needs the machine to itself; leave one out')
     record = take_up(store, spec, resume=resume, shared=share_machine, command=command)
@@ -191,7 +192,7 @@ def measure_groups(store: Store, record: SweepRecord, fleet: Fleet, reporter: Re
     schedule = Schedule(store, record.salt, fleet, reporter, shared=record.shared)
     schedule.run(groups)
     if record.shared:
-        reporter.say("the first row of each group once more, with the machine to itself")
+        reporter.say("the first configuration of each group once more, with the machine to itself")
         Schedule(store, record.salt, fleet, reporter).run([cut_alone(group) for group in groups])
     return schedule.refused
 
@@ -211,14 +212,14 @@ def choose_kind(spec: SweepSpec, on: str, kind: str | None) -> str | None:
     kinds = [machine.kind for machine in spec.machine]
     if on != "local":
         if kind is not None:
-            raise UsageError("--kind says what this machine is, for --on local; nodes of Ray say it themselves")
+            raise UsageError("--kind names this machine, for --on local; nodes of Ray report theirs")
         if on != "auto" and not on.startswith("ray://"):
             raise UsageError(f"--on {on}: expected local, auto or ray://HOST:PORT")
         return None
     if kind is not None and kind not in kinds:
         raise UsageError(f"--kind {kind} is not in the sweep; it has {', '.join(kinds)}")
     if kind is None and len(kinds) > 1:
-        raise UsageError(f"the sweep has machines of {', '.join(kinds)}; say with --kind which of them this one is")
+        raise UsageError(f"the sweep has machines of {', '.join(kinds)}; name this one with --kind")
     return kind or kinds[0]
 
 
@@ -249,9 +250,7 @@ def take_up(
             "Choose another --out"
         )
     if changed := [f for f in spec.__struct_fields__ if getattr(spec, f) != getattr(known.spec, f)]:
-        raise UsageError(
-            f"{store.url} holds a sweep that asked for something else ({', '.join(changed)}); choose another --out"
-        )
+        raise UsageError(f"{store.url} holds a sweep with other options ({', '.join(changed)}); choose another --out")
     if known.shared != shared:
-        raise UsageError(f"{store.url} was begun {'with' if known.shared else 'without'} --share-machine; go on so")
+        raise UsageError(f"{store.url} was begun {'with' if known.shared else 'without'} --share-machine; continue so")
     return known

@@ -9,9 +9,7 @@ from __future__ import annotations
 from enginebench.core.features import Feature, Verb
 
 FEATURE = Feature(
-    verbs={
-        "parse": Verb("verb", "Read the logs, times, profiles and layers of trtexec 8 to 11.", after="history"),
-    },
+    verbs=(Verb("parse", "TensorRT files", "Read the logs, times, profiles and layers of trtexec 8 to 11.", "verb"),),
     functions={
         "parse_layers": "verb:parse_layers",
         "parse_log": "verb:parse_log",

@@ -82,11 +82,7 @@ def compose_build(
     layers: str | None = None,
     extra: tuple[str, ...] = (),
 ) -> list[str]:
-    """The argv that makes `plan` from `onnx` and runs nothing.
-
-    Raises:
-        UsageError: this version lacks an option that was asked for; the message names both.
-    """
+    """The argv that makes `plan` from `onnx` and runs nothing."""
     argv = [tool.path or "trtexec", f"--onnx={onnx}", f"--saveEngine={plan}", BUILD_ONLY]
     argv += _state_precision(tool, settings)
     argv += _state_shapes(tool, settings.profiles)
@@ -100,11 +96,7 @@ def compose_build(
 
 
 def compose_measure(tool: Trtexec, plan: str, settings: RunSettings) -> list[str]:
-    """The argv that times `plan`.
-
-    Raises:
-        UsageError: this version lacks an option that was asked for.
-    """
+    """The argv that times `plan`."""
     argv = [tool.path or "trtexec", f"--loadEngine={plan}"]
     argv += _state_inputs(tool, settings)
     argv += state_switches(tool, settings)
@@ -134,15 +126,7 @@ def state_switches(tool: Trtexec, settings: RunSettings) -> list[str]:
 
 
 def check_extra(tool: Trtexec, extra: tuple[str, ...], composed: Sequence[str] = ()) -> tuple[str, ...]:
-    """The user's own arguments, unchanged.
-
-    Args:
-        tool: the trtexec that gets them.
-        composed: what stands before them on the command line.
-
-    Raises:
-        UsageError: one is an option that this version is known not to have, or that the command line holds already.
-    """
+    """The user's own arguments, unchanged."""
     seen = {_name_option(argument): argument for argument in composed}
     for argument in extra:
         name = _name_option(argument)

@@ -6,9 +6,8 @@ What it leaves is the folder that people know: `times.json`, `profile.json`, `la
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,6 +16,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import ArtifactError, FeedError, MeasurementError, UsageError
 from enginebench.core.names import row_id
+from enginebench.core.protocols import Array, Feeds
 from enginebench.core.records import (
     Artifact,
     Availability,
@@ -32,17 +32,16 @@ from enginebench.core.records import (
 from enginebench.core.shapes import concrete_shape
 from enginebench.core.store import copy_file, write_atomic
 from enginebench.engines.abilities import Composed, Reader
-from enginebench.engines.backends.tensorrt.opsets import find_newest_opset
-from enginebench.engines.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, keep_plan
+from enginebench.engines.backends.tensorrt.plan_store import PlanBackend, PlanRecord, PlanStore, describe_gpu, keep_plan
 from enginebench.engines.backends.tensorrt.settings import (
     BuildSettings,
     adapt_cache,
     check_calib_cache,
+    find_newest_opset,
     fit_to_version,
     read_plugins,
     read_settings,
     read_shapes,
-    run_at_best,
     split_argv,
 )
 from enginebench.engines.request import check_request, read_options
@@ -61,10 +60,6 @@ from enginebench.features.trtexec.output import (
 )
 from enginebench.features.trtexec.process import NOT_READY, Outcome, find_devices, require_passed, run_trtexec
 from enginebench.features.trtexec.tool_files import ToolFiles
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Feeds
-
 
 # trtexec's own; the queries of this time are not in the exported times.
 WARMUP_MS = 200
@@ -124,7 +119,7 @@ FIRST_INT64: Version = (10, 0, 0)
 PROFILE_S = 1.0
 
 
-class TrtexecBackend:
+class TrtexecBackend(PlanBackend):
     """ONNX graphs and finished plans through trtexec.
 
     Args:
@@ -134,14 +129,10 @@ class TrtexecBackend:
     name = NAME
 
     def __init__(self, cache_dir: Path | None = None) -> None:
+        super().__init__(cache_dir)
         self._home = (cache_dir.parent if cache_dir else Path()).absolute()
-        self._reader = ToolFiles()
+        self._files = ToolFiles()
         self._profiled: Artifact | None = None
-        self._note: Callable[[str], None] = lambda text: None
-
-    def take_note(self, note: Callable[[str], None]) -> None:
-        """Sets the function that shows progress."""
-        self._note = note
 
     def probe(self) -> Availability:
         """Available where an executable is found that prints its banner, and finds a GPU and TensorRT's libraries."""
@@ -157,13 +148,7 @@ class TrtexecBackend:
         )
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
-        """A plan for this version, GPU and these settings: the stored one if there is one, else a new one.
-
-        Raises:
-            UsageError: the version lacks an option that was asked for.
-            ArtifactError: the plan cannot be built; names trtexec's first error and the log.
-            BackendUnavailable: there is no GPU or driver.
-        """
+        """A plan for this version, GPU and these settings: the stored one if there is one, else a new one."""
         check_request(artifact, spec, ("onnx", "plan"), PRECISIONS, (spec.device,))
         options = read_options(spec, OPTIONS)
         tool = read_trtexec(require_trtexec(options["path"] or None))
@@ -191,12 +176,7 @@ class TrtexecBackend:
         )
 
     def compose_build(self, artifact: Artifact, plan: str, spec: EngineSpec, version: str | None) -> Composed:
-        """The command that `build` would run, with the plan at `plan`.
-
-        Raises:
-            UsageError: the version lacks an option that was asked for.
-            MissingDependency: no version is given and no trtexec is installed.
-        """
+        """The command that `build` would run, with the plan at `plan`."""
         options = read_options(spec, OPTIONS)
         tool = choose_tool(options, version)
         settings = read_settings(spec, options, artifact)
@@ -217,11 +197,7 @@ class TrtexecBackend:
         return Composed(tuple(argv), tool.version_text, doubt_version(version))
 
     def measure(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Measurement:
-        """The raw times of one run of trtexec.
-
-        Raises:
-            MeasurementError: trtexec failed, or left no times.
-        """
+        """The raw times of one run of trtexec."""
         options = read_options(spec, OPTIONS)
         tool = read_trtexec(require_trtexec(options["path"] or None))
         timing, settings = plan_timing(measure), self._time_settings(artifact, spec, options, measure)
@@ -251,9 +227,6 @@ class TrtexecBackend:
         """The outputs of all `feeds`, joined along the first axis: each a process that loads the plan anew.
 
         trtexec prints outputs with six digits, which bounds what a comparison with them can show.
-
-        Raises:
-            MeasurementError: trtexec failed.
         """
         import numpy as np
 
@@ -270,16 +243,8 @@ class TrtexecBackend:
         version = read_trtexec(require_trtexec(read_options(spec, OPTIONS)["path"] or None)).version_text
         return Reader(f"TensorRT {version}", find_newest_opset(version))
 
-    def run_at_best(self, artifact: Artifact, spec: EngineSpec) -> EngineSpec:
-        """The spec that runs the plan at the shapes that its profile is tuned for."""
-        return run_at_best(spec, artifact)
-
     def prove_precision(self, artifact: Artifact, spec: EngineSpec) -> dict[str, float] | None:
-        """Shares of time by precision: the plan's own layers joined with a profile; None where layers have no detail.
-
-        Raises:
-            MeasurementError: trtexec failed.
-        """
+        """Shares of time by precision: the plan's layers joined with a profile; None where layers have no detail."""
         options = read_options(spec, OPTIONS)
         tool = read_trtexec(require_trtexec(options["path"] or None))
         settings = replace(
@@ -293,18 +258,14 @@ class TrtexecBackend:
         self._note(f"profiling; log: {folder / LOG}")
         require_passed(self._run(tool, artifact, settings, folder), f"trtexec did not profile {artifact.path}")
         self._profiled = artifact
-        return self._reader.read_precision(folder / LAYERS, folder / PROFILE)
+        return self._files.read_precision(folder / LAYERS, folder / PROFILE)
 
     def profile_plan(self, artifact: Artifact, spec: EngineSpec) -> LayerProfile:
-        """The plan's layers, from the run that also proved its precision.
-
-        Raises:
-            MeasurementError: trtexec failed.
-        """
+        """The plan's layers, from the run that also proved its precision."""
         if self._profiled != artifact:
             self.prove_precision(artifact, spec)
         folder = self._folder(Path(artifact.path).stem, "profile")
-        return self._reader.read_layers(folder / LAYERS, folder / PROFILE)
+        return self._files.read_layers(folder / LAYERS, folder / PROFILE)
 
     def _build(
         self, artifact: Artifact, plan: Path, tool: Trtexec, settings: BuildSettings, options: dict[str, str]
@@ -350,7 +311,7 @@ class TrtexecBackend:
         outcome, batched, allowed = self._find_shapes(artifact, spec, tool, settings)
         require_passed(outcome, f"trtexec does not run {artifact.path}", ArtifactError)
         layers = self._folder(Path(artifact.path).stem, ADOPT) / LAYERS
-        types = self._reader.read_types(layers) if untyped and layers.is_file() else {}
+        types = self._files.read_types(layers) if untyped and layers.is_file() else {}
         inputs, outputs = read_bindings(outcome.text, types)
         check_names(settings.shapes, inputs)
         inputs = tuple(replace(s, shape=("batch", *s.shape[1:])) if s.name in batched else s for s in inputs)
@@ -411,7 +372,7 @@ class TrtexecBackend:
             inputs=files,
             output=OUTPUT,
         )
-        require_passed(self._run(tool, artifact, settings, folder), f"trtexec did not answer for {artifact.path}")
+        require_passed(self._run(tool, artifact, settings, folder), f"trtexec gave no outputs for {artifact.path}")
         return read_outputs(folder / OUTPUT, artifact.outputs)
 
     def _run_settings(self, artifact: Artifact, spec: EngineSpec, options: dict[str, str]) -> RunSettings:
@@ -462,7 +423,7 @@ class TrtexecBackend:
         self, folder: Path, timing: TimingRequest, settings: RunSettings, spec: EngineSpec, measure: MeasureSpec
     ) -> Measurement:
         batch = settings.implicit_batch or spec.batch
-        reader = self._reader
+        reader = self._files
         measured = reader.read_times(folder / TIMES, folder / LOG, batch=batch, drop=timing.drop, keep=timing.keep)
         return replace(
             measured,
@@ -485,12 +446,11 @@ class TrtexecBackend:
         return self._home.joinpath("trtexec", *parts)
 
 
-def choose_tool(options: dict[str, str], version: str | None) -> Trtexec:
-    """The trtexec to compose for: of the version given, else the one that is installed.
+create_backend = TrtexecBackend
 
-    Raises:
-        MissingDependency: no version is given and none is installed.
-    """
+
+def choose_tool(options: dict[str, str], version: str | None) -> Trtexec:
+    """The trtexec to compose for: of the version given, else the one that is installed."""
     if version is not None:
         return Trtexec(version=parse_version(version), path=options["path"] or None)
     return read_trtexec(require_trtexec(options["path"] or None))
@@ -514,11 +474,6 @@ def doubt_opset(artifact: Artifact, tool: Trtexec) -> tuple[str, ...]:
     )
 
 
-def create_backend(cache_dir: Path | None) -> TrtexecBackend:
-    """The backend."""
-    return TrtexecBackend(cache_dir)
-
-
 def check_switches(seen: dict[str, bool | int | None], settings: RunSettings) -> Iterator[Caveat]:
     """A caveat for each switch that the log shows set differently from what was asked for."""
     asked = {
@@ -540,14 +495,7 @@ def check_switches(seen: dict[str, bool | int | None], settings: RunSettings) ->
 
 
 def check_answerable(artifact: Artifact, feed: Feeds, typed: bool = True) -> None:
-    """Checks that the arrays match the plan's inputs: trtexec ignores others and invents missing ones.
-
-    Args:
-        typed: whether the types of its inputs are known for certain; else only the size of an element is compared.
-
-    Raises:
-        FeedError: a name, a shape or the size of an element differs.
-    """
+    """Checks that the arrays match the plan's inputs: trtexec ignores others and invents missing ones."""
     import numpy as np
 
     from enginebench.core.feeds import check_feeds
@@ -562,11 +510,7 @@ def check_answerable(artifact: Artifact, feed: Feeds, typed: bool = True) -> Non
 
 
 def narrow_integers(artifact: Artifact, feed: Feeds) -> tuple[Artifact, Feeds]:
-    """Both as a plan from before TensorRT 10 has them: its parser makes INT32 of INT64 inputs.
-
-    Raises:
-        FeedError: a value does not fit into 32 bits.
-    """
+    """Both as a plan from before TensorRT 10 has them: its parser makes INT32 of INT64 inputs."""
     import numpy as np
 
     narrow = {name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in feed.items()}
@@ -581,11 +525,7 @@ def narrow_integers(artifact: Artifact, feed: Feeds) -> tuple[Artifact, Feeds]:
 
 
 def check_names(shapes: Mapping[str, tuple[int, ...]], inputs: tuple[TensorSpec, ...]) -> None:
-    """Checks that every shape belongs to an input: trtexec ignores others.
-
-    Raises:
-        UsageError: one does not; the message names the inputs.
-    """
+    """Checks that every shape belongs to an input: trtexec ignores others."""
     known = {s.name for s in inputs}
     if known and (others := sorted(shapes.keys() - known)):
         raise UsageError(
@@ -610,5 +550,5 @@ def _read_implicit_batch(spec: EngineSpec, options: dict[str, str]) -> int | Non
         return None
     batch = _read_count(spec, options, "implicit_batch")
     if batch != spec.batch:
-        raise UsageError(f"implicit_batch={batch}, and the row's batch is {spec.batch}: give --batch {batch}")
+        raise UsageError(f"implicit_batch={batch}, and the configuration's batch is {spec.batch}: give --batch {batch}")
     return batch

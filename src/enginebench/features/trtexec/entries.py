@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from enginebench.core.entry import Entry, Option
-from enginebench.engines.backends.tensorrt.settings import BUILD_OPTIONS, SWITCH
+from enginebench.core.entry import Entry, Option, switch
+from enginebench.engines.backends.tensorrt.settings import BUILD_OPTIONS
 from enginebench.features.trtexec.executable import FIX, find_trtexec
 
 TRTEXEC = Entry(
@@ -17,8 +17,8 @@ TRTEXEC = Entry(
     options={
         **BUILD_OPTIONS,
         "path": Option(default="", outside=True, meaning="the executable, if it is not in $TRTEXEC or on PATH"),
-        "graph": Option(default="1", choices=SWITCH, meaning="launch as a CUDA graph"),
-        "spin": Option(default="1", choices=SWITCH, meaning="spin while waiting for the GPU"),
+        "graph": switch("launch as a CUDA graph", on=True),
+        "spin": switch("spin while waiting for the GPU", on=True),
         "streams": Option(default="1", meaning="queries in flight at once; above 1 latencies overlap"),
         "profile_index": Option(default="0", meaning="optimization profile to run"),
         "shapes": Option(default="", meaning="shapes to run with, NAME:1x3x224x224 (only for a finished plan)"),
@@ -30,6 +30,6 @@ TRTEXEC = Entry(
     qdq_rules=True,
     find_program=find_trtexec,
     command=FIX,
-    verified_on="NVIDIA's own TensorRT 8.6.0 on an H200. 10 and 11: open-source trtexec over a stand-in library; not "
+    verified_on="NVIDIA's own TensorRT 8.6.0 on an H200. 10 and 11: open-source trtexec over a fake library; not "
     "yet run against NVIDIA's own",
 )

@@ -39,11 +39,7 @@ _OPTION = re.compile(r"--([A-Za-z][A-Za-z0-9_]*)")
 
 
 def find_trtexec(explicit: str | None = None, environment: Mapping[str, str] | None = None) -> Path | None:
-    """The executable: the one named, else $TRTEXEC, else PATH, else the usual install folders; None if there is none.
-
-    Raises:
-        UsageError: the named file is not executable.
-    """
+    """The executable: the one named, else $TRTEXEC, else PATH, else the usual folders; None if there is none."""
     environment = os.environ if environment is None else environment
     for name, text in (("--trtexec", explicit), (f"${VARIABLE}", environment.get(VARIABLE))):
         if text:
@@ -53,20 +49,12 @@ def find_trtexec(explicit: str | None = None, environment: Mapping[str, str] | N
 
 
 def choose_trtexec(path: str) -> None:
-    """Makes this executable the one that this process and its children find.
-
-    Raises:
-        UsageError: the file is not executable.
-    """
+    """Makes this executable the one that this process and its children find."""
     os.environ[VARIABLE] = str(_require_executable("--trtexec", path))
 
 
 def require_trtexec(explicit: str | None = None) -> Path:
-    """Like `find_trtexec`, but it must be there.
-
-    Raises:
-        MissingDependency: there is none; the message says how to install it.
-    """
+    """Like `find_trtexec`, but it must be there."""
     path = find_trtexec(explicit)
     if path is None:
         raise MissingDependency("trtexec", FIX)
@@ -74,11 +62,7 @@ def require_trtexec(explicit: str | None = None) -> Path:
 
 
 def read_trtexec(path: Path) -> Trtexec:
-    """What the executable says about itself; asked once as long as the file stays the same. Needs no GPU.
-
-    Raises:
-        BackendUnavailable: it cannot be started, or what it prints is not trtexec's help.
-    """
+    """What the executable says about itself; asked once as long as the file stays the same. Needs no GPU."""
     try:
         changed_ns = path.stat().st_mtime_ns
     except OSError as error:
@@ -99,7 +83,7 @@ def _ask_trtexec(path: Path, changed_ns: int) -> Trtexec:
     if version is None:
         words = (done.stderr.decode("utf-8", "replace").strip() or text.strip())[:300]
         raise BackendUnavailable(
-            f"{path} --help (exit code {done.returncode}) prints no banner of TensorRT 8 or later; it says {words!r}"
+            f"{path} --help (exit code {done.returncode}) prints no banner of TensorRT 8 or later; it prints {words!r}"
         )
     return Trtexec(version=version, build=build, path=str(path), listed=frozenset(_OPTION.findall(text)))
 

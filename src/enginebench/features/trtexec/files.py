@@ -68,13 +68,7 @@ def list_stat(stat: Stat | None, labels: Sequence[str]) -> list[Cell]:
 
 
 def write_times(document: TimesDocument, timed: TimedQueries, out: Path) -> list[Path]:
-    """summary.json, summary.csv, latency_percentiles.csv, and a series for each time that the file holds.
-
-    Args:
-        document: of the same file.
-        timed: the queries without warm-up.
-        out: a folder; it is made.
-    """
+    """summary.json, summary.csv, latency_percentiles.csv, and a series for each time that the file holds."""
     columns = timed.columns
     paths = [
         write_document(document, out / "summary.json"),
@@ -143,7 +137,10 @@ def write_series(values: NDArray[np.float64], name: str, path: Path) -> Path:
 
 def write_profile(document: ProfileDocument, out: Path) -> list[Path]:
     """summary.json and per_layer_times.csv, slowest layer first."""
-    return [write_document(document, out / "summary.json"), write_layer_times(document, out / "per_layer_times.csv")]
+    return [
+        write_document(document, out / "summary.json"),
+        write_layer_times(document.layers, out / "per_layer_times.csv"),
+    ]
 
 
 def write_layers(document: LayersDocument, out: Path) -> list[Path]:

@@ -135,11 +135,7 @@ class Trtexec(Struct, frozen=True, kw_only=True):
         return first is not None and first <= self.version and (gone is None or self.version < gone)
 
     def require(self, flag: str, wanted: str) -> None:
-        """Checks that an option is known.
-
-        Raises:
-            UsageError: it is not; the message names the version and what to use instead.
-        """
+        """Checks that an option is known."""
         if not self.accepts(flag):
             raise UsageError(
                 f"{wanted}: trtexec {self.version_text} does not know --{flag}{self._explain_absence(flag)}"
@@ -154,11 +150,7 @@ class Trtexec(Struct, frozen=True, kw_only=True):
 
 
 def parse_version(text: str) -> Version:
-    """The version of `10.16`, `11` or `8.6.1`; what is left out is 0.
-
-    Raises:
-        UsageError: the text is not a version, or the version is older than 8.6.
-    """
+    """The version of `10.16`, `11` or `8.6.1`; what is left out is 0."""
     match = re.fullmatch(r"v?(\d{1,3})(?:\.(\d{1,3}))?(?:\.(\d{1,3}))?(?:\.\d+)?", text.strip())
     version = (int(match[1]), int(match[2] or 0), int(match[3] or 0)) if match else (0, 0, 0)
     if version < OLDEST:

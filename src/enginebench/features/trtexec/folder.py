@@ -218,11 +218,6 @@ def read_case_times(case: TrtexecCase) -> TrtexecCase:
     return replace(case, times=document, timed=select_timed(trace, path, None, case.log))
 
 
-def read_case_profile(case: TrtexecCase) -> TrtexecCase:
-    """With its profile, and what it leaves unexplained of the GPU time."""
-    return replace(case, profile=parse_profile(case.files["profile"], end_to_end_ms=find_compute(case)))
-
-
 def find_compute(case: TrtexecCase) -> float | None:
     """The median GPU compute time of one query in ms, from the times, else from the log."""
     for stat in (case.times and case.times.gpu_compute_ms, case.log and case.log.gpu_compute_ms):
@@ -232,11 +227,7 @@ def find_compute(case: TrtexecCase) -> float | None:
 
 
 def read_compute_ms(path: Path) -> float:
-    """The median GPU compute time of one query in ms, from a timing file or a log.
-
-    Raises:
-        ParseError: it is neither, or does not hold it.
-    """
+    """The median GPU compute time of one query in ms, from a timing file or a log."""
     if sniff_kind(path) == "times" or path.name.lower().endswith(_JSON):
         stat = summarize_trace(read_trace(path), path, intervals=False).gpu_compute_ms
     else:
@@ -255,11 +246,6 @@ def find_profile(layers: Path) -> Path | None:
     return None
 
 
-def read_case_layers(case: TrtexecCase) -> TrtexecCase:
-    """With the engine's layers, and their times if there is a profile."""
-    return replace(case, layers=parse_layers(case.files["layers"], profile=case.profile))
-
-
 def read_case_drift(case: TrtexecCase) -> TrtexecCase:
     """With the differences of outputs that lie beside it."""
     path = case.files["drift"]
@@ -273,8 +259,8 @@ def read_case_drift(case: TrtexecCase) -> TrtexecCase:
 _READERS: tuple[tuple[Kind, Callable[[TrtexecCase], TrtexecCase]], ...] = (
     ("log", read_case_log),
     ("times", read_case_times),
-    ("profile", read_case_profile),
-    ("layers", read_case_layers),
+    ("profile", lambda c: replace(c, profile=parse_profile(c.files["profile"], end_to_end_ms=find_compute(c)))),
+    ("layers", lambda c: replace(c, layers=parse_layers(c.files["layers"], profile=c.profile))),
     ("drift", read_case_drift),
 )
 

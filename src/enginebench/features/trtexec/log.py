@@ -13,7 +13,7 @@ from enginebench.core.errors import ParseError
 from enginebench.core.text import count_of
 from enginebench.features.trtexec.lines import Line, RunLines, decode_version, split_runs
 from enginebench.features.trtexec.records import LogDocument, LogRun, RunStatus, Stat
-from enginebench.stats.plans.source import decode_text, read_text
+from enginebench.stats.plans.source import read_text
 
 # As C++ streams print a float: 6 digits, "inf", "nan", "-nan", and "nan(ind)" from the Windows runtime.
 _NUMBER = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|inf|nan(?:\([a-z]{1,8}\))?)"
@@ -47,7 +47,7 @@ _COUNTS = (
 )
 _ENGINE_SIZE = re.compile(rf"^(?:Created|Loaded) engine with size: ({_NUMBER}) MiB")
 _LIBRARY_SIZE = re.compile(r"^Loaded engine size: (\d{1,9}) (?:MiB|MB)")
-_ROUNDED = "the engine's size is in whole MiB, as the library says it"
+_ROUNDED = "the engine's size is in whole MiB, as the library reports it"
 _HEADER = re.compile(r"^=== (.{1,60}) ===$")
 _OPTION = re.compile(r"^([A-Za-z][^:]{0,59}?) ?: ?(.*)$")
 _OPTION_BLOCKS = (" Options", "Device Information")
@@ -71,27 +71,21 @@ _SKIPPED = "Skipped inference phase"
 _MAX_CONTINUATION = 20
 
 
-def parse_log(
-    path: Path, model: str | None = None, precision: str | None = None, batch: int | None = None
-) -> LogDocument:
+def parse_log(path: Path) -> LogDocument:
     """All runs in the trtexec log `path`, exactly as it states them.
 
     Args:
         path: a text file, or the same in gzip; stdout, stderr, or both in any order.
-        model: recorded in place of the model that the log names.
-
-    Raises:
-        ParseError: the file cannot be read, or no line of it was written by trtexec.
     """
-    return read_log(read_text(path), path, model, precision, batch)
+    return read_log(read_text(path), path)
 
 
-def read_log(
-    text: str, path: Path, model: str | None = None, precision: str | None = None, batch: int | None = None
-) -> LogDocument:
+def read_log(text: str, path: Path) -> LogDocument:
     """As `parse_log`, from text; `path` is only named."""
     runs = split_runs(text)
-    if not any(run.banner or any(line.level for line in run.lines) or has_summary(run) for run in runs):
+    # Of a run without banners or prefixes (they were cut away) a summary row may be left.
+    lines = [line for run in runs for line in run.lines]
+    if not any(run.banner for run in runs) and not any(x.level or _ROW.match(x.text.strip()) for x in lines):
         first = next((line for line in text.split("\n") if line.strip()), "")[:80]
         raise ParseError(
             path,
@@ -100,33 +94,16 @@ def read_log(
             "a banner '&&&& RUNNING TensorRT.trtexec', or lines that begin like '[11/21/2026-01:37:39] [I]'",
             "Save both pipes: trtexec ... > run.log 2>&1",
         )
-    known = {k: v for k, v in (("model", model), ("precision", precision), ("batch", batch)) if v is not None}
-    parents = {run.parent for run in runs}
-    return LogDocument(
-        path=str(path),
-        runs=tuple(note_tuning(read_run(run, known), index in parents) for index, run in enumerate(runs)),
-    )
+    parents, read = {run.parent for run in runs}, [read_run(run) for run in runs]
+    for index, run in enumerate(read):
+        if index in parents and run.latency_ms is None:
+            note = "a tuning run: the runs that it started were timed, not itself"
+            read[index] = replace(run, notes=(*run.notes, note))
+    return LogDocument(path=str(path), runs=tuple(read))
 
 
-def note_tuning(run: LogRun, started_others: bool) -> LogRun:
-    """The run, with a note where others that it started were timed in its place."""
-    if not started_others or run.latency_ms is not None:
-        return run
-    return replace(run, notes=(*run.notes, "a tuning run: the runs that it started were timed, not itself"))
-
-
-def parse_log_bytes(data: bytes, path: Path) -> LogDocument:
-    """As `parse_log`, from bytes."""
-    return read_log(decode_text(data), path)
-
-
-def has_summary(run: RunLines) -> bool:
-    """Whether a run without banners or prefixes (they were cut away) still shows a summary row."""
-    return any(_ROW.match(line.text.strip()) for line in run.lines)
-
-
-def read_run(run: RunLines, known: dict[str, Any]) -> LogRun:
-    """One run of the log; `known` fields replace those of the log."""
+def read_run(run: RunLines) -> LogRun:
+    """One run of the log."""
     said = select_lines(run)
     options = read_options(said)
     fields, nonfinite = read_numbers(said)
@@ -138,7 +115,6 @@ def read_run(run: RunLines, known: dict[str, Any]) -> LogRun:
     fields |= read_identity(options, banner.command if banner else None)
     fields |= read_batch(said, options, banner.command if banner else None)
     fields |= read_switches(said, warnings, options)
-    fields |= known
     return LogRun(
         version=(banner.version if banner else None) or read_version_line(said),
         build=banner.build if banner else None,
@@ -357,7 +333,7 @@ def read_notes(run: RunLines, fields: dict[str, Any], options: dict[str, dict[st
     if run.closing is not None and any(line.level is None and _CRASH.search(line.text) for line in run.lines):
         notes.append("the process crashed after its closing banner")
     if options.get("Build Options", {}).get("Load engine"):
-        notes.append("the engine was loaded: precision and build options are those asked for, not those of the engine")
+        notes.append("the engine was loaded: precision and build options are those requested, not those of the engine")
     if fields.get("engine_bytes") == 0:
         notes.append("the engine has size 0: the build failed, whatever follows")
     if fields.get("latency_ms") is None and any(line.text.startswith(_PROFILED) for line in run.lines):

@@ -6,17 +6,15 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, ParseError
+from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, Caveat, ShapeRange, TensorSpec
 from enginebench.engines.backends.tensorrt.plan_store import require_plan
 from enginebench.engines.backends.tensorrt.settings import BuildSettings
 from enginebench.features.trtexec.process import Outcome, explain_failure, require_passed
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
 
 # `Input binding for image with dimensions 1x3x224x224 and type fp32 is created.`; 8.6.1 leaves the type out; 8.0 to
 # 8.6.0 print `Created input binding for image with dimensions 1x3x224x224`.
@@ -47,11 +45,7 @@ _NONFINITE = re.compile(r"(?<![\w\"])-?(?:nan|inf)(?:\([^)]*\))?(?![\w\"])", re.
 
 
 def check_build(outcome: Outcome, plan: Path, artifact: Artifact) -> None:
-    """Checks that the plan was built: exit code 0, the PASSED banner, and a file that is not empty.
-
-    Raises:
-        EngineBenchError: it was not; the message names the first error, what to do, and the log.
-    """
+    """Checks that the plan was built: exit code 0, the PASSED banner, and a file that is not empty."""
     what = f"trtexec did not build {artifact.path}"
     require_passed(outcome, what, ArtifactError)
     try:
@@ -73,9 +67,6 @@ def read_bindings(
 
     Args:
         types: name -> precision from elsewhere, for 8.6, whose log has no types; float32 for what is not in it.
-
-    Raises:
-        ArtifactError: it names none: nobody would know which batch ran.
     """
     specs: dict[str, list[TensorSpec]] = {"input": [], "output": []}
     for match in _BINDING.finditer(text):
@@ -107,11 +98,7 @@ def read_allowed(text: str, profile: int) -> dict[str, ShapeRange]:
 
 
 def read_outputs(path: Path, expected: tuple[TensorSpec, ...]) -> dict[str, Array]:
-    """The arrays of an --exportOutput file, in the dtypes of `expected` (float32 for what is not in it).
-
-    Raises:
-        ParseError: the file is missing or is of another kind.
-    """
+    """The arrays of an --exportOutput file, in the dtypes of `expected` (float32 for what is not in it)."""
     import numpy as np
 
     dtypes = {s.name: s.dtype for s in expected}

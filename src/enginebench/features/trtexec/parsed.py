@@ -124,9 +124,9 @@ def _list_differences(document: LayersDocument) -> tuple[Table, list[str]]:
         precisions = [(side.precision or "-") if side else "" for side in sides]
         times = ["" if side is None else format_significant(side.average_ms or 0.0, 4) for side in sides]
         lines.append((name, *precisions, *times, "-" if row.delta_ms is None else f"{row.delta_ms:+.4f}"))
-    how = "their names" if document.diff_matched_by == "name" else "their place among operators of their type"
+    how = "their names" if document.diff_matched_by == "name" else "their rank among operators of their type"
     hidden = len(rows) - _DIFF_ROWS
-    texts = [f"operators met by {how}" + (f"; {hidden} more rows" if hidden > 0 else "")]
+    texts = [f"operators met by {how}" + (f"; {hidden} more lines" if hidden > 0 else "")]
     if (totals := document.diff_totals) is not None:
         text = f"base {format_cell(totals.base_ms)} ms, this {format_cell(totals.candidate_ms)} ms; of that reformats, "
         overhead = f"{format_cell(totals.base_overhead_ms)} and {format_cell(totals.candidate_overhead_ms)} ms"

@@ -137,17 +137,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 def run_trtexec(argv: list[str], log: Path, folder: Path) -> Outcome:
-    """How the call ended. The log begins with the command line, quoted for a shell; both pipes follow.
-
-    Args:
-        argv: what to run; never by a shell.
-        log: where the log is kept.
-        folder: working folder, so that exported files can be named without a path.
-
-    Raises:
-        MissingDependency: the executable is gone.
-        ArtifactError: the log cannot be written.
-    """
+    """How the call ended. The log begins with the command line, quoted for a shell; both pipes follow."""
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as file:
@@ -180,12 +170,7 @@ def find_devices(path: str) -> tuple[tuple[str, ...], str | None]:
 
 
 def require_passed(outcome: Outcome, what: str, kind: type[EngineBenchError] = MeasurementError) -> None:
-    """Checks that the run passed.
-
-    Raises:
-        EngineBenchError: it did not; of class `kind`, unless the message shows that the machine or an option is at
-            fault. Names the first error line, what to do about it, and the log.
-    """
+    """Checks that the run passed."""
     if not outcome.passed:
         raise explain_failure(outcome, what, kind)
 

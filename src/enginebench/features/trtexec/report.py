@@ -9,13 +9,16 @@ import numpy as np
 from msgspec import Struct
 
 from enginebench.core.caveats import format_caveat
-from enginebench.core.records import Estimate
+from enginebench.core.precisions import REORDER
+from enginebench.core.records import Estimate, LayerTime
 from enginebench.features.trtexec.folder import TrtexecCase
-from enginebench.features.trtexec.records import LogRun, RunStatus, Stat
+from enginebench.features.trtexec.records import LogRun, RunStatus, Stat, TimesDocument
 from enginebench.features.trtexec.times import note_streams
-from enginebench.report.charts import Spec, draw_histogram, draw_layers, draw_percentiles, draw_series
+from enginebench.report.charts import Spec, draw_layers, draw_series
 from enginebench.report.numbers import format_significant
-from enginebench.stats.layer_records import LayerGroup, ProfiledLayer
+from enginebench.report.run.charts import draw_histogram, draw_percentiles
+from enginebench.report.run.series import bin_calls, follow_calls
+from enginebench.stats.layer_records import LayerGroup, LayersDocument, ProfiledLayer, ProfileDocument
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,6 +81,11 @@ class TrtexecReport(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+# Fields that a log and the figures of a run have in common.
+_OF_LOG = ("status_reason", "model", "precision", "batch", "build_s", "engine_bytes", "cuda_graph", "data_transfers",
+           "warnings", "errors")  # fmt: skip
+
+
 def describe_cases(
     cases: Sequence[TrtexecCase], pictures: Mapping[str, tuple[str, ...]] | None = None, notes: tuple[str, ...] = ()
 ) -> TrtexecReport:
@@ -94,25 +102,16 @@ def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metric
     return Metrics(
         name=case.name,
         status=log.status if case.log else None,
-        status_reason=log.status_reason if case.log else None,
-        model=log.model,
-        precision=log.precision,
-        batch=log.batch,
+        **{name: getattr(log, name) for name in _OF_LOG},
         **collect_times(case, log),
-        build_s=log.build_s,
-        engine_bytes=log.engine_bytes,
         workspace=find_workspace(build),
         build_options=build,
         tensorrt_version=log.version,
         gpu=log.device,
-        cuda_graph=log.cuda_graph,
-        data_transfers=log.data_transfers,
         **collect_layers(case),
         drift=case.drift,
         contradictions=case.contradictions,
         unreadable=case.unreadable,
-        warnings=log.warnings,
-        errors=log.errors,
         notes=tuple(collect_notes(case, log)),
         files={kind: path.name for kind, path in case.files.items()},
         pictures=pictures,
@@ -121,26 +120,15 @@ def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metric
 
 def collect_times(case: TrtexecCase, log: LogRun) -> dict[str, Any]:
     """The figures of latency and throughput, with their source."""
-    if case.times is not None:
-        times = case.times
-        return {
-            "source": "times",
-            "n": times.n,
-            "latency_ms": times.latency_ms,
-            "gpu_compute_ms": times.gpu_compute_ms,
-            "intervals": times.intervals.get("latency_ms", {}),
-            "throughput_qps": times.throughput_qps,
-            "images_per_s": times.images_per_s,
-            **pick_figures(times.latency_ms),
-        }
+    times = case.times
+    found: TimesDocument | LogRun = times or log
     return {
-        "source": "log" if log.latency_ms else None,
-        "n": log.queries,
-        "latency_ms": log.latency_ms,
-        "gpu_compute_ms": log.gpu_compute_ms,
-        "throughput_qps": log.throughput_qps,
-        "images_per_s": find_images(log),
-        **pick_figures(log.latency_ms),
+        "source": "times" if times else "log" if log.latency_ms else None,
+        "n": times.n if times else log.queries,
+        "intervals": times.intervals.get("latency_ms", {}) if times else {},
+        "images_per_s": times.images_per_s if times else find_images(log),
+        **{name: getattr(found, name) for name in ("latency_ms", "gpu_compute_ms", "throughput_qps")},
+        **pick_figures(found.latency_ms),
     }
 
 
@@ -168,15 +156,8 @@ def collect_layers(case: TrtexecCase) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if case.profile is not None:
         fields = {"top_layers": case.profile.layers[:TOP_LAYERS], "profile_remainder_ms": case.profile.remainder_ms}
-    if case.layers is not None:
-        layers = case.layers
-        fields |= {
-            "shares_of": layers.shares_of,
-            "by_precision": layers.by_precision,
-            "by_type": layers.by_type,
-            "overhead": layers.overhead,
-        }
-    return fields
+    shares = ("shares_of", "by_precision", "by_type", "overhead")
+    return fields | ({name: getattr(case.layers, name) for name in shares} if case.layers else {})
 
 
 def collect_notes(case: TrtexecCase, log: LogRun) -> list[str]:
@@ -204,24 +185,32 @@ def find_workspace(build: dict[str, str]) -> str | None:
 
 
 def draw_case(case: TrtexecCase) -> dict[str, Spec]:
-    """name -> specification of every picture that the files of a run allow.
-
-    Raises:
-        MissingDependency: altair is not installed.
-    """
+    """name -> specification of every picture that the files of a run allow."""
     charts: dict[str, Spec] = {}
     if case.timed is not None:
         latency = case.timed.columns["latency"]
         finite = latency[np.isfinite(latency)]
-        charts["latency_hist"] = draw_histogram(finite, f"Latency, {case.name}")
-        charts["percentiles"] = draw_percentiles(finite, f"Latency by percentile, {case.name}")
+        middle = {"row": case.name, "ms": float(np.median(finite)), "repetition": 0}
+        charts["latency_hist"] = draw_histogram(bin_calls(finite, case.name), [middle]).spec
+        charts["percentiles"] = draw_percentiles(follow_calls(finite, case.name), []).spec
         charts["latency_series"] = draw_series(
             latency, f"Latency over the run, {case.name}", seconds=find_seconds(case)
         )
     if case.profile is not None:
         title = f"Where the time goes, {case.name}"
-        charts["per_layer_time"] = draw_layers(case.profile, title, TOP_LAYERS, case.layers)
+        charts["per_layer_time"] = draw_layers(list_layer_times(case.profile, case.layers), title, TOP_LAYERS)
     return charts
+
+
+def list_layer_times(profile: ProfileDocument, layers: LayersDocument | None = None) -> list[LayerTime]:
+    """The layers of a profile as those of any engine, with the precisions that the engine's own record gives them."""
+    kinds = {layer.name: REORDER if layer.overhead else layer.precision for layer in layers.layers} if layers else {}
+    each = profile.average_ms / profile.total_ms if profile.average_ms and profile.total_ms else 1.0
+    return [
+        LayerTime(name=layer.name, mean_ns=1e6 * each * layer.total_ms, precision=kinds.get(layer.name))
+        for layer in profile.layers
+        if layer.total_ms is not None
+    ]
 
 
 def find_seconds(case: TrtexecCase) -> NDArray[np.float64] | None:
@@ -268,7 +257,7 @@ def list_shares(case: Metrics) -> list[str]:
     if case.profile_remainder_ms is not None:
         text = f"GPU time less the sum of the layers: {format_significant(case.profile_remainder_ms)} ms"
         texts.append(f"{text} (negative: the profiler itself takes time).")
-    of = f"Share of the {case.shares_of}"
+    of = f"Fraction of the {case.shares_of}"
     for title, groups in (("precision", case.by_precision), ("type", case.by_type)):
         shares = [f"{name} {format_share(group.share)} ({group.layers})" for name, group in groups.items()]
         # The default verbosity of a build has names only: nothing to part.

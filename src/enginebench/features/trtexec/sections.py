@@ -62,11 +62,7 @@ _LAYERS = (
 
 
 def draw_cases(cases: Sequence[TrtexecCase]) -> dict[str, list[Chart]]:
-    """Run -> its pictures; with several runs in the folder their names begin with the run's.
-
-    Raises:
-        MissingDependency: altair is not installed.
-    """
+    """Run -> its pictures; with several runs in the folder their names begin with the run's."""
     return {
         case.name: [
             Chart(
@@ -84,13 +80,7 @@ def draw_cases(cases: Sequence[TrtexecCase]) -> dict[str, list[Chart]]:
 def list_trtexec(
     report: TrtexecReport, title: str, charts: Mapping[str, Sequence[Chart]] | None = None
 ) -> list[Section]:
-    """The whole report.
-
-    Args:
-        report: of the folder.
-        title: of the page.
-        charts: run -> its pictures.
-    """
+    """The whole report."""
     cases = [case for case in report.cases if set(case.files) != {"drift"}]
     failed = [case.name for case in cases if case.status == "failed"]
     count = f"{len(cases)} run{'s' if len(cases) != 1 else ''}" + (f", failed: {', '.join(failed)}" if failed else "")

@@ -1,4 +1,4 @@
-"""`parse_times`: what --exportTimes wrote, as numbers: warm-up removed, by our percentile rule and by trtexec's."""
+"""`summarize_trace`: what --exportTimes wrote, as numbers: warm-up removed, by our percentile rule and by trtexec's."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from enginebench.core.errors import ParseError
 from enginebench.core.records import Caveat, Estimate
 from enginebench.core.text import count_of
 from enginebench.features.trtexec.records import LogRun, Stat, TimesDocument
-from enginebench.features.trtexec.trace import Column, Quantity, Trace, read_trace
+from enginebench.features.trtexec.trace import Column, Quantity, Trace
 from enginebench.stats.intervals import measure_spread
-from enginebench.stats.quantiles import find_rank
+from enginebench.stats.quantiles import find_rank, median
 from enginebench.stats.tails import BLOCK_TIMES, MIN_BLOCKS, autocorrelation_time, estimate_tails, min_samples
 
 # label -> share; shares stand here as decimals because 99.9 / 100 is not 0.999 in binary.
@@ -43,52 +43,22 @@ class TimedQueries(NamedTuple):
     reason: str
 
 
-def parse_times(
-    path: Path,
-    *,
-    model: str | None = None,
-    precision: str | None = None,
-    batch: int | None = None,
-    warmup_ms: float | None = None,
-    log: LogRun | None = None,
-    intervals: bool = True,
-) -> TimesDocument:
-    """The figures of the timing file `path`.
-
-    Args:
-        path: what --exportTimes wrote, trtexec 8 to 11; the same in gzip.
-        batch: images in one query; without it images_per_s is None.
-        warmup_ms: queries whose compute begins earlier are warm-up; 0 keeps all. By default the log or the file tells.
-        log: the run that wrote the file, if its log is there.
-        intervals: whether to compute 95 % intervals.
-
-    Raises:
-        ParseError: the file cannot be read, is damaged, or holds no query after the warm-up.
-    """
-    return summarize_trace(
-        read_trace(path),
-        path,
-        model=model,
-        precision=precision,
-        batch=batch,
-        warmup_ms=warmup_ms,
-        log=log,
-        intervals=intervals,
-    )
-
-
 def summarize_trace(
     trace: Trace,
     path: Path,
     *,
-    model: str | None = None,
-    precision: str | None = None,
     batch: int | None = None,
     warmup_ms: float | None = None,
     log: LogRun | None = None,
     intervals: bool = True,
 ) -> TimesDocument:
-    """As `parse_times`, from a trace that was read before."""
+    """The figures of the timing file `path`, read as `trace`.
+
+    Args:
+        batch: images in one query; without it images_per_s is None.
+        warmup_ms: queries whose compute begins earlier are warm-up; 0 keeps all. By default the log or the file tells.
+        log: the run that wrote the file, if its log is there.
+    """
     timed = select_timed(trace, path, warmup_ms, log)
     rows = {name: timed.columns[quantity] for name, quantity in ROWS.items() if quantity in timed.columns}
     finite = {name: np.sort(column[np.isfinite(column)]) for name, column in rows.items()}
@@ -101,8 +71,8 @@ def summarize_trace(
     nonfinite = sum(len(rows[name]) - len(finite[name]) for name in rows)
     return TimesDocument(
         path=str(path),
-        model=model or (log.model if log else None),
-        precision=precision or (log.precision if log else None),
+        model=log.model if log else None,
+        precision=log.precision if log else None,
         n=n,
         warmup_dropped=timed.warmup_dropped,
         warmup_reason=timed.reason,
@@ -113,7 +83,8 @@ def summarize_trace(
         gpu_compute_total_s=total_compute(timed.columns),
         **stats,  # type: ignore[arg-type]
         trtexec={name: make_trtexec_stat(column) for name, column in finite.items() if len(column)},
-        cov={name: measure_cov(column) for name, column in finite.items() if len(column) and column.mean()},
+        # As trtexec has it, which prints percent.
+        cov={name: float(c.std() / c.mean()) for name, c in finite.items() if len(c) and c.mean()},
         intervals={"latency_ms": estimate_row(rows["latency_ms"], finite["latency_ms"])} if intervals else {},
         nonfinite=nonfinite,
         layout=trace.layout,
@@ -199,7 +170,7 @@ def guess_warmup(trace: Trace, starts: Column, limit_ms: float) -> tuple[int, st
     if slack <= 100 and last >= 1000 + limit_ms and (last - limit_ms) % 1000 <= slack:
         return dropped, f"the run ends at whole seconds + {limit_ms:g} ms: it holds the warm-up"
     reason = f"queries before {limit_ms:g} ms taken as warm-up, as trtexec 8.4 and older keep it"
-    return dropped, f"{reason}; --warmup-ms 0 keeps them, --log tells for sure"
+    return dropped, f"{reason}; --warmup-ms 0 keeps them; --log gives the exact count"
 
 
 def measure_walltime(columns: dict[Quantity, Column]) -> float | None:
@@ -263,7 +234,7 @@ def make_stat(ascending: Column) -> Stat:
         min=float(ascending[0]),
         max=float(ascending[-1]),
         mean=float(ascending.mean()),
-        median=find_middle(ascending),
+        median=median(ascending),
         percentiles={label: float(ascending[find_rank(n, q) - 1]) for label, q in PERCENTILES.items()},
     )
 
@@ -292,14 +263,6 @@ def print_digits(value: np.floating[Any]) -> float:
     return float(f"{value:.6g}")
 
 
-def find_middle(ascending: Column) -> float:
-    """The median of ascending values."""
-    middle = len(ascending) // 2
-    if len(ascending) % 2:
-        return float(ascending[middle])
-    return float((ascending[middle - 1] + ascending[middle]) / 2)
-
-
 def find_trtexec_index(n: int, label: str) -> int:
     """The index that trtexec takes for a percentile: it counts the values to leave out, in 32-bit floats.
 
@@ -310,18 +273,8 @@ def find_trtexec_index(n: int, label: str) -> int:
     return max(n - 1 - excluded, 0)
 
 
-def measure_cov(values: Column) -> float:
-    """Coefficient of variation: population standard deviation over mean, as trtexec has it (it prints percent)."""
-    return float(values.std() / values.mean())
-
-
 def estimate_row(series: Column, ascending: Column) -> dict[str, Estimate]:
-    """95 % intervals of mean and percentiles within this run; what another run would give, they do not say.
-
-    Args:
-        series: in the order of the run, ms.
-        ascending: its finite values, sorted.
-    """
+    """95 % intervals of mean and percentiles within this run; what another run would give, they do not say."""
     series = series[np.isfinite(series)]
     time = autocorrelation_time([series])
     estimates = {"mean": estimate_mean(series, time)}

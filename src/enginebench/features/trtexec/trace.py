@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 
 from enginebench.core.errors import ParseError
 from enginebench.core.store import DECODE_ERRORS
-from enginebench.stats.plans.source import decode_json, decode_text, guess_encoding, list_keys, open_bytes
+from enginebench.stats.plans.source import (
+    decode_json,
+    decode_text,
+    explain_json,
+    explain_keys,
+    guess_encoding,
+    list_keys,
+    open_bytes,
+)
 
 Column = NDArray[np.float64]
 
@@ -95,11 +103,7 @@ class Trace:
 
 
 def read_trace(path: Path) -> Trace:
-    """The queries of the timing file `path`, at least one.
-
-    Raises:
-        ParseError: it cannot be read, is damaged (names the byte), or lacks a key (names it and those found).
-    """
+    """The queries of the timing file `path`, at least one."""
     return read_trace_bytes(open_bytes(path), path)
 
 
@@ -128,11 +132,7 @@ def check_range(trace: Trace, path: Path) -> Trace:
 
 
 def choose_fields(first: bytes, path: Path) -> dict[str, Quantity] | None:
-    """key -> quantity of the keys of the first entry that matter; None when it is no timing entry.
-
-    Raises:
-        ParseError: a key that belongs to trtexec's layout is missing.
-    """
+    """key -> quantity of the keys of the first entry that matter; None when it is no timing entry."""
     try:
         entry = msgspec.json.decode(_NONFINITE.sub(rb"\1null", first))
     except DECODE_ERRORS:
@@ -150,21 +150,15 @@ def require_keys(names: dict[Quantity, str], found: list[str], path: Path) -> No
     """Raises a ParseError that names the keys of trtexec's layout that are missing, and those that are there."""
     missing = [key for key in names.values() if key not in found]
     if missing:
-        raise ParseError(
-            path,
-            "entry 0",
-            f"no key {', '.join(missing)} (keys there: {', '.join(found)[:400]})",
-            f"the keys {', '.join(names.values())}",
-            "A newer trtexec may have renamed it",
-        )
+        raise explain_keys(path, "entry 0", ", ".join(missing), found, f"the keys {', '.join(names.values())}")
 
 
 def decode_columns(data: bytes | mmap.mmap, start: int, names: list[str], path: Path) -> dict[str, list[Column]]:
     """key -> pieces of its column, from the array of entries whose first begins at byte `start`."""
     attributes = [f"f{index}" for index in range(len(names))]
-    entry = msgspec.defstruct(
-        "Entry", [(a, float) for a in attributes], rename=dict(zip(attributes, names, strict=True)), gc=False
-    )
+    kinds = [[(a, kind) for a in attributes] for kind in (float, float | None)]
+    keys = dict(zip(attributes, names, strict=True))
+    entry, loose = (msgspec.defstruct("Entry", kind, rename=keys, gc=False) for kind in kinds)
     decoder = msgspec.json.Decoder(list[entry])  # type: ignore[valid-type]
     columns: dict[str, list[Column]] = {name: [] for name in names}
     count = 0
@@ -172,9 +166,9 @@ def decode_columns(data: bytes | mmap.mmap, start: int, names: list[str], path: 
         try:
             entries: list[Any] = decoder.decode(b"[%b]" % piece)
         except DECODE_ERRORS as error:
-            entries = decode_nonfinite(piece, attributes, names, error, (path, position, count))
+            entries = decode_nonfinite(piece, list[loose], error, (path, position, count))  # type: ignore[valid-type]
         for name, attribute in zip(names, attributes, strict=True):
-            columns[name].append(np.fromiter(map(attrgetter(attribute), entries), np.float64, len(entries)))
+            columns[name].append(np.array(list(map(attrgetter(attribute), entries)), np.float64))  # nan of None
         count += len(entries)
     return columns
 
@@ -230,31 +224,15 @@ def check_frame(data: bytes | mmap.mmap, start: int, stop: int, path: Path) -> N
         raise ParseError(path, f"byte {stop + 1}", f"{error}", "the end of the file after the queries") from error
 
 
-def decode_nonfinite(
-    piece: bytes, attributes: list[str], names: list[str], error: Exception, place: tuple[Path, int, int]
-) -> list[Any]:
-    """The entries of a piece in which trtexec wrote nan or inf, which are no JSON; as nan.
-
-    Raises:
-        ParseError: that is not what is wrong with it.
-    """
-    path, position, count = place
+def decode_nonfinite(piece: bytes, kind: Any, error: Exception, place: tuple[Path, int, int]) -> list[Any]:
+    """The entries of a piece in which trtexec wrote nan or inf, which are no JSON; as None."""
     cleaned, replaced = _NONFINITE.subn(rb"\1null", piece)
-    entry = msgspec.defstruct(
-        "NonfiniteEntry",
-        [(attribute, float | None) for attribute in attributes],
-        rename=dict(zip(attributes, names, strict=True)),
-    )
     try:
         if not replaced:
             raise error
-        entries: list[Any] = msgspec.json.decode(b"[%b]" % cleaned, type=list[entry])  # type: ignore[valid-type]
+        entries: list[Any] = msgspec.json.decode(b"[%b]" % cleaned, type=kind)
     except DECODE_ERRORS as cause:
-        raise explain_entry(cause, path, position, count) from cause
-    for item in entries:
-        for attribute in attributes:
-            if getattr(item, attribute) is None:
-                setattr(item, attribute, np.nan)
+        raise explain_entry(cause, *place) from cause
     return entries
 
 
@@ -277,7 +255,8 @@ def explain_other(data: bytes, path: Path) -> ParseError:
     try:
         document = decode_json(data.decode())
     except DECODE_ERRORS as error:
-        return explain_document(error, path, data)
+        whole = "whole " if "truncated" in str(error) else ""
+        return explain_json(error, path, len(data), f"a {whole}JSON document")
     return ParseError(
         path,
         "$",
@@ -285,12 +264,3 @@ def explain_other(data: bytes, path: Path) -> ParseError:
         "a list of queries with latencyMs, as --exportTimes writes it",
         "Is it a profile, a layer file, or the JSON of another tool?",
     )
-
-
-def explain_document(error: Exception, path: Path, data: bytes) -> ParseError:
-    """A decoder's complaint about a whole document."""
-    text = str(error)
-    byte = re.search(r"\(byte (\d+)\)", text)
-    if "truncated" in text:
-        return ParseError(path, f"byte {len(data)}", "the end of the file inside the JSON", "a whole JSON document")
-    return ParseError(path, f"byte {byte[1]}" if byte else "", text, "a JSON document")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TypedDict, Unpack
+from typing import Annotated, TypedDict, TypeVar, Unpack
+
+from msgspec.structs import replace
 
 from enginebench import door
 from enginebench.features.trtexec import files, parsed, times
 from enginebench.features.trtexec import log as logs
 from enginebench.features.trtexec.folder import find_profile, read_compute_ms
 from enginebench.features.trtexec.records import LogDocument, LogRun, TimesDocument
-from enginebench.features.trtexec.trace import read_trace
+from enginebench.features.trtexec.report import list_layer_times
+from enginebench.features.trtexec.trace import Trace, read_trace
 from enginebench.options import Opt, PathLike, Printed, TopK, verb
 from enginebench.report.charts import draw_layers
 from enginebench.stats.layer_diff import compare_layers
@@ -18,6 +21,8 @@ from enginebench.stats.layer_records import LayersDocument, ProfileDocument
 from enginebench.stats.plans import layers as plan_layers
 from enginebench.stats.plans import profile as profiles
 from enginebench.verbs.given import to_path
+
+Document = TypeVar("Document", LogRun, TimesDocument, ProfileDocument, LayersDocument)
 
 
 class Recorded(TypedDict, total=False):
@@ -55,7 +60,7 @@ class ProfileOptions(Recorded, total=False):
 
 class LayersOptions(Recorded, total=False):
     profile: Annotated[
-        PathLike | None, Opt("Profile of the same engine; shares are then of time.", metavar="F", path="file")
+        PathLike | None, Opt("Profile of the same engine; percentages are then of time.", metavar="F", path="file")
     ]
     against: Annotated[
         PathLike | None,
@@ -85,7 +90,8 @@ def parse_log(file: PathLike, **options: Unpack[Recorded]) -> LogDocument:
     Raises:
         ParseError: it is no log of trtexec.
     """
-    return logs.parse_log(Path(file), **options)
+    document = logs.parse_log(Path(file))
+    return replace(document, runs=tuple(_record(run, options) for run in document.runs))
 
 
 @verb(TimesOptions)
@@ -102,7 +108,7 @@ def parse_times(file: PathLike, **options: Unpack[TimesOptions]) -> TimesDocumen
     Raises:
         ParseError: a file cannot be read; names path and position.
     """
-    return times.parse_times(Path(file), **_record(options), warmup_ms=options["warmup_ms"], log=_read_run(options))
+    return _summarize(read_trace(Path(file)), file, _read_run(options), options)
 
 
 @verb(ProfileOptions)
@@ -111,7 +117,7 @@ def parse_profile(file: PathLike, **options: Unpack[ProfileOptions]) -> ProfileD
 
     Example: enginebench parse profile profile.json --topk 10
 
-    With --against also the time that no layer explains.
+    With --against also the time outside layers.
 
     Args:
         file: of `--exportProfile`.
@@ -121,7 +127,7 @@ def parse_profile(file: PathLike, **options: Unpack[ProfileOptions]) -> ProfileD
     """
     against = to_path(options["against"])
     whole_ms = read_compute_ms(against) if against else None
-    return profiles.parse_profile(Path(file), **_record(options), end_to_end_ms=whole_ms)
+    return _record(profiles.parse_profile(Path(file), end_to_end_ms=whole_ms), options)
 
 
 @verb(LayersOptions)
@@ -139,15 +145,22 @@ def parse_layers(file: PathLike, **options: Unpack[LayersOptions]) -> LayersDocu
         ParseError: a file cannot be read; names path and position.
     """
     profile, against = to_path(options["profile"]), to_path(options["against"])
-    document = plan_layers.parse_layers(Path(file), profile=_read_profile(profile), **_record(options))
+    document = _record(plan_layers.parse_layers(Path(file), profile=_read_profile(profile)), options)
     if against is None:
         return document
     other = to_path(options["against_profile"]) or (find_profile(against) if profile else None)
     return compare_layers(plan_layers.parse_layers(against, profile=_read_profile(other)), document)
 
 
-def _record(options: Recorded) -> Recorded:
-    return {"model": options["model"], "precision": options["precision"], "batch": options["batch"]}
+def _record(document: Document, options: Recorded) -> Document:
+    """The document with what the user says in place of what its file does."""
+    said = {"model": options["model"], "precision": options["precision"], "batch": options["batch"]}
+    return replace(document, **{name: value for name, value in said.items() if value is not None})
+
+
+def _summarize(trace: Trace, file: PathLike, run: LogRun | None, options: TimesOptions) -> TimesDocument:
+    document = times.summarize_trace(trace, Path(file), batch=options["batch"], warmup_ms=options["warmup_ms"], log=run)
+    return _record(document, options)
 
 
 def _read_run(options: TimesOptions) -> LogRun | None:
@@ -169,7 +182,7 @@ def _log(file: str, shown: Written, **options: Unpack[Recorded]) -> None:
 @door.command(parse_times, "FILE", shown=Written, name="times")
 def _times(file: str, shown: Written, **options: Unpack[TimesOptions]) -> None:
     run, trace, warmup_ms = _read_run(options), read_trace(Path(file)), options["warmup_ms"]
-    document = times.summarize_trace(trace, Path(file), **_record(options), warmup_ms=warmup_ms, log=run)
+    document = _summarize(trace, file, run, options)
     door.show(document, shown, door.tables(parsed.list_times))
     timed = times.select_timed(trace, Path(file), warmup_ms, run)
     door.write(document, shown["out"], lambda folder: files.write_times(document, timed, folder))
@@ -180,7 +193,7 @@ def _profile(file: str, shown: Layers, **options: Unpack[ProfileOptions]) -> Non
     document, topk = parse_profile(file, **options), shown["topk"]
     door.show(document, shown, door.tables(lambda document: parsed.list_profile(document, topk)))
     if folder := door.write(document, shown["out"], lambda folder: files.write_profile(document, folder)):
-        door.draw(lambda: draw_layers(document, "Time by layer", topk, None), folder / "per_layer_time.png")
+        door.draw(lambda: draw_layers(list_layer_times(document), "Time by layer", topk), folder / "per_layer_time.png")
 
 
 @door.command(parse_layers, "FILE", shown=Layers, name="layers")

@@ -5,9 +5,7 @@ from __future__ import annotations
 from enginebench.core.features import Feature, Verb
 
 FEATURE = Feature(
-    verbs={
-        "tune": Verb("verb", "Search the settings of every engine for the fastest with the same answers.", after="run"),
-    },
+    verbs=(Verb("tune", "Find", "Search engine settings for the fastest with the same outputs.", "verb"),),
     functions={"tune": "verb:tune"},
     jobs={"sensitivity": "jobs:SensitivityJob"},
     offers={"tune_run": "sitting:tune_run"},

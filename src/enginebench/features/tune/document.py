@@ -75,7 +75,7 @@ class FrontierPoint(Struct, frozen=True, kw_only=True):
 class TuneDocument(Struct, frozen=True, kw_only=True):
     """The JSON document of `tune`.
 
-    `winner` is the default itself where the challenger was not shown to be faster: then `beaten` is false, and the
+    `winner` is the default itself where the challenger is not significantly faster: then `beaten` is false, and the
     verdict says whether the two are equivalent or more processes would tell.
     """
 

@@ -109,7 +109,6 @@ def time_groups(layers: Sequence[LayerTime], homes: Mapping[str, str]) -> tuple[
 
     Args:
         layers: of an engine's profile, named after nodes, or after tensors with what the engine adds.
-        homes: name of each node and tensor -> group.
     """
     times: dict[str, float] = {}
     lost = total = 0.0

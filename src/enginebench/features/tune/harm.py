@@ -27,9 +27,6 @@ def measure_harm(reference: Mapping[str, Any], answers: Mapping[str, Any], *, lo
         reference: output name -> array [samples, ...] in FP32.
         answers: the same names and shapes.
         logits: whether an output of two axes has the scores of classes before a softmax; others have no divergence.
-
-    Raises:
-        MeasurementError: there is no output, or the reference is constant.
     """
     noise, signal = 0.0, 0.0
     for name, array in reference.items():
@@ -39,7 +36,7 @@ def measure_harm(reference: Mapping[str, Any], answers: Mapping[str, Any], *, lo
         noise += float(np.sum((cand - ref) ** 2))
         signal += float(np.sum((ref - ref.mean(axis=0)) ** 2)) if len(ref) > 1 else float(np.sum(ref**2))
     if not signal:
-        raise MeasurementError("the answers do not depend on the inputs, so that nothing can be held against them")
+        raise MeasurementError("the outputs do not depend on the inputs, so that outputs cannot be compared")
     scores = [(_as_rows(a), _as_rows(answers[name])) for name, a in reference.items() if a.ndim == 2 and a.shape[1] > 1]
     kl = sum(measure_divergence(*pair) for pair in scores) if logits and scores else None
     return Harm(noise=noise / signal, kl_nats=kl)
@@ -52,14 +49,10 @@ def measure_divergence(reference: Floats, answers: Floats) -> float:
 
     Source: S. Kullback, "Information Theory and Statistics" (1959), section 2.6.
     """
-    ref, cand = _log_softmax(reference), _log_softmax(answers)
+    from scipy.special import log_softmax
+
+    ref, cand = (log_softmax(side, axis=1) for side in (reference, answers))
     return float(np.mean(np.sum(np.exp(ref) * (ref - cand), axis=1)))
-
-
-def _log_softmax(scores: Floats) -> Floats:
-    shifted = scores - scores.max(axis=1, keepdims=True)
-    logs: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return logs
 
 
 def allow_noise(limits: Mapping[str, float]) -> float:

@@ -9,14 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from enginebench.core.records import Estimate, OutputDrift, Score, Task
-from enginebench.stats.drift import (
-    LIMITS,
-    SampleDrift,
-    keeps_limits,
-    measure_drift,
-    measure_samples,
-    scale_alike,
-)
+from enginebench.stats.drift import LIMITS, SampleDrift, keeps_limits, measure_drift, measure_samples, scale_alike
 from enginebench.stats.metrics.metric import Metric, average
 from enginebench.stats.metrics.scores import score_counts
 
@@ -48,18 +41,9 @@ class Held(Struct, frozen=True, kw_only=True):
 
 
 def hold_out(
-    reference: Mapping[str, Array],
-    answers: Mapping[str, Array],
-    limits: Mapping[str, float],
-    task: Task | None = None,
+    reference: Mapping[str, Array], answers: Mapping[str, Array], limits: Mapping[str, float], task: Task | None = None
 ) -> tuple[Held, ...]:
-    """Every limit, held against answers to samples that nothing was chosen by.
-
-    Args:
-        reference: name -> array of shape (samples, ...).
-        answers: the same names, shapes and dtypes.
-        limits: by the names of `drift.LIMITS`.
-        task: as for `measure_drift`.
+    """Every limit, held against replies to samples that nothing was chosen by; arguments as in `measure_drift`.
 
     Raises:
         FeedError: names, shapes or dtypes differ.

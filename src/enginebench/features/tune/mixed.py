@@ -49,7 +49,7 @@ LISTS, BEST = "exclusions", "exclude.txt"
 GRAPHS = 8
 # Samples that no range, sensitivity or cut was chosen by.
 HELD_OUT = 64
-# Share of the search's budget that the sensitivity of one recipe may take.
+# Fraction of the search's budget that the sensitivity of one recipe may take.
 SENSITIVITY_SHARE = 0.2
 # And the share after which no further graph of its line is made.
 LINE_SHARE = 0.5
@@ -251,7 +251,7 @@ class MixedProposer:
     def _tell(self, label: str, found: SensitivityAnswer, alone: Sequence[str], graphs: int) -> None:
         first = f"from the input on, {found.first} is the first to break them" if found.first else "they do not break"
         must = f", and by itself {', '.join(alone[:3])}" if alone else ""
-        self._reporter.say(f"{label}: answers by {len(found.groups)} groups: {first}{must}; {graphs} graphs to check")
+        self._reporter.say(f"{label}: outputs by {len(found.groups)} groups: {first}{must}; {graphs} graphs to check")
 
     def _ask_sensitivity(self, label: str, base: PlannedRow, full: PlannedRow, allowed: float) -> SensitivityAnswer:
         assert base.source is not None and full.source is not None
@@ -280,7 +280,7 @@ class MixedProposer:
     def _profile(
         self, label: str, base: PlannedRow, full: PlannedRow, found: SensitivityAnswer
     ) -> tuple[dict[str, float], float]:
-        """(group -> nanoseconds that 8 bits save, the larger share of time that belongs to no group)."""
+        """(group -> nanoseconds that 8 bits save, the larger fraction of time that belongs to no group)."""
         times, shares = [], []
         for row in (base, full):
             self._reporter.step(f"{label}: profile in {row.engine.precision}")
@@ -479,9 +479,9 @@ def describe_layering(layering: Layering) -> str:
     unknown = sum(1 for one in layering.groups if one.harm is None)
     late = f" Time ran out before {unknown} of {len(layering.groups)} groups; they stay in FP32." if unknown else ""
     if layering.first is None:
-        return f"{label}: no node breaks the answers.{late}"
+        return f"{label}: no node breaks the outputs.{late}"
     alone = f" By themselves {', '.join(layering.alone)} break them." if layering.alone else ""
-    return f"{label}: {layering.first} is the first node to break the answers, from the input on.{alone}{late}"
+    return f"{label}: {layering.first} is the first node to break the outputs, from the input on.{alone}{late}"
 
 
 def describe_held(held: Sequence[Held]) -> str:
@@ -491,7 +491,7 @@ def describe_held(held: Sequence[Held]) -> str:
         seen = "no figure" if one.value is None else f"{one.value.value:.4g}"
         if one.value is not None and one.value.low is not None and one.value.high is not None:
             seen += f" ({one.value.low:.4g} to {one.value.high:.4g})"
-        verdict = "kept" if one.shown else "kept, but not shown to be" if one.kept else "broken"
+        verdict = "kept" if one.shown else "kept, but not significantly" if one.kept else "broken"
         parts.append(f"{one.limit} {seen}, limit {one.bound:g} {verdict}")
     return "; ".join(parts)
 

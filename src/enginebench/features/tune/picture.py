@@ -8,17 +8,13 @@ from enginebench.report.charts import GREY, Row, Spec, finish, import_altair, re
 from enginebench.report.run.charts import PALETTE
 
 NAME, TITLE = "frontier", "Speed over quality"
-DESCRIPTION = "The speed of every setting that raced over the quality of its answers, with the line that none beats."
+DESCRIPTION = "The speed of every setting that was measured over the quality of its outputs, with the Pareto front."
 KINDS = {"default": "circle", "mixed precision": "diamond", "other setting": "triangle-up"}
 HEIGHT = 320
 
 
 def draw_frontier(document: TuneDocument) -> Spec:
-    """Every candidate that raced and whose answers have a figure.
-
-    Raises:
-        MissingDependency: altair is not installed.
-    """
+    """Every candidate that raced and whose answers have a figure."""
     alt = import_altair()
     base = read_rows(list_points(document))
     quality = alt.X("quality:Q", title=document.quality_of, scale=alt.Scale(zero=False))

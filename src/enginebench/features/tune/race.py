@@ -62,7 +62,6 @@ class Race:
 
         Args:
             candidates: different names; an earlier one is preferred where costs are equal.
-            margin: relative difference that matters.
             first: number of the first round, where races follow each other.
             looks: numbers of rounds after which candidates are dropped; the last one ends the race.
         """
@@ -161,10 +160,7 @@ class Final:
         """A final before its first round.
 
         Args:
-            challenger: the winner of the race.
             defaults: what it has to beat; it may be one of them.
-            length: rounds at least.
-            margin: relative difference that matters.
             trust: what a comparison of two is worth, by what others did meanwhile; without a ratio, nobody is beaten.
         """
         self._trust = trust

@@ -9,7 +9,7 @@ from enginebench.core.text import count_of
 from enginebench.features.tune.document import Candidate, Finalist, TuneDocument
 from enginebench.features.tune.picture import DESCRIPTION, NAME, TITLE
 from enginebench.report.charts import Spec
-from enginebench.report.numbers import format_range, format_ratio
+from enginebench.report.numbers import format_range, format_ratio, format_verdict
 from enginebench.report.run.remarks import word_notes
 from enginebench.report.run.sections import name_machine
 from enginebench.report.table import Chart, Column, Section, list_texts, make_notes, make_table
@@ -33,12 +33,7 @@ def list_tune(document: TuneDocument) -> list[Section]:
 
 
 def list_tune_page(document: TuneDocument, picture: Spec | None = None) -> list[Section]:
-    """What a page shows.
-
-    Args:
-        document: of the search.
-        picture: of its frontier, if it can be drawn.
-    """
+    """What a page shows."""
     speed = Column("speed over the leader's", lambda one: "-" if one.speed is None else f"{one.speed:.3f}x",
                    lambda one: one.speed, align="right")  # fmt: skip
     quality = Column(document.quality_of, lambda one: "-" if one.quality is None else f"{one.quality:.4f}",
@@ -79,7 +74,13 @@ def _list_answer(document: TuneDocument) -> list[Section]:
 
 def _list_dropped(document: TuneDocument, count: int) -> list[Section]:
     lines = [
-        (one.candidate, describe_round(one.round), one.reason, one.leader or "-", str(one.generation))
+        (
+            one.candidate,
+            f"round {one.round}" if one.round else "before it raced",
+            one.reason,
+            one.leader or "-",
+            str(one.generation),
+        )
         for one in reversed(document.dropped[-count:])
     ]
     titles = ("setting", "when", "why", "leader then")
@@ -104,8 +105,8 @@ def _describe_cost(row: Finalist) -> str:
 
 
 def _describe_verdict(row: Finalist) -> str:
-    """`0.98 - 1.04x, not shown: 3 of the 6 repetitions that a verdict needs`."""
-    verdict = (row.verdict or "").replace("_", " ")
+    """`0.98 - 1.04x, inconclusive: 3 of the 6 trials that a verdict needs`."""
+    verdict = format_verdict(row.verdict)
     why = f": {row.reason}" if row.verdict == "not_shown" and row.reason else ""
     return f"{format_ratio(row.ratio)}, {verdict}{why}" if row.ratio else verdict
 
@@ -117,7 +118,7 @@ def state_answer(document: TuneDocument) -> Iterator[str]:
         yield "No setting was measured."
     elif default is None:
         is_default = any(one.default and one.candidate == winner.candidate for one in document.candidates)
-        missing = "No final has measured it anew" if is_default else "It has not been measured against the defaults"
+        missing = "It was not re-measured" if is_default else "It has not been measured against the defaults"
         yield f"So far {winner.candidate}{', a default,' if is_default else ''} leads the race. {missing}."
     elif document.beaten and document.ratio is not None:
         ratio = format_range(document.ratio, "x")
@@ -141,7 +142,7 @@ def _explain(document: TuneDocument) -> Iterator[str]:
         return
     yield (
         f"The winner of the race, {challenger.candidate}, was {format_range(ratio, 'x')} as fast when it was measured "
-        f"anew: {document.verdict.replace('_', ' ')}{_explain_open(document)}."
+        f"anew: {format_verdict(document.verdict)}{_explain_open(document)}."
     )
 
 
@@ -162,8 +163,3 @@ def list_warnings(document: TuneDocument) -> Iterator[str]:
             f"{', '.join(shaky[:SHOWN])}{', ...' if len(shaky) > SHOWN else ''}."
         )
     yield from word_notes(document.caveats).values()
-
-
-def describe_round(number: int) -> str:
-    """When somebody was dropped."""
-    return "before it raced" if number == 0 else f"round {number}"

@@ -44,7 +44,7 @@ def find_refusal(
     if not has_answered(result):
         return result.reason or result.status
     if reference is None:
-        return "its answers could not be compared with the reference's"
+        return "its outputs could not be compared with the reference's"
     if result.id == reference.id:
         return None
     scored = bool(find_score(reference.scores)) and "weights" not in list_invented(result)
@@ -71,15 +71,15 @@ def _find_drift(result: Result, limits: Mapping[str, float] | None, *, by_score:
     if drift is None:
         return None
     if drift.unlike:
-        return f"its answers cannot be compared: {'; '.join(drift.unlike)}"
+        return f"its outputs cannot be compared: {'; '.join(drift.unlike)}"
     if any(output.nonfinite for output in drift.outputs):
-        return "its answers are not finite"
+        return "its outputs are not finite"
     if limits is not None:
         kept = all(keeps_limits(output, limits) for output in drift.outputs)
         held = limits
     else:
         kept, held = by_score or judge_outputs(result, is_reference=False)[0] != "changed", drift.limits
-    return None if kept else f"its answers differ too much: {_describe(drift, held)}"
+    return None if kept else f"its outputs differ too much: {_describe(drift, held)}"
 
 
 def _describe(drift: Drift, limits: Mapping[str, float]) -> str:

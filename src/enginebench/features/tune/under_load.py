@@ -118,10 +118,10 @@ class LoadTrack:
     def _explain_none(self, capacity: Capacity) -> str:
         """Why a search has no rate."""
         if capacity.ended == "budget":
-            return f"no rate that holds {capacity.limit_ms:g} ms was found within {self._request.child_s:g} s"
+            return f"no rate that meets {capacity.limit_ms:g} ms was found within {self._request.child_s:g} s"
         lowest = min((probe.qps for probe in capacity.probes), default=0.0)
         return (
-            f"no rate that was tried holds {capacity.limit_ms:g} ms, down to {lowest:.3g} requests a second; "
+            f"no rate that was tried meets {capacity.limit_ms:g} ms, down to {lowest:.3g} requests a second; "
             "enginebench load --find-capacity looks lower"
         )
 

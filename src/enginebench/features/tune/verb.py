@@ -85,41 +85,41 @@ class TuneOptions(Modules, Judging, Shared, total=False):
     ]
     time_budget: Annotated[
         str | float | None,
-        Opt("What the search may take: 20m, 90s, 1.5h. [20m; with --resume what is left]", metavar="TIME"),
+        Opt("Time for the search: 20m, 90s, 1.5h. [20m; with --resume what is left]", metavar="TIME"),
     ]
     limit: Annotated[
         Limits | None,
         Opt(
-            "What outputs must keep to: cosine=0.99,top1=0.98, as in drift [those of each precision]",
+            "Limits for outputs: cosine=0.99,top1=0.98, as in drift. [those of each precision]",
             metavar="NAME=VALUE",
             multiple=True,
         ),
     ]
     data: Data
-    p99_limit_ms: Annotated[float | None, Opt("The limit of the goal capacity.", gt=0, metavar="X", feature="load")]
+    p99_limit_ms: Annotated[float | None, Opt("SLO of the goal capacity.", gt=0, metavar="X", feature="load")]
     batch: Annotated[int | None, Opt("Batch size of the goal latency. [that of --input-shape, else 1]", ge=1)]
     processes: Annotated[
         int,
-        Opt("Fresh processes of each row of the final, at least; a verdict needs 6.", 10, ge=1, le=1000),
+        Opt("Trials (fresh processes) of each finalist, at least; a verdict needs 6.", 10, ge=1, le=1000),
     ]
     input_size: InputSize
     timeout: Timeout
     env: Env
     resume: Annotated[bool, Opt("Continue the search in --out.", False)]
-    deliver: Annotated[PathLike | None, Opt("Also write the winner here.", path="folder", feature="deliver")]
+    deliver: Annotated[PathLike | None, Opt("Also deploy the winner to this folder.", path="folder", feature="deliver")]
     wait: Wait
     out: Annotated[PathLike | None, Opt("Folder. [results/tune-MODEL-TIME]", path="folder")]
 
 
 @verb(TuneOptions)
 def tune(model: Model, **options: Unpack[TuneOptions]) -> TuneDocument:
-    """Search the settings of every engine for the fastest with which the outputs of MODEL stay the same.
+    """Search the settings of every engine for the fastest that keeps the outputs of MODEL.
 
     Example: enginebench tune digits-cnn --engines ort --time-budget 60s
 
-    Settings race in fresh, interleaved processes, and drop out when an interval says that they cannot win; options of
-    an ENGINE that are named stay as they are. The winner is then measured anew against the default settings of every
-    engine; that these were not beaten is an answer.
+    Settings are measured in fresh, interleaved processes and dropped once an interval shows that they cannot win;
+    options given with an ENGINE are not searched. The winner is re-measured against the default settings of every
+    engine, to avoid selection bias; the result may be that the defaults are best.
 
     Args:
         model: as `run` takes it.

@@ -5,12 +5,10 @@ from __future__ import annotations
 from enginebench.core.features import Feature, Verb
 
 FEATURE = Feature(
-    verbs={
-        "env": Verb("env", "Make environments with other versions of a runtime, to compare them.", after="doctor"),
-        "bisect": Verb(
-            "bisect", "Find the first version of a package that is slower or answers otherwise.", after="doctor"
-        ),
-    },
+    verbs=(
+        Verb("bisect", "Guard (CI)", "Find the package version that made it slower or changed outputs.", "bisect"),
+        Verb("env", "Guard (CI)", "Make environments with other runtime versions, to compare them.", "env"),
+    ),
     offers={"diff_between": "upgrade_verb:diff_environments", "diff_notes": "upgrade_sections:state_changes"},
     functions={
         "bisect": "bisect:bisect",

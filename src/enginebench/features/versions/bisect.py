@@ -33,7 +33,7 @@ from enginebench.options import (
     verb,
 )
 from enginebench.report.bench import describe_bench
-from enginebench.report.numbers import format_range, format_ratio
+from enginebench.report.numbers import format_range, format_ratio, format_verdict
 from enginebench.report.table import Section, list_texts, make_notes, make_table
 from enginebench.runs import request as requests
 from enginebench.runs.child.places import OPTION, list_environments
@@ -109,8 +109,8 @@ def bisect(model: Model, package: Package, good: Good, bad: Bad, **options: Unpa
 
     Example: enginebench bisect resnet18 --package torch --good 2.11 --bad 2.13
 
-    Each version gets an environment of its own and is measured in turns with the good one. A verdict that is not shown
-    gets more repetitions, not a guess. With --metric bad means worse outputs on labelled samples. Environments stay for
+    Each version gets its own environment and is measured interleaved with the good one. An inconclusive verdict gets
+    more trials, not a guess. Bad may also mean worse on labelled samples (--metric). Environments stay for
     the next time: `enginebench env list`.
 
     Args:
@@ -255,7 +255,7 @@ def choose_judge(drift: bool, metrics: Sequence[str]) -> By:
         UsageError: two things are to.
     """
     if drift and metrics:
-        raise UsageError("--drift and --metric both say what is bad; give one of them")
+        raise UsageError("--drift and --metric both define what is bad; give one of them")
     return "metric" if metrics else "drift" if drift else "time"
 
 
@@ -384,7 +384,7 @@ def format_outcome(document: BisectDocument) -> list[str]:
     elif document.by == "drift" and shown.outputs_agree:
         lines = [f"The outputs of {package} {bad} agree with those of {document.good}."]
     else:
-        lines = [f"{package} {bad} was not shown to be {what}{much}: verdict {document.verdict.replace('_', ' ')}."]
+        lines = [f"{package} {bad} is not significantly {what}{much}: verdict {format_verdict(document.verdict)}."]
     return [*lines, *(f"The record differs: {line}." for line in document.changed)]
 
 
@@ -394,7 +394,7 @@ def list_bisect(document: BisectDocument) -> list[Section]:
     lines = [
         (
             tried.version,
-            tried.verdict.replace("_", " "),
+            format_verdict(tried.verdict),
             outputs[tried.outputs_agree],
             str(tried.repetitions),
             format_ratio(tried.ratio) if tried.ratio else "-",

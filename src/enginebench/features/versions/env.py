@@ -284,7 +284,7 @@ command = door.group(
 
     Example: enginebench env make old onnxruntime==1.24.4
 
-    `enginebench run MODEL --engines ort,ort:env=old` then measures both versions in turns. An environment needs no
+    `enginebench run MODEL --engines ort,ort:env=old` then measures both versions, interleaved. An environment needs no
     EngineBench: only the runtime, and a few small packages that `env make` adds.
     """,
 )

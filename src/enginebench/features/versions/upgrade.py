@@ -11,8 +11,6 @@ from enginebench.stats.layer_diff import choose_keys, join_members, make_delta
 from enginebench.stats.layer_records import EngineLayer, LayerDelta
 from enginebench.stats.onnx_names import split_name
 
-# Layers that are named in a report: with ten, the reader sees where a change lies; all are in the document.
-SHOWN = 10
 # What runtimes put behind the name of an ONNX node: ONNX Runtime's layouts and fusions, OpenVINO's fused additions.
 _SUFFIX = re.compile(r"(?:_nchwc|_token_\d+|/WithoutBiases|/fq_\w+|_quant|/Reorder)+$")
 # Layers that move data and compute nothing, by the kinds that ONNX Runtime and OpenVINO call them.

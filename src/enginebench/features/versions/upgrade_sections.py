@@ -16,23 +16,20 @@ SHOWN = 3
 def state_changes(document: DiffDocument) -> list[str]:
     """A sentence on the versions of all rows, then one or two on each row; none where nothing was upgraded."""
     changes = [(row.id, row.change) for row in document.rows if row.change is not None]
-    versions = dict.fromkeys(_state_versions(change) for _, change in changes)
+    versions = dict.fromkeys(
+        ", ".join(f"{name} {old or 'none'} -> {new or 'none'}" for name, (old, new) in change.versions.items())
+        for _, change in changes
+    )
     told = [f"Versions: {text}." for text in versions if text]
-    return [*told, *(f"{name}: {_state_change(change)}." for name, change in changes)]
-
-
-def _state_versions(change: Change) -> str:
-    return ", ".join(f"{name} {old or 'none'} -> {new or 'none'}" for name, (old, new) in change.versions.items())
-
-
-def _state_change(change: Change) -> str:
-    return "; ".join([_state_answers(change), *_state_figures(change), *_state_layers(change)])
+    for name, change in changes:
+        told.append(f"{name}: {'; '.join([_state_answers(change), *_state_figures(change), *_state_layers(change)])}.")
+    return told
 
 
 def _state_answers(change: Change) -> str:
     if change.max_abs_diff is None:
-        return "answers not compared"
-    return f"answers differ by at most {format_small(change.max_abs_diff)} over {count_of(change.samples, 'samples')}"
+        return "outputs not compared"
+    return f"outputs differ by at most {format_small(change.max_abs_diff)} over {count_of(change.samples, 'samples')}"
 
 
 def _state_figures(change: Change) -> Iterator[str]:

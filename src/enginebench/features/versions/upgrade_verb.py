@@ -32,7 +32,7 @@ def parse_between(text: str) -> tuple[str, str | None]:
     """
     names = [name.strip() for name in text.split(",")]
     if not all(names) or len(names) > 2 or len(set(names)) != len(names):
-        raise UsageError(f"--between {text!r}: expected OLD or OLD,NEW, two environments whose rows a run has")
+        raise UsageError(f"--between {text!r}: expected OLD or OLD,NEW, two environments of the run")
     return names[0], names[1] if len(names) > 1 else None
 
 
@@ -56,7 +56,7 @@ def diff_environments(
         max_metric_drop: what a row may lose of it, in its own unit.
 
     Raises:
-        UsageError: a run has no rows of one of them, or no row has the metric.
+        UsageError: a run has no results of one of them, or no row has the metric.
         ParseError: a folder holds no run, or a damaged one.
     """
     between = parse_between(asked)
@@ -80,7 +80,7 @@ def diff_environments(
             )
             documents.append(replace(found, rows=tuple(_name_row(row, base, answered) for row in found.rows)))
     if metric is not None and not scored:
-        raise UsageError(f"--metric {metric}: no row has such a score")
+        raise UsageError(f"--metric {metric}: no configuration has such a score")
     return join_documents(documents, margin, max_metric_drop)
 
 
@@ -97,7 +97,7 @@ def pair_environments(
         found = {find_twin(r): r for r in results if r.engine.options.get(OPTION) == name}
         if not found:
             known = dict.fromkeys(r.engine.options.get(OPTION) or HERE for r in results)
-            raise UsageError(f"{root} has no rows of {name or HERE}; it has {', '.join(known) or 'none'}")
+            raise UsageError(f"{root} has no results of {name or HERE}; it has {', '.join(known) or 'none'}")
         sides.append(found)
     # What the current environment alone was asked for, a baseline say, has no twin by intent.
     twins = dict.fromkeys((*sides[0], *(sides[1] if between[1] is not None else ())))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,13 +22,12 @@ from onnx import ModelProto, NodeProto, TensorProto
 from enginebench.core.caveats import make_caveat
 from enginebench.core.feeds import random_feeds
 from enginebench.core.operators import register_operators
+from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, TensorSpec
 from enginebench.core.shapes import concrete_shape, format_shapes, match_axes
+from enginebench.core.text import first_line
 from enginebench.models.onnx.input_sizes import Sizes, find_batches, list_knobs, list_sizes, set_sizes, split_words
 from enginebench.models.onnx.source import load_graph, read_metadata, walk_nodes
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
 
 Values = tuple[float, float]
 
@@ -65,14 +64,7 @@ class _Tried(Struct, frozen=True, kw_only=True):
 
 
 def settle_inputs(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Artifact:
-    """The artifact with what its inputs are like where nobody gives one; with a caveat on each length that is chosen.
-
-    Args:
-        shapes: input name to whole shape, as the user gave them; they win.
-
-    Raises:
-        UsageError: the shapes contradict the graph.
-    """
+    """The artifact with what its inputs are like where nobody gives one; a caveat says each length that is chosen."""
     model = load_graph(Path(artifact.path))
     reader = _Reader(model)
     specs = reader.guess_all(artifact.inputs)
@@ -80,7 +72,10 @@ def settle_inputs(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | No
     given = match_axes(artifact.inputs, shapes or {}, batches)
     states = any(spec.values == (0, 0) for spec in specs)
     knobs = list_knobs(
-        _fix(specs, given),
+        [
+            replace(s, shape=tuple(given.get(axis, axis) if isinstance(axis, str) else axis for axis in s.shape))
+            for s in specs
+        ],
         batches,
         imgsz=_read_imgsz(model),
         classifies=[len(spec.shape) for spec in artifact.outputs] == [2],
@@ -102,14 +97,6 @@ def settle_inputs(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | No
 def guess_values(artifact: Artifact) -> tuple[TensorSpec, ...]:
     """The inputs of a graph with the values that it says they have; nothing is tried."""
     return _Reader(load_graph(Path(artifact.path))).guess_all(artifact.inputs)
-
-
-def _fix(specs: Sequence[TensorSpec], given: Mapping[str, int]) -> tuple[TensorSpec, ...]:
-    """The specs with the lengths that the user gave, so that only the others are open."""
-    return tuple(
-        replace(spec, shape=tuple(given.get(axis, axis) if isinstance(axis, str) else axis for axis in spec.shape))
-        for spec in specs
-    )
 
 
 def _explain(chosen: Mapping[str, tuple[int, ...]], tried: _Tried | None) -> list[Any]:
@@ -188,7 +175,7 @@ def _call(session: Any, specs: Sequence[TensorSpec]) -> _Tried:
     try:
         answers = session.run(None, random_feeds(specs, 1, seed=0))
     except Exception as error:  # a class of its own for every kind of failure
-        return _Tried(refusal=(str(error).strip().splitlines() or [type(error).__name__])[0][:200])
+        return _Tried(refusal=first_line(error)[:200])
     names = [output.name for output in session.get_outputs()]
     return _Tried(outputs={n: a for n, a in zip(names, answers, strict=True) if isinstance(a, np.ndarray)})
 

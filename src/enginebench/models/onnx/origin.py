@@ -71,11 +71,6 @@ def choose_float(
 
     It is the type of most weights, else that of most inputs and outputs. Where these tell nothing shorter than FP32,
     it is what the file says that it was made as: a transform may leave inputs and outputs as they were.
-
-    Args:
-        weights: number of elements by element type.
-        ends: element types of the inputs and outputs.
-        operators: types of its nodes.
     """
     known = Counter({kind: size for kind, size in weights.items() if kind in FLOATS})
     counted = known or Counter(kind for kind in ends if kind in (*FLOATS, FP64))
@@ -90,26 +85,18 @@ def choose_float(
 
 
 def read_recipe(metadata: Mapping[str, str], precision: Precision) -> Recipe:
-    """The recipe of a graph with Q/DQ nodes: the one it names, if it names this precision, else "qat".
-
-    Args:
-        precision: of the graph, read from its nodes.
-    """
+    """The recipe of a graph with Q/DQ nodes: the one it names, if it names this precision, else "qat"."""
     named, _, recipe = metadata.get(PRECISION_KEY, "").partition("@")
     return next((known for known in RECIPES if (named, recipe) == (precision, known)), "qat")
 
 
 def read_origin(metadata: Mapping[str, str], path: Path) -> Origin:
-    """What the graph of a file says of itself; nothing, where nothing of it was written here.
-
-    Raises:
-        ParseError: the doubts that stand in it cannot be read, and must not be dropped.
-    """
+    """What the graph of a file says of itself; nothing, where nothing of it was written here."""
     preprocess = metadata.get(PREPROCESS_KEY, "")
     try:
         caveats = msgspec.json.decode(metadata.get(CAVEATS_KEY) or "[]", type=tuple[Caveat, ...])
     except DECODE_ERRORS as error:
-        raise ParseError(path, CAVEATS_KEY, str(error), "caveats as JSON", "Quantize or export it again") from error
+        raise ParseError(path, CAVEATS_KEY, str(error), "warnings as JSON", "Quantize or export it again") from error
     return Origin(
         preprocess_sha256=preprocess if _PREPROCESS.fullmatch(preprocess) else None,
         excluded=tuple(metadata.get(EXCLUDED_KEY, "").splitlines()),

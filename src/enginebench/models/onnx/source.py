@@ -32,47 +32,25 @@ LARGEST_PROTOBUF_BYTES = 2**31 - 1
 UNKNOWN_RANK = "unknown_rank"
 
 QUANTIZED_OPS = frozenset(
-    {
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "QLinearConv",
-        "QLinearMatMul",
-        "ConvInteger",
-        "MatMulInteger",
+    (
+        *("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"),
         "DynamicQuantizeLinear",
-    }
+    )
 )
-FLOAT8_TYPES = frozenset(
-    {
-        TensorProto.FLOAT8E4M3FN,
-        TensorProto.FLOAT8E4M3FNUZ,
-        TensorProto.FLOAT8E5M2,
-        TensorProto.FLOAT8E5M2FNUZ,
-    }
-)
+FLOAT8_TYPES = {TensorProto.DataType.Value(f"FLOAT8{kind}") for kind in ("E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ")}
 
 
 def read_onnx(path: Path) -> Artifact:
-    """The artifact of an ONNX file, external data included. The weights themselves are hashed, not loaded.
-
-    Raises:
-        ParseError: empty, truncated, too large, no ONNX model, or with metadata of ours that is damaged.
-        ArtifactError: not there, no regular file, external data missing, too short or outside the model's folder,
-            or an input that is no tensor of numbers.
-    """
+    """The artifact of an ONNX file, external data included. The weights themselves are hashed, not loaded."""
     model = load_graph(path)
     sha256, files = hash_files([path, *find_external_data(model, path)], path.parent)
     made = _describe_graph(model, path)
-    return msgspec.structs.replace(made, sha256=sha256, files=files, weights="in-graph", made_by=_read_producer(model))
+    maker = {model.producer_name: model.producer_version} if model.producer_name else {}
+    return msgspec.structs.replace(made, sha256=sha256, files=files, weights="in-graph", made_by=maker)
 
 
 def read_onnx_head(path: Path) -> Artifact:
-    """The artifact of an ONNX file as its graph describes it: nothing is hashed, external data need not be there.
-
-    Raises:
-        ParseError: empty, truncated, too large, no ONNX model, or with metadata of ours that is damaged.
-        ArtifactError: not there, no regular file, or an input that is no tensor of numbers.
-    """
+    """The artifact of an ONNX file as its graph describes it: nothing is hashed, external data need not be there."""
     return _describe_graph(load_graph(path), path)
 
 
@@ -98,11 +76,7 @@ def _describe_graph(model: ModelProto, path: Path) -> Artifact:
 
 
 def read_packaged_onnx(name: str) -> Artifact:
-    """The artifact of a built-in model's packaged ONNX file, batch axis open. It needs no PyTorch.
-
-    Raises:
-        ArtifactError: no file ships for this model.
-    """
+    """The artifact of a built-in model's packaged ONNX file, batch axis open. It needs no PyTorch."""
     path = packaged_onnx(name)
     if path is None:
         raise ArtifactError(f"{name} does not ship as ONNX; digits-cnn and digits-mlp do. Install enginebench[torch]")
@@ -111,12 +85,7 @@ def read_packaged_onnx(name: str) -> Artifact:
 
 
 def load_graph(path: Path) -> ModelProto:
-    """The model without its external data.
-
-    Raises:
-        ParseError: empty, truncated, too large, or no ONNX model.
-        ArtifactError: not there, no regular file, or not readable.
-    """
+    """The model without its external data."""
     data = _read_file(path)
     model = ModelProto()
     try:
@@ -149,16 +118,8 @@ def _read_file(path: Path) -> bytes:
 def _require_model(model: ModelProto, path: Path) -> None:
     """Random bytes can be a protobuf message by chance; a model has operators, and outputs that come from somewhere."""
     graph = model.graph
-    if not model.ir_version or not model.opset_import or not graph.output:
-        missing = [
-            name
-            for name, there in (
-                ("IR version", model.ir_version),
-                ("operator set", model.opset_import),
-                ("output", graph.output),
-            )
-            if not there
-        ]
+    needed = {"IR version": model.ir_version, "operator set": model.opset_import, "output": graph.output}
+    if missing := [name for name, there in needed.items() if not there]:
         raise ParseError(path, "", f"no {' and no '.join(missing)}", "an ONNX model", "Copy or export it again")
     _require_text(path, (model.producer_name, model.producer_version))
     made = {name for node in graph.node for name in node.output}
@@ -179,11 +140,7 @@ def _initializer_names(graph: GraphProto) -> set[str]:
 
 
 def read_inputs(graph: GraphProto, path: Path) -> tuple[TensorSpec, ...]:
-    """The inputs that a caller must feed: initializers, which old files list too, are none.
-
-    Raises:
-        ArtifactError: an input is no tensor, or its rank is unknown.
-    """
+    """The inputs that a caller must feed: initializers, which old files list too, are none."""
     names = _initializer_names(graph)
     given = [value for value in graph.input if value.name not in names]
     for value in given:
@@ -208,7 +165,8 @@ def _describe_value(value: ValueInfoProto, path: Path) -> TensorSpec:
         return TensorSpec(name=value.name, dtype=dtype, shape=("batch", f"{value.name}_values"))
     if not tensor.HasField("shape"):
         return TensorSpec(name=value.name, dtype=dtype, shape=(UNKNOWN_RANK,))
-    return TensorSpec(name=value.name, dtype=dtype, shape=_describe_shape(value.name, tensor.shape.dim))
+    axes = [axis.dim_value if axis.dim_value > 0 else axis.dim_param for axis in tensor.shape.dim]
+    return TensorSpec(name=value.name, dtype=dtype, shape=name_axes(value.name, axes))
 
 
 def _find_tensor(kind: Any) -> Any | None:
@@ -238,11 +196,6 @@ def _name_dtype(name: str, element: int, path: Path) -> str:
         raise ParseError(path, repr(name), f"element type {element}", "a type of ONNX") from error
 
 
-def _describe_shape(name: str, axes: Iterable[Any]) -> tuple[int | str, ...]:
-    """Numbers and names."""
-    return name_axes(name, [axis.dim_value if axis.dim_value > 0 else axis.dim_param for axis in axes])
-
-
 def read_opset(model: ModelProto) -> int | None:
     """The version of ONNX's own operator set, or None if the model uses none of it."""
     return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), None)
@@ -253,7 +206,7 @@ def read_precision(model: ModelProto) -> tuple[Precision, Recipe | None]:
 
     A graph that was quantized here names its recipe in its metadata; any other with quantized nodes has "qat".
     """
-    nodes = list(_walk_nodes(model))
+    nodes = list(_walk_all(model))
     if any(node.op_type in QUANTIZED_OPS for node in nodes):
         types = {t.data_type for t in _walk_tensors(model, nodes)}
         precision: Precision = "fp8" if types & FLOAT8_TYPES else "int8"
@@ -264,7 +217,7 @@ def read_precision(model: ModelProto) -> tuple[Precision, Recipe | None]:
 
 def _read_floats(model: ModelProto) -> tuple[Precision, tuple[Caveat, ...]]:
     sizes: Counter[int] = Counter()
-    nodes = list(_walk_nodes(model))
+    nodes = list(_walk_all(model))
     for tensor in _walk_tensors(model, nodes):
         sizes[tensor.data_type] += math.prod(tensor.dims)
     ends = [value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)]
@@ -276,7 +229,7 @@ def read_metadata(model: ModelProto) -> dict[str, str]:
     return {p.key: p.value for p in model.metadata_props if isinstance(p.key, str) and isinstance(p.value, str)}
 
 
-def _walk_nodes(model: ModelProto) -> Iterator[NodeProto]:
+def _walk_all(model: ModelProto) -> Iterator[NodeProto]:
     yield from walk_nodes(model.graph.node)
     for function in model.functions:
         yield from walk_nodes(function.node)
@@ -286,11 +239,12 @@ def walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """The nodes, each followed by those of its own graphs."""
     for node in nodes:
         yield node
-        for graph in _graphs_of(node):
+        for graph in read_graphs(node):
             yield from walk_nodes(graph.node)
 
 
-def _graphs_of(node: NodeProto) -> Iterator[GraphProto]:
+def read_graphs(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs that a node runs: branches, the body of a loop."""
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
             yield attribute.g
@@ -305,7 +259,7 @@ def _walk_tensors(model: ModelProto, nodes: Iterable[NodeProto]) -> Iterator[Ten
             if attribute.type == AttributeProto.TENSOR:
                 yield attribute.t
             yield from attribute.tensors
-        for graph in _graphs_of(node):
+        for graph in read_graphs(node):
             yield from _stored_tensors(graph)
 
 
@@ -316,11 +270,7 @@ def _stored_tensors(graph: GraphProto) -> Iterator[TensorProto]:
 
 
 def find_external_data(model: ModelProto, path: Path) -> list[Path]:
-    """The files beside the model that hold its weights, sorted; each is there and long enough.
-
-    Raises:
-        ArtifactError: a file is missing, too short, or lies outside the model's folder (also through a link).
-    """
+    """The files beside the model that hold its weights, sorted; each is there and long enough."""
     needed: dict[str, int] = {}
     for tensor in _external_tensors(model):
         location, offset, length = _read_location(tensor, path)
@@ -333,9 +283,6 @@ def load_external_data(model: ModelProto, path: Path) -> None:
 
     Read here, not by `onnx`: since 1.23 it refuses a file that has several links, as every copy by `cp --link`, a
     backup or a data version control has, although its content is in order.
-
-    Raises:
-        ArtifactError: a file cannot be read, or has become too short.
     """
     for tensor in _external_tensors(model):
         location, offset, length = _read_location(tensor, path)
@@ -345,7 +292,7 @@ def load_external_data(model: ModelProto, path: Path) -> None:
 
 
 def _external_tensors(model: ModelProto) -> Iterator[TensorProto]:
-    for tensor in _walk_tensors(model, _walk_nodes(model)):
+    for tensor in _walk_tensors(model, _walk_all(model)):
         if tensor.data_location == TensorProto.EXTERNAL:
             yield tensor
 
@@ -408,7 +355,3 @@ def _escapes(location: str) -> bool:
     """Whether the location is absolute or climbs, by the rules of either family of systems."""
     posix, windows = PurePosixPath(location), PureWindowsPath(location)
     return posix.is_absolute() or bool(windows.anchor) or ".." in (*posix.parts, *windows.parts) or "\0" in location
-
-
-def _read_producer(model: ModelProto) -> dict[str, str]:
-    return {model.producer_name: model.producer_version} if model.producer_name else {}

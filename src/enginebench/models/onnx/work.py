@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from enginebench.core.errors import ArtifactError, MissingDependency
 from enginebench.core.work import GraphWork, NodeWork, TensorWork, Unit
 from enginebench.models.onnx.source import load_graph
@@ -16,7 +18,7 @@ try:
     import onnx
 except ModuleNotFoundError as missing:
     raise MissingDependency(str(missing.name), 'pip install "enginebench[ort]"') from missing
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto
 
 Shape = tuple[int, ...]
 
@@ -53,9 +55,6 @@ def count_work(path: str | Path, shapes: Mapping[str, Shape], batch: int = 1) ->
         path: an ONNX file; its external data is not read.
         shapes: of its inputs; an input that is not among them has `batch` on its first axis if that is open.
         batch: see `shapes`.
-
-    Raises:
-        ArtifactError: the file cannot be read.
     """
     return describe_work(load_graph(Path(path)), shapes, batch)
 
@@ -67,7 +66,7 @@ def describe_work(model: ModelProto, shapes: Mapping[str, Shape], batch: int = 1
     that the plain definition sums, whatever algorithm (Winograd, FFT) does with fewer.
     """
     known = infer_tensors(fix_inputs(model, shapes, batch))
-    nodes = [_describe_node(node, name, known) for node, name in zip(model.graph.node, name_all(model), strict=True)]
+    nodes = [_describe_node(node, known) for node in model.graph.node]
     unknown = sum(
         any(name and name not in known for name in node.output) and node.op_type not in MOVES
         for node in model.graph.node
@@ -78,11 +77,6 @@ def describe_work(model: ModelProto, shapes: Mapping[str, Shape], batch: int = 1
         outputs=tuple(value.name for value in model.graph.output),
         unknown=unknown,
     )
-
-
-def name_all(model: ModelProto) -> list[str]:
-    """The name of every node; one without is called after its first output, as runtimes do."""
-    return [node.name or (node.output[0] if node.output else node.op_type) for node in model.graph.node]
 
 
 def fix_inputs(model: ModelProto, shapes: Mapping[str, Shape], batch: int) -> ModelProto:
@@ -122,12 +116,8 @@ def infer_tensors(model: ModelProto) -> dict[str, tuple[TensorWork, Shape]]:
     for node in inferred.graph.node:
         if node.op_type == "Constant" and node.output and node.output[0] in found:
             tensor_work, shape = found[node.output[0]]
-            found[node.output[0]] = (_make_constant(tensor_work), shape)
+            found[node.output[0]] = (replace(tensor_work, constant=True), shape)
     return found
-
-
-def _make_constant(tensor: TensorWork) -> TensorWork:
-    return TensorWork(values=tensor.values, bytes_each=tensor.bytes_each, constant=True, floating=tensor.floating)
 
 
 def _read_shape(value: Any) -> Shape | None:
@@ -147,12 +137,12 @@ def _describe_tensor(kind: int, shape: Shape, *, constant: bool = False) -> Tens
     return TensorWork(values=math.prod(shape), bytes_each=each, constant=constant, floating=kind in _FLOATS)
 
 
-def _describe_node(node: NodeProto, name: str, known: Mapping[str, tuple[TensorWork, Shape]]) -> NodeWork:
+def _describe_node(node: NodeProto, known: Mapping[str, tuple[TensorWork, Shape]]) -> NodeWork:
     shapes = {tensor: shape for tensor, (_, shape) in known.items()}
     macs = count_macs(node, shapes)
     scopes = _read_scopes(node)
     return NodeWork(
-        name=name,
+        name=node.name or (node.output[0] if node.output else node.op_type),  # as runtimes call it
         op=node.op_type,
         inputs=tuple(filter(None, node.input)),
         outputs=tuple(filter(None, node.output)),
@@ -181,7 +171,8 @@ def count_macs(node: NodeProto, shapes: Mapping[str, Shape]) -> int:
         case "ConvTranspose":  # [in, out / group, kernel...]: each value that goes in goes into so many
             return math.prod(data) * math.prod(weights[1:])
         case "Gemm" | "QGemm" | "FusedGemm":
-            return math.prod(output) * data[0 if _read_int(node, "transA", 0) else -1]
+            transposed = any(a.name == "transA" and a.i for a in node.attribute)
+            return math.prod(output) * data[0 if transposed else -1]
         case "MatMul" | "MatMulInteger" | "QLinearMatMul":
             return math.prod(output) * (data[-1] if data else 1)
         case "Attention":
@@ -234,10 +225,6 @@ def _list_read_shares(node: NodeProto, shapes: Mapping[str, Shape]) -> Iterator[
 
 def _read_ints(node: NodeProto, name: str) -> list[int]:
     return next((list(a.ints) for a in node.attribute if a.name == name), [])
-
-
-def _read_int(node: NodeProto, name: str, default: int) -> int:
-    return next((a.i for a in node.attribute if a.name == name and a.type == AttributeProto.INT), default)
 
 
 def _read_scopes(node: NodeProto) -> tuple[str, ...]:

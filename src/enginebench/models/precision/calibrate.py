@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import UsageError
-from enginebench.core.records import Artifact, Caveat
-from enginebench.models.precision.calibration import (
-    Calibration,
-    Method,
-    TensorRange,
-    check_preprocess,
-)
+from enginebench.core.records import Artifact
+from enginebench.core.text import list_some
+from enginebench.models.precision.calibration import Calibration, Method, TensorRange, check_preprocess
 from enginebench.models.precision.calibration_data import CalibrationData, hash_while_reading
 from enginebench.models.precision.graph import hash_weights, load_whole_graph, prepare_graph
 from enginebench.models.precision.observe import (
@@ -28,8 +25,6 @@ from enginebench.models.precision.observe import (
 )
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     Counts = NDArray[np.int64]
 
 
@@ -47,10 +42,6 @@ def choose_by_entropy(counts: Counts, limit: float) -> float:
     Numbers of bins from 128 up are tried; the one of least Kullback-Leibler divergence between the clipped distribution
     and its rounded form wins. The divergence compares shapes, and calls it perfect to clip everything to one value
     (logits, or inputs of few levels); so that only thresholds are tried that clip at most one value in a thousand.
-
-    Args:
-        counts: int64 [2 * BINS_PER_SIDE], equal bins over [-limit, limit].
-        limit: largest magnitude seen.
 
     Returns:
         The threshold, in the tensor's unit; `limit` where cutting gains nothing.
@@ -98,13 +89,7 @@ def _measure_divergence(magnitudes: Counts, size: int) -> float:
 
 
 def choose_by_percentile(counts: Counts, limit: float, percentile: float) -> tuple[float, float]:
-    """The range (low, high) that holds `percentile` per cent of all values; as much is cut off on either side.
-
-    Args:
-        counts: int64 [bins], equal bins over [-limit, limit].
-        limit: largest magnitude seen.
-        percentile: above 50, up to 100.
-    """
+    """The range (low, high) that holds `percentile` per cent of all values; as much is cut off on either side."""
     total = int(counts.sum())
     # A float of a share such as 99.99 / 100 is not exact; the slack keeps 100 % of n values from becoming n - 1.
     spare = int((1 - percentile / 100) / 2 * total + 1e-9)
@@ -118,8 +103,6 @@ def choose_by_percentile(counts: Counts, limit: float, percentile: float) -> tup
 # Cuts one value in ten thousand: inside the span (99.9 to 99.9999) that is compared in H. Wu et al., "Integer
 # quantization for deep learning inference", arXiv:2004.09602.
 DEFAULT_PERCENTILE = 99.99
-# Names that a message lists before it counts the rest.
-LISTED = 8
 # Below this a tensor is empty of information, and bins of it are narrower than the smallest normal float32.
 SMALLEST_LIMIT = float(np.finfo(np.float32).tiny) * 2 * BINS_PER_SIDE
 
@@ -138,15 +121,10 @@ def calibrate(
     `minmax` reads the data once, the others twice: bins need a range before they can be filled.
 
     Args:
-        data: inputs of the graph.
         method: minmax keeps all that was seen; entropy and percentile cut off rare extremes.
         percentile: per cent of the values to keep, above 50 and up to 100; 99.99 if None. For method percentile only.
         batch: entries at a time, at most; fewer where the tensors of one step would need more than 200 MB.
         threads: of ONNX Runtime; 0 is its own choice.
-
-    Raises:
-        UsageError: an unknown method, a percentile without use or out of range, or no FP32 in the graph.
-        ArtifactError: the data was prepared for another model, the graph does not run on it, or a value is NaN.
     """
     cut = _check_request(artifact, method, percentile, batch)
     model = load_whole_graph(Path(artifact.path))
@@ -167,6 +145,7 @@ def calibrate(
     if method != "minmax":
         cut_at = cut if method == "percentile" else None
         ranges = _cut_ranges(observer, data, batch, ranges, find_clipped(prepared), cut_at)
+    doubts = [make_caveat("nonfinite.tensors", count=len(infinite), names=list_some(infinite))] if infinite else []
     calibration = Calibration(
         model=artifact.model,
         model_sha256=artifact.sha256,
@@ -180,17 +159,10 @@ def calibrate(
         seed=data.seed,
         ranges=ranges,
         made_by={name: version(name) for name in ("onnx", "numpy")} | {"onnxruntime": _read_runtime_version()},
-        caveats=(*data.caveats, *_explain_infinite(infinite)),
+        caveats=(*data.caveats, *doubts),
     )
     check_preprocess(calibration, artifact.model, artifact.preprocess_sha256)
     return calibration
-
-
-def _explain_infinite(names: list[str]) -> list[Caveat]:
-    if not names:
-        return []
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return [make_caveat("nonfinite.tensors", count=len(names), names=f"{', '.join(names[:LISTED])}{more}")]
 
 
 def _read_runtime_version() -> str:

@@ -9,7 +9,7 @@ import math
 import re
 import struct
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
@@ -18,6 +18,9 @@ from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
 from enginebench.core.records import Caveat
 from enginebench.core.store import encode, read_record, write_atomic
+
+if TYPE_CHECKING:
+    from enginebench.models.precision.calibration_data import CalibrationData
 
 CALIBRATION_SCHEMA = "enginebench.calibration/1"
 
@@ -80,20 +83,12 @@ class Calibration(Struct, frozen=True, kw_only=True):
 
 
 def write_calibration(calibration: Calibration, path: Path) -> None:
-    """Writes the record as JSON.
-
-    Raises:
-        ArtifactError: the file cannot be written.
-    """
+    """Writes the record as JSON."""
     write_atomic(path, encode(calibration, indent=1) + b"\n")
 
 
 def read_calibration(path: Path) -> Calibration:
-    """The record in a JSON file.
-
-    Raises:
-        ParseError: no such file, no calibration, of another version, or with a range that is none; names the field.
-    """
+    """The record in a JSON file."""
     calibration = read_record(path, Calibration)
     if calibration.schema != CALIBRATION_SCHEMA:
         raise ParseError(
@@ -109,13 +104,6 @@ def read_calibration(path: Path) -> Calibration:
 
 def write_calibration_cache(calibration: Calibration, path: Path, tensorrt_version: str = "10.0.1") -> None:
     """Writes the ranges as TensorRT's text cache: symmetric scales, range / 127.
-
-    Args:
-        tensorrt_version: of the TensorRT that will read it; it stands in the first line.
-
-    Raises:
-        UsageError: a version that is not major.minor.patch, or a tensor name that the format cannot hold.
-        ArtifactError: the file cannot be written.
 
     Source: the cache of IInt8EntropyCalibrator2, TensorRT 7 to 10: a line `TRT-<version>-<algorithm>`, then
         `name: hex` with the scale as big-endian IEEE float32.
@@ -138,11 +126,7 @@ def _encode_version(text: str) -> int:
 
 
 def read_calibration_cache(path: Path) -> Calibration:
-    """The ranges in TensorRT's text cache. It says neither which data nor which model made them.
-
-    Raises:
-        ParseError: no such file, too large, no text, no header, a line of another form, or a scale that is none.
-    """
+    """The ranges in TensorRT's text cache. It says neither which data nor which model made them."""
     lines = _read_text(path).splitlines()
     method = _read_header(path, lines[0] if lines else "")
     ranges: dict[str, TensorRange] = {}
@@ -195,12 +179,8 @@ def _read_entry(path: Path, number: int, line: str) -> tuple[str, float]:
     return match[1], scale
 
 
-def check_preprocess(calibration: Calibration, model: str, preprocess_sha256: str | None) -> None:
-    """Checks that the calibration saw inputs prepared as at inference, as far as this is known.
-
-    Raises:
-        ArtifactError: both hashes are known, and differ.
-    """
+def check_preprocess(calibration: Calibration | CalibrationData, model: str, preprocess_sha256: str | None) -> None:
+    """Checks that the calibration saw inputs prepared as at inference, as far as this is known."""
     seen = calibration.preprocess_sha256
     if differ(seen, preprocess_sha256):
         raise ArtifactError(

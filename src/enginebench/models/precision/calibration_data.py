@@ -8,43 +8,36 @@ import json
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ParseError, UsageError
-from enginebench.core.feeds import has_dtype, random_feeds
+from enginebench.core.feeds import random_feeds
 from enginebench.core.preprocess import EXTERNAL
+from enginebench.core.protocols import Array
 from enginebench.core.records import Caveat, TensorSpec
 from enginebench.core.shapes import concrete_shape, find_batch_axes, show_shape
 from enginebench.core.store import DECODE_ERRORS
 from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
+from enginebench.models.pictures import import_pillow
 from enginebench.models.precision.calibration import explain_external
 from enginebench.models.samples import (
     cut_entries,
     explain_unread,
     group_samples,
     join_samples,
+    list_problems,
     name_only,
     resolve_given,
 )
-from enginebench.models.task import (
-    Preprocess,
-    feed_digits,
-    load_digits,
-    preprocess_for,
-    preprocess_imagenet,
-)
+from enginebench.models.task import Preprocess, feed_digits, load_digits, preprocess_for, preprocess_imagenet
 from enginebench.models.zoo import BUILTIN, MODELS_EXTRA
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from enginebench.core.protocols import Array
 
 Split = Literal["calibrate", "evaluate"]
 
@@ -80,10 +73,6 @@ class CalibrationData(Struct, frozen=True, kw_only=True, eq=False):
 
         Args:
             classes: how many the model tells apart; needed where folders are numbered by their order.
-
-        Raises:
-            UsageError: the data has no labels.
-            ArtifactError: they do not fit the number of classes.
         """
         if self.label is None:
             raise UsageError(f"{self.source} has no labels; expected digits, or a folder with one folder per class")
@@ -110,12 +99,7 @@ def open_data(
         inputs: of the graph; axis 0 of each is the batch.
         n: entries, at most; a folder or file with fewer gives what it has.
         seed: of the choice among more, and of random arrays.
-        input_size: height and width in pixels where not the model's own.
         split: of the digits or the photographs: those for training and ranges, or those held out.
-
-    Raises:
-        UsageError: no such source, or one that does not fit the model.
-        ArtifactError: the folder or file cannot be used; names it.
     """
     if n < 1:
         raise UsageError(f"n {n} must be at least 1")
@@ -136,11 +120,7 @@ def open_data(
 
 
 def check_source(text: str) -> Path | None:
-    """The folder of pictures, or the file of arrays, that `--data` names; None of a word for data that are here.
-
-    Raises:
-        UsageError: it is neither.
-    """
+    """The folder of pictures, or the file of arrays, that `--data` names; None of a word for data that are here."""
     path = Path(text)
     if text in ("digits", "fake", SAMPLE_PHOTOS):
         return None
@@ -171,7 +151,7 @@ def _find_preprocess(model: str, input_size: int | None, inputs: Sequence[Tensor
     told = ", ".join(f"{s.name} {s.dtype}[{show_shape(s.shape)}]" for s in inputs)
     raise UsageError(
         f"{model} takes {told}; pictures are prepared for one input of floats, 3 x SIDE x SIDE, only. Give prepared "
-        "arrays in their place, --inputs F.npz, with --targets for the right answers"
+        "arrays instead, --inputs F.npz, with --targets for the labels"
     )
 
 
@@ -231,7 +211,7 @@ def _open_digits(model: str, inputs: Sequence[TensorSpec], n: int, seed: int, sp
 def _open_sample_photos(
     preprocess: Preprocess, inputs: Sequence[TensorSpec], n: int, seed: int, split: Split
 ) -> CalibrationData:
-    _require_pillow()
+    import_pillow()
     if not find_photos():
         raise MissingDependency(f"scikit-image, whose photographs --data {SAMPLE_PHOTOS} takes,", MODELS_EXTRA)
     held_out = split == "evaluate"
@@ -248,16 +228,10 @@ def _open_sample_photos(
 def open_images(
     folder: Path, preprocess: Preprocess, inputs: Sequence[TensorSpec], n: int, seed: int
 ) -> CalibrationData:
-    """Pictures of a folder and the folders in it, a seeded choice of n, each prepared as for inference.
-
-    Raises:
-        UsageError: the model has more than one input.
-        ArtifactError: no pictures, or (while reading) one that cannot be decoded or does not fit; names the file.
-        MissingDependency: Pillow is not installed.
-    """
+    """Pictures of a folder and the folders in it, a seeded choice of n, each prepared as for inference."""
     if len(inputs) != 1:
         raise UsageError(f"images feed one input; the graph has {len(inputs)}. Give an .npz with one array per input")
-    _require_pillow()
+    import_pillow()
     found = list_images(folder)
     order = np.random.default_rng(seed).permutation(len(found))[:n]
     files = [found[i] for i in order]
@@ -276,19 +250,8 @@ def open_images(
     )
 
 
-def _require_pillow() -> None:
-    try:
-        import PIL  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingDependency("Pillow", 'pip install "pillow>=10"') from error
-
-
 def list_images(folder: Path) -> list[Path]:
-    """The pictures in a folder and in its folders, sorted by their path; hidden ones are left out.
-
-    Raises:
-        ArtifactError: there are none, or the folder cannot be read.
-    """
+    """The pictures in a folder and in its folders, sorted by their path; hidden ones are left out."""
     try:
         paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
     except OSError as error:
@@ -302,10 +265,8 @@ def list_images(folder: Path) -> list[Path]:
 
 
 def _read_image(path: Path, preprocess: Preprocess, spec: TensorSpec) -> Array:
-    from PIL import Image
-
     try:
-        with Image.open(path) as picture:
+        with import_pillow().open(path) as picture:
             array = preprocess.apply(picture)
     except Exception as error:  # the decoders raise whatever they run into
         raise ArtifactError(f"picture {path} cannot be decoded: {error}. Remove it or replace it") from error
@@ -318,14 +279,7 @@ def _read_image(path: Path, preprocess: Preprocess, spec: TensorSpec) -> Array:
 
 
 def explain_unlabelled(folder: Path, classes: int | None) -> str | None:
-    """Why the pictures of a folder have no labels; None if they have.
-
-    Args:
-        classes: how many the model tells apart; None: not known yet, and folders in their order are not questioned.
-
-    Raises:
-        ArtifactError: there are no pictures.
-    """
+    """Why the pictures of a folder have no labels; None if they have."""
     files = list_images(folder)
     named = any((folder / name).is_file() for name in CLASS_INDEX_NAMES)
     if classes is None and not named and all(path.parent != folder for path in files):
@@ -358,10 +312,6 @@ def read_class_index(folder: Path, classes: int | None) -> dict[str, int]:
     From `class_index.json` or `imagenet_class_index.json` ({"0": ["n01440764", "tench"]} or {"n01440764": 0}), or
     `classes.txt` (a name on each line, class 0 first); else the names themselves where all are numbers; else their
     order, where there are as many as the model has classes.
-
-    Raises:
-        ParseError: an index file of another form.
-        ArtifactError: no index file, and the folders do not say it themselves.
     """
     for name in CLASS_INDEX_NAMES:
         if (folder / name).is_file():
@@ -393,12 +343,7 @@ def _read_index_file(path: Path) -> dict[str, int]:
 
 
 def open_arrays(path: Path, inputs: Sequence[TensorSpec], n: int) -> CalibrationData:
-    """Prepared inputs: an .npy for a graph of one input, an .npz with an entry for each.
-
-    Raises:
-        ParseError: no such file, damaged, or with Python objects in it.
-        FeedError: names, dtypes or shapes do not fit the graph, or a value is not finite; lists all of them.
-    """
+    """Prepared inputs: an .npy for a graph of one input, an .npz with an entry for each."""
     arrays, origin = _load_arrays(path, inputs)
     _check_arrays(path, arrays, inputs)
     count = min(n, min(len(array) for array in arrays.values()))
@@ -423,11 +368,7 @@ def open_arrays(path: Path, inputs: Sequence[TensorSpec], n: int) -> Calibration
 
 
 def open_given(text: str, inputs: Sequence[TensorSpec], n: int | None = None) -> CalibrationData:
-    """What `--inputs` names, as data.
-
-    Raises:
-        FeedError: names, dtypes or shapes do not fit the graph.
-    """
+    """What `--inputs` names, as data."""
     calls = (name_only(arrays, inputs) for arrays in resolve_given(text))
     return use_samples([entry for arrays in calls for entry in cut_entries(arrays, inputs)][:n], inputs, text)
 
@@ -506,12 +447,7 @@ def _load_arrays(path: Path, inputs: Sequence[TensorSpec]) -> tuple[dict[str, An
 
 
 def _check_arrays(path: Path, arrays: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> None:
-    wanted = {spec.name: spec for spec in inputs}
-    problems = [f"unknown input {name!r}" for name in arrays if name not in wanted]
-    problems += [f"missing input {name!r}" for name in wanted if name not in arrays]
-    for name, array in arrays.items():
-        if name in wanted:
-            problems += _compare_with_spec(array, wanted[name])
+    problems = list_problems(arrays, inputs, {spec.name: 0 for spec in inputs})
     lengths = {len(array) for array in arrays.values() if array.ndim}
     if len(lengths) > 1:
         problems.append(f"inputs of {', '.join(map(str, sorted(lengths)))} entries")
@@ -520,24 +456,8 @@ def _check_arrays(path: Path, arrays: Mapping[str, Any], inputs: Sequence[Tensor
         raise FeedError(f"{path}: {'; '.join(problems)}. Expected {expected}, any number of entries on axis 0")
 
 
-def _compare_with_spec(array: Any, spec: TensorSpec) -> list[str]:
-    if not has_dtype(array.dtype, spec.dtype):
-        return [f"input {spec.name!r} has dtype {array.dtype}, not {spec.dtype}"]
-    fits = array.ndim == len(spec.shape) and all(
-        not isinstance(want, int) or want == have for want, have in zip(spec.shape[1:], array.shape[1:], strict=True)
-    )
-    if not fits or not len(array):
-        return [f"input {spec.name!r} has shape {array.shape}"]
-    return []
-
-
 def keep_batches(data: CalibrationData, path: Path) -> None:
-    """Writes all entries into an .npz that `open_data` reads back, with where they came from.
-
-    Raises:
-        UsageError: entries do not lie along the first axis of every input.
-        ArtifactError: the file cannot be written.
-    """
+    """Writes all entries into an .npz that `open_data` reads back, with where they came from."""
     if data.apart:
         raise UsageError(
             f"{path}: arrays are kept along their first axis, and not every input of this model has its entries there. "

@@ -12,13 +12,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from enginebench.models.precision.calibration import TensorRange
-from enginebench.models.precision.graph import (
-    list_opsets,
-    name_nodes,
-    raise_opset,
-    read_graphs,
-    walk_nodes,
-)
+from enginebench.models.precision.graph import list_opsets, name_nodes, raise_opset, read_graphs, walk_nodes
 
 FP16_MAX = float(np.finfo(np.float16).max)
 FP16_SMALLEST = float(np.finfo(np.float16).smallest_subnormal)
@@ -46,10 +40,6 @@ def find_overflowing(model: ModelProto, ranges: Mapping[str, TensorRange]) -> li
     """Names of the nodes that read or make a value which FP16 cannot hold with room for unseen inputs.
 
     Readers are among them: a cast between maker and reader would overflow, too.
-
-    Args:
-        model: an FP32 graph.
-        ranges: of its tensors, as far as they are known; constants are looked at in the graph.
     """
     limit = FP16_MAX / HEADROOM
     large = {name for name, found in ranges.items() if found.largest > limit}
@@ -69,7 +59,6 @@ def cast_to_fp16(model: ModelProto, blocked: Iterable[str], keep_io: bool) -> tu
     """(the graph in FP16, names of the nodes that stay in FP32).
 
     Args:
-        model: an FP32 graph whose nodes have names, types inferred.
         blocked: names of nodes to leave in FP32; those whose operator is too delicate or unknown in FP16 join them.
         keep_io: leave inputs and outputs in FP32, with casts behind and before them.
     """
@@ -84,14 +73,6 @@ def cast_to_bf16(model: ModelProto, blocked: Iterable[str], keep_io: bool) -> tu
     """(the graph in BF16, names of the nodes that stay in FP32).
 
     BF16 has the range of FP32: nothing overflows.
-
-    Args:
-        model: an FP32 graph whose nodes have names, types inferred.
-        blocked: names of nodes to leave in FP32; those without a BF16 form join them.
-        keep_io: leave inputs and outputs in FP32, with casts behind and before them.
-
-    Raises:
-        ArtifactError: the operator set cannot be raised to 22.
     """
     return _cast(raise_opset(model, BF16_OPSET), BF16, set(blocked), keep_io)
 
@@ -166,13 +147,7 @@ class _Value:
 
 
 class _Caster:
-    """Casts a graph from its inputs to its outputs; every value exists in one type, and in another where it is read so.
-
-    Args:
-        model: whose nodes have names of their own.
-        to: FP16 or BF16.
-        blocked: names of nodes that stay in FP32.
-    """
+    """Casts a graph from inputs to outputs; every value exists in one type, and in another where it is read so."""
 
     def __init__(self, model: ModelProto, to: int, blocked: set[str]) -> None:
         self.kept: list[str] = []
@@ -186,7 +161,6 @@ class _Caster:
         """Casts a graph in place.
 
         Args:
-            graph: with types in `value_info`.
             outside: what a branch sees of the graphs around it.
             to: FP32 for a branch whose node is blocked: it only gets what it reads in FP32.
             ends: the type of its inputs and outputs.
@@ -215,7 +189,10 @@ class _Caster:
         for node in nodes:
             inward, outward = self._choose_types(node, to)
             if to != FP32 and any(n in values or n in floats for n in (*node.input, *node.output)):
-                self._note_kept(node, (*inward, *outward), floats | values.keys())
+                known = floats | values.keys()
+                kinds = zip((*inward, *outward), (*node.input, *node.output), strict=True)
+                if all(kind == FP32 for kind, name in kinds if name in known):
+                    self.kept.append(node.name)
             for i, name in enumerate(node.input):
                 if name in values:
                     node.input[i] = read(name, inward[i])
@@ -235,13 +212,7 @@ class _Caster:
                 self._end(graph, value, values[value.name], ends)
 
     def _place_constants(
-        self,
-        graph: GraphProto,
-        nodes: list[NodeProto],
-        floats: set[str],
-        values: dict[str, _Value],
-        to: int,
-        ends: int,
+        self, graph: GraphProto, nodes: list[NodeProto], floats: set[str], values: dict[str, _Value], to: int, ends: int
     ) -> None:
         """Rounds the constants that nobody reads in FP32; the others stay, and are rounded where they are read so."""
         demands: defaultdict[str, set[int]] = defaultdict(set)
@@ -300,12 +271,6 @@ class _Caster:
             return onnx.defs.get_schema(node.op_type, self._opsets.get("", 1), "")
         except onnx.defs.SchemaError:
             return None
-
-    def _note_kept(self, node: NodeProto, kinds: Iterable[int], floats: set[str]) -> None:
-        """A node that has floats, and has all of them in FP32."""
-        names = (*node.input, *node.output)
-        if all(kind == FP32 for kind, name in zip(kinds, names, strict=True) if name in floats):
-            self.kept.append(node.name)
 
     def _end(self, graph: GraphProto, value: Any, found: _Value, ends: int) -> None:
         """Gives an output its type, with a cast before it where it is made in another."""

@@ -19,12 +19,7 @@ LISTED = 5
 
 
 def read_exclusion(path: Path) -> tuple[str, ...]:
-    """The names in a list of excluded nodes, in its order: one a line; empty lines and remarks (#) are left out.
-
-    Raises:
-        ArtifactError: the file cannot be read, or is not text.
-        UsageError: it holds no name, or a name twice.
-    """
+    """The names in a list of excluded nodes, in its order: one a line; empty lines and remarks (#) are left out."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -40,14 +35,7 @@ def read_exclusion(path: Path) -> tuple[str, ...]:
 
 
 def write_exclusion(path: Path, names: Iterable[str], remarks: Sequence[str] = ()) -> None:
-    """Writes a list that `read_exclusion` reads.
-
-    Args:
-        remarks: lines for its head, each written as a comment.
-
-    Raises:
-        ArtifactError: the file cannot be written.
-    """
+    """Writes a list that `read_exclusion` reads."""
     lines = [*(f"{COMMENT} {remark}" for remark in remarks), *names]
     write_atomic(path, ("\n".join(lines) + "\n").encode())
 
@@ -57,14 +45,6 @@ def resolve_exclusion(names: Sequence[str], given: ModelProto, prepared: ModelPr
 
     Preparation folds nodes into their neighbours. One that is gone is followed along its result to the node that makes
     it now; one that was computed ahead of time has no node left, and none is returned for it.
-
-    Args:
-        names: nodes of `given`.
-        given: the graph as it was exported.
-        prepared: the same graph as `prepare_graph` returns it.
-
-    Raises:
-        UsageError: a name is not among the nodes of `given`; lists near matches.
     """
     homes = find_homes(given, prepared)
     if unknown := [name for name in names if name not in homes]:
@@ -101,12 +81,7 @@ def _follow(tensors: Iterable[str], makers: Mapping[str, str], readers: Mapping[
 
 
 def find_originals(given: ModelProto, prepared: ModelProto) -> dict[str, tuple[str, ...]]:
-    """Node of the prepared graph -> its names in a list of exclusions: its own where the exported graph has it, too.
-
-    Args:
-        given: the graph as it was exported.
-        prepared: the same graph as `prepare_graph` returns it.
-    """
+    """Node of the prepared graph -> its names in a list of exclusions: its own where the exported graph has it, too."""
     origins: defaultdict[str, list[str]] = defaultdict(list)
     for original, home in find_homes(given, prepared).items():
         origins[home].append(original)

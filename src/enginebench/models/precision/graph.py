@@ -12,6 +12,7 @@ from pathlib import Path
 
 from enginebench.core.errors import ArtifactError, MissingDependency
 from enginebench.core.store import write_atomic
+from enginebench.models.onnx import source
 from enginebench.models.onnx.source import (
     LARGEST_PROTOBUF_BYTES,
     find_external_data,
@@ -19,13 +20,14 @@ from enginebench.models.onnx.source import (
     load_graph,
     read_opset,
 )
+from enginebench.models.onnx.source import read_graphs as read_graphs
 
 try:
     import onnx
     from onnxruntime.quantization import quant_pre_process
 except ModuleNotFoundError as missing:
     raise MissingDependency(str(missing.name), 'pip install "enginebench[ort]"') from missing
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 # Per-channel scales: the attribute `axis` of QuantizeLinear came with 13. Source: ONNX operator changelog.
 SMALLEST_OPSET = 13
@@ -33,12 +35,7 @@ FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 
 
 def load_whole_graph(path: Path) -> ModelProto:
-    """The model with its weights, also those in external data.
-
-    Raises:
-        ParseError: it is not an ONNX model.
-        ArtifactError: it cannot be read, its external data is not in order, or it has more than 2 GB.
-    """
+    """The model with its weights, also those in external data."""
     model = load_graph(path)
     size = path.stat().st_size + sum(p.stat().st_size for p in find_external_data(model, path))
     if size > LARGEST_PROTOBUF_BYTES:
@@ -56,11 +53,7 @@ def prepare_graph(model: ModelProto, libraries: Sequence[str] = ()) -> ModelProt
     Calibration and rewriting both start from it, so that the names of tensors agree.
 
     Args:
-        model: an FP32 graph.
         libraries: of its custom operators; with any, nothing is folded, as the tool that folds knows none of them.
-
-    Raises:
-        ArtifactError: the operator set is too old and cannot be converted, or the graph is not valid.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="enginebench-") as folder, quiet_logging():
@@ -119,11 +112,7 @@ def quiet_logging() -> Iterator[None]:
 
 
 def raise_opset(model: ModelProto, smallest: int) -> ModelProto:
-    """The model at least at this version of the operator set.
-
-    Raises:
-        ArtifactError: it cannot be converted.
-    """
+    """The model at least at this version of the operator set."""
     opset = read_opset(model)
     if opset is None or opset >= smallest:
         return model
@@ -159,20 +148,7 @@ def name_nodes(model: ModelProto) -> None:
 
 def walk_nodes(model: ModelProto) -> Iterator[NodeProto]:
     """Every node, also those in branches and loops."""
-    stack = [*reversed(model.graph.node)]
-    while stack:
-        node = stack.pop()
-        yield node
-        for graph in read_graphs(node):
-            stack.extend(reversed(graph.node))
-
-
-def read_graphs(node: NodeProto) -> Iterator[GraphProto]:
-    """The graphs that a node runs: branches, the body of a loop."""
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
+    return source.walk_nodes(model.graph.node)
 
 
 def list_opsets(model: ModelProto) -> dict[str, int]:
@@ -236,11 +212,7 @@ def hash_weights(model: ModelProto) -> str:
 
 
 def write_graph(model: ModelProto, out: Path) -> None:
-    """Checks the graph against the specification, types included, and writes it as one file.
-
-    Raises:
-        ArtifactError: it is not valid, or the file cannot be written.
-    """
+    """Checks the graph against the specification, types included, and writes it as one file."""
     try:
         correct_outputs(model)
         onnx.checker.check_model(model, full_check=True)
@@ -267,11 +239,7 @@ def make_consumers(model: ModelProto | GraphProto) -> dict[str, list[NodeProto]]
 
 
 def sort_nodes(model: ModelProto) -> None:
-    """Puts every node after those whose tensors it reads, else keeps the order.
-
-    Raises:
-        ArtifactError: the graph has a cycle.
-    """
+    """Puts every node after those whose tensors it reads, else keeps the order."""
     known = {"", *(t.name for t in model.graph.initializer), *(v.name for v in model.graph.input)}
     made = {name for node in model.graph.node for name in node.output}
     pending, ordered = list(model.graph.node), []
@@ -294,7 +262,6 @@ def sort_nodes(model: ModelProto) -> None:
 
 def _reads(node: NodeProto) -> Iterator[str]:
     yield from node.input
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                yield from _reads(inner)
+    for graph in read_graphs(node):
+        for inner in graph.node:
+            yield from _reads(inner)

@@ -47,12 +47,7 @@ class NewerTypes(UnsupportedOperator):
 
 
 def lower_graph(artifact: Artifact, newest: int, out: Path) -> Artifact:
-    """The graph of `artifact` in opset `newest`, written to `out`; it gives the same answers.
-
-    Raises:
-        UnsupportedOperator: an operator has no equal there; names it, its node and why.
-        ArtifactError: the graph has more than 2 GB, or `out` cannot be written.
-    """
+    """The graph of `artifact` in opset `newest`, written to `out`; it gives the same answers."""
     model = load_whole_graph(Path(artifact.path))
     lowered = lower_model(model, newest)
     helper.set_model_props(lowered, read_metadata(model) | {PARENT_KEY: artifact.sha256})
@@ -75,7 +70,6 @@ def lower_model(model: ModelProto, newest: int) -> ModelProto:
     """The graph in opset `newest`, not compared yet.
 
     Raises:
-        UnsupportedOperator: an operator has no equal there; names it, its node and why.
         NewerTypes: for its types alone.
     """
     opset = read_opset(model) or newest
@@ -167,7 +161,7 @@ def _read_constants(model: ModelProto) -> Constants:
 
 
 def _read_shapes(model: ModelProto) -> Shapes:
-    """Name -> shape of what is known of a graph's tensors; an open axis is None."""
+    """Name -> shape of what is known of a graph's tensors; a dynamic axis is None."""
     graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     return {
         value.name: [
@@ -225,7 +219,9 @@ def _require_equal_parts(node: NodeProto, kept: Mapping[str, Any], shapes: Shape
     axis = kept["axis"].i if "axis" in kept else 0
     length = (shapes.get(node.input[0]) or [None])[axis]
     if not length or length % len(node.output):
-        raise _explain(node, f"it cuts {length or 'an open axis'} into {len(node.output)} parts, not all of one length")
+        raise _explain(
+            node, f"it cuts {length or 'a dynamic axis'} into {len(node.output)} parts, not all of one length"
+        )
 
 
 def _require_default(node: NodeProto, attribute: Any, newer: Any) -> None:
@@ -241,11 +237,7 @@ def _explain(node: NodeProto, why: str) -> UnsupportedOperator:
 
 
 def compare_answers(model: ModelProto, lowered: ModelProto, artifact: Artifact) -> None:
-    """Checks that both forms of a graph give the same answers, in ONNX Runtime, nothing of them optimized.
-
-    Raises:
-        UnsupportedOperator: they do not, or it cannot run one of them.
-    """
+    """Checks that both forms of a graph give the same answers, in ONNX Runtime, nothing of them optimized."""
     feeds = random_feeds(artifact.inputs, BATCH, seed=0)
     try:
         wanted, found = (_run(form, artifact.operator_libraries, feeds) for form in (model, lowered))

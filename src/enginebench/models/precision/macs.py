@@ -2,61 +2,35 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import onnx
 from onnx import ModelProto, NodeProto
 
+from enginebench.models.onnx import work
+from enginebench.models.onnx.work import Shape
 from enginebench.models.precision.graph import make_producers
-
-Shape = tuple[int, ...]
 
 # Operators that only move, select or cut values: what goes in as one of 256 levels comes out as one of them. `Resize`
 # only where it takes the nearest.
 LEVEL_KEEPING = frozenset(
-    {
-        "Clip",
-        "Concat",
-        "DepthToSpace",
-        "Dropout",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "GlobalMaxPool",
-        "Identity",
-        "MaxPool",
-        "Pad",
-        "Relu",
-        "Reshape",
-        "Resize",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-    }
+    (
+        *("Clip", "Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
+        *("GlobalMaxPool", "Identity", "MaxPool", "Pad", "Relu", "Reshape", "Resize", "Slice", "SpaceToDepth"),
+        *("Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+    )
 )
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _INTEGER_OPS = frozenset({"QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger"})
 
 
 def count_macs(model: ModelProto) -> dict[str, int]:
-    """Multiply-accumulates of every convolution and matrix product, by node name, at batch 1.
+    """Multiply-accumulates of every convolution and matrix product, by node name, at batch 1; unknown axes count as 1.
 
-    Nodes whose shapes cannot be inferred are left out; other unknown axes count as 1.
+    Nodes whose shapes cannot be inferred are left out.
     """
     shapes = infer_shapes(model)
-    counts = {}
-    for node in model.graph.node:
-        macs = _count_node(node, shapes)
-        if macs is not None:
-            counts[node.name] = macs
-    return counts
+    return {n.name: macs for n in model.graph.node if n.op_type in PRODUCTS and (macs := work.count_macs(n, shapes))}
 
 
 def infer_shapes(model: ModelProto) -> dict[str, Shape]:
@@ -67,26 +41,6 @@ def infer_shapes(model: ModelProto) -> dict[str, Shape]:
         if value.type.tensor_type.HasField("shape"):
             shapes[value.name] = tuple(axis.dim_value or 1 for axis in value.type.tensor_type.shape.dim)
     return shapes
-
-
-def _count_node(node: NodeProto, shapes: Mapping[str, Shape]) -> int | None:
-    inputs = [shapes.get(name) for name in node.input[:2]]
-    output = shapes.get(node.output[0]) if node.output else None
-    if len(inputs) < 2 or None in (*inputs, output):
-        return None
-    data, weights = inputs
-    assert data is not None and weights is not None and output is not None
-    match node.op_type:
-        case "Conv":  # weights [out, in / group, kernel...]: each output value sums over the rest of one filter
-            return math.prod(output) * math.prod(weights[1:])
-        case "ConvTranspose":  # weights [in, out / group, kernel...]: each input value goes into that many
-            return math.prod(data) * math.prod(weights[1:])
-        case "Gemm":
-            transposed = any(a.name == "transA" and a.i for a in node.attribute)
-            return math.prod(output) * data[0 if transposed else 1]
-        case "MatMul":
-            return math.prod(output) * (data[-1] if data else 1)
-    return None
 
 
 def measure_coverage(model: ModelProto) -> float:

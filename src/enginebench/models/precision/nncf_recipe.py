@@ -33,14 +33,8 @@ def quantize_with_nncf(
     worse, 0.952 against 0.975 in centred cosine, where on IR it changed nothing.
 
     Args:
-        model: a prepared FP32 graph.
-        data: inputs of the graph; NNCF takes its own ranges from them, one entry at a time.
-        exclude: names of nodes that stay in FP32.
         keep_cosine: the least centred cosine to the answers in FP32; NNCF's accuracy control takes quantizers back
             until the data keep it.
-
-    Raises:
-        ArtifactError: NNCF fails on the graph.
     """
     given = ModelProto()
     given.CopyFrom(model)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from enginebench.core.errors import ArtifactError, MissingDependency, UsageError
 from enginebench.core.operators import register_operators
+from enginebench.core.protocols import Array
 from enginebench.models.precision.calibration_data import CalibrationData
 from enginebench.models.precision.graph import make_consumers
 
@@ -19,10 +21,6 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingDependency(str(missing.name), 'pip install "enginebench[ort]"') from missing
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from enginebench.core.protocols import Array
 
 # Room for the intermediate tensors of one step. ResNet-50 has 106 MB of them an image, and takes 0.11 s an image one at
 # a time, 0.16 s four at a time: what does not stay in the caches is paid for twice.
@@ -39,14 +37,7 @@ class Step(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Observer:
-    """A graph whose intermediate tensors can be watched.
-
-    Args:
-        model: an FP32 graph with inferred types.
-        watched: names of its tensors.
-        threads: of ONNX Runtime; 0 is its own choice.
-        libraries: of the graph's custom operators.
-    """
+    """A graph whose intermediate tensors can be watched."""
 
     def __init__(
         self, model: onnx.ModelProto, watched: list[str], threads: int = 0, libraries: Sequence[str] = ()
@@ -67,10 +58,6 @@ class Observer:
         """Every entry of the data once, as many at a time as `batch` and the memory of one step allow.
 
         A graph of fixed batch takes that many at a time; entries that do not fill a last one are left out.
-
-        Raises:
-            UsageError: fewer entries than the graph's fixed batch.
-            ArtifactError: the graph does not run on this data.
         """
         fixed, n = 1 if data.apart else self._fixed_batch(), self.count_entries(data)
         wanted = self._names if names is None else list(names)
@@ -86,11 +73,7 @@ class Observer:
             start = stop
 
     def count_entries(self, data: CalibrationData) -> int:
-        """How many entries of the data the graph can take.
-
-        Raises:
-            UsageError: none, as they do not fill its fixed batch.
-        """
+        """How many entries of the data the graph can take."""
         fixed = 1 if data.apart else self._fixed_batch() or 1
         if data.n < fixed:
             raise UsageError(
@@ -170,9 +153,6 @@ def observe_ranges(
     """(smallest and largest value of every watched tensor that held any, names of those that held an infinity).
 
     An infinity can be meant, as in the mask of an attention; no range can hold it, and the tensor gets none.
-
-    Raises:
-        ArtifactError: a value is NaN; names the tensor.
     """
     ranges: dict[str, tuple[float, float]] = {}
     for step in observer.watch(data, batch):
@@ -196,8 +176,6 @@ def observe_histograms(
     """Counts of every watched tensor in equal bins over [-limit, limit].
 
     Args:
-        data: what streams through it.
-        batch: entries at a time, at most.
         limits: largest magnitude by tensor; only these are counted, and each must be above zero.
     """
     histograms = {name: np.zeros(bins, np.int64) for name in limits}

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 from msgspec import Struct
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationMethod, QuantType
@@ -16,13 +15,7 @@ from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
 from enginebench.core.errors import ArtifactError
 from enginebench.models.precision.calibration import TensorRange
-from enginebench.models.precision.graph import (
-    make_consumers,
-    make_producers,
-    name_nodes,
-    quiet_logging,
-    sort_nodes,
-)
+from enginebench.models.precision.graph import make_consumers, make_producers, name_nodes, quiet_logging, sort_nodes
 
 INT8_MAX = 127
 # The largest number of E4M3. Source: P. Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433.
@@ -64,32 +57,12 @@ TENSORRT = Scheme(
 # Source: onnxruntime/core/optimizer/qdq_transformer/selectors_actions/qdq_selector_action_transformer.cc, 1.20.
 CPU = Scheme(
     op_types=(
-        "Add",
-        "AveragePool",
-        "Clip",
-        "Concat",
-        "Conv",
-        "Flatten",
-        "Gemm",
-        "GlobalAveragePool",
-        "LeakyRelu",
-        "MatMul",
-        "MaxPool",
-        "Mul",
-        "Relu",
-        "Reshape",
-        "Sigmoid",
-        "Squeeze",
-        "Transpose",
-        "Unsqueeze",
+        *("Add", "AveragePool", "Clip", "Concat", "Conv", "Flatten", "Gemm", "GlobalAveragePool", "LeakyRelu"),
+        *("MatMul", "MaxPool", "Mul", "Relu", "Reshape", "Sigmoid", "Squeeze", "Transpose", "Unsqueeze"),
     ),
     unsigned_activations=True,
     outputs=True,
-    options={
-        "ActivationSymmetric": False,
-        "WeightSymmetric": True,
-        "QDQOpTypePerChannelSupportToAxis": {"MatMul": -1},
-    },
+    options={"ActivationSymmetric": False, "WeightSymmetric": True, "QDQOpTypePerChannelSupportToAxis": {"MatMul": -1}},
 )
 # Sums along the residual stream of a transformer have outliers by channel, which 8 bits of one scale cannot hold: with
 # them quantized, ViT-tiny kept a centred cosine of 0.39; without, 0.99 (random weights). Only products are quantized,
@@ -114,14 +87,8 @@ def insert_quantizers(
     """(the graph with Q/DQ nodes, names of the weighted nodes that cannot have any).
 
     Args:
-        model: a prepared FP32 graph.
         ranges: of its tensors. A node without a range of its input stays as it is.
-        per_channel: a scale for each channel of a weight.
         reduce_range: weights in 7 bits, for CPUs whose 8-bit products saturate (no VNNI).
-        exclude: names of nodes that stay in FP32 by choice.
-
-    Raises:
-        ArtifactError: the quantizer fails on the graph.
     """
     copy = ModelProto()
     copy.CopyFrom(model)
@@ -198,25 +165,18 @@ def find_unquantizable(model: ModelProto, ranges: Mapping[str, TensorRange], sch
     little), and every other float operand a range.
     """
     constants = {tensor.name for tensor in model.graph.initializer}
-    floats = {v.name for v in (*model.graph.input, *model.graph.value_info, *model.graph.output) if _is_float(v)}
+    values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
+    floats = {value.name for value in values if value.type.tensor_type.elem_type == TensorProto.FLOAT}
     left_out = []
     for node in model.graph.node:
         if node.op_type not in scheme.op_types:
             continue
         operands = [*node.input, *node.output] if scheme.outputs else [*node.input]
         missing = any(name in floats and name not in constants and name not in ranges for name in operands)
-        weighted = node.op_type in WEIGHTED
-        if missing or (weighted and not (_has_constant_weight(node, constants) and _has_flat_bias(node, model))):
+        constant = node.op_type not in WEIGHTED or (node.input[0] not in constants and node.input[1] in constants)
+        if missing or not constant or (node.op_type in WEIGHTED and not _has_flat_bias(node, model)):
             left_out.append(node.name)
     return left_out
-
-
-def _is_float(value: onnx.ValueInfoProto) -> bool:
-    return bool(value.type.tensor_type.elem_type == TensorProto.FLOAT)
-
-
-def _has_constant_weight(node: NodeProto, constants: set[str]) -> bool:
-    return node.input[0] not in constants and node.input[1] in constants
 
 
 def _has_flat_bias(node: NodeProto, model: ModelProto) -> bool:
@@ -438,11 +398,7 @@ def write_scalars(model: ModelProto) -> None:
 
 
 def turn_into_fp8(model: ModelProto) -> None:
-    """Rewrites signed symmetric INT8 pairs as E4M3 ones of the same range, in place.
-
-    Raises:
-        ArtifactError: a zero point is not a constant int8.
-    """
+    """Rewrites signed symmetric INT8 pairs as E4M3 ones of the same range, in place."""
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     scales, zero_points = set(), set()
     for node in model.graph.node:

@@ -18,17 +18,12 @@ from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision
 from enginebench.core.records import Artifact, Caveat, Precision, Recipe
 from enginebench.core.shapes import carry_specs
+from enginebench.core.text import list_some
 from enginebench.models.onnx.origin import KEPT_KEY, describe_origin
 from enginebench.models.onnx.source import read_metadata, read_onnx, read_precision
 from enginebench.models.precision.calibration import Calibration, TensorRange, check_preprocess
 from enginebench.models.precision.calibration_data import CalibrationData, make_fake
-from enginebench.models.precision.cast import (
-    cast_to_bf16,
-    cast_to_fp16,
-    find_floats,
-    find_overflowing,
-    walk_graphs,
-)
+from enginebench.models.precision.cast import cast_to_bf16, cast_to_fp16, find_floats, find_overflowing, walk_graphs
 from enginebench.models.precision.exclusion import resolve_exclusion
 from enginebench.models.precision.graph import (
     count_quantizers,
@@ -63,8 +58,6 @@ IoTypes = Literal["keep", "cast"]
 OVERFLOW_ENTRIES = 4
 # Below half of the work in 8 bits, a row named int8 is mostly something else.
 LOW_COVERAGE = 0.5
-# Names that a message lists before it counts the rest; the file's metadata has all of them.
-LISTED = 8
 
 
 class _Change(Struct, frozen=True, kw_only=True, eq=False):
@@ -96,10 +89,8 @@ def quantize(
     A graph that holds Q/DQ nodes already goes through as it is: with its own recipe where it was made here, else "qat".
 
     Args:
-        artifact: an FP32 graph of kind "onnx".
         to: fp16, bf16, int8 or fp8.
         recipe: of int8: "tensorrt" (also for None), "cpu" or "nncf"; of fp8: "tensorrt".
-        out: the ONNX file to write.
         calibration: ranges of the graph; needed by int8 and fp8 but for nncf, used by fp16 to find overflow.
         data: inputs of the graph; needed by nncf, which takes its own ranges.
         io_types: "keep" leaves inputs and outputs in FP32, "cast" gives them the new type. FP16 and BF16 only.
@@ -107,15 +98,11 @@ def quantize(
         exclude: nodes of the graph, as it stands in the file, that stay in FP32.
         keep_cosine: of recipe nncf: the least centred cosine of the answers, which NNCF's accuracy control is to keep.
         threads: of ONNX Runtime, where the graph must be run; 0 is its own choice.
-
-    Raises:
-        UsageError: a precision, recipe or option is not available, ranges or data are missing, or an excluded node is
-            not there.
-        ArtifactError: the calibration belongs to another model or preprocessing, nothing could be quantized, TensorRT
-            would refuse the result (names node and reason), or the file cannot be written.
-        MissingDependency: nncf is not installed.
     """
-    _check_kind(artifact)
+    if artifact.kind != "onnx":
+        raise UsageError(
+            f"{artifact.path} is of kind {artifact.kind}; precision is a property of an ONNX graph. Export it first"
+        )
     model = load_whole_graph(Path(artifact.path))
     if has_quantizers(model):
         if exclude:
@@ -127,7 +114,7 @@ def quantize(
     if calibration is not None:
         _check_calibration(calibration, artifact, model)
     if recipe == "nncf" and data is not None and calibration is None:
-        _check_data(data, artifact)
+        check_preprocess(data, artifact.model, artifact.preprocess_sha256)  # NNCF takes its ranges from them
     prepared = prepare_graph(model, artifact.operator_libraries)
     left_out = resolve_exclusion(exclude, model, prepared)
     _require_floats(prepared, artifact, format_precision(to, recipe))
@@ -145,13 +132,6 @@ def quantize(
         case _:
             change = _to_eight_bits(prepared, to, recipe, calibration, data, reduce_range, left_out, keep_cosine)
     return _finish(artifact, replace(change, excluded=tuple(exclude)), to, recipe, out, calibration, data)
-
-
-def _check_kind(artifact: Artifact) -> None:
-    if artifact.kind != "onnx":
-        raise UsageError(
-            f"{artifact.path} is of kind {artifact.kind}; precision is a property of an ONNX graph. Export it first"
-        )
 
 
 def _check_request(artifact: Artifact, to: Precision, recipe: Recipe | None, io_types: IoTypes) -> Recipe | None:
@@ -186,19 +166,14 @@ def _check_ranges(calibration: Calibration) -> None:
     largest = {name: found.largest for name, found in calibration.ranges.items()}
     if beyond := [name for name, value in largest.items() if value > most]:
         raise ArtifactError(
-            f"the calibration has ranges that FP32 cannot hold, up to {max(largest.values()):.3g}: {_list(beyond)}. "
-            "Calibrate the model again"
+            f"the calibration has ranges that FP32 cannot hold, up to {max(largest.values()):.3g}: "
+            f"{list_some(beyond)}. Calibrate the model again"
         )
     if largest and all(value < least for value in largest.values()):
         raise ArtifactError(
-            f"all ranges of the calibration are 0, or too small for FP32: {_list(list(largest))}. Calibrate the model "
-            "again, with inputs that are not all 0"
+            f"all ranges of the calibration are 0, or too small for FP32: {list_some(list(largest))}. "
+            "Calibrate the model again, with inputs that are not all 0"
         )
-
-
-def _list(names: Sequence[str]) -> str:
-    more = len(names) - LISTED
-    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _check_calibration(calibration: Calibration, artifact: Artifact, model: ModelProto) -> None:
@@ -210,21 +185,6 @@ def _check_calibration(calibration: Calibration, artifact: Artifact, model: Mode
             f"the calibration was made of {calibration.model}, whose weights are not those of {artifact.path}. "
             "Calibrate this model"
         )
-
-
-def _check_data(data: CalibrationData, artifact: Artifact) -> None:
-    """The same test for data whose ranges NNCF takes itself."""
-    record = Calibration(
-        model=artifact.model,
-        model_sha256=None,
-        weights_sha256=None,
-        method="minmax",
-        n=data.n,
-        source=data.source,
-        preprocess_sha256=data.preprocess_sha256,
-        ranges={},
-    )
-    check_preprocess(record, artifact.model, artifact.preprocess_sha256)
 
 
 def _pass_through(artifact: Artifact, model: ModelProto, to: Precision, wanted: Recipe | None, out: Path) -> Artifact:
@@ -361,11 +321,12 @@ def _finish(
     if to in ("int8", "fp8"):
         coverage = _check_coverage(change.model, artifact.path)
         caveats += source.caveats if source else ()
-        caveats += _explain_coverage(coverage)
+        caveats += [make_caveat("low_coverage", share=coverage)] if coverage < LOW_COVERAGE else []
     if all(caveat.code != "kept_fp32" for caveat in caveats):
         caveats += _explain_kept(change)
     doubts = tuple(dict.fromkeys(caveats))
-    preprocess = _choose_preprocess(artifact, source if to in ("int8", "fp8") else None)
+    seen = source.preprocess_sha256 if source is not None and to in ("int8", "fp8") else None
+    preprocess = seen if seen is not None else artifact.preprocess_sha256
     _describe_in_file(change, to, recipe, artifact, preprocess, doubts)
     write_graph(change.model, out)
     made = read_onnx(out)
@@ -386,29 +347,13 @@ def _finish(
     )
 
 
-def _choose_preprocess(artifact: Artifact, source: Calibration | CalibrationData | None) -> str | None:
-    seen = source.preprocess_sha256 if source is not None else None
-    return seen if seen is not None else artifact.preprocess_sha256
-
-
-def _explain_coverage(coverage: float) -> list[Caveat]:
-    if coverage >= LOW_COVERAGE:
-        return []
-    return [make_caveat("low_coverage", share=coverage)]
-
-
 def _explain_kept(change: _Change) -> list[Caveat]:
     told = []
     if names := change.kept_fp32:
-        told.append(make_caveat("kept_fp32", count=len(names), reason=change.reason, names=_list_some(names)))
+        told.append(make_caveat("kept_fp32", count=len(names), reason=change.reason, names=list_some(names)))
     if names := change.excluded:
-        told.append(make_caveat("kept_fp32.excluded", count=len(names), names=_list_some(names)))
+        told.append(make_caveat("kept_fp32.excluded", count=len(names), names=list_some(names)))
     return told
-
-
-def _list_some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return f"{', '.join(names[:LISTED])}{more}"
 
 
 def _describe_in_file(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -16,14 +16,12 @@ from onnx import ModelProto, NodeProto
 from enginebench.core.errors import ArtifactError
 from enginebench.core.groups import NodeGroup
 from enginebench.core.operators import register_operators
+from enginebench.core.protocols import Feeds
 from enginebench.core.sums import keep_sums_exact, open_cpu_session
 from enginebench.models.precision.exclusion import find_originals
 from enginebench.models.precision.graph import make_consumers, make_producers, sort_nodes
 from enginebench.models.precision.macs import count_macs
 from enginebench.models.precision.qdq import WEIGHTED
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Feeds
 
 PAIR = ("QuantizeLinear", "DequantizeLinear")
 # Entries that go through a graph at a time: of efficientnet_b0, 8 images stay below 300 MB.
@@ -34,11 +32,6 @@ def find_groups(given: ModelProto, prepared: ModelProto, quantized: ModelProto) 
     """The groups of nodes that the recipe quantized, in the order of the graph.
 
     A node that is no product joins the group of the last node before it that is in one.
-
-    Args:
-        given: the graph as it was exported.
-        prepared: the same graph as `prepare_graph` returns it.
-        quantized: what a recipe made of it.
     """
     touched, theirs = _find_touched(prepared, quantized), {node.name for node in quantized.graph.node}
     originals = find_originals(given, prepared)
@@ -85,12 +78,7 @@ def _find_touched(prepared: ModelProto, quantized: ModelProto) -> set[str]:
 
 
 def quantize_only(prepared: ModelProto, quantized: ModelProto, names: Iterable[str]) -> ModelProto:
-    """The FP32 graph with the Q/DQ pairs of some nodes: on what they read, on their weights, and on what they make.
-
-    Args:
-        prepared: the FP32 graph.
-        quantized: what a recipe made of it, with the pairs of all nodes.
-    """
+    """The FP32 graph with the Q/DQ pairs of some nodes: on what they read, on their weights, and on what they make."""
     made = ModelProto()
     made.CopyFrom(prepared)
     chosen = set(names)
@@ -198,15 +186,7 @@ def _match_opsets(model: ModelProto, consumers: Mapping[str, Sequence[NodeProto]
 
 
 def answer(model: ModelProto, feeds: Feeds, threads: int, libraries: Sequence[str] = ()) -> dict[str, Any]:
-    """The float outputs of a graph by name, in ONNX Runtime's own 8-bit kernels where it has them.
-
-    Args:
-        feeds: input name -> array [entries, ...].
-        libraries: of its custom operators.
-
-    Raises:
-        ArtifactError: the graph does not run.
-    """
+    """The float outputs of a graph by name, in ONNX Runtime's own 8-bit kernels where it has them."""
     options = onnxruntime.SessionOptions()
     register_operators(options, libraries)
     options.intra_op_num_threads = threads

@@ -7,12 +7,13 @@ to NVIDIA's own parser: each build asks it first, and it names the node.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from enginebench.core.errors import ArtifactError
+from enginebench.core.text import list_some
 from enginebench.models.precision.graph import make_producers, read_graphs
 
 # Source: "Working with quantized types" in NVIDIA's TensorRT developer guide, 10.x: INT8, FP8 (E4M3) and INT4.
@@ -20,19 +21,16 @@ QUANTIZED_TYPES = frozenset({TensorProto.INT8, TensorProto.FLOAT8E4M3FN, TensorP
 # Zero points and integer products that are computed while the network runs.
 DYNAMIC_OPS = frozenset({"DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "DynamicQuantizeMatMul"})
 FUSED_OPS = frozenset({"QLinearConv", "QLinearMatMul", "QGemm", "QLinearAdd"})
-# Refusals that a message lists before it counts the rest.
-LISTED = 8
 
 
-class Refusal(Struct, frozen=True, kw_only=True):
+class Refusal(NamedTuple):
     """One node that TensorRT does not take, and why."""
 
     node: str
-    op_type: str
     reason: str
 
 
-class _Scope(Struct, frozen=True, eq=False):
+class _Scope(NamedTuple):
     """What the nodes of one graph see: what it holds itself, and what the graphs around it do."""
 
     constants: Mapping[str, TensorProto]
@@ -40,20 +38,12 @@ class _Scope(Struct, frozen=True, eq=False):
 
 
 def refuse_what_tensorrt_refuses(model: ModelProto, what: str) -> None:
-    """Checks that no rule of `find_refusals` refuses a graph.
-
-    Args:
-        what: how to call it in a message.
-
-    Raises:
-        ArtifactError: names the nodes that TensorRT would refuse, and why.
-    """
+    """Checks that no rule of `find_refusals` refuses a graph."""
     refusals = find_refusals(model)
     if refusals:
-        listed = "; ".join(f"{r.node}: {r.reason}" for r in refusals[:LISTED])
-        more = f"; and {len(refusals) - LISTED} more" if len(refusals) > LISTED else ""
+        listed = list_some([f"{r.node}: {r.reason}" for r in refusals])
         raise ArtifactError(
-            f"TensorRT would refuse {len(refusals)} nodes of {what}: {listed}{more}. Make one that it takes with "
+            f"TensorRT would refuse {len(refusals)} nodes of {what}: {listed}. Make one that it takes with "
             "enginebench quantize --to int8@tensorrt, from the FP32 graph"
         )
 
@@ -64,9 +54,6 @@ def find_refusals(model: ModelProto) -> list[Refusal]:
     The rules: quantization is by QuantizeLinear and DequantizeLinear; to int8, FP8 or int4 with a zero point of 0; by
     scales that are constant and above zero. A graph that a TensorRT takes and gives another meaning (uint8 as int8, a
     zero point of FP8 dropped) breaks them as well.
-
-    Args:
-        model: the graph, with its weights.
 
     Source: "Working with quantized types" in the TensorRT developer guide; NVIDIA/TensorRT issues 2774 (zero point)
         and 4698 (dynamic quantization); microsoft/onnxruntime issues 14229 and 17738 (int32 bias).
@@ -79,18 +66,14 @@ def find_refusals(model: ModelProto) -> list[Refusal]:
 
 
 def _judge_graph(graph: GraphProto, outside: _Scope) -> Iterator[Refusal]:
-    held = {node.output[0]: helper.get_node_attr_value(node, "value") for node in graph.node if _holds_tensor(node)}
+    held = {n.output[0]: a.t for n in graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"}
     held |= {tensor.name: tensor for tensor in graph.initializer}
     scope = _Scope({**outside.constants, **held}, {**outside.producers, **make_producers(graph)})
     for node in graph.node:
         for reason in _judge_node(node, scope):
-            yield Refusal(node=node.name or node.output[0], op_type=node.op_type, reason=reason)
+            yield Refusal(node.name or node.output[0], reason)
         for inner in read_graphs(node):
             yield from _judge_graph(inner, scope)
-
-
-def _holds_tensor(node: NodeProto) -> bool:
-    return node.op_type == "Constant" and any(a.name == "value" for a in node.attribute)
 
 
 def _judge_node(node: NodeProto, scope: _Scope) -> Iterator[str]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ from enginebench.core.errors import BackendUnavailable, MissingDependency, Model
 from enginebench.core.records import TensorSpec
 from enginebench.core.text import name_type
 from enginebench.core.trees import HOLE, INPUT, list_leaves, name_answer, split_made
+from enginebench.models.objects import look_here
 from enginebench.models.torch.flat import Flat, flatten
 from enginebench.models.torch.torchvision_import import import_torchvision, with_torchvision
 from enginebench.models.zoo import BUILTIN, ModelRef, require_packages
@@ -27,15 +26,6 @@ def build_module(ref: ModelRef, input_size: int | None = None) -> tuple[nn.Modul
     """(module in eval mode, example inputs), with whatever weights its constructor gives it.
 
     The example inputs are () where a factory brings none.
-
-    Args:
-        ref: a built-in, or of timm, transformers or a factory.
-        input_size: height and width in pixels in place of the model's own; image models only.
-
-    Raises:
-        UsageError: `input_size` is given for a model whose size is fixed or that takes no images.
-        ModelError: timm does not know the name, or the factory cannot be imported, fails, or returns something else.
-        MissingDependency: torchvision or timm is not installed.
     """
     if ref.kind == "factory":
         refuse_input_size(ref, input_size)
@@ -85,12 +75,7 @@ def _build_timm(ref: ModelRef, input_size: int | None) -> tuple[nn.Module, tuple
 
 
 def import_timm() -> Any:
-    """The package timm.
-
-    Raises:
-        MissingDependency: it, or torchvision below it, is not installed.
-        BackendUnavailable: it is installed and does not import.
-    """
+    """The package timm."""
     import_torchvision()
     try:
         import timm
@@ -102,11 +87,7 @@ def import_timm() -> Any:
 
 
 def check_timm_name(timm: Any, ref: ModelRef) -> str:
-    """The name by which timm knows the model.
-
-    Raises:
-        ModelError: it knows none such; near names are listed.
-    """
+    """The name by which timm knows the model."""
     if timm.is_model(ref.name):
         return ref.name
     near = difflib.get_close_matches(ref.name, timm.list_models(), n=3)
@@ -115,11 +96,7 @@ def check_timm_name(timm: Any, ref: ModelRef) -> str:
 
 
 def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
-    """What the user's `package.module:factory` returns: (module, flat and in eval mode; example inputs or ()).
-
-    Raises:
-        ModelError: the import or the call fails (chained), or the answer is neither a module nor one with inputs.
-    """
+    """What the user's `package.module:factory` returns: (module, flat and in eval mode; example inputs or ())."""
     factory = _import_factory(ref)
     try:
         made = with_torchvision(factory)
@@ -149,9 +126,7 @@ def _describe(value: object) -> str:
 
 def _import_factory(ref: ModelRef) -> Callable[[], object]:
     name, _, attribute = ref.name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # as `python -m` has it, so that a file beside the user is found
-        sys.path.insert(0, here)
+    look_here()
     try:
         found: Any = with_torchvision(lambda: importlib.import_module(name))
     except Exception as error:  # user code: anything can come out of it
@@ -183,12 +158,7 @@ def examples_of_shapes(
     """The examples in the given shapes; zeros where there are none, in the order of `forward`'s parameters.
 
     Args:
-        module: the module.
-        examples: what it brings itself; where there are any, names and number of the shapes must agree with them.
         shapes: input name to shape, batch axis first.
-
-    Raises:
-        UsageError: a name that the module does not have, or a shape with an axis below 1.
     """
     for name, shape in shapes.items():
         if any(axis < 1 for axis in shape):
@@ -242,8 +212,6 @@ def describe_inputs(
     """Specs of the inputs, with the range of values that their examples show.
 
     Args:
-        module: the module.
-        examples: its inputs.
         fixed: no axis of theirs is a batch. Then the first one has a name and a size of its own.
     """
     specs = describe_tensors(name_inputs(module, len(examples)), examples)
@@ -303,11 +271,7 @@ def _find_table_rows(module: nn.Module, examples: Sequence[torch.Tensor]) -> dic
 
 
 def describe_outputs(module: nn.Module, examples: Sequence[torch.Tensor], model: str) -> tuple[TensorSpec, ...]:
-    """Specs of what the module answers to the examples: "output" for a tensor, else `outputs.logits`, `outputs.0`, ...
-
-    Raises:
-        ModelError: the forward pass fails on these shapes, changes its inputs, or answers with no tensor.
-    """
+    """Specs of what the module returns: "output" for a tensor, else `outputs.logits`, `outputs.0`, ..."""
     with torch.inference_mode(False):
         examples = tuple(example.clone() for example in examples)
     versions = [example._version for example in examples]  # PyTorch counts what is written into a tensor

@@ -8,13 +8,13 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 import torch.fx
 
 import enginebench
+from enginebench.core.errors import list_causes
 
 # What nobody who asks for a line means: the tools themselves and Python's own library.
 _OWN = tuple(
@@ -35,19 +35,13 @@ def find_line(error: BaseException) -> str | None:
     The forward pass runs while it is captured, so that its frames are those of the error; an operator that fails
     later keeps the stack that it was called with.
     """
-    links = list(_chain(error))
+    links = list(list_causes(error))
     for frames in ([*_list_node_frames(link), *_list_frames(link)] for link in links):
         for path, line in reversed(frames):
             if _is_users(path):
                 source = linecache.getline(path, line).strip()
                 return f"{_shorten(path)}:{line}" + (f": {source}" if source else "")
     return None
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _list_frames(error: BaseException) -> list[tuple[str, int]]:

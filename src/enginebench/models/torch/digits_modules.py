@@ -24,11 +24,7 @@ class DigitsCnn(nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            *_convolve(1, 16),
-            *_convolve(16, 32),
-            nn.MaxPool2d(2),
-            *_convolve(32, 64),
-            nn.MaxPool2d(2),
+            *_convolve(1, 16), *_convolve(16, 32), nn.MaxPool2d(2), *_convolve(32, 64), nn.MaxPool2d(2)
         )
         self.hidden = nn.Linear(64 * 2 * 2, 36)
         self.head = nn.Linear(36, 10)

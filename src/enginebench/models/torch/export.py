@@ -10,16 +10,18 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 
-from enginebench.core.errors import ArtifactError, MissingDependency, ModelError, UsageError
+from enginebench.core.errors import ArtifactError, MissingDependency, ModelError, UsageError, list_causes
 from enginebench.core.feeds import random_feeds
 from enginebench.core.names import known
+from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, ExportCheck, TensorSpec
 from enginebench.core.shapes import concrete_shape, find_batch_axes, find_own_batch, show_shape, takes_whole
+from enginebench.core.text import first_line
 
 try:
     import onnx
@@ -37,9 +39,6 @@ from enginebench.models.torch.blame import find_line
 from enginebench.models.torch.flat import NOT_SCRIPTED, Flat, holds_script
 from enginebench.models.torch.source import load_module
 from enginebench.models.torch.unwrap import drop_wrapper
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
 
 BATCH_AXIS = "batch"
 # {input: {axis: name}} of what stays open.
@@ -82,20 +81,12 @@ def export_onnx(
 
     Args:
         out: the file to write; weights beyond 2 GB go to `out` + ".data" beside it.
-        batch: length of axis 0 of the inputs, ignored where `dynamic_batch`.
         dynamic_batch: leave axis 0 open, under the name "batch".
         dynamic_axes: input name to further axes that stay open; axes that are equally long share one name.
         opset: version of the operator set; None is the exporter's own choice. Below 18 the graph is lowered from 18.
-        seed: of the inputs that are compared.
 
     Raises:
-        UsageError: an impossible batch, opset or axis.
         FixesBatch: a batch that was to stay open cannot.
-        ModelError: an operator without a translation (named), a model that cannot be traced, or answers that differ
-            grossly.
-        MissingDependency: onnxscript or onnxruntime is not installed.
-        UnsupportedOperator: an operator has no equal in this opset; names it, its node and why.
-        ArtifactError: the file cannot be written.
     """
     _check_arguments(batch, opset)
     if dynamic_batch and (own := find_own_batch(artifact)):
@@ -119,7 +110,8 @@ def export_onnx(
             write_graph(lower_model(load_whole_graph(made), opset), made)
         _check_graph(made, opset, artifact.model)
         check = compare_with_torch(module, made, artifact.inputs, batches, seed, artifact.model, opened)
-        _move_files(folder, out.parent)
+        for file in sorted(folder.iterdir(), reverse=True):  # F.onnx.data before F.onnx
+            file.replace(out.parent / file.name)
     return _describe(artifact, out, check)
 
 
@@ -142,11 +134,7 @@ def set_batch_axes(inputs: Sequence[TensorSpec], batch: int) -> tuple[TensorSpec
 
 
 def name_axes(inputs: Sequence[TensorSpec], asked: Mapping[str, Sequence[int]]) -> Axes:
-    """{input: {axis: name}} of the axes that are to stay open; equally long ones share the name of the first.
-
-    Raises:
-        UsageError: there is no such input or axis, or it is the batch.
-    """
+    """{input: {axis: name}} of the axes that are to stay open; equally long ones share the name of the first."""
     known, batched = {spec.name: concrete_shape(spec, 1) for spec in inputs}, find_batch_axes(inputs)
     names: dict[int, str] = {}
     opened: Axes = {}
@@ -195,18 +183,8 @@ def _sibling_folder(out: Path) -> Iterator[Path]:
         ) from error
 
 
-def _move_files(folder: Path, target: Path) -> None:
-    for file in sorted(folder.iterdir(), reverse=True):  # F.onnx.data before F.onnx
-        file.replace(target / file.name)
-
-
 def _write_graph(
-    module: nn.Module,
-    artifact: Artifact,
-    inputs: Sequence[TensorSpec],
-    path: Path,
-    opened: Axes,
-    opset: int | None,
+    module: nn.Module, artifact: Artifact, inputs: Sequence[TensorSpec], path: Path, opened: Axes, opset: int | None
 ) -> None:
     examples = _to_tensors(random_feeds(inputs, 1, seed=0), inputs)
     try:
@@ -222,11 +200,13 @@ def _write_graph(
                 output_names=[spec.name for spec in artifact.outputs],
                 dynamic_shapes=_describe_dynamic(module, inputs, opened) if opened else None,
             )
-            _strip_traces(program)
+            for node in program.model.graph.all_nodes():  # stack traces hold paths of this machine
+                node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
             if isinstance(module, Flat):
                 drop_wrapper(program.model, module.enginebench_wraps)
             program.model.metadata_props.update(_describe_origin(artifact))
-            program.save(path, external_data=_count_weight_bytes(module) > SINGLE_FILE_BYTES)
+            weights = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
+            program.save(path, external_data=weights > SINGLE_FILE_BYTES)
     except ModuleNotFoundError as error:
         raise MissingDependency(error.name or "onnxscript", 'pip install "enginebench[torch]"') from error
     except OSError:
@@ -259,10 +239,6 @@ def _describe_dynamic(module: nn.Module, inputs: Sequence[TensorSpec], opened: A
     return (shapes,) if isinstance(module, Flat) else shapes  # *inputs is one argument to torch.export
 
 
-def _count_weight_bytes(module: nn.Module) -> int:
-    return sum(t.numel() * t.element_size() for t in module.state_dict().values())
-
-
 @contextlib.contextmanager
 def _quiet_exporter() -> Iterator[None]:
     """The exporter's progress goes to stderr; its warnings and its logs, which hold whole graphs, nowhere."""
@@ -276,20 +252,9 @@ def _quiet_exporter() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def _strip_traces(program: Any) -> None:
-    """Removes the stack traces that the exporter stores with every node: they hold paths of this machine."""
-    for node in program.model.graph.all_nodes():
-        node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
-
-
 def explain_export_error(error: BaseException, model: str, dynamic_batch: bool) -> str:
-    """One sentence for a failed export; names the operator where one has no translation, and the line that calls it.
-
-    Args:
-        error: what the exporter raised, its causes chained.
-        dynamic_batch: whether the batch axis was to stay open.
-    """
-    text = "\n".join(str(link) for link in _chain(error))
+    """One sentence for a failed export; names the operator where one has no translation, and the line that calls it."""
+    text = "\n".join(str(link) for link in list_causes(error))
     place = find_line(error)
     where = f" ({place})" if place else ""
     if found := re.search(r"No ONNX function found for (?:<OpOverload\(op='([^']+)'|(\S+))", text):
@@ -303,20 +268,9 @@ def explain_export_error(error: BaseException, model: str, dynamic_batch: bool) 
             "there"
         )
     if found := re.search(r"Error when translating node .*?call_function\[target=([^\]]+)\]", text):
-        reason = _first_line(list(_chain(error))[-1])
+        reason = first_line(list(list_causes(error))[-1])
         return f"{model} cannot be exported: operator {found[1]}{where} cannot be translated: {reason}"
-    return f"{model} cannot be exported{where}: {_first_line(list(_chain(error))[-1])}"
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    link: BaseException | None = error
-    while link is not None:
-        yield link
-        link = link.__cause__ or link.__context__
+    return f"{model} cannot be exported{where}: {first_line(list(list_causes(error))[-1])}"
 
 
 def _check_graph(path: Path, opset: int | None, model: str) -> None:
@@ -341,11 +295,6 @@ def compare_with_torch(
     """Largest differences between module and graph over one seeded input for each entry of `batches`.
 
     The relative difference of an output is its largest absolute difference over its largest absolute value.
-
-    Raises:
-        ModelError: ONNX Runtime does not run the graph, a difference is too large to be rounding, or values are not
-            finite on one side only.
-        MissingDependency: onnxruntime is not installed.
     """
     try:
         session = _open_session(path)
@@ -361,7 +310,7 @@ def compare_with_torch(
             expected, found = _answer(module, _to_tensors(feeds, specs)), session.run(None, feeds)
         except Exception as error:  # the model's own code, or one of the runtime's kinds
             kind = FixesBatch if len(set(batches)) > 1 else ModelError
-            raise kind(f"{model} was exported, but batch {batch} fails: {_first_line(error)}") from error
+            raise kind(f"{model} was exported, but batch {batch} fails: {first_line(error)}") from error
         differences += [_compare(e, f, model) for e, f in zip(expected, found, strict=True)]
     return ExportCheck(
         batches=tuple(batches),
@@ -380,7 +329,7 @@ def _explain_refusal(error: Exception, module: nn.Module, model: str) -> str:
             f"{checker} has no {found[1]} in BF16 on a CPU ({found[2]}). Give the model in FP32 (module.float(), "
             "without casts to BF16); graphs in BF16 are made of that, with --precisions bf16"
         )
-    return f"{checker} cannot open it: {_first_line(error)}"
+    return f"{checker} cannot open it: {first_line(error)}"
 
 
 def _answer(module: nn.Module, inputs: Sequence[torch.Tensor]) -> list[Array]:
@@ -402,7 +351,7 @@ def _open_session(path: Path) -> Any:
 def _compare(expected: Array, found: Array, model: str) -> tuple[float, float]:
     """(largest absolute, largest relative) difference of one output."""
     if expected.shape != found.shape:
-        raise ModelError(f"{model}: the exported graph answers with shape {found.shape}, PyTorch with {expected.shape}")
+        raise ModelError(f"{model}: the exported graph gives shape {found.shape}, PyTorch with {expected.shape}")
     if not np.array_equal(np.isfinite(expected), np.isfinite(found)):
         raise ModelError(f"{model}: PyTorch and the exported graph differ in which values are finite")
     want, have = (np.where(np.isfinite(a), a, 0).astype(np.float64) for a in (expected, found))
@@ -412,7 +361,7 @@ def _compare(expected: Array, found: Array, model: str) -> tuple[float, float]:
     limit = GROSS_DIFFERENCE.get(str(expected.dtype), GROSS_DIFFERENCE_HALF)
     if relative > limit:
         raise ModelError(
-            f"{model}: the exported graph's answers differ from PyTorch's by {absolute:.3g}, {relative:.2g} of the "
+            f"{model}: the exported graph's outputs differ from PyTorch's by {absolute:.3g}, {relative:.2g} of the "
             f"largest value; expected at most {limit:g} of it. Does the model draw random numbers?"
         )
     return absolute, relative

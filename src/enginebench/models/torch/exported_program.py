@@ -12,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from enginebench.core.errors import ModelError
+from enginebench.core.text import first_line
 from enginebench.models.torch.flat import Flat, flatten
 
 # PyTorch then opens what is pickled in the file as weights only. Source: torch/serialization.py.
@@ -19,19 +20,14 @@ WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
 def open_program(path: Path, text: str) -> tuple[Flat, tuple[torch.Tensor, ...]]:
-    """(the module, flat; the example inputs that it was exported with, else zeros of their shapes).
-
-    Raises:
-        ModelError: the file holds no program that this PyTorch can open.
-    """
+    """(the module, flat; the example inputs that it was exported with, else zeros of their shapes)."""
     try:
         with _weights_only():
             program = torch.export.load(path)
     except Exception as error:  # zip, JSON, versions: each of its own kind
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(
-            f"{text} cannot be opened as an exported program by PyTorch {torch.__version__}: {reason}. Expected a file "
-            "that torch.export.save wrote, by this version or an older one"
+            f"{text} cannot be opened as an exported program by PyTorch {torch.__version__}: {first_line(error)}. "
+            "Expected a file that torch.export.save wrote, by this version or an older one"
         ) from error
     positional, keywords = program.example_inputs or _make_inputs(program)
     module = program.module()

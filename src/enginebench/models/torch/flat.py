@@ -94,9 +94,6 @@ def flatten(
 ) -> tuple[Flat, tuple[torch.Tensor, ...]]:
     """(the module, flat; its example inputs in a row), on the CPU and without history.
 
-    Args:
-        given: example inputs, as `core.trees.read_call` reads them.
-
     Raises:
         ValueError: a leaf is neither a tensor or an array, nor a constant; or there is no tensor.
     """

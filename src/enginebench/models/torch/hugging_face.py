@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from enginebench.core.errors import MissingDependency, ModelError
+from enginebench.core.text import first_line
 
 try:
     import torch
@@ -33,11 +34,7 @@ WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 
 
 def import_transformers() -> Any:
-    """The package transformers.
-
-    Raises:
-        MissingDependency: it is not installed.
-    """
+    """The package transformers."""
     try:
         import transformers
     except ModuleNotFoundError as error:
@@ -49,11 +46,7 @@ def import_transformers() -> Any:
 
 
 def build_hf(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
-    """(the module with fresh weights, flat and in eval mode; example inputs) of what the configuration says.
-
-    Raises:
-        ModelError: the configuration cannot be had, or the model is of no class of transformers.
-    """
+    """(the module with fresh weights, flat and in eval mode; example inputs) of what the configuration says."""
     return build_from_config(_read_config(ref), ref.text)
 
 
@@ -67,16 +60,11 @@ def build_from_config(config: Any, text: str) -> tuple[Flat, tuple[torch.Tensor,
 
 
 def restore_hf(stored: str, text: str) -> Flat:
-    """The module of a configuration as `describe_config` wrote it."""
+    """The module of a configuration that stands beside its weights."""
     transformers = import_transformers()
     # An implementation may be a kernel on the Hub, which would be fetched and run; ours are never stored.
     fields = {key: value for key, value in json.loads(stored).items() if not key.endswith("_implementation")}
     return build_from_config(transformers.AutoConfig.for_model(**fields), text)[0]
-
-
-def describe_config(module: nn.Module) -> str:
-    """The configuration of a module of transformers, complete, as JSON."""
-    return str(module.config.to_json_string(use_diff=False))
 
 
 def fetch_hf(ref: ModelRef) -> State:
@@ -106,7 +94,7 @@ def _read_config(ref: ModelRef) -> Any:
             return transformers.AutoConfig.from_pretrained(ref.name, trust_remote_code=False)
     except Exception as error:  # OSError, ValueError, and those of the Hub's client
         raise ModelError(
-            f"{ref.text}: its config.json cannot be read: {_first_line(error)}. Expected a name on the Hugging Face "
+            f"{ref.text}: its config.json cannot be read: {first_line(error)}. Expected a name on the Hugging Face "
             "Hub, or a folder that holds config.json"
         ) from error
 
@@ -121,7 +109,7 @@ def _require_hub(ref: ModelRef) -> None:
         ask_server(str(hf_hub_url(ref.name, "config.json")))
     except (DownloadFailed, ValueError) as error:
         raise ModelError(
-            f"{ref.text} cannot be had from the Hugging Face Hub: {_first_line(error)}. Go online, or name a folder "
+            f"{ref.text} cannot be had from the Hugging Face Hub: {first_line(error)}. Go online, or name a folder "
             "that holds it: hf:./FOLDER, as `hf download NAME --local-dir FOLDER` makes one"
         ) from error
 
@@ -142,11 +130,7 @@ def _find_class(config: Any, text: str) -> Any:
 
 
 def make_inputs(module: nn.Module, text: str) -> dict[str, torch.Tensor]:
-    """Example inputs by name: token ids within the vocabulary with a full mask, pixels, or sound.
-
-    Raises:
-        ModelError: the module takes something else first.
-    """
+    """Example inputs by name: token ids within the vocabulary with a full mask, pixels, or sound."""
     config, main = module.config, str(module.main_input_name)
     generator = torch.Generator().manual_seed(0)
     makers = {
@@ -195,7 +179,3 @@ def _make_spectrum(config: Any, generator: torch.Generator) -> dict[str, torch.T
 
 def _make_sound(config: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
     return {"input_values": torch.randn((1, SOUND_SAMPLES), generator=generator)}
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

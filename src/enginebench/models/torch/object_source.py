@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from enginebench.core.errors import MissingDependency, ModelError, UsageError
 from enginebench.core.store import write_atomic
-from enginebench.core.text import name_type
+from enginebench.core.text import first_line, name_type
 from enginebench.models.objects import WrittenObject, allow_object, extend_import_paths
 
 try:
@@ -37,7 +37,7 @@ from enginebench.models.torch.flat import NOT_SCRIPTED, Flat, flatten, holds_scr
 
 # Digits of the pickle's SHA-256 in the name of a MODEL: they keep apart two modules of one class.
 DIGITS = 12
-ADVICE = "Take it out of the module before the call, or give MODEL as package.module:factory, which makes it anew"
+ADVICE = "Take it out of the module before the call, or give MODEL as package.module:factory, which makes a new one"
 
 # cloudpickle keeps one list, for all threads, of the modules whose contents travel by value.
 _registering = threading.Lock()
@@ -57,10 +57,6 @@ def offer_module(module: object, example_inputs: object) -> Iterator[Offered]:
     Args:
         module: a `torch.nn.Module`, in any mode and on any device; children get a copy, in eval mode and on the CPU.
         example_inputs: a tensor or array, several of them, or {parameter of `forward`: tensor}.
-
-    Raises:
-        UsageError: it is no module, or the example inputs are not tensors.
-        ModelError: something in the module cannot leave this process; names it.
     """
     if not isinstance(module, nn.Module):
         raise UsageError(
@@ -78,11 +74,7 @@ def offer_module(module: object, example_inputs: object) -> Iterator[Offered]:
 
 
 def read_examples(module: nn.Module, given: object) -> tuple[Flat, tuple[torch.Tensor, ...]]:
-    """(the module, flat; its example inputs), on the CPU and without history.
-
-    Raises:
-        UsageError: there are none, or one of them is no tensor.
-    """
+    """(the module, flat; its example inputs), on the CPU and without history."""
     if given is None:
         raise UsageError("a module needs example_inputs: a tensor as forward takes it, a tuple of them, or a mapping")
     try:
@@ -97,11 +89,7 @@ def _find_batch(examples: tuple[torch.Tensor, ...]) -> int | None:
 
 
 def pack_module(flat: Flat, examples: tuple[torch.Tensor, ...]) -> bytes:
-    """The module with its example inputs as bytes; the same object gives the same bytes within one process.
-
-    Raises:
-        ModelError: something in it cannot be pickled; names the attribute.
-    """
+    """The module with its example inputs as bytes; the same object gives the same bytes within one process."""
     module = flat.module
     if hasattr(module, "_orig_mod"):
         raise ModelError(
@@ -157,10 +145,9 @@ def _find_anew(name: str) -> ModuleSpec | None:
 
 
 def _explain(module: nn.Module, error: Exception) -> str:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     where = next(_find_faults(module), None)
     named = f"{where} cannot leave this process" if where else "something in it cannot leave this process"
-    return f"{type(module).__name__}: {named}: {reason}. {ADVICE}"
+    return f"{type(module).__name__}: {named}: {first_line(error)}. {ADVICE}"
 
 
 def _find_faults(module: nn.Module) -> Iterator[str]:
@@ -205,11 +192,7 @@ def _travels(value: object) -> bool:
 
 
 def unpack_module(path: Path, text: str) -> tuple[Flat, tuple[torch.Tensor, ...]]:
-    """(module in eval mode on the CPU, example inputs) of a pickle that the caller knows to be ours.
-
-    Raises:
-        ModelError: it cannot be rebuilt here, as when a package of its class cannot be imported.
-    """
+    """(module in eval mode on the CPU, example inputs) of a pickle that the caller knows to be ours."""
     extend_import_paths()
     try:
         packed = torch.load(path, map_location="cpu", weights_only=False)

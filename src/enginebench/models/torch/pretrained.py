@@ -119,7 +119,7 @@ def ask_server(
     thread.start()
     thread.join(timeout_s)
     if thread.is_alive():
-        raise DownloadFailed(f"the server did not answer within {timeout_s:g} s")
+        raise DownloadFailed(f"the server did not respond within {timeout_s:g} s")
     if failures:
         raise DownloadFailed(failures[0])
 

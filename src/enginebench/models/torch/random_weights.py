@@ -44,9 +44,6 @@ def draw_zeros(module: nn.Module, seed: int) -> int:
     """Draws the weights that begin as zeros, such as the heads of vision transformers; returns how many there are.
 
     Behind a head of zeros every answer is zero, and engines agree whatever they computed before it.
-
-    Args:
-        module: changed in place.
     """
     trained = [p for p in module.parameters() if p.requires_grad and p.ndim > 1 and p.numel()]
     zeros = [p for p in trained if not p.any()]
@@ -63,7 +60,6 @@ def calibrate_batch_norm(module: nn.Module, examples: Sequence[torch.Tensor], se
     plain averages over the batches. The module is back in eval mode afterwards.
 
     Args:
-        module: changed in place.
         examples: one tensor an input; floats are drawn anew in their shape, other values (token ids) are repeated.
     """
     layers = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]

@@ -6,7 +6,7 @@ import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ModelError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.names import slug
+from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact, Caveat, Precision, ShapeRange, TensorSpec, Weights
 from enginebench.core.shapes import concrete_shape, find_batch_axes, format_shapes, show_shape
 from enginebench.core.store import copy_file, hash_file, hash_files, write_atomic
@@ -45,21 +46,12 @@ from enginebench.models.torch.random_weights import calibrate_batch_norm, draw_z
 from enginebench.models.torch.torchvision_import import has_stand_in
 from enginebench.models.zoo import BUILTIN, HF_PREFIX, ModelRef, find_packaged, resolve_model
 
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
-
-PRECISIONS: dict[torch.dtype, Precision] = {
-    torch.float32: "fp32",
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-}
+PRECISIONS: dict[torch.dtype, Precision] = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 # Where the configuration of a model of transformers stands in its file, beside the state dict.
 CONFIG = "config"
 # Made-up inputs on which the lengths of the answers are looked at again.
 OTHER_SEEDS = (1, 2)
-NUMPY_TYPES = frozenset(
-    {"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"},
-)
+NUMPY_TYPES = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"})
 
 # What the first axis of the examples is: a batch of any length or of this one alone, or no batch, so that they are run
 # as they are.
@@ -89,18 +81,11 @@ def make_torch_artifact(
     Args:
         model: a built-in name, `timm:NAME`, `hf:NAME`, a .pt2 file, `package.module:factory`, or the text of an object
             that was offered.
-        out_dir: folder of the state dict; made if it is not there.
         weights: "default" (trained, pretrained, or the factory's own), "random", or the path of a state dict.
         seed: of everything random: initial weights, and the inputs that calibrate BatchNorm.
-        input_size: height and width in pixels, for image models.
         batch: length of axis 0 of the inputs; that of the examples where the module takes no other.
         input_shapes: input name to whole shape, in place of the model's own; wins over `batch`.
         given: the user's inputs for one call, in place of the model's own examples.
-
-    Raises:
-        UsageError: an unknown model, option or combination.
-        ModelError: the model cannot be built or run, or the weights do not fit it.
-        MissingDependency: a package is not installed.
     """
     ref = _resolve_for_torch(model)
     if batch < 1 or (input_size is not None and input_size < 1):
@@ -120,7 +105,8 @@ def make_torch_artifact(
         doubts = (*doubts, _doubt_shapes(draft.inputs))
     filled = _fill_weights(module, ref, examples, weights, seed)
     path = out_dir / f"{slug(model)}.pt"
-    write_state(module, path, _describe_config(module) if ref.kind == "hf" else None)
+    config = module.module.config.to_json_string(use_diff=False) if ref.kind == "hf" else None  # complete
+    write_state(module, path, config)
     sha256, files = hash_files([path], out_dir)
     return msgspec.structs.replace(
         draft,
@@ -197,17 +183,12 @@ def _open_whole(ref: ModelRef, path: Path, sha256: str) -> tuple[Flat, tuple[tor
         return open_program(path, ref.text)
     from enginebench.models.torch.object_source import unpack_module
 
-    _require_own(sha256, path)
-    return unpack_module(path, ref.text)
-
-
-def _require_own(sha256: str, path: Path) -> None:
-    """Checks that this process or its parent wrote the pickle: opening one runs the code in it."""
     if not may_open(sha256):
         raise ModelError(
             f"{path} is a pickle that this program did not write. It is not opened, since that would run the code in "
             "it. Start a new run of the module itself, or of package.module:factory"
         )
+    return unpack_module(path, ref.text)
 
 
 def load_module(artifact: Artifact) -> nn.Module:
@@ -215,10 +196,6 @@ def load_module(artifact: Artifact) -> nn.Module:
 
     It takes the artifact's inputs in their order, as positional arguments, and answers with one tensor, or with a tuple
     of tensors in the order of the artifact's outputs. Every call begins with the state that the module had first.
-
-    Raises:
-        ArtifactError: the artifact is of another kind, or its state dict is missing or was changed.
-        ModelError: the module can no longer be built, or the weights do not fit it.
     """
     module = _load(artifact)
     if state := read_state_names(artifact.caveats):
@@ -243,16 +220,12 @@ def _load(artifact: Artifact) -> nn.Module:
     ref = _resolve_for_torch(artifact.model)
     if ref.kind == "object":
         return _open_whole(ref, path, artifact.sha256)[0].eval()
+    side = artifact.inputs[0].shape[-1]
+    size = side if ref.kind == "timm" and isinstance(side, int) else None  # only timm's transformers depend on it
     with seed_torch(0):  # initial weights are drawn and then replaced; the caller's generator stays as it is
-        module, _ = build_module(ref, _built_size(ref, artifact))
+        module, _ = build_module(ref, size)
     _load_state(module, _read_state(path), str(path))
     return module.eval()
-
-
-def _describe_config(module: nn.Module) -> str:
-    from enginebench.models.torch.hugging_face import describe_config
-
-    return describe_config(module.module)
 
 
 def _restore_hf(artifact: Artifact) -> nn.Module:
@@ -271,12 +244,6 @@ def _resolve_for_torch(model: str) -> ModelRef:
     if ref.kind == "onnx":
         raise UsageError(f"{model} is an ONNX file: there is no PyTorch module of it")
     return ref
-
-
-def _built_size(ref: ModelRef, artifact: Artifact) -> int | None:
-    """The input size to rebuild with; only timm's transformers depend on it."""
-    axis = artifact.inputs[0].shape[-1]
-    return axis if ref.kind == "timm" and isinstance(axis, int) else None
 
 
 def _choose_examples(
@@ -329,11 +296,7 @@ def _run(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> list[tuple[in
 
 
 def take_given(module: nn.Module, given: Mapping[str, Array], model: str) -> tuple[torch.Tensor, ...]:
-    """The user's arrays as example inputs, in the order of the module's.
-
-    Raises:
-        FeedError: the names are not those of the inputs.
-    """
+    """The user's arrays as example inputs, in the order of the module's."""
     names = name_inputs(module, len(given))
     known = {names[0]: given[ONLY]} if set(given) == {ONLY} else given
     if set(names) != set(known):
@@ -386,9 +349,6 @@ def write_state(module: nn.Module, path: Path, config: str | None = None) -> Non
     """Writes the module's state dict; the same weights give the same bytes, whatever the file is called.
 
     With `config`, the text that the module can be made of is written beside it.
-
-    Raises:
-        ArtifactError: the file cannot be written.
     """
     inner = module.module if isinstance(module, Flat) else module
     state = inner.state_dict()
@@ -433,7 +393,11 @@ def _describe(
     """All but the weights: what it takes and answers, found by running it."""
     outputs = describe_outputs(module, examples, ref.text)
     inputs = describe_inputs(module, examples, fixed=first == "whole")
-    _require_numpy_types(ref, (*inputs, *outputs))
+    for spec in (*inputs, *outputs):
+        if spec.dtype not in NUMPY_TYPES:
+            raise ModelError(
+                f"{ref.text}: {spec.name!r} has dtype {spec.dtype}; expected one that NumPy has. Cast it in the model"
+            )
     outputs = _open_lengths(module, inputs, outputs, [tuple(example.shape) for example in examples])
     return Artifact(
         kind="torch",
@@ -485,14 +449,6 @@ def _open_axes(spec: TensorSpec, found: tuple[int, ...]) -> TensorSpec:
     return msgspec.structs.replace(
         spec, shape=tuple(axis if axis == n else f"{spec.name}_{i}" for i, (axis, n) in axes)
     )
-
-
-def _require_numpy_types(ref: ModelRef, specs: Sequence[TensorSpec]) -> None:
-    for spec in specs:
-        if spec.dtype not in NUMPY_TYPES:
-            raise ModelError(
-                f"{ref.text}: {spec.name!r} has dtype {spec.dtype}; expected one that NumPy has. Cast it in the model"
-            )
 
 
 def read_module_precision(module: nn.Module) -> Precision:

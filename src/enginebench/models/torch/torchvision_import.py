@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ...core.errors import BackendUnavailable, MissingDependency
+from ...core.errors import BackendUnavailable, MissingDependency, list_causes
 
 # The operators that torchvision describes while it is imported. Source: torchvision/_meta_registrations.py, 0.28.0.
 SCHEMAS = (
@@ -34,12 +34,7 @@ T = TypeVar("T")
 
 
 def import_torchvision() -> ModuleType:
-    """The package torchvision, with `models` and `transforms` usable.
-
-    Raises:
-        MissingDependency: it is not installed.
-        BackendUnavailable: it is installed and does not import.
-    """
+    """The package torchvision, with `models` and `transforms` usable."""
     try:
         with _postpone_dynamo():
             return _import_or_declare()
@@ -61,16 +56,10 @@ def with_torchvision(call: Callable[[], T]) -> T:
     try:
         return call()
     except Exception as error:
-        if not any("torchvision::" in str(link) for link in _chain(error)):  # some packages raise their own from it
+        if not any("torchvision::" in str(link) for link in list_causes(error)):  # some raise their own from it
             raise
     import_torchvision()
     return call()
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _import_or_declare() -> ModuleType:

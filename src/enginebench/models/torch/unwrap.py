@@ -18,10 +18,6 @@ def drop_wrapper(model: Any, child: str) -> None:
     """Renames weights and scopes of a graph in place: `fc.weight` for `module.fc.weight`.
 
     A name that something else in the graph has already stays as it is.
-
-    Args:
-        model: of `onnx_ir`, exported from a wrapper.
-        child: the name of the wrapper's child, which is the user's module.
     """
     graph = model.graph
     taken = {value.name for node in graph.all_nodes() for value in node.outputs} | {v.name for v in graph.inputs}

@@ -61,11 +61,7 @@ def _describe(row: HistoryRow, series: str) -> Point:
 
 
 def draw_trend(engine: str, points: Sequence[Point]) -> Spec:
-    """The p50 of one engine over time, a line for each model, precision and batch.
-
-    Raises:
-        MissingDependency: altair is not installed.
-    """
+    """The p50 of one engine over time, a line for each model, precision and batch."""
     alt = import_altair()
     legend = alt.Legend(orient="bottom", columns=2, labelLimit=330, title=None)
     base = alt.Chart(alt.NamedData(name="points")).encode(
@@ -74,18 +70,13 @@ def draw_trend(engine: str, points: Sequence[Point]) -> Spec:
         color=alt.Color("series:N", scale=alt.Scale(range=PALETTE), legend=legend),
     )
     line = base.transform_filter(f"datum.series != '{OTHERS}'").mark_line(strokeWidth=1, opacity=0.6)
-    tooltip = [
-        "series:N",
-        alt.Tooltip("at:T", format="%Y-%m-%d %H:%M"),
-        "p50:Q",
-        "p99:Q",
-        "validity:N",
-        "run:N",
-        "cpu:N",
-    ]
+    when = alt.Tooltip("at:T", format="%Y-%m-%d %H:%M")
+    tooltip = ["series:N", when, "p50:Q", "p99:Q", "validity:N", "run:N", "cpu:N"]
     dots = base.transform_filter("datum.validity == 'valid'").mark_point(filled=True, size=22, opacity=0.9)
     crosses = base.transform_filter("datum.validity != 'valid'").mark_point(shape="cross", size=40, opacity=0.9)
     layers = alt.layer(line, dots.encode(tooltip=tooltip), crosses.encode(tooltip=tooltip))
-    subtitle = "crosses: suspect or invalid; machines and settings may differ: `diff` says which points may be compared"
+    subtitle = (
+        "crosses: suspect or invalid; machines and settings may differ: `diff` reports which points may be compared"
+    )
     spec = finish(layers.configure_legend(labelColor=GREY), f"Trend of {engine}", subtitle, height=320)
     return spec | {"datasets": {"points": list(points)}}

@@ -24,12 +24,7 @@ _LONGEST = 250
 
 
 def write_parquet(rows: Sequence[HistoryRow], path: Path) -> None:
-    """Writes the table to `path`, a column for each field, missing values null.
-
-    Raises:
-        MissingDependency: pyarrow is not installed.
-        ArtifactError: the file cannot be written.
-    """
+    """Writes the table to `path`, a column for each field, missing values null."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -37,28 +32,19 @@ def write_parquet(rows: Sequence[HistoryRow], path: Path) -> None:
         raise MissingDependency("pyarrow, which writes Parquet,", 'pip install "enginebench[parquet]"') from error
     kinds = {"int": pyarrow.int64(), "float": pyarrow.float64(), "str": pyarrow.string()}
     names = [field.name for field in fields(HistoryRow)]
-    schema = pyarrow.schema([(name, kinds[_find_kind(name)]) for name in names])
+    hints = {name: str(HistoryRow.__annotations__[name]).partition(" ")[0] for name in names}
+    schema = pyarrow.schema([(name, kinds[hint]) for name, hint in hints.items()])
     columns = {name: [getattr(row, name) for row in rows] for name in names}
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(pyarrow.table(columns, schema=schema), sink)
     write_atomic(path, sink.getvalue().to_pybytes())
 
 
-def _find_kind(name: str) -> str:
-    return str(HistoryRow.__annotations__[name]).partition(" ")[0]
-
-
 def export_mlflow(rows: Sequence[HistoryRow], uri: str, experiment: str) -> tuple[int, int]:
     """(runs written, rows that were there already): settings as parameters, figures as metrics.
 
     Args:
-        rows: of the history.
         uri: of the tracking store: `file:DIR`, `http://...`, `sqlite:///F`.
-        experiment: its name; made if it is new.
-
-    Raises:
-        MissingDependency: MLflow is not installed.
-        ArtifactError: the store refuses.
     """
     try:
         from mlflow.exceptions import MlflowException

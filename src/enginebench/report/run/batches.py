@@ -3,44 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
-
-from msgspec import Struct
 
 from enginebench.core.names import format_precision
-from enginebench.core.records import Validity
+from enginebench.core.records import Estimate
 from enginebench.report.numbers import format_significant
 from enginebench.report.run.rows import Row
 from enginebench.report.table import Column, Notes, Table, make_table
 
 
-class BatchLine(Struct, frozen=True, kw_only=True):
-    """One batch of one engine; `gain` is its throughput over that of the engine's smallest batch."""
-
-    engine: str
-    precision: str
-    batch: int
-    p50_ms: float | None
-    p99_ms: float | None
-    images_per_s: float | None
-    gain: float | None
-    status: str
-    validity: Validity
-    marks: tuple[str, ...] = ()  # why the times are not to be taken as they stand
-    p99_supported: bool = True  # whether there are samples enough for a p99
-
-
-class BatchSeries(Struct, frozen=True, kw_only=True):
-    """One engine over its batches. `largest` is the last line that keeps to the p99 limit, if one does."""
-
-    engine: str
-    precision: str
-    lines: tuple[BatchLine, ...]
-    largest: BatchLine | None = None
-
-
-def list_batches(rows: Sequence[Row], p99_limit_ms: float | None = None) -> list[BatchSeries]:
-    """The engines of scope `compute` with a hot cache that have more than one batch, in the order of the rows.
+def list_batches(rows: Sequence[Row]) -> list[list[Row]]:
+    """The engines of scope `compute` with a hot cache that have more than one batch, each by its batches.
 
     A batch that failed (out of memory) stays in the list, without numbers.
     """
@@ -48,90 +20,82 @@ def list_batches(rows: Sequence[Row], p99_limit_ms: float | None = None) -> list
     members: dict[tuple[str, str, str, str], list[Row]] = {}
     for row in rows:
         if row.scope == "compute" and row.cache == "hot" and row.status != "skipped":
-            precision = format_precision(row.precision, row.recipe, row.mix)
-            key = row.engine, precision, row.requested_precision or "", row.bucket
+            key = row.engine, _name_precision(row), row.requested_precision or "", row.bucket
             members.setdefault(key, []).append(row)
-    return [_make_series(key, found, p99_limit_ms) for key, found in members.items() if len(found) > 1]
+    return [sorted(found, key=lambda row: row.batch) for found in members.values() if len(found) > 1]
 
 
-def _make_series(key: tuple[str, str, str, str], rows: Sequence[Row], p99_limit_ms: float | None) -> BatchSeries:
-    ordered = sorted(rows, key=lambda row: row.batch)
-    first = next((row.throughput_per_s for row in ordered if row.throughput_per_s), None)
-    lines = tuple(_make_line(row, first) for row in ordered)
-    fitting = [x for x in lines if p99_limit_ms is not None and _is_whole(x) and _keeps(x, p99_limit_ms)]
-    return BatchSeries(engine=key[0], precision=key[1], lines=lines, largest=fitting[-1] if fitting else None)
+def _name_precision(row: Row) -> str:
+    return format_precision(row.precision, row.recipe, row.mix)
 
 
-def _is_whole(line: BatchLine) -> bool:
-    return line.status == "ok" and line.validity != "invalid"
+def find_largest(series: Sequence[Row], p99_limit_ms: float) -> Row | None:
+    """The largest batch that keeps to the limit, of those that can be relied on."""
+    whole = [row for row in series if row.status == "ok" and row.validity != "invalid"]
+    return next((row for row in reversed(whole) if _keeps(row, p99_limit_ms)), None)
 
 
-def _keeps(line: BatchLine, p99_limit_ms: float) -> bool:
-    return line.p99_ms is not None and line.p99_ms <= p99_limit_ms
-
-
-def _make_line(row: Row, first: float | None) -> BatchLine:
-    rate = row.throughput_per_s
-    return BatchLine(
-        engine=row.engine,
-        precision=format_precision(row.precision, row.recipe, row.mix),
-        batch=row.batch,
-        p50_ms=row.p50_ms.value if row.p50_ms else None,
-        p99_ms=row.p99_ms.value if row.p99_ms else None,
-        images_per_s=rate,
-        gain=rate / first if rate and first else None,
-        status=row.status,
-        validity=row.validity,
-        marks=tuple(_list_marks(row)),
-        p99_supported=row.p99_ms is not None and row.p99_ms.supported,
-    )
-
-
-_COLUMNS = (
-    Column("engine", attrgetter("engine")),
-    Column("precision", attrgetter("precision")),
-    Column("batch", lambda line: str(line.batch), attrgetter("batch"), align="right"),
-    Column("p50 ms", lambda line: ("~ " if line.validity != "valid" else "") + _show(line.p50_ms, line.status),
-           attrgetter("p50_ms"), align="decimal"),
-    Column("p99 ms", lambda line: _show(line.p99_ms) + ("" if line.p99_ms is None or line.p99_supported else "?"),
-           attrgetter("p99_ms"), align="decimal", hint="?: too few samples for this percentile"),
-    Column("per second", lambda line: _show(line.images_per_s), attrgetter("images_per_s"), align="decimal"),
-    Column("times smallest", lambda line: _show(line.gain), attrgetter("gain"), align="right"),
-)  # fmt: skip
+def _keeps(row: Row, p99_limit_ms: float) -> bool:
+    return row.p99_ms is not None and row.p99_ms.value <= p99_limit_ms
 
 
 def make_batches(rows: Sequence[Row]) -> list[Table | Notes]:
     """Latency against throughput as figures, of engines that ran several batches."""
-    lines = [line for one in list_batches(rows) for line in one.lines]
+    series = list_batches(rows)
+    rates = [next((row.throughput_per_s for row in one if row.throughput_per_s), None) for one in series]
+    first = {id(row): rate for one, rate in zip(series, rates, strict=True) for row in one}
+
+    def gain(row: Row) -> float | None:
+        smallest = first[id(row)]
+        return row.throughput_per_s / smallest if row.throughput_per_s and smallest else None
+
+    columns = (
+        Column("engine", lambda row: row.engine),
+        Column("precision", _name_precision),
+        Column("batch", lambda row: str(row.batch), lambda row: row.batch, align="right"),
+        Column("p50 ms", lambda row: ("~ " if row.validity != "valid" else "") + _show(_take(row.p50_ms), row.status),
+               lambda row: _take(row.p50_ms), align="decimal"),
+        Column("p99 ms", lambda row: _show(_take(row.p99_ms)) + ("" if is_supported(row) else "?"),
+               lambda row: _take(row.p99_ms), align="decimal", hint="?: too few samples for this percentile"),
+        Column("per second", lambda row: _show(row.throughput_per_s), lambda row: row.throughput_per_s,
+               align="decimal"),
+        Column("times smallest", lambda row: _show(gain(row)), gain, align="right"),
+    )  # fmt: skip
+    lines = [row for one in series for row in one]
     title = "Latency against throughput by batch"
-    return [make_table(_COLUMNS, lines, file="batches", title=title)] if lines else []
+    return [make_table(columns, lines, file="batches", title=title)] if lines else []
+
+
+def is_supported(row: Row) -> bool:
+    """Whether there are samples enough for a p99, where there is one."""
+    return row.p99_ms is None or row.p99_ms.supported
+
+
+def _take(estimate: Estimate | None) -> float | None:
+    return estimate.value if estimate else None
 
 
 def _show(value: float | None, missing: str = "") -> str:
     return format_significant(value) if value is not None else missing
 
 
-def _list_marks(row: Row) -> list[str]:
-    """Why a row's times are not to be taken as they stand: not finished, disturbed, modelled."""
-    marks: list[str] = [row.status] if row.status != "ok" else []
-    return marks + (["disturbed"] if row.validity != "valid" else []) + (["modelled"] if row.modelled else [])
-
-
-def describe_limit(series: Sequence[BatchSeries], p99_limit_ms: float | None) -> list[str]:
+def describe_limit(series: Sequence[Sequence[Row]], p99_limit_ms: float | None) -> list[str]:
     """A sentence for each engine: the largest batch whose p99 keeps to the limit. Empty without a limit."""
     if p99_limit_ms is None:
         return []
-    return [f"{one.engine} {one.precision}: {_describe_largest(one, p99_limit_ms)}." for one in series]
+    return [f"{one[0].engine} {_name_precision(one[0])}: {_describe_largest(one, p99_limit_ms)}." for one in series]
 
 
-def _describe_largest(series: BatchSeries, p99_limit_ms: float) -> str:
-    largest = series.largest
-    if largest is None and (doubtful := [line for line in series.lines if _keeps(line, p99_limit_ms)]):
-        kinds = dict.fromkeys("disturbed" if line.status == "ok" else "not finished" for line in doubtful)
-        return f"only batches whose rows are {' or '.join(kinds)} keep within p99 {p99_limit_ms:g} ms"
+def _describe_largest(series: Sequence[Row], p99_limit_ms: float) -> str:
+    largest = find_largest(series, p99_limit_ms)
     if largest is None:
+        doubtful = [row.status for row in series if _keeps(row, p99_limit_ms)]
+        kinds = dict.fromkeys("disturbed" if status == "ok" else "not finished" for status in doubtful)
+        if kinds:
+            return f"only batches whose configurations are {' or '.join(kinds)} meet p99 {p99_limit_ms:g} ms"
         return f"no batch that was measured within p99 {p99_limit_ms:g} ms"
-    doubts = [] if largest.p99_supported else ["too few samples for a p99"]
-    doubts += largest.marks
+    doubts = [] if is_supported(largest) else ["too few samples for a p99"]
+    doubts += ["disturbed"] if largest.validity != "valid" else []
+    doubts += ["modelled"] if largest.modelled else []
     doubt = f" ({', '.join(doubts)})" if doubts else ""
     return f"batch {largest.batch} is the largest within p99 {p99_limit_ms:g} ms{doubt}"

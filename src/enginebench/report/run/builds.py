@@ -47,8 +47,8 @@ def _state(name: str, effect: BuildEffect) -> list[str]:
         alike = f"{name}: all {count_of(effect.builds, 'builds')} are identical by their hash."
         return [alike]
     if effect.between is None or effect.within is None:
-        return [f"{name}: {effect.builds} builds, of which too few have two processes; nothing is said of them."]
-    seen = "differ" if effect.shown else "were not shown to differ"
+        return [f"{name}: {effect.builds} builds, of which too few have two trials: inconclusive."]
+    seen = "differ" if effect.shown else "do not differ significantly"
     told = f"{name}: its {count_of(effect.builds, 'builds')} {seen}: {_show_share(effect.between)} from one to the next"
     told = f"{told}, beside {effect.within:.2%} between processes of one build."
     return [told, *([_state_best(effect.builds, effect.best)] if effect.best else [])]
@@ -59,7 +59,7 @@ def _state_best(count: int, best: BestBuild) -> str:
     seconds = "" if best.cost_s is None else f"; {more} {format_significant(best.cost_s)} s"
     sure = (best.gain.low or 0.0) > 0
     after = f", which it saves within {best.pays_after:,} runs" if best.pays_after and seconds and sure else ""
-    gain = "gains" if sure else "was not shown to gain:"
+    gain = "gains" if sure else "did not gain significantly:"
     return f"The best of {count} {gain} {_show_share(best.gain)} over a typical one{seconds}{after}."
 
 

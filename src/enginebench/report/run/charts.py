@@ -8,26 +8,15 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from enginebench.core.records import Result
-from enginebench.report.charts import (
-    COLOURS,
-    GREY,
-    LINE_BREAK,
-    WIDTH,
-    Spec,
-    draw_layers,
-    finish,
-    import_altair,
-    style_chart,
-)
+from enginebench.report.charts import COLOURS, GREY, WIDTH, Spec, draw_layers, finish, import_altair, style_chart
 from enginebench.report.run.rows import RunDocument
 from enginebench.report.run.series import (
     Point,
     bin_rows,
-    count_lines,
     follow_batches,
     follow_rows,
     label_rows,
@@ -39,52 +28,80 @@ from enginebench.report.run.series import (
     trace_rows,
 )
 from enginebench.report.table import Chart
-from enginebench.stats.layers import make_layers, make_profile
 from enginebench.stats.stages import StagesDocument
 
 _TOP_LAYERS = 30
 _PANEL = 44
-# A bar and the space around it; a line of its label, and the space between two labels.
-_BAR, _LINE, _GAP = 24, 13, 8
-_MOST_LINES = 12
+# A bar and the space around it.
+_BAR = 24
 # The height of a picture of points.
 _SCATTER = 300
 # Of the tail axis, which is even in the logarithm of how rare slower calls are.
 _PERCENTILES = {0: "min", round(math.log10(2), 4): "p50", 1: "p90", 2: "p99", 3: "p99.9"}
 _SHOWN = "indexof(hidden, datum.row) < 0"
+# Picture -> the part of a page in which it stands, its title, what it shows.
+_PICTURES = {
+    "speedup": ("speedup", "Speed-up", ""),
+    "pareto": ("quality", "", ""),
+    "throughput": (
+        "batches",
+        "Latency against throughput",
+        "Lines of p50 latency over images per second, one for each engine, a point for each batch.",
+    ),
+    "latency_hist": (
+        "distributions",
+        "Histograms",
+        "Histograms of latencies, one a configuration, on a shared logarithmic axis; trial medians marked.",
+    ),
+    "percentiles": (
+        "distributions",
+        "Percentiles",
+        "Latency of each configuration from its fastest call over p50, p90 and p99 to p99.9.",
+    ),
+    "latency_over_time": (
+        "drift",
+        "Latency over time",
+        "Latency relative to its median over all trials, one panel a configuration: drift, throttling.",
+    ),
+    "stages": ("stages", "Stages", "Stacked bars of the time of each stage, a bar for each configuration."),
+    "precision": (
+        "proof",
+        "Precision by time",
+        "Stacked bars of the fraction of time of each configuration in each.",
+    ),
+}
 
 
 def draw_run(document: RunDocument, results: Sequence[Result], stages: Sequence[StagesDocument] = ()) -> list[Chart]:
-    """Every chart that the stored rows can fill, in the order of the page.
-
-    Args:
-        document: of the run.
-        results: its rows with their raw samples.
-        stages: what the verb `stages` measured beside them.
-
-    Raises:
-        MissingDependency: altair is not installed.
-    """
+    """Every chart that the stored rows can fill, in the order of the page."""
     labels = label_rows(document)
     known = [result for result in results if result.id in labels]
     measured = [result for result in known if any(m.latency_ns for m in result.measurements)]
-    charts = [
-        _draw_speedups(list_speedups(document, labels), document),
-        _draw_batches(follow_batches(document, labels)),
-        _draw_histogram(*bin_rows(measured, labels)),
-        _draw_percentiles(*follow_rows(measured, labels)),
-        _draw_drift(*trace_rows(measured, labels)),
-        _draw_quality(*place_quality(document, labels)),
-        _draw_stages([*list_stages(known, labels), *list_file_stages(stages)]),
-        *_draw_layers(known, labels, document.fastest.id if document.fastest else ""),
-        _draw_proofs(list_proofs(document, labels)),
+    drawn: list[tuple[Callable[..., Chart], tuple[Any, ...]]] = [
+        (_draw_speedups, (list_speedups(document, labels),)),
+        (_draw_batches, (follow_batches(document, labels),)),
+        (draw_histogram, bin_rows(measured, labels)),
+        (draw_percentiles, follow_rows(measured, labels)),
+        (_draw_drift, trace_rows(measured, labels)),
+        (_draw_quality, place_quality(document, labels)),
+        (_draw_stages, ([*list_stages(known, labels), *list_file_stages(stages)],)),
     ]
-    return [chart for chart in charts if chart is not None]
+    proofs = list_proofs(document, labels)
+    return [
+        *(draw(*given) for draw, given in drawn if len(given[0]) > (draw is _draw_quality)),
+        *_draw_layers(known, labels, document.fastest.id if document.fastest else ""),
+        *([_draw_proofs(proofs)] if proofs else []),
+    ]
 
 
-def _draw_speedups(points: list[Point], document: RunDocument) -> Chart | None:
-    if not points:
-        return None
+def _make(name: str, spec: Spec, *, title: str = "", description: str = "", **datasets: list[Point]) -> Chart:
+    """The chart with its data, which is put in last, since altair would check each number; and with its parameter."""
+    section, usual, shows = _PICTURES[name]
+    spec = spec | {"datasets": datasets, "params": [*spec.get("params", []), {"name": "hidden", "value": []}]}
+    return Chart(name=name, section=section, title=title or usual, description=description or shows, spec=spec)
+
+
+def _draw_speedups(points: list[Point]) -> Chart:
     alt = import_altair()
     y = alt.Y("row:N", sort=None, title=None, axis=_label_bars(domain=False))
     x = alt.X("speedup:Q", title="times as fast as the baseline, log axis", scale=alt.Scale(type="log", padding=30))
@@ -96,19 +113,12 @@ def _draw_speedups(points: list[Point], document: RunDocument) -> Chart | None:
     one = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeDash=[4, 3], color=GREY).encode(x=alt.X("one:Q"))
     subtitle = "ratio of medians of paired trials; lines are 95 % intervals; dashed: the baseline"
     spec = finish(alt.layer(one, rules, dots, texts), "Speed-up", subtitle, height=_fit_rows(points, least=3))
-    fastest = max(points, key=lambda p: p["speedup"])
-    return Chart(
-        name="speedup",
-        section="speedup",
-        title="Speed-up",
-        description=f"Speed-up of {len(points)} configurations; the highest is {fastest['row']}, {fastest['text']}.",
-        spec=_fill(spec, speedups=points),
-    )
+    best = max(points, key=lambda p: p["speedup"])
+    told = f"Speed-up of {len(points)} configurations; the highest is {best['row']}, {best['text']}."
+    return _make("speedup", spec, description=told, speedups=points)
 
 
-def _draw_batches(points: list[Point]) -> Chart | None:
-    if not points:
-        return None
+def _draw_batches(points: list[Point]) -> Chart:
     alt = import_altair()
     tooltip = _tips(engine="engine", batch="batch", per_s="images/s", p50_ms="p50 (ms)", p99_ms="p99 (ms)")
     base = (
@@ -124,18 +134,11 @@ def _draw_batches(points: list[Point]) -> Chart | None:
     dots = base.mark_point(filled=True, size=60, opacity=1).encode(tooltip=tooltip)
     texts = base.mark_text(dy=-10, fontSize=10).encode(text=alt.Text("text:N"))
     spec = finish(alt.layer(line, dots, texts), "Latency against throughput", "numbers are batch sizes", height=300)
-    return Chart(
-        name="throughput",
-        section="batches",
-        title="Latency against throughput",
-        description="Lines of p50 latency over images per second, one for each engine, a point for each batch.",
-        spec=_fill(spec, batches=points),
-    )
+    return _make("throughput", spec, batches=points)
 
 
-def _draw_histogram(bars: list[Point], medians: list[Point]) -> Chart | None:
-    if not bars:
-        return None
+def draw_histogram(bars: list[Point], medians: list[Point]) -> Chart:
+    """How often which time occurred, a panel for each row; the median of each repetition is marked."""
     alt = import_altair()
     scale = alt.Scale(type="log", nice=False)
     x = alt.X("from:Q", title="latency (ms), log axis", scale=scale, axis=alt.Axis(tickCount=8, format="~g"))
@@ -150,12 +153,13 @@ def _draw_histogram(bars: list[Point], medians: list[Point]) -> Chart | None:
             tooltip=_tips(**{"row": "row", "from": "from (ms)", "to": "to (ms)", "calls": "calls"}),
         )
     )
+    height = _find_panel(medians)
     # The height of a tick is half of the panel: bars stay visible behind it.
-    tick = alt.Chart().mark_tick(color=COLOURS["int8"], thickness=1.5, height=_PANEL // 2)
+    tick = alt.Chart().mark_tick(color=COLOURS["int8"], thickness=1.5, height=height // 2)
     tick = tick.encode(
         x=alt.X("ms:Q", scale=scale),
-        y=alt.value(_PANEL - _PANEL // 4),
-        tooltip=_tips(row="row", repetition="repetition", ms="median (ms)"),
+        y=alt.value(height - height // 4),
+        tooltip=_tips(row="row", repetition="trial", ms="median (ms)"),
     )
     # Layers of different data can stand in panels only as one table: the rows of both, told apart by their fields.
     layers = alt.layer(
@@ -166,21 +170,14 @@ def _draw_histogram(bars: list[Point], medians: list[Point]) -> Chart | None:
         "samples",
         medians,
         "Latency distributions",
-        f"all calls up to p99.9; orange: the median of each repetition{_say_thinned(medians)}",
+        f"all calls up to p99.9; orange: the median of each trial{_say_thinned(medians)}",
         same_height=False,
     )
-    return Chart(
-        name="latency_hist",
-        section="distributions",
-        title="Histograms",
-        description="A histogram of latencies for each row on a shared logarithmic axis, process medians marked.",
-        spec=_fill(spec, samples=[*bars, *medians]),
-    )
+    return _make("latency_hist", spec, samples=[*bars, *medians])
 
 
-def _draw_percentiles(curves: list[Point], thin: list[Point]) -> Chart | None:
-    if not curves:
-        return None
+def draw_percentiles(curves: list[Point], thin: list[Point]) -> Chart:
+    """Time by percentile, the tail stretched: each tick to the right of the median is a tenfold rarer call."""
     alt = import_altair()
     axis = alt.Axis(values=[*_PERCENTILES], labelExpr=f"({json.dumps(_PERCENTILES)})[datum.value]")
     x = alt.X("rarity:Q", title="percentile", axis=axis)
@@ -198,28 +195,26 @@ def _draw_percentiles(curves: list[Point], thin: list[Point]) -> Chart | None:
     thick = lines.mark_line(strokeWidth=2.2, interpolate="step-before")
     hover = lines.transform_calculate(share="format(100 - 100 / pow(10, datum.rarity), '.4~g') + ' %'")
     hover = hover.mark_point(opacity=0, size=60).encode(tooltip=tooltip)
-    subtitle = f"thick: all calls of a row, nearest rank; thin: each repetition{_say_thinned(thin)}"
+    each_one = f"; thin: each trial{_say_thinned(thin)}" if thin else ""
+    subtitle = f"thick: all calls, nearest rank{each_one}"
     spec = finish(alt.layer(each, thick, hover), "Percentiles up to p99.9", subtitle, height=360)
-    return Chart(
-        name="percentiles",
-        section="distributions",
-        title="Percentiles",
-        description="Latency of each configuration from its fastest call over p50, p90 and p99 to p99.9.",
-        spec=_fill(spec, curves=curves, thin=thin),
-    )
+    return _make("percentiles", spec, curves=curves, thin=thin)
+
+
+def _find_panel(points: Sequence[Point]) -> int:
+    """The height of each panel: a single one has the room of many."""
+    return _PANEL if len({point["row"] for point in points}) > 1 else 5 * _PANEL
 
 
 def _say_thinned(points: list[Point]) -> str:
     lines = len({(p["row"], p.get("line", p.get("repetition"))) for p in points})
     rows = len({p["row"] for p in points})
-    return f" (the first {lines // rows} of each row)" if rows and lines // rows >= 20 else ""
+    return f" (the first {lines // rows} of each configuration)" if rows and lines // rows >= 20 else ""
 
 
-def _draw_drift(points: list[Point], referenced: bool) -> Chart | None:
-    if not points:
-        return None
+def _draw_drift(points: list[Point], referenced: bool) -> Chart:
     alt = import_altair()
-    x = alt.X("at:Q", title="repetition (fresh process)", scale=alt.Scale(nice=False), axis=alt.Axis(tickMinStep=1))
+    x = alt.X("at:Q", title="trial (fresh process)", scale=alt.Scale(nice=False), axis=alt.Axis(tickMinStep=1))
     y = alt.Y("relative:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(format=".0%", tickCount=3))
     tooltip = _tips(row="row", what="of", relative="relative to the median", ms="ms", marks="seen")
     base = alt.Chart().encode(x=x, y=y)
@@ -233,20 +228,12 @@ def _draw_drift(points: list[Point], referenced: bool) -> Chart | None:
     hover = base.mark_point(opacity=0, size=40).encode(tooltip=tooltip)
     layers = alt.layer(line.encode(detail=alt.Detail("line:N")), reference.encode(tooltip=tooltip), marked, hover)
     also = "; grey: the fixed reference kernel, which shows the machine alone" if referenced else ""
-    subtitle = f"medians of neighbouring calls over the row's median; orange: disturbed blocks{also}"
+    subtitle = f"medians of neighbouring calls over the overall median; orange: disturbed blocks{also}"
     spec = _draw_panels(layers, "series", points, "Latency over time", subtitle, same_height=True)
-    return Chart(
-        name="latency_over_time",
-        section="drift",
-        title="Latency over time",
-        description="Latency relative to its median along all repetitions, one panel a row; drift and throttling show.",
-        spec=_fill(spec, series=points),
-    )
+    return _make("latency_over_time", spec, series=points)
 
 
-def _draw_quality(points: list[Point], quality: str) -> Chart | None:
-    if len(points) < 2:
-        return None
+def _draw_quality(points: list[Point], quality: str) -> Chart:
     alt = import_altair()
     x = alt.X(
         "per_s:Q", title="images per second at p50, log axis", scale=alt.Scale(type="log", padding=30, nice=False)
@@ -273,56 +260,33 @@ def _draw_quality(points: list[Point], quality: str) -> Chart | None:
     fronts = Counter(p["front"] for p in points if p["pareto"])
     where = "on the dashed line" if any(count > 1 for count in fronts.values()) else "with a diamond"
     subtitle = (
-        f"no other row is both faster and better than those {where}" if fronts else "no row stands out: see the notes"
+        f"no other configuration is both faster and better than those {where}"
+        if fronts
+        else "no clear winner: see the notes"
     )
-    spec = finish(
-        alt.layer(front, rules, dots, names),
-        f"Speed against {quality}",
-        subtitle,
-        _SCATTER,
-    )
+    spec = finish(alt.layer(front, rules, dots, names), f"Speed against {quality}", subtitle, _SCATTER)
     best = [p["row"] for p in points if p["pareto"]]
-    return Chart(
-        name="pareto",
-        section="quality",
-        title=f"Speed against {quality}",
-        description=f"A point for each row. On the Pareto front: {', '.join(best) or 'none'}.",
-        spec=_fill(spec, points=points),
-    )
+    told = f"A point for each configuration. On the Pareto front: {', '.join(best) or 'none'}."
+    return _make("pareto", spec, title=f"Speed against {quality}", description=told, points=points)
 
 
-def _draw_stages(points: list[Point]) -> Chart | None:
-    if not points:
-        return None
+def _draw_stages(points: list[Point]) -> Chart:
     alt = import_altair()
     stages = [p["stage"] for p in sorted(points, key=lambda p: p["order"])]
     colour = alt.Color("stage:N", title=None, sort=list(dict.fromkeys(stages)), legend=alt.Legend(orient="top"))
-    colour = colour.scale(range=PALETTE)
-    bars = (
-        _read("stages")
-        .transform_filter(_SHOWN)
-        .mark_bar(size=_BAR - 4)
-        .encode(
-            y=alt.Y("row:N", sort=None, title=None, axis=_label_bars()),
-            x=alt.X("ms:Q", title="p50 of each stage (ms)"),
-            color=colour,
-            order=alt.Order("order:Q"),
-            tooltip=_tips(row="row", stage="stage", ms="p50 (ms)", share="share"),
-        )
-    )
-    spec = finish(
-        bars,
-        "Stages",
-        "where the time goes, without overlap",
-        height=_fit_rows(points),
-    )
-    return Chart(
-        name="stages",
-        section="stages",
-        title="Stages",
-        description="Stacked bars of the time of each stage, a bar for each row.",
-        spec=_fill(spec, stages=points),
-    )
+    x = alt.X("ms:Q", title="p50 of each stage (ms)")
+    tooltip = _tips(row="row", stage="stage", ms="p50 (ms)", share="share")
+    encoded = {"x": x, "color": colour.scale(range=PALETTE), "order": alt.Order("order:Q"), "tooltip": tooltip}
+    spec = _draw_bars("stages", points, "Stages", "where the time goes, without overlap", **encoded)
+    return _make("stages", spec, stages=points)
+
+
+def _draw_bars(data: str, points: Sequence[Point], title: str, subtitle: str, **encoded: Any) -> Spec:
+    """Stacked bars, one for each row."""
+    alt = import_altair()
+    y = alt.Y("row:N", sort=None, title=None, axis=_label_bars())
+    bars = _read(data).transform_filter(_SHOWN).mark_bar(size=_BAR - 4).encode(y=y, **encoded)
+    return finish(bars, title, subtitle, height=_fit_rows(points))
 
 
 def _draw_layers(results: Sequence[Result], labels: dict[str, str], fastest: str) -> list[Chart]:
@@ -335,12 +299,7 @@ def _draw_layers(results: Sequence[Result], labels: dict[str, str], fastest: str
             section="layers",
             title=f"Layers of {labels[result.id]}",
             description=f"Bars of the {min(_TOP_LAYERS, len(result.layers))} slowest of {len(result.layers)} layers.",
-            spec=draw_layers(
-                make_profile(result.layers),
-                f"Layers of {labels[result.id]}",
-                topk=_TOP_LAYERS,
-                layers=make_layers(result.layers),
-            ),
+            spec=draw_layers(result.layers, f"Layers of {labels[result.id]}", _TOP_LAYERS),
             row=labels[result.id],
             picture=result.id == chosen,
         )
@@ -348,34 +307,13 @@ def _draw_layers(results: Sequence[Result], labels: dict[str, str], fastest: str
     ]
 
 
-def _draw_proofs(points: list[Point]) -> Chart | None:
-    if not points:
-        return None
+def _draw_proofs(points: list[Point]) -> Chart:
     alt = import_altair()
-    bars = (
-        _read("proofs")
-        .transform_filter(_SHOWN)
-        .mark_bar(size=_BAR - 4)
-        .encode(
-            y=alt.Y("row:N", sort=None, title=None, axis=_label_bars()),
-            x=alt.X("share:Q", title="share of time", axis=alt.Axis(format=".0%"), stack="zero"),
-            color=_colour_precisions(points),
-            tooltip=_tips(row="row", asked="asked for", precision="ran in", share="share of time"),
-        )
-    )
-    spec = finish(
-        bars,
-        "Precision verification",
-        "from the runtimes' own records",
-        height=_fit_rows(points),
-    )
-    return Chart(
-        name="precision",
-        section="proof",
-        title="Precision by time",
-        description="Stacked bars of the share of time that each row spent in each precision.",
-        spec=_fill(spec, proofs=points),
-    )
+    x = alt.X("share:Q", title="fraction of time", axis=alt.Axis(format=".0%"), stack="zero")
+    tooltip = _tips(row="row", asked="asked for", precision="ran in", share="fraction of time")
+    encoded = {"x": x, "color": _colour_precisions(points), "tooltip": tooltip}
+    spec = _draw_bars("proofs", points, "Precision verification", "from the runtimes' own records", **encoded)
+    return _make("precision", spec, proofs=points)
 
 
 # Okabe-Ito without black, then Tableau colours that differ from them.
@@ -385,24 +323,12 @@ PALETTE += ["#9c755f", "#7f3c8d", "#4e8a00", "#b0264b", "#5f6b7a", "#a58d00"]
 
 
 def _fit_rows(points: Sequence[Point], least: int = 1) -> int:
-    """The height of a bar for each row, each of which has room for its label."""
-    rows = {point["row"] for point in points}
-    return max(len(rows), least) * max(_BAR, _LINE * count_lines(rows) + _GAP)
+    """The height of a bar for each row."""
+    return _BAR * max(len({point["row"] for point in points}), least)
 
 
 def _label_bars(**more: bool) -> Any:
-    """The axis of rows: names of several lines stand with their middle at the bar."""
-    alt = import_altair()
-    lines = f"length(split(datum.label, '{LINE_BREAK}'))"
-    offsets = [{"test": f"{lines} == {n}", "value": -_LINE * (n - 1) / 2} for n in range(2, _MOST_LINES + 1)]
-    return alt.Axis(
-        labelLimit=330,
-        labelLineHeight=_LINE,
-        labelOffset={"condition": offsets, "value": 0},
-        ticks=False,
-        grid=False,
-        **more,
-    )
+    return import_altair().Axis(labelLimit=330, ticks=False, grid=False, **more)
 
 
 def _colour_rows(field: str) -> Any:
@@ -446,15 +372,10 @@ def _draw_panels(
     rows = list(dict.fromkeys(point["row"] for point in points))
     header = alt.Header(labelOrient="top", labelAnchor="start", labelPadding=2, title=None, labelLimit=WIDTH)
     faceted = (
-        layers.properties(width=WIDTH, height=_PANEL, data=alt.NamedData(name=data))
+        layers.properties(width=WIDTH, height=_find_panel(points), data=alt.NamedData(name=data))
         .facet(row=alt.Row("row:N", sort=rows, header=header), spacing=6)
         .transform_filter(_SHOWN)
         # Rows differ in their number of calls; what is compared across panels is the place on the shared x axis.
         .resolve_scale(y="shared" if same_height else "independent")
     )
     return style_chart(faceted, title, subtitle)
-
-
-def _fill(spec: Spec, **datasets: list[Point]) -> Spec:
-    """The specification with its data and its parameter; data is put in last, since altair would check each number."""
-    return spec | {"datasets": datasets, "params": [*spec.get("params", []), {"name": "hidden", "value": []}]}

@@ -12,17 +12,11 @@ from msgspec.structs import fields
 from enginebench.core.names import NOT_KNOWN
 from enginebench.core.records import Capacity, Estimate, Outputs
 from enginebench.core.shapes import format_shapes
-from enginebench.report.numbers import (
-    UNITS_PER_MS,
-    choose_unit,
-    format_ratio,
-    format_significant,
-    format_small,
-)
+from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_ratio, format_significant, format_small
 from enginebench.report.run.rows import Row
-from enginebench.report.scores import find_metric, format_score
+from enginebench.report.scores import format_score
 from enginebench.report.table import Column, Span, Value
-from enginebench.stats.metrics.scores import find_score
+from enginebench.stats.metrics.scores import find_metric, find_score
 from enginebench.stats.metrics.tasks import name_metric
 
 OUTPUTS: dict[Outputs, str] = {"same": "same", "within_limits": "within", "changed": "changed", "not_judged": "?"}
@@ -43,7 +37,8 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
         Column("precision", format_precision),
         *(Column(name, _take_text(name), when=_varies(name)) for name in ("device", "threads")),
         Column("axes", _take_text("axes"), when=_varies("axes"), wide=True, spare=8),
-        Column(f"p50 {unit}", _mark_p50(times), lambda row: times(row, "p50_ms"), align="decimal", bar=True),
+        Column(f"p50 {unit}", lambda row: ("~ " if is_disturbed(row) else "") + _show(times(row, "p50_ms")),
+               lambda row: times(row, "p50_ms"), align="decimal", bar=True),
         Column(
             f"p99 {unit}",
             lambda row: _show(times(row, "p99_ms")) + _doubt(row.p99_ms),
@@ -182,10 +177,6 @@ def _takes_images(row: Row) -> bool:
     return not shapes or (len(shapes) == 1 and len(shapes[0]) == 4 and bool({1, 3} & {shapes[0][1], shapes[0][3]}))
 
 
-def _mark_p50(times: Callable[[Row, str], float | None]) -> Callable[[Row], str]:
-    return lambda row: ("~ " if is_disturbed(row) else "") + _show(times(row, "p50_ms"))
-
-
 def _take_time(row: Row, name: str, factor: float) -> float | None:
     estimate: Estimate | None = getattr(row, name)
     return estimate.value * factor if estimate else None
@@ -201,6 +192,10 @@ def _show(value: float | None) -> str:
 
 def _take_text(name: str) -> Callable[[Row], str]:
     return lambda row: str(getattr(row, name) or "")
+
+
+def _describe_axes(row: Row) -> str:
+    return "dynamic" if row.axes == "open" else row.axes or ""
 
 
 def _varies(name: str) -> Callable[[Sequence[Row]], bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enginebench.core.features import find_each
-from enginebench.report.numbers import format_ratio
+from enginebench.report.numbers import format_ratio, format_verdict
 from enginebench.report.table import Column, Section, make_notes, make_table
 from enginebench.stats.compare import NOUNS
 from enginebench.stats.diff import DiffDocument, DiffRow
@@ -11,7 +11,7 @@ from enginebench.stats.metrics.tasks import name_metric
 
 _COLUMNS = (
     Column("configuration", lambda row: row.id),
-    Column("verdict", lambda row: row.verdict.replace("_", " ")),
+    Column("verdict", lambda row: format_verdict(row.verdict)),
     Column(
         "base / candidate",
         lambda row: format_ratio(row.ratio) if row.ratio else "-",
@@ -24,20 +24,11 @@ _COLUMNS = (
 
 
 def list_diff(document: DiffDocument, *, gate: bool = False) -> list[Section]:
-    """The verdict, then the table.
-
-    Args:
-        document: what was compared.
-        gate: whether there is a gate, so that it is said how it ended.
-    """
-    verdict = f"{document.verdict.replace('_', ' ')} (margin {document.margin:.1%}{_tell_gate(document, gate)})"
+    """The verdict, then the table."""
+    ended = f", gate {'failed' if document.gate_failed else 'passed'}" if gate else ""
+    verdict = f"{document.verdict.replace('_', ' ')} (margin {document.margin:.1%}{ended})"
     changes = make_notes([text for state in find_each("offers", "diff_notes") for text in state(document)], "list")
     return [Section(title=verdict, parts=(make_table(_COLUMNS, document.rows, file="diff"), *changes))]
-
-
-def _tell_gate(document: DiffDocument, gate: bool) -> str:
-    """How the gate ended, behind the margin; nothing where nobody asked for one."""
-    return f", gate {'failed' if document.gate_failed else 'passed'}" if gate else ""
 
 
 def explain_diff_row(row: DiffRow) -> str:

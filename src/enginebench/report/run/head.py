@@ -116,6 +116,7 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
     what = "what you have" if headline.is_today and not document.spec.get("baseline") else "the baseline"
     if headline.state == "tie":
         few = "are too close for 1 trial each" if row.processes < 2 else "do not differ significantly"
+        few = f"do not differ significantly: {headline.tie_reason}" if headline.tie_reason else few
         equal = f"are equal within {document.margin:.0%}" if headline.equivalent else few
         yield f"{where}no clear winner: {_join([name, *(names[i] for i in headline.tied_with)])} {equal}"
         choice = ", ".join(what if why == "what you have" else why for why in headline.choice)
@@ -128,7 +129,7 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
         single = "   (1 trial each: no interval)" if row.processes < 2 else ""
         yield f"{where}{name}{whole}, {what}: no other configuration{kind} is faster   {figure}{single}"
     elif headline.state == "searched":
-        yield f"{name}   {figure}   as the search says that measured these"
+        yield f"{name}   {figure}   as reported by the search that measured these"
     elif headline.outputs == "changed":
         yield f"{where}none with the same outputs: {name}{whole} changes them   {figure}{ratio}"
     else:
@@ -140,7 +141,7 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
     if not headline.keeps_p99 and document.p99_limit_ms is not None:
         yield f"no configuration keeps p99 within {document.p99_limit_ms:g} ms"
     elif document.p99_limit_ms is not None and row.p99_ms and not row.p99_ms.supported:
-        yield "too few samples for a p99: whether it keeps the limit is not known"
+        yield "too few samples for a p99: whether it meets the limit is unknown"
 
 
 def _name_settings(headlines: Sequence[Headline]) -> list[str]:
@@ -164,14 +165,11 @@ def _format_ratio(headline: Headline, rows: dict[str, Row], names: dict[str, str
         return ""
     if headline.ratio is None or base is None:
         return f"   no ratio: {headline.ratio_reason}" if headline.ratio_reason else ""
-    today = f"{base.engine.partition(':')[0]} as it is ({base.precision})" if _is_default(base) else names[base.id]
+    plain = base.engine in ("pytorch", "pytorch:defaults=1") and base.precision == "tf32"
+    today = f"pytorch as it is ({base.precision})" if plain else names[base.id]
     low, high = headline.ratio.low, headline.ratio.high
     known = f"({format_significant(low)} to {format_significant(high)})" if low and high else ""
     return f"   {_format_factor(headline.ratio)} {today}   {known or '(1 trial each: no interval)'}"
-
-
-def _is_default(row: Row) -> bool:
-    return row.engine in ("pytorch", "pytorch:defaults=1") and row.precision == "tf32"
 
 
 def _format_factor(ratio: Estimate) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from enginebench.core.text import clean_text
-from enginebench.report.numbers import format_range
+from enginebench.report.numbers import format_range, format_verdict
 from enginebench.report.run.diff import explain_diff_row
 from enginebench.stats.diff import DiffDocument, DiffRow
 
@@ -35,18 +35,18 @@ def _add_case(suite: Element, row: DiffRow) -> Element:
     if row.failures:
         SubElement(case, "failure", type=row.verdict, message=clean_text("; ".join(row.failures))).text = why
     elif row.verdict in ("not_shown", "not_comparable"):
-        SubElement(case, "skipped", message=f"{row.verdict.replace('_', ' ')}: {why}")
+        SubElement(case, "skipped", message=f"{format_verdict(row.verdict)}: {why}")
     SubElement(case, "system-out").text = _describe(row)
     return case
 
 
 def _describe(row: DiffRow) -> str:
     ratio = f", base / candidate {format_range(row.ratio, 'x')}" if row.ratio else ""
-    return f"{row.verdict.replace('_', ' ')}{ratio}"
+    return f"{format_verdict(row.verdict)}{ratio}"
 
 
 def _add_nothing(suite: Element, document: DiffDocument) -> Element:
     case = SubElement(suite, "testcase", classname="enginebench", name="rows")
     if document.gate_failed:
-        SubElement(case, "failure", type="not_comparable", message="there are no rows to compare")
+        SubElement(case, "failure", type="not_comparable", message="there are no configurations to compare")
     return case

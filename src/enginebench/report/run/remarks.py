@@ -45,7 +45,7 @@ def _state_cause(row: Row) -> str:
     own, reorder, unknown = (shares.get(name or "", 0.0) for name in (row.requested_precision, REORDER, UNKNOWN))
     rest = 1 - own - reorder - unknown
     if unknown > max(own, reorder, rest):
-        return f"{told}; of the largest part the engine's record does not say in what it ran"
+        return f"{told}; for the largest part the engine's record has no precision"
     if own >= max(reorder, rest):
         return f"{told}; the largest part are {row.requested_precision} kernels, which gain too little here"
     if reorder > rest:

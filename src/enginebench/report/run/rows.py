@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -38,15 +39,15 @@ from enginebench.core.records import (
 from enginebench.core.shapes import format_shapes
 from enginebench.stats.bounds import doubt_row, share_of_limit
 from enginebench.stats.builds import BuildEffect, describe_builds, doubt_builds
-from enginebench.stats.compare import MIN_REPETITIONS, NOUNS, Unit
+from enginebench.stats.compare import MIN_REPETITIONS, Unit
 from enginebench.stats.drift import doubt_samples
 from enginebench.stats.headline import Headline, find_start
 from enginebench.stats.layers import doubt_kernel_times
 from enginebench.stats.metrics.scores import find_value
 from enginebench.stats.quantiles import median
-from enginebench.stats.ranking import RecommendedBy, Ref, rank_results
+from enginebench.stats.ranking import USUAL, RecommendedBy, Ref, Rules, rank_results
 from enginebench.stats.standing import Standing, compare_rows
-from enginebench.stats.summary import Summary
+from enginebench.stats.summary import Summary, mean_of_known
 
 RUN_SCHEMA = "enginebench.run/1"
 
@@ -119,7 +120,9 @@ class Row(Struct, frozen=True, kw_only=True):
     repetitions_needed: int | None = None
     nonfinite: int = 0
     outputs_agree: bool | None = None  # None: not compared
-    agreement: float | None = None  # share of the reference's decisions (labels, boxes, sequences) that the row shares
+    agreement: float | None = (
+        None  # fraction of the reference's decisions (labels, boxes, sequences) that the row shares
+    )
     is_reference: bool = False  # the row that others were compared with
     peak_device_memory_bytes: int | None = None
     energy_interval_mj: tuple[float, float] | None = None  # what the resolution of the counter leaves open
@@ -134,10 +137,6 @@ class Row(Struct, frozen=True, kw_only=True):
     of_limit: float | None = None  # bound_ms over the median, on a GPU the median device time: 1 is the limit
     bound_by: BoundBy | None = None
     unmapped_share: float | None = None  # of the layers' time, in those that stand for no node of the ONNX graph
-
-    def tell_needed(self) -> str:
-        """As many as would show a verdict: `about 14 repetitions`, or builds; "" where that is not known."""
-        return f"about {self.repetitions_needed} {NOUNS[self.unit]}" if self.repetitions_needed else ""
 
 
 class RunDocument(Struct, frozen=True, kw_only=True):
@@ -156,13 +155,22 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     headline: Headline | None = None  # of the first batch and shape in which anything was measured
     headlines: tuple[Headline, ...] = ()  # of every one
     missing: tuple[str, ...] = ()  # ids of rows that the run names and of which nothing is stored
+    took_s: float | None = None  # the run, with what it built and checked
+
+
+# Fields of a row that are called so where they come from.
+_OF_RESULT = ("id", "requested_precision", "status", "reason", "effective_precision", "build_s", "built_beside",
+              "shapes", "capacity", "axes", "size_bytes", "scores", "engine_version")  # fmt: skip
+_OF_ENGINE = ("precision", "recipe", "mix", "batch", "device", "threads")
+_OF_MEASURE = ("scope", "cache")
+_OF_STANDING = ("clock", "modelled", "speedup", "baseline", "ratio_validity", "ratio_reason", "ratio_to_fastest",
+                "verdict_to_fastest", "outputs", "outputs_reason", "pareto", "is_reference")  # fmt: skip
 
 
 def describe_row(standing: Standing, path: str = "") -> Row:
     """The row of one result.
 
     Args:
-        standing: what is known of it, also if it failed or was skipped.
         path: of the result file, relative to the run; `rows/<id>.json` if empty.
     """
     result, found = standing.result, standing.comparison
@@ -171,62 +179,31 @@ def describe_row(standing: Standing, path: str = "") -> Row:
     beaten = doubt_row(result.bound, limited_ms)
     measured = [m for m in result.measurements if m.latency_ns]
     engine, measure = result.engine, result.measure
+    sources = ((result, _OF_RESULT), (engine, _OF_ENGINE), (measure, _OF_MEASURE), (standing, _OF_STANDING))
     return Row(
-        id=result.id,
+        **{name: getattr(source, name) for source, names in sources for name in names},
         engine=format_engine(engine),
-        precision=engine.precision,
-        requested_precision=result.requested_precision,
-        recipe=engine.recipe,
-        mix=engine.mix,
-        batch=engine.batch,
-        scope=measure.scope,
-        cache=measure.cache,
-        device=engine.device,
-        threads=engine.threads,
         weights=result.artifacts[0].weights if result.artifacts else None,
-        clock=standing.clock,
-        modelled=standing.modelled,
-        status=result.status,
-        reason=result.reason,
         validity="suspect" if beaten and standing.validity == "valid" else standing.validity,
         bound_ms=result.bound.bound_ms if result.bound else None,
         of_limit=share_of_limit(result.bound, limited_ms),
         bound_by=result.bound.bound_by if result.bound else None,
         unmapped_share=result.bound.unmapped_share if result.bound else None,
-        speedup=standing.speedup,
-        baseline=standing.baseline,
-        ratio_validity=standing.ratio_validity,
-        ratio_reason=standing.ratio_reason,
-        ratio_to_fastest=standing.ratio_to_fastest,
-        verdict_to_fastest=standing.verdict_to_fastest,
-        outputs=standing.outputs,
-        outputs_reason=standing.outputs_reason,
         speedup_reason="; ".join(found.reasons) if found and found.ratio is None else None,
         verdict=found.verdict if found else None,
         repetitions_needed=found.repetitions_needed if found else None,
-        effective_precision=result.effective_precision,
-        build_s=result.build_s,
-        built_beside=result.built_beside,
-        shapes=result.shapes,
-        capacity=result.capacity,
         bucket=format_shapes(engine.shapes),
-        axes=result.axes,
         builds=effect,
         unit=found.unit if found else "process",
-        size_bytes=result.size_bytes,
         peak_memory_bytes=max((m.peak_memory_bytes for m in measured if m.peak_memory_bytes), default=None),
         peak_device_memory_bytes=max((b for m in measured if (b := m.peak_device_memory_bytes)), default=None),
         start_s=find_start(result),
-        energy_mj=_mean([m.energy_mj for m in measured]),
+        energy_mj=mean_of_known([m.energy_mj for m in measured]),
         energy_interval_mj=_bound_energy(measured),
-        pareto=standing.pareto,
-        is_reference=standing.is_reference,
         top1_accuracy=find_value(result.scores, "top1"),
-        scores=result.scores,
         caveats=_collect_caveats(result, (*standing.doubts, *doubt_builds(effect), *beaten)),
         result=path or f"rows/{result.id}.json",
         stop_rules=tuple(sorted({m.stop_rule for m in measured})),
-        engine_version=result.engine_version,
         **_describe_times(standing.summary),
         **to_fields(standing.agreement),
     )
@@ -237,11 +214,7 @@ def group_rows(rows: Sequence[Row]) -> list[list[Row]]:
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.batch, row.bucket, row.scope, row.cache), []).append(row)
-    return [sorted(group, key=_read_p50) for group in groups.values()]
-
-
-def _read_p50(row: Row) -> float:
-    return row.p50_ms.value if row.p50_ms else float("inf")
+    return [sorted(group, key=lambda row: row.p50_ms.value if row.p50_ms else math.inf) for group in groups.values()]
 
 
 def _hold_against_next(rows: Sequence[Row], results: Sequence[Result], margin: float) -> tuple[Row, ...]:
@@ -279,11 +252,6 @@ def _describe_times(summary: Summary | None) -> dict[str, Any]:
         "throughput_pipelined_per_s": summary.throughput_pipelined_per_s if summary else None,
         "percentiles_ms": summary.percentiles if summary else {},
     }
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _bound_energy(measurements: Sequence[Measurement]) -> tuple[float, float] | None:
@@ -341,48 +309,20 @@ def _merge_process_caveats(result: Result) -> list[Caveat]:
 
 
 def describe_run(
-    *,
-    model: str,
-    machine: Machine | None,
-    spec: Mapping[str, Any],
-    results: Sequence[Result],
-    baseline_engine: str = "pytorch",
-    margin: float = MARGIN,
-    metric: str | None = None,
-    max_metric_drop: float | None = None,
-    p99_limit_ms: float | None = None,
+    *, model: str, machine: Machine | None, spec: Mapping[str, Any], results: Sequence[Result], rules: Rules = USUAL
 ) -> RunDocument:
-    """The document of a run: its rows in the order given, and the answers (`stats/ranking.py`).
-
-    Args:
-        model: as the user wrote it.
-        machine: where it ran.
-        spec: what was asked.
-        results: in the order of the rows.
-        baseline_engine: ENGINE whose FP32 row speed-ups are taken against.
-        margin: for verdicts.
-        metric: that decides; None: the first one that the rows have.
-        max_metric_drop: what `recommended` may lose of it, in its own unit.
-        p99_limit_ms: `recommended` keeps to it.
-    """
-    ranking = rank_results(
-        results,
-        baseline_engine=baseline_engine,
-        margin=margin,
-        metric=metric,
-        max_metric_drop=max_metric_drop,
-        p99_limit_ms=p99_limit_ms,
-    )
+    """The document of a run: its rows in the order given, and the answers."""
+    ranking = rank_results(results, rules)
     return RunDocument(
         model=model,
         machine=machine,
         spec=dict(spec),
-        rows=_hold_against_next([describe_row(standing) for standing in ranking.standings], results, margin),
+        rows=_hold_against_next([describe_row(standing) for standing in ranking.standings], results, rules.margin),
         headline=ranking.headlines[0] if ranking.headlines else None,
         headlines=ranking.headlines,
         fastest=ranking.fastest,
         recommended=ranking.recommended,
-        margin=margin,
+        margin=rules.margin,
         recommended_by=ranking.recommended_by,
-        p99_limit_ms=p99_limit_ms,
+        p99_limit_ms=rules.p99_limit_ms,
     )

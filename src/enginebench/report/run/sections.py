@@ -39,14 +39,7 @@ TITLES = {
 def list_sections(
     document: RunDocument, *, folder: Path | None = None, wide: bool = False, warnings: bool = False
 ) -> list[Section]:
-    """What a terminal shows: the answer, the tables, and the next two commands.
-
-    Args:
-        document: of the run.
-        folder: that it lies in, for the commands.
-        wide: all columns.
-        warnings: print them all; else they are counted.
-    """
+    """What a terminal shows: the answer, the tables, and the next two commands."""
     place = str(folder) if folder else "DIR"
     head = Section(title=" · ".join([document.model, *list_facts(document)]), parts=(format_answer(document),))
     found = [Section(title="Warnings", parts=(list_warnings(document),))] if warnings else []
@@ -65,10 +58,7 @@ def list_report(
     """All that a page and a markdown file show: also the warnings, the charts, the machine.
 
     Args:
-        document: of the run.
-        charts: of its rows.
         command: words of the command that made the run.
-        started_utc: when it began.
         refusals: id of each row -> why it cannot be delivered, or None; nothing for a report that does not say.
     """
     facts = " · ".join([*list_facts(document), *([started_utc] if started_utc else [])])
@@ -99,7 +89,7 @@ def format_answer(document: RunDocument) -> Notes:
 
 
 def list_facts(document: RunDocument) -> list[str]:
-    """What all configurations have in common: `batch 1`, `CPU: AMD EPYC, 2 threads`, `10 trials each`."""
+    """What all configurations have in common: `batch 1`, `CPU: AMD EPYC, 2 threads`, `10 trials each`, `62 s`."""
     rows = [row for row in document.rows if row.n] or document.rows
     parts = (
         [_name_setting(rows[0], [name for name in ("batch", "bucket", "scope", "cache") if not _varies(rows, name)])]
@@ -118,6 +108,8 @@ def list_facts(document: RunDocument) -> list[str]:
     if trials:
         count = str(trials[0]) if len(trials) == 1 else f"{trials[0]} to {trials[-1]}"
         parts.append(f"{count} trial{'s' if trials[-1] > 1 else ''} each")
+    if document.took_s is not None:
+        parts.append(f"{format_significant(document.took_s, 2)} s")
     return [part for part in parts if part]
 
 
@@ -213,7 +205,7 @@ def _list_costs(row: Row) -> list[str]:
 def list_others(document: RunDocument) -> list[Section]:
     """What was not run and why, and what else the rows show."""
     limit = document.spec.get("p99_limit_ms")
-    texts = [*list_remarks(document), *describe_limit(list_batches(document.rows, limit), limit)]
+    texts = [*list_remarks(document), *describe_limit(list_batches(document.rows), limit)]
     lines = [*_list_missing(document), *(("", text) for text in (*texts, *state_builds(document.rows)))]
     return [Section(parts=(Notes(lines=tuple(lines), kind="list"),))] if lines else []
 
@@ -271,7 +263,7 @@ def _list_proofs(document: RunDocument) -> list[Table | Notes]:
         if row.n
     ]
     columns = list_texts(("configuration", "asked for", "called", "fraction of time"))
-    return [make_table(columns, lines, file="precision", title="Precision asked for and run")] if lines else []
+    return [make_table(columns, lines, file="precision", title="Requested precision, and what ran")] if lines else []
 
 
 def _list_deliveries(document: RunDocument, refusals: Mapping[str, str | None]) -> tuple[Table | Notes, ...]:

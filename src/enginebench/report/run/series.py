@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import takewhile
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from enginebench.core.names import format_precision
 from enginebench.core.records import Measurement, Result
 from enginebench.core.text import clean_text
-from enginebench.report.charts import LINE_BREAK, shorten
+from enginebench.report.charts import shorten
+from enginebench.report.numbers import format_verdict
 from enginebench.report.run.columns import format_speedup, is_disturbed
+from enginebench.report.run.head import name_rows
+from enginebench.report.run.remarks import name_settings
 from enginebench.report.run.rows import Row, RunDocument
-from enginebench.report.scores import find_metric
-from enginebench.stats.metrics.scores import find_score
+from enginebench.stats.metrics.scores import find_metric, find_score
 from enginebench.stats.metrics.tasks import name_metric
 from enginebench.stats.quantiles import median
 from enginebench.stats.stages import StagesDocument
@@ -41,89 +40,29 @@ _CHUNKS = 16
 # Where the tail axis ends: one call in a thousand.
 _DEEPEST = 3.0
 _DIGITS = 5
-# Letters of a label in one line: two fifths of a phone's width.
-LINE_LETTERS = 26
-# Letters of options in a label, four lines; longer ones are cut where they do not tell rows apart.
-MAX_OPTIONS = 4 * LINE_LETTERS
 
 
 def label_rows(document: RunDocument) -> dict[str, str]:
-    """Row id -> a label that stands beside a bar, different for every row; settings only where rows differ in them.
+    """Row id -> its name with the settings in which rows differ, short and different for every row.
 
-    It has several short lines: engine, precision and settings, then the options beneath them. Two spaces stand between
-    lines, so that a label is a plain name wherever it is no picture. `~`: its absolute times were disturbed.
+    `~`: its absolute times were disturbed.
     """
-    varied = [
-        name for name in ("batch", "bucket", "scope", "cache", "device", "threads") if _differs(document.rows, name)
-    ]
-    labels = label_names([(_name_head(row, varied), _list_options(row)) for row in document.rows])
+    names = name_settings(document.rows)
+    labels = number_names([f"{names[row.id]}{_mark(row)}" for row in document.rows])
     return {row.id: label for row, label in zip(document.rows, labels, strict=True)}
 
 
-def label_names(names: Sequence[tuple[str, str]]) -> list[str]:
-    """A label for each (head, options), in lines; different names have different labels.
-
-    Options that are too long are cut where they are the same as those of another name, never where they differ.
-    """
-    alike: dict[str, set[str]] = {}  # label -> the options that would be shortened to it
-    for head, options in names:
-        alike.setdefault(stack_lines(head, options), set()).add(options)
-    labels = [stack_lines(head, _skip_common(options, alike[stack_lines(head, options)])) for head, options in names]
-    taken: Counter[str] = Counter()
-    for i, label in enumerate(labels):
+def number_names(names: Sequence[str]) -> list[str]:
+    """The names, without the middle of long ones; those that look alike are numbered."""
+    labels, taken = [], Counter[str]()
+    for label in map(shorten, names):
         taken[label] += 1
-        labels[i] = label if taken[label] == 1 else f"{label} #{taken[label]}"
+        labels.append(label if taken[label] == 1 else f"{label} #{taken[label]}")
     return labels
 
 
-def _skip_common(options: str, alike: set[str]) -> str:
-    """The options from the first one on in which they differ from those that look alike when they are cut."""
-    if len(alike) == 1:
-        return options
-    start = max(_count_common(options, other) for other in alike if other != options)
-    begin = options.rfind(", ", 0, start) + 2
-    return f"…{options[begin if start - begin < LINE_LETTERS else start :]}"
-
-
-def _count_common(text: str, other: str) -> int:
-    """How many letters at the head of both are the same."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, other, strict=False)))
-
-
-def stack_lines(head: str, options: str) -> str:
-    """The head, and the options beneath it, cut in their middle, in lines that fit beside a bar on a phone."""
-    return LINE_BREAK.join(
-        [*break_lines(head, LINE_LETTERS), *break_lines(shorten(options, MAX_OPTIONS), LINE_LETTERS)]
-    )
-
-
-def break_lines(text: str, letters: int) -> list[str]:
-    """`text` in lines of so many letters, broken at spaces; a longer word is broken at a hyphen, or anywhere."""
-    words = wrap(text, letters, break_long_words=False, break_on_hyphens=False)
-    return [line for word in words for line in wrap(word, letters)]
-
-
-def count_lines(labels: Iterable[str]) -> int:
-    """The lines of the highest label."""
-    return max((label.count(LINE_BREAK) + 1 for label in labels), default=1)
-
-
-def _differs(rows: Sequence[Row], name: str) -> bool:
-    return len({getattr(row, name) for row in rows}) > 1
-
-
-def _name_head(row: Row, varied: Sequence[str], *, marked: bool = True) -> str:
-    """Engine, precision, what rows differ in; `~` where its absolute times were disturbed."""
-    parts = {"batch": f"b{row.batch}", "threads": f"{row.threads}t"}
-    settings = [parts.get(name, str(getattr(row, name))) for name in varied]
-    engine = clean_text(row.engine).partition(":")[0]
-    marks = [*(["(modelled)"] if row.modelled else []), *(["~"] if marked and is_disturbed(row) else [])]
-    words = [engine, format_precision(row.precision, row.recipe, row.mix), *settings, *marks]
-    return " ".join(words)
-
-
-def _list_options(row: Row) -> str:
-    return ", ".join(clean_text(row.engine).partition(":")[2].split(","))
+def _mark(row: Row) -> str:
+    return (" (modelled)" if row.modelled else "") + (" ~" if is_disturbed(row) else "")
 
 
 def list_speedups(document: RunDocument, labels: Mapping[str, str]) -> list[Point]:
@@ -136,7 +75,7 @@ def list_speedups(document: RunDocument, labels: Mapping[str, str]) -> list[Poin
             "high": _round(row.speedup.high),
             "precision": row.precision,
             "text": format_speedup(row),
-            "verdict": "baseline" if row.id == row.baseline else (row.verdict or "").replace("_", " "),
+            "verdict": "baseline" if row.id == row.baseline else format_verdict(row.verdict),
         }
         for row in document.rows
         if row.speedup
@@ -150,7 +89,7 @@ def bin_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list
     for result in results:
         kept = [m for m in result.measurements if m.latency_ns]
         if kept:
-            bars += _bin(np.concatenate([read_ms(m) for m in kept]), labels[result.id])
+            bars += bin_calls(np.concatenate([read_ms(m) for m in kept]), labels[result.id])
             medians += [
                 {"row": labels[result.id], "ms": _round(median(m.latency_ns) / 1e6), "repetition": m.repetition}
                 for m in kept[:MAX_REPETITIONS]
@@ -158,7 +97,8 @@ def bin_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list
     return bars, medians
 
 
-def _bin(values: Floats, label: str) -> list[Point]:
+def bin_calls(values: Floats, label: str) -> list[Point]:
+    """Bars of the times of a row in ms, up to their p99.9."""
     shown = values[(values > 0) & (values <= _quantile(np.sort(values), 0.999))]
     if not len(shown):
         return []
@@ -183,11 +123,16 @@ def follow_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[l
         kept = [m for m in result.measurements if m.latency_ns]
         if kept:
             label = labels[result.id]
-            curves += _follow(np.concatenate([read_ms(m) for m in kept]), _CURVE, {"row": label})
+            curves += follow_calls(np.concatenate([read_ms(m) for m in kept]), label)
             # Counted, not by their own numbers: two processes that carry the same number are two lines.
             for line, m in enumerate(kept[:MAX_REPETITIONS]):
                 thin += _follow(read_ms(m), _THIN_CURVE, {"row": label, "line": line})
     return curves, thin
+
+
+def follow_calls(values: Floats, label: str) -> list[Point]:
+    """The curve of the times of a row in ms."""
+    return _follow(values, _CURVE, {"row": label})
 
 
 def _follow(values: Floats, points: int, fields: Point) -> list[Point]:
@@ -288,7 +233,7 @@ def place_quality(document: RunDocument, labels: Mapping[str, str]) -> tuple[lis
 def _name_quality(document: RunDocument, metric: str | None) -> str:
     if metric is None:
         scored = any(row.centred_cosine is not None for row in document.rows)
-        return "centred cosine to the reference" if scored else "share of the reference's decisions"
+        return "centred cosine to the reference" if scored else "fraction of the reference's decisions"
     score = next(row.scores[0] for row in document.rows if row.scores)
     return name_metric(metric) + ("" if score.higher_is_better else ", lower is better")
 
@@ -303,7 +248,7 @@ def _find_quality(row: Row, metric: str | None) -> float | None:
 
 
 def list_proofs(document: RunDocument, labels: Mapping[str, str]) -> list[Point]:
-    """The share of time by precision, of each row whose runtime gave a record of it."""
+    """The fraction of time by precision, of each row whose runtime gave a record of it."""
     return [
         {
             "row": labels[row.id],
@@ -337,9 +282,7 @@ def list_stages(results: Iterable[Result], labels: Mapping[str, str]) -> list[Po
 
 def list_file_stages(documents: Sequence[StagesDocument]) -> list[Point]:
     """p50 of each stage from file to label, of what the verb `stages` measured."""
-    engines = [clean_text(document.engine).partition(":") for document in documents]
-    heads = [f"{e} {d.precision} b{d.batch}, file to label" for (e, _, _), d in zip(engines, documents, strict=True)]
-    labels = label_names([(h, ", ".join(o.split(","))) for h, (_, _, o) in zip(heads, engines, strict=True)])
+    labels = number_names([f"{d.engine} {d.precision}, batch {d.batch}, file to label" for d in documents])
     return [
         {
             "row": label,
@@ -366,11 +309,11 @@ def _find_copies(result: Result) -> list[tuple[str, float]]:
 
 def follow_batches(document: RunDocument, labels: Mapping[str, str]) -> list[Point]:
     """Latency and throughput of each engine that was measured at two batches or more."""
-    groups: dict[tuple[str, str], list[Row]] = {}
+    names, groups = name_rows(document.rows), dict[str, list[Row]]()
     for row in document.rows:
         if row.p50_ms and row.throughput_per_s:
-            groups.setdefault((_name_head(row, (), marked=False), _list_options(row)), []).append(row)
-    engines = label_names(list(groups))
+            groups.setdefault(names[row.id], []).append(row)
+    engines = number_names(list(groups))
     return [
         {
             "row": labels[row.id],

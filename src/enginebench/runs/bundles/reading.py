@@ -62,12 +62,7 @@ def open_artifact(root: Path, bundle: Bundle) -> Artifact:
 
 
 def find_problems(root: Path, bundle: Bundle, cpu_flags: tuple[str, ...], gpus: tuple[str, ...]) -> Iterator[str]:
-    """A sentence for each way in which the bundle, or this machine, is not what was measured.
-
-    Args:
-        cpu_flags: instructions that this machine's CPU has.
-        gpus: names of this machine's GPUs.
-    """
+    """A sentence for each way in which the bundle, or this machine, is not what was measured."""
     yield from judging.find_changes(root, ((file.path, file.sha256) for file in bundle.files))
     yield from judging.find_other_versions(bundle.runtime)
     yield from judging.find_missing(bundle.instructions, cpu_flags, bundle.precision)

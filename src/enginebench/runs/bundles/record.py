@@ -70,7 +70,7 @@ class Bundle(Struct, frozen=True, kw_only=True):
     pinned_cpus: tuple[int, ...] | None
     runtime: dict[str, str]  # package -> version without which the row is another one
     requirements: dict[str, str]  # package -> version, all that the bundle needs
-    instructions: tuple[str, ...]  # of the CPU, with which the row computed in less than FP32
+    instructions: tuple[str, ...]  # of the CPU, with which it was measured in less than FP32
     gpu: str | None
     limits: dict[str, float]  # for `predict.py --check`
     check_seed: int

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from enginebench.core.protocols import Array
 
 ARRAYS = "an .npz file of plain arrays"
-# What a file of answers to labelled samples holds, each under its prefix: counts by metric, outputs by name, why a
+# What a file of outputs for labelled samples holds, each under its prefix: counts by metric, outputs by name, why a
 # metric failed.
 COUNTS, OUTPUTS, FAILURE = "counts/", "outputs/", "failure/"
 # How many calls the answers in a file are of; no output is called so.
 CALLS = "__calls__"
-# Of one row's answers to the check inputs: 64 MB in FP32. A segmenter answers with five million values to one picture,
+# Of one row's outputs for the check inputs: 64 MB in FP32. A segmenter answers with five million values to one picture,
 # and 32 of those are 0.7 GB in each row; of smaller answers all are compared.
 CHECKED_VALUES = 1 << 24
 # What stays of a row's answers once they are compared: for the check of a bundle.

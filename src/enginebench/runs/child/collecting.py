@@ -6,7 +6,6 @@ import importlib
 import json
 import linecache
 import math
-import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from msgspec import Struct
 from enginebench.core.errors import FeedError, MissingDependency, UsageError
 from enginebench.core.records import Score, Task
 from enginebench.core.text import name_type
+from enginebench.models.objects import look_here
 from enginebench.runs.child.arrays import COUNTS, FAILURE, OUTPUTS, load_arrays
 from enginebench.runs.child.jobs import MetricsAnswer, MetricsJob, ScoreJob
 from enginebench.runs.child.targets_file import read_targets
@@ -114,9 +114,7 @@ def load_metric(text: str) -> UserMetric:
         UsageError: it cannot be imported, is not there, or cannot be called.
     """
     module, _, attribute = text.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # as `python -m` has it, so that a file beside the user is found
-        sys.path.insert(0, here)
+    look_here()
     try:
         found: Any = importlib.import_module(module)
     except Exception as error:  # user code: anything can come out of it
@@ -157,7 +155,7 @@ def open_metric(name: str, targets: Targets) -> Metric | UserMetric:
 
 
 class Collector:
-    """Takes the answers to labelled samples, and keeps what each metric needs of them.
+    """Takes the outputs for labelled samples, and keeps what each metric needs of them.
 
     A metric that counts sample by sample leaves its counts; only for one that looks at all samples together are answers
     kept, as small as the task makes them. Which of the two a user's function is shows in what it returns for the first
@@ -173,7 +171,7 @@ class Collector:
         self._dropped: set[str] = set()
 
     def add(self, places: Sequence[int], outputs: Mapping[str, Any]) -> None:
-        """Takes the answers to some samples.
+        """Takes the outputs for some samples.
 
         Args:
             places: of these samples among all.

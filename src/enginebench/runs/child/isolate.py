@@ -268,12 +268,12 @@ class Work(Generic[Answer]):
             return replace(kept, proof=Proof(failure=str(error)))
 
 
-def wait_until_sure(works: Sequence[Work[Any]], helpers: Sequence[Work[Any]] = ()) -> None:
-    """Returns once every child has its answer but for the record, or has failed: `finish` tells which.
+def wait_until_sure(works: Sequence[Work[Any]], helpers: Sequence[Work[Any]] = (), *, left: int = 0) -> None:
+    """Returns once every child but `left` has its answer but for the record, or has failed: `finish` tells which.
 
     A lost helper ends the wait, too: without it the others would wait in vain.
     """
-    while any(not work.sure for work in works) and not any(helper.lost for helper in helpers):
+    while sum(not work.sure for work in works) > left and not any(helper.lost for helper in helpers):
         waiting = [work for work in (*works, *helpers) if not work.sure]
         wait([number for work in waiting for number in work.file_numbers], timeout=1.0)
         for work in waiting:
@@ -350,7 +350,7 @@ class _Conversation:
 
     def give_up(self, timeout_s: float) -> ChildFailed:
         last = f" (last heard: {self._last_note})" if self._last_note else ""
-        return self._failure(f"no answer within the time-out of {timeout_s:g} s; killed{last}")
+        return self._failure(f"no response within the time-out of {timeout_s:g} s; killed{last}")
 
     def hold(self, deadline: float, timeout_s: float) -> Any:
         with suppress(BrokenPipeError):
@@ -382,7 +382,7 @@ class _Conversation:
             return
         self._pending += chunk
         if len(self._pending) > ANSWER_LIMIT_BYTES:
-            raise self._failure(f"its answer is larger than {ANSWER_LIMIT_BYTES >> 20} MiB")
+            raise self._failure(f"its response is larger than {ANSWER_LIMIT_BYTES >> 20} MiB")
         *lines, self._pending = self._pending.split(b"\n")
         for line in lines:
             self._take(line)
@@ -424,13 +424,13 @@ class _Conversation:
 
 
 def _quote(line: bytes) -> str:
-    return f"it answered with something that is no answer: {line[:80]!r}"
+    return f"worker returned an invalid response: {line[:80]!r}"
 
 
 def describe_exit(status: int) -> str:
     """A child's exit status in words: the signal that killed it, or the code that it ended with."""
     if status >= 0:
-        return f"the process ended with exit code {status} and without an answer"
+        return f"the process ended with exit code {status} and without a response"
     name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
     hint = ", as the kernel does when memory runs out" if -status == signal.SIGKILL else ""
     return f"the process was killed by {name}{hint}"

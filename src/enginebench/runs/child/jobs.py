@@ -51,7 +51,7 @@ class Job(Struct, Generic[Answer], frozen=True, kw_only=True):
 
         Only the child calls it: what it imports is what the parent stays light without.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say what answers it")
+        raise NotImplementedError(f"{type(self).__name__} does not name its result")
 
 
 class Proof(Struct, frozen=True, kw_only=True):
@@ -150,7 +150,7 @@ class PrepareAnswer(Provable, frozen=True, kw_only=True):
     fingerprint: str | None = None  # of what was built; None: nothing that could be hashed
     lowered: Artifact | None = None  # the graph in an older operator set, of which it was built
     drift: Drift | None = None  # of a finished plan, from its graph
-    varies: float = 0.0  # by what share of their largest value two answers to the same inputs differ
+    varies: float = 0.0  # by what share of their largest value two outputs for the same inputs differ
 
 
 class PrepareJob(Job[PrepareAnswer], frozen=True, kw_only=True, tag="prepare"):
@@ -167,7 +167,7 @@ class PrepareJob(Job[PrepareAnswer], frozen=True, kw_only=True, tag="prepare"):
     samples: int
     seed: int
     prove: bool = True
-    # What the metrics need of the answers to it goes to `answers_path`; without labels they are the outputs.
+    # What the metrics need of the outputs for it goes to `answers_path`; without labels they are the outputs.
     labelled: Labelled | None = None
     answers_path: str = ""
     inputs: str | None = None  # folder of the user's inputs
@@ -389,6 +389,7 @@ class PreloadJob(Struct, frozen=True, kw_only=True, tag="preload"):
     engine: EngineSpec
     kind: ArtifactKind
     out_dir: str
+    pin: bool = False  # to the engine's cores, before the import: as the job itself would first
 
 
 class Answered(Struct, Generic[Answer], frozen=True, kw_only=True, tag="answered"):

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, MissingDependency, UnsupportedOperator
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec
+from enginebench.core.text import list_some
 from enginebench.engines.abilities import NeedsPlanReader, ReadsOpsets, ReportsProgress
 from enginebench.engines.registry import check_options, find_entry, open_backend
 from enginebench.runs.child.jobs import NoteCall
@@ -152,8 +153,7 @@ def _doubt_products(graph: Artifact, ahead: AheadOfTime | None) -> tuple[Caveat,
     lost = [name for name in wanted if name not in planned]
     if not lost:
         return ()
-    more = f" and {len(lost) - LISTED} more" if len(lost) > LISTED else ""
-    names = ", ".join(lost[:LISTED]) + more
+    names = list_some(lost, LISTED)
     return (make_caveat("low_effective_precision.given_up", count=len(lost), total=len(wanted), names=names),)
 
 

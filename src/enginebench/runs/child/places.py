@@ -157,7 +157,7 @@ def _ask(name: str, python: str) -> Place:
         hint = "; is it of another architecture?" if error.errno == 8 else ""
         raise BackendUnavailable(f"environment {name}: {python} cannot be started ({error.strerror}){hint}") from error
     except subprocess.TimeoutExpired as error:
-        raise BackendUnavailable(f"environment {name}: {python} did not answer within {ASK_TIMEOUT_S:g} s") from error
+        raise BackendUnavailable(f"environment {name}: {python} did not respond within {ASK_TIMEOUT_S:g} s") from error
     try:
         told = msgspec.json.decode(done.stdout)
         packages = {key.lower(): value for key, value in told["packages"].items()}

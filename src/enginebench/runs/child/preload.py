@@ -1,4 +1,4 @@
-"""Imports ahead of a measurement: children that will take turns on a GPU load their runtimes side by side before.
+"""Imports ahead of a measurement: children that will take turns load their runtimes side by side before.
 
 Importing PyTorch takes seconds, several times what a row is timed for. A child that has imported waits for its job
 without using a CPU, a GPU or more than its own memory, so whoever is timed meanwhile is as alone as before.
@@ -30,7 +30,7 @@ MODULES = (
     "enginebench.runs.child.perform.measure",
     "enginebench.runs.child.watching",
 )
-# An import keeps one CPU busy. All wait for the slowest, torch.compile's: the fewer groups the better.
+# All wait for the slowest, torch.compile's, whose import keeps one CPU busy: the fewer groups the better.
 MOST_AT_ONCE = 16
 # A process that has imported PyTorch and its compiler holds about half of this.
 BYTES_OF_ONE = 1 << 30
@@ -38,8 +38,11 @@ BYTES_OF_ONE = 1 << 30
 
 def preload(job: PreloadJob) -> None:
     """Imports what the job will need. What fails here fails again when the job is done, and is told then."""
+    from enginebench.measure.pin import pin_process
     from enginebench.runs.child.opening import open_for
 
+    if job.pin:
+        pin_process(job.engine.threads)
     for module in (*MODULES, *(["enginebench.models.torch.source"] if job.kind == "torch" else [])):
         with suppress(Exception):
             import_module(module)
@@ -50,19 +53,16 @@ def preload(job: PreloadJob) -> None:
 
 
 def can_wait(engine: EngineSpec) -> bool:
-    """Whether a child may import its engine before its turn. On a CPU it may not: it is bound to its cores first.
-
-    Nor one of another environment: whatever breaks there is to cost its own row.
-    """
-    return engine.device != "cpu" and OPTION not in engine.options
+    """Whether a child may import its engine before its turn; of another environment whatever breaks costs one row."""
+    return OPTION not in engine.options
 
 
 def count_at_once(machine: Machine) -> int:
-    """How many children may import side by side: one a CPU, and what fits into half of the memory that is free.
+    """How many children may have imported at a time: what fits into half of the memory."""
+    return int(max(1, min(MOST_AT_ONCE, find_memory(machine) // (2 * BYTES_OF_ONE))))
 
-    A container's limits count, which neither the list of CPUs nor the system's free memory shows.
-    """
+
+def find_memory(machine: Machine) -> int:
+    """What is free, or the limit of a container, which the system's own figure does not show."""
     free = psutil.virtual_memory().available
-    cpus = min(len(machine.cpus_allowed), machine.cpu_quota_cores or MOST_AT_ONCE)
-    memory = min(free, machine.memory_limit_bytes or free)
-    return int(max(1, min(MOST_AT_ONCE, cpus, memory // (2 * BYTES_OF_ONE))))
+    return min(free, machine.memory_limit_bytes or free)

@@ -10,6 +10,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.names import NOT_KNOWN
 from enginebench.core.protocols import LayerProfiler, Loadable, PrecisionProof
 from enginebench.core.records import Artifact, Caveat, EngineSpec, LayerProfile, LayerTime, Precision
+from enginebench.core.text import first_line
 from enginebench.engines.abilities import PlanProfiler, PlanProof, TunedShapes
 from enginebench.runs.child.jobs import NoteCall, Proof
 
@@ -67,7 +68,7 @@ def list_layers(profile: Callable[[], LayerProfile] | None) -> tuple[tuple[Layer
 
 
 def _find_reason(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    return first_line(error)[:300]
 
 
 def prove_file(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> Proof:

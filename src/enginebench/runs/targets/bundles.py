@@ -81,7 +81,7 @@ def read_target(target: str, fixed: Mapping[str, object]) -> Bundle | None:
     """
     if not is_bundle(Path(target)):
         if not fixed["--engine"]:
-            raise UsageError("--engine is missing: say which engine is to run TARGET; only a bundle brings its own")
+            raise UsageError("--engine is missing: name the engine for TARGET; only a bundle contains its own")
         return None
     given = [name for name, value in fixed.items() if value not in (None, ())]
     if given:
@@ -111,7 +111,9 @@ def find_row(run: Path, bundle: Bundle) -> Path:
     """
     path = RunFolder(run).row_path(bundle.row)
     if not path.is_file():
-        raise UsageError(f"{run} has no row {bundle.row}, which the bundle was made of. Name the file of another row")
+        raise UsageError(
+            f"{run} has no configuration {bundle.row}, which the bundle was made of. Name the file of another result"
+        )
     return path
 
 

@@ -123,7 +123,7 @@ def check_side(text: str) -> Side:
         return Side(engine=("", {}), target=text)
     side = parse_side(text, "")
     if not side.target:
-        raise UsageError(f"{text!r} names no target; expected ENGINE@TARGET, the file of a stored row, or a bundle")
+        raise UsageError(f"{text!r} names no target; expected ENGINE@TARGET, the file of a stored result, or a bundle")
     return side
 
 

@@ -105,12 +105,12 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sour
     made = replace(made, artifacts=tuple(_complete(artifact, request, place) for artifact in made.artifacts))
     if request.inputs is not None and find_samples(place) is None:
         raise UsageError(
-            f"--inputs: {request.model} says what it takes only once it is loaded, so that nothing can be held against "
+            f"--inputs: {request.model} reports its inputs only once it is loaded, so that they cannot be held against "
             "it here. Leave --inputs out, or use infer or drift"
         )
     if made.no_graph is None:
         return _transform_all(request, made.artifacts, place, reporter)
-    reporter.say(f"no ONNX graph, so no row of an engine that needs one: {made.no_graph}")
+    reporter.say(f"no ONNX graph, so no engine that needs one: {made.no_graph}")
     return Sources(artifacts=made.artifacts, problems={EVERY_GRAPH: made.no_graph})
 
 
@@ -273,7 +273,7 @@ def choose_judged(request: RunRequest, sources: Sequence[Artifact] = ()) -> Judg
     if why or (not given and (data in (None, "fake") or arrays)):
         if asked:
             raise UsageError(
-                f"{f'{why}. A' if why else 'a'} metric needs samples with right answers: --inputs F.npz with "
+                f"{f'{why}. A' if why else 'a'} metric needs labelled samples: --inputs F.npz with "
                 "--targets F, or --data DIR, one folder for each class"
             )
         if not why:

@@ -43,7 +43,7 @@ def parse_side(text: str, target: str, precision: tuple[Precision, Recipe | None
     engine, sep, named = text.partition("@")
     if not has_engine(engine.partition(":")[0]):
         raise UsageError(
-            f"{text!r} is neither ENGINE@TARGET, nor the file of a stored row (rows/....json), nor a bundle"
+            f"{text!r} is neither ENGINE@TARGET, nor the file of a stored result (rows/....json), nor a bundle"
         )
     side = Side(engine=read_engine(engine), target=named if sep else target, precision=precision)
     allow_engines([side.engine])
@@ -77,14 +77,14 @@ def open_stored(path: Path) -> Stored:
     places = [i for i, artifact in enumerate(result.artifacts) if artifact.kind in kinds]
     if not places:
         raise ArtifactError(
-            f"{path} holds no artifact that {result.engine.backend} could start from; the row is {result.status}. "
-            "Name another row, or ENGINE@TARGET"
+            f"{path} holds no artifact that {result.engine.backend} could start from; the result is {result.status}. "
+            "Name another result, or ENGINE@TARGET"
         )
     folder = RunFolder(path.absolute().parent.parent)
     chain = tuple(folder.absolute(artifact) for artifact in result.artifacts[: places[-1] + 1])
     place = Path(chain[-1].path)
     if not place.is_absolute() or not place.is_file():
         fault = "is no longer there" if place.is_absolute() else "does not lie in the run's folder"
-        raise ArtifactError(f"{path}: its artifact {place} {fault}. Name ENGINE@TARGET in place of the row")
+        raise ArtifactError(f"{path}: its artifact {place} {fault}. Name ENGINE@TARGET instead of the result")
     trust_engine(result.engine.backend, result.engine.options, path)
     return Stored(result=result, chain=(*chain[:-1], folder.open(chain[-1])))

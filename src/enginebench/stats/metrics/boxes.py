@@ -68,11 +68,7 @@ class Layout(Struct, frozen=True, kw_only=True):
 
 
 def read_boxes(outputs: Outputs, layout: Layout | None = None) -> Boxes:
-    """The detections of each sample, by a layout; None: that of these outputs, as `find_layout` has it.
-
-    Raises:
-        FeedError: as `find_layout`.
-    """
+    """The detections of each sample, by a layout; None: that of these outputs, as `find_layout` has it."""
     arrays = {name: np.asarray(array) for name, array in outputs.items()}
     layout = layout or find_layout(arrays)
     if layout.kind == "named":
@@ -94,9 +90,6 @@ def find_layout(outputs: Outputs) -> Layout:
     [samples, boxes, 6] of x1, y1, x2, y2, score, class; [samples, 4 + classes, boxes] or [samples, boxes, 5 + classes]
     of centre, size and scores (YOLO); boxes of centre and size [samples, boxes, 4] beside scores [samples, boxes,
     classes] (DETR with a sigmoid).
-
-    Raises:
-        FeedError: it is none of these, or the values say that it is another.
     """
     if holds_boxes(outputs):
         return Layout(kind="named")
@@ -229,7 +222,6 @@ class Matches(Struct, frozen=True, kw_only=True):
 
     decided: int
     shared: int
-    overlap_mean: float | None
     pairs: NDArray[np.int64]
 
 
@@ -242,26 +234,22 @@ def match_boxes(reference: Boxes, candidate: Boxes) -> Matches:
     found = [
         _match_sample(reference, candidate, measure_overlaps(own[i], other[i]), i) for i in range(len(reference.labels))
     ]
-    overlaps = [overlap for _, pairs in found for _, _, overlap in pairs]
-    pairs = [(i, place, partner) for i, (_, sample) in enumerate(found) for place, partner, _ in sample]
+    pairs = [(i, *pair) for i, (_, sample) in enumerate(found) for pair in sample]
     return Matches(
         decided=sum(decided for decided, _ in found),
         shared=len(pairs),
-        overlap_mean=float(np.mean(overlaps)) if overlaps else None,
         pairs=np.array(pairs, np.int64).reshape(-1, 3),
     )
 
 
-def _match_sample(
-    reference: Boxes, candidate: Boxes, overlaps: Floats, i: int
-) -> tuple[int, list[tuple[int, int, float]]]:
-    """(boxes that either side shows, partners counted once; both entries and the overlap of every pair)."""
+def _match_sample(reference: Boxes, candidate: Boxes, overlaps: Floats, i: int) -> tuple[int, list[tuple[int, int]]]:
+    """(boxes that either side shows, partners counted once; both entries of every pair)."""
     alike = reference.labels[i][:, None] == candidate.labels[i][None]
     known = [side.labels[i] != NOTHING for side in (reference, candidate)]
     sure = [side.scores[i] >= PARTNER_SCORE for side in (reference, candidate)]
     free = alike & (overlaps >= PARTNER) & (known[1] & sure[1])[None] & sure[0][:, None]
     shown = [(side.scores[i] >= SHOWN_SCORE) & seen for side, seen in zip((reference, candidate), known, strict=True)]
-    pairs: list[tuple[int, int, float]] = []
+    pairs: list[tuple[int, int]] = []
     alone = 0
     for place in range(len(free)):
         partner = int(np.where(free[place], overlaps[place], -1).argmax())
@@ -270,7 +258,7 @@ def _match_sample(
             continue
         free[:, partner] = False
         if shown[0][place] or shown[1][partner]:
-            pairs.append((place, partner, float(overlaps[place, partner])))
+            pairs.append((place, partner))
         shown[1][partner] = False
     alone += int(shown[1].sum())
     return len(pairs) + alone, pairs
@@ -297,16 +285,12 @@ def prepare_map(outputs: Outputs, targets: Targets) -> Ask:
 
 
 def read_wanted(targets: Targets, n: int) -> list[tuple[Floats, list[int]]]:
-    """(boxes, labels) of each sample, as the file of targets has them.
-
-    Raises:
-        FeedError: it has them in another form, or of another number of samples.
-    """
+    """(boxes, labels) of each sample, as the file of targets has them."""
     values = targets.values
     if isinstance(values, dict) and {"boxes", "labels"} <= set(values):
         values = [{"boxes": b, "labels": c} for b, c in zip(values["boxes"], values["labels"], strict=True)]
     if len(values) != n:
-        raise FeedError(f"targets of {len(values)} samples, answers to {n}; expected as many")
+        raise FeedError(f"targets of {len(values)} samples, outputs for {n}; expected as many")
     try:
         rows = [(np.asarray(v["boxes"], np.float64).reshape(-1, 4), np.asarray(v["labels"], int)) for v in values]
     except (TypeError, ValueError, LookupError) as error:

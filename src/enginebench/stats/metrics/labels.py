@@ -37,11 +37,7 @@ def take_output(outputs: Outputs, targets: Targets) -> tuple[Any, Any]:
 
 
 def read_arrays(outputs: Outputs, targets: Targets) -> tuple[Any, Any]:
-    """One output and its targets as arrays with as many samples.
-
-    Raises:
-        FeedError: they differ in that, or are no numbers.
-    """
+    """One output and its targets as arrays with as many samples."""
     found, wanted = take_output(outputs, targets)
     try:
         answers, right = np.asarray(found), np.asarray(wanted)
@@ -96,11 +92,7 @@ def are_words(values: Any) -> bool:
 
 
 def squeeze_labels(labels: Any, ndim: int) -> Any:
-    """The labels without axes of length 1 behind the first `ndim`.
-
-    Raises:
-        FeedError: they are no whole numbers.
-    """
+    """The labels without axes of length 1 behind the first `ndim`."""
     while labels.ndim > ndim and labels.shape[-1] == 1:
         labels = labels[..., 0]
     if labels.dtype.kind == "f" and (labels == np.floor(labels)).all():
@@ -113,7 +105,7 @@ def squeeze_labels(labels: Any, ndim: int) -> Any:
 def _check_logits(logits: Array, labels: Array, targets: Targets) -> None:
     if logits.ndim != 2 or 0 in logits.shape:
         raise FeedError(
-            f"answers of shape {targets.tell_shape(logits)}; expected [samples, classes], at least one of each"
+            f"outputs of shape {targets.tell_shape(logits)}; expected [samples, classes], at least one of each"
         )
     n, classes = logits.shape
     if labels.shape != (n,):
@@ -131,12 +123,7 @@ def read_labels(answers: Any, right: Any, targets: Targets, axes: tuple[int, ...
 
     Args:
         answers: [samples, ...].
-        right: the right class ids.
-        targets: that they were taken from, for the message.
         axes: where the classes may be; of two that fit the first is taken.
-
-    Raises:
-        FeedError: they are neither.
     """
     shape = right.shape
     while answers.ndim > len(shape) and answers.shape[-1] == 1:

@@ -8,8 +8,8 @@ get the same draws.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import UsageError
 from enginebench.core.limits import MAX_METRIC_DROP
 from enginebench.core.records import Estimate, Score
-from enginebench.stats.intervals import quantile_of_normal, share_of_normal
+from enginebench.stats.intervals import NORMAL
 from enginebench.stats.metrics.metric import Ask, Facts, Finish, Metric, divide, widen_counts
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def estimate_share(hits: int, n: int, level: float = LEVEL) -> Estimate:
     Source: E. B. Wilson, "Probable inference, the law of succession, and statistical inference", Journal of the
         American Statistical Association 22 (1927).
     """
-    z = quantile_of_normal((1 + level) / 2)
+    z = NORMAL.inv_cdf((1 + level) / 2)
     share = hits / n
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
@@ -49,7 +49,7 @@ def estimate_share(hits: int, n: int, level: float = LEVEL) -> Estimate:
 
 
 def estimate_paired_difference(gained: int, lost: int, n: int, level: float = LEVEL) -> Estimate:
-    """(gained - lost) / n with its interval, for two answers to each of n samples.
+    """(gained - lost) / n with its interval, for two outputs for each of n samples.
 
     Half a sample is added to each of the four cells of the table, two samples in all, before the normal interval is
     taken: without it the interval is too narrow, and empty where no answer changed.
@@ -61,7 +61,7 @@ def estimate_paired_difference(gained: int, lost: int, n: int, level: float = LE
     Source: A. Agresti and Y. Min, "Simple improved confidence intervals for comparing matched proportions", Statistics
         in Medicine 24 (2005).
     """
-    z = quantile_of_normal((1 + level) / 2)
+    z = NORMAL.inv_cdf((1 + level) / 2)
     b, c, total = gained + 0.5, lost + 0.5, n + 2
     centre = (b - c) / total
     half = z * math.sqrt((b + c) - (b - c) ** 2 / total) / total
@@ -108,6 +108,18 @@ def find_value(scores: Sequence[Score], metric: str) -> Estimate | None:
     return found.value if found else None
 
 
+class Scored(Protocol):
+    """A result, or a row of any table."""
+
+    @property
+    def scores(self) -> Sequence[Score]: ...
+
+
+def find_metric(rows: Iterable[Scored]) -> str | None:
+    """The metric that decides about rows: the first one of the first row that has any."""
+    return next((row.scores[0].metric for row in rows if row.scores), None)
+
+
 def find_score(scores: Sequence[Score], metric: str | None = None) -> Score | None:
     """The score by a metric, or the one that decides; None if there is none."""
     return next((score for score in scores if metric is None or score.metric == metric), None)
@@ -135,12 +147,8 @@ def score_counts(metric: Metric, counts: Floats, reference: Floats | None = None
     """The score of counts that were taken sample by sample.
 
     Args:
-        metric: what the counts are of.
         counts: [samples, columns].
         reference: the same of the reference, of the same samples in the same order.
-
-    Raises:
-        UsageError: the figure is not finite, for example since nothing was counted.
     """
     if metric.finish is divide and _are_hits(counts) and (reference is None or _are_hits(reference)):
         return _score_hits(metric.facts, counts[:, 0], None if reference is None else reference[:, 0])
@@ -190,11 +198,7 @@ def _estimate_sum(finish: Finish, counts: Floats, name: str) -> Estimate:
 
 
 def check_figure(name: str, value: float) -> None:
-    """Checks that a metric has a value.
-
-    Raises:
-        UsageError: it has none.
-    """
+    """Checks that a metric has a value."""
     if not math.isfinite(value):
         raise UsageError(f"--metric {name} is {value} over these samples; expected a finite number")
 
@@ -212,12 +216,12 @@ def _bound(value: float, drawn: Floats, left_out: Floats, n: int) -> tuple[float
     if n < 2 or len(drawn) < (1 - LOST_DRAWS) * RESAMPLES or np.ptp(drawn) == 0:
         return None
     below = ((drawn < value).mean() + (drawn <= value).mean()) / 2
-    bias = quantile_of_normal(float(np.clip(below, 0.5 / len(drawn), 1 - 0.5 / len(drawn))))
+    bias = NORMAL.inv_cdf(float(np.clip(below, 0.5 / len(drawn), 1 - 0.5 / len(drawn))))
     pull = left_out.mean() - left_out
     spread = (pull**2).sum()
     acceleration = (pull**3).sum() / (6 * spread**1.5) if spread > 0 else 0.0
-    ends = [bias + quantile_of_normal(p) for p in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)]
-    low, high = np.quantile(drawn, [share_of_normal(bias + end / (1 - acceleration * end)) for end in ends])
+    ends = [bias + NORMAL.inv_cdf(p) for p in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)]
+    low, high = np.quantile(drawn, [NORMAL.cdf(bias + end / (1 - acceleration * end)) for end in ends])
     return float(low), float(high)
 
 
@@ -227,15 +231,7 @@ def _describe(value: float, bounds: tuple[float, float] | None, n: int, method: 
 
 
 def score_whole(facts: Facts, ask: Ask, n: int, reference: Ask | None = None) -> Score:
-    """The score by a metric that looks at all samples together: asked for all of them, then for each draw.
-
-    Args:
-        ask: the figure of samples of the row.
-        reference: the same of the reference row.
-
-    Raises:
-        UsageError: the figure is not finite.
-    """
+    """The score by a metric that looks at all samples together: asked for all of them, then for each draw."""
     everything = np.arange(n)
     value = ask(everything)
     check_figure(facts.name, value)

@@ -44,11 +44,7 @@ def decode_tokens(scores: Array, blank: int | None) -> list[Tokens]:
 
 
 def read_sequences(answers: Any, targets: Targets) -> list[str] | list[Tokens]:
-    """The answers as texts where there is a vocabulary or the outputs are texts, else as tokens.
-
-    Raises:
-        FeedError: a token is not in the vocabulary.
-    """
+    """The answers as texts where there is a vocabulary or the outputs are texts, else as tokens."""
     array = np.asarray(answers) if not isinstance(answers, list) else None
     if array is not None and array.dtype.kind in "UO":
         return [" ".join(map(str, row.reshape(-1))) for row in array]
@@ -96,9 +92,9 @@ def _count_pair(right: str | Tokens, found: str | Tokens, unit: str) -> tuple[in
     """(errors, length of what is right). Of tokens without text, each is a word and a character."""
     if isinstance(right, str) != isinstance(found, str):
         raise FeedError(
-            "targets are text, the answers tokens: put the vocabulary into the file of --targets"
+            "targets are text, the outputs tokens: put the vocabulary into the file of --targets"
             if isinstance(right, str)
-            else "targets are tokens, the answers text; give both alike"
+            else "targets are tokens, the outputs text; give both in the same form"
         )
     jiwer = _import_jiwer()
     if not isinstance(right, str) or not isinstance(found, str):

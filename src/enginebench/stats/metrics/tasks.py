@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,7 +44,6 @@ def count_cosine(outputs: Outputs, targets: Targets) -> Floats:
 
 # Tasks whose answers are scores over time.
 SEQUENTIAL: tuple[Task, ...] = ("text", "asr")
-TASKS: tuple[Task, ...] = get_args(Task)
 
 # Name -> the metric for these targets.
 BUILTIN: dict[str, Callable[[Targets], Metric]] = {

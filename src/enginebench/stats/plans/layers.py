@@ -22,7 +22,7 @@ from enginebench.stats.layer_records import (
     ProfileDocument,
 )
 from enginebench.stats.onnx_names import read_metadata, split_name
-from enginebench.stats.plans.source import decode_json, list_keys, read_text
+from enginebench.stats.plans.source import decode_json, explain_json, explain_keys, list_keys, read_text
 
 # Data types as inspectors of TensorRT 8 to 11 print them inside "Format/Datatype" and "Weights".
 _DTYPES = (
@@ -64,39 +64,21 @@ _OVERHEAD_NAMES = ("Reformatting CopyNode", "[HostToDeviceCopy]", "[DeviceToHost
 _QUANTIZE = re.compile(r"(?:^|/)(?:Quantize|Dequantize)Linear", re.I)
 
 
-def parse_layers(
-    path: Path,
-    *,
-    profile: ProfileDocument | None = None,
-    model: str | None = None,
-    precision: str | None = None,
-    batch: int | None = None,
-) -> LayersDocument:
+def parse_layers(path: Path, *, profile: ProfileDocument | None = None) -> LayersDocument:
     """The layers of an engine: type, precision in and out, tactic, and the ONNX operators that they came from.
 
     Args:
         path: what --exportLayerInfo wrote, TensorRT 8.2 to 11.
-        profile: of the same engine; with it shares are of time.
-
-    Raises:
-        ParseError: the file cannot be read, is damaged, or is no layer information.
     """
-    return summarize_layers(read_engine(read_text(path), path), path, profile, model, precision, batch)
+    return summarize_layers(read_engine(read_text(path), path), path, profile)
 
 
 def read_engine(text: str, path: Path) -> dict[str, Any]:
-    """The inspector's document.
-
-    Raises:
-        ParseError: it is no JSON or has no list of layers; names the keys that are there.
-    """
+    """The inspector's document."""
     try:
         document = decode_json(text)
     except DECODE_ERRORS as error:
-        byte = re.search(r"\(byte (\d+)\)", str(error))
-        where = f"byte {len(text.encode())}" if "truncated" in str(error) else f"byte {byte[1]}" if byte else ""
-        found = "the end of the file inside the JSON" if "truncated" in str(error) else str(error)
-        raise ParseError(path, where, found, "the JSON of --exportLayerInfo") from error
+        raise explain_json(error, path, len(text.encode()), "the JSON of --exportLayerInfo") from error
     if isinstance(document, list) and document and all(isinstance(item, str) for item in document):
         document = {"Layers": document}
     if not isinstance(document, dict) or not isinstance(document.get("Layers"), list):
@@ -110,14 +92,7 @@ def read_engine(text: str, path: Path) -> dict[str, Any]:
     return document
 
 
-def summarize_layers(
-    document: dict[str, Any],
-    path: Path,
-    profile: ProfileDocument | None = None,
-    model: str | None = None,
-    precision: str | None = None,
-    batch: int | None = None,
-) -> LayersDocument:
+def summarize_layers(document: dict[str, Any], path: Path, profile: ProfileDocument | None = None) -> LayersDocument:
     """As `parse_layers`, from an inspector's document that was read before."""
     layers = [read_layer(item, index, path) for index, item in enumerate(document["Layers"])]
     require_keys(document["Layers"], path)
@@ -129,9 +104,6 @@ def summarize_layers(
     shares_of: Literal["time", "layers"] = "time" if timed else "layers"
     return LayersDocument(
         path=str(path),
-        model=model,
-        precision=precision,
-        batch=batch,
         layers=tuple(layers),
         by_precision=group_layers(layers, lambda layer: layer.precision or UNKNOWN, timed),
         by_type=group_layers(layers, lambda layer: layer.type or UNKNOWN, timed),
@@ -186,13 +158,8 @@ def require_keys(items: list[Any], path: Path) -> None:
         ("$.Layers[*].Inputs[*]", tensors, _DTYPE_KEYS),
     ):
         if found and not any(key in item for item in found for key in wanted):
-            raise ParseError(
-                path,
-                place,
-                f"no key {' or '.join(wanted)} (keys there: {', '.join(found[0])[:400]})",
-                "the keys of --exportLayerInfo with --profilingVerbosity=detailed",
-                "A newer TensorRT may have renamed it",
-            )
+            expected = "the keys of --exportLayerInfo with --profilingVerbosity=detailed"
+            raise explain_keys(path, place, " or ".join(wanted), found[0], expected, "TensorRT")
 
 
 def note_missing(document: dict[str, Any]) -> list[str]:
@@ -244,10 +211,7 @@ def read_shape(value: Any) -> tuple[int, ...] | None:
 
 
 def choose_precision(
-    item: dict[str, Any],
-    inputs: tuple[LayerTensor, ...],
-    outputs: tuple[LayerTensor, ...],
-    nodes: tuple[str, ...] = (),
+    item: dict[str, Any], inputs: tuple[LayerTensor, ...], outputs: tuple[LayerTensor, ...], nodes: tuple[str, ...] = ()
 ) -> str | None:
     """The precision in which a layer computes, as far as its types and the name of its kernel say it; else None.
 
@@ -374,7 +338,7 @@ def as_list(value: Any) -> list[Any]:
 
 def list_notes(layers: list[EngineLayer]) -> list[str]:
     """What limits the reading."""
-    notes = [] if layers else ["the file lists no layers: nothing can be said about them"]
+    notes = [] if layers else ["the file lists no layers"]
     if layers and all(layer.type is None for layer in layers):
         notes.append("names only: build with --profilingVerbosity=detailed for types, precisions and tactics")
     repeated = [name for name, count in Counter(layer.name for layer in layers).items() if count > 1]
@@ -401,7 +365,7 @@ def note_kernels(layers: list[EngineLayer]) -> list[str]:
     unsaid = sum(layer.precision is None and layer.precision_in == "fp32" for layer in layers if layer not in regions)
     if unsaid:
         notes.append(
-            f"{unsaid} of {len(layers)} layers multiply FP32 values in kernels whose names do not say how: it may be "
-            "in TF32"
+            f"{unsaid} of {len(layers)} layers multiply FP32 values in kernels whose names do not show the precision: "
+            "it may be in TF32"
         )
     return notes

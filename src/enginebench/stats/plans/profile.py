@@ -12,7 +12,7 @@ from enginebench.core.errors import ParseError
 from enginebench.core.store import DECODE_ERRORS
 from enginebench.core.text import count_of
 from enginebench.stats.layer_records import ProfiledLayer, ProfileDocument
-from enginebench.stats.plans.source import decode_json, list_keys, read_text
+from enginebench.stats.plans.source import decode_json, explain_keys, list_keys, read_text
 
 # trtexec does not escape names, so a quote makes invalid JSON and "\\b" a control character. But only these figures
 # can follow a name. Source: Profiler::exportJSONProfile in samples/common/sampleReporting.cpp.
@@ -48,34 +48,17 @@ class RawProfile(NamedTuple):
     strange: int = 0
 
 
-def parse_profile(
-    path: Path,
-    *,
-    model: str | None = None,
-    precision: str | None = None,
-    batch: int | None = None,
-    end_to_end_ms: float | None = None,
-) -> ProfileDocument:
+def parse_profile(path: Path, *, end_to_end_ms: float | None = None) -> ProfileDocument:
     """The layer times in `path`, slowest first.
 
     Args:
         path: what --exportProfile wrote, trtexec 8 to 11, also written again by a JSON library.
         end_to_end_ms: median GPU compute time of one query without the profiler, to say what no layer explains.
-
-    Raises:
-        ParseError: the file cannot be read, is damaged, or holds no layer with a name and a time.
     """
-    return summarize_profile(read_profile(read_text(path), path), path, model, precision, batch, end_to_end_ms)
+    return summarize_profile(read_profile(read_text(path), path), path, end_to_end_ms)
 
 
-def summarize_profile(
-    raw: RawProfile,
-    path: Path,
-    model: str | None = None,
-    precision: str | None = None,
-    batch: int | None = None,
-    end_to_end_ms: float | None = None,
-) -> ProfileDocument:
+def summarize_profile(raw: RawProfile, path: Path, end_to_end_ms: float | None = None) -> ProfileDocument:
     """As `parse_profile`, from entries that were read before."""
     merged, duplicates = merge_layers(raw.layers)
     total = math.fsum(layer.total_ms for layer in merged if math.isfinite(layer.total_ms))
@@ -85,9 +68,6 @@ def summarize_profile(
     layers.sort(key=lambda layer: math.inf if layer.total_ms is None else -layer.total_ms)
     return ProfileDocument(
         path=str(path),
-        model=model,
-        precision=precision,
-        batch=batch,
         count=raw.iterations,
         total_ms=total,
         average_ms=average,
@@ -149,13 +129,13 @@ def read_lines(text: str) -> RawProfile | None:
     return RawProfile(int(count[1]) if count else None, layers, strange)
 
 
-def to_number(text: str | None) -> float:
-    """The number; nan for nan, inf, and what is no number."""
+def to_number(value: str | float | None) -> float:
+    """The number; nan for nan, inf, nothing, what is no number, and a whole number that no float holds."""
     try:
-        value = float(text or "nan")
-    except ValueError:
+        number = math.nan if value is None else float(value)
+    except (ValueError, OverflowError):
         return math.nan
-    return value if math.isfinite(value) else math.nan
+    return number if math.isfinite(number) else math.nan
 
 
 def explain(error: Exception, text: str, path: Path) -> ParseError:
@@ -191,13 +171,7 @@ def refuse_renamed(keys: list[str], place: str, path: Path) -> None:
     if missing == ["medianMs"] and not any(key.endswith("Ms") and key not in _KEYS for key in keys):
         return
     if missing:
-        raise ParseError(
-            path,
-            place,
-            f"no key {', '.join(missing)} (keys there: {', '.join(keys)[:400]})",
-            f"the keys {', '.join(_KEYS)}",
-            "A newer trtexec may have renamed it",
-        )
+        raise explain_keys(path, place, ", ".join(missing), keys, f"the keys {', '.join(_KEYS)}")
 
 
 def read_entry(entry: dict[str, Any]) -> RawLayer | None:
@@ -207,15 +181,7 @@ def read_entry(entry: dict[str, Any]) -> RawLayer | None:
         return None
     if not all(isinstance(value, int | float | None) and not isinstance(value, bool) for value in times):
         return None
-    return RawLayer(name, to_float(times[0]), to_float(times[1]), None if times[2] is None else to_float(times[2]))
-
-
-def to_float(value: float | None) -> float:
-    """The number of a JSON document; nan for null, and for a whole number that no float holds."""
-    try:
-        return math.nan if value is None else float(value)
-    except OverflowError:
-        return math.nan
+    return RawLayer(name, to_number(times[0]), to_number(times[1]), None if times[2] is None else to_number(times[2]))
 
 
 def merge_layers(layers: list[RawLayer]) -> tuple[list[RawLayer], int]:
@@ -245,7 +211,7 @@ def list_notes(raw: RawProfile, layers: Sequence[RawLayer], total_ms: float) -> 
     if raw.iterations == 1:
         notes.append("count is 1: times are of a single iteration, as trtexec of the 8.4 era profiled CUDA graphs")
     if total_ms == 0:
-        notes.append("all times are 0: no shares")
+        notes.append("all times are 0: no percentages")
     lost = sum(not (math.isfinite(layer.total_ms) and math.isfinite(layer.average_ms)) for layer in layers)
     if lost and total_ms != 0:
         notes.append(f"{count_of(lost, 'layers')} with a time that is nan or inf, which the sums leave out")

@@ -6,6 +6,7 @@ import codecs
 import mmap
 import re
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,7 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1
 
 
 def open_bytes(path: Path) -> bytes | mmap.mmap:
-    """The content of `path` without copying it into memory; unpacked when it is gzip.
-
-    Raises:
-        ParseError: it is missing, a folder, not readable, empty or too large.
-    """
+    """The content of `path` without copying it into memory; unpacked when it is gzip."""
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
@@ -51,11 +48,7 @@ def open_bytes(path: Path) -> bytes | mmap.mmap:
 
 
 def unpack_gzip(path: Path, packed: bytes) -> bytes:
-    """The unpacked content of a gzip file, all its members one behind the other.
-
-    Raises:
-        ParseError: it is damaged, cut, or unpacks to more than `MAX_BYTES`.
-    """
+    """The unpacked content of a gzip file, all its members one behind the other."""
     parts: list[bytes] = []
     room, rest = MAX_TEXT_BYTES, packed
     # Appending to a gzip file adds a member of its own; zeros fill a file up to a block of its medium.
@@ -70,11 +63,7 @@ def unpack_gzip(path: Path, packed: bytes) -> bytes:
 
 
 def unpack_member(path: Path, packed: bytes, room: int) -> tuple[bytes, bytes]:
-    """(content of the first member of a gzip file, bytes behind it).
-
-    Raises:
-        ParseError: it is damaged or cut, or its content is larger than `room`.
-    """
+    """(content of the first member of a gzip file, bytes behind it)."""
     stream = zlib.decompressobj(wbits=31)
     try:
         # One byte more than there is room for: 0 would mean without limit.
@@ -88,11 +77,7 @@ def unpack_member(path: Path, packed: bytes, room: int) -> tuple[bytes, bytes]:
 
 
 def read_text(path: Path) -> str:
-    """The text of a small artifact, decoded and without terminal control sequences.
-
-    Raises:
-        ParseError: as `open_bytes`, or it is larger than a log can be.
-    """
+    """The text of a small artifact, decoded and without terminal control sequences."""
     data = open_bytes(path)
     if len(data) > MAX_TEXT_BYTES:
         raise ParseError(path, "", f"{len(data)} bytes", f"a text of at most {MAX_TEXT_BYTES} bytes")
@@ -100,13 +85,25 @@ def read_text(path: Path) -> str:
 
 
 def decode_json(text: str) -> Any:
-    """What JSON of TensorRT holds: control characters in its texts are kept, numbers that are none become null.
-
-    Raises:
-        DECODE_ERRORS: it is no JSON for other reasons.
-    """
+    """What JSON of TensorRT holds: control characters in its texts are kept, numbers that are none become null."""
     escaped = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return msgspec.json.decode(_NONFINITE.sub(r"\1null", escaped))
+
+
+def explain_json(error: Exception, path: Path, size: int, expected: str) -> ParseError:
+    """A decoder's complaint about a document of so many bytes."""
+    if "truncated" in str(error):
+        return ParseError(path, f"byte {size}", "the end of the file inside the JSON", expected)
+    byte = re.search(r"\(byte (\d+)\)", str(error))
+    return ParseError(path, f"byte {byte[1]}" if byte else "", str(error), expected)
+
+
+def explain_keys(
+    path: Path, place: str, missing: str, there: Iterable[str], expected: str, tool: str = "trtexec"
+) -> ParseError:
+    """That a key is missing, with those that are there instead."""
+    found = f"no key {missing} (keys there: {', '.join(there)[:400]})"
+    return ParseError(path, place, found, expected, f"A newer {tool} may have renamed it")
 
 
 def decode_text(data: bytes) -> str:

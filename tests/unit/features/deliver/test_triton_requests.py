@@ -97,7 +97,7 @@ def add_shared() -> ModelProto:
 # name -> (graph, batch, the shapes it was measured in, whether Triton may join requests)
 NETS: dict[str, tuple[ModelProto, int, dict[str, tuple[int, ...]], bool]] = {
     "plain": (double(["batch", 4]), 4, {}, True),
-    "an open axis": (convolve(), 2, {"x": (2, 2, 7)}, True),
+    "a dynamic axis": (convolve(), 2, {"x": (2, 2, 7)}, True),
     "a fixed batch": (double([8, 4]), 8, {}, False),
     "a fixed batch of one": (double([1, 4]), 1, {}, False),
     "a batch that is not first": (double([5, "batch", 4]), 3, {}, False),

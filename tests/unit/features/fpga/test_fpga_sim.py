@@ -42,7 +42,7 @@ def test_it_is_a_backend_that_times_itself_and_answers(opened):
 
 
 def test_measurement_is_modelled_and_says_so(opened, artifact, tmp_path):
-    backend = FpgaSimBackend(opened[0], tmp_path)
+    backend = FpgaSimBackend(tmp_path, opened[0])
     measured = backend.measure(artifact, SPEC, MeasureSpec(iters=7))
     assert (measured.clock, measured.latency_ns) == ("modelled", [1350] * 7)
     assert (measured.h2d_ns, measured.device_ns, measured.d2h_ns) == ([300] * 7, [1000] * 7, [50] * 7)
@@ -53,23 +53,23 @@ def test_measurement_is_modelled_and_says_so(opened, artifact, tmp_path):
 
 
 def test_design_keeps_its_chain(opened, artifact, tmp_path):
-    built = FpgaSimBackend(opened[0], None).build(artifact, SPEC, tmp_path)
+    built = FpgaSimBackend(None, opened[0]).build(artifact, SPEC, tmp_path)
     assert (built.kind, built.precision, built.parent_sha256, built.sha256) == ("design", "int8", "a" * 64, "d" * 64)
     assert opened[2][0][2] == tmp_path / "cache"
     assert [c.code for c in built.caveats] == ["modelled"]
-    FpgaSimBackend(opened[0], None).measure(built, SPEC, MeasureSpec(iters=1))
+    FpgaSimBackend(None, opened[0]).measure(built, SPEC, MeasureSpec(iters=1))
 
 
 def test_options_reach_the_board_with_their_defaults(opened, artifact, tmp_path):
     spec = replace(SPEC, options={"lanes": "4", "link": "eth1g"})
-    FpgaSimBackend(opened[0], tmp_path).measure(artifact, spec, MeasureSpec(iters=1))
+    FpgaSimBackend(tmp_path, opened[0]).measure(artifact, spec, MeasureSpec(iters=1))
     path, options, cache = opened[2][0]
     assert (path, cache) == (artifact.path, tmp_path)
     assert options == {"part": "ecp5-25k", "lanes": "4", "multiplier_bits": "32", "link": "eth1g", "clock_mhz": ""}
 
 
 def test_engine_answers_what_the_board_answers(opened, artifact, tmp_path):
-    with FpgaSimBackend(opened[0], tmp_path).load(artifact, SPEC) as engine:
+    with FpgaSimBackend(tmp_path, opened[0]).load(artifact, SPEC) as engine:
         given = np.array([[1, 2], [3, 4]], np.float32)
         engine.bind({"x": given})
         given[:] = 0
@@ -84,7 +84,7 @@ def test_engine_answers_what_the_board_answers(opened, artifact, tmp_path):
 
 
 def test_run_needs_inputs(opened, artifact, tmp_path):
-    with FpgaSimBackend(opened[0], tmp_path).load(artifact, SPEC) as engine:
+    with FpgaSimBackend(tmp_path, opened[0]).load(artifact, SPEC) as engine:
         with pytest.raises(UsageError, match="bind"):
             _ = engine.run
         with pytest.raises(UsageError, match="bind"):
@@ -103,7 +103,7 @@ def test_run_needs_inputs(opened, artifact, tmp_path):
 )
 def test_what_it_cannot_do_is_refused(change, error, opened, artifact, tmp_path):
     with pytest.raises(error):
-        FpgaSimBackend(opened[0], tmp_path).build(artifact, replace(SPEC, **change), tmp_path)
+        FpgaSimBackend(tmp_path, opened[0]).build(artifact, replace(SPEC, **change), tmp_path)
     assert not opened[1]
 
 
@@ -112,4 +112,4 @@ def test_missing_package_is_named(artifact, tmp_path):
         raise ModuleNotFoundError("No module named 'amaranth'", name="amaranth")
 
     with pytest.raises(BackendUnavailable, match=r"enginebench\[fpga\]"):
-        FpgaSimBackend(make_board, tmp_path).load(artifact, SPEC)
+        FpgaSimBackend(tmp_path, make_board).load(artifact, SPEC)

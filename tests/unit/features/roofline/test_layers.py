@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import EngineSpec, LayerProfile, LayerTime
 from enginebench.report.layer_table import describe_times
-from enginebench.stats.layers import describe_profile, explain_remainder, make_layers, make_profile
+from enginebench.stats.layers import describe_profile, explain_remainder
 
 LAYERS = (
     LayerTime(name="head", mean_ns=1e6, median_ns=0.9e6, precision="fp32", kind="Gemm"),
@@ -65,11 +65,3 @@ def test_layers_without_time_have_no_shares() -> None:
         model="m", engine=EngineSpec(backend="fake"), profile=profile, end_to_end_ns=1.0, clock="host"
     )
     assert document.layers[0].share is None and document.by_precision["unknown"].share is None
-
-
-def test_any_engine_has_the_records_of_a_trtexec_profile() -> None:
-    profile = make_profile(LAYERS, runs=5)
-    assert (profile.count, profile.total_ms, profile.average_ms) == (5, 40, 8)
-    assert profile.layers[0].name == "stem" and profile.layers[0].share == 0.75
-    kinds = {layer.name: (layer.precision, layer.overhead) for layer in make_layers(LAYERS).layers}
-    assert kinds["stem"] == ("int8", False) and kinds["cast"] == (None, True)

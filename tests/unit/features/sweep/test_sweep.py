@@ -277,7 +277,7 @@ def test_figures_of_a_group_that_are_damaged_or_of_another_are_named_and_written
     found = read_sweep(store)
     assert {cell.model for cell in found.cells} == {"two.onnx"}
     assert {cell.model for cell in found.failed} == {"one.onnx"}
-    assert found.unread and "done.json" in found.unread[0] and "--resume writes it anew" in found.unread[0]
+    assert found.unread and "done.json" in found.unread[0] and "--resume rebuilds it" in found.unread[0]
     measured = len(children.of(MeasureJob))
     again = sweep(spec(), store.url, resume=True)
     assert again.cells == whole.cells and not again.unread

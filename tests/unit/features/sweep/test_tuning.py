@@ -78,7 +78,7 @@ def test_a_search_that_fails_costs_itself(tmp_path: Path) -> None:
     document = sweep(read(tmp_path, text), tmp_path / "store")
     assert not document.failed and [cell.row.status for cell in document.cells if cell.row] == ["ok"]
     (tuned,) = document.tuned
-    assert tuned.reason and not tuned.winner and "no answer: " in describe_tuned(tuned)
+    assert tuned.reason and not tuned.winner and "no response: " in describe_tuned(tuned)
 
 
 def test_the_time_of_searches_is_planned(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_what_was_not_beaten_is_said_as_such() -> None:
     assert describe_tuned(found) == "tuned on box: m, batch 4: the best default, ort, was not beaten"
     ratio = Estimate(value=1.3, low=1.2, high=1.4, level=0.95, n=5, method="t")
     cut = replace(found, finished=False, ratio=ratio, verdict="not_shown")
-    assert "x was 1.30x (1.20 to 1.40) as fast when it was measured anew: not shown. Raise" in describe_tuned(cut)
+    assert "x was 1.30x (1.20 to 1.40) as fast when it was re-measured: inconclusive. Raise" in describe_tuned(cut)
     assert describe_tuned(replace(found, finished=False)).endswith("x led the race. Raise tune_budget_s")
     beaten = describe_tuned(replace(cut, finished=True, beaten=True, winner="x"))
     assert beaten == "tuned on box: m, batch 4: x is 1.30x (1.20 to 1.40) as fast as the best default, ort"

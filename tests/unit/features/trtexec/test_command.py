@@ -269,7 +269,7 @@ def test_settings_that_do_not_fit() -> None:
     with pytest.raises(UsageError, match="the graph's inputs: in"):
         settings_of(opt_shapes="other:1x3")
     two = replace(GRAPH, inputs=(*GRAPH.inputs, TensorSpec(name="b:0", dtype="float32", shape=("batch", 4))))
-    with pytest.raises(UsageError, match="every input with an open axis; none for b:0"):
+    with pytest.raises(UsageError, match="every input with a dynamic axis; none for b:0"):
         check_profile(PROFILE, two)
     with pytest.raises(UsageError, match="does not fit the graph's batchx3"):
         settings_of(opt_shapes="in:1x4")

@@ -9,8 +9,8 @@ import pytest
 
 from enginebench.core.errors import ArtifactError, ParseError
 from enginebench.features.trtexec.output import read_bindings, read_outputs
-from enginebench.features.trtexec.times import parse_times
 from enginebench.features.trtexec.tool_files import ToolFiles
+from enginebench.features.trtexec.trace import read_trace
 from enginebench.stats.plans.layers import parse_layers
 from enginebench.stats.plans.profile import parse_profile, read_profile
 
@@ -53,7 +53,7 @@ def test_no_reader_of_its_json_stumbles_over_a_control_character(tmp_path: Path)
     assert [layer.name for layer in read_profile(profile, file).layers] == ["a\x1eb"]
     file.write_bytes((HOME / "digits-int8-qdq.inspector.json").read_bytes())
     with pytest.raises(ParseError, match=r"no iteration times.*Is it a profile, a layer file"):
-        parse_times(file)
+        read_trace(file)
 
 
 def test_bindings_are_found_where_8_6_names_them() -> None:

@@ -65,7 +65,7 @@ def test_nan_where_nothing_was_timed(word: str) -> None:
     document = summarize(f'[\n  {{ "count" : 0 }}\n, {{ "name" : "a", {body} }}\n]\n')
     (layer,) = document.layers
     assert (layer.total_ms, layer.average_ms, layer.share, document.nonfinite) == (0, None, None, 1)
-    assert document.average_ms is None and document.notes == ("all times are 0: no shares",)
+    assert document.average_ms is None and document.notes == ("all times are 0: no percentages",)
     rewritten = summarize(
         f'[{{"name": "a", "timeMs": 0, "averageMs": {word}}}, {{"name": "b", "timeMs": 1, "averageMs": 1}}]'
     )
@@ -110,8 +110,7 @@ def test_other_files_are_refused(text: str) -> None:
 def test_from_disk(tmp_path: Path) -> None:
     path = tmp_path / "p rofile ü.json"
     path.write_bytes(made.make_profile())
-    document = parse_profile(path, model="m", precision="int8", batch=2)
-    assert (document.model, document.precision, document.batch) == ("m", "int8", 2)
+    assert parse_profile(path).layers
     with pytest.raises(ParseError, match="No such file"):
         parse_profile(tmp_path / "no")
 

@@ -14,8 +14,9 @@ from enginebench.core.precisions import classify_kernel
 from enginebench.features.trtexec.folder import read_folder
 from enginebench.features.trtexec.log import parse_log, read_log
 from enginebench.features.trtexec.records import LogRun, Stat
-from enginebench.features.trtexec.times import parse_times
+from enginebench.features.trtexec.times import summarize_trace
 from enginebench.features.trtexec.tool_files import ToolFiles
+from enginebench.features.trtexec.trace import read_trace
 from enginebench.stats.effective import judge_precision
 from enginebench.stats.layer_diff import compare_layers
 from enginebench.stats.layer_records import LayersDocument
@@ -125,10 +126,10 @@ def test_every_timing_file_gives_the_summary_of_its_log(real: Path) -> None:
     assert len(files) >= 20
     for path in sorted(files):
         run = read_case(path.with_name(path.name.split(".times.json")[0] + ".stdout"))
-        document = parse_times(path, log=run)
+        document = summarize_trace(read_trace(path), path, log=run)
         assert document.n == run.queries, path
         # Without the log the same queries count as timed.
-        assert parse_times(path, intervals=False).n == run.queries, path
+        assert summarize_trace(read_trace(path), path, intervals=False).n == run.queries, path
         for field in ("latency_ms", "h2d_ms", "gpu_compute_ms", "d2h_ms"):
             printed: Stat = getattr(run, field)
             if printed.max:
@@ -153,7 +154,7 @@ def test_files_of_8_4_without_their_warmup_give_the_printed_summary(real: Path) 
     for path in files:
         summary = json.loads(path.with_name(path.name.replace(".timing.", ".profile.metadata.")).read_text())
         printed = summary["performance_summary"]
-        document = parse_times(path)
+        document = summarize_trace(read_trace(path), path)
         assert document.warmup_dropped > 0
         for field in ("latency_ms", "gpu_compute_ms"):
             low, high, mean, median, *percentiles = printed[ROWS[field]]
@@ -222,7 +223,7 @@ def test_tf32_is_not_sold_as_fp32(real: Path) -> None:
     assert shares is not None and shares["tf32"] == pytest.approx(share) and sum(shares.values()) == pytest.approx(1)
     assert set(shares) == {"tf32", "fp32", "other"}
     ran, (caveat,) = judge_precision("fp32", shares, "cuda:0")
-    assert ran == "tf32" and caveat.code == "relabelled" and "The row is tf32" in caveat.message
+    assert ran == "tf32" and caveat.code == "relabelled" and "Reported as tf32" in caveat.message
 
 
 def test_precisions_that_types_and_kernels_agree_on_stay(real: Path) -> None:

@@ -20,15 +20,14 @@ from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDepe
 from enginebench.features.trtexec.files import write_layers, write_log, write_profile, write_series, write_times
 from enginebench.features.trtexec.folder import read_folder
 from enginebench.features.trtexec.log import parse_log
-from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case
+from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case, list_layer_times
 from enginebench.features.trtexec.reporting import report_folder
 from enginebench.features.trtexec.sections import list_trtexec
-from enginebench.features.trtexec.times import parse_times, select_timed
+from enginebench.features.trtexec.times import select_timed
 from enginebench.features.trtexec.trace import read_trace
+from enginebench.features.trtexec.verb import parse_times
 from enginebench.report.charts import (
-    draw_histogram,
     draw_layers,
-    draw_percentiles,
     draw_series,
     import_altair,
     render_png,
@@ -90,7 +89,7 @@ def test_a_report_with_all_that_the_issue_names(folder: Path) -> None:
     assert (
         "| NVIDIA H200 |" in text
         and "](latency_hist.png)" in text
-        and "Share of the time by precision (number of layers): " in text
+        and "Fraction of the time by precision (number of layers): " in text
     )
 
 
@@ -158,20 +157,9 @@ def test_without_vl_convert_there_is_no_png(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("n", [1, 2, 7, 339, 340, 341, 5000])
 def test_charts_of_any_number_of_queries(n: int) -> None:
     values = made.sample_latencies(n)["latency"]
-    for draw in (draw_histogram, draw_percentiles, draw_series):
-        chart = draw(values, "title")
-        assert chart["$schema"].startswith("https://vega.github.io/schema/vega-lite/")
-        assert 0 < hold(chart) < 1100
-    equal = np.full(n, 0.5)
-    for draw in (draw_histogram, draw_percentiles, draw_series):
-        assert draw(equal, "title")
-
-
-def test_a_histogram_counts_every_query_that_it_draws() -> None:
-    values = np.concatenate([np.linspace(1, 2, 9_999), [1000.0]])
-    chart = draw_histogram(values, "t")
-    assert sum(bar["queries"] for bar in chart["layer"][0]["data"]["values"]) == 9_990
-    assert "10 above" in chart["title"]["subtitle"] and "slowest 1000.0 ms" in chart["title"]["subtitle"]
+    chart = draw_series(values, "title")
+    assert chart["$schema"].startswith("https://vega.github.io/schema/vega-lite/")
+    assert 0 < hold(chart) < 1100 and draw_series(np.full(n, 0.5), "title")
 
 
 def test_a_series_shows_the_slowest_of_its_neighbours() -> None:
@@ -185,17 +173,17 @@ def test_layers_of_one_name_keep_bars_of_their_own(tmp_path: Path) -> None:
     names = ["x" * 60 + str(i % 2) + "y" * 60 for i in range(40)]
     path = tmp_path / "p.json"
     path.write_bytes(made.make_profile([name + str(i) for i, name in enumerate(names)]))
-    bars = draw_layers(parse_profile(path), "t", topk=30)["data"]["values"]
+    bars = draw_layers(list_layer_times(parse_profile(path)), "t", topk=30)["data"]["values"]
     assert len(bars) == 31 and bars[-1]["name"] == "(10 more layers)" and len({bar["rank"] for bar in bars}) == 31
     assert bars[-1]["shown"] == pytest.approx(1.1 * bars[0]["ms"]) and bars[-1]["ms"] > bars[-1]["shown"]
     assert bars[-1]["label"].endswith("%, bar cut off") and all(bar["shown"] == bar["ms"] for bar in bars[:-1])
     assert len(shorten(names[0])) == 46
-    assert render_png(draw_layers(parse_profile(path), "t", topk=3)).startswith(b"\x89PNG")
+    assert render_png(draw_layers(list_layer_times(parse_profile(path)), "t", topk=3)).startswith(b"\x89PNG")
 
 
 def test_times_as_files(folder: Path, tmp_path: Path) -> None:
     path, out = folder / "times.json", tmp_path / "out"
-    document = parse_times(path, batch=2, model="=cmd()")
+    document = parse_times(path, batch=2, model="=cmd()", log=None, warmup_ms=None, precision=None)
     paths = write_times(document, select_timed(read_trace(path), path, None, None), out)
     assert [path.name for path in paths] == [
         "summary.json", "summary.csv", "latency_percentiles.csv", "latency_series.csv", "enqueue_series.csv",
@@ -296,7 +284,7 @@ def test_shares_say_what_they_are_of(folder: Path) -> None:
     (folder / "profile.json").unlink()
     report = describe_cases(read_folder(folder))
     assert report.cases[0].shares_of == "layers"
-    assert "Share of the layers by precision (number of layers): fp32 100.0 % (5)." in format_report(report)
+    assert "Fraction of the layers by precision (number of layers): fp32 100.0 % (5)." in format_report(report)
 
 
 def test_differences_beside_several_runs_have_a_section_and_no_row(folder: Path) -> None:
@@ -315,7 +303,7 @@ def test_the_page_has_what_the_markdown_has(folder: Path) -> None:
     text = format_report(report)
     for part in (
         "400 queries, figures from the timing file",
-        "Share of the time by precision",
+        "Fraction of the time by precision",
         "GPU time less the sum",
     ):
         assert part in page and part in text

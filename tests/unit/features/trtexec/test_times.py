@@ -15,7 +15,7 @@ import trtexec_artifacts as made
 from enginebench.core.errors import ParseError
 from enginebench.features.trtexec import trace as trace_module
 from enginebench.features.trtexec.records import LogRun, TimesDocument
-from enginebench.features.trtexec.times import count_before, find_trtexec_index, parse_times, summarize_trace
+from enginebench.features.trtexec.times import count_before, find_trtexec_index, summarize_trace
 from enginebench.features.trtexec.trace import read_trace, read_trace_bytes
 
 FILE = Path("times.json")
@@ -233,15 +233,19 @@ def test_a_shell_may_have_changed_the_encoding(encoding: str) -> None:
     assert summarize(made.make_times(20).decode().encode(encoding)).n == 20
 
 
+def summarize_file(path: Path) -> TimesDocument:
+    return summarize_trace(read_trace(path), path)
+
+
 def test_files_on_disk_plain_packed_and_absent(tmp_path: Path) -> None:
     path = tmp_path / "zeiten ü.json.gz"
     path.write_bytes(gzip.compress(made.make_times(60)))
-    assert parse_times(path).n == len(read_trace(path)) == 60
+    assert summarize_file(path).n == len(read_trace(path)) == 60
     path.write_bytes(gzip.compress(made.make_times(60))[:-20])
     with pytest.raises(ParseError, match="gzip"):
-        parse_times(path)
+        summarize_file(path)
     with pytest.raises(ParseError, match="No such file"):
-        parse_times(tmp_path / "no.json")
+        summarize_file(tmp_path / "no.json")
 
 
 def test_the_document_is_json_with_the_fields_of_the_contract() -> None:

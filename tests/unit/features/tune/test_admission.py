@@ -89,4 +89,4 @@ def test_limits_that_are_named_hold_beside_the_score_and_in_place_of_the_usual_o
     ],
 )
 def test_a_least_is_missed_below_and_a_most_above(limits: dict[str, float], said: str) -> None:
-    assert find_refusal(make_row(), make_row("r"), limits=limits) == f"its answers differ too much: {said}"
+    assert find_refusal(make_row(), make_row("r"), limits=limits) == f"its outputs differ too much: {said}"

@@ -171,11 +171,11 @@ def test_damage_is_told(tmp_path):
 def test_the_layer_that_must_stay_in_fp32_is_named(search):
     proposer = search[5]
     (layering,) = proposer.document.layerings
-    assert proposer.describe() == ("ort int8@cpu: no node breaks the answers.",)
+    assert proposer.describe() == ("ort int8@cpu: no node breaks the outputs.",)
     groups = (replace(layering.groups[0], harm=None), *layering.groups[1:])
     broken = replace(layering, first="b", alone=("b", "c"), groups=groups)
     assert describe_layering(broken) == (
-        "ort int8@cpu: b is the first node to break the answers, from the input on. By themselves b, c break them. "
+        "ort int8@cpu: b is the first node to break the outputs, from the input on. By themselves b, c break them. "
         "Time ran out before 1 of 5 groups; they stay in FP32."
     )
     assert describe_layering(replace(layering, reason="x")) == "ort int8@cpu: no precision by layer: x."
@@ -184,7 +184,7 @@ def test_the_layer_that_must_stay_in_fp32_is_named(search):
 def test_what_samples_show_is_put_into_words():
     value = Estimate(value=0.97, low=0.94, high=0.98, level=0.95, n=64, method="", supported=True)
     held = Held(limit="centred_cosine", bound=0.95, value=value, kept=True, shown=False)
-    assert describe_held([held]) == "centred_cosine 0.97 (0.94 to 0.98), limit 0.95 kept, but not shown to be"
+    assert describe_held([held]) == "centred_cosine 0.97 (0.94 to 0.98), limit 0.95 kept, but not significantly"
 
 
 def test_a_line_for_which_there_is_no_time_ends(search, tmp_path, monkeypatch):

@@ -101,7 +101,7 @@ def test_where_all_are_equal_the_default_is_not_beaten() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "reason"), [(3, "3 of the 6 repetitions that a verdict needs"), (6, "reaches across the margin of 2.0%")]
+    ("rounds", "reason"), [(3, "3 of the 6 trials that a verdict needs"), (6, "reaches across the margin of 2.0%")]
 )
 def test_a_final_without_a_verdict_says_why(rounds: int, reason: str) -> None:
     """Twice as fast in each of three processes, which are too few; in six, sometimes faster, sometimes slower."""
@@ -116,8 +116,8 @@ def test_a_final_without_a_verdict_says_why(rounds: int, reason: str) -> None:
     (row,) = [row for row in document.final if row.candidate == default]
     assert row.verdict == document.verdict == "not_shown" and row.reason is not None and reason in row.reason
     assert (row.ratio is not None and (row.ratio.low or 0) > 1) or rounds == 6
-    assert f"not shown ({row.reason})." in " ".join(state_answer(document))
-    assert f"not shown: {row.reason}" in draw(list_tune(document), 300)
+    assert f"inconclusive ({row.reason})." in " ".join(state_answer(document))
+    assert f"inconclusive: {row.reason}" in draw(list_tune(document), 300)
 
 
 def test_nothing_is_tried_twice_and_the_end_comes_when_nothing_is_left() -> None:

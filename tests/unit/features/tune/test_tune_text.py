@@ -78,7 +78,7 @@ def test_a_winner_is_named_with_its_ratio_and_what_it_beat() -> None:
 def test_a_default_that_was_not_beaten_is_the_answer() -> None:
     said = flatten(show(KEPT))
     assert "The default was not beaten: take a." in said
-    assert "The winner of the race, new, was 1.01x" in said and "not shown" in said and "it died" in said
+    assert "The winner of the race, new, was 1.01x" in said and "inconclusive" in said and "it died" in said
 
 
 def test_a_search_that_did_not_end_names_who_leads() -> None:
@@ -87,7 +87,7 @@ def test_a_search_that_did_not_end_names_who_leads() -> None:
     assert "(not finished)" in said
     own = tuple(replace(one, default=True) for one in BROKEN.candidates)
     said = flatten(show(replace(BROKEN, candidates=own)))
-    assert "So far new, a default, leads the race. No final has measured it anew." in said
+    assert "So far new, a default, leads the race. It was not re-measured." in said
     assert "against the defaults" not in said
     assert "No setting was measured." in show(replace(BROKEN, winner=None))
 

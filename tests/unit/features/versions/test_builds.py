@@ -131,7 +131,7 @@ def test_the_build_is_the_unit_of_a_comparison() -> None:
     found = compare(measure(base), measure(cand, 0.5))
     assert (found.verdict, found.unit) == ("not_shown", "build")
     assert found.ratio is not None and found.ratio.n == 3 and "3 of the 6 builds" in found.reasons[0]
-    assert "3 builds of 15 neighbouring repetitions" in found.ratio.method
+    assert "3 builds of 15 neighbouring trials" in found.ratio.method
     values = [np.mean(b) - np.mean(c) for b, c in zip(base, cand, strict=True)]
     assert found.ratio.value == pytest.approx(2 * math.exp(np.mean(values)), rel=1e-6)
     apart = compare_apart(measure(base), measure(cand, 0.5))

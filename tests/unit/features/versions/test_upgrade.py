@@ -79,7 +79,7 @@ def test_answers_that_differ_fail_the_gate_however_fast(tmp_path: Path) -> None:
     found = diff_environments([store(tmp_path / "a", *rows, answers={rows[1].id: 0.5})], BETWEEN, 0.02)
     (row,) = found.rows
     assert row.verdict == "not_comparable" and row.outputs_agree is False
-    assert "the answers differ beyond the limits" in row.failures[0] and found.gate_failed
+    assert "the outputs differ beyond the limits" in row.failures[0] and found.gate_failed
     assert row.change is not None and row.change.max_abs_diff == pytest.approx(0.5, rel=1e-3)
 
 
@@ -89,7 +89,7 @@ def test_answers_that_are_gone_are_not_taken_as_equal(tmp_path: Path) -> None:
     RunFolder(root).outputs_path(rows[0].id).unlink()
     (row,) = diff_environments([root], BETWEEN, 0.02).rows
     assert row.verdict == "not_comparable" and row.outputs_agree is None
-    assert "the answers were not compared" in row.reasons[0]
+    assert "the outputs were not compared" in row.reasons[0]
 
 
 def test_worse_accuracy_fails_the_gate(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_worse_accuracy_fails_the_gate(tmp_path: Path) -> None:
     found = diff_environments([store(tmp_path / "a", *rows)], BETWEEN, 0.02, metric="top1")
     assert found.rows[0].metric_change == pytest.approx(-0.03)
     assert "top-1" in " ".join(found.rows[0].failures) and found.gate_failed
-    with pytest.raises(UsageError, match="--metric miou: no row has such a score"):
+    with pytest.raises(UsageError, match="--metric miou: no configuration has such a score"):
         diff_environments([tmp_path / "a"], BETWEEN, 0.02, metric="miou")
 
 
@@ -106,8 +106,8 @@ def test_a_row_without_its_twin_is_named(tmp_path: Path) -> None:
     found = diff_environments([store(tmp_path / "a", *rows)], BETWEEN, 0.02)
     lacking = {row.id: row.reasons for row in found.rows if row.verdict == "not_comparable"}
     assert lacking == {
-        "resnet18 ort fp32 b8": ("only the base has this row",),
-        "resnet18 ort int8@cpu b1": ("only the candidate has this row",),
+        "resnet18 ort fp32 b8": ("only the base has this configuration",),
+        "resnet18 ort int8@cpu b1": ("only the candidate has this configuration",),
     }
 
 
@@ -119,7 +119,7 @@ def test_a_row_that_failed_there_says_why(tmp_path: Path) -> None:
 
 def test_a_run_without_an_environment_says_which_it_has(tmp_path: Path) -> None:
     root = store(tmp_path / "a", make_row("old"), make_row(None))
-    with pytest.raises(UsageError, match=r"no rows of new; it has old, the current environment"):
+    with pytest.raises(UsageError, match=r"no results of new; it has old, the current environment"):
         diff_environments([root], BETWEEN, 0.02)
 
 
@@ -156,7 +156,7 @@ def test_what_changed_is_told_in_sentences(tmp_path: Path) -> None:
     found = diff_environments([store(tmp_path / "a", *rows)], BETWEEN, 0.02)
     versions, told = state_changes(found)
     assert versions == "Versions: onnxruntime 1.23.2 -> 1.31.1."
-    assert told.startswith("resnet18 ort fp32 b1: answers differ by at most 0 over 32 samples")
+    assert told.startswith("resnet18 ort fp32 b1: outputs differ by at most 0 over 32 samples")
     assert "build 1.20 -> 2.40 s (+100%)" in told and "size 46.8 MB" in told
     assert "layers 2.00 -> 4.00 ms in one profile of each, most in conv +2 ms" in told
     assert "conv +2 ms" in format_sections(list_diff(found)).replace("\\", "")

@@ -220,7 +220,7 @@ def test_arrays_are_external(tmp_path):
     [
         ({"ids": np.ones((3, 5), np.int64)}, "missing input 'mask'"),
         ({"ids": np.ones((3, 5), np.int64), "mask": np.ones((3, 5))}, "float64, not float32"),
-        ({"ids": np.ones((3, 4), np.int64), "mask": np.ones((3, 5), np.float32)}, r"'ids' has shape \(3, 4\)"),
+        ({"ids": np.ones((3, 4), np.int64), "mask": np.ones((3, 5), np.float32)}, r"'ids' has shape 3x4, not batchx5"),
         ({"ids": np.ones((2, 5), np.int64), "mask": np.ones((3, 5), np.float32)}, "inputs of 2, 3 entries"),
         ({"ids": np.ones((0, 5), np.int64), "mask": np.ones((0, 5), np.float32)}, "shape"),
         ({"a": np.ones(3)}, "unknown input 'a'"),

@@ -70,7 +70,7 @@ def test_two_profiled_rows_have_two_pictures() -> None:
 def test_the_picture_of_layers_is_of_the_fastest_row() -> None:
     results = make_results()
     charts = draw([replace(row, layers=results[2].layers) for row in results[:3]])
-    assert [c.row for c in charts if c.name == "per_layer_time"] == ["ort int8@cpu"]
+    assert [c.row for c in charts if c.name == "per_layer_time"] == ["ort int8 (cpu)"]
     others = [c.name for c in charts if c.section == "layers" and not c.picture]
     assert others == ["per_layer_time_1", "per_layer_time_2"]
 
@@ -86,7 +86,7 @@ def test_charts_hide_what_the_page_hides(charts: dict[str, Chart]) -> None:
         spec = charts[name].spec
         assert {"name": "hidden", "value": []} in spec["params"], name
         svg = vl_convert.vegalite_to_svg(spec)
-        hidden = {**spec, "params": [{"name": "hidden", "value": ["ort fp32", "ort int8@cpu"]}]}
+        hidden = {**spec, "params": [{"name": "hidden", "value": ["ort fp32", "ort int8 (cpu)"]}]}
         assert len(vl_convert.vegalite_to_svg(hidden)) < len(svg), name
 
 
@@ -130,7 +130,7 @@ def test_the_caption_speaks_of_a_line_where_one_is_drawn() -> None:
         chart = _draw_quality(points, "top-1")
         assert chart is not None and said in str(chart.spec)
     none = _draw_quality([{**point, "row": name, "pareto": False} for name in "ab"], "top-1")
-    assert none is not None and "no row stands out" in str(none.spec) and "diamond'" not in str(none.spec["title"])
+    assert none is not None and "no clear winner" in str(none.spec) and "diamond'" not in str(none.spec["title"])
 
 
 def test_the_longest_bar_leaves_room_for_its_text() -> None:

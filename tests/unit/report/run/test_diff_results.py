@@ -45,7 +45,10 @@ def test_not_shown_passes_the_gate_and_says_how_many_repetitions() -> None:
 def test_not_comparable_fails_the_gate_unless_allowed(allowed: bool) -> None:
     base, cand = [make_result("ort"), make_result("pytorch")], [make_result("ort", seed=1)]
     document = diff_results(base, cand, allow_not_comparable=allowed)
-    assert [(r.verdict, r.reasons) for r in document.rows][1] == ("not_comparable", ("only the base has this row",))
+    assert [(r.verdict, r.reasons) for r in document.rows][1] == (
+        "not_comparable",
+        ("only the base has this configuration",),
+    )
     assert (document.verdict, document.gate_failed) == ("not_comparable", not allowed)
 
 
@@ -103,5 +106,5 @@ def test_rows_that_were_measured_in_turns_had_the_same_machine() -> None:
     for begin in (0, 30):
         document = diff_results([at(1000, 0)], [at(1500, begin)])
         said[begin] = "; ".join(document.rows[0].reasons)
-    assert "it changed while both were measured in turns" in said[0] and "not the same" not in said[0]
+    assert "it changed while both were measured, interleaved" in said[0] and "not the same" not in said[0]
     assert "the machine was not the same" in said[30]

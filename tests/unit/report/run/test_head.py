@@ -13,6 +13,7 @@ from enginebench.report.page import format_fragment
 from enginebench.report.run.head import format_head, format_lines
 from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.report.run.sections import list_sections
+from enginebench.stats.ranking import Rules
 from reports import show, write_markdown, write_page
 from samples import make_drift, make_machine, make_result
 
@@ -22,7 +23,7 @@ RANDOM = Caveat(code="random_weights", message="weights are random")
 
 
 def describe(*results: Result, **more: object) -> RunDocument:
-    return describe_run(model="m", machine=make_machine(), spec={}, results=results, **more)  # type: ignore[arg-type]
+    return describe_run(model="m", machine=make_machine(), spec={}, results=results, rules=Rules(**more))  # type: ignore[arg-type]
 
 
 def head(*results: Result, **more: object) -> dict[str, str]:
@@ -160,7 +161,7 @@ def test_an_engine_that_varies_alone_is_held_to_its_outputs() -> None:
     alone = head(PYTORCH, ort(5, drift=GROSS, caveats=(vary("ort-fp32-b1"),)))
     assert alone["FASTEST"].startswith("none with the same outputs: ort fp32")
     both = head(PYTORCH, ort(5, drift=GROSS, caveats=(vary("ort-fp32-b1"), vary(PYTORCH.id))))
-    assert both["FASTEST"].startswith("ort fp32") and "differently each time" in both["OUTPUTS"]
+    assert both["FASTEST"].startswith("ort fp32") and "different outputs for the same inputs" in both["OUTPUTS"]
     lost = ort(5, drift=make_drift(9.0, passed=False, nonfinite=3), caveats=(vary(PYTORCH.id),))
     assert "3 values are not finite" in head(PYTORCH, lost)["FASTEST"]
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from enginebench.core.records import Block, Caveat, Drift, LayerTime, Result
 from enginebench.core.store import encode
 from enginebench.report.run.rows import RunDocument, describe_row, describe_run
+from enginebench.stats.ranking import Rules
 from enginebench.stats.standing import find_baseline, weigh
 from samples import make_drift, make_result, make_run
 
@@ -21,7 +22,7 @@ effective_precision, build_s, size_bytes, peak_memory_bytes, energy_mj, pareto, 
 
 
 def run(results: list[Result], **more: Any) -> RunDocument:
-    return describe_run(model="m", machine=None, spec={}, results=results, **more)
+    return describe_run(model="m", machine=None, spec={}, results=results, rules=Rules(**more))
 
 
 AGREE = make_drift(1e-6)

@@ -75,7 +75,7 @@ def test_nothing_to_read_is_an_error_for_each_character_that_was_read():
     ("values", "vocabulary", "said"),
     [
         (["abc"], None, "put the vocabulary into the file of --targets"),
-        ([[1, 2]], WORDS, "give both alike"),
+        ([[1, 2]], WORDS, "give both in the same form"),
         (["abc", "a"], WORDS, "1 sequences were read, 2 are right"),
         (["abc"], ("a",), "not in the vocabulary of 1; the model tells 5 apart"),
     ],

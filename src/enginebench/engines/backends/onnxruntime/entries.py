@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enginebench.core.entry import Entry, Option
-from enginebench.engines.backends.tensorrt.settings import SWITCH
+from enginebench.core.entry import Entry, Option, switch
 from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
 
 ORT = Entry(
@@ -37,11 +36,7 @@ ORT = Entry(
             search=("none",),
             meaning="memory of each session, of all in the process, or asked of the system each time",
         ),
-        "ahead": Option(
-            default="0",
-            choices=("0", "1"),
-            meaning="1 optimises the graph once, when it is built, for this processor; 0 in every process",
-        ),
+        "ahead": switch("1 optimises the graph once, when it is built, for this processor; 0 in every process"),
     },
     builds_with={"ahead": "1"},
     recipe="cpu",
@@ -60,20 +55,11 @@ ORT_CUDA = Entry(
     module="enginebench.engines.backends.onnxruntime.ort_cuda",
     takes="onnx",
     options={
-        "cuda_graph": Option(
-            default="0", choices=("0", "1"), search=("1",), meaning="capture the first runs and launch them as one"
-        ),
+        "cuda_graph": switch("capture the first runs and launch them as one", tried=True),
         # With it cuDNN writes in the session's log that it has no plan for some layouts: part of its search.
-        "prefer_nhwc": Option(
-            default="0", choices=("0", "1"), search=("1",), meaning="run convolutions with channels last"
-        ),
+        "prefer_nhwc": switch("run convolutions with channels last", tried=True),
         # Without it a convolution in half precision writes its output, and cuDNN reads it again to add the bias.
-        "fuse_conv_bias": Option(
-            default="0",
-            choices=("0", "1"),
-            search=("1",),
-            meaning="fuse biases into convolutions; cuDNN compiles each shape while loading",
-        ),
+        "fuse_conv_bias": switch("fuse biases into convolutions; cuDNN compiles each shape while loading", tried=True),
         "conv_search": Option(
             default="exhaustive",
             choices=("exhaustive", "heuristic", "default"),
@@ -120,7 +106,7 @@ ORT_TENSORRT_RTX = Entry(
     module="enginebench.engines.backends.onnxruntime.ort_tensorrt_rtx",
     takes="onnx",
     options={
-        "graph": Option(default="0", choices=SWITCH, search=("1",), meaning="launch as a CUDA graph"),
+        "graph": switch("launch as a CUDA graph", tried=True),
         "workspace_mb": Option(default="", meaning="scratch memory of the plan, in MiB"),
         "weight_budget_mb": Option(default="", meaning="GPU memory for weights that are streamed, in MiB"),
         "opt": ORT.options["opt"],
@@ -142,10 +128,8 @@ ORT_TENSORRT = Entry(
     module="enginebench.engines.backends.onnxruntime.ort_tensorrt",
     takes="onnx",
     options={
-        "graph": Option(default="0", choices=SWITCH, search=("1",), meaning="launch as a CUDA graph"),
-        "weak_typing": Option(
-            default="0", choices=SWITCH, meaning="set the precision by the provider's flags (TensorRT 10 and older)"
-        ),
+        "graph": switch("launch as a CUDA graph", tried=True),
+        "weak_typing": switch("set the precision by the provider's flags (TensorRT 10 and older)"),
         "workspace_mb": Option(default="", meaning="scratch memory for one layer, in MiB"),
         "optimization_level": Option(
             default="", choices=("", "0", "1", "2", "3", "4", "5"), search=("5",), meaning="how hard to search"

@@ -6,12 +6,12 @@ import json
 import re
 import time
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnxruntime
 from msgspec.structs import replace
@@ -20,8 +20,9 @@ from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.feeds import check_feeds, join_samples
 from enginebench.core.operators import register_operators
 from enginebench.core.precisions import REORDER
-from enginebench.core.records import TEXT, Artifact, Availability, EngineSpec, LayerProfile, Precision, TensorSpec
-from enginebench.core.store import hash_files
+from enginebench.core.protocols import Array, Feeds
+from enginebench.core.records import TEXT, Artifact, Availability, EngineSpec, LayerProfile, Precision
+from enginebench.core.store import derive
 from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
 from enginebench.engines import ort
 from enginebench.engines.backends.onnxruntime.entries import ORT
@@ -29,17 +30,7 @@ from enginebench.engines.ort import PROVIDER, LooseOrtEngine, OrtEngine, needs_v
 from enginebench.engines.proof.layer_records import summarize_layers
 from enginebench.engines.proof.precision import Operator, count_watched_runs, prove_precision, settle_moves
 from enginebench.engines.refusals import explain_refusal
-from enginebench.engines.request import (
-    check_graph_precision,
-    check_request,
-    explain_unbound,
-    read_options,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from enginebench.core.protocols import Array, Feeds
+from enginebench.engines.request import check_graph_precision, check_request, explain_unbound, read_options
 
 NAME, OPTIONS = ORT.name, ORT.options
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
@@ -77,14 +68,7 @@ class OrtBackend:
 
     def probe(self) -> Availability:
         """Available where the CPU provider is compiled in; says the runtime's version."""
-        found = PROVIDER in onnxruntime.get_available_providers()
-        return Availability(
-            engine=NAME,
-            available=found,
-            version=onnxruntime.__version__,
-            devices=("cpu",) if found else (),
-            reason=None if found else f"this build of onnxruntime has no {PROVIDER}",
-        )
+        return probe_provider(NAME, PROVIDER, "cpu")
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artifact as it is: ONNX Runtime optimises while it loads. Refuses what `load` would refuse.
@@ -96,19 +80,11 @@ class OrtBackend:
         return save_optimised(artifact, spec, out_dir) if read_options(spec, OPTIONS)["ahead"] == "1" else artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedOrtEngine:
-        """An engine on `spec.threads` threads.
-
-        Raises:
-            ArtifactError: ONNX Runtime cannot run the file, its inputs are not the artifact's, or it is
-                in another precision.
-            BackendUnavailable: the CPU provider was dropped, or the engine does not run the precision.
-            UsageError: an option is unknown.
-        """
+        """An engine on `spec.threads` threads."""
         check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=REASONS, text=True)
         check_graph_precision(artifact, spec)
         session = open_session(artifact, make_session_options(spec))
-        check_interface(artifact.inputs, session.get_inputs(), artifact.path)
-        check_interface(artifact.outputs, session.get_outputs(), artifact.path)
+        check_interface(artifact, session)
         engine = WatchedLooseOrtEngine if needs_values(session, artifact) else WatchedOrtEngine
         return engine(session, artifact, spec)
 
@@ -122,11 +98,7 @@ class OrtBackend:
     def open_streams(
         self, artifact: Artifact, spec: EngineSpec, wanted: StreamsSpec, clock: Clock
     ) -> OrtAsyncStreams | None:
-        """With `sessions=async` one session on the threads of all streams, called by `run_async`; else None.
-
-        Raises:
-            UsageError: it would have a single thread: the caller's own counts as one of them and computes nothing.
-        """
+        """With `sessions=async` one session on the threads of all streams, called by `run_async`; else None."""
         if read_options(spec, OPTIONS)["sessions"] != "async":
             return None
         threads = spec.threads * wanted.streams
@@ -136,9 +108,19 @@ class OrtBackend:
         return OrtAsyncStreams(engine.session, artifact, wanted.streams, clock)
 
 
-def create_backend() -> OrtBackend:
-    """The backend."""
-    return OrtBackend()
+create_backend = OrtBackend
+
+
+def probe_provider(engine: str, provider: str, device: str) -> Availability:
+    """Whether a provider is compiled into ONNX Runtime."""
+    found = provider in onnxruntime.get_available_providers()
+    return Availability(
+        engine=engine,
+        available=found,
+        version=onnxruntime.__version__,
+        devices=(device,) if found else (),
+        reason=None if found else f"this build of onnxruntime has no {provider}",
+    )
 
 
 def make_session_options(spec: EngineSpec) -> Any:
@@ -147,13 +129,7 @@ def make_session_options(spec: EngineSpec) -> Any:
 
 
 def open_session(artifact: Artifact, settings: Any) -> Any:
-    """A session on the CPU provider and on nothing else.
-
-    Raises:
-        ArtifactError: ONNX Runtime cannot load the graph; names the operator first where it is one.
-        BackendUnavailable: the provider was dropped.
-        UsageError: a library of operators cannot be loaded.
-    """
+    """A session on the CPU provider and on nothing else."""
     register_operators(settings, artifact.operator_libraries)
     try:
         return ort.open_session(artifact.path, settings)
@@ -173,27 +149,16 @@ def save_optimised(artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artif
     settings = make_session_options(replace(spec, options={**spec.options, "ahead": "0"}))
     settings.optimized_model_filepath = str(target)
     open_session(artifact, settings)
-    sha256, files = hash_files([target], out_dir)
-    return replace(
-        artifact,
-        path=str(target),
-        sha256=sha256,
-        files=files,
-        parent_sha256=artifact.sha256,
-        made_by={AHEAD: onnxruntime.__version__},
-    )
+    return derive(artifact, [target], out_dir, made_by={AHEAD: onnxruntime.__version__})
 
 
-def check_interface(specs: tuple[TensorSpec, ...], found: list[Any], path: str) -> None:
-    """Checks that the session's inputs (or outputs) have the artifact's names and dtypes.
-
-    Raises:
-        ArtifactError: they differ, or a type has no NumPy counterpart.
-    """
-    expected = {s.name: s.dtype for s in specs}
-    actual = {node.name: name_dtype(node.type) for node in found}
-    if expected != actual:
-        raise ArtifactError(f"{path} has {actual} where its artifact says {expected}; export it again")
+def check_interface(artifact: Artifact, session: Any) -> None:
+    """Checks that the session's inputs and outputs have the artifact's names and dtypes."""
+    for specs, found in ((artifact.inputs, session.get_inputs()), (artifact.outputs, session.get_outputs())):
+        expected = {s.name: s.dtype for s in specs}
+        actual = {node.name: name_dtype(node.type) for node in found}
+        if expected != actual:
+            raise ArtifactError(f"{artifact.path} has {actual} where its artifact has {expected}; export it again")
 
 
 def name_dtype(kind: str) -> str:
@@ -268,13 +233,7 @@ class OrtAsyncStreams:
 
 
 def record_profile(open_watched: Callable[[Any], Any], settings: Any, feeds: Feeds) -> list[dict[str, Any]]:
-    """The events that ONNX Runtime's profiler wrote about a few runs of a session of its own.
-
-    Args:
-        open_watched: opens the session with `settings`.
-        settings: session options that no other session has.
-        feeds: what it is run on.
-    """
+    """The events that ONNX Runtime's profiler wrote about a few runs of a session of its own."""
     settings.enable_profiling = True
     with TemporaryDirectory(prefix="enginebench-") as folder:
         settings.profile_file_prefix = str(Path(folder) / "profile")

@@ -17,11 +17,7 @@ from enginebench.engines.backends.onnxruntime.ort import check_interface
 from enginebench.engines.ort_cuda import PROVIDER, OrtCudaEngine, make_session_options
 from enginebench.engines.proof.kernels import summarize_kernels, watch_kernels
 from enginebench.engines.proof.precision import Operator, prove_precision
-from enginebench.engines.request import (
-    check_graph_precision,
-    check_request,
-    read_options,
-)
+from enginebench.engines.request import check_graph_precision, check_request, read_options
 
 NAME, OPTIONS = ORT_CUDA.name, ORT_CUDA.options
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
@@ -55,37 +51,24 @@ class OrtCudaBackend:
         return artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedOrtCudaEngine:
-        """An engine on the GPU of the spec.
-
-        Raises:
-            ArtifactError: ONNX Runtime cannot run the file, or its inputs are not the artifact's.
-            BackendUnavailable: the provider or the GPU is not available, or nodes of the graph fall back to the CPU.
-            UsageError: an option is unknown.
-        """
+        """An engine on the GPU of the spec."""
         options = check_ort_request(artifact, spec)
         settings = make_session_options(artifact, spec, options)
         register_operators(settings, artifact.operator_libraries)
         engine = WatchedOrtCudaEngine(artifact, spec, options, settings)
         try:
-            check_interface(artifact.inputs, engine.session.get_inputs(), artifact.path)
-            check_interface(artifact.outputs, engine.session.get_outputs(), artifact.path)
+            check_interface(artifact, engine.session)
         except BaseException:
             engine.close()
             raise
         return engine
 
 
-def create_backend() -> OrtCudaBackend:
-    """The backend."""
-    return OrtCudaBackend()
+create_backend = OrtCudaBackend
 
 
 def check_ort_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
-    """The options of a request that this engine can take.
-
-    Raises:
-        ArtifactError, BackendUnavailable, UsageError: as `OrtCudaBackend.load` says.
-    """
+    """The options of a request that this engine can take."""
     check_request(artifact, spec, ("onnx",), PRECISIONS, (spec.device,), reasons=REASONS)
     if spec.precision != "tf32":  # a setting of the session: its graph is FP32
         check_graph_precision(artifact, spec)
@@ -111,11 +94,7 @@ class WatchedOrtCudaEngine(OrtCudaEngine):
         return prove_precision(self._watch()) if find_spec("torch") is not None else {}
 
     def profile_layers(self) -> LayerProfile:
-        """The kernels as layers, from the same record as the proof of precision.
-
-        Raises:
-            MissingDependency: PyTorch is not installed.
-        """
+        """The kernels as layers, from the same record as the proof of precision."""
         if find_spec("torch") is None:
             raise MissingDependency("PyTorch, whose profiler records kernels,", "pip install torch")
         return summarize_kernels(self._watch())

@@ -14,18 +14,18 @@ from enginebench.core.errors import BackendUnavailable, EngineBenchError
 from enginebench.core.names import known
 from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.engines.backends.onnxruntime.entries import ORT_OPENVINO
-from enginebench.engines.backends.onnxruntime.ort import check_interface, read_kernel_times, record_profile
-from enginebench.engines.backends.onnxruntime.providers import Provider, ProviderEngine, find_devices, open_session
+from enginebench.engines.backends.onnxruntime.ort import read_kernel_times, record_profile
+from enginebench.engines.backends.onnxruntime.providers import (
+    Provider,
+    ProviderEngine,
+    find_devices,
+    make_session_options,
+    open_session,
+)
 from enginebench.engines.backends.openvino.settings import choose_calm_window, find_node_dtype
 from enginebench.engines.openvino_settings import HINTS, find_hint, list_settings
-from enginebench.engines.ort import ERRORS_ONLY, OPTIMISATION
 from enginebench.engines.proof.precision import Operator, settle_moves
-from enginebench.engines.request import (
-    check_graph_precision,
-    check_instructions,
-    check_request,
-    read_options,
-)
+from enginebench.engines.request import check_graph_precision, check_instructions, check_request, read_options
 
 NAME, OPTIONS = ORT_OPENVINO.name, ORT_OPENVINO.options
 PROVIDER = Provider(engine=NAME, module="onnxruntime_ep_openvino")
@@ -57,31 +57,17 @@ class OrtOpenvinoBackend:
         return artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> OrtOpenvinoEngine:
-        """An engine on `spec.threads` threads, all of whose nodes OpenVINO runs.
-
-        Raises:
-            ArtifactError: ONNX Runtime cannot load the graph, or its inputs are not the artifact's.
-            BackendUnavailable: OpenVINO does not take every node, or the CPU lacks the precision or the threads.
-            UsageError: an option is unknown.
-        """
+        """An engine on `spec.threads` threads, all of whose nodes OpenVINO runs."""
         check_provider_request(artifact, spec)
-        session = open_provider(artifact, spec, make_session_options(spec))
-        check_interface(artifact.inputs, session.get_inputs(), artifact.path)
-        check_interface(artifact.outputs, session.get_outputs(), artifact.path)
+        session = open_provider(artifact, spec)
         return OrtOpenvinoEngine(session, artifact, spec)
 
 
-def create_backend() -> OrtOpenvinoBackend:
-    """The backend."""
-    return OrtOpenvinoBackend()
+create_backend = OrtOpenvinoBackend
 
 
 def find_device() -> Any:
-    """The provider's CPU.
-
-    Raises:
-        BackendUnavailable: its library cannot be loaded, or it finds none.
-    """
+    """The provider's CPU."""
     devices = find_devices(PROVIDER)
     for device in devices:
         if device.ep_metadata.get("ov_device") == DEVICE:
@@ -98,11 +84,7 @@ def describe_device() -> dict[str, str]:
 
 
 def check_provider_request(artifact: Artifact, spec: EngineSpec) -> None:
-    """Checks that this engine takes the request.
-
-    Raises:
-        ArtifactError, BackendUnavailable, UsageError: as `OrtOpenvinoBackend.load` says.
-    """
+    """Checks that this engine takes the request."""
     check_request(artifact, spec, ("onnx",), PRECISIONS)
     check_graph_precision(artifact, spec)
     options = read_options(spec, OPTIONS)
@@ -118,15 +100,6 @@ def read_capabilities() -> tuple[str, ...]:
     return tuple(describe_device().get("OPTIMIZATION_CAPABILITIES", "").split())
 
 
-def make_session_options(spec: EngineSpec) -> Any:
-    """Session options of a spec: ONNX Runtime itself computes nothing, and needs one thread."""
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = settings.inter_op_num_threads = 1
-    settings.graph_optimization_level = OPTIMISATION[read_options(spec, OPTIONS)["opt"]]
-    settings.log_severity_level = ERRORS_ONLY
-    return settings
-
-
 def make_provider_options(spec: EngineSpec) -> dict[str, str]:
     """The provider's options: OpenVINO's own settings, for its CPU plugin, as it reads them from JSON."""
     chosen = list_settings(spec.threads, find_hint(known(spec.precision), read_capabilities()))
@@ -135,10 +108,10 @@ def make_provider_options(spec: EngineSpec) -> dict[str, str]:
     return {"load_config": json.dumps({DEVICE: told})}
 
 
-def open_provider(artifact: Artifact, spec: EngineSpec, settings: Any) -> Any:
+def open_provider(artifact: Artifact, spec: EngineSpec, settings: Any = None) -> Any:
     """A session of the spec on OpenVINO's CPU plugin."""
-    whole = read_options(spec, OPTIONS)["fallback"] == "refuse"
-    return open_session(artifact, PROVIDER, find_device(), make_provider_options(spec), settings, whole=whole)
+    chosen = read_options(spec, OPTIONS)
+    return open_session(artifact, PROVIDER, find_device(), make_provider_options(spec), chosen, settings)
 
 
 class OrtOpenvinoEngine(ProviderEngine):
@@ -152,7 +125,9 @@ class OrtOpenvinoEngine(ProviderEngine):
 
     def _record(self) -> list[list[Operator]]:
         opened = partial(open_provider, self._artifact, self._spec)
-        return read_node_times(record_profile(opened, make_session_options(self._spec), self._feeds))
+        return read_node_times(
+            record_profile(opened, make_session_options(read_options(self._spec, OPTIONS)), self._feeds)
+        )
 
 
 def read_node_times(events: list[dict[str, Any]]) -> list[list[Operator]]:

@@ -8,41 +8,33 @@ is a caveat of the artifact. The CPU provider is not asked for.
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import onnxruntime
 
-from enginebench.core.engine_api import Closing, read_index
+from enginebench.core.engine_api import read_index
 from enginebench.core.errors import BackendUnavailable
-from enginebench.core.feeds import check_feeds
 from enginebench.core.operators import register_operators
+from enginebench.core.protocols import Feeds
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
 from enginebench.core.shapes import concrete_shape
 from enginebench.engines.backends.onnxruntime.entries import ORT_TENSORRT
+from enginebench.engines.backends.onnxruntime.ort import probe_provider
+from enginebench.engines.ort import ERRORS_ONLY, OrtEngine
 from enginebench.engines.refusals import explain_refusal
-from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Feeds, RunCall
+from enginebench.engines.request import check_request, read_options
 
 NAME, OPTIONS = ORT_TENSORRT.name, ORT_TENSORRT.options
 PROVIDER = "TensorrtExecutionProvider"
 FALLBACK = "CUDAExecutionProvider"
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
-ERRORS_ONLY = 3
 MIB = 1 << 20
 
 
 class OrtTensorRtBackend:
-    """ONNX artifacts on ONNX Runtime's TensorRT provider.
-
-    Args:
-        cache_dir: folder in which engines and timings are found again by the next process.
-    """
+    """ONNX artifacts on ONNX Runtime's TensorRT provider."""
 
     name = NAME
 
@@ -51,14 +43,7 @@ class OrtTensorRtBackend:
 
     def probe(self) -> Availability:
         """Available where the provider is compiled in; TensorRT's libraries are loaded with the first session only."""
-        found = PROVIDER in onnxruntime.get_available_providers()
-        return Availability(
-            engine=NAME,
-            available=found,
-            version=onnxruntime.__version__,
-            devices=("cuda:0",) if found else (),
-            reason=None if found else f"this build of onnxruntime has no {PROVIDER}",
-        )
+        return probe_provider(NAME, PROVIDER, "cuda:0")
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artifact as it is: engines are built while a session is loaded, and cached."""
@@ -67,20 +52,13 @@ class OrtTensorRtBackend:
         return artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> OrtTensorRtEngine:
-        """A session whose nodes TensorRT runs.
-
-        Raises:
-            BackendUnavailable: the provider was dropped (its libraries are missing), or took only part of the graph.
-            ArtifactError: ONNX Runtime cannot load the graph.
-        """
+        """A session whose nodes TensorRT runs."""
         check_request(artifact, spec, ("onnx",), PRECISIONS, (spec.device,))
         options = make_provider_options(artifact, spec, self._cache_dir)
         return OrtTensorRtEngine(artifact, spec, options)
 
 
-def create_backend(cache_dir: Path | None) -> OrtTensorRtBackend:
-    """The backend."""
-    return OrtTensorRtBackend(cache_dir)
+create_backend = OrtTensorRtBackend
 
 
 def make_provider_options(artifact: Artifact, spec: EngineSpec, cache_dir: Path | None) -> dict[str, str]:
@@ -113,12 +91,7 @@ def make_profile_options(artifact: Artifact, batch: int) -> dict[str, str]:
 
 
 def open_session(artifact: Artifact, options: dict[str, str], settings: Any) -> Any:
-    """A session on TensorRT, with CUDA for what it does not take.
-
-    Raises:
-        ArtifactError: the graph cannot be loaded.
-        BackendUnavailable: ONNX Runtime dropped the provider, as it does without an error when a library is missing.
-    """
+    """A session on TensorRT, with CUDA for what it does not take."""
     settings.log_severity_level = ERRORS_ONLY
     register_operators(settings, artifact.operator_libraries)
     onnxruntime.disable_telemetry_events()
@@ -133,57 +106,28 @@ def open_session(artifact: Artifact, options: dict[str, str], settings: Any) -> 
     if PROVIDER not in session.get_providers():
         raise BackendUnavailable(
             f"asked ONNX Runtime for {PROVIDER} and got {', '.join(session.get_providers())}: TensorRT's libraries "
-            "were not found, or are of another version than it wants. Install that version; its messages say more"
+            "were not found, or are of another version than it needs. Install that version; see its messages"
         )
     return session
 
 
-class OrtTensorRtEngine(Closing):
-    """A session and its binding on host arrays."""
+class OrtTensorRtEngine(OrtEngine):
+    """A session whose nodes TensorRT runs, fed from the host."""
 
     def __init__(self, artifact: Artifact, spec: EngineSpec, options: dict[str, str]) -> None:
-        self.inputs = artifact.inputs
-        self.outputs = artifact.outputs
-        self._artifact, self._spec, self._options = artifact, spec, options
-        self._session = open_session(artifact, options, onnxruntime.SessionOptions())
-        self._binding = self._session.io_binding()
-        self._feeds: dict[str, Array] = {}
+        super().__init__(open_session(artifact, options, onnxruntime.SessionOptions()), artifact, spec)
+        self._options = options
         self._checked = read_options(spec, OPTIONS)["fallback"] == "allow"
 
-    @property
-    def run(self) -> RunCall:
-        """The call that computes the outputs; they are in host memory when it returns."""
-        if self._session is None:
-            raise explain_closed(NAME)
-        if not self._feeds:
-            raise explain_unbound(NAME)
-        return partial(self._session.run_with_iobinding, self._binding)
-
     def bind(self, feeds: Feeds) -> None:
-        """Copies the arrays, and binds them anew; the first call also checks who runs the nodes."""
-        if self._session is None:
-            raise explain_closed(NAME)
-        check_feeds(self.inputs, feeds)
-        if any(name not in self._feeds or self._feeds[name].shape != feeds[name].shape for name in feeds):
-            self._feeds = {name: np.array(array) for name, array in feeds.items()}
-            for spec in self.outputs:
-                self._binding.bind_output(spec.name, "cpu")
-        for name, buffer in self._feeds.items():
-            np.copyto(buffer, feeds[name])
-            # Copied to the GPU there and then; later values in the same buffer are not seen.
-            self._binding.bind_input(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
+        """Copies the arrays in; the first time it also checks that TensorRT runs every node."""
+        super().bind(feeds)
         if not self._checked:
             self._checked = True
             require_tensorrt(self.find_providers())
 
-    def fetch(self) -> dict[str, Array]:
-        """Copies of the outputs of the last run."""
-        if self._session is None:
-            raise explain_closed(NAME)
-        if not self._feeds:
-            raise explain_unbound(NAME)
-        values = self._binding.get_outputs()
-        return {spec.name: np.array(value.numpy()) for spec, value in zip(self.outputs, values, strict=True)}
+    def _hand_over(self) -> None:
+        self._bind_inputs()  # copied to the GPU there and then; later values in the same buffer are not seen
 
     def find_providers(self) -> dict[str, int]:
         """Provider -> nodes that it ran, from the profiler of a session of its own."""
@@ -194,11 +138,6 @@ class OrtTensorRtEngine(Closing):
             session = open_session(self._artifact, self._options, settings)
             session.run(None, dict(self._feeds))
             return count_providers(json.loads(Path(session.end_profiling()).read_bytes()))
-
-    def close(self) -> None:
-        """Frees the session; may be called twice."""
-        self._session = self._binding = None
-        self._feeds = {}
 
 
 def count_providers(events: list[dict[str, Any]]) -> dict[str, int]:
@@ -215,11 +154,7 @@ def count_providers(events: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def require_tensorrt(counts: dict[str, int]) -> None:
-    """Checks that TensorRT ran every node; copies between host and GPU do not count as nodes.
-
-    Raises:
-        BackendUnavailable: another provider ran some; the message says how many.
-    """
+    """Checks that TensorRT ran every node; copies between host and GPU do not count as nodes."""
     others = {name: count for name, count in counts.items() if name != PROVIDER}
     if others or not counts:
         shown = ", ".join(f"{count} by {name}" for name, count in others.items()) or "none was seen"

@@ -5,16 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
-
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import BackendUnavailable, EngineBenchError
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
 from enginebench.core.shapes import concrete_shape, format_shapes
 from enginebench.engines.backends.onnxruntime.entries import ORT_TENSORRT_RTX
-from enginebench.engines.backends.onnxruntime.ort import check_interface
-from enginebench.engines.backends.onnxruntime.providers import Provider, ProviderEngine, find_devices, open_session
-from enginebench.engines.ort import ERRORS_ONLY, OPTIMISATION
+from enginebench.engines.backends.onnxruntime.providers import (
+    Provider,
+    ProviderEngine,
+    find_devices,
+    make_session_options,
+    open_session,
+)
 from enginebench.engines.proof.precision import Operator
 from enginebench.engines.request import check_graph_precision, check_request, read_number, read_options
 
@@ -31,11 +33,7 @@ MIB = 1 << 20
 
 
 class OrtTensorRtRtxBackend:
-    """ONNX artifacts on TensorRT for RTX, through ONNX Runtime.
-
-    Args:
-        cache_dir: folder in which compiled kernels are found again by the next process.
-    """
+    """ONNX artifacts on TensorRT for RTX, through ONNX Runtime."""
 
     name = NAME
 
@@ -58,36 +56,22 @@ class OrtTensorRtRtxBackend:
         return artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> OrtTensorRtRtxEngine:
-        """A session all of whose nodes TensorRT for RTX runs; arrays are on the host, so every run holds the copies.
-
-        Raises:
-            ArtifactError: ONNX Runtime cannot load the graph, or its inputs are not the artifact's.
-            BackendUnavailable: there is no GPU that the provider supports, or it does not take every node.
-            UsageError: an option is unknown or no number.
-        """
+        """A session all of whose nodes TensorRT for RTX runs; arrays are on the host, so every run holds the copies."""
         check_provider_request(artifact, spec)
         devices, index = require_devices(), read_index(spec)
         if index >= len(devices):
             raise BackendUnavailable(f"{NAME} finds {len(devices)} GPUs that it supports; there is no {spec.device}")
         options = make_provider_options(artifact, spec, self._cache_dir)
-        whole = read_options(spec, OPTIONS)["fallback"] == "refuse"
-        session = open_session(artifact, PROVIDER, devices[index], options, make_session_options(spec), whole=whole)
-        check_interface(artifact.inputs, session.get_inputs(), artifact.path)
-        check_interface(artifact.outputs, session.get_outputs(), artifact.path)
+        chosen = read_options(spec, OPTIONS)
+        session = open_session(artifact, PROVIDER, devices[index], options, chosen, make_session_options(chosen))
         return OrtTensorRtRtxEngine(session, artifact, spec)
 
 
-def create_backend(cache_dir: Path | None) -> OrtTensorRtRtxBackend:
-    """The backend."""
-    return OrtTensorRtRtxBackend(cache_dir)
+create_backend = OrtTensorRtRtxBackend
 
 
 def check_provider_request(artifact: Artifact, spec: EngineSpec) -> None:
-    """Checks that this engine takes the request.
-
-    Raises:
-        ArtifactError, BackendUnavailable, UsageError: as `OrtTensorRtRtxBackend.load` says.
-    """
+    """Checks that this engine takes the request."""
     check_request(artifact, spec, ("onnx",), PRECISIONS, (spec.device,))
     check_graph_precision(artifact, spec)
     read_index(spec)
@@ -95,11 +79,7 @@ def check_provider_request(artifact: Artifact, spec: EngineSpec) -> None:
 
 
 def require_devices() -> list[Any]:
-    """The GPUs that the provider offers.
-
-    Raises:
-        BackendUnavailable: its library cannot be loaded, which needs a driver, or it offers none.
-    """
+    """The GPUs that the provider offers."""
     devices = find_devices(PROVIDER)
     if not devices:
         raise BackendUnavailable(
@@ -107,15 +87,6 @@ def require_devices() -> list[Any]:
             "capability 8.0, 8.6, 8.9, 12.0 or 12.1)"
         )
     return devices
-
-
-def make_session_options(spec: EngineSpec) -> Any:
-    """Session options of a spec: ONNX Runtime itself computes nothing."""
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = settings.inter_op_num_threads = 1
-    settings.graph_optimization_level = OPTIMISATION[read_options(spec, OPTIONS)["opt"]]
-    settings.log_severity_level = ERRORS_ONLY
-    return settings
 
 
 def make_provider_options(artifact: Artifact, spec: EngineSpec, cache_dir: Path | None) -> dict[str, str]:

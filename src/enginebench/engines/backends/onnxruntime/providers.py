@@ -8,23 +8,21 @@ without a word, unless the session forbids it.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnxruntime
 from msgspec import Struct
 
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.operators import register_operators
-from enginebench.engines.backends.onnxruntime.ort import WatchedOrtEngine
+from enginebench.core.records import Artifact
+from enginebench.engines.backends.onnxruntime.ort import WatchedOrtEngine, check_interface
+from enginebench.engines.ort import ERRORS_ONLY, OPTIMISATION
 from enginebench.engines.refusals import explain_refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from enginebench.core.records import Artifact
 
 CPU = "CPUExecutionProvider"
 # How ONNX Runtime begins what it says of a graph with nodes for the CPU where that is forbidden.
@@ -43,11 +41,7 @@ class Provider(Struct, frozen=True, kw_only=True):
 
 @cache
 def register(provider: Provider) -> str:
-    """The provider's name, once its library is registered in this process.
-
-    Raises:
-        BackendUnavailable: the library, or one that it needs, cannot be loaded.
-    """
+    """The provider's name, once its library is registered in this process."""
     try:
         package = import_module(provider.module)
         name, library = str(package.get_ep_name()), Path(package.get_library_path())
@@ -65,11 +59,7 @@ def register(provider: Provider) -> str:
 
 
 def find_devices(provider: Provider) -> list[Any]:
-    """The devices that the provider offers, in its order.
-
-    Raises:
-        BackendUnavailable: its library cannot be loaded.
-    """
+    """The devices that the provider offers, in its order."""
     name = register(provider)
     return [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
 
@@ -80,33 +70,24 @@ def shorten(error: Exception) -> str:
     return lines[-1].rpartition(" with error: ")[2] if lines else type(error).__name__
 
 
+def make_session_options(chosen: Mapping[str, str]) -> Any:
+    """Session options, from the engine's: ONNX Runtime itself computes nothing, and needs one thread."""
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = settings.inter_op_num_threads = 1
+    settings.graph_optimization_level = OPTIMISATION[chosen["opt"]]
+    settings.log_severity_level = ERRORS_ONLY
+    return settings
+
+
 def open_session(
-    artifact: Artifact,
-    provider: Provider,
-    device: Any,
-    options: Mapping[str, str],
-    settings: Any,
-    *,
-    whole: bool = True,
+    artifact: Artifact, provider: Provider, device: Any, told: dict[str, str], chosen: Mapping[str, str], settings: Any
 ) -> Any:
-    """A session on one device of a provider.
-
-    Args:
-        provider: whose device it is.
-        device: one of `find_devices`.
-        options: of the provider, by its own names.
-        settings: session options, which are given the provider.
-        whole: whether a node that the provider does not take is an error; else the CPU runs it.
-
-    Raises:
-        ArtifactError: the graph cannot be loaded.
-        BackendUnavailable: the provider does not take every node, or was dropped.
-    """
+    """A session on one device of a provider, which is told its own options; `chosen` are the engine's."""
     onnxruntime.disable_telemetry_events()
     register_operators(settings, artifact.operator_libraries)
-    if whole:
+    if chosen["fallback"] == "refuse":
         settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    settings.add_provider_for_devices([device], dict(options))
+    settings.add_provider_for_devices([device], told)
     try:
         session = onnxruntime.InferenceSession(artifact.path, settings)
     except Exception as error:
@@ -119,6 +100,7 @@ def open_session(
     session.disable_fallback()
     if register(provider) not in session.get_providers():
         raise BackendUnavailable(f"asked ONNX Runtime for {provider.engine}, got {', '.join(session.get_providers())}")
+    check_interface(artifact, session)
     return session
 
 

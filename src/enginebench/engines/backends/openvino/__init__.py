@@ -1,4 +1,1 @@
-"""OpenVINO on the CPU.
-
-Lives here: the engine, and what only OpenVINO needs. May not be here: other runtimes.
-"""
+"""OpenVINO on the CPU."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import tempfile
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,29 +15,19 @@ import openvino
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UnsupportedOperator
 from enginebench.core.feeds import random_feeds
+from enginebench.core.protocols import Feeds
 from enginebench.core.records import TEXT, Artifact, Caveat
 from enginebench.engines.openvino import Graph, compile_model
 from enginebench.engines.refusals import explain_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
     from onnx import GraphProto
 
-    from enginebench.core.protocols import Feeds
     from enginebench.engines.backends.openvino.rewriting import Rewritable
 
 
 class GraphSource(Graph):
-    """The graph of an artifact for the arrays of a call: compile what `open` gives.
-
-    Args:
-        artifact: an ONNX file, or OpenVINO's own.
-        static: each graph is for one set of shapes; otherwise one is for all.
-
-    Raises:
-        ArtifactError: OpenVINO does not read it, not even rewritten; or its inputs are not the artifact's.
-    """
+    """The graph of an artifact for the arrays of a call: compile what `open` gives."""
 
     def __init__(self, artifact: Artifact, *, static: bool) -> None:
         super().__init__(None, static=static)  # no whole: it is rewritten for each call
@@ -76,11 +67,7 @@ class GraphSource(Graph):
         return {} if self._rewritable is None else self._rewritable.read_values(feeds)
 
     def open(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int]) -> Any:
-        """As `Graph.open`.
-
-        Raises:
-            ArtifactError: OpenVINO does not read the rewritten graph either.
-        """
+        """As `Graph.open`."""
         if self._rewritable is None:
             return super().open(shapes, values)
         try:
@@ -97,11 +84,7 @@ class GraphSource(Graph):
 
 
 def compile_or_explain(model: Any, settings: Mapping[str, Any]) -> Any:
-    """As `compile_model`.
-
-    Raises:
-        ArtifactError: the plugin cannot compile the graph.
-    """
+    """As `compile_model`."""
     try:
         return compile_model(model, settings)
     except EngineBenchError:
@@ -111,15 +94,7 @@ def compile_or_explain(model: Any, settings: Mapping[str, Any]) -> Any:
 
 
 def open_rewritable(path: str, refusal: ArtifactError) -> Rewritable:
-    """The file, to be written anew.
-
-    Args:
-        path: of an ONNX file.
-        refusal: raised where the file cannot be read here either.
-
-    Raises:
-        ArtifactError: `refusal`; it says what to install if the tools are not there.
-    """
+    """The file, to be written anew."""
     try:
         from enginebench.engines.backends.openvino.rewriting import Rewritable
     except MissingDependency as missing:
@@ -131,11 +106,7 @@ def open_rewritable(path: str, refusal: ArtifactError) -> Rewritable:
 
 
 def read_model(path: str) -> Any:
-    """The graph of a file.
-
-    Raises:
-        ArtifactError: OpenVINO refuses it, or would read it as another function.
-    """
+    """The graph of a file."""
     if path.endswith(".onnx") and is_misread(Path(path)):
         raise UnsupportedOperator(
             f"QLinearConv: OpenVINO cannot read {path}: it takes the scales of weights along the wrong axis"
@@ -202,16 +173,13 @@ def check_interface(artifact: Artifact, model: Any, unused: Collection[str] = ()
     Args:
         artifact: what a user knows of the graph.
         unused: names of inputs that need not be there: OpenVINO drops those that nothing is computed from.
-
-    Raises:
-        ArtifactError: a name or a dtype differs.
     """
     for specs, ports in ((artifact.inputs, model.inputs), (artifact.outputs, model.outputs)):
         found = {name: name_dtype(port.element_type) for port in ports for name in port.get_names()}
         wanted = [s for s in specs if s.name in found or s.name not in unused]
         wrong = [s.name for s in wanted if found.get(s.name) != s.dtype]
         if wrong or len(wanted) != len(ports):
-            raise ArtifactError(f"{artifact.path} has {found}; its artifact says {[(s.name, s.dtype) for s in specs]}")
+            raise ArtifactError(f"{artifact.path} has {found}; its artifact has {[(s.name, s.dtype) for s in specs]}")
 
 
 def name_dtype(element: Any) -> str:

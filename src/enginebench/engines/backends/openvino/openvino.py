@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import openvino
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds, choose_buckets, cut_entries, join_samples, random_feeds, sum_entries
-from enginebench.core.records import (
-    Artifact,
-    ArtifactKind,
-    Availability,
-    EngineSpec,
-    LayerProfile,
-)
-from enginebench.core.store import hash_files
+from enginebench.core.protocols import Feeds
+from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, LayerProfile
+from enginebench.core.store import derive
 from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
 from enginebench.core.text import count_of
 from enginebench.engines import openvino as engine
@@ -33,27 +29,11 @@ from enginebench.engines.backends.openvino.settings import (
     find_node_dtype,
     note_clock,
 )
-from enginebench.engines.openvino import (
-    OpenvinoEngine,
-    check_declared,
-    copy_outputs,
-    list_fed,
-    make_settings,
-)
+from enginebench.engines.openvino import OpenvinoEngine, check_declared, copy_outputs, list_fed, make_settings
 from enginebench.engines.openvino_settings import HINTS
 from enginebench.engines.proof.layer_records import summarize_layers
 from enginebench.engines.proof.precision import Operator, count_watched_runs, prove_precision, settle_moves
-from enginebench.engines.request import (
-    check_graph_precision,
-    check_instructions,
-    check_request,
-    read_options,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from enginebench.core.protocols import Feeds
+from enginebench.engines.request import check_graph_precision, check_instructions, check_request, read_options
 
 # Shapes and values that a graph was compiled for.
 StreamKey: TypeAlias = "tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]"
@@ -90,10 +70,6 @@ class OpenvinoBackend:
         """The graph in OpenVINO's own form (`.xml` and `.bin`, weights not shortened), written to `out_dir`.
 
         A graph that OpenVINO reads only rewritten stays as it is: `load` rewrites it, for the shapes of each call.
-
-        Raises:
-            ArtifactError: the graph cannot be read or is in another precision, or the files cannot be written.
-            BackendUnavailable: the precision is not available here.
         """
         options = check_openvino_request(artifact, spec)
         if artifact.kind == "openvino":
@@ -103,25 +79,11 @@ class OpenvinoBackend:
             return replace(artifact, caveats=tuple(dict.fromkeys((*artifact.caveats, *graph.caveats))))
         target = out_dir / f"{Path(artifact.path).stem}.xml"
         save_model(graph.whole, target)
-        sha256, files = hash_files([target, target.with_suffix(".bin")], out_dir)
-        return replace(
-            artifact,
-            kind="openvino",
-            path=str(target),
-            sha256=sha256,
-            files=files,
-            parent_sha256=artifact.sha256,
-            made_by={"openvino": openvino.__version__},
-        )
+        files, made_by = [target, target.with_suffix(".bin")], {"openvino": openvino.__version__}
+        return derive(artifact, files, out_dir, kind="openvino", made_by=made_by)
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedOpenvinoEngine:
-        """An engine on `spec.threads` threads, compiled for `spec.batch`.
-
-        Raises:
-            ArtifactError: the graph cannot be read or compiled, or its inputs are not the artifact's.
-            BackendUnavailable: the plugin did not take a setting (precision, threads).
-            UsageError: an option is unknown.
-        """
+        """An engine on `spec.threads` threads, compiled for `spec.batch`."""
         options = check_openvino_request(artifact, spec)
         graph = GraphSource(artifact, static=options["shapes"] == "static")
         return WatchedOpenvinoEngine(graph, artifact, settings=make_settings(spec, options), batch=spec.batch)
@@ -134,17 +96,11 @@ class OpenvinoBackend:
         return OpenvinoStreams(graph, artifact, settings, wanted, clock)
 
 
-def create_backend() -> OpenvinoBackend:
-    """The backend."""
-    return OpenvinoBackend()
+create_backend = OpenvinoBackend
 
 
 def check_openvino_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
-    """The options of a request that this engine can take.
-
-    Raises:
-        ArtifactError, BackendUnavailable, UsageError: as `OpenvinoBackend.load` says.
-    """
+    """The options of a request that this engine can take."""
     check_request(artifact, spec, KINDS, HINTS)
     check_graph_precision(artifact, spec)
     options = read_options(spec, OPTIONS)
@@ -199,10 +155,6 @@ def read_node_times(
 ) -> Iterator[Operator]:
     """Every node that ran, with the mean of its times so far.
 
-    Args:
-        boolean: names of the nodes that work on truth values.
-        originals: what each node stands for.
-
     Source: the CPU plugin of OpenVINO 2026.4 ends a node's `exec_type` with the type it computes in
     (`brgconv_avx512_1x1_f32`, `jit_avx512_I8`).
     """
@@ -226,16 +178,12 @@ class WatchedOpenvinoEngine(OpenvinoEngine):
         return prove_precision(self._proven)
 
     def profile_layers(self) -> LayerProfile:
-        """The nodes as layers, from the same record as the proof of precision.
-
-        Raises:
-            MeasurementError: every node is too short for the counters.
-        """
+        """The nodes as layers, from the same record as the proof of precision."""
         watched = self._watch()
         if watched[0] and not any(node.time_ns for node in watched[0]):
             layers = count_of(len(watched[0]), "layers")
             raise MeasurementError(
-                f"{PROFILER} recorded {layers}, no time of which is as long as its clock can tell; try a larger --batch"
+                f"{PROFILER} recorded {layers}, all shorter than the resolution of its clock; try a larger --batch"
             )
         found = summarize_layers(watched, PROFILER, note_clock(watched[0]))
         return replace(found, runs=self._averaged, tick_ns=CUT_NS)

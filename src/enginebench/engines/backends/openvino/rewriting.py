@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from enginebench.core.errors import MissingDependency
+from enginebench.core.protocols import Array
 from enginebench.engines.backends.openvino.graphs import list_graphs
 
 try:
@@ -19,9 +19,6 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingDependency(str(missing.name), 'pip install "enginebench[openvino]"') from missing
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, inliner, version_converter
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
 
 # Operators on eight bits -> ONNX's on floats, and how many quantized inputs come first, each followed by its scale and
 # zero point, as the output is. Source: ContribOperators.md of ONNX Runtime.

@@ -55,9 +55,6 @@ def choose_longest(runs: Sequence[Sequence[Operator]]) -> list[Operator]:
     """The nodes with the longest mean that was ever told: which of them ran, where the times of all are too short.
 
     The first run, which prepares, is in it: these are shares, and no times of one run.
-
-    Args:
-        runs: as for `choose_calm_window`.
     """
     longest: dict[tuple[str, str], Operator] = {}
     for node in (node for run in runs for node in run):

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
+from enginebench.core.protocols import Array
 from enginebench.core.store import write_atomic
-from enginebench.engines.backends.tensorrt.settings import LAST_WEAK_MAJOR, OTHER_RANGES, BuildSettings
+from enginebench.engines.backends.tensorrt.settings import LAST_WEAK_MAJOR, OTHER_RANGES, BuildSettings, adapt_cache
 from enginebench.engines.tensorrt_library import NOISE, Library, is_lean
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
 
 # The first with tensors by name (`set_tensor_address`, `execute_async_v3`) and with plans for later versions.
 OLDEST = (8, 6)
@@ -39,11 +37,7 @@ HARDWARE = {"ampere+": "AMPERE_PLUS", "sameComputeCapability": "SAME_COMPUTE_CAP
 
 
 def check_version(library: Library) -> None:
-    """Checks that this file was written for the bindings of this TensorRT.
-
-    Raises:
-        BackendUnavailable: TensorRT is older.
-    """
+    """Checks that this file was written for the bindings of this TensorRT."""
     if read_version(library) < OLDEST:
         raise BackendUnavailable(
             f"the Python API of TensorRT {library.version} has other names than that of 8.6 and later, which this "
@@ -58,11 +52,7 @@ def read_version(library: Library) -> tuple[int, int]:
 
 
 def require_builder(library: Library) -> None:
-    """Checks that the module can build plans.
-
-    Raises:
-        BackendUnavailable: it is the lean runtime.
-    """
+    """Checks that the module can build plans."""
     if is_lean(library.trt):
         raise BackendUnavailable(
             f"the lean runtime cannot build ({library.trt.__name__} {library.version}). Build the plan elsewhere with "
@@ -79,18 +69,7 @@ def build_plan(
     batches: list[dict[str, Array]] | None = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Writes the plan of a graph.
-
-    Args:
-        library: whose builder it is.
-        onnx: the graph; external weights beside it are found.
-        plan: where to write it.
-        batches: arrays to calibrate on, for weak typing in INT8.
-
-    Raises:
-        ArtifactError: the graph cannot be parsed (the message has every error of the parser) or built.
-        UsageError: this version lacks a flag that was asked for.
-    """
+    """Writes the plan of a graph."""
     check_flags(library, settings)
     builder = library.make(library.trt.Builder, "a builder")
     library.load_plugins(settings.plugins)  # their messages reach the log only while there is a builder
@@ -113,12 +92,7 @@ def build_plan(
 
 
 def check_flags(library: Library, settings: BuildSettings) -> None:
-    """Checks that this version has every flag that the settings need; nothing need be made for that.
-
-    Raises:
-        BackendUnavailable: it cannot build.
-        UsageError: it lacks one; names it.
-    """
+    """Checks that this version has every flag that the settings need; nothing need be made for that."""
     require_builder(library)
     make_network_flags(library, settings)
     for flag in choose_flags(library, settings):
@@ -126,11 +100,7 @@ def check_flags(library: Library, settings: BuildSettings) -> None:
 
 
 def make_network_flags(library: Library, settings: BuildSettings) -> int:
-    """Strongly typed, where it can be chosen and weak typing was not; 8.6 must be told that the batch is explicit.
-
-    Raises:
-        UsageError: weak typing is asked of a version that has none.
-    """
+    """Strongly typed, where it can be chosen and weak typing was not; 8.6 must be told that the batch is explicit."""
     flags = library.trt.NetworkDefinitionCreationFlag
     if settings.weak_typing:
         require_weak(library, settings)
@@ -140,11 +110,7 @@ def make_network_flags(library: Library, settings: BuildSettings) -> int:
 
 
 def require_weak(library: Library, settings: BuildSettings) -> None:
-    """Checks that this version still builds weakly typed networks in the requested precision.
-
-    Raises:
-        UsageError: it does not; the message names the version and the alternative.
-    """
+    """Checks that this version still builds weakly typed networks in the requested precision."""
     flags = WEAK_FLAGS.get(settings.precision, ())
     missing = [name for name in flags if not hasattr(library.trt.BuilderFlag, name)]
     if read_version(library)[0] > LAST_WEAK_MAJOR:
@@ -155,11 +121,7 @@ def require_weak(library: Library, settings: BuildSettings) -> None:
 
 
 def parse_graph(library: Library, network: Any, onnx: Path) -> None:
-    """Fills the network from the file.
-
-    Raises:
-        ArtifactError: names each error of the parser (node, operator, what is wrong), or the file holds no graph.
-    """
+    """Fills the network from the file."""
     parser = library.trt.OnnxParser(network, library.log)
     if not parser.parse_from_file(str(onnx)):
         errors = [parser.get_error(i) for i in range(parser.num_errors)]
@@ -298,22 +260,59 @@ def make_progress(trt: Any, note: Callable[[str], None]) -> Any:
 
 
 def attach_calibrator(library: Library, config: Any, settings: BuildSettings, batches: list[dict[str, Array]]) -> Any:
-    """The calibrator for INT8 under weak typing, given to `config`; None where there is nothing to calibrate with.
-
-    Raises:
-        UsageError: this version has no calibrators.
-    """
+    """The calibrator for INT8 under weak typing, given to `config`; None where there is nothing to calibrate with."""
     if not settings.weak_typing or settings.precision != "int8" or not (batches or settings.calib_cache):
         return None
     if not hasattr(library.trt, "IInt8EntropyCalibrator2"):
         raise UsageError(
             f"TensorRT {library.version} has no calibrators. Instead: enginebench quantize --to int8 --calib-cache F"
         )
-    from enginebench.engines.backends.tensorrt.calibrator import make_calibrator
-
-    calibrator = make_calibrator(batches, Path(settings.calib_cache) if settings.calib_cache else None)
+    calibrator = make_calibrator(library.trt, batches, Path(settings.calib_cache) if settings.calib_cache else None)
     config.int8_calibrator = calibrator
     return calibrator
+
+
+def make_calibrator(trt: Any, batches: list[dict[str, Array]], cache: Path | None) -> Any:
+    """A calibrator by entropy on these batches that reads and writes `cache`; without them the cache is all it has."""
+    from enginebench.engines import cuda
+
+    class Calibrator(trt.IInt8EntropyCalibrator2):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IInt8EntropyCalibrator2.__init__(self)
+            self._left = list(batches)
+            self._stream = cuda.Stream()
+            self._buffers: dict[str, tuple[cuda.PinnedArray, cuda.DeviceBuffer]] = {}
+
+        def get_batch_size(self) -> int:
+            return len(next(iter(batches[0].values()))) if batches else 1
+
+        def get_batch(self, names: Sequence[str]) -> list[int] | None:
+            if not self._left:
+                return None
+            batch = self._left.pop(0)
+            for name in names:
+                self._copy(name, batch[name])
+            self._stream.synchronize()
+            return [self._buffers[name][1].address for name in names]
+
+        def read_calibration_cache(self) -> bytes | None:
+            if cache is None or not cache.is_file():
+                return None
+            return adapt_cache(cache.read_bytes(), tuple(map(int, trt.__version__.split(".")[:3])))
+
+        def write_calibration_cache(self, data: Any) -> None:
+            if cache is not None:
+                write_atomic(cache, bytes(data))
+
+        def _copy(self, name: str, array: Array) -> None:
+            if name not in self._buffers:
+                pinned = cuda.PinnedArray(array.shape, array.dtype.name)
+                self._buffers[name] = pinned, cuda.DeviceBuffer(array.nbytes)
+            pinned, buffer = self._buffers[name]
+            np.copyto(pinned.array, array)
+            cuda.copy_to_device(buffer, pinned, self._stream)
+
+    return Calibrator()
 
 
 def set_calibration_profile(
@@ -322,9 +321,6 @@ def set_calibration_profile(
     """Fixes open axes for calibration to those of the arrays.
 
     Without it TensorRT takes the first profile's optimum, and reads past the end of smaller arrays.
-
-    Raises:
-        ArtifactError: TensorRT refuses the shapes.
     """
     if not settings.profiles:
         return
@@ -338,11 +334,7 @@ def set_calibration_profile(
 
 
 def read_batches(path: Path, batch: int) -> list[dict[str, Array]]:
-    """The arrays of an .npz file, cut into whole batches along their first axis.
-
-    Raises:
-        ArtifactError: the file cannot be read, its arrays differ in length, or hold less than one batch.
-    """
+    """The arrays of an .npz file, cut into whole batches along their first axis."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             # Entries with such names are what `calibrate --keep-batches` tells of itself.

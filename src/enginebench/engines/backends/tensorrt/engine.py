@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -13,15 +13,13 @@ from enginebench.core.errors import ArtifactError, MeasurementError
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Artifact, EngineSpec, LayerProfile, ShapeRange, TensorSpec
 from enginebench.core.shapes import fix_shapes
+from enginebench.engines.abilities import PlanReader
 from enginebench.engines.backends.tensorrt.settings import read_shapes
 from enginebench.engines.proof.kernels import can_watch, watch_kernels
 from enginebench.engines.proof.precision import prove_precision
 from enginebench.engines.request import explain_unbound
 from enginebench.engines.tensorrt import PlanEngine, find_dtype
 from enginebench.engines.tensorrt_library import Library
-
-if TYPE_CHECKING:
-    from enginebench.engines.abilities import PlanReader
 
 # Enough for shares that do not move; the profiler slows every layer alike.
 PROFILED_RUNS = 20
@@ -63,6 +61,13 @@ def read_allowed(engine: Any, inputs: tuple[TensorSpec, ...], options: dict[str,
     return found
 
 
+def adopt_tensors(trt: Any, plan: Any, artifact: Artifact, options: dict[str, str]) -> Artifact:
+    """A finished plan with the inputs and outputs that it names itself, and the shapes that its profile allows."""
+    inputs, outputs = read_tensors(trt, plan)
+    fixed = tuple(fix_to_profile(plan, spec, options["profile_index"]) for spec in inputs)
+    return replace(artifact, inputs=fixed, outputs=outputs, allowed=read_allowed(plan, inputs, options))
+
+
 def read_shape(dims: Any, name: str) -> tuple[int | str, ...]:
     """TensorRT's dimensions with names for those that are -1."""
     return tuple(
@@ -73,17 +78,12 @@ def read_shape(dims: Any, name: str) -> tuple[int | str, ...]:
 def describe_tensors(
     trt: Any, plan: Any, artifact: Artifact, options: dict[str, str]
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """The engine's own tensors; INT64 where the graph has it, of which TensorRT 8.6 makes INT32.
-
-    Raises:
-        ArtifactError: the plan is of another graph.
-        UsageError: option `shapes` contradicts it.
-    """
+    """The engine's own tensors; INT64 where the graph has it, of which TensorRT 8.6 makes INT32."""
     inputs, outputs = read_tensors(trt, plan)
     for found, named in ((inputs, artifact.inputs), (outputs, artifact.outputs)):
         if named and {s.name for s in found} != {s.name for s in named}:
             raise ArtifactError(
-                f"{artifact.path} has {', '.join(s.name for s in found)} where its artifact says "
+                f"{artifact.path} has {', '.join(s.name for s in found)} where its artifact has "
                 f"{', '.join(s.name for s in named)}; build it again"
             )
     long = {s.name for s in (*artifact.inputs, *artifact.outputs) if s.dtype == "int64"}
@@ -106,11 +106,7 @@ class WatchedPlanEngine(PlanEngine):
         super().__init__(library, plan, inputs, outputs, spec, options, **others)
 
     def profile_layers(self) -> LayerProfile:
-        """The engine's layers; a profiler slows whatever it watches, so that they sum to more than a run.
-
-        Raises:
-            MeasurementError: no reader was handed in.
-        """
+        """The engine's layers; a profiler slows whatever it watches, so that they sum to more than a run."""
         if self._reader is None:
             raise MeasurementError("no reader for TensorRT's layers was handed in; open the engine through a run")
         with TemporaryDirectory(prefix="enginebench-") as folder:

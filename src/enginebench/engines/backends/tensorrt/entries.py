@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from enginebench.core.entry import Entry, Option
-from enginebench.engines.backends.tensorrt.settings import BUILD_OPTIONS, SWITCH
+from enginebench.core.entry import Entry, Option, switch
+from enginebench.engines.backends.tensorrt.settings import BUILD_OPTIONS
 from enginebench.engines.tensorrt_library import MODULES, RTX_MODULE
 
 TENSORRT = Entry(
@@ -16,16 +16,14 @@ TENSORRT = Entry(
     also_takes=("plan",),
     options={
         **BUILD_OPTIONS,
-        "graph": Option(default="1", choices=SWITCH, search=("0",), meaning="launch as a CUDA graph"),
-        "spin": Option(default="1", choices=SWITCH, meaning="spin while waiting for the GPU"),
+        "graph": switch("launch as a CUDA graph", on=True, tried=True),
+        "spin": switch("spin while waiting for the GPU", on=True),
         "profile_index": Option(default="0", meaning="optimization profile to run"),
         "shapes": Option(default="", meaning="shapes to run with, NAME:1x3x224x224 (only for a finished plan)"),
         "calib_data": Option(
             default="", outside=True, meaning="arrays (.npz) to calibrate on, for weak_typing in int8"
         ),
-        "host_code": Option(
-            default="0", choices=SWITCH, outside=True, meaning="run host code that a version-compatible plan carries"
-        ),
+        "host_code": switch("run host code that a version-compatible plan carries", outside=True),
     },
     device="cuda:0",
     qdq_rules=True,
@@ -51,9 +49,7 @@ TENSORRT_RTX = Entry(
         "compute_capability": Option(
             default="", meaning="GPUs that the plan is for, 8.6+8.9+12.0; empty: all from 8.0 that have the precision"
         ),
-        "weight_streaming": Option(
-            default="0", choices=SWITCH, meaning="weights may stay in the host's memory and come when they are needed"
-        ),
+        "weight_streaming": switch("weights may stay in the host's memory and come when they are needed"),
         "weight_budget_mb": Option(default="", meaning="GPU memory for the weights of such a plan, in MiB"),
         "graph": Option(
             default="1",

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, ParseError
 from enginebench.core.records import Artifact, Caveat, EngineSpec, ShapeRange
-from enginebench.core.store import encode, hash_file, hash_files, read_record, write_atomic
-from enginebench.engines.backends.tensorrt.settings import ShapeProfile
+from enginebench.core.store import derive, encode, hash_file, read_record, write_atomic
+from enginebench.engines.abilities import PlanReader
+from enginebench.engines.backends.tensorrt.settings import ShapeProfile, run_at_best
 
 UNKNOWN_GPU = "unknown GPU"
 
@@ -64,11 +65,7 @@ class PlanStore:
         return stored if path.is_file() and hash_file(path) == stored.sha256 else None
 
     def make(self, record: PlanRecord, build: Callable[[Path], tuple[Caveat, ...]]) -> StoredPlan:
-        """A new plan. It is built under another name, so that a build that was killed leaves no plan.
-
-        Raises:
-            ArtifactError: the folder cannot be written, or nothing was built.
-        """
+        """A new plan. It is built under another name, so that a build that was killed leaves no plan."""
         path = self.plan_path(record)
         part = path.with_suffix(".part")
         try:
@@ -88,6 +85,27 @@ class PlanStore:
         part.replace(path)
         write_atomic(path.with_suffix(".json"), encode(stored, indent=2))
         return stored
+
+
+class PlanBackend:
+    """What the backends that make plans have in common: a cache, the reader of what the tool writes, and progress."""
+
+    def __init__(self, cache_dir: Path | None = None) -> None:
+        self._cache_dir = cache_dir
+        self._reader: PlanReader | None = None
+        self._note: Callable[[str], None] = lambda text: None
+
+    def take_reader(self, reader: PlanReader) -> None:
+        """Sets the reader of what the tool writes."""
+        self._reader = reader
+
+    def take_note(self, note: Callable[[str], None]) -> None:
+        """Sets the function that shows progress."""
+        self._note = note
+
+    def run_at_best(self, artifact: Artifact, spec: EngineSpec) -> EngineSpec:
+        """The spec that runs the plan at the shapes that its profile is tuned for."""
+        return run_at_best(spec, artifact)
 
 
 def keep_plan(
@@ -113,16 +131,13 @@ def make_plan_artifact(
     path: Path, parent: Artifact, spec: EngineSpec, tensorrt: str, caveats: tuple[Caveat, ...]
 ) -> Artifact:
     """The artifact of a plan that was made from `parent`."""
-    sha256, files = hash_files([path], path.parent)
-    return replace(
+    return derive(
         parent,
+        [path],
+        path.parent,
         kind="plan",
-        path=str(path),
-        sha256=sha256,
-        files=files,
         precision=spec.precision,
         recipe=spec.recipe or parent.recipe,
-        parent_sha256=parent.sha256,
         made_by={"tensorrt": tensorrt},
         export_check=None,
         opset=None,
@@ -131,11 +146,7 @@ def make_plan_artifact(
 
 
 def require_plan(path: Path) -> None:
-    """Checks that the file exists and is not empty; an empty one is removed.
-
-    Raises:
-        ArtifactError: nothing was built.
-    """
+    """Checks that the file exists and is not empty; an empty one is removed."""
     if path.is_file() and path.stat().st_size > 0:
         return
     path.unlink(missing_ok=True)

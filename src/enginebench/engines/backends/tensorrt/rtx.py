@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -25,20 +24,19 @@ from enginebench.engines.backends.tensorrt.builder import MIB, build_plan
 from enginebench.engines.backends.tensorrt.entries import TENSORRT_RTX
 from enginebench.engines.backends.tensorrt.plan_store import (
     UNKNOWN_GPU,
+    PlanBackend,
     PlanRecord,
     PlanStore,
     describe_gpu,
     keep_plan,
     read_capability,
 )
-from enginebench.engines.backends.tensorrt.settings import BUILD_OPTIONS, read_plugins, read_settings, run_at_best
+from enginebench.engines.backends.tensorrt.settings import BUILD_OPTIONS, BuildSettings, read_plugins, read_settings
 from enginebench.engines.request import check_request, read_number, read_options
 from enginebench.engines.tensorrt_library import LAYERS, RTX_MODULE, Library
 
 if TYPE_CHECKING:
-    from enginebench.engines.abilities import PlanReader
     from enginebench.engines.backends.tensorrt.engine import WatchedPlanEngine
-    from enginebench.engines.backends.tensorrt.settings import BuildSettings
 
 
 # What stands before each value of a line. Names of layers may hold commas, colons and brackets; not these.
@@ -100,27 +98,10 @@ DAMAGED = {
 }
 
 
-class TensorRtRtxBackend:
-    """ONNX graphs and finished plans through TensorRT for RTX.
-
-    Args:
-        cache_dir: folder for what a GPU compiled.
-    """
+class TensorRtRtxBackend(PlanBackend):
+    """ONNX graphs and finished plans through TensorRT for RTX."""
 
     name = NAME
-
-    def __init__(self, cache_dir: Path | None = None) -> None:
-        self._cache_dir = cache_dir
-        self._reader: PlanReader | None = None
-        self._note: Callable[[str], None] = lambda text: None
-
-    def take_reader(self, reader: PlanReader) -> None:
-        """Sets the reader of the builder's and the inspector's texts."""
-        self._reader = reader
-
-    def take_note(self, note: Callable[[str], None]) -> None:
-        """Sets the function that shows progress."""
-        self._note = note
 
     def probe(self) -> Availability:
         """Available where a GPU can run what it builds; it builds anywhere, and says so."""
@@ -140,13 +121,7 @@ class TensorRtRtxBackend:
         )
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
-        """A plan for these compute capabilities and settings, the stored one if there is one; no GPU is asked.
-
-        Raises:
-            UsageError: an option is unknown, or a target has no such type.
-            ArtifactError: the graph cannot be parsed or built; the library's own messages say why.
-            BackendUnavailable: a finished plan cannot run here.
-        """
+        """A plan for these compute capabilities and settings, the stored one if there is one; no GPU is asked."""
         check_request(artifact, spec, ("onnx", "plan"), PRECISIONS, (spec.device,))
         options = read_options(spec, OPTIONS)
         if artifact.kind == "plan":
@@ -164,13 +139,7 @@ class TensorRtRtxBackend:
         return replace(plan, made_by={NAME: LIBRARY.version}, ahead_of_time=self._read_ahead(Path(plan.path)))
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedPlanEngine:
-        """The plan, compiled for this GPU and ready for arrays; what was compiled before is found again.
-
-        Raises:
-            ArtifactError: the plan is damaged, or of another version.
-            BackendUnavailable: no GPU here can run it; says why.
-            MissingDependency: cuda-python is not installed.
-        """
+        """The plan, compiled for this GPU and ready for arrays; what was compiled before is found again."""
         check_request(artifact, spec, ("plan",), PRECISIONS, (spec.device,))
         options = read_options(spec, OPTIONS)
         plan = open_plan(Path(artifact.path), spec, options)
@@ -194,10 +163,6 @@ class TensorRtRtxBackend:
             on_close=partial(keep_cache, cache, path),
         )
 
-    def run_at_best(self, artifact: Artifact, spec: EngineSpec) -> EngineSpec:
-        """The spec that runs the plan at the shapes that its profile is tuned for."""
-        return run_at_best(spec, artifact)
-
     def _build(self, onnx: Path, settings: BuildSettings, plan: Path) -> tuple[Caveat, ...]:
         LIBRARY.log.layers = ""
         build_plan(LIBRARY, onnx, settings, plan, note=self._note)
@@ -212,14 +177,10 @@ class TensorRtRtxBackend:
     def _adopt(self, artifact: Artifact, spec: EngineSpec, options: dict[str, str]) -> Artifact:
         """A finished plan with the inputs and outputs that it names itself."""
         plan = open_plan(Path(artifact.path), spec, options)
-        from enginebench.engines.backends.tensorrt.engine import fix_to_profile, read_allowed, read_tensors
+        from enginebench.engines.backends.tensorrt.engine import adopt_tensors
 
-        inputs, outputs = read_tensors(trt, plan)
         return replace(
-            artifact,
-            inputs=tuple(fix_to_profile(plan, tensor, options["profile_index"]) for tensor in inputs),
-            outputs=outputs,
-            allowed=read_allowed(plan, inputs, options),
+            adopt_tensors(trt, plan, artifact, options),
             made_by={**artifact.made_by, NAME: LIBRARY.version},
             caveats=(*artifact.caveats, UNVERIFIED, *judge_validity(Path(artifact.path), read_index(spec))),
         )
@@ -233,17 +194,11 @@ class TensorRtRtxBackend:
         return self._cache_dir / f"{NAME}-{key}.cache"
 
 
-def create_backend(cache_dir: Path | None) -> TensorRtRtxBackend:
-    """The backend."""
-    return TensorRtRtxBackend(cache_dir)
+create_backend = TensorRtRtxBackend
 
 
 def choose_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact) -> BuildSettings:
-    """How to build: what TensorRT itself would be told, the targets, and the flags that this library needs with it.
-
-    Raises:
-        UsageError: a value is malformed, a target has no such type, or weights are to stream under our CUDA graph.
-    """
+    """How to build: what TensorRT itself would be told, the targets, and the flags that this library needs with it."""
     if options["weight_streaming"] == options["graph"] == "1":
         raise UsageError(
             f"{NAME}:weight_streaming=1 cannot be launched as our CUDA graph, for which all memory would have to be "
@@ -264,9 +219,6 @@ def read_targets(text: str, precision: Precision) -> tuple[str, ...]:
     """The compute capabilities of `8.6,8.9` or `8.6+8.9`; of an empty text, every one from 8.0 that has the type.
 
     They are always named to the builder: left to itself it drops those that lack a type, without a word.
-
-    Raises:
-        UsageError: one is unknown, or has no such type.
     """
     lacking = LACKING.get(precision, ())
     if not text.strip():
@@ -292,13 +244,7 @@ def find_layers(plan: Path) -> Path:
 
 
 def open_plan(path: Path, spec: EngineSpec, options: dict[str, str]) -> Any:
-    """The library's engine of a plan, on the GPU of `spec`.
-
-    Raises:
-        ArtifactError: the plan is damaged, or of another version.
-        BackendUnavailable: no GPU here can run it; says why.
-        MissingDependency: cuda-python is not installed.
-    """
+    """The library's engine of a plan, on the GPU of `spec`."""
     judge_validity(path, read_index(spec))
     try:
         from enginebench.engines import cuda
@@ -313,12 +259,7 @@ def open_plan(path: Path, spec: EngineSpec, options: dict[str, str]) -> Any:
 
 
 def judge_validity(path: Path, index: int) -> tuple[Caveat, ...]:
-    """The doubt about a plan that runs here, and not as well as it could; the library looks at its head alone.
-
-    Raises:
-        ArtifactError: the plan is damaged, or of another version.
-        BackendUnavailable: no GPU here can run it; says why.
-    """
+    """The doubt about a plan that runs here, and not as well as it could; the library looks at its head alone."""
     runtime = LIBRARY.make(trt.Runtime, "a runtime")
     with path.open("rb") as file:
         validity, bits = runtime.get_engine_validity(file.read(runtime.engine_header_size))
@@ -330,7 +271,7 @@ def judge_validity(path: Path, index: int) -> tuple[Caveat, ...]:
     found = read_capability(index)
     reasons = [text for name, text in INVALID.items() if name in named]
     if not reasons:  # without a driver it has none
-        reasons = [f"{'it says' if found else 'no GPU answers'} ({LIBRARY.log.take().rstrip('.')})"]
+        reasons = [f"{'it says' if found else 'no GPU responds'} ({LIBRARY.log.take().rstrip('.')})"]
     here = f"GPU {index} here has compute capability {found}" if found else "NVML shows no GPU here"
     raise BackendUnavailable(
         f"{path} cannot run here: {'; '.join(reasons)}. {here}; {LIBRARY.title} runs on {', '.join(TARGETS)}, each "

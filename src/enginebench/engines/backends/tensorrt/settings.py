@@ -11,14 +11,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.engine_api import read_index
-from enginebench.core.entry import Option
+from enginebench.core.entry import Option, switch
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import known
 from enginebench.core.records import Artifact, EngineSpec, Precision
 from enginebench.core.shapes import concrete_shape, format_shapes
 from enginebench.engines.request import read_number
-
-SWITCH = ("0", "1")
 
 LAST_WEAK_MAJOR = 10
 
@@ -35,11 +33,7 @@ OTHER_RANGES = (
 )
 
 BUILD_OPTIONS = {
-    "weak_typing": Option(
-        default="0",
-        choices=SWITCH,
-        meaning="set the precision by builder flags (TensorRT 10 and older); 0: the graph sets it",
-    ),
+    "weak_typing": switch("set the precision by builder flags (TensorRT 10 and older); 0: the graph sets it"),
     "calib_cache": Option(default="", outside=True, meaning="calibration cache, for weak_typing in int8"),
     "workspace_mb": Option(default="", meaning="scratch memory for one layer, in MiB"),
     "min_shapes": Option(default="", meaning="smallest shapes, NAME:1x3x224x224"),
@@ -53,18 +47,16 @@ BUILD_OPTIONS = {
         search=("5",),
         meaning="how hard the builder searches (TensorRT's default: 3)",
     ),
-    "version_compatible": Option(
-        default="0", choices=SWITCH, meaning="the plan also runs on later versions of the same major version"
-    ),
+    "version_compatible": switch("the plan also runs on later versions of the same major version"),
     "hardware_compatibility": Option(
         default="none",
         choices=("none", "ampere+", "sameComputeCapability"),
         meaning="other GPUs that the plan also runs on",
     ),
     "plugins": Option(default="", outside=True, meaning="plugin libraries, one per line"),
-    "refit": Option(default="0", choices=SWITCH, meaning="allow the weights to be replaced later"),
-    "strip": Option(default="0", choices=SWITCH, meaning="leave out the weights; refit them later"),
-    "detailed": Option(default="1", choices=SWITCH, meaning="keep what layer information and the precision proof need"),
+    "refit": switch("allow the weights to be replaced later"),
+    "strip": switch("leave out the weights; refit them later"),
+    "detailed": switch("keep what layer information and precision verification need", on=True),
 }
 
 
@@ -99,11 +91,7 @@ class BuildSettings(Struct, frozen=True, kw_only=True):
 
 
 def read_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact) -> BuildSettings:
-    """The settings of a spec, its options read before.
-
-    Raises:
-        UsageError: a value is not a number, shapes do not fit the inputs, or a calibration cache lacks weak typing.
-    """
+    """The settings of a spec, its options read before."""
     weak = options["weak_typing"] == "1"
     if options["calib_cache"] and not weak:
         raise UsageError(
@@ -141,9 +129,6 @@ def check_calib_cache(path: Path) -> None:
     """Checks that the file begins like a calibration cache of TensorRT.
 
     TensorRT ignores ranges that it cannot read, and invents others.
-
-    Raises:
-        ArtifactError: it does not exist, or is another kind of file.
     """
     try:
         with path.open("rb") as file:
@@ -171,9 +156,6 @@ def fit_to_version(settings: BuildSettings, version: Sequence[int]) -> BuildSett
     """The settings of a version-compatible plan as this installation can build it; others as they are.
 
     Such a plan carries the library of the lean runtime, which not every installation has.
-
-    Raises:
-        UsageError: this version cannot do what is asked for.
     """
     if not settings.version_compatible:
         return settings
@@ -193,9 +175,6 @@ def read_profiles(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
     """The profiles that were asked for; for dynamic inputs without any, one for exactly `spec.batch`.
 
     A profile for one shape leaves the builder nothing to compromise on: what is measured is that batch's best plan.
-
-    Raises:
-        UsageError: a shape is malformed, or min, opt and max do not name the same inputs in ascending order.
     """
     texts = [options[key] for key in ("min_shapes", "opt_shapes", "max_shapes")]
     profiles = [make_profile(*map(read_shapes, texts))] if any(texts) else []
@@ -215,10 +194,6 @@ def run_at_best(spec: EngineSpec, artifact: Artifact) -> EngineSpec:
     """The spec that runs what `spec` builds at the shapes that its chosen profile is tuned for, without a CUDA graph.
 
     Any other shape may lie outside of the profile: 1 does where the smallest batch is 4.
-
-    Args:
-        spec: how the plan was built.
-        artifact: the plan or its graph; both name the axes that are open.
     """
     options = {key: spec.options.get(key, "") for key in ("min_shapes", "opt_shapes", "max_shapes", "profiles")}
     profiles = read_profiles(spec, options, artifact)
@@ -232,11 +207,7 @@ def run_at_best(spec: EngineSpec, artifact: Artifact) -> EngineSpec:
 
 
 def check_profile(profile: ShapeProfile, artifact: Artifact) -> None:
-    """Checks that the graph has inputs of these names, that the shapes fit, and that no open input was left out.
-
-    Raises:
-        UsageError: an input is unknown or left out, or a shape does not fit.
-    """
+    """Checks that the graph has inputs of these names, that the shapes fit, and that no open input was left out."""
     known = {s.name: s.shape for s in artifact.inputs}
     for name, shape in (*profile.smallest.items(), *profile.best.items(), *profile.largest.items()):
         if not known:
@@ -249,15 +220,11 @@ def check_profile(profile: ShapeProfile, artifact: Artifact) -> None:
             raise UsageError(f"shape {'x'.join(map(str, shape))} of {name} does not fit the graph's {expected}")
     missing = [n for n, axes in known.items() if n not in profile.best and any(isinstance(a, str) for a in axes)]
     if missing:
-        raise UsageError(f"shapes are needed for every input with an open axis; none for {', '.join(missing)}")
+        raise UsageError(f"shapes are needed for every input with a dynamic axis; none for {', '.join(missing)}")
 
 
 def read_shapes(text: str) -> dict[str, tuple[int, ...]]:
-    """{name: shape} of `NAME:1x3x224x224`, several separated by commas; names may contain colons.
-
-    Raises:
-        UsageError: the text is malformed.
-    """
+    """{name: shape} of `NAME:1x3x224x224`, several separated by commas; names may contain colons."""
     shapes: dict[str, tuple[int, ...]] = {}
     for piece in filter(None, text.split(",")):
         name, _, dims = piece.rpartition(":")
@@ -268,11 +235,7 @@ def read_shapes(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def read_profile(text: str) -> ShapeProfile:
-    """The profile of `NAME:1x3x8x8/4x3x8x8/16x3x8x8` (min, opt, max), several inputs separated by commas.
-
-    Raises:
-        UsageError: the text is malformed.
-    """
+    """The profile of `NAME:1x3x8x8/4x3x8x8/16x3x8x8` (min, opt, max), several inputs separated by commas."""
     sides: tuple[dict[str, tuple[int, ...]], ...] = ({}, {}, {})
     for piece in filter(None, text.split(",")):
         name, _, dims = piece.rpartition(":")
@@ -289,11 +252,7 @@ def read_profile(text: str) -> ShapeProfile:
 def make_profile(
     smallest: dict[str, tuple[int, ...]], best: dict[str, tuple[int, ...]], largest: dict[str, tuple[int, ...]]
 ) -> ShapeProfile:
-    """A profile; what is not given is taken from its neighbour, as trtexec does.
-
-    Raises:
-        UsageError: the three name different inputs, or a smallest shape exceeds a largest.
-    """
+    """A profile; what is not given is taken from its neighbour, as trtexec does."""
     given = next(side for side in (best, largest, smallest) if side)
     profile = ShapeProfile(
         smallest=smallest or best or largest, best=best or given, largest=largest or best or smallest
@@ -310,11 +269,7 @@ def make_profile(
 
 
 def split_argv(text: str) -> tuple[str, ...]:
-    """The arguments of one option's text, quoted as for a shell.
-
-    Raises:
-        UsageError: a quotation mark is left open.
-    """
+    """The arguments of one option's text, quoted as for a shell."""
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
@@ -340,3 +295,18 @@ def _read_whole(spec: EngineSpec, options: dict[str, str], key: str) -> int | No
     if number != int(number):
         raise UsageError(f"option {key}={options[key]!r} of engine {spec.backend} must be a whole number")
     return int(number)
+
+
+# Which ONNX operator sets a version of TensorRT reads; of newer graphs 8.6 makes another network without a word.
+# The first version that reads each. Sources: docs/operators.md of onnx-tensorrt, 8.6, 9.0, 10.0, 10.15; release notes
+# of 10.6 (ONNX 1.17) and 11.5. Seen in 8.6.0: the axes input of ReduceMean is not read, so that it runs over all axes.
+NEWEST_OPSETS = {(8, 6): 17, (9, 0): 19, (10, 0): 20, (10, 6): 22, (10, 15): 24, (11, 5): 25}
+
+
+def find_newest_opset(version: str) -> int:
+    """The newest operator set that this version (`8.6.1`) reads."""
+    major, minor = (int(part) for part in version.split(".")[:2])
+    return max(
+        (opset for first, opset in NEWEST_OPSETS.items() if first <= (major, minor)),
+        default=min(NEWEST_OPSETS.values()),
+    )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -22,24 +20,20 @@ from enginebench.engines.backends.tensorrt.builder import (
     read_batches,
     require_builder,
 )
-from enginebench.engines.backends.tensorrt.engine import WatchedPlanEngine, fix_to_profile, read_allowed, read_tensors
+from enginebench.engines.backends.tensorrt.engine import WatchedPlanEngine, adopt_tensors
 from enginebench.engines.backends.tensorrt.entries import TENSORRT
-from enginebench.engines.backends.tensorrt.opsets import find_newest_opset
-from enginebench.engines.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, keep_plan
+from enginebench.engines.backends.tensorrt.plan_store import PlanBackend, PlanRecord, PlanStore, describe_gpu, keep_plan
 from enginebench.engines.backends.tensorrt.settings import (
+    BuildSettings,
     check_calib_cache,
+    find_newest_opset,
     fit_to_version,
     read_plugins,
     read_settings,
-    run_at_best,
 )
 from enginebench.engines.request import check_request, read_options
 from enginebench.engines.tensorrt import load_plan
 from enginebench.engines.tensorrt_library import LEAN_NOTE, Library, import_tensorrt, is_lean
-
-if TYPE_CHECKING:
-    from enginebench.engines.abilities import PlanReader
-    from enginebench.engines.backends.tensorrt.settings import BuildSettings
 
 trt = import_tensorrt()
 LIBRARY = Library(trt)
@@ -48,27 +42,10 @@ NAME, OPTIONS = TENSORRT.name, TENSORRT.options
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 
 
-class TensorRtBackend:
-    """ONNX graphs and finished plans through TensorRT's own Python module.
-
-    Args:
-        cache_dir: folder for the timing cache.
-    """
+class TensorRtBackend(PlanBackend):
+    """ONNX graphs and finished plans through TensorRT's own Python module."""
 
     name = NAME
-
-    def __init__(self, cache_dir: Path | None = None) -> None:
-        self._cache_dir = cache_dir
-        self._reader: PlanReader | None = None
-        self._note: Callable[[str], None] = lambda text: None
-
-    def take_reader(self, reader: PlanReader) -> None:
-        """Sets the reader of the inspector's text."""
-        self._reader = reader
-
-    def take_note(self, note: Callable[[str], None]) -> None:
-        """Sets the function that shows progress."""
-        self._note = note
 
     def probe(self) -> Availability:
         """Available where the version is 8.6 or later and CUDA shows a GPU; the lean runtime says what it is."""
@@ -86,13 +63,7 @@ class TensorRtBackend:
         )
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
-        """A plan for this version, GPU and these settings: the stored one if there is one, else a new one.
-
-        Raises:
-            UsageError: an option is unknown, or this version cannot do what it asks for.
-            ArtifactError: the graph cannot be parsed or built; TensorRT's own messages say why.
-            BackendUnavailable: there is no GPU, or the lean runtime is all there is.
-        """
+        """A plan for this version, GPU and these settings: the stored one if there is one, else a new one."""
         check_request(artifact, spec, ("onnx", "plan"), PRECISIONS, (spec.device,))
         options = read_options(spec, OPTIONS)
         if artifact.kind == "onnx":
@@ -101,7 +72,9 @@ class TensorRtBackend:
         cuda.use_device(read_index(spec))
         if artifact.kind == "plan":
             return self._adopt(artifact, options)
-        settings = self._choose_cache(self._fit(read_settings(spec, options, artifact)))
+        settings = self._fit(read_settings(spec, options, artifact))
+        if not settings.timing_cache and self._cache_dir is not None:
+            settings = replace(settings, timing_cache=str(self._cache_dir / f"tensorrt-{trt.__version__}.timing"))
         record = PlanRecord(
             onnx_sha256=artifact.sha256,
             tensorrt=trt.__version__,
@@ -113,12 +86,7 @@ class TensorRtBackend:
         return keep_plan(PlanStore(out_dir / "plans"), record, artifact, spec, build, settings.profiles)
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedPlanEngine:
-        """The plan, ready for arrays.
-
-        Raises:
-            ArtifactError: the plan is damaged, or of another version or GPU; TensorRT's own messages say so.
-            BackendUnavailable: there is no GPU.
-        """
+        """The plan, ready for arrays."""
         check_request(artifact, spec, ("plan",), PRECISIONS, (spec.device,))
         options = read_options(spec, OPTIONS)
         cuda.use_device(read_index(spec))
@@ -132,21 +100,12 @@ class TensorRtBackend:
         return Reader(f"TensorRT {trt.__version__}", find_newest_opset(trt.__version__))
 
     def check_ahead(self, artifact: Artifact, spec: EngineSpec) -> None:
-        """Checks that this version can build what is asked for.
-
-        Raises:
-            UsageError: it cannot.
-            BackendUnavailable: it cannot build at all.
-        """
+        """Checks that this version can build what is asked for."""
         check_version(LIBRARY)
         check_flags(LIBRARY, self._fit(read_settings(spec, read_options(spec, OPTIONS), artifact)))
 
     def _fit(self, settings: BuildSettings) -> BuildSettings:
         return fit_to_version(settings, tuple(map(int, trt.__version__.split(".")[:3])))
-
-    def run_at_best(self, artifact: Artifact, spec: EngineSpec) -> EngineSpec:
-        """The spec that runs the plan at the shapes that its profile is tuned for."""
-        return run_at_best(spec, artifact)
 
     def _build(
         self, artifact: Artifact, settings: BuildSettings, options: dict[str, str], batch: int, plan: Path
@@ -163,26 +122,11 @@ class TensorRtBackend:
     def _adopt(self, artifact: Artifact, options: dict[str, str]) -> Artifact:
         """A finished plan with the inputs and outputs that it names itself."""
         LIBRARY.load_plugins(read_plugins(options))
-        engine = load_plan(LIBRARY, Path(artifact.path), options)
-        inputs, outputs = read_tensors(trt, engine)
-        return replace(
-            artifact,
-            inputs=tuple(fix_to_profile(engine, spec, options["profile_index"]) for spec in inputs),
-            outputs=outputs,
-            allowed=read_allowed(engine, inputs, options),
-            made_by={**artifact.made_by, "tensorrt": trt.__version__},
-        )
+        adopted = adopt_tensors(trt, load_plan(LIBRARY, Path(artifact.path), options), artifact, options)
+        return replace(adopted, made_by={**artifact.made_by, "tensorrt": trt.__version__})
 
-    def _choose_cache(self, settings: BuildSettings) -> BuildSettings:
-        """The settings with a timing cache of the run, if none was named."""
-        if settings.timing_cache or self._cache_dir is None:
-            return settings
-        return replace(settings, timing_cache=str(self._cache_dir / f"tensorrt-{trt.__version__}.timing"))
+
+create_backend = TensorRtBackend
 
 
 GUESSED_RANGES = make_caveat("random_calibration.tensorrt")
-
-
-def create_backend(cache_dir: Path | None) -> TensorRtBackend:
-    """The backend."""
-    return TensorRtBackend(cache_dir)

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from enginebench.core.engine_api import read_index
 from enginebench.core.entry import Option
 from enginebench.core.errors import BackendUnavailable, UsageError
+from enginebench.core.protocols import ModuleLoader
 from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile, Precision
-from enginebench.engines.backends.torch.cast import REASONS
 from enginebench.engines.backends.torch.engine import COMPILED_NOTE, EAGER_NOTE, Generated
-from enginebench.engines.backends.torch.module import load_ready_module
+from enginebench.engines.backends.torch.module import REASONS, load_ready_module
 from enginebench.engines.backends.torch.operators import name_kernels, name_modules, record_launches
 from enginebench.engines.proof.kernels import KERNELS, PROFILER, watch_kernels
 from enginebench.engines.proof.layer_records import summarize_layers
 from enginebench.engines.proof.precision import Operator, prove_precision
-from enginebench.engines.pytorch_cuda import CudaLane, CudaTorchEngine, prepare_cuda
+from enginebench.engines.pytorch_cuda import CudaTorchEngine, prepare_cuda
 from enginebench.engines.request import check_request, read_options
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import ModuleLoader
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
 
@@ -62,12 +58,7 @@ def is_cuda(spec: EngineSpec) -> bool:
 
 
 def read_device_index(spec: EngineSpec) -> int:
-    """The N of `cuda:N`.
-
-    Raises:
-        UsageError: the device has another form.
-        BackendUnavailable: there is no such GPU.
-    """
+    """The N of `cuda:N`."""
     index, devices = read_index(spec), probe_cuda()
     if f"cuda:{index}" not in devices:
         why = f"there is {', '.join(devices)}" if devices else explain_no_cuda()
@@ -76,13 +67,7 @@ def read_device_index(spec: EngineSpec) -> int:
 
 
 def check_cuda_request(artifact: Artifact, spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str]:
-    """The options of a request that PyTorch can take on this GPU.
-
-    Raises:
-        ArtifactError: it is not a torch artifact.
-        BackendUnavailable: the precision or the GPU is not available.
-        UsageError: an option is unknown, or contradicts the precision.
-    """
+    """The options of a request that PyTorch can take on this GPU."""
     check_request(artifact, spec, ("torch",), PRECISIONS, (spec.device,), reasons=REASONS)
     options = read_options(spec, known)
     if options["defaults"] == "1" and spec.precision != "tf32":
@@ -102,29 +87,11 @@ def load_cuda_engines(
     *,
     graph: bool = False,
 ) -> list[WatchedCudaTorchEngine]:
-    """An engine for each spec; they share the module, and each has a stream of its own.
-
-    Raises:
-        ArtifactError, BackendUnavailable, UsageError: as `check_cuda_request` and `load_ready_module` say.
-    """
-    first = specs[0]
-    options = check_cuda_request(artifact, first, known)
-    prepare_cuda(first, options)
-    index = read_device_index(first)
-    module = load_ready_module(artifact, first, options, loader)
-    return [
-        WatchedCudaTorchEngine(
-            module,
-            artifact.inputs,
-            artifact.outputs,
-            name=spec.backend,
-            batch=spec.batch,
-            lane=CudaLane(index, options["wait"]),
-            channels_last=options["channels_last"] == "1",
-            graph=graph,
-        )
-        for spec in specs
-    ]
+    """An engine for each spec; they share the module, and each has a stream of its own."""
+    options = check_cuda_request(artifact, specs[0], known)
+    prepare_cuda(specs[0], options)
+    module = load_ready_module(artifact, specs[0], options, loader)
+    return [WatchedCudaTorchEngine(module, artifact, spec, options, graph=graph) for spec in specs]
 
 
 class WatchedCudaTorchEngine(Generated, CudaTorchEngine):
@@ -145,7 +112,7 @@ class WatchedCudaTorchEngine(Generated, CudaTorchEngine):
     def _name_compiled(self, runs: list[list[Operator]]) -> tuple[list[list[Operator]], str]:
         assert self._generated is not None
         self._lane.enter()
-        named, why = self._generated.name_layers(runs, tuple(self._tensors.values()))
+        named, why = self._generated.name_layers(runs, self._tensors)
         return named, f"{KERNELS}: {why}" if why else COMPILED_NOTE
 
     def _name_launched(self, runs: list[list[Operator]]) -> tuple[list[list[Operator]], str]:
@@ -160,7 +127,7 @@ class WatchedCudaTorchEngine(Generated, CudaTorchEngine):
         """Calls the module and waits; the answer of the last run stays what it is."""
         self._lane.enter()
         with torch.inference_mode():
-            self._call(*self._tensors.values())  # type: ignore[misc]  # `_check_bound` was called
+            self._call(*self._tensors)  # type: ignore[misc]  # `_check_bound` was called
         self._lane.synchronize()
 
     def _watch(self) -> list[list[Operator]]:

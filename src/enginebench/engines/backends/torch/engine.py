@@ -59,7 +59,8 @@ class WatchedTorchEngine(Generated, TorchEngine):
 
     def _watch(self) -> list[list[Operator]]:
         """A few runs under the profiler. An eager module has hooks meanwhile, which say whose operators are whose, and
-        of a compiled one the kernels are marked."""
+        of a compiled one the kernels are marked.
+        """
         self._check_bound()
         if not self._watched:
             modules = {} if self._generated else name_modules(self._call)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from enginebench.core.entry import DeviceKind, Entry, Option
+from enginebench.core.entry import DeviceKind, Entry, Option, switch
 from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
 
 MODULE_OPTIONS = {
-    "channels_last": Option(
-        default="0", choices=("0", "1"), search=("1",), meaning="images and weights with their channels last"
-    ),
-    "fold_bn": Option(
-        default="0",
-        choices=("0", "1"),
-        search=("1",),
-        meaning="1 folds batch norms into the convolutions or linear layers before them, in FP32, before anything else",
+    "channels_last": switch("images and weights with their channels last", tried=True),
+    "fold_bn": switch(
+        "1 folds batch norms into the convolutions or linear layers before them, in FP32, before anything else",
+        tried=True,
     ),
     "cast": Option(
         default="module",
@@ -26,17 +22,13 @@ MODULE_OPTIONS = {
 CPU_OPTIONS = {**MODULE_OPTIONS, "force": FORCE}
 CUDA_OPTIONS = {
     **MODULE_OPTIONS,
-    "autotune": Option(
-        default="0", choices=("0", "1"), search=("1",), meaning="cuDNN tries its kernels and keeps the fastest"
-    ),
-    "defaults": Option(
-        default="0", choices=("0", "1"), meaning="PyTorch's own tf32: in convolutions, not in matrix products"
-    ),
+    "autotune": switch("cuDNN tries its kernels and keeps the fastest", tried=True),
+    "defaults": switch("PyTorch's own tf32: in convolutions, not in matrix products"),
     "wait": Option(
         default="spin",
         choices=("spin", "driver", "block"),
         search=("driver",),
-        meaning="how to wait for the GPU: spinning, as the driver likes, or sleeping",
+        meaning="how to wait for the GPU: spinning, the driver's choice, or sleeping",
     ),
 }
 COMPILE_OPTIONS = {
@@ -46,15 +38,10 @@ COMPILE_OPTIONS = {
         search=("reduce-overhead", "max-autotune"),
         meaning="as in torch.compile; reduce-overhead adds CUDA graphs, max-autotune can take many minutes",
     ),
-    "freezing": Option(
-        default="0",
-        choices=("0", "1"),
-        search=("1",),
-        meaning="1 makes weights constants of the compiled code, so that batch norms fold into convolutions",
+    "freezing": switch(
+        "1 makes weights constants of the compiled code, so that batch norms fold into convolutions", tried=True
     ),
-    "fullgraph": Option(
-        default="1", choices=("0", "1"), meaning="0 lets parts that cannot be compiled run eagerly, without a message"
-    ),
+    "fullgraph": switch("0 lets parts that cannot be compiled run eagerly, without a message", on=True),
     "rnn": Option(
         default="eager",
         choices=("eager", "unroll"),

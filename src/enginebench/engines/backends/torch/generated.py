@@ -45,7 +45,7 @@ EAGER = "eager.module"
 EAGER_CODE = "eager code"
 # Part of the name of the kernel that copies what a graph of launches is given.
 FEEDING = "multi_tensor_apply"
-UNTOLD = "this version of PyTorch does not tell what its generated code is for"
+UNTOLD = "this version of PyTorch does not report what its generated code is for"
 # What PyTorch's operators are called that Python writes as `a += b`.
 _IN_PLACE = {operator.iadd: "add", operator.isub: "sub", operator.imul: "mul", operator.itruediv: "div"}
 
@@ -82,8 +82,6 @@ class GeneratedCode:
     """What was compiled for one engine.
 
     Args:
-        module: as it was before `torch.compile`.
-        fullgraph: as for `torch.compile`.
         strict: whether nothing runs eagerly between two graphs but recurrent layers.
     """
 
@@ -125,12 +123,7 @@ class GeneratedCode:
     def name_layers(
         self, runs: Sequence[Sequence[Operator]], tensors: Sequence[Any]
     ) -> tuple[list[list[Operator]], str | None]:
-        """(the runs with each kernel under the modules whose work it does, None), or the runs as they are and why.
-
-        Args:
-            runs: what was watched, in the order in which it ran.
-            tensors: that the module is called with.
-        """
+        """(the runs with each kernel under the modules whose work it does, None), or the runs as they are and why."""
         plain = [list(run) for run in runs]
         if not self._mappings:
             return plain, UNTOLD
@@ -149,7 +142,7 @@ class GeneratedCode:
         calls += _list_eager(eager, len(graphs))
         named = [name_run(run, calls) for run in plain]
         if any(run is None for run in named):
-            return plain, "what ran is not what the compiler says that it wrote"
+            return plain, "what ran is not what the compiler reported"
         return [run for run in named if run is not None], None
 
 
@@ -217,9 +210,6 @@ def settle_origins(calls: Sequence[RawCall], graph: Mapping[str, TracedNode]) ->
     never stored. A library's call is for the first that is named; of two for one node the later one writes its values
     (an addition in place). A generated kernel that is for a library's node prepares or finishes for it. All others
     work on what nobody before them worked on, and that can be computed by then.
-
-    Args:
-        calls: of one graph, in the order of the code.
     """
     owner: dict[str, int] = {}
     libraries = [call for call in calls if call.library and call.origins]
@@ -239,7 +229,8 @@ def settle_origins(calls: Sequence[RawCall], graph: Mapping[str, TracedNode]) ->
         own = tuple(name for name in graph if owner.get(name) == call.number)
         helps = call.origins[0][0] if call.origins and not own and _can_help(call) else ""
         settled.append(Call(call.kernel, call.library, own, helps))
-    return _settle_helpers(settled)
+    whole = {name: call.origins for call in settled for name in call.origins}  # helper and helped are one layer
+    return [call._replace(origins=whole.get(call.helps, ())) if call.helps else call for call in settled]
 
 
 def _can_help(call: RawCall) -> bool:
@@ -288,12 +279,6 @@ def _is_ready(name: str, number: int, graph: Mapping[str, TracedNode], owner: Ma
     return True
 
 
-def _settle_helpers(calls: Sequence[Call]) -> list[Call]:
-    """Those that help with the whole of what the helped one does: they are one layer."""
-    whole = {name: call.origins for call in calls for name in call.origins}
-    return [call._replace(origins=whole.get(call.helps, ())) if call.helps else call for call in calls]
-
-
 def _list_eager(eager: Sequence[tuple[int, str]], before: int) -> list[NamedCall]:
     """What runs eagerly before the graph of a number, behind the one before it."""
     return [NamedCall(EAGER, True, layer) for i, layer in eager if i == before]
@@ -308,9 +293,6 @@ def trace_modules(
     `path: operator 2`.
 
     Args:
-        module: the user's, or a wrapper around it.
-        tensors: that it is called with.
-        fullgraph: as for `torch.compile`.
         left: gets (number of graphs before it, path) of each recurrent layer that runs eagerly.
     """
     named = name_modules(module)
@@ -334,11 +316,7 @@ def trace_modules(
 
 
 def find_running(places: Mapping[int, str]) -> str:
-    """The path of the innermost module whose call is under way: after a break PyTorch traces its code, not the model's.
-
-    Args:
-        places: id of each module -> its path.
-    """
+    """The path of the innermost module that is being called: after a break PyTorch traces its code, not the model's."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_name == "_call_impl" and id(frame.f_locals.get("self")) in places:

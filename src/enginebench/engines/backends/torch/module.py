@@ -1,21 +1,49 @@
-"""The module of a `torch` artifact, made ready for any PyTorch engine: folded, placed, laid out and cast."""
+"""What PyTorch runs on this CPU, and the module of a `torch` artifact made ready: folded, placed, laid out and cast."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from msgspec.structs import replace
 
+from enginebench.core.entry import Option
 from enginebench.core.errors import ModelError, UsageError
 from enginebench.core.feeds import random_feeds
-from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.core.protocols import ModuleLoader
+from enginebench.core.records import Artifact, EngineSpec, Precision, TensorSpec
 from enginebench.core.shapes import concrete_shape
-from enginebench.engines.pytorch_module import find_reason, flatten_tensors, fold_part, place_module
+from enginebench.engines.pytorch_module import DTYPES, find_reason, flatten_tensors, fold_part, place_module
+from enginebench.engines.request import check_instructions, check_request, read_options
 
-if TYPE_CHECKING:
-    from enginebench.core.protocols import ModuleLoader
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")
+REASONS: dict[Precision, str] = dict.fromkeys(
+    ("int8", "fp8"), "8 bits are a property of an ONNX graph; ask ort or openvino for them"
+)
+
+
+def check_torch_request(artifact: Artifact, spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str]:
+    """The options of a request that PyTorch can take on this CPU."""
+    check_request(artifact, spec, ("torch",), PRECISIONS, reasons=REASONS)
+    options = read_options(spec, known)
+    if spec.precision in DTYPES and spec.precision != artifact.precision:  # its own is run as it is, emulated or not
+        check_instructions(spec, has_instructions(spec.precision), options["force"] == "1")
+    return options
+
+
+def has_instructions(precision: str | None) -> bool:
+    """Whether PyTorch sees instructions that compute in BF16, or in FP16; emulation does not count.
+
+    FP16 without them runs on oneDNN's reference code: resnet18 took 3.4 s, and 0.07 s in FP32.
+    """
+    ask = getattr(torch.cpu, "get_capabilities", None)
+    if ask is not None:
+        return any(value is True and str(precision) in name for name, value in ask().items())
+    known = torch.cpu  # PyTorch before get_capabilities
+    if precision == "bf16":
+        return bool(known._is_avx512_bf16_supported() or known._is_amx_tile_supported())
+    return bool(getattr(known, "_is_amx_fp16_supported", bool)())
 
 
 # Of the largest output. Folding rounds 50 layers of resnet50 to 4e-7 of it; a norm in the wrong place is off by tenths.
@@ -29,14 +57,8 @@ def fold_batch_norms(module: Any, name: str, checks: Iterable[Sequence[Any]]) ->
     wrapper with a variable number of inputs, stay as they are around them. The original is not touched.
 
     Args:
-        module: in inference mode, with weights in FP32.
-        name: of the model, for messages.
         checks: tensors for all inputs; on the first that the module takes folded and original must agree. A layer that
             is used elsewhere, too, cannot take a batch norm, and a trace does not always show it.
-
-    Raises:
-        ModelError: nothing could be folded, so that the row's name would be wrong, or the module answers differently
-            once it is folded.
     """
     obstacles: list[str] = []
     folded = fold_part(module, obstacles)
@@ -56,7 +78,7 @@ def _check_answers(module: Any, folded: Any, name: str, checks: Iterable[Sequenc
             pairs = list(zip(answers, flatten_tensors(folded(*inputs)), strict=True))
     except Exception as error:
         raise ModelError(
-            f"batch norms of {name} were folded, but it cannot be checked that its answers stay the same: "
+            f"batch norms of {name} were folded, but it cannot be checked that its outputs stay the same: "
             f"{find_reason(error)}. Leave out fold_bn=1"
         ) from error
     for wanted, found in pairs:
@@ -64,7 +86,7 @@ def _check_answers(module: Any, folded: Any, name: str, checks: Iterable[Sequenc
         difference = float((wanted - found).abs().max()) if wanted.numel() else 0.0
         if not difference <= TOLERANCE * largest:
             raise ModelError(
-                f"{name} answers differently once its batch norms are folded: {difference:.2g} off where the largest "
+                f"{name} gives other outputs once its batch norms are folded: {difference:.2g} off where the largest "
                 f"output is {largest:.2g}; a layer is used twice, or along another axis. Leave out fold_bn=1"
             )
 
@@ -80,7 +102,7 @@ def _answer_first(module: Any, checks: Iterable[Sequence[Any]]) -> tuple[Sequenc
             continue
         if any(answer.numel() for answer in answers):
             return inputs, answers
-        refusal = ValueError("its answers are empty")
+        refusal = ValueError("its outputs are empty")
     raise refusal
 
 
@@ -91,12 +113,7 @@ CHECK_BATCH = 2
 def load_ready_module(
     artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], loader: ModuleLoader | None
 ) -> Any:
-    """The module on its device, as the options and the precision of the request want it.
-
-    Raises:
-        UsageError: the backend was opened without a loader.
-        ModelError: the loader returned something else than a module, or its batch norms cannot be folded.
-    """
+    """The module on its device, as the options and the precision of the request want it."""
     module = load_module(artifact, loader)
     if options["fold_bn"] == "1":
         module = fold_batch_norms(module, artifact.model, make_checks(artifact.inputs, spec.batch))
@@ -116,12 +133,7 @@ def _make_tensors(specs: Sequence[TensorSpec], batch: int) -> list[Any]:
 
 
 def load_module(artifact: Artifact, loader: ModuleLoader | None) -> Any:
-    """The module of a `torch` artifact, in inference mode.
-
-    Raises:
-        UsageError: the backend was opened without a loader.
-        ModelError: the loader returned something else than a module.
-    """
+    """The module of a `torch` artifact, in inference mode."""
     if loader is None:
         raise UsageError(f"{artifact.model} is a torch artifact; open the backend with a module loader")
     module = loader(artifact)

@@ -10,17 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from enginebench.core.precisions import REORDER
+from enginebench.core.protocols import RunCall
 from enginebench.engines.proof.kernels import is_device_event
 from enginebench.engines.proof.precision import NAMES, Operator, count_watched_runs
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import RunCall
 
 # How the profiler's events of a compiled graph begin. Source: PyTorch 2.13, torch/_inductor/output_code.py.
 COMPILED_GRAPH = "## Call CompiledFxGraph"
@@ -94,12 +92,7 @@ def describe_modules(modules: Mapping[str, Any]) -> dict[str, str]:
 
 
 def record_launches(run: RunCall, modules: Mapping[str, Any]) -> list[Launch]:
-    """The kernels of one run that launches them one by one, each with its layer.
-
-    Args:
-        run: returns when the GPU has done it.
-        modules: path -> module, as `name_modules` has them.
-    """
+    """The kernels of one run that launches them one by one, each with its layer."""
     run()
     with mark_modules(modules), torch.autograd.profiler.profile(use_kineto=True, use_device="cuda") as profiler:
         run()
@@ -135,9 +128,6 @@ def mark_modules(modules: Mapping[str, Any]) -> Iterator[None]:
 def read_operator_times(events: Sequence[Any], kinds: Mapping[str, str] | None = None) -> Iterator[Operator]:
     """Every outermost operator, named after its module, every generated kernel that was marked, and what a compiled
     graph spends outside of them.
-
-    Args:
-        kinds: path -> class of the modules that are layers; operators of others are layers of their own.
     """
     graphs = list(_list_graphs(events))
     inside_ns = 0
@@ -187,10 +177,6 @@ def name_kernels(runs: Sequence[Sequence[Operator]], launches: Sequence[Launch])
 
     What only clears or copies memory keeps its name: in a graph it has another one than outside, or is not there.
     The kernels of one layer may run in another order, as cuDNN's do that are captured from several streams.
-
-    Args:
-        runs: kernels in the order in which they ran, as `proof/kernels.py` reads them.
-        launches: of one run of the same module.
     """
     working = [launch for launch in launches if not moves_memory(launch.kernel)]
     if all(_is_same_work([k.name for k in run if not moves_memory(k.name)], working) for run in runs):
@@ -237,12 +223,7 @@ class Launch(NamedTuple):
 
 
 def read_launches(events: Sequence[Any], kinds: Mapping[str, str]) -> list[Launch]:
-    """The kernels of one run in the order of their start, each with the outermost operator that launched it.
-
-    Args:
-        events: of the host and of the device. A kernel knows the operator that launched it by a number of the profiler.
-        kinds: as for `read_operator_times`.
-    """
+    """The kernels of one run in the order of their start, each with the outermost operator that launched it."""
     host = [event for event in events if not is_device_event(event)]
     outermost = list(list_outermost(host, kinds))
     starts = [event.start_ns() for event, _, _ in outermost]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
+from enginebench.core.protocols import ModuleLoader
 from enginebench.core.records import Artifact, Availability, EngineSpec
-from enginebench.engines.backends.torch.cast import PRECISIONS as TORCH_PRECISIONS
-from enginebench.engines.backends.torch.cast import check_torch_request
 from enginebench.engines.backends.torch.cuda_engine import (
     WatchedCudaTorchEngine,
     check_cuda_request,
@@ -20,11 +18,9 @@ from enginebench.engines.backends.torch.cuda_engine import (
 )
 from enginebench.engines.backends.torch.engine import WatchedTorchEngine
 from enginebench.engines.backends.torch.entries import PYTORCH
-from enginebench.engines.backends.torch.module import load_ready_module
+from enginebench.engines.backends.torch.module import PRECISIONS as TORCH_PRECISIONS
+from enginebench.engines.backends.torch.module import check_torch_request, load_ready_module
 from enginebench.engines.pytorch import prepare_torch
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import ModuleLoader
 
 NAME, OPTIONS = PYTORCH.name, PYTORCH.options
 PRECISIONS = TORCH_PRECISIONS
@@ -52,12 +48,7 @@ class PytorchBackend:
         return artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedTorchEngine | WatchedCudaTorchEngine:
-        """An engine on `spec.threads` threads, which are the process's from now on.
-
-        Raises:
-            BackendUnavailable: strict FP32, the precision or the number of threads is not available.
-            UsageError: an option is unknown, or there is no loader.
-        """
+        """An engine on `spec.threads` threads, which are the process's from now on."""
         return self.load_several(artifact, [spec])[0]
 
     def load_several(
@@ -69,20 +60,12 @@ class PytorchBackend:
 
     def _load_cpu(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[WatchedTorchEngine]:
         options = check_torch_request(artifact, specs[0], OPTIONS)
-        channels_last = options["channels_last"] == "1"
         prepare_torch(specs[0])
         module = load_ready_module(artifact, specs[0], options, self._loader)
-        return [
-            WatchedTorchEngine(
-                module, artifact.inputs, artifact.outputs, name=NAME, batch=spec.batch, channels_last=channels_last
-            )
-            for spec in specs
-        ]
+        return [WatchedTorchEngine(module, artifact, spec, options) for spec in specs]
 
     def _load_cuda(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[WatchedCudaTorchEngine]:
         return load_cuda_engines(artifact, specs, PYTORCH.gpu_options, self._loader)
 
 
-def create_backend(loader: ModuleLoader | None) -> PytorchBackend:
-    """The backend."""
-    return PytorchBackend(loader)
+create_backend = PytorchBackend

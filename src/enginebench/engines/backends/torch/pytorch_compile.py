@@ -8,13 +8,13 @@ import re
 import shlex
 import shutil
 import sysconfig
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import msgspec
 import torch
@@ -22,28 +22,23 @@ import torch._inductor.config as inductor
 from torch._inductor import cpu_vec_isa
 
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError
+from enginebench.core.protocols import ModuleLoader, RunCall
 from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.core.store import find_cache, write_atomic
-from enginebench.engines.backends.torch.cast import PRECISIONS as TORCH_PRECISIONS
-from enginebench.engines.backends.torch.cast import check_torch_request
 from enginebench.engines.backends.torch.cuda_engine import (
     WatchedCudaTorchEngine,
     check_cuda_request,
     is_cuda,
     probe_cuda,
-    read_device_index,
 )
 from enginebench.engines.backends.torch.engine import WatchedTorchEngine
 from enginebench.engines.backends.torch.entries import PYTORCH_COMPILE
 from enginebench.engines.backends.torch.generated import GeneratedCode
-from enginebench.engines.backends.torch.graph_breaks import refuse_breaks
-from enginebench.engines.backends.torch.module import load_ready_module
+from enginebench.engines.backends.torch.module import PRECISIONS as TORCH_PRECISIONS
+from enginebench.engines.backends.torch.module import check_torch_request, load_ready_module
 from enginebench.engines.pytorch import prepare_torch
-from enginebench.engines.pytorch_compile import COMPILING_CALLS, compile_module, compiles_whole
-from enginebench.engines.pytorch_cuda import CudaLane, prepare_cuda
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import ModuleLoader, RunCall
+from enginebench.engines.pytorch_compile import COMPILING_CALLS, REASON, compile_module, compiles_whole
+from enginebench.engines.pytorch_cuda import prepare_cuda
 
 
 def find_answers() -> Path:
@@ -171,13 +166,7 @@ class PytorchCompileBackend:
         import torch._inductor.compile_fx  # noqa: F401
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedTorchEngine | WatchedCudaTorchEngine:
-        """An engine on `spec.threads` threads, compiled for `spec.batch`; another batch compiles again, in `bind`.
-
-        Raises:
-            BackendUnavailable: a compiler, Python's headers, strict FP32 or the precision cannot be had.
-            ModelError: the module cannot be compiled; names the reason.
-            UsageError: an option is unknown, or there is no loader.
-        """
+        """An engine on `spec.threads` threads, compiled for `spec.batch`; another batch compiles again, in `bind`."""
         return self._load_cuda(artifact, spec) if is_cuda(spec) else self._load_cpu(artifact, spec)
 
     def _load_cpu(self, artifact: Artifact, spec: EngineSpec) -> WatchedTorchEngine:
@@ -193,36 +182,20 @@ class PytorchCompileBackend:
         inductor.compile_threads = len(os.sched_getaffinity(0))
         module = load_ready_module(artifact, spec, options, self._loader)
         generated = GeneratedCode(module, fullgraph=compiles_whole(module, options), strict=options["fullgraph"] == "1")
-        return WatchedTorchEngine(
-            compile_module(module, options),
-            artifact.inputs,
-            artifact.outputs,
-            name=NAME,
-            batch=spec.batch,
-            channels_last=options["channels_last"] == "1",
-            prepare=partial(self._compile, generated, options),
-            generated=generated,
-        )
+        prepare = partial(self._compile, generated, options)
+        compiled = compile_module(module, options)
+        return WatchedTorchEngine(compiled, artifact, spec, options, prepare=prepare, generated=generated)
 
     def _load_cuda(self, artifact: Artifact, spec: EngineSpec) -> WatchedCudaTorchEngine:
         options = check_cuda_request(artifact, spec, PYTORCH_COMPILE.gpu_options)
         check_gpu_tools()
         prepare_cuda(spec, options)
         inductor.freezing = options["freezing"] == "1"
-        lane = CudaLane(read_device_index(spec), options["wait"])
         module = load_ready_module(artifact, spec, options, self._loader)
         generated = GeneratedCode(module, fullgraph=compiles_whole(module, options), strict=options["fullgraph"] == "1")
-        return WatchedCudaTorchEngine(
-            compile_module(module, options),
-            artifact.inputs,
-            artifact.outputs,
-            name=NAME,
-            batch=spec.batch,
-            lane=lane,
-            channels_last=options["channels_last"] == "1",
-            prepare=partial(self._compile_for_gpu, generated, options, self._find_stamp(artifact, spec)),
-            generated=generated,
-        )
+        prepare = partial(self._compile_for_gpu, generated, options, self._find_stamp(artifact, spec))
+        compiled = compile_module(module, options)
+        return WatchedCudaTorchEngine(compiled, artifact, spec, options, prepare=prepare, generated=generated)
 
     def _compile_for_gpu(
         self, generated: GeneratedCode, options: Mapping[str, str], stamp: Path | None, run: RunCall
@@ -261,6 +234,9 @@ class PytorchCompileBackend:
                 raise ModelError(f"torch.compile cannot compile the module: {explain_failure(error)}") from error
 
 
+create_backend = PytorchCompileBackend
+
+
 def hash_source(path: Path) -> str:
     """Hash of one file that the compiler generated, without the folders that it names: each build has its own."""
     text = path.read_text(encoding="utf-8", errors="replace")
@@ -277,11 +253,6 @@ def explain_failure(error: Exception) -> str:
     if "CppCompileError" in reason and complaint:
         return f"{reason}: {complaint}"
     return f"{reason}. With {NAME}:fullgraph=0 the parts that it cannot compile run eagerly"
-
-
-def create_backend(loader: ModuleLoader | None, cache_dir: Path | None) -> PytorchCompileBackend:
-    """The backend, keeping compiled code in `cache_dir`."""
-    return PytorchCompileBackend(loader, cache_dir)
 
 
 @contextmanager
@@ -306,11 +277,7 @@ def use_cache(cache_dir: Path | None) -> Iterator[None]:
 
 
 def check_tools() -> None:
-    """Checks that code can be compiled here.
-
-    Raises:
-        BackendUnavailable: it cannot; the message names what is missing and how to install it, or what is in the way.
-    """
+    """Checks that code can be compiled here."""
     if problem := find_problem():
         reason, fix = problem
         raise BackendUnavailable(f"{reason}. To fix it: {fix}")
@@ -326,11 +293,7 @@ def shutdown_compile_workers() -> None:
 
 
 def check_gpu_tools() -> None:
-    """Checks that code can be compiled for a GPU here.
-
-    Raises:
-        BackendUnavailable: Triton, the C compiler or the headers that its launchers need are missing.
-    """
+    """Checks that code can be compiled for a GPU here."""
     missing = find_missing_gpu_tools()
     if missing:
         fix = " && ".join(missing.values())
@@ -377,3 +340,27 @@ def find_missing_tools() -> dict[str, str]:
     if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
         missing["Python's headers (Python.h)"] = "apt-get install python3-dev"
     return missing
+
+
+# How a break is told that `leave_recurrent` made. Source: PyTorch 2.6 to 2.13, torch/_dynamo/variables/functions.py;
+# versions before 2.8 cannot even pass by such a layer. Source: torch/_dynamo/variables/builder.py.
+_MEANT = re.compile(rf"{REASON}|disable.*<function (?:RNN|LSTM|GRU)\.forward|RNN, GRU,? (?:or )?LSTM", re.DOTALL)
+
+
+@contextmanager
+def refuse_breaks() -> Iterator[None]:
+    """What is compiled inside of the block is compiled as one graph, but for recurrent layers.
+
+    Raises:
+        RuntimeError: at the end: there was another break, or nothing has been compiled at all.
+    """
+    from torch._dynamo.utils import counters
+
+    before = Counter(counters["graph_break"])
+    yield
+    breaks = Counter(counters["graph_break"]) - before
+    for reason in breaks:
+        if not _MEANT.search(reason):
+            raise RuntimeError(reason)
+    if breaks and not counters["stats"]["unique_graphs"]:  # of this process: some may have been compiled before
+        raise RuntimeError("beside LSTM, GRU and RNN, which run by PyTorch's own kernels, there is nothing to compile")

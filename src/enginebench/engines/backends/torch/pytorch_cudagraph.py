@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.engines.backends.torch.cuda_engine import PRECISIONS as CUDA_PRECISIONS
@@ -16,9 +15,6 @@ from enginebench.engines.backends.torch.cuda_engine import (
 )
 from enginebench.engines.backends.torch.entries import PYTORCH_CUDAGRAPH
 from enginebench.engines.backends.torch.pytorch import PytorchBackend
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import ModuleLoader
 
 NAME, OPTIONS = PYTORCH_CUDAGRAPH.name, PYTORCH_CUDAGRAPH.options
 PRECISIONS = CUDA_PRECISIONS
@@ -42,15 +38,8 @@ class PytorchCudagraphBackend(PytorchBackend):
         """An engine for each spec, captured for its batch on a stream of its own; they share the module.
 
         Another batch is captured anew, in `bind`.
-
-        Raises:
-            BackendUnavailable: the GPU, strict FP32 or the precision cannot be had.
-            ModelError: the module cannot be captured; the message says why.
-            MeasurementError: it does not fit into the GPU's memory.
         """
         return load_cuda_engines(artifact, specs, OPTIONS, self._loader, graph=True)
 
 
-def create_backend(loader: ModuleLoader | None) -> PytorchCudagraphBackend:
-    """The backend."""
-    return PytorchCudagraphBackend(loader)
+create_backend = PytorchCudagraphBackend

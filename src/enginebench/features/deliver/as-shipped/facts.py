@@ -75,9 +75,9 @@ def pin() -> None:
     """Binds this process to the CPUs on which the row was measured."""
     wanted = BUNDLE["pinned_cpus"] or []
     if not wanted or not hasattr(os, "sched_setaffinity"):
-        raise Refused("the row was not bound to CPUs, or this system cannot do that. Leave out --pin")
+        raise Refused("it was not measured on fixed CPUs, or this system cannot pin. Leave out --pin")
     if not set(wanted) <= os.sched_getaffinity(0):
-        raise Refused(f"the row was measured on CPUs {wanted}, which this process may not use. Leave out --pin")
+        raise Refused(f"it was measured on CPUs {wanted}, which this process may not use. Leave out --pin")
     os.sched_setaffinity(0, wanted)
 
 
@@ -90,7 +90,7 @@ def name_tensors(side: str) -> tuple[SimpleNamespace, ...]:
 BUNDLE = read_bundle(HERE / "bundle.json")
 ENGINE = SimpleNamespace(**BUNDLE["engine"])
 ARTIFACT = SimpleNamespace(
-    **BUNDLE["artifact"] | {"inputs": name_tensors("inputs"), "outputs": name_tensors("outputs")},
+    **BUNDLE["artifact"] | {"inputs": name_tensors("inputs"), "outputs": name_tensors("outputs")}
 )
 ARTIFACT.path = str(HERE / ARTIFACT.path)
 os.environ.update(BUNDLE["environment"])

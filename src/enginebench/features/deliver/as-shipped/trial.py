@@ -18,11 +18,11 @@ WARMUP_S = 0.5
 
 def main(load: Callable[[bool], Any]) -> int:
     """0, or 1 where outputs differ or the bundle refuses to run here."""
-    parser = argparse.ArgumentParser(description=f"{facts.BUNDLE['model']} as the row {facts.BUNDLE['row']} ran it.")
-    parser.add_argument("--check", action="store_true", help="compare with the row's outputs; exit code 0 or 1")
-    parser.add_argument("--bench", action="store_true", help="print the median of calls here, beside the row's")
+    parser = argparse.ArgumentParser(description=f"{facts.BUNDLE['model']} as measured: {facts.BUNDLE['row']}.")
+    parser.add_argument("--check", action="store_true", help="compare with the stored outputs; exit code 0 or 1")
+    parser.add_argument("--bench", action="store_true", help="print the median of calls here, beside the measured one")
     parser.add_argument("--calls", type=int, default=200, metavar="N", help="timed by --bench [200]")
-    parser.add_argument("--pin", action="store_true", help="run on the CPUs that the row was measured on")
+    parser.add_argument("--pin", action="store_true", help="run on the CPUs that were measured")
     parser.add_argument("--force", action="store_true", help="go on where files, versions or machine differ")
     asked = parser.parse_args()
     if not (asked.check or asked.bench):
@@ -128,5 +128,5 @@ def bench(predictor: Any, calls: int) -> None:
     interval = "" if p50["low"] is None else f" ({p50['low']:.4g} to {p50['high']:.4g})"
     print(f"here: median {median_ms:.4g} ms of {calls} calls in one process, {row['scope']}, batch {batch}")
     several = "process" if processes == 1 else "processes"
-    print(f"the row: p50 {p50['value']:.4g} ms{interval}, {processes} {several}, on {machine}")
-    print("one process on one day is no verdict: enginebench bench BUNDLE --against RUN measures both in turns")
+    print(f"measured: p50 {p50['value']:.4g} ms{interval}, {processes} {several}, on {machine}")
+    print("one process is no verdict: enginebench bench BUNDLE --against RUN measures both, interleaved")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from amaranth import Array, C, Cat, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -34,12 +36,19 @@ TIMEOUT_BYTES = 64
 TIMEOUT_CYCLES = 1 << 15  # 2.7 ms at 12 MHz
 
 
+class _Banks(NamedTuple):
+    """A flag for each bank of inputs and answers: in use, to be computed, computed; and which one is written next."""
+
+    taken: Signal
+    waiting: Signal
+    ready: Signal
+    next: Signal
+
+
 class Device(wiring.Component):
     """The whole design: pins `rx` and `tx`. `computing` is high while the engine works.
 
     Args:
-        lanes: products per clock cycle.
-        divisor: clock cycles per bit.
         split: as for `Engine`.
         timeout_cycles: pause after which an unfinished frame is given up.
     """
@@ -61,45 +70,39 @@ class Device(wiring.Component):
         m.submodules.queue = queue = SyncFIFOBuffered(width=3 + 3 + 8 + 8 + 1, depth=QUEUE_DEPTH)
         m.d.comb += [receiver.line.eq(self.rx), self.tx.eq(transmitter.line), self.computing.eq(engine.busy)]
         taken, waiting, ready = (Signal(BANKS, name=name) for name in ("taken", "waiting", "ready"))
-        next_bank, dropped = Signal(), Signal(16)
-        self._add_parser(m, receiver, engine, queue, taken, waiting, next_bank, dropped)
-        self._add_scheduler(m, engine, waiting, ready, next_bank)
-        self._add_answers(m, transmitter, engine, queue, taken, ready, dropped)
+        banks = _Banks(taken, waiting, ready, Signal(name="next_bank"))
+        dropped = Signal(16)
+        self._add_parser(m, receiver, engine, queue, banks, dropped)
+        self._add_scheduler(m, engine, banks)
+        self._add_answers(m, transmitter, engine, queue, banks, dropped)
         return m
 
     def _add_parser(
-        self,
-        m: Module,
-        receiver: Receiver,
-        engine: Engine,
-        queue: SyncFIFOBuffered,
-        taken: Signal,
-        waiting: Signal,
-        next_bank: Signal,
-        dropped: Signal,
+        self, m: Module, receiver: Receiver, engine: Engine, queue: SyncFIFOBuffered, banks: _Banks, dropped: Signal
     ) -> None:
         """Bytes into requests, requests into the queue of answers; payloads go straight into the next bank."""
         m.submodules.request_crc = crc = CRC16_IBM_3740(8).create()
         command, sequence, length = Signal(8), Signal(8), Signal(8)
         index, blocked, pause = Signal(8), Signal(), Signal(range(self.timeout_cycles + 1))
-        status = Signal(3)
         capacity = self.network.inputs
-        fits = Array([C(0), length <= capacity, length == capacity, length == 0, length == 0])
-        known = (command >= Command.ECHO) & (command <= Command.CYCLES)
-        uses_bank = (command == Command.ECHO) | (command == Command.INFER)
         m.d.comb += [
             crc.data.eq(receiver.data),
-            engine.write_addr.eq(Cat(index[: engine.input_bits], next_bank)),
+            engine.write_addr.eq(Cat(index[: engine.input_bits], banks.next)),
             engine.write_data.eq(receiver.data),
         ]
         m.d.sync += pause.eq(Mux(receiver.busy, 0, pause + 1))
 
-        def expect_byte() -> None:
-            # A broken byte or a pause ends an unfinished frame: what comes next may be the start of a good one.
-            m.d.comb += crc.valid.eq(receiver.valid)
-            with m.If(receiver.error | (pause == self.timeout_cycles)):
-                m.d.sync += dropped.eq(dropped + 1)
-                m.next = "start"
+        @contextmanager
+        def take_byte(state: str) -> Iterator[None]:
+            """A state that waits for a byte, and what it does with it."""
+            with m.State(state):
+                # A broken byte or a pause ends an unfinished frame: what comes next may be the start of a good one.
+                m.d.comb += crc.valid.eq(receiver.valid)
+                with m.If(receiver.error | (pause == self.timeout_cycles)):
+                    m.d.sync += dropped.eq(dropped + 1)
+                    m.next = "start"
+                with m.If(receiver.valid):
+                    yield
 
         with m.FSM():
             with m.State("start"):
@@ -107,72 +110,69 @@ class Device(wiring.Component):
                 m.d.sync += pause.eq(0)
                 with m.If(receiver.valid & (receiver.data == REQUEST_START)):
                     m.next = "command"
-            with m.State("command"):
-                expect_byte()
-                with m.If(receiver.valid):
-                    m.d.sync += command.eq(receiver.data)
-                    m.next = "sequence"
-            with m.State("sequence"):
-                expect_byte()
-                with m.If(receiver.valid):
-                    m.d.sync += sequence.eq(receiver.data)
-                    m.next = "length"
-            with m.State("length"):
-                expect_byte()
-                with m.If(receiver.valid):
-                    m.d.sync += [length.eq(receiver.data), index.eq(0), blocked.eq(taken.bit_select(next_bank, 1))]
-                    m.next = "payload"
-                    with m.If(receiver.data == 0):
-                        m.next = "crc_high"
-            with m.State("payload"):
-                expect_byte()
-                with m.If(receiver.valid):
-                    m.d.comb += engine.write_en.eq(~blocked & (index < capacity))
-                    m.d.sync += index.eq(index + 1)
-                    with m.If(index == length - 1):
-                        m.next = "crc_high"
-            with m.State("crc_high"):
-                expect_byte()
-                with m.If(receiver.valid):
-                    m.next = "crc_low"
-            with m.State("crc_low"):
-                expect_byte()
-                with m.If(receiver.valid):
-                    m.next = "judge"
+            with take_byte("command"):
+                m.d.sync += command.eq(receiver.data)
+                m.next = "sequence"
+            with take_byte("sequence"):
+                m.d.sync += sequence.eq(receiver.data)
+                m.next = "length"
+            with take_byte("length"):
+                m.d.sync += [length.eq(receiver.data), index.eq(0), blocked.eq(banks.taken.bit_select(banks.next, 1))]
+                m.next = "payload"
+                with m.If(receiver.data == 0):
+                    m.next = "crc_high"
+            with take_byte("payload"):
+                m.d.comb += engine.write_en.eq(~blocked & (index < capacity))
+                m.d.sync += index.eq(index + 1)
+                with m.If(index == length - 1):
+                    m.next = "crc_high"
+            with take_byte("crc_high"):
+                m.next = "crc_low"
+            with take_byte("crc_low"):
+                m.next = "judge"
             with m.State("judge"):
-                with m.If(~crc.match_detected):
-                    m.d.comb += status.eq(Status.BAD_CRC)
-                with m.Elif(~known):
-                    m.d.comb += status.eq(Status.UNKNOWN_COMMAND)
-                with m.Elif(~fits[command[:3]]):
-                    m.d.comb += status.eq(Status.BAD_LENGTH)
-                with m.Elif(uses_bank & blocked):
-                    m.d.comb += status.eq(Status.BUSY)
-                m.d.comb += [
-                    queue.w_en.eq(1),
-                    queue.w_data.eq(Cat(status, command[:3], sequence, length, next_bank)),
-                ]
-                with m.If(~queue.w_rdy):
-                    m.d.sync += dropped.eq(dropped + 1)
-                with m.Elif((status == Status.OK) & uses_bank):
-                    m.d.sync += [next_bank.eq(~next_bank), taken.bit_select(next_bank, 1).eq(1)]
-                    with m.If(command == Command.INFER):
-                        m.d.sync += waiting.bit_select(next_bank, 1).eq(1)
+                self._judge(m, queue, (crc.match_detected, command, sequence, length, blocked), banks, dropped)
                 m.next = "start"
 
+    def _judge(
+        self, m: Module, queue: SyncFIFOBuffered, request: tuple[Any, ...], banks: _Banks, dropped: Signal
+    ) -> None:
+        """A request's status, and its entry in the queue; a good one takes its bank."""
+        sound, command, sequence, length, blocked = request
+        status = Signal(3)
+        capacity = self.network.inputs
+        known = (command >= Command.ECHO) & (command <= Command.CYCLES)
+        fits = Array([C(0), length <= capacity, length == capacity, length == 0, length == 0])
+        uses_bank = (command == Command.ECHO) | (command == Command.INFER)
+        with m.If(~sound):
+            m.d.comb += status.eq(Status.BAD_CRC)
+        with m.Elif(~known):
+            m.d.comb += status.eq(Status.UNKNOWN_COMMAND)
+        with m.Elif(~fits[command[:3]]):
+            m.d.comb += status.eq(Status.BAD_LENGTH)
+        with m.Elif(uses_bank & blocked):
+            m.d.comb += status.eq(Status.BUSY)
+        m.d.comb += [queue.w_en.eq(1), queue.w_data.eq(Cat(status, command[:3], sequence, length, banks.next))]
+        with m.If(~queue.w_rdy):
+            m.d.sync += dropped.eq(dropped + 1)
+        with m.Elif((status == Status.OK) & uses_bank):
+            m.d.sync += [banks.next.eq(~banks.next), banks.taken.bit_select(banks.next, 1).eq(1)]
+            with m.If(command == Command.INFER):
+                m.d.sync += banks.waiting.bit_select(banks.next, 1).eq(1)
+
     @staticmethod
-    def _add_scheduler(m: Module, engine: Engine, waiting: Signal, ready: Signal, next_bank: Signal) -> None:
+    def _add_scheduler(m: Module, engine: Engine, banks: _Banks) -> None:
         """Starts the engine on the older input that waits: with both banks in use, the one to be written next."""
         bank = Signal()
         m.d.comb += [
-            bank.eq(Mux(waiting.bit_select(next_bank, 1), next_bank, ~next_bank)),
+            bank.eq(Mux(banks.waiting.bit_select(banks.next, 1), banks.next, ~banks.next)),
             engine.bank.eq(bank),
-            engine.start.eq((waiting != 0) & ~engine.busy & ~engine.done),
+            engine.start.eq((banks.waiting != 0) & ~engine.busy & ~engine.done),
         ]
         with m.If(engine.start):
-            m.d.sync += waiting.bit_select(bank, 1).eq(0)
+            m.d.sync += banks.waiting.bit_select(bank, 1).eq(0)
         with m.If(engine.done):
-            m.d.sync += ready.bit_select(engine.done_bank, 1).eq(1)
+            m.d.sync += banks.ready.bit_select(engine.done_bank, 1).eq(1)
 
     def _add_answers(
         self,
@@ -180,8 +180,7 @@ class Device(wiring.Component):
         transmitter: Transmitter,
         engine: Engine,
         queue: SyncFIFOBuffered,
-        taken: Signal,
-        ready: Signal,
+        banks: _Banks,
         dropped: Signal,
     ) -> None:
         """Queue entries into frames, in the order of their requests."""
@@ -196,31 +195,32 @@ class Device(wiring.Component):
             Command.INFO: C(INFO_FORMAT.size, 8),
             Command.CYCLES: C(CYCLES_FORMAT.size, 8),
         }
-        size, index, byte, count = Signal(8), Signal(8), Signal(8), Signal(16)
-        inferred = good & (command == Command.INFER)
-        may_send = queue.r_rdy & (~inferred | ready.bit_select(bank, 1))
+        size, index, count = Signal(8), Signal(8), Signal(16)
+        may_send = queue.r_rdy & (~(good & (command == Command.INFER)) | banks.ready.bit_select(bank, 1))
         m.d.comb += size.eq(Mux(good, Array([C(0), *lengths.values(), C(0), C(0), C(0)])[command], 0))
         out, sent = transmitter.bytes, Signal()
         m.d.comb += [sent.eq(out.valid & out.ready), crc.data.eq(out.payload)]
         with m.If(engine.done):
             m.d.sync += count.eq(count + 1)
-        self._add_payload(m, engine, command, bank, index, byte, dropped, count)
-        last = index == size - 1
+        byte = self._add_payload(m, engine, (command, bank, index), dropped, count)
         fetch = Signal()
         m.d.comb += [engine.peek_en.eq(fetch), engine.answer_en.eq(fetch)]
+
+        @contextmanager
+        def send_byte(state: str, value: Any, *more: Any, valid: Any = 1) -> Iterator[None]:
+            """A state that offers a byte, and what follows once it is sent."""
+            with m.State(state):
+                m.d.comb += [out.payload.eq(value), out.valid.eq(valid), *more]
+                with m.If(sent):
+                    yield
+
         with m.FSM():
-            with m.State("idle"):
-                m.d.comb += [out.payload.eq(ANSWER_START), out.valid.eq(may_send), crc.start.eq(1)]
-                with m.If(sent):
-                    m.next = "status"
-            with m.State("status"):
-                m.d.comb += [out.payload.eq(status), out.valid.eq(1), crc.valid.eq(sent)]
-                with m.If(sent):
-                    m.next = "sequence"
-            with m.State("sequence"):
-                m.d.comb += [out.payload.eq(sequence), out.valid.eq(1), crc.valid.eq(sent)]
-                with m.If(sent):
-                    m.next = "length"
+            with send_byte("idle", ANSWER_START, crc.start.eq(1), valid=may_send):
+                m.next = "status"
+            with send_byte("status", status, crc.valid.eq(sent)):
+                m.next = "sequence"
+            with send_byte("sequence", sequence, crc.valid.eq(sent)):
+                m.next = "length"
             with m.State("length"):
                 m.d.comb += [out.payload.eq(size), out.valid.eq(1), crc.valid.eq(sent)]
                 m.d.sync += index.eq(0)
@@ -231,49 +231,26 @@ class Device(wiring.Component):
             with m.State("fetch"):
                 m.d.comb += fetch.eq(1)
                 m.next = "payload"
-            with m.State("payload"):
-                m.d.comb += [out.payload.eq(byte), out.valid.eq(1), crc.valid.eq(sent)]
-                with m.If(sent):
-                    m.d.sync += index.eq(index + 1)
-                    m.next = "fetch"
-                    with m.If(last):
-                        m.next = "crc_high"
-            with m.State("crc_high"):
-                m.d.comb += [out.payload.eq(crc.crc[8:]), out.valid.eq(1)]
-                with m.If(sent):
-                    m.next = "crc_low"
-            with m.State("crc_low"):
-                m.d.comb += [out.payload.eq(crc.crc[:8]), out.valid.eq(1)]
-                with m.If(sent):
-                    m.d.comb += queue.r_en.eq(1)
-                    with m.If(good & ((command == Command.INFER) | (command == Command.ECHO))):
-                        m.d.sync += [taken.bit_select(bank, 1).eq(0), ready.bit_select(bank, 1).eq(0)]
-                    m.next = "idle"
+            with send_byte("payload", byte, crc.valid.eq(sent)):
+                m.d.sync += index.eq(index + 1)
+                m.next = "fetch"
+                with m.If(index == size - 1):
+                    m.next = "crc_high"
+            with send_byte("crc_high", crc.crc[8:]):
+                m.next = "crc_low"
+            with send_byte("crc_low", crc.crc[:8]):
+                m.d.comb += queue.r_en.eq(1)
+                with m.If(good & ((command == Command.INFER) | (command == Command.ECHO))):
+                    m.d.sync += [banks.taken.bit_select(bank, 1).eq(0), banks.ready.bit_select(bank, 1).eq(0)]
+                m.next = "idle"
 
     def _add_payload(
-        self,
-        m: Module,
-        engine: Engine,
-        command: Any,
-        bank: Any,
-        index: Signal,
-        byte: Signal,
-        dropped: Signal,
-        count: Signal,
-    ) -> None:
+        self, m: Module, engine: Engine, place: tuple[Any, Any, Signal], dropped: Signal, count: Signal
+    ) -> Signal:
         """The byte of the answer at `index`, one cycle after it was fetched."""
-        network = self.network
-        fixed = INFO_FORMAT.pack(
-            PROTOCOL_VERSION,
-            self.lanes,
-            network.inputs,
-            network.outputs,
-            network.answer_bytes,
-            len(network.layers),
-            self.divisor,
-            network.checksum,
-            0,
-        )
+        network, byte, (command, bank, index) = self.network, Signal(8), place
+        sizes = (network.inputs, network.outputs, network.answer_bytes, len(network.layers))
+        fixed = INFO_FORMAT.pack(PROTOCOL_VERSION, self.lanes, *sizes, self.divisor, network.checksum, 0)
         info = Cat(C(int.from_bytes(fixed[:-2], "little"), 8 * len(fixed) - 16), dropped)
         counters = Cat(engine.cycles, C(0, 32 - len(engine.cycles)), count, C(0, 16))
         word_bits = network.answer_bytes.bit_length() - 1  # 0 for bytes, 2 for words of four
@@ -281,24 +258,22 @@ class Device(wiring.Component):
             engine.peek_addr.eq(Cat(index[: engine.input_bits], bank)),
             engine.answer_addr.eq(Cat(index[word_bits : word_bits + engine.answer_bits], bank)),
         ]
+        word = engine.answer_data
+        payloads = {
+            Command.ECHO: engine.peek_data,
+            Command.INFER: word.as_unsigned().word_select(index[:word_bits], 8) if word_bits else word,
+            Command.INFO: info.word_select(index[: (INFO_FORMAT.size - 1).bit_length()], 8),
+            Command.CYCLES: counters.word_select(index[:3], 8),
+        }
         with m.Switch(command):
-            with m.Case(Command.ECHO):
-                m.d.comb += byte.eq(engine.peek_data)
-            with m.Case(Command.INFER):
-                word = engine.answer_data
-                m.d.comb += byte.eq(word.as_unsigned().word_select(index[:word_bits], 8) if word_bits else word)
-            with m.Case(Command.INFO):
-                m.d.comb += byte.eq(info.word_select(index[: (INFO_FORMAT.size - 1).bit_length()], 8))
-            with m.Case(Command.CYCLES):
-                m.d.comb += byte.eq(counters.word_select(index[:3], 8))
+            for wanted, payload in payloads.items():
+                with m.Case(wanted):
+                    m.d.comb += byte.eq(payload)
+        return byte
 
 
 def check_design(network: Network, lanes: int, divisor: int) -> None:
-    """Checks that such a device is possible. Done before one is made: Amaranth warns about unused designs.
-
-    Raises:
-        UsageError: lanes or divisor are out of range, or inputs or answers are longer than a frame's payload.
-    """
+    """Checks that such a device is possible. Done before one is made: Amaranth warns about unused designs."""
     check_lanes(lanes)
     check_divisor(divisor)
     answer = network.outputs * network.answer_bytes

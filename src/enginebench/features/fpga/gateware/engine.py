@@ -37,7 +37,6 @@ class Engine(wiring.Component):
     `cycles` counts from the cycle behind `start` to the one that writes the last answer, and keeps the last count.
 
     Args:
-        lanes: products per clock cycle.
         split: bits of the sum that the requantizer multiplies apart from the others, for devices whose multipliers are
             narrower than the sum; 0 for one product.
     """
@@ -257,10 +256,7 @@ class Engine(wiring.Component):
             return product
         low = Signal(signed(self.split + len(multiplier) + 1))
         high = Signal(signed(len(biased) - self.split + len(multiplier)))
-        m.d.sync += [
-            low.eq(biased[: self.split] * multiplier),
-            high.eq(biased[self.split :].as_signed() * multiplier),
-        ]
+        m.d.sync += [low.eq(biased[: self.split] * multiplier), high.eq(biased[self.split :].as_signed() * multiplier)]
         return low + (high << self.split)
 
     @staticmethod
@@ -279,7 +275,8 @@ class Engine(wiring.Component):
         layer, index = Signal(range(len(layers) + 1)), Signal(range(max(x.outputs for x in layers) + 1))
         clamped, wide = Signal(signed(8)), Signal(self.answer_shape)
         valid = Signal()
-        m.d.sync += [valid.eq(answer["valid"]), wide.eq(self._rectify_wide(answer["wide"]))]
+        rectified = Mux(answer["wide"] < 0, 0, answer["wide"]) if layers[-1].relu else answer["wide"]
+        m.d.sync += [valid.eq(answer["valid"]), wide.eq(rectified)]
         ahead_layer = Signal(range(max(2, len(layers))))  # of the value that is clamped now
         for i, each in enumerate(layers):
             with m.If(ahead_layer == i):
@@ -311,9 +308,6 @@ class Engine(wiring.Component):
                 with m.If(is_last):
                     m.d.sync += [layer.eq(0), self.done.eq(1), self.busy.eq(0)]
 
-    def _rectify_wide(self, value: Any) -> Any:
-        return Mux(value < 0, 0, value) if self.network.layers[-1].relu else value
-
 
 def fit(value: Signal, bits: int) -> Any:
     """`value` with exactly this many bits."""
@@ -321,11 +315,7 @@ def fit(value: Signal, bits: int) -> Any:
 
 
 def check_lanes(lanes: int) -> int:
-    """`lanes` if an engine can have as many.
-
-    Raises:
-        UsageError: fewer than 1 or more than 64.
-    """
+    """`lanes` if an engine can have as many."""
     if not 1 <= lanes <= MOST_LANES:
         raise UsageError(f"{lanes} lanes; expected 1 to {MOST_LANES}")
     return lanes

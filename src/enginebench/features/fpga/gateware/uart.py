@@ -1,4 +1,4 @@
-"""UART, 8 data bits, no parity, one stop bit: receiver, transmitter, echo. A bit lasts `divisor` clock cycles."""
+"""UART, 8 data bits, no parity, one stop bit: receiver and transmitter. A bit lasts `divisor` clock cycles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 from amaranth import C, Cat, Module, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.cdc import FFSynchronizer
-from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from enginebench.core.errors import UsageError
@@ -16,16 +15,10 @@ from enginebench.core.errors import UsageError
 FRAME_BITS = 10
 # At 115200 baud from 400 MHz the divisor is 3,472; sixteen bits hold every sensible pair.
 LARGEST_DIVISOR = (1 << 16) - 1
-# Bytes that an echo holds while both directions run at nearly the same rate.
-ECHO_DEPTH = 16
 
 
 def check_divisor(divisor: int) -> int:
-    """`divisor` if a UART can have it. On a line with a clock of its own it should be 4 or more.
-
-    Raises:
-        UsageError: it is below 1 or above 65535.
-    """
+    """`divisor` if a UART can have it. On a line with a clock of its own it should be 4 or more."""
     if not 1 <= divisor <= LARGEST_DIVISOR:
         raise UsageError(f"a UART divisor of {divisor}; expected 1 to {LARGEST_DIVISOR} clock cycles per bit")
     return divisor
@@ -107,28 +100,4 @@ class Transmitter(wiring.Component):
                 left.eq(FRAME_BITS),
                 timer.eq(self.divisor - 1),
             ]
-        return m
-
-
-class Echo(wiring.Component):
-    """Sends every byte back. Bytes with a broken frame are dropped; `overrun` stays set after one that had no room."""
-
-    def __init__(self, divisor: int) -> None:
-        self.divisor = check_divisor(divisor)
-        super().__init__({"rx": In(1, init=1), "tx": Out(1, init=1), "overrun": Out(1)})
-
-    def elaborate(self, platform: Any) -> Module:
-        m = Module()
-        m.submodules.receiver = receiver = Receiver(self.divisor)
-        m.submodules.transmitter = transmitter = Transmitter(self.divisor)
-        m.submodules.fifo = fifo = SyncFIFOBuffered(width=8, depth=ECHO_DEPTH)
-        wiring.connect(m, fifo.r_stream, transmitter.bytes)
-        m.d.comb += [
-            receiver.line.eq(self.rx),
-            self.tx.eq(transmitter.line),
-            fifo.w_data.eq(receiver.data),
-            fifo.w_en.eq(receiver.valid),
-        ]
-        with m.If(receiver.valid & ~fifo.w_rdy):
-            m.d.sync += self.overrun.eq(1)
         return m

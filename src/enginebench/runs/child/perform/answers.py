@@ -1,4 +1,4 @@
-"""The child's part of `infer`, `drift` and `accuracy`: what an engine answers to arrays and to labelled data."""
+"""The child's part of `infer`, `drift` and `accuracy`: the outputs of an engine for arrays and for labelled data."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _take_row(name: str, array: Array, i: int, step: int) -> Array:
     if array.ndim and len(array) == step:
         return array[i : i + 1]
     if step > 1:
-        raise UsageError(f"output {name!r} has no batch axis; its samples cannot be told apart")
+        raise UsageError(f"output {name!r} has no batch axis; its samples cannot be separated")
     return array[None]
 
 
@@ -157,7 +157,7 @@ def _stands_apart(name: str, answers: Sequence[Mapping[str, Array]], entries: Co
 
 
 def answer_labelled(job: AnswerJob, note: NoteCall) -> LabelledAnswer:
-    """Saves what the metrics need of one engine's answers to labelled data.
+    """Saves what the metrics need of one engine's outputs for labelled data.
 
     Raises:
         UsageError: the data have no labels, or the answers do not fit the metric.
@@ -215,7 +215,7 @@ def open_labelled(job: PrepareJob | AnswerJob) -> Entries:
 
 
 def _refuse_labels(_: int | None) -> Array:
-    raise UsageError("--inputs have no labels; give the right answers with --targets")
+    raise UsageError("--inputs have no labels; give them with --targets")
 
 
 def _open_data(job: PrepareJob | AnswerJob, labelled: Labelled, text: str) -> Entries:
@@ -270,7 +270,7 @@ def collect_answers(engine: Engine, batch: int, entries: Entries, labelled: Labe
 
 
 def _answer_entries(engine: Engine, batch: int, entries: Entries) -> Iterator[tuple[Sequence[int], dict[str, Array]]]:
-    """(places of the samples of a call, the answers to them)."""
+    """(places of the samples of a call, the outputs for them)."""
     step = find_batch(engine.inputs, batch)
     for places in entries.group(step):
         answer = ask_engine(engine, entries.feed(places, step))
@@ -278,7 +278,7 @@ def _answer_entries(engine: Engine, batch: int, entries: Entries) -> Iterator[tu
 
 
 def answer_pictures(engine: Engine, job: PrepareJob) -> tuple[dict[str, Array], int]:
-    """(the answers to pictures without labels, of how many calls); of large answers there are fewer."""
+    """(the outputs for pictures without labels, of how many calls); of large answers there are fewer."""
     rows: list[dict[str, Array]] = []
     most = FEWEST_CALLS
     for _, found in _answer_entries(engine, job.engine.batch, open_labelled(job)):
@@ -298,16 +298,16 @@ def count_nonfinite(arrays: Iterable[Array]) -> int:
 
 
 def _take_rows(name: str, array: Array, count: int, step: int) -> Array:
-    """The answers to `count` samples of a step; an output without a row for each counts as one where a step is one."""
+    """The outputs for `count` samples of a step; an output without a row for each counts as one where a step is one."""
     if array.ndim and len(array) == step:
         return array[:count]
     if step > 1:
-        raise UsageError(f"output {name!r} has no batch axis; its samples cannot be told apart")
+        raise UsageError(f"output {name!r} has no batch axis; its samples cannot be separated")
     return array[None]
 
 
 def find_targets(entries: Entries, labelled: Labelled, first: Array) -> Targets:
-    """The right answers to the samples: those of the file, else the labels of the data."""
+    """The targets of the samples: those of the file, else the labels of the data."""
     if labelled.targets is None:
         return Targets(values=entries.label(first.shape[1] if first.ndim == 2 else None))
     targets = read_targets(Path(labelled.targets))

@@ -17,6 +17,7 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Backend, Loadable
 from enginebench.core.records import Artifact, Drift, EngineSpec, TensorSpec
 from enginebench.core.shapes import carry_specs, find_plan_batch
+from enginebench.core.text import first_line
 from enginebench.engines.abilities import Answering, ChecksAhead, LeavesCode, TunedShapes
 from enginebench.models.samples import find_batch, read_samples
 from enginebench.runs.child.arrays import count_values, limit_calls, save_answers, save_arrays
@@ -66,7 +67,7 @@ def hold_against_graph(backend: Backend, plan: Artifact, graph: Artifact, spec: 
         limits = limits_between(graph.precision, spec.precision) | {"agreement": AGREEMENT}
         return measure_drift(join_rows(wanted), join_rows(answers), limits, reference_id=name)
     except Exception as error:  # of ONNX Runtime, which lacks operators in short types, or of the plan
-        return refuse_drift(name, [(str(error).strip().splitlines() or [type(error).__name__])[0]])
+        return refuse_drift(name, [first_line(error)])
 
 
 def _ask_plan(
@@ -122,7 +123,7 @@ def require_alike(plan: Artifact, graph: Artifact, drift: Drift, spec: EngineSpe
             plan, caveats=(*plan.caveats, make_caveat("outputs_differ", reference=drift.reference, found=found))
         )
     raise ArtifactError(
-        f"the plan does not answer as {drift.reference} does ({found}), so it is not delivered; it lies at "
+        f"the plan gives other outputs than {drift.reference} does ({found}), so it is not delivered; it lies at "
         f"{plan.path}. The engine reads this graph (opset {graph.opset}) otherwise: try another version of it, or "
         "write that part of the model in other operators"
     )
@@ -197,7 +198,7 @@ def hash_build(backend: Backend, built: Artifact, source: Artifact) -> str | Non
 
 
 def measure_variation(first: dict[str, Array], again: dict[str, Array]) -> float:
-    """The largest difference of two answers to the same inputs, as a share of the largest value; words differ by 1."""
+    """The largest difference of two outputs for the same inputs, as a share of the largest value; words differ by 1."""
     shares = [0.0]
     for name, array in first.items():
         if array.shape != again[name].shape or array.dtype.kind not in "fiub":
@@ -210,7 +211,7 @@ def measure_variation(first: dict[str, Array], again: dict[str, Array]) -> float
 
 
 def _check_outputs(engine: Engine, job: PrepareJob, feeds: Sequence[Feeds]) -> tuple[dict[str, Array], int]:
-    """(the answers to the check inputs, of how many calls); of the user's inputs one for each entry, in their order.
+    """(the outputs for the check inputs, of how many calls); of the user's inputs one for each entry, in their order.
 
     Of large answers there are fewer.
     """

@@ -13,6 +13,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import UsageError
 from enginebench.core.protocols import Loadable, SelfTimed
 from enginebench.core.records import EngineSpec, Measurement, MeasureSpec
+from enginebench.engines.abilities import ImportsLate
 from enginebench.runs.child.jobs import KeepCall, MeasureAnswer, MeasureJob, NoteCall
 from enginebench.runs.child.opening import open_for, pass_notes
 from enginebench.runs.child.proving import prove_timed_engine
@@ -97,6 +98,8 @@ def _time_engine(
 
     inputs = job.artifact.inputs
     gpu = open_gpu(job.engine)
+    if isinstance(backend, ImportsLate):
+        backend.import_ahead()  # as where others took turns with it: no part of the load
     start = time.perf_counter()
     with backend.load(job.artifact, job.engine) as engine:
         loaded = time.perf_counter()

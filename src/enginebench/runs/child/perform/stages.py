@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.core.errors import MissingDependency, UsageError
+from enginebench.core.errors import UsageError
 from enginebench.core.protocols import CopyClock, DeviceClock, Loadable
 from enginebench.core.records import EngineSpec
 from enginebench.runs.child.jobs import NoteCall, StagesAnswer, StagesJob
@@ -23,8 +23,8 @@ from enginebench.stats.stages import STAGES
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Engine
-    from enginebench.models.task import Preprocess
-
+    from enginebench.models.pictures import import_pillow
+from enginebench.models.task import Preprocess
 
 Clock = Callable[[], int]
 
@@ -87,11 +87,7 @@ def decode_photo(jpeg: bytes) -> Any:
     Raises:
         MissingDependency: Pillow is not installed.
     """
-    try:
-        from PIL import Image
-    except ModuleNotFoundError as error:
-        raise MissingDependency("Pillow", 'pip install "pillow>=10"') from error
-    picture = Image.open(io.BytesIO(jpeg))
+    picture = import_pillow().open(io.BytesIO(jpeg))
     picture.load()  # opening alone reads the header only
     return picture
 
