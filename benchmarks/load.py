@@ -28,7 +28,7 @@ from enginebench.features.load.rates import Bench, Prober, name_row
 from enginebench.features.load.simulated import simulate
 from enginebench.features.load.verb import load_target, make_request
 from enginebench.report.progress import PlainReporter
-from enginebench.runs.child.jobs import ServeJob
+from enginebench.features.load.jobs import ServeJob
 from enginebench.runs.request import Shared
 from enginebench.stats.capacity import CapacitySearch
 from enginebench.stats.queueing import (

@@ -63,6 +63,6 @@ def test_what_is_not_shown_is_not_claimed() -> None:
 @pytest.mark.parametrize("render", [write_markdown, write_page])
 def test_page_and_markdown_have_the_section_only_where_there_are_builds(render) -> None:  # type: ignore[no-untyped-def]
     text = render(make_document(0.05, "abcd"))
-    assert "Builds" in text and "best gains" in text and "never hold one build against one build" in text
+    assert "Builds" in text and "best gains" in text and "never compare one build with one build" in text
     plain = describe_run(model="m", machine=None, spec={}, results=[make_result("pytorch"), make_result("ort")])
     assert "best gains" not in render(plain)
