@@ -23,12 +23,12 @@ from enginebench.core.names import parse_engine, parse_precision
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.features.load.arrivals import MemoryBoard, schedule_poisson
 from enginebench.features.load.document import LoadDocument, LoadSettings, describe_row
+from enginebench.features.load.jobs import ServeJob
 from enginebench.features.load.probe import Plan
 from enginebench.features.load.rates import Bench, Prober, name_row
 from enginebench.features.load.simulated import simulate
 from enginebench.features.load.verb import load_target, make_request
 from enginebench.report.progress import PlainReporter
-from enginebench.features.load.jobs import ServeJob
 from enginebench.runs.request import Shared
 from enginebench.stats.capacity import CapacitySearch
 from enginebench.stats.queueing import (
