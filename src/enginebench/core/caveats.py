@@ -393,11 +393,7 @@ class _Range:
 
 
 def make_caveat(template: str, **figures: Figure) -> Caveat:
-    """The doubt of that name, as a sentence and as the figures in it.
-
-    Raises:
-        KeyError: there is no such template, or a figure of its sentences is missing.
-    """
+    """The doubt of that name, as a sentence and as the figures in it."""
     known = TEMPLATES[template]
     message, advice = _word(known.message, known, figures)
     return Caveat(
@@ -446,12 +442,7 @@ def _is_number(value: Figure) -> bool:
 
 
 def format_caveat(caveat: Caveat, *alike: Caveat) -> str:
-    """What was seen and what to do, as every table, page and terminal tells it; of several, with their ranges.
-
-    Args:
-        caveat: the first of them.
-        alike: others with the same `find_sentence`.
-    """
+    """What was seen and what to do, as every table, page and terminal tells it; of several, with their ranges."""
     message, advice = _merge(caveat, alike) if alike and caveat.figures else (caveat.message, caveat.advice)
     return clean_lines(f"{message.rstrip('.')}; {advice}" if advice else message)
 

@@ -64,11 +64,7 @@ def find_open_outputs(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec
 
 
 def size_axes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:
-    """The specs with the lengths that these shapes give their open axes; the axes stay open.
-
-    Raises:
-        UsageError: as `match_axes`.
-    """
+    """The specs with the lengths that these shapes give their open axes; the axes stay open."""
     lengths, places = match_axes(specs, shapes), find_batch_axes(specs)
 
     def size(spec: TensorSpec) -> TensorSpec:
@@ -124,11 +120,7 @@ def match_axes(
     """{name of an open axis: its length in `shapes`}, without those of the batch.
 
     Args:
-        shapes: input name to whole shape.
         batches: {input name: its axis that is the batch}; None: that of `find_batch_axes`.
-
-    Raises:
-        UsageError: an input is unknown, a shape has another rank, contradicts a fixed axis, or two shapes disagree.
     """
     known = {spec.name: spec.shape for spec in specs}
     places = find_batch_axes(specs) if batches is None else batches

@@ -33,11 +33,7 @@ def clean_texts(value: Any) -> Any:
 
 
 def count_of(n: int, things: str) -> str:
-    """`1 layer`, `2 layers`: a number with its word.
-
-    Args:
-        things: the word for many of them.
-    """
+    """`1 layer`, `2 layers`: a number with its word."""
     return f"{n} {things if n != 1 else _name_one(things)}"
 
 

@@ -79,12 +79,6 @@ def measure_engine(
         clock: host nanoseconds, monotonic.
         watch: what others do to the machine, read between blocks.
         read_clock_mhz: the device's clock; warm-up also waits for it to stand still.
-        repetition: which repetition this process is, 0 first.
-        order: position in the interleaved run, 0 first.
-
-    Raises:
-        MeasurementError: there is nothing to feed the engine with.
-        UsageError: `spec` asks for what this loop cannot do.
     """
     _check_request(engine, feeds, spec)
     warmup, stopping = WarmupRule(spec.warmup, spec.time_limit_s), make_stopping_rule(spec)

@@ -28,10 +28,6 @@ def find_bus_id(index: int, load: Callable[[str], Any] = ctypes.CDLL) -> str | N
 
     The driver alone knows the order: the fastest card first unless CUDA_DEVICE_ORDER says otherwise,
     and only those that CUDA_VISIBLE_DEVICES names, by number or by the beginning of a UUID. No context is made.
-
-    Args:
-        index: as in `cuda:N`.
-        load: opens a library by its name.
     """
     try:
         driver = load(DRIVER)

@@ -53,9 +53,6 @@ def pin_process(threads: int) -> tuple[int, ...] | None:
     """The CPUs to which every thread of this process is now bound; None where the system cannot do that (macOS).
 
     Threads that are started later inherit it, so an engine loaded afterwards stays on these CPUs.
-
-    Raises:
-        UsageError: `threads` is below 1.
     """
     if threads < 1:
         raise UsageError(f"threads is {threads}; at least 1 is needed")

@@ -25,7 +25,6 @@ def time_reference(repeats: int, clock: Callable[[], int] = time.perf_counter_ns
     bandwidth. NumPy does the work, so it compares runs of one environment, as results that are compared must be anyway.
 
     Args:
-        repeats: how many times are wanted.
         clock: nanoseconds, monotonic.
     """
     kernel = _make_kernel()

@@ -149,15 +149,7 @@ class Campaign:
                 self._keep(replace(result, status="ok", measure=measure, drift=drift))
 
     def restore(self, *, with_failed: bool = False) -> None:
-        """Restores the rows that an earlier, interrupted run stored.
-
-        Args:
-            with_failed: rows that failed are not tried again.
-
-        Raises:
-            ParseError: a stored row is damaged.
-            ArtifactError: an artifact that was measured is gone or has changed since.
-        """
+        """Restores the rows that an earlier, interrupted run stored."""
         for row_id, row in self._rows.items():
             if row_id in self.results:
                 continue
@@ -185,11 +177,7 @@ class Campaign:
             self.results[row_id] = replace(stored, engine=ran, status=status, reason=None, stderr_tail=None)
 
     def run(self) -> list[Result]:
-        """Every row, prepared, checked and measured; a failed row carries its reason.
-
-        Raises:
-            ArtifactError: a row could not be written; `results` holds it nevertheless.
-        """
+        """Every row, prepared, checked and measured; a failed row carries its reason."""
         wanted = [row for row in self._rows.values() if row.skip is None]
         self._reporter.begin(sum(count_builds(row) + row.measure.processes for row in wanted))
         self.check()
@@ -197,11 +185,7 @@ class Campaign:
         return list(self.results.values())
 
     def check(self) -> None:
-        """Builds every row that was not built before, compares its answers with the reference's, and scores them.
-
-        Raises:
-            UsageError: a wrong option is the user's to mend, where it leaves no row.
-        """
+        """Builds every row that was not built before, compares its answers with the reference's, and scores them."""
         self._prepare_all()
         if self._refused is not None and all(result.status == "skipped" for result in self.results.values()):
             raise self._refused
@@ -580,11 +564,7 @@ class Campaign:
                 self._keep_if_new(self._score(result, self._judged, path, reference))
 
     def _score(self, result: Result, judged: Judged, path: Path, reference: Path) -> Result:
-        """The row with its scores; one that no metric takes goes without.
-
-        Raises:
-            EngineBenchError: the metric does not even take the answers of the reference: it is the user's to mend.
-        """
+        """The row with its scores; one that no metric takes goes without."""
         try:
             return replace(result, scores=score_file(judged.metrics, path, reference))
         except EngineBenchError as error:
@@ -787,12 +767,7 @@ def count_asked(result: Result, pictures: int | None = None) -> int | None:
 
 
 def judge_outcome(results: Sequence[Result], request: RunRequest) -> None:
-    """Checks that the baseline and at least one other row are ok; the baseline alone where nobody named the others.
-
-    Raises:
-        BackendUnavailable: no row could run here, for example on a machine without the device.
-        MeasurementError: they are not; the message names the rows.
-    """
+    """Checks that the baseline and at least one other row are ok; the baseline alone where nobody named the others."""
     if results and all(r.status == "skipped" for r in results):
         reasons = dict.fromkeys(r.reason or r.status for r in results)
         raise BackendUnavailable(f"no row can run here: {'; '.join(reasons)}")
@@ -811,11 +786,7 @@ def judge_outcome(results: Sequence[Result], request: RunRequest) -> None:
 
 
 def judge_precisions(results: Sequence[Result]) -> None:
-    """Checks that every row ran in the precision that was asked for.
-
-    Raises:
-        GateFailed: a row did not; the message names it.
-    """
+    """Checks that every row ran in the precision that was asked for."""
     wrong = [
         f"{r.id}: asked for {r.requested_precision}, ran in {r.engine.precision}"
         for r in results

@@ -155,11 +155,7 @@ def format_resume(verb: str, request: RunRequest, root: Path) -> str:
 
 
 def trust_request(stored: RunRequest, given: RunRequest, where: Path) -> RunRequest:
-    """The stored request of a run to continue; what it names outside of its folder is what `given` names.
-
-    Raises:
-        UsageError: it names a file, or code, that `given` does not.
-    """
+    """The stored request of a run to continue; what it names outside of its folder is what `given` names."""
     allow_request(given)
     named = set(list_outside(given))
     for option, name in list_outside(stored):
@@ -178,13 +174,7 @@ def allow_request(request: RunRequest) -> None:
 
 
 def check_request(request: RunRequest) -> None:
-    """Checks that the model and what else a request names is there, before anything is waited for or built.
-
-    Raises:
-        UsageError: something is not, or is for models of another kind.
-        ModelError: the file of the model is not there.
-        MissingDependency: a module of operators is not installed.
-    """
+    """Checks that the model and what else a request names is there, before anything is waited for or built."""
     path = Path(request.model)
     graph = path.suffix.lower() in (".onnx", *PLAN_SUFFIXES)
     if path.suffix.lower() in PLAN_SUFFIXES:
@@ -218,9 +208,6 @@ def check_inside(root: Path, path: Path) -> None:
     """Checks that `path` stays inside `root`: a folder may come from a stranger.
 
     `root` itself may be a link, since the user named it.
-
-    Raises:
-        ArtifactError: a part of the path is a symbolic link or `..`, or the end exists and is not a plain file.
     """
     if not path.is_relative_to(root) or ".." in path.relative_to(root).parts:
         raise ArtifactError(f"{path} leads out of the folder {root}; it is not read")
@@ -265,11 +252,7 @@ class RunFolder:
         return self.artifacts / "builds" / row_id / str(build + 1)
 
     def check_free(self) -> None:
-        """Checks that a run can begin here: the folder holds none, or one that measured nothing.
-
-        Raises:
-            UsageError: it holds a run.
-        """
+        """Checks that a run can begin here: the folder holds none, or one that measured nothing."""
         try:
             if held := holds_run(self.root):
                 self.read_record()
@@ -280,11 +263,7 @@ class RunFolder:
             raise UsageError(f"{self.root} holds a run already; continue it with --resume or choose another --out")
 
     def create(self, record: RunRecord) -> None:
-        """Creates the folder and its `run.json`, in place of those of a run that measured nothing.
-
-        Raises:
-            UsageError: the folder holds another run.
-        """
+        """Creates the folder and its `run.json`, in place of those of a run that measured nothing."""
         self.check_free()
         if holds_run(self.root):
             for path in self.rows.glob("*.json"):  # not measured, and not of this run
@@ -299,11 +278,7 @@ class RunFolder:
         write_atomic(self.root / "run.json", encode(stored, indent=2))
 
     def read_record(self) -> RunRecord:
-        """The run's record.
-
-        Raises:
-            ParseError: there is none, it is damaged, or a newer version wrote it.
-        """
+        """The run's record."""
         path = self.root / "run.json"
         check_inside(self.root, path)
         record = read_record(path, RunRecord)
@@ -331,11 +306,7 @@ class RunFolder:
         return self._change_paths(result, self.absolute)
 
     def read_winner(self) -> str | None:
-        """The id of the row that the folder's search says to take; None if it named none yet.
-
-        Raises:
-            ParseError: the document of the search is damaged.
-        """
+        """The id of the row that the folder's search says to take; None if it named none yet."""
         path = self.root / TUNE_FILE
         check_inside(self.root, path)
         if not path.exists():
@@ -348,12 +319,7 @@ class RunFolder:
         return self._change_paths(result, self.open)
 
     def take_over(self, record: RunRecord, given: RunRequest) -> RunRecord:
-        """The folder's record, to go on with what `given` asks for again; code that others compiled is removed.
-
-        Raises:
-            UsageError: the record names code, or a file outside of the folder, that `given` does not.
-            ArtifactError: something in the folder is a symbolic link.
-        """
+        """The folder's record, to go on with what `given` asks for again; code that others compiled is removed."""
         request = trust_request(record.request, given, self.root / "run.json")
         self.drop_compiled()
         return replace(record, request=request)
@@ -385,11 +351,7 @@ class RunFolder:
         return replace(artifact, path=str(path.relative_to(self.root.absolute()) if inside else path.name))
 
     def absolute(self, artifact: Artifact) -> Artifact:
-        """The artifact with a path that can be opened.
-
-        Raises:
-            ArtifactError: its path leads out of the folder.
-        """
+        """The artifact with a path that can be opened."""
         if not artifact.path:
             return artifact
         path = self.root.absolute() / artifact.path
@@ -398,12 +360,7 @@ class RunFolder:
         return replace(artifact, path=str(path))
 
     def open(self, artifact: Artifact) -> Artifact:
-        """A stored artifact that an engine may open: in the folder, with its hashes, and running no unnamed code.
-
-        Raises:
-            ArtifactError: it leads out of the folder, or a file is gone or has changed since.
-            UsageError: it names code that this program does not.
-        """
+        """A stored artifact that an engine may open: in the folder, with its hashes, and running no unnamed code."""
         found = self.absolute(artifact)
         path = Path(found.path)
         for known in found.files if found.path else ():
@@ -437,11 +394,7 @@ def read_results(root: Path) -> tuple[RunRecord, list[Result]]:
 
 
 def check_model(record: RunRecord, result: Result, path: Path | str) -> None:
-    """Checks that a row is of the run's model: rows of two models have the same names, and no ratio.
-
-    Raises:
-        ParseError: it is of another one. A bench may hold two models against each other.
-    """
+    """Checks that a row is of the run's model: rows of two models have the same names, and no ratio."""
     if record.verb != "bench" and record.sources and result.model != record.sources[0].model:
         raise ParseError(
             path, "$.model", repr(result.model), repr(record.sources[0].model), "Was the file taken from another run?"

@@ -32,9 +32,6 @@ def lock_devices(
 
     They are taken in the order of their names, so that two runs that want the same devices cannot deadlock. The
     arguments are those of `lock_device`.
-
-    Raises:
-        DeviceBusy: another run holds one of them and `wait` is false; the others are released.
     """
     with ExitStack() as held:
         for device in sorted(set(map(spell_device, devices))):
@@ -63,10 +60,6 @@ def lock_device(
         folder: of the lock files; by default the system's folder for temporary files, so that the runs of
             different users and checkouts see each other.
         on_wait: called once with a message if it has to wait.
-
-    Raises:
-        DeviceBusy: another run holds it and `wait` is false.
-        MeasurementError: the file cannot be opened or locked.
     """
     path = (folder or Path(tempfile.gettempdir())) / f"enginebench-{device.replace(':', '')}.lock"
     told = False

@@ -44,17 +44,10 @@ def run_model(
     Args:
         request: what to run. With `resume` the stored request is used, which must be of the same model.
         root: the run's folder; one that also keeps its files elsewhere comes opened.
-        resume: continue the run that `root` holds.
         wait: if another run holds one of the devices, wait for it or refuse.
         locks: the devices that nobody else may use meanwhile; those of the rows if None.
         command: the command line, stored so that the run can be repeated.
         on_results: called with the results so far when the run ends in any way, also by an interrupt.
-
-    Raises:
-        UsageError: the run to continue has another model, machine or version.
-        BackendUnavailable: every engine is to run in an environment, and there is none of them.
-        DeviceBusy: another run holds a device of a row and `wait` is false.
-        EngineBenchError: the model cannot be exported, the folder cannot be used, ...
     """
     folder = root if isinstance(root, RunFolder) else RunFolder(root)
     allow_request(request)
@@ -79,11 +72,7 @@ def run_model(
 
 
 def take_up(folder: RunFolder, request: RunRequest) -> RunRecord:
-    """The record of the run to continue.
-
-    Raises:
-        UsageError: rows measured now would not belong to those that it has.
-    """
+    """The record of the run to continue."""
     record = folder.read_record()
     if Path(request.model).name != Path(record.request.model).name:
         raise UsageError(
@@ -109,11 +98,7 @@ def list_changes(then: Machine, now: Machine) -> list[str]:
 
 
 def _check_places(request: RunRequest) -> None:
-    """Checks, before the model is loaded, that some engine is to run here or in an environment that there is.
-
-    Raises:
-        BackendUnavailable: each is to run in an environment that cannot be entered.
-    """
+    """Checks, before the model is loaded, that some engine is to run here or in an environment that there is."""
     reasons = []
     for _, options in request.engines:
         if OPTION not in options:
@@ -217,11 +202,7 @@ def bench_row(folder: RunFolder, result: Result, *, streams: int = 1, max_batch:
     """A row that was timed, to be put under load on the artifact that it was timed on.
 
     Args:
-        streams: each with the row's threads.
         max_batch: requests that are computed together at most; None: as many as the row was timed with.
-
-    Raises:
-        UsageError: it was timed in batches that no requests can be joined to.
     """
     engine = replace(result.engine, batch=1)
     row = name_row(engine, streams=streams, max_batch=max_batch or result.engine.batch, max_wait_ms=0.0)

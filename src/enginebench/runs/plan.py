@@ -73,9 +73,7 @@ def plan_rows(
     """Every row of the request, each once: for each batch and precision all engines in a row, the baseline first.
 
     Args:
-        request: what was asked.
         sources: the artifacts to start from, in all precisions.
-        probe: whether an engine can run here.
         takes: the kind of artifact that an engine starts from.
         problems: PRECISION, or `EVERY_GRAPH`, to the reason why there is no graph in it.
     """
@@ -351,11 +349,7 @@ def _with_batch(source: Artifact, batch: int) -> Artifact:
 
 
 def _with_shapes(source: Artifact, shapes: Mapping[str, tuple[int, ...]]) -> Artifact:
-    """The artifact as fed with these shapes: a graph along its open axes, PyTorch along any but the batch.
-
-    Raises:
-        UsageError: the graph fixes an axis at another length.
-    """
+    """The artifact as fed with these shapes: a graph along its open axes, PyTorch along any but the batch."""
     if source.kind != "torch":
         return replace(source, inputs=size_axes(source.inputs, shapes))
     inputs = (replace(s, shape=(*s.shape[:1], *shapes.get(s.name, s.shape)[1:])) for s in source.inputs)

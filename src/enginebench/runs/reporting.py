@@ -101,12 +101,6 @@ def write_reports(
     Args:
         formats: any of html, md, csv, json, png. Without the extra `report` there is no html and no png, and a note
             says how to get them.
-        record: of the run, for the command that repeats it.
-        results: its rows with their samples, for the charts.
-
-    Raises:
-        UsageError: a format is unknown.
-        ArtifactError: the folder cannot be written.
     """
     formats = check_formats(formats)
     charts, notes = _draw(document, results, read_stages(root)) if set(formats) & set(DRAWN) else ([], ())
@@ -119,11 +113,7 @@ def write_reports(
 
 
 def check_formats(names: Sequence[str]) -> list[str]:
-    """The formats, without spaces around them.
-
-    Raises:
-        UsageError: a format is unknown, or none is given.
-    """
+    """The formats, without spaces around them."""
     formats = [name.strip() for name in names if name.strip()]
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
@@ -133,12 +123,7 @@ def check_formats(names: Sequence[str]) -> list[str]:
 
 
 def report_trtexec(folder: Path, formats: Sequence[str]) -> Written:
-    """Writes the reports of a folder with files of trtexec.
-
-    Raises:
-        UsageError: it holds no file of trtexec, or none of the formats is one of such a report.
-        ParseError: nothing in it can be read.
-    """
+    """Writes the reports of a folder with files of trtexec."""
     if not {"html", "md", "json", "png"} & set(formats):
         raise UsageError(f"--format {','.join(formats)}: of trtexec's files there are html, md, json and png")
     cases = read_folder(folder)
@@ -166,12 +151,7 @@ def report_trtexec(folder: Path, formats: Sequence[str]) -> Written:
 
 
 def read_stages(root: Path) -> list[StagesDocument]:
-    """The documents of `stages --out` in a run's folder, from files named `stages*.json`.
-
-    Raises:
-        ParseError: one is damaged, or is not such a document.
-        ArtifactError: one is a symbolic link.
-    """
+    """The documents of `stages --out` in a run's folder, from files named `stages*.json`."""
     paths = sorted(root.glob("stages*.json"))
     for path in paths:
         check_inside(root, path)
@@ -221,10 +201,6 @@ def _render(
 
 
 def report_folder(root: Path, formats: Sequence[str]) -> Written:
-    """Writes the reports of the run stored in `root`, from its files alone.
-
-    Raises:
-        ParseError: the folder holds no run, or a damaged one.
-    """
+    """Writes the reports of the run stored in `root`, from its files alone."""
     record, results = read_results(root)
     return write_reports(root, describe_stored(record, results), formats, record=record, results=results)

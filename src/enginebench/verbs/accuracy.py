@@ -115,12 +115,9 @@ def measure_side_accuracy(
     """The scores of a side with intervals, and the differences to a reference on the same samples.
 
     Args:
-        sides: SIDE, and the SIDE to compare with.
         data: `digits` (the held-out ones), a folder of pictures, or prepared arrays; None: the inputs of the request.
-        request: what both sides have in common.
         options: of these n, model, metric, targets and task count.
         max_metric_drop: what the side may lose of the first metric against the reference, in its own unit.
-        reporter: progress.
     """
     (side, reference), n, task = sides, options["n"], options["task"]
     targets, model = to_text(options["targets"]), options["model"]
@@ -186,11 +183,7 @@ def measure_side_accuracy(
 
 
 def judge(document: AccuracyDocument) -> AccuracyDocument:
-    """The document, if not more was lost than a limit of the user's own allows, and all outputs are finite.
-
-    Raises:
-        GateFailed: more was, or they are not.
-    """
+    """The document, if not more was lost than a limit of the user's own allows, and all outputs are finite."""
     if document.max_metric_drop is not None and document.failures:
         raise GateFailed(f"the gate failed. {'; '.join(document.failures)}")
     return document
@@ -204,11 +197,7 @@ def doubt_number(found: int, asked: int | None, data: str) -> tuple[Caveat, ...]
 
 
 def check_labelled(data: str | None, targets: str | None) -> None:
-    """Checks that there can be right answers, before a model is built.
-
-    Raises:
-        UsageError: the data have no labels, and no targets were given; or they are not there.
-    """
+    """Checks that there can be right answers, before a model is built."""
     if data is not None and data != "digits" and not Path(data).exists():
         found = "is made up" if data == "fake" else "is not a folder"
         raise UsageError(f"--data {data!r} {found}; expected digits, a folder of pictures, or prepared arrays (.npz)")
@@ -222,11 +211,7 @@ def check_labelled(data: str | None, targets: str | None) -> None:
 
 
 def _find_model(own: OpenSide, other: OpenSide | None, labelled: Labelled) -> str:
-    """The model whose preprocessing is known: pictures for a file are prepared as for the model on the other side.
-
-    Raises:
-        UsageError: neither is known, and the data are not prepared already.
-    """
+    """The model whose preprocessing is known: pictures for a file are prepared as for the model on the other side."""
     for side in (own, other):
         if side is not None and (side.model in BUILTIN or side.model.startswith(TIMM_PREFIX)):
             return side.model

@@ -210,11 +210,7 @@ def command(target: str, engine: str | None, shown: BenchPrinted, **options: Unp
 def ask(
     target: Model, engine: str | None, options: BenchOptions, *, dry: bool = False
 ) -> Iterator[tuple[RunRequest, sides.Side | None, Reporter]]:
-    """The request that the options are, the other side, and progress; children can have a module while it runs.
-
-    Raises:
-        UsageError: a value or a combination that cannot be.
-    """
+    """The request that the options are, the other side, and progress; children can have a module while it runs."""
     against, extra, text = options["against"], options["extra"], isinstance(target, str | os.PathLike)
     if against is None and options["gate"]:
         raise UsageError(TWO_SIDES)
@@ -261,11 +257,7 @@ TWO_SIDES = "--gate, --junit and --summary need a verdict on two sides; add --ag
 
 
 def read_percentiles(given: str | Sequence[float]) -> tuple[float, ...]:
-    """The percentiles of `50,99,99.9`, or of a list.
-
-    Raises:
-        UsageError: not numbers between 0 and 100.
-    """
+    """The percentiles of `50,99,99.9`, or of a list."""
     try:
         values = tuple(float(piece) for piece in (given.split(",") if isinstance(given, str) else given))
     except ValueError:
@@ -344,10 +336,6 @@ def bench_sides(
     """The result of the engine of `request`; with `against`, preceded by that of the other side, measured in turns.
 
     Both sides answer the inputs of the other side's model, whose answers are the reference of the comparison.
-
-    Raises:
-        DeviceBusy: another run holds a device of a side and `wait` is false.
-        UsageError: the sides differ in batch or threads and cannot be compared, or a tool does not take its options.
     """
     other = None if against is None else _request_of(request, against)
     for side in filter(None, (request, other)):
@@ -401,12 +389,7 @@ def keep_log(root: Path, result: Result, out: Path) -> None:
     """Writes what the row's tool printed to `out`: builds and processes in their order.
 
     Args:
-        root: the folder of `bench`.
         result: the row; a failed one has a log as well. If nothing ran for it there is no log, and nothing is written.
-        out: the file to write.
-
-    Raises:
-        ArtifactError: the file cannot be written.
     """
     place = RunFolder(root.absolute()).build_path(result.id, 0) if result.builds else root.absolute() / ARTIFACTS
     backend: object = open_backend(result.engine.backend, cache_dir=place / "cache")
@@ -418,11 +401,7 @@ def keep_log(root: Path, result: Result, out: Path) -> None:
 
 
 def check_log(engine: str) -> None:
-    """Checks that an engine is a tool that writes a log.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """Checks that an engine is a tool that writes a log."""
     if find_entry(engine).find_program is None:
         raise UsageError(f"engine {engine} runs inside EngineBench and has no log; --log is for trtexec")
 

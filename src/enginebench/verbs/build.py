@@ -189,11 +189,7 @@ def print_build(document: BuildDocument, _: Console) -> None:
 
 
 def check_dry_run(shown: DryRunning) -> None:
-    """Checks that no option was given that this run, dry or real, would ignore.
-
-    Raises:
-        UsageError: one was.
-    """
+    """Checks that no option was given that this run, dry or real, would ignore."""
     if shown["tensorrt_version"] is not None and not shown["dry_run"]:
         raise UsageError("--tensorrt-version only writes a command without running it; add --dry-run")
 
@@ -227,11 +223,7 @@ def list_settings(options: BuildOptions) -> dict[str, str]:
 
 
 def plan_engine(onnx: Path, asked: BuildOptions) -> EngineSpec:
-    """The engine that is asked for; without a precision in that of the graph.
-
-    Raises:
-        UsageError: settings that contradict each other, or that the engine does not have.
-    """
+    """The engine that is asked for; without a precision in that of the graph."""
     from enginebench.models.onnx.source import read_onnx_head
 
     (name, own), precision, batch = read_engine(asked["engine"]), asked["precision"], asked["batch"]
@@ -267,11 +259,6 @@ def build_engine(onnx: Path, out: Path, spec: EngineSpec, options: BuildOptions,
     """Builds the engine file `out`. Log, layers and cache stay in `<out>.build`, where a repeat finds the plan.
 
     A graph in another precision than asked for is quantized first, unless typing is weak; `reporter` says so.
-
-    Raises:
-        UsageError: the engine builds no file, or its version does not know an option.
-        ArtifactError: the graph cannot be quantized or built; the message names the first error and the log.
-        MissingDependency: the engine is not installed.
     """
     from enginebench.models.onnx.source import read_onnx_head
 
@@ -320,9 +307,6 @@ def open_folder(folder: Path) -> Iterator[Path]:
     """The folder, created if it does not exist; if so, and the user interrupts the build, it goes with it.
 
     What a build that was killed has left unfinished goes in any case: its process cannot remove it.
-
-    Raises:
-        ArtifactError: it cannot be created.
     """
     is_new = not folder.exists()
     try:
@@ -341,11 +325,7 @@ def open_folder(folder: Path) -> Iterator[Path]:
 
 
 def judge_ranges(artifact: Artifact, calib: Path | None, calib_cache: Path | None) -> tuple[Caveat, ...]:
-    """The caveats on the ranges that TensorRT's own calibrator takes under weak typing.
-
-    Raises:
-        ArtifactError: the arrays do not fit the graph, or were prepared for another preprocessing.
-    """
+    """The caveats on the ranges that TensorRT's own calibrator takes under weak typing."""
     from enginebench.models.precision.calibration import explain_external
     from enginebench.models.precision.calibration_data import open_arrays
     from enginebench.runs.child.perform.answers import check_prepared_alike

@@ -84,10 +84,6 @@ def examine(on_engine: Callable[[str], None] = lambda name: None, environment: s
     Args:
         on_engine: called with the name of each before it is asked.
         environment: the name of another one, which is asked in place of this one.
-
-    Raises:
-        UsageError: no environment has this name.
-        DependencyError: it has no working python, or lacks what every child needs.
     """
     place = describe_place(environment) if environment else None
     answers = []
@@ -122,12 +118,7 @@ def examine_here(_: bytes) -> bytes:
 
 
 def examine_fleet(address: str) -> FleetDoctorDocument:
-    """What every node of a Ray cluster answers.
-
-    Raises:
-        MissingDependency: Ray is not installed here.
-        BackendUnavailable: no cluster answers at this address.
-    """
+    """What every node of a Ray cluster answers."""
     return FleetDoctorDocument(
         nodes=tuple(
             read_answer(name, told) for name, told in ask_nodes(address, examine_here, timeout_s=FLEET_TIMEOUT_S)

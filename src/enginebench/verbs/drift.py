@@ -143,22 +143,14 @@ def command(reference: str, candidate: str, shown: Printed, **options: Unpack[Dr
 
 
 def judge(document: DriftDocument) -> DriftDocument:
-    """The document, if its own limits are kept.
-
-    Raises:
-        GateFailed: one is not, or there was nothing to compare.
-    """
+    """The document, if its own limits are kept."""
     if document.gate and not document.passed:
         raise GateFailed("; ".join(document.exceeded) or "there was nothing to compare")
     return document
 
 
 def read_limits(given: Limits | None) -> dict[str, float] | None:
-    """The limits of {"cosine": 0.99} or of `cosine=0.99,top1=0.98`; None if there are none.
-
-    Raises:
-        UsageError: a name is unknown or given twice, or a value is not a number or beyond every figure.
-    """
+    """The limits of {"cosine": 0.99} or of `cosine=0.99,top1=0.98`; None if there are none."""
     texts = [f"{name}={value}" for name, value in given.items()] if isinstance(given, Mapping) else given or ()
     limits: dict[str, float] = {}
     for piece in list_texts(texts if isinstance(texts, str) else ",".join(texts)) if texts else ():
@@ -256,13 +248,8 @@ def make_inputs(side: OpenSide, text: str | None, n: int | None, seed: int) -> I
     """The user's entries, else held-out digits for the digits models, else what is made up.
 
     Args:
-        side: whose inputs they are to fit.
         text: --inputs; None if there are none.
         n: entries; None: 64, or all that the user gave.
-        seed: of what is made up.
-
-    Raises:
-        FeedError, ParseError: the user's inputs do not match those of the side.
     """
     from enginebench.models.task import count_held_out, find_own_data, hash_preprocess, sample_feeds
 
@@ -320,11 +307,7 @@ def _check_profile_index(request: SideRequest, sides: tuple[OpenSide, ...]) -> N
 
 
 def check_prepared(given: Inputs, sides: tuple[OpenSide, ...]) -> None:
-    """Checks that the inputs are prepared as the sides need them, as far as this is known.
-
-    Raises:
-        ArtifactError: both hashes are known, and differ.
-    """
+    """Checks that the inputs are prepared as the sides need them, as far as this is known."""
     for side in sides:
         known = side.artifact.preprocess_sha256
         if differ(given.preprocess_sha256, known):

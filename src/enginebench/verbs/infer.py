@@ -96,11 +96,7 @@ def command(target: str, given: str | None, shown: InferPrinted, **options: Unpa
 
 
 def take_arrays(given: Mapping[str, Any]) -> dict[str, Array]:
-    """The arrays of a program.
-
-    Raises:
-        FeedError: one holds Python objects.
-    """
+    """The arrays of a program."""
     import numpy as np
 
     arrays = {str(name): np.asarray(value) for name, value in given.items()}
@@ -113,11 +109,7 @@ def take_arrays(given: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def infer_file(target: Model, given: PathLike | None, out: Path, options: InferOptions) -> InferDocument:
-    """Saves the outputs of the target for INPUT.npz or --inputs at `out`.
-
-    Raises:
-        UsageError: neither was given, or both.
-    """
+    """Saves the outputs of the target for INPUT.npz or --inputs at `out`."""
     if (given is None) == (options["inputs"] is None):
         raise UsageError("give the arrays once: INPUT.npz, or --inputs")
     options["inputs"] = given if given is not None else options["inputs"]
@@ -140,12 +132,7 @@ def save_outputs(
     threads: int,
     reporter: Reporter,
 ) -> InferDocument:
-    """Saves the outputs of the target `source` for its inputs at `out`.
-
-    Raises:
-        ParseError: the inputs are no .npz of plain arrays.
-        FeedError: the arrays do not match the inputs of the model; the message names each difference.
-    """
+    """Saves the outputs of the target `source` for its inputs at `out`."""
     assert source.inputs is not None
     calls = resolve_given(source.inputs)
     first = next(iter(calls[0].values()), None)

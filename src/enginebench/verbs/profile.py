@@ -131,12 +131,7 @@ def profile_target(request: RunRequest, *, reporter: Reporter, wait: bool = True
 
     Args:
         request: one model, engine, precision and batch; its time limit applies to the runs without the profiler.
-        reporter: progress.
         wait: if another run holds the device, wait for it or refuse.
-
-    Raises:
-        DependencyError: the engine is not available, or cannot time its layers.
-        DeviceBusy: another run holds the device and `wait` is false.
     """
     _check_profiler(request.engines[0][0])
     with (
@@ -177,10 +172,6 @@ def profile_target(request: RunRequest, *, reporter: Reporter, wait: bool = True
 
 
 def _check_profiler(name: str) -> None:
-    """Checks that an engine can time its layers, as far as is known before anything is made for it.
-
-    Raises:
-        BackendUnavailable: it cannot.
-    """
+    """Checks that an engine can time its layers, as far as is known before anything is made for it."""
     with suppress(ChildFailed):  # an engine that cannot be imported is refused with the reason when it is planned
         run_child(ProbeJob(engine=find_entry(name).name, to_profile=True), timeout_s=PROBE_TIMEOUT_S)

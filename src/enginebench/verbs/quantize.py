@@ -232,12 +232,7 @@ def _take_ranges(
 
 
 def reopen_data(calibration: Calibration, artifact: Artifact) -> CalibrationData:
-    """The data that a calibration was made from, found again by its name.
-
-    Raises:
-        UsageError: the calibration does not name its data, or the data are gone.
-        ArtifactError: their images are prepared differently now.
-    """
+    """The data that a calibration was made from, found again by its name."""
     if calibration.n is None:
         raise UsageError(f"{calibration.source} holds ranges without their data; give --calib F.npz")
     inputs = artifact.inputs

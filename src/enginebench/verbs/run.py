@@ -186,11 +186,7 @@ def command(model: str, shown: Wide, **options: Unpack[RunOptions]) -> None:
 
 @contextmanager
 def ask(model: Model, options: RunOptions, root: Path) -> Iterator[tuple[RunRequest, Reporter]]:
-    """The request that the options are, and progress; a module can be had by children while the block runs.
-
-    Raises:
-        UsageError: a value or a combination that cannot be.
-    """
+    """The request that the options are, and progress; a module can be had by children while the block runs."""
     if options["deliver"] is not None:
         check_free(Path(options["deliver"]))
     resume, metrics = options["resume"], read_metrics(options["metric"])
@@ -276,11 +272,7 @@ def finish(root: Path, record: RunRecord, results: Sequence[Result], shown: Wide
 
 
 def check_same_object(folder: Path, text: str) -> None:
-    """Checks that the run to continue is of this module, if MODEL is a module.
-
-    Raises:
-        UsageError: it is of another one.
-    """
+    """Checks that the run to continue is of this module, if MODEL is a module."""
     stored = RunFolder(folder).read_record().request.model
     if stored != text and OBJECT.fullmatch(text):
         raise UsageError(

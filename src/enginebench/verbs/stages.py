@@ -146,11 +146,7 @@ def gather_photos(images: Path | None, n: int, seed: int, reporter: Reporter) ->
 def plan_stages(
     request: RunRequest, scratch: Path, photos: Path, n: int, decoders: int, reporter: Reporter
 ) -> StagesJob:
-    """The child's job: the one row of the request, on its own graph.
-
-    Raises:
-        BackendUnavailable: the row cannot run; the message says why.
-    """
+    """The child's job: the one row of the request, on its own graph."""
     row, source = plan_one(request, scratch / ARTIFACTS, reporter)
     return StagesJob(
         model=row.model,

@@ -157,15 +157,10 @@ def deliver_row(
     """Writes a row of the run in `root` as a bundle at `out`, and has the bundle compare its answers with the row's.
 
     Args:
-        root: folder of a run.
         out: folder of the bundle; made, and left as it was if anything goes wrong.
         row: id; None: the row that the run recommends, or that a search says to take.
         forms: what to write beside the bundle itself, of `servers.FORMS`.
         force: hand the bundle over even if it does not pass its own check here.
-
-    Raises:
-        UsageError: there is no such row, none is recommended, the row cannot be delivered, or `out` holds something.
-        ArtifactError: the row's files are gone, were changed or cannot be put into a bundle; or its check fails.
     """
     check_forms(forms)
     record, results = read_results(root)
@@ -197,11 +192,7 @@ def deliver_row(
 
 
 def choose_row(document: RunDocument, results: Sequence[Result], row: str | None) -> tuple[Result, Row]:
-    """The row with this id, or the recommended one; it can be delivered.
-
-    Raises:
-        UsageError: there is none, or it cannot.
-    """
+    """The row with this id, or the recommended one; it can be delivered."""
     by_id = {result.id: result for result in results}
     if row is None and document.recommended is None and document.recommended_by == "search":
         raise UsageError(NO_WINNER)
@@ -248,12 +239,7 @@ def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, reque
 
 
 def write_row_check(stage: Path, folder: RunFolder, stored: Stored, *, given: bool) -> None:
-    """Writes `check.npz`: the check inputs of the run, given or made again from their seed, and the row's outputs.
-
-    Raises:
-        ParseError: the outputs are gone or damaged.
-        ArtifactError: inputs were given to the run, and are gone.
-    """
+    """Writes `check.npz`: the check inputs of the run, given or made again from their seed, and the row's outputs."""
     result, spec, specs = stored.result, stored.spec, stored.chain[-1].inputs
     outputs, calls = load_answers(folder.find_outputs(result.id))
     samples = find_samples(folder.artifacts)
@@ -362,11 +348,7 @@ def _find_fault(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def check_bundle(stage: Path, bundle: Bundle, *, force: bool) -> str | None:
-    """None if the bundle's own program gives the row's outputs; else why it was not asked, or what it said.
-
-    Raises:
-        ArtifactError: it answered otherwise, or failed, and `force` is false.
-    """
+    """None if the bundle's own program gives the row's outputs; else why it was not asked, or what it said."""
     here = find_installed(bundle.engine.backend)
     if not here.available:
         return f"not checked: {here.reason}. Where the engine is: python predict.py --check"

@@ -122,11 +122,7 @@ def command(shown: BudgetPrinted, **options: Unpack[BudgetOptions]) -> None:
 def make_transfers(
     sizes: dict[str, tuple[int | None, int]], link: str | None, given: dict[str, float | None]
 ) -> dict[str, Transfer]:
-    """The copies given in bytes.
-
-    Raises:
-        UsageError: bytes without a link, a link without bytes, or a copy given twice.
-    """
+    """The copies given in bytes."""
     asked = {name: size for name, size in sizes.items() if size[0] is not None or size[1]}
     if asked and link is None:
         raise UsageError("bytes are given, but no link to carry them; add --link, for example --link uart:115200")
@@ -152,11 +148,7 @@ def make_spec(
     batch: int,
     baseline_ms: float | None,
 ) -> BudgetSpec:
-    """The spec. A term comes from the first of: a time by hand, bytes over a link, a stored result, zero.
-
-    Raises:
-        UsageError: no term is given.
-    """
+    """The spec. A term comes from the first of: a time by hand, bytes over a link, a stored result, zero."""
     times = {name: stored.get(name, 0.0) if time is None else time for name, time in given.items()}
     if not transfers and not stored and not call_ms and all(time is None for time in given.values()):
         raise UsageError("no term is given; start with --t-compute-ms, --bytes-in with --link, or --from result.json")
@@ -173,11 +165,7 @@ def make_spec(
 
 
 def read_terms(path: Path) -> dict[str, float]:
-    """{term of the budget: milliseconds per item} of a stored result. All of a row of scope `io` counts as compute.
-
-    Raises:
-        ParseError: the file is missing, damaged, of another kind, or has no measured time.
-    """
+    """{term of the budget: milliseconds per item} of a stored result. All of a row of scope `io` counts as compute."""
     document = _read_document(path)
     schema = str(document.get("schema"))
     if is_result(schema):

@@ -261,11 +261,7 @@ class _Source(Struct, frozen=True, eq=False):
 
 
 def quantize_default(out_dir: Path) -> Path:
-    """`digits-mlp` in INT8 by the recipe of ONNX Runtime's row, calibrated on the training digits.
-
-    Raises:
-        MissingDependency: onnxruntime or onnx is not installed.
-    """
+    """`digits-mlp` in INT8 by the recipe of ONNX Runtime's row, calibrated on the training digits."""
     from enginebench.models.onnx.source import read_onnx
     from enginebench.models.precision.calibrate import calibrate
     from enginebench.models.precision.calibration_data import open_data
@@ -287,11 +283,7 @@ def quantize_default(out_dir: Path) -> Path:
 
 
 def find_network_file(model: str | None, out_dir: Path) -> Path:
-    """The quantized file that MODEL means: an .onnx file, or `digits-mlp`, which is quantized now.
-
-    Raises:
-        UsageError: another MODEL.
-    """
+    """The quantized file that MODEL means: an .onnx file, or `digits-mlp`, which is quantized now."""
     if model is None or model == DEFAULT_MODEL:
         return quantize_default(out_dir)
     if not model.lower().endswith(".onnx"):
@@ -324,18 +316,8 @@ def simulate_model(
 
     Args:
         model: MODEL, or None for the digits network.
-        options: the hardware.
         n: number of inputs; None: all digits, or 100 random inputs for another network.
-        multiplier_bits: width of the requantizer's multiplier.
-        rounding: how the requantizer rounds.
-        simulator: `compiled` or `amaranth`.
-        clock_mhz: the clock that converts cycles to time.
         cache_dir: folder that keeps compiled designs; None: they are not kept.
-        seed: of random inputs.
-
-    Raises:
-        MissingDependency: a tool is not installed.
-        MeasurementError: the device gave a wrong answer, or none.
     """
     require_module("amaranth")
     from enginebench.features.fpga.simulation import simulate_inferences
@@ -472,11 +454,7 @@ def _describe(
 
 
 def write_verilog(model: str | None, options: DesignOptions, multiplier_bits: int, out: Path) -> int:
-    """Writes the device as one Verilog file; returns its number of lines.
-
-    Raises:
-        ArtifactError: the file cannot be written.
-    """
+    """Writes the device as one Verilog file; returns its number of lines."""
     network = read_model(model, multiplier_bits)
     from enginebench.features.fpga.compiled import convert_rtlil
     from enginebench.features.fpga.gateware.device import Device, check_design
@@ -499,12 +477,7 @@ def synthesize_model(
     seeds: int,
     out_dir: Path,
 ) -> Synthesis:
-    """Synthesizes the device for a part: cells and Fmax, with the tools' logs in `out_dir`.
-
-    Raises:
-        UsageError: the part is unknown.
-        MissingDependency: a tool is not installed.
-    """
+    """Synthesizes the device for a part: cells and Fmax, with the tools' logs in `out_dir`."""
     from enginebench.features.fpga.synth import find_part, synthesize
 
     found = find_part(part)
@@ -538,12 +511,7 @@ def serve_model(
 
     Args:
         model: MODEL, or None for the digits network.
-        lanes: products per clock cycle.
         divisor: clock cycles per bit; with the clock it gives the baud rate, which is kept.
-        multiplier_bits: width of the requantizer's multiplier.
-        clock_mhz: clock of the board.
-        on_ready: called once.
-        stop: asked about ten times a second.
     """
     network = read_model(model, multiplier_bits)
     from enginebench.features.fpga.compiled import CompiledDevice, compile_device

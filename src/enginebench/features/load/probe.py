@@ -56,11 +56,7 @@ def open_memory() -> Iterator[int]:
 
 
 def probe_open(plan: Plan, offsets: Times, samples: Times) -> LoadPoint:
-    """The point of requests that arrive by a schedule.
-
-    Raises:
-        EngineBenchError: nothing was measured; else what ended it is a doubt about the point.
-    """
+    """The point of requests that arrive by a schedule."""
     engine_cpus, own_cpus = share_cpus(plan.job.streams * plan.job.engine.threads)
     alone = not set(engine_cpus) & set(own_cpus)
     doubts = () if alone else (make_caveat("shared_cores", cores=len(engine_cpus)),)

@@ -111,11 +111,7 @@ def make_bench(row: LoadRow, artifact: Artifact, *, model: str, out_dir: Path, s
 
     Args:
         artifact: what its engine loads; where a batch is open it may be any.
-        model: whose inputs are made.
         out_dir: where the engine was built, with the user's inputs beside it.
-
-    Raises:
-        UsageError: its requests cannot be joined into batches.
     """
     if row.max_batch > 1 and not takes_batches(artifact):
         raise UsageError(
@@ -297,11 +293,7 @@ class Prober:
         """One search of one configuration, within the time that searches may take.
 
         Args:
-            bench: what is probed; its row is among `rows`.
             earlier: what searches of it found before: this one begins where the last one ended.
-
-        Raises:
-            MeasurementError: it answers nothing.
         """
         end_s = self._spent_s + self._settings.time_budget_s
         search = self._begin_search(bench, earlier)
@@ -313,9 +305,6 @@ class Prober:
         """Searches every configuration as often as asked, all of them in turns, until it is settled or too late.
 
         One that cannot be probed any more keeps what it has shown until then, and the others go on.
-
-        Raises:
-            EngineBenchError: none of them could be probed to its end.
         """
         end_s = self._spent_s + self._settings.time_budget_s
         found: dict[str, list[Capacity]] = {bench.row.id: [] for bench in benches}

@@ -50,9 +50,7 @@ def serve(
     """Serves until the source is exhausted and everything has ended; returns the nanoseconds that streams were busy.
 
     Args:
-        source: where requests come from.
         sink: where they go, in the order in which they end.
-        find_sample: the inputs of the request of this number.
         clock: host nanoseconds.
         deadline_ns: from then on nothing new is begun, and whoever waits is dropped.
     """

@@ -21,7 +21,6 @@ def make_lane(engines: Mapping[int, Engine], any_batch: bool, clock: Clock) -> L
     """One stream: what computes a batch on the engine that fits it, padded where its batch is fixed.
 
     Args:
-        engines: by the batch that they were loaded for.
         any_batch: there is one engine, and it takes what comes.
         clock: host nanoseconds.
     """

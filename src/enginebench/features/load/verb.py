@@ -250,11 +250,7 @@ class Loading:
         write_atomic(self._folder.root / DOCUMENT, encode(self.describe(finished=False), indent=2))
 
     def run(self) -> LoadDocument:
-        """Prepares every configuration, and probes them in turns.
-
-        Raises:
-            EngineBenchError: none could be prepared, or something ended each of them.
-        """
+        """Prepares every configuration, and probes them in turns."""
         benches = self._prepare()
         if self._settings.find_capacity:
             self._prober.find_capacities(benches)
@@ -337,12 +333,7 @@ def write_load(root: Path, document: LoadDocument) -> tuple[str, ...]:
 
 
 def read_load(root: Path) -> LoadDocument:
-    """The document of a stored load.
-
-    Raises:
-        ParseError: it is damaged, or a capacity is not what its probes say.
-        ArtifactError: it is a symbolic link.
-    """
+    """The document of a stored load."""
     check_inside(root, root / DOCUMENT)
     document = read_record(root / DOCUMENT, LoadDocument)
     for i, row in enumerate(document.rows):
@@ -360,10 +351,6 @@ def report_load(root: Path, document: LoadDocument, formats: Sequence[str]) -> t
 
     Returns:
         The files, and notes about what is missing.
-
-    Raises:
-        UsageError: none of `formats` is one of a load.
-        ArtifactError: the folder cannot be written.
     """
     if not set(formats) & set(FORMATS):
         raise UsageError(f"the report of a load is {' and '.join(FORMATS)}; asked for {', '.join(formats)}")
@@ -395,17 +382,8 @@ def load_target(
     """What the engines of `request` carry under these arrivals.
 
     Args:
-        request: model, engines, precisions and threads.
-        root: folder of what is made and found.
         wait: if another run holds a device, wait for it or refuse.
-        resume: continue the load that `root` holds.
         on_partial: gets the document if somebody interrupts, or an error ends what has begun.
-
-    Raises:
-        UsageError: `root` holds a load that is not to be continued, none, or another.
-        DependencyError: no engine can run here.
-        MeasurementError: something ended each engine.
-        DeviceBusy: another run holds a device and `wait` is false.
     """
     earlier = take_up(request, settings, root) if resume else None
     if not resume and (root / DOCUMENT).exists():
@@ -423,11 +401,7 @@ def load_target(
 
 
 def take_up(request: RunRequest, settings: LoadSettings, root: Path) -> LoadDocument:
-    """The load that was interrupted; it must have been asked the same, but for its rounds and its time.
-
-    Raises:
-        UsageError: there is none, or it was asked something else.
-    """
+    """The load that was interrupted; it must have been asked the same, but for its rounds and its time."""
     if not (root / DOCUMENT).exists():
         raise UsageError(f"{root} holds no load to continue: there is no {DOCUMENT}. Leave --resume out to begin")
     found, target = read_load(root), Path(request.model)
@@ -457,9 +431,6 @@ def make_request(
     """The request for these engines and precisions; a client's request has one entry.
 
     Threads of each stream are, unless given, the cores that the generator leaves, shared among the streams.
-
-    Raises:
-        UsageError: a shape is malformed.
     """
     measure = MeasureSpec(seed=shared.seed, processes=1)
     return replace(shared, threads=shared.threads or count_stream_threads(streams)).make_request(
@@ -468,11 +439,7 @@ def make_request(
 
 
 def check_settings(settings: LoadSettings) -> None:
-    """Checks that nothing in the settings contradicts the rest.
-
-    Raises:
-        UsageError: something is missing, or would be ignored.
-    """
+    """Checks that nothing in the settings contradicts the rest."""
     qps, arrivals, find_capacity = settings.qps, settings.arrivals, settings.find_capacity
     server, trace = settings.scenario == "server", arrivals not in ("poisson", "constant")
     if not server and (qps or find_capacity or arrivals != "poisson"):

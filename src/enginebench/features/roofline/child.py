@@ -10,13 +10,7 @@ from enginebench.runs.child.jobs import CeilingsAnswer, CeilingsJob, NoteCall
 
 
 def perform_ceilings(job: CeilingsJob, note: NoteCall) -> CeilingsAnswer:
-    """The ceilings of a device, in this process.
-
-    Raises:
-        UsageError: the device has no instructions for any of the precisions.
-        MissingDependency: PyTorch is not installed.
-        BackendUnavailable: PyTorch does not see the GPU.
-    """
+    """The ceilings of a device, in this process."""
     note(f"ceilings of {job.device}" + (f", {job.threads} threads" if job.device == "cpu" else ""))
     return _observe_cpu(job) if job.device == "cpu" else _observe_gpu(job)
 

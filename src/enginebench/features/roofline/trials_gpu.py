@@ -68,7 +68,6 @@ def list_trials(precisions: Sequence[Precision], *, quick: bool = False) -> Iter
     Trials that this GPU or this build has not are left out.
 
     Args:
-        precisions: of products and convolutions.
         quick: fewer shapes, since cuDNN tries every algorithm on each.
     """
     torch.backends.cudnn.benchmark = True  # the fastest algorithm, Winograd among them, is found by trying

@@ -108,11 +108,7 @@ Given: TypeAlias = str | int | Iterable[str | int] | None
 def read_request(
     precisions: Given = None, threads: Given = None, device: Given = None, quick: bool = False
 ) -> RooflineRequest:
-    """What to measure, of texts as on the command line, or of lists.
-
-    Raises:
-        UsageError: a precision, a number of threads or a device that there is not.
-    """
+    """What to measure, of texts as on the command line, or of lists."""
     chosen = [parse_precision(text) for text in _split(precisions)]
     if any(recipe for _, recipe in chosen):
         raise UsageError(f"--precisions {precisions}: a ceiling has no recipe; give int8 alone")
@@ -135,14 +131,7 @@ def measure_ceilings(request: RooflineRequest, *, reporter: Reporter, wait: bool
     """The ceilings of this machine.
 
     Args:
-        request: what to measure.
-        reporter: progress.
         wait: if a run holds a device, wait for it or refuse.
-
-    Raises:
-        UsageError: more threads than CPUs, or a device or precision that is not there.
-        DependencyError: PyTorch, through which all of it is measured, is not installed.
-        DeviceBusy: a run holds a device and `wait` is false.
     """
     machine = describe_machine()
     jobs = list(plan_jobs(request, machine))
@@ -167,11 +156,7 @@ def _list_notes(measured: Sequence[Measured]) -> Iterator[str]:
 
 
 def plan_jobs(request: RooflineRequest, machine: Machine) -> Iterator[CeilingsJob]:
-    """One job for each device and number of threads.
-
-    Raises:
-        UsageError: more threads than CPUs, or a GPU that is not there.
-    """
+    """One job for each device and number of threads."""
     gpus = [f"cuda:{gpu.index}" for gpu in machine.gpus]
     devices = request.devices or ("cpu", *gpus)
     if missing := [device for device in devices if device not in ("cpu", *gpus)]:
@@ -189,11 +174,7 @@ def plan_jobs(request: RooflineRequest, machine: Machine) -> Iterator[CeilingsJo
 
 
 def choose_threads(request: RooflineRequest, machine: Machine) -> tuple[int, ...]:
-    """Numbers of threads: those asked for, else 1, 2, 4 and so on up to the default; in haste 1 and the default.
-
-    Raises:
-        UsageError: more than this process may use CPUs.
-    """
+    """Numbers of threads: those asked for, else 1, 2, 4 and so on up to the default; in haste 1 and the default."""
     most = machine.default_threads
     if over := [count for count in request.threads if count > len(machine.cpus_allowed)]:
         raise UsageError(f"--threads {over[0]}: this process may use {len(machine.cpus_allowed)} CPUs")

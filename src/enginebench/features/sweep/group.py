@@ -53,9 +53,6 @@ class GroupFolder(RunFolder):
     """A run's folder on this machine, whose files go to the store as they are written.
 
     Args:
-        root: the folder here.
-        store: where the files go.
-        prefix: of their names there.
         machine: token of this machine, which each measurement carries.
     """
 

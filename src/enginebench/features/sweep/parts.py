@@ -53,11 +53,7 @@ def read_group(store: Store, group: str) -> Measured | None:
 
 
 def read_finished(store: Store, group: Group) -> Finished | None:
-    """The figures that were stored when the group ended; None if it has not.
-
-    Raises:
-        ParseError: the file is damaged, or of another group.
-    """
+    """The figures that were stored when the group ended; None if it has not."""
     name = f"{GROUPS}/{group.id}/done.json"
     try:
         done = read_document(store, name, Finished)

@@ -53,12 +53,7 @@ def _join(ray: Any, address: str) -> None:
 
 
 def connect(address: str) -> Any:
-    """Ray, connected to the cluster at `auto` or ray://HOST:PORT.
-
-    Raises:
-        MissingDependency: Ray is not installed.
-        BackendUnavailable: no cluster answers there.
-    """
+    """Ray, connected to the cluster at `auto` or ray://HOST:PORT."""
     try:
         import ray
     except ImportError as error:
@@ -76,12 +71,7 @@ def connect(address: str) -> Any:
 
 
 def check_port(address: str) -> None:
-    """Knocks at ray://HOST:PORT: Ray itself tries for half a minute.
-
-    Raises:
-        OSError: nobody answers.
-        ValueError: there is no port in it.
-    """
+    """Knocks at ray://HOST:PORT: Ray itself tries for half a minute."""
     found = urlsplit(address)
     if found.scheme == "ray":
         socket.create_connection((found.hostname or "", found.port or 10001), timeout=KNOCK_S).close()
@@ -91,7 +81,6 @@ class RayFleet:
     """The nodes of a cluster with the resource `machine`.
 
     Args:
-        address: `auto`, or ray://HOST:PORT.
         shared: on a machine of several GPUs, a task for each.
         patience_s: how long jobs wait for a machine of a kind that has gone.
     """
@@ -217,12 +206,7 @@ def part(count: int) -> float:
 
 
 def ask_nodes(address: str, ask: Callable[[bytes], bytes], *, timeout_s: float) -> Sequence[tuple[str, bytes | str]]:
-    """(the node, its answer) of every node that is alive; the reason in words where there is none.
-
-    Args:
-        ask: a function of a module that every node has.
-        timeout_s: for all of them together.
-    """
+    """(the node, its answer) of every node that is alive; the reason in words where there is none."""
     ray = connect(address)
     try:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

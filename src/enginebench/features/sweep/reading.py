@@ -40,12 +40,7 @@ def holds_sweep(url: str) -> bool:
 
 
 def read_sweep_record(store: Store) -> SweepRecord:
-    """What was asked of the sweep in a store.
-
-    Raises:
-        UsageError: it holds none.
-        ParseError: its record is damaged, or a newer version wrote it.
-    """
+    """What was asked of the sweep in a store."""
     record = read_document(store, RECORD, SweepRecord)
     if record is None:
         raise UsageError(f"{store.url} holds no sweep ({RECORD} is missing)")

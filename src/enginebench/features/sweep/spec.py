@@ -121,12 +121,7 @@ class Group(Struct, frozen=True, kw_only=True):
 
 
 def read_spec(path: Path) -> SweepSpec:
-    """The specification in a TOML file, checked.
-
-    Raises:
-        UsageError: the file is missing or too large, or asks for what cannot be.
-        ParseError: it is no TOML, or a field is unknown or of the wrong type; names it.
-    """
+    """The specification in a TOML file, checked."""
     try:
         if path.stat().st_size > SPEC_LIMIT_BYTES:
             raise UsageError(f"{path} is larger than {SPEC_LIMIT_BYTES >> 20} MiB: it is no specification of a sweep")
@@ -145,11 +140,7 @@ def read_spec(path: Path) -> SweepSpec:
 
 
 def check_spec(spec: SweepSpec) -> SweepSpec:
-    """The specification with names spelt in the one way that rows have.
-
-    Raises:
-        UsageError: an axis is empty, a name is unknown or given twice, a number is out of range.
-    """
+    """The specification with names spelt in the one way that rows have."""
     for axis in ("engines", "model", "precisions", "batches", "scopes"):
         if not getattr(spec, axis):
             raise UsageError(f"{axis} of the sweep is empty; give at least one")
@@ -192,11 +183,7 @@ def _check_limits(spec: SweepSpec) -> None:
 
 
 def check_tune(spec: SweepSpec) -> None:
-    """Checks that a search can be had.
-
-    Raises:
-        UsageError: its final would have too few processes, or it would have no time.
-    """
+    """Checks that a search can be had."""
     processes = 1 if spec.quick else spec.processes
     if processes < MIN_REPETITIONS:
         raise UsageError(
@@ -210,11 +197,7 @@ def check_tune(spec: SweepSpec) -> None:
 
 
 def spell_engine(text: str) -> str:
-    """The one spelling of an ENGINE: its options in the order of their names.
-
-    Raises:
-        UsageError: the engine or an option is unknown.
-    """
+    """The one spelling of an ENGINE: its options in the order of their names."""
     return format_options(*read_engine(text))
 
 
@@ -246,11 +229,7 @@ def anchor_paths(spec: SweepSpec, folder: Path) -> SweepSpec:
 
 
 def list_cells(spec: SweepSpec) -> tuple[Cell, ...]:
-    """Every cell once: the matrix less what is excluded, then what is included.
-
-    Raises:
-        UsageError: an exclude or include meets nothing, or nothing is left, or there are too many.
-    """
+    """Every cell once: the matrix less what is excluded, then what is included."""
     models, machines = [m.name for m in spec.model], [m.kind for m in spec.machine]
     axes: dict[str, list[Any]] = {
         "model": models,
@@ -335,11 +314,7 @@ def _tell(selection: Selection) -> str:
 
 
 def list_groups(spec: SweepSpec) -> tuple[Group, ...]:
-    """The groups of a sweep, in the order of its models.
-
-    Raises:
-        UsageError: as `list_cells`.
-    """
+    """The groups of a sweep, in the order of its models."""
     found: dict[tuple[str, str], list[Cell]] = {}
     for cell in list_cells(spec):
         found.setdefault((cell.model, cell.machine), []).append(cell)

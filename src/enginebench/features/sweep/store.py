@@ -49,23 +49,14 @@ class Store(Protocol):
 
 
 def check_name(name: str) -> str:
-    """`name`, which stays inside of the store.
-
-    Raises:
-        ArtifactError: it leads out of it, or is no plain name.
-    """
+    """`name`, which stays inside of the store."""
     if not _NAME.fullmatch(name) or len(name) > 1000:
         raise ArtifactError(f"{name!r} is no name of a file in a store; it is not read")
     return name
 
 
 def open_store(url: str) -> Store:
-    """The store at `url`: a folder, file://FOLDER, or an object store such as s3://BUCKET/PREFIX.
-
-    Raises:
-        UsageError: it is neither.
-        MissingDependency: fsspec, or what it needs for this kind of store, is not installed.
-    """
+    """The store at `url`: a folder, file://FOLDER, or an object store such as s3://BUCKET/PREFIX."""
     protocol, found, rest = url.partition("://")
     if not found:
         return FolderStore(Path(url))
@@ -214,11 +205,7 @@ def _explain(url: str, doing: str) -> Iterator[None]:
 
 
 def read_document(store: Store, name: str, kind: type[R]) -> R | None:
-    """The record in a file of the store; None if there is none.
-
-    Raises:
-        ParseError: it is damaged, or something else.
-    """
+    """The record in a file of the store; None if there is none."""
     data = store.read(name)
     if data is None:
         return None

@@ -203,11 +203,7 @@ def cut_alone(group: Group) -> Group:
 
 
 def choose_kind(spec: SweepSpec, on: str, kind: str | None) -> str | None:
-    """The kind of this machine; None on a cluster.
-
-    Raises:
-        UsageError: it is not in the sweep, or not clear.
-    """
+    """The kind of this machine; None on a cluster."""
     kinds = [machine.kind for machine in spec.machine]
     if on != "local":
         if kind is not None:
@@ -225,11 +221,7 @@ def choose_kind(spec: SweepSpec, on: str, kind: str | None) -> str | None:
 def take_up(
     store: Store, spec: SweepSpec, *, resume: bool, shared: bool = False, command: tuple[str, ...] = ()
 ) -> SweepRecord:
-    """The record of the sweep in the store, a new one if it is empty.
-
-    Raises:
-        UsageError: it holds a sweep already and `resume` is false, or another one.
-    """
+    """The record of the sweep in the store, a new one if it is empty."""
     if read_document(store, RECORD, SweepRecord) is None:
         record = SweepRecord(
             spec=spec,

@@ -32,12 +32,7 @@ class ToolFiles:
     """The reader that `open_for` hands in (`engines.abilities.ToolReader`)."""
 
     def read_times(self, times: Path, log: Path, *, batch: int, drop: int, keep: int | None) -> Measurement:
-        """The raw times of one run; what its log says otherwise is a caveat.
-
-        Raises:
-            ParseError: a file is damaged.
-            MeasurementError: fewer queries were timed than asked for.
-        """
+        """The raw times of one run; what its log says otherwise is a caveat."""
         from enginebench.features.trtexec.log import parse_log
         from enginebench.features.trtexec.times import select_timed, summarize_trace
         from enginebench.features.trtexec.trace import read_trace

@@ -128,8 +128,6 @@ class MixedProposer:
         """Takes up what the folder holds.
 
         Args:
-            arms: its engines and precisions.
-            rows: get the graphs that are made.
             judged: labelled samples, whose metric decides where the request has no limits of drift.
         """
         self._judged = judged
@@ -454,7 +452,6 @@ def explain_hopeless(setting: Setting, tried: Sequence[Tried]) -> str:
     """Why no graph between FP32 and 8 bits can be expected to win; empty where one can, or nobody knows.
 
     Args:
-        setting: of an engine in 8 bits.
         tried: what was found out so far. A setting that broke a limit has no cost: in between there may be a fast one.
     """
     costs: dict[str, list[float]] = {"fp32": [], setting.precision: []}
@@ -496,11 +493,7 @@ def describe_held(held: Sequence[Held]) -> str:
 
 
 def read_mixed(folder: RunFolder) -> MixedDocument:
-    """What a search has found out about precision by layer; nothing, if it has not begun.
-
-    Raises:
-        ParseError: the file is damaged, or a newer version wrote it.
-    """
+    """What a search has found out about precision by layer; nothing, if it has not begun."""
     path: Path = folder.root / MIXED_FILE
     if not path.exists():
         return MixedDocument()

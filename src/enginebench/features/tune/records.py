@@ -83,12 +83,7 @@ def write_search(root: Path, record: SearchRecord) -> None:
 
 
 def read_search(root: Path) -> SearchRecord:
-    """The search that a folder holds.
-
-    Raises:
-        UsageError: it holds none.
-        ParseError: it is damaged, or a newer version wrote it.
-    """
+    """The search that a folder holds."""
     path = root / SEARCH_FILE
     check_inside(root, path)
     if not path.exists():

@@ -83,11 +83,7 @@ class Search:
         return list({arm.default.name: arm.default for arm in self._arms}.values())
 
     def run(self) -> None:
-        """Goes through what is stored, then on, until the budget is spent or nothing is left to propose.
-
-        Raises:
-            MeasurementError: no candidate could race, or nothing was measured within the budget.
-        """
+        """Goes through what is stored, then on, until the budget is spent or nothing is left to propose."""
         for index in range(len(self.record.generations)):
             self._pass_turns(self.record.generations[index].proposer)
             self._go_through(index)

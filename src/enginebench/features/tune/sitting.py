@@ -226,16 +226,8 @@ def tune_model(
     Args:
         request: what is searched; with `resume` the stored one is taken, which must be of the same model.
         root: folder of the search. Its final is a run, which `report`, `diff` and `deliver` take.
-        resume: continue the search that `root` holds.
         budget_s: seconds in all, in place of those that the continued search was given.
         wait: if another run holds one of the devices, wait for it or refuse.
-        command: the command line, stored.
-        on_partial: gets the document if somebody interrupts.
-
-    Raises:
-        UsageError: there is nothing to continue, or it is of another model or machine.
-        MeasurementError: no candidate could race, or nothing was measured within the budget.
-        EngineBenchError: the model cannot be exported, no engine can run here, ...
     """
     folder = RunFolder(root)
     allow_request(request.run)
@@ -324,11 +316,7 @@ def _open(
 
 
 def find_arms(request: SearchRequest, machine: Machine) -> list[Arm]:
-    """Every engine that can run here, in every precision.
-
-    Raises:
-        BackendUnavailable: none can; says why.
-    """
+    """Every engine that can run here, in every precision."""
     found = {name: find_installed(name) for name, _ in request.run.engines}
     engines = tuple((name, options) for name, options in request.run.engines if found[name].available)
     if not engines:

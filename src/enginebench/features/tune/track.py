@@ -36,7 +36,6 @@ def find_refusal(
     user named hold beside it. Else the drift decides. Random weights and inputs refuse what is grossly wrong alone.
 
     Args:
-        result: the row, built and checked.
         reference: the row that its answers were compared with, if there is one.
         max_drop: what may be lost of the metric; None: the usual.
         limits: of drift, by name; None: those of the precision, which were applied when the answers were compared.

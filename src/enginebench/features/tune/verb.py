@@ -62,11 +62,7 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
 
 
 def parse_budget(text: str) -> float:
-    """Seconds of `20m`, `90s`, `1.5h` or `90`.
-
-    Raises:
-        UsageError: it is no such text, or no time at all.
-    """
+    """Seconds of `20m`, `90s`, `1.5h` or `90`."""
     found = _TIME.fullmatch(text.strip())
     seconds = float(found[1]) * UNITS_OF_TIME[found[2]] if found else 0.0
     if not 0 < seconds < math.inf:
@@ -188,16 +184,7 @@ def search(
 
 
 def make_request(model: str, options: TuneOptions, known_batch: int | None = None) -> SearchRequest:
-    """The request for a search.
-
-    Args:
-        model: MODEL.
-        options: what was asked.
-        known_batch: that of the example inputs.
-
-    Raises:
-        UsageError: something is missing, or would be ignored.
-    """
+    """The request for a search."""
     goal, limits, processes = options["goal"], read_limits(options["limit"]), options["processes"]
     batch = options["batch"] or (None if options["input_shape"] else known_batch)
     if options["resume"] and options["out"] is None:
@@ -237,12 +224,7 @@ def make_request(model: str, options: TuneOptions, known_batch: int | None = Non
 
 
 def deliver_winner(root: Path, document: TuneDocument, out: Path, *, reporter: Reporter) -> DeliverDocument:
-    """Writes the winner as a bundle.
-
-    Raises:
-        UsageError: there is no winner, or its row cannot be delivered.
-        ArtifactError: the bundle does not answer like its row.
-    """
+    """Writes the winner as a bundle."""
     if document.winner is None or document.winner.id is None:
         raise UsageError(NO_WINNER)
     return deliver_row(root, out, row=document.winner.id, reporter=reporter)

@@ -175,19 +175,8 @@ def bisect_package(
 
     Args:
         request: one engine on one model; its processes are those of the first try at each version.
-        package: distribution on the package index.
-        good: a version that is good by definition.
-        bad: a later one.
         root: folder of the measurements, one below it for each.
         by: time; drift: whether the outputs agree; or metric: the first of the request, on its labelled samples.
-        margin: of the verdicts.
-        reporter: where progress goes.
-        find_versions: the versions of a package, oldest first.
-
-    Raises:
-        UsageError: a version does not exist, or they are not in this order.
-        BackendUnavailable: the index cannot be reached, or one of the two versions cannot be installed.
-        MeasurementError: the two cannot be compared. Versions between them that cannot are passed over.
     """
     versions = cut_range(find_versions(package), package, good, bad)
     ((backend, options),) = request.engines
@@ -237,11 +226,7 @@ def bisect_package(
 
 
 def find_engine_of(package: str) -> str:
-    """The first engine that a package is for.
-
-    Raises:
-        UsageError: it is for none.
-    """
+    """The first engine that a package is for."""
     for name, entry in ENTRIES.items():
         if package.lower() in entry.distributions:
             return name
@@ -249,11 +234,7 @@ def find_engine_of(package: str) -> str:
 
 
 def choose_judge(drift: bool, metrics: Sequence[str]) -> By:
-    """What makes a version bad.
-
-    Raises:
-        UsageError: two things are to.
-    """
+    """What makes a version bad."""
     if drift and metrics:
         raise UsageError("--drift and --metric both say what is bad; give one of them")
     return "metric" if metrics else "drift" if drift else "time"
@@ -324,11 +305,7 @@ def judge_rows(rows: Sequence[Result], version: str, by: By, margin: float, requ
 
 
 def cut_range(versions: Sequence[str], package: str, good: str, bad: str) -> list[str]:
-    """The versions from the good one to the bad one; `1.24` stands for the newest 1.24.
-
-    Raises:
-        UsageError: one of them does not exist, or the bad one is not later.
-    """
+    """The versions from the good one to the bad one; `1.24` stands for the newest 1.24."""
 
     def find(text: str) -> int:
         series = [i for i, v in enumerate(versions) if v == text or re.match(rf"{re.escape(text)}\.", v)]

@@ -180,11 +180,7 @@ def has_pip() -> bool:
 
 
 def _run(command: Sequence[str]) -> str:
-    """What a command printed.
-
-    Raises:
-        BackendUnavailable: it failed; with its own last words.
-    """
+    """What a command printed."""
     try:
         done = run_group(command, INSTALL_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
@@ -251,12 +247,7 @@ def remove_environment(name: str) -> Path:
 
 
 def list_versions(package: str) -> list[str]:
-    """The versions of a package on the index that install here, oldest first.
-
-    Raises:
-        BackendUnavailable: the index cannot be reached, or knows no such package.
-        MissingDependency: pip is not here.
-    """
+    """The versions of a package on the index that install here, oldest first."""
     if not has_pip():
         raise MissingDependency("pip, which asks the package index,", f"{sys.executable} -m ensurepip")
     said = _run([sys.executable, "-m", "pip", "--disable-pip-version-check", "index", "versions", package])

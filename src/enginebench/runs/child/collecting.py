@@ -49,11 +49,7 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
     higher_is_better: bool = True
 
     def call(self, outputs: Outputs, targets: Targets) -> float | Floats:
-        """What the function says of these samples: one number, or one for each.
-
-        Raises:
-            UsageError: it raised, with the line of its code; or returned something else.
-        """
+        """What the function says of these samples: one number, or one for each."""
         given = next(iter(outputs.values())) if len(outputs) == 1 else dict(outputs)
         n = count_samples(outputs)
         try:
@@ -108,11 +104,7 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def load_metric(text: str) -> UserMetric:
-    """The function that `package.module:function` names, from the user's folder.
-
-    Raises:
-        UsageError: it cannot be imported, is not there, or cannot be called.
-    """
+    """The function that `package.module:function` names, from the user's folder."""
     module, _, attribute = text.partition(":")
     look_here()
     try:
@@ -146,11 +138,7 @@ TARGETS = "targets"
 
 
 def open_metric(name: str, targets: Targets) -> Metric | UserMetric:
-    """A built-in metric, or the user's function.
-
-    Raises:
-        UsageError: there is neither.
-    """
+    """A built-in metric, or the user's function."""
     return BUILTIN[name](targets) if name in BUILTIN else load_metric(name)
 
 
@@ -171,12 +159,7 @@ class Collector:
         self._dropped: set[str] = set()
 
     def add(self, places: Sequence[int], outputs: Mapping[str, Any]) -> None:
-        """Takes the answers to some samples.
-
-        Args:
-            places: of these samples among all.
-            outputs: by name, [samples, ...].
-        """
+        """Takes the answers to some samples."""
         targets = self._targets.pick(np.asarray(places, np.int64))
         for name in list(self._metrics):
             if name not in self._failures and name not in self._dropped:
@@ -210,11 +193,7 @@ class Collector:
             self._rows[place] = {name: values[i] for name, values in outputs.items()}
 
     def collect(self) -> dict[str, Any]:
-        """What was kept, as arrays for a file.
-
-        Raises:
-            UsageError: no metric has anything to say about these answers.
-        """
+        """What was kept, as arrays for a file."""
         if len(self._dropped) == len(self._metrics):
             raise UsageError(f"--metric {', '.join(self._dropped)} cannot be wrong about so few classes; name another")
         kept: dict[str, Any] = {COUNTS + name: table for name, table in self._counts.items()}
@@ -261,25 +240,14 @@ def unpack_outputs(kept: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_metrics(job: MetricsJob) -> MetricsAnswer:
-    """What is known of the metrics of a job, whose targets can be read.
-
-    Raises:
-        UsageError: a metric cannot be had.
-        MissingDependency: it needs a package that is not installed.
-        ParseError: the targets cannot be read.
-    """
+    """What is known of the metrics of a job, whose targets can be read."""
     if job.targets is not None:
         read_targets(Path(job.targets))
     return MetricsAnswer(metrics=tuple(describe_metric(name) for name in job.metrics))
 
 
 def describe_metric(name: str) -> Facts:
-    """What is known of a metric before any answer, so that a wrong name shows before anything is built.
-
-    Raises:
-        UsageError: it cannot be had.
-        MissingDependency: it needs a package that is not installed.
-    """
+    """What is known of a metric before any answer, so that a wrong name shows before anything is built."""
     if name in BUILTIN:
         _check_packages(name)
         return BUILTIN[name](Targets(values=[])).facts
@@ -295,11 +263,7 @@ def _check_packages(name: str) -> None:
 
 
 def score_answers(job: ScoreJob) -> Score:
-    """The score by a metric that looks at all samples together, and its difference to the reference.
-
-    Raises:
-        UsageError: the metric has no value for these answers.
-    """
+    """The score by a metric that looks at all samples together, and its difference to the reference."""
     kept = load_arrays(Path(job.answers_path))
     targets, outputs = _unpack_targets(kept), unpack_outputs(kept)
     ask, n = _prepare(job.metric, outputs, targets), count_samples(outputs)

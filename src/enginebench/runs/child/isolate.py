@@ -112,12 +112,8 @@ class Child:
     """A fresh process that waits for one job. At the end of the `with` block it is gone, and all that it started.
 
     Args:
-        environment: variables added to the child's environment.
         place: the environment of Python packages; None: this one.
         pass_fds: descriptors that the child inherits, under the same numbers.
-
-    Raises:
-        ChildFailed: the interpreter of the place is gone.
     """
 
     def __init__(

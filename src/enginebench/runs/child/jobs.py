@@ -572,11 +572,7 @@ def read_job(line: bytes) -> Job[Any] | PreloadJob:
 
 
 def read_message(line: bytes, answer: type[Answer]) -> Message[Answer]:
-    """What a child wrote that answers with an `answer`.
-
-    Raises:
-        msgspec.DecodeError: it is nothing that such a child says.
-    """
+    """What a child wrote that answers with an `answer`."""
     said: Any = Message
     found: Message[Answer] = msgspec.json.decode(line, type=said[answer])
     return found

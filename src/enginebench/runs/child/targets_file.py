@@ -26,9 +26,6 @@ def read_targets(path: Path) -> Targets:
     An .npy file has one array; an .npz one, or several by name; a .json a list, an object by sample, or
     {"targets": ..., "vocabulary": [...], "blank": 0}; a .csv a column of targets, and one of file names if it has two;
     a .txt a line for each sample.
-
-    Raises:
-        ParseError: the file is missing, damaged, or of another form.
     """
     readers = {".npz": _read_arrays, ".npy": _read_array, ".json": _read_json, ".csv": _read_csv, ".txt": _read_lines}
     read = readers.get(path.suffix.lower())
@@ -131,12 +128,8 @@ def match_targets(targets: Targets, n: int, names: Sequence[str] | None, cut: bo
     """The targets of the samples, in the order of the samples.
 
     Args:
-        targets: as the file has them.
         names: of the samples, where they have any: paths of pictures.
         cut: there are more samples than were asked for, so that there may be more targets.
-
-    Raises:
-        UsageError: they are not as many, or a sample has none.
     """
     if targets.names is None:
         if names is not None:

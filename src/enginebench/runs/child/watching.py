@@ -35,15 +35,7 @@ def time_watched(
     pinned: tuple[int, ...] | None,
     gpu: GpuWatch | None,
 ) -> Measurement:
-    """The measurement, its blocks marked where something disturbed them.
-
-    Args:
-        feeds: what it is fed, in turn.
-        measure: how it is timed.
-        spec: which engine it is.
-        pinned: the cores that this process is bound to.
-        gpu: what `open_gpu` gave.
-    """
+    """The measurement, its blocks marked where something disturbed them."""
     from enginebench.measure import watch
     from enginebench.measure.loop import measure_engine
     from enginebench.measure.topology import whole_cores

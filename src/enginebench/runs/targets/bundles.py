@@ -30,12 +30,7 @@ if TYPE_CHECKING:
 
 
 def open_bundle(root: Path, *, force: bool = False) -> tuple[Bundle, Artifact]:
-    """A bundle, and the artifact that its engine opens.
-
-    Raises:
-        ArtifactError: it is damaged or leads elsewhere; or, unless `force`, its files, the runtime or this machine are
-            not those that were measured.
-    """
+    """A bundle, and the artifact that its engine opens."""
     bundle = read_trusted(root)
     machine = describe_machine()
     problems = list(find_problems(root, bundle, machine.cpu_flags, tuple(gpu.name for gpu in machine.gpus)))
@@ -75,9 +70,6 @@ def read_target(target: str, fixed: Mapping[str, object]) -> Bundle | None:
 
     Args:
         fixed: the options that a bundle brings itself, with what was given for them.
-
-    Raises:
-        UsageError: one of these is given for a bundle, or no engine for another target.
     """
     if not is_bundle(Path(target)):
         if not fixed["--engine"]:
@@ -104,11 +96,7 @@ def fill_request(request: RunRequest, bundle: Bundle) -> RunRequest:
 
 
 def find_row(run: Path, bundle: Bundle) -> Path:
-    """The file of the row of a run that a bundle was made of.
-
-    Raises:
-        UsageError: the run has no such row.
-    """
+    """The file of the row of a run that a bundle was made of."""
     path = RunFolder(run).row_path(bundle.row)
     if not path.is_file():
         raise UsageError(f"{run} has no row {bundle.row}, which the bundle was made of. Name the file of another row")
@@ -172,12 +160,7 @@ class LoadedBundle(LoadedEngine):
 
 
 def load_bundle(root: Path, *, force: bool = False) -> LoadedBundle:
-    """The engine of a bundle, set as its row was. Of a user's own PyTorch module this runs the source in the bundle.
-
-    Raises:
-        ArtifactError: as `open_bundle`.
-        DependencyError: its engine cannot be had here.
-    """
+    """The engine of a bundle, set as its row was. Of a user's own PyTorch module this runs the source in the bundle."""
     bundle, artifact = open_bundle(root, force=force)
     if bundle.module is not None and bundle.module.flat and bundle.module.file:
         sys.path.append(str(root.absolute()))

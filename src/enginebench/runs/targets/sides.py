@@ -66,14 +66,7 @@ def open_side(
     that it was measured on, a bundle on its own.
 
     Args:
-        request: what both sides have in common.
-        scratch: folder of what is made for it.
         made: what sides before it start from; this one takes the same where it would make the same, and adds its own.
-
-    Raises:
-        UsageError: it is neither.
-        ArtifactError: the artifact of the stored row is gone or has changed since.
-        ModelError: TARGET cannot be built or exported.
     """
     if _is_row(text):
         return _open_row(Path(text), request)
@@ -114,11 +107,7 @@ def _open_plan(plan: Artifact, spec: EngineSpec, place: Path) -> Artifact:
 
 
 def check_side(text: str) -> Side:
-    """Checks what `text` names before anything is opened; for a stored row only that its file exists.
-
-    Raises:
-        UsageError: it is neither ENGINE@TARGET, nor the file of a stored row, nor a bundle.
-    """
+    """Checks what `text` names before anything is opened; for a stored row only that its file exists."""
     if _is_row(text):
         return Side(engine=("", {}), target=text)
     side = parse_side(text, "")
@@ -149,11 +138,7 @@ def _add_profile(options: dict[str, str], backend: str, request: SideRequest) ->
 
 
 def choose_step(sides: tuple[OpenSide, ...], request: SideRequest) -> int:
-    """Entries per call: the fixed batch of a graph, else that of the given shapes, else a few.
-
-    Raises:
-        FeedError: the sides have different fixed batches.
-    """
+    """Entries per call: the fixed batch of a graph, else that of the given shapes, else a few."""
     if any(_counts_whole(side.artifact) for side in sides):
         return 1
     batches = [find_fixed_batch(side.artifact) for side in sides]
@@ -189,11 +174,7 @@ def _fit_step(step: int, sides: tuple[OpenSide, ...]) -> int:
 
 
 def check_sides(reference: OpenSide, candidate: OpenSide) -> None:
-    """Checks that both sides have the same inputs and outputs. An open axis fits every length.
-
-    Raises:
-        FeedError: they differ; the message lists every difference in name, dtype, shape and preprocessing.
-    """
+    """Checks that both sides have the same inputs and outputs. An open axis fits every length."""
     ref, cand, names = reference.artifact, candidate.artifact, (reference.text, candidate.text)
     problems = [
         *compare_preparation(ref.preprocess_sha256, cand.preprocess_sha256),

@@ -29,13 +29,7 @@ class Side(Struct, frozen=True, kw_only=True):
 
 
 def parse_side(text: str, target: str, precision: tuple[Precision, Recipe | None] = ("fp32", None)) -> Side:
-    """The side that `text` names: `ENGINE@TARGET`, `ENGINE` (on the same target), a stored row's file, or a bundle.
-
-    Raises:
-        UsageError: it is none of these.
-        ParseError: the stored row is damaged.
-        ArtifactError: its artifact is gone or has changed since.
-    """
+    """The side that `text` names: `ENGINE@TARGET`, `ENGINE` (on the same target), a stored row's file, or a bundle."""
     if text.endswith(".json") and Path(text).exists():
         return _make_side(open_stored(Path(text)))
     if is_bundle(Path(text)):
@@ -65,12 +59,7 @@ def _make_side(stored: Stored) -> Side:
 
 
 def open_stored(path: Path) -> Stored:
-    """The row of a file, with the artifact that its engine loaded or, if that cannot be reopened, was built from.
-
-    Raises:
-        ParseError: the row is damaged.
-        ArtifactError: it has no such artifact, or the artifact is gone or has changed since.
-    """
+    """The row of a file, with the artifact that its engine loaded or, if that cannot be reopened, was built from."""
     result = read_result(path)
     entry = find_entry(result.engine.backend)
     kinds = (*entry.accepts, *entry.reopens)

@@ -66,11 +66,7 @@ def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAn
 
 
 def check_cache(engine: EngineSpec, measure: MeasureSpec) -> None:
-    """Checks that an engine that times itself measures what its row is named after.
-
-    Raises:
-        UsageError: the row would be called cold, and be measured with a cache as the call before left it.
-    """
+    """Checks that an engine that times itself measures what its row is named after."""
     if measure.cache == "cold":
         raise UsageError(f"{engine.backend} times itself and cannot empty a cache before each call. Use --cache hot")
 

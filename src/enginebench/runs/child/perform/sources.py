@@ -85,11 +85,7 @@ def size_inputs(
 
 
 def draw_data(job: SourceJob, artifact: Artifact) -> list[Feeds] | None:
-    """The first entries of the user's data, for checks and timing; None where nobody gave any but the model's own.
-
-    Raises:
-        UsageError: they do not fit the model.
-    """
+    """The first entries of the user's data, for checks and timing; None where nobody gave any but the model's own."""
     from enginebench.models.precision.calibration_data import open_data
     from enginebench.models.task import find_own_data
 
@@ -196,15 +192,7 @@ def _take_shipped(job: SourceJob) -> tuple[Artifact, ...]:
 
 
 def take_file(path: Path, out_dir: Path, libraries: Sequence[str] = ()) -> tuple[Artifact, ...]:
-    """The artifact of an engine file or a graph as it is.
-
-    Args:
-        out_dir: where what it needs is brought to.
-        libraries: of the custom operators in a graph.
-
-    Raises:
-        ArtifactError: a graph has no inputs, or a file cannot be used.
-    """
+    """The artifact of an engine file or a graph as it is."""
     if path.suffix.lower() in PLAN_SUFFIXES:
         return (_take_plan(path, out_dir),)
     taken = _take_onnx(path, out_dir, libraries)

@@ -82,11 +82,7 @@ def choose_waiting(spec: EngineSpec) -> EngineSpec:
 
 
 def decode_photo(jpeg: bytes) -> Any:
-    """The picture, decoded.
-
-    Raises:
-        MissingDependency: Pillow is not installed.
-    """
+    """The picture, decoded."""
     picture = import_pillow().open(io.BytesIO(jpeg))
     picture.load()  # opening alone reads the header only
     return picture
@@ -185,9 +181,6 @@ def time_overlapped(
 
     Args:
         load: makes an engine; called once in each lane, one after another.
-        batch: pictures of one call.
-        lanes: batches on their way at a time.
-        seconds: how long, after the first batches.
         clock: host nanoseconds.
     """
     with ThreadPoolExecutor(decoders, thread_name_prefix="decode") as pool:
@@ -274,11 +267,7 @@ class _Tally:
         self._ready.abort()
 
     def finish(self) -> float:
-        """Pictures a second.
-
-        Raises:
-            Exception: what a lane raised.
-        """
+        """Pictures a second."""
         if self._error is not None:
             raise self._error
         return self._done * 1e9 / max(1, self._end_ns - self._begin_ns)
