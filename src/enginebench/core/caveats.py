@@ -115,8 +115,7 @@ TEMPLATES: dict[str, Template] = {
         "this system cannot pin a process to cores", "rely on paired ratios, not absolute times"
     ),
     "environment.not_pinned": Template(
-        "the process could not be pinned to its CPUs",
-        "on Linux, allow sched_setaffinity; elsewhere expect more spread",
+        "the process could not be pinned to its CPUs", "on Linux, allow sched_setaffinity; elsewhere expect more spread"
     ),
     "environment.plans": Template(
         "trtexec and tensorrt ran different plans: each built its own, and tactics differ by build",
@@ -252,8 +251,7 @@ TEMPLATES: dict[str, Template] = {
         "the plan's answers were not compared with the graph's: {why}", "compare them with enginebench drift"
     ),
     "outputs_not_compared": Template(
-        "outputs were not compared with those of {reference}: {why}",
-        "compare models with the same inputs and outputs",
+        "outputs were not compared with those of {reference}: {why}", "compare models with the same inputs and outputs"
     ),
     "outputs_vary": Template(
         "{row}, compared with itself, answers the same inputs differently: by {share:.2g} of the largest value",
@@ -294,8 +292,7 @@ TEMPLATES: dict[str, Template] = {
     ),
     "random_weights": Template("weights are random, seed {seed} ({reason})", "give --weights FILE"),
     "relabelled": Template(
-        "{record} The row is {ran}",
-        "compare it with {ran} rows; another engine or recipe may have kernels for {asked}",
+        "{record} The row is {ran}", "compare it with {ran} rows; another engine or recipe may have kernels for {asked}"
     ),
     "relabelled.fp32": Template(
         "{record} The row is {ran}", "something makes FP32 shorter here: a setting, or the graph itself"
@@ -409,9 +406,7 @@ def limit_to_processes(caveat: Caveat, count: int, total: int) -> Caveat:
     """The doubt of a row of which only `count` of `total` processes have it."""
     figures: dict[str, Figure] = {"in_processes": count, "of_processes": total}
     return replace(
-        caveat,
-        message=caveat.message + _OF_PROCESSES.format(**figures),
-        figures={**caveat.figures, **figures},
+        caveat, message=caveat.message + _OF_PROCESSES.format(**figures), figures={**caveat.figures, **figures}
     )
 
 

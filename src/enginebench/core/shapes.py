@@ -113,9 +113,7 @@ def name_axes(name: str, axes: Sequence[int | str]) -> tuple[int | str, ...]:
 
 
 def match_axes(
-    specs: Sequence[TensorSpec],
-    shapes: Mapping[str, tuple[int, ...]],
-    batches: Mapping[str, int | None] | None = None,
+    specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]], batches: Mapping[str, int | None] | None = None
 ) -> dict[str, int]:
     """{name of an open axis: its length in `shapes`}, without those of the batch.
 

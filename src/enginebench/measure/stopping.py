@@ -87,10 +87,7 @@ class SettledRule:
     """
 
     def __init__(
-        self,
-        time_limit_s: float,
-        min_blocks: int = MIN_BLOCKS,
-        max_relative_width: float = MAX_RELATIVE_WIDTH,
+        self, time_limit_s: float, min_blocks: int = MIN_BLOCKS, max_relative_width: float = MAX_RELATIVE_WIDTH
     ) -> None:
         if not (math.isfinite(time_limit_s) and time_limit_s > 0):
             raise UsageError(f"the time limit is {time_limit_s} s; a finite number above 0 is needed")

@@ -41,13 +41,7 @@ from enginebench.models.task import find_own_data
 from enginebench.report.numbers import format_significant
 from enginebench.runs.beside import count_workers, split_runs, tunes
 from enginebench.runs.builds import choose_place, count_builds, cut_common, describe_build
-from enginebench.runs.child.arrays import (
-    count_values,
-    holds_arrays,
-    limit_calls,
-    load_answers,
-    reduce_answers,
-)
+from enginebench.runs.child.arrays import count_values, holds_arrays, limit_calls, load_answers, reduce_answers
 from enginebench.runs.child.isolate import PATIENCE, Child, Work, child_environment, run_child, wait_until_sure
 from enginebench.runs.child.jobs import MeasureJob, PreloadJob, PrepareAnswer, PrepareJob, Proof
 from enginebench.runs.child.places import OPTION, find_place, list_versions
@@ -328,11 +322,7 @@ class Campaign:
         shutil.rmtree(place, ignore_errors=True)  # what a killed run may have left
         Path(place).mkdir(parents=True)
         job = replace(
-            self._describe_prepare(row),
-            out_dir=place,
-            outputs_path=str(outputs.absolute()),
-            prove=False,
-            labelled=None,
+            self._describe_prepare(row), out_dir=place, outputs_path=str(outputs.absolute()), prove=False, labelled=None
         )
         with Child(PATIENCE | child_environment(row.engine.threads), find_place(row.engine)) as child:
             yield child.start(job, timeout_s=self._timeout_s)

@@ -147,13 +147,7 @@ def _measure(
     request = record.request
     rows = plan_rows(request, sources, probe=find_installed, takes=takes, problems=record.problems)
     campaign = Campaign(
-        folder,
-        rows,
-        record.machine,
-        timeout_s=request.timeout_s,
-        reporter=reporter,
-        judged=judged,
-        task=request.task,
+        folder, rows, record.machine, timeout_s=request.timeout_s, reporter=reporter, judged=judged, task=request.task
     )
     if resume:
         campaign.restore()

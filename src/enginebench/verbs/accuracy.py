@@ -39,8 +39,7 @@ class AccuracyOptions(Modules, Judging, Shared, total=False):
     n: Annotated[int | None, Opt("Number of samples, drawn with --seed. [all]", ge=1)]
     ref: Annotated[Side | None, Opt("Compare with this side on the same samples.", metavar="SIDE")]
     model: Annotated[
-        str | None,
-        Opt("Model whose preprocessing to use when TARGET is a file. [that of a SIDE]", metavar="MODEL"),
+        str | None, Opt("Model whose preprocessing to use when TARGET is a file. [that of a SIDE]", metavar="MODEL")
     ]
     max_metric_drop: Annotated[
         float | None,

@@ -115,8 +115,7 @@ class BenchOptions(Modules, Timing, Shared, total=False):
     timeout: Timeout
     wait: Wait
     cuda_graph: Annotated[
-        bool | None,
-        Opt("Launch as a CUDA graph. [the engine's default]", names="--cuda-graph/--no-cuda-graph"),
+        bool | None, Opt("Launch as a CUDA graph. [the engine's default]", names="--cuda-graph/--no-cuda-graph")
     ]
     profile_index: Annotated[int | None, Opt("Optimization profile of a plan.", ge=0)]
     extra: Annotated[

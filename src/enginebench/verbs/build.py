@@ -31,14 +31,7 @@ from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import merge_options
 from enginebench.stats.effective import judge_precision
-from enginebench.verbs.dry_run import (
-    DryRun,
-    check_batch_axis,
-    needs_graph,
-    open_composing,
-    plan_build,
-    quantized_path,
-)
+from enginebench.verbs.dry_run import DryRun, check_batch_axis, needs_graph, open_composing, plan_build, quantized_path
 from enginebench.verbs.given import read_device, to_path
 from enginebench.verbs.progress import open_progress
 from enginebench.verbs.quantize import quantize
@@ -119,10 +112,7 @@ class BuildOptions(Progress, total=False):
     extra: Annotated[
         Sequence[str],
         Opt(
-            "Extra argument for trtexec; can be repeated, or give them all after --.",
-            (),
-            metavar="ARG",
-            multiple=True,
+            "Extra argument for trtexec; can be repeated, or give them all after --.", (), metavar="ARG", multiple=True
         ),
     ]
     device: Annotated[str, Opt("The GPU: cuda:N.", "cuda:0")]

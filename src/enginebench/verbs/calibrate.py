@@ -15,12 +15,7 @@ from enginebench import door
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import Artifact, Caveat, ModelSource
-from enginebench.models.precision.calibration import (
-    Calibration,
-    Method,
-    write_calibration,
-    write_calibration_cache,
-)
+from enginebench.models.precision.calibration import Calibration, Method, write_calibration, write_calibration_cache
 from enginebench.models.precision.calibration_data import (
     CalibrationData,
     check_source,
@@ -103,10 +98,7 @@ def calibrate(model: Model, data: Data, out: Out, **options: Unpack[CalibrateOpt
     """
     check_cpu(options["device"], "ranges are taken on the CPU and hold for every device")
     shared = share(options)
-    with (
-        take_model(model, options["example_inputs"]) as taken,
-        open_progress(options["progress"]) as reporter,
-    ):
+    with take_model(model, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         source = shared.make_source(taken.text, options["input_size"])
         return calibrate_model(source, to_text(data), Path(out), shared.count_threads(), options, reporter)
 
@@ -140,12 +132,7 @@ def calibrate_model(
         raise UsageError("ranges need entries: give --data or --inputs")
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
-        job = SourceJob(
-            source=source,
-            out_dir=scratch,
-            batch=batch,
-            dynamic_batch=source.input_shapes is None,
-        )
+        job = SourceJob(source=source, out_dir=scratch, batch=batch, dynamic_batch=source.input_shapes is None)
         artifact = _make_graph(job, threads, reporter)
         entries = _open_entries(source, data, artifact, n)
         reporter.step(f"{source.model}: {method} over {entries.n} entries of {entries.source}")

@@ -89,8 +89,7 @@ class DiffOptions(Progress, total=False):
         ),
     ]
     max_top1_drop: Annotated[
-        float | None,
-        Opt("The same of top-1 accuracy, in points: 1 is --max-metric-drop 0.01.", ge=0, metavar="POINTS"),
+        float | None, Opt("The same of top-1 accuracy, in points: 1 is --max-metric-drop 0.01.", ge=0, metavar="POINTS")
     ]
     store: Store
 

@@ -16,14 +16,7 @@ from enginebench.core.records import Caveat, Drift, TensorSpec
 from enginebench.core.store import encode, write_atomic
 from enginebench.engines.registry import accepts
 from enginebench.models.precision.calibration import explain_external
-from enginebench.models.samples import (
-    cut_entries,
-    group_samples,
-    join_samples,
-    name_only,
-    resolve_given,
-    write_samples,
-)
+from enginebench.models.samples import cut_entries, group_samples, join_samples, name_only, resolve_given, write_samples
 from enginebench.options import (
     InputSize,
     Modules,

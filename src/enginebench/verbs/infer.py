@@ -115,22 +115,14 @@ def infer_file(target: Model, given: PathLike | None, out: Path, options: InferO
     options["inputs"] = given if given is not None else options["inputs"]
     shared = share(options)
     engine = read_engine(shared.name_engine(options["engine"]))
-    with (
-        take_model(target, options["example_inputs"]) as taken,
-        open_progress(options["progress"]) as reporter,
-    ):
+    with take_model(target, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         return save_outputs(
             shared.make_source(taken.text), out, engine, shared.device, shared.count_threads(), reporter
         )
 
 
 def save_outputs(
-    source: ModelSource,
-    out: Path,
-    engine: tuple[str, dict[str, str]],
-    device: str,
-    threads: int,
-    reporter: Reporter,
+    source: ModelSource, out: Path, engine: tuple[str, dict[str, str]], device: str, threads: int, reporter: Reporter
 ) -> InferDocument:
     """Saves the outputs of the target `source` for its inputs at `out`."""
     assert source.inputs is not None
@@ -143,12 +135,7 @@ def save_outputs(
     batch = int(first.shape[0]) if first.ndim else 1
     spec = EngineSpec(backend=name, options=options, device=device, batch=batch, threads=threads)
     with open_scratch() as scratch:
-        job = SourceJob(
-            source=source,
-            out_dir=str(scratch),
-            batch=spec.batch,
-            onnx=takes(name) == "onnx",
-        )
+        job = SourceJob(source=source, out_dir=str(scratch), batch=spec.batch, onnx=takes(name) == "onnx")
         sources = make_sources(job, threads=threads, timeout_s=INFER_TIMEOUT_S, reporter=reporter)
         artifact = choose_source(sources, spec, takes(name))
         if artifact.kind in ("onnx", "plan"):  # they run in the precision that they are in

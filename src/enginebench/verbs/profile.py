@@ -111,10 +111,7 @@ def command(target: str, shown: ProfilePrinted, **options: Unpack[ProfileOptions
 def make_both(target: Model, options: ProfileOptions) -> MadeProfile:
     """The document and the layers of what the options ask for."""
     shared = share(options)
-    with (
-        take_model(target, options["example_inputs"]) as taken,
-        open_progress(options["progress"]) as reporter,
-    ):
+    with take_model(target, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         request = shared.make_row_request(
             taken.text,
             shared.name_engine(options["engine"]),
@@ -134,10 +131,7 @@ def profile_target(request: RunRequest, *, reporter: Reporter, wait: bool = True
         wait: if another run holds the device, wait for it or refuse.
     """
     _check_profiler(request.engines[0][0])
-    with (
-        open_scratch() as scratch,
-        lock_devices(list_devices(request), wait=wait, on_wait=reporter.say),
-    ):
+    with open_scratch() as scratch, lock_devices(list_devices(request), wait=wait, on_wait=reporter.say):
         place = scratch / ARTIFACTS
         row, source = plan_one(request, place, reporter)
         answer = run_child(

@@ -17,17 +17,8 @@ from enginebench.core.names import format_precision, name_mix, parse_precision
 from enginebench.core.records import Artifact, Precision, Recipe
 from enginebench.core.text import count_of
 from enginebench.measure.pin import default_threads
-from enginebench.models.precision.calibration import (
-    Calibration,
-    read_calibration,
-    read_calibration_cache,
-)
-from enginebench.models.precision.calibration_data import (
-    CalibrationData,
-    open_arrays,
-    open_data,
-    open_given,
-)
+from enginebench.models.precision.calibration import Calibration, read_calibration, read_calibration_cache
+from enginebench.models.precision.calibration_data import CalibrationData, open_arrays, open_data, open_given
 from enginebench.models.zoo import resolve_model
 from enginebench.options import Libraries, Opt, PathLike, Printed, Progress, verb
 from enginebench.runs.progress import Reporter
@@ -65,11 +56,7 @@ class QuantizeDocument(Struct, frozen=True, kw_only=True):
 class QuantizeOptions(Progress, total=False):
     calib: Annotated[
         PathLike | None,
-        Opt(
-            "Ranges from calibrate, or prepared arrays to take them from.",
-            metavar="calib.json|F.npz",
-            path="file",
-        ),
+        Opt("Ranges from calibrate, or prepared arrays to take them from.", metavar="calib.json|F.npz", path="file"),
     ]
     inputs: Annotated[
         PathLike | None,
@@ -149,11 +136,7 @@ def print_quantized(document: QuantizeDocument, _: Console) -> None:
 
 
 def quantize_file(
-    path: Path,
-    out: Path,
-    asked: tuple[Precision, Recipe | None],
-    options: QuantizeOptions,
-    reporter: Reporter,
+    path: Path, out: Path, asked: tuple[Precision, Recipe | None], options: QuantizeOptions, reporter: Reporter
 ) -> QuantizeDocument:
     """Converts the ONNX file to another precision, writes it to `out` and describes the result."""
     from enginebench.models.onnx.source import read_onnx

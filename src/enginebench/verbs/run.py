@@ -200,10 +200,7 @@ def ask(model: Model, options: RunOptions, root: Path) -> Iterator[tuple[RunRequ
     # A stored run names its own engines.
     use_trtexec(options["trtexec"], ("trtexec",) if resume else (name for name, _ in chosen))
     timing = pick(requests.Timing, options)
-    with (
-        take_model(model, options["example_inputs"]) as taken,
-        open_progress(options["progress"]) as reporter,
-    ):
+    with take_model(model, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         request = shared.make_request(
             taken.text,
             engines=chosen,

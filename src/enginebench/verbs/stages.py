@@ -103,10 +103,7 @@ def measure_stages(request: RunRequest, options: StagesOptions, reporter: Report
     photos = gather_photos(images, n, request.measure.seed, reporter)
     if (kept := to_path(options["save_images"])) is not None:
         write_photos(kept, photos)
-    with (
-        open_scratch() as scratch,
-        lock_devices(list_devices(request), wait=options["wait"], on_wait=reporter.say),
-    ):
+    with open_scratch() as scratch, lock_devices(list_devices(request), wait=options["wait"], on_wait=reporter.say):
         folder = scratch / "photos"
         write_photos(folder, photos)
         decoders = options["decoders"] or default_threads()

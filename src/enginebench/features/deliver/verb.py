@@ -146,13 +146,7 @@ def describe_delivery(document: DeliverDocument) -> Iterator[str]:
 
 
 def deliver_row(
-    root: Path,
-    out: Path,
-    *,
-    row: str | None = None,
-    forms: Sequence[str] = (),
-    force: bool = False,
-    reporter: Reporter,
+    root: Path, out: Path, *, row: str | None = None, forms: Sequence[str] = (), force: bool = False, reporter: Reporter
 ) -> DeliverDocument:
     """Writes a row of the run in `root` as a bundle at `out`, and has the bundle compare its answers with the row's.
 

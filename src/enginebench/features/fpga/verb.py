@@ -42,13 +42,7 @@ class Design(TypedDict, total=False):
     lanes: Annotated[int, Opt("Products per clock cycle.", 8, ge=1, le=64)]
     divisor: Annotated[int, Opt("Clock cycles per bit on the UART.", 12, ge=1, le=65535)]
     multiplier_bits: Annotated[
-        int,
-        Opt(
-            "Width of the requantizer's multiplier: 32 agrees with ONNX Runtime, 16 is cheaper.",
-            32,
-            ge=4,
-            le=32,
-        ),
+        int, Opt("Width of the requantizer's multiplier: 32 agrees with ONNX Runtime, 16 is cheaper.", 32, ge=4, le=32)
     ]
 
 
@@ -468,14 +462,7 @@ def write_verilog(model: str | None, options: DesignOptions, multiplier_bits: in
 
 
 def synthesize_model(
-    model: str | None,
-    *,
-    part: str,
-    lanes: int,
-    divisor: int,
-    multiplier_bits: int,
-    seeds: int,
-    out_dir: Path,
+    model: str | None, *, part: str, lanes: int, divisor: int, multiplier_bits: int, seeds: int, out_dir: Path
 ) -> Synthesis:
     """Synthesizes the device for a part: cells and Fmax, with the tools' logs in `out_dir`."""
     from enginebench.features.fpga.synth import find_part, synthesize

@@ -254,9 +254,7 @@ class Prober:
         seconds = float(offsets[-1]) / 1e9
         rate = qps or (len(offsets) / seconds if seconds else None)
         job = replace(
-            bench.job,
-            queue_limit=count_fullest(offsets, max(QUEUE_S, 10 * limit_s)),
-            grace_s=max(GRACE_S, 2 * limit_s),
+            bench.job, queue_limit=count_fullest(offsets, max(QUEUE_S, 10 * limit_s)), grace_s=max(GRACE_S, 2 * limit_s)
         )
         told = f"{rate:.4g} requests a second for {seconds:.3g} s" if rate else f"{len(offsets)} requests at once"
         plan = Plan(job=job, row=bench.row.id, qps=rate, limit=self._settings.limit)

@@ -13,13 +13,7 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from enginebench import door
-from enginebench.core.errors import (
-    BackendUnavailable,
-    EngineBenchError,
-    MissingDependency,
-    ParseError,
-    UsageError,
-)
+from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, ParseError, UsageError
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, Recipe
 from enginebench.core.shapes import free_batch
 from enginebench.core.store import encode, read_record, write_atomic
@@ -32,19 +26,7 @@ from enginebench.features.load.sections import FOOTER, list_load
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads
 from enginebench.models.samples import find_samples
-from enginebench.options import (
-    InputSize,
-    Model,
-    Modules,
-    Opt,
-    PathLike,
-    Printed,
-    Shared,
-    Texts,
-    Trusting,
-    Wait,
-    verb,
-)
+from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printed, Shared, Texts, Trusting, Wait, verb
 from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
 from enginebench.report.page import format_page
@@ -93,8 +75,7 @@ class LoadOptions(Modules, Shared, total=False):
     p99_limit_ms: Annotated[float | None, Opt("Limit on the --percentile of latency.", gt=0, metavar="X")]
     percentile: Annotated[float, Opt("The percentile that the limit is on.", 99.0, gt=50, lt=100)]
     arrivals: Annotated[
-        PathLike,
-        Opt("poisson, constant, or a file with one time in seconds on each line.", "poisson", metavar="KIND"),
+        PathLike, Opt("poisson, constant, or a file with one time in seconds on each line.", "poisson", metavar="KIND")
     ]
     duration: Annotated[float | None, Opt("Seconds of a point. [10; of a probe 3]", gt=0, metavar="S")]
     rounds: Annotated[
@@ -113,8 +94,7 @@ class LoadOptions(Modules, Shared, total=False):
 
 
 Engine: TypeAlias = Annotated[
-    Texts | None,
-    Opt("ENGINE[:key=value,...]; several, separated by commas, are interleaved. A bundle brings its own."),
+    Texts | None, Opt("ENGINE[:key=value,...]; several, separated by commas, are interleaved. A bundle brings its own.")
 ]
 
 
@@ -177,10 +157,7 @@ def measure_load(
     )
     check_settings(settings)
     shared = share(options)
-    with (
-        take_model(target, options["example_inputs"]) as taken,
-        open_progress(options["progress"]) as reporter,
-    ):
+    with take_model(target, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         fixed = {"--engine": engine, "--threads": options["threads"], "--input-shape": options["input_shape"]}
         bundle = read_target(taken.text, fixed)
         request = make_request(

@@ -79,11 +79,7 @@ def _list_products(precision: Precision) -> Iterator[Trial]:
         a, b = torch.randn(n, n).to(dtype), torch.randn(n, n).to(dtype)
         out = torch.empty(n, n, dtype=dtype)
         yield Trial(
-            kind="gemm",
-            precision=precision,
-            work=n**3,
-            call=partial(torch.mm, a, b, out=out),
-            how=f"torch.mm {n}x{n}",
+            kind="gemm", precision=precision, work=n**3, call=partial(torch.mm, a, b, out=out), how=f"torch.mm {n}x{n}"
         )
 
 

@@ -30,14 +30,7 @@ from enginebench.features.sweep.records import (
     SweepRecord,
 )
 from enginebench.features.sweep.spec import Group
-from enginebench.features.sweep.store import (
-    Store,
-    fetch_folder,
-    open_store,
-    read_document,
-    send_files,
-    write_document,
-)
+from enginebench.features.sweep.store import Store, fetch_folder, open_store, read_document, send_files, write_document
 from enginebench.features.sweep.tuning import tune_group
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import default_threads
@@ -163,10 +156,7 @@ def name_locks() -> tuple[str, ...]:
 def _begin(job: GroupJob, folder: GroupFolder, request: RunRequest, machine: Machine) -> None:
     """Writes the record of a new run, with the graphs that were made for the whole fleet."""
     record = RunRecord(
-        request=request,
-        machine=machine,
-        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        rows=(),
+        request=request, machine=machine, started_utc=datetime.now(UTC).isoformat(timespec="seconds"), rows=()
     )
     store = open_store(job.store)
     made = read_document(store, f"{SOURCES}/{job.sources}.json", StoredSources) if job.sources else None
@@ -202,11 +192,7 @@ def make_sources(job: SourcesJob, reporter: Reporter) -> Ended:
             paths = list_files(folder.root, found.artifacts) | list_samples(folder)
             send_files(store, f"{SOURCES}/{job.key}", folder.root, paths)
             stored = tuple(folder.relative(a) for a in found.artifacts)
-            write_document(
-                store,
-                f"{SOURCES}/{job.key}.json",
-                StoredSources(artifacts=stored, problems=found.problems),
-            )
+            write_document(store, f"{SOURCES}/{job.key}.json", StoredSources(artifacts=stored, problems=found.problems))
     except EngineBenchError as error:
         reporter.say(f"{job.request.model}: {error}")
         return Ended(ok=False, reason=str(error), kind=type(error).__name__)

@@ -111,13 +111,7 @@ class Schedule:
         return has_finished(self._store, group, self._reporter)
 
     def _make_job(self, group: Group, key: str) -> GroupJob:
-        return GroupJob(
-            store=self._store.url,
-            group=group,
-            salt=self._salt,
-            sources=key,
-            shared=self._shared,
-        )
+        return GroupJob(store=self._store.url, group=group, salt=self._salt, sources=key, shared=self._shared)
 
     def _describe_sources(self, key: str, groups: Sequence[Group]) -> SourcesJob:
         """The job that makes a model's graphs; a model that is a file goes along, for machines that do not have it."""

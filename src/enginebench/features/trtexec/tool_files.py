@@ -133,13 +133,7 @@ def _time_layer(layer: EngineLayer, average_ms: float) -> LayerTime:
 
 
 # Column of a trace -> field of a Measurement.
-FIELDS = {
-    "latency": "latency_ns",
-    "compute": "device_ns",
-    "enqueue": "enqueue_ns",
-    "h2d": "h2d_ns",
-    "d2h": "d2h_ns",
-}
+FIELDS = {"latency": "latency_ns", "compute": "device_ns", "enqueue": "enqueue_ns", "h2d": "h2d_ns", "d2h": "d2h_ns"}
 
 
 def make_measurement(

@@ -17,13 +17,7 @@ from enginebench.features.tune.document import Candidate, Dropped, Finalist, Fro
 from enginebench.features.tune.mixed import MixedProposer
 from enginebench.features.tune.picture import draw_frontier
 from enginebench.features.tune.proposals import Proposer, make_proposer
-from enginebench.features.tune.records import (
-    Budget,
-    SearchRecord,
-    SearchRequest,
-    read_search,
-    write_search,
-)
+from enginebench.features.tune.records import Budget, SearchRecord, SearchRequest, read_search, write_search
 from enginebench.features.tune.rows import Rows
 from enginebench.features.tune.search import Lost, Search
 from enginebench.features.tune.sections import FOOTER, list_tune_page
@@ -291,13 +285,7 @@ def _open(
     sources = _find_sources(folder, run, reporter)
     judged = judge_sources(choose_judged(request.run), request.run, sources.artifacts, reporter)
     campaign = Campaign(
-        folder,
-        [],
-        run.machine,
-        timeout_s=request.child_s,
-        reporter=reporter,
-        judged=judged,
-        task=request.run.task,
+        folder, [], run.machine, timeout_s=request.child_s, reporter=reporter, judged=judged, task=request.run.task
     )
     rows = Rows(request.run, sources, folder.artifacts, reporter)
     arms = find_arms(request, run.machine)

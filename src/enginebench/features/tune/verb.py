@@ -76,8 +76,7 @@ class TuneOptions(Modules, Judging, Shared, total=False):
     goal: Annotated[
         Goal,
         Opt(
-            "One request at a time, as many as possible at once, or the highest rate within --p99-limit-ms.",
-            "latency",
+            "One request at a time, as many as possible at once, or the highest rate within --p99-limit-ms.", "latency"
         ),
     ]
     time_budget: Annotated[
@@ -96,8 +95,7 @@ class TuneOptions(Modules, Judging, Shared, total=False):
     p99_limit_ms: Annotated[float | None, Opt("The limit of the goal capacity.", gt=0, metavar="X")]
     batch: Annotated[int | None, Opt("Batch size of the goal latency. [that of --input-shape, else 1]", ge=1)]
     processes: Annotated[
-        int,
-        Opt("Fresh processes of each row of the final, at least; a verdict needs 6.", 10, ge=1, le=1000),
+        int, Opt("Fresh processes of each row of the final, at least; a verdict needs 6.", 10, ge=1, le=1000)
     ]
     input_size: InputSize
     timeout: Timeout
@@ -164,10 +162,7 @@ def search(
         check_free(Path(options["deliver"]))
     name_environments(options["env"])
     budget = options["time_budget"]
-    with (
-        take_model(model, options["example_inputs"]) as taken,
-        open_progress(options["progress"]) as reporter,
-    ):
+    with take_model(model, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         request = make_request(taken.text, options, taken.batch)
         document, notes = tune_model(
             request,

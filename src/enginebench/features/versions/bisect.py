@@ -89,8 +89,7 @@ class BisectOptions(Modules, Judging, Timing, Shared, total=False):
     margin: Annotated[float | str, Opt("How much slower is bad: 5% or 0.05.", REGRESSION_MARGIN, metavar="M")]
     drift: Annotated[bool, Opt("Bad means other outputs, not longer times.", False)]
     data: Annotated[
-        PathLike | None,
-        Opt("Labelled data for --metric, and for the ranges of 8-bit graphs.", metavar="DIR|digits"),
+        PathLike | None, Opt("Labelled data for --metric, and for the ranges of 8-bit graphs.", metavar="DIR|digits")
     ]
     precision: Annotated[str, Opt("Precision, with a recipe as in int8@cpu.", "fp32")]
     batch: Batch
@@ -122,10 +121,7 @@ def bisect(model: Model, package: Package, good: Good, bad: Bad, **options: Unpa
         MeasurementError: two versions cannot be compared.
     """
     metrics = read_metrics(options["metric"])
-    with (
-        take_model(model, options["example_inputs"]) as taken,
-        open_progress(options["progress"]) as reporter,
-    ):
+    with take_model(model, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         request = share(options).make_request(
             taken.text,
             engines=[read_engine(options["engine"] or find_engine_of(package))],

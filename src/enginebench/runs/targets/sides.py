@@ -72,11 +72,7 @@ def open_side(
         return _open_row(Path(text), request)
     side = check_side(text)
     name, options = side.engine
-    job = SourceJob(
-        source=replace(request.source, model=side.target),
-        out_dir=str(scratch),
-        onnx=takes(name) == "onnx",
-    )
+    job = SourceJob(source=replace(request.source, model=side.target), out_dir=str(scratch), onnx=takes(name) == "onnx")
     made = {} if made is None else made
     same = msgspec.json.encode(replace(job, out_dir=""))
     if same not in made:

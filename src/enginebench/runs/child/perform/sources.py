@@ -242,12 +242,7 @@ def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:
         data = use_samples(read_samples(job.inputs, job.n), job.artifact.inputs)
     elif needs_data:
         data = open_data(
-            job.data,
-            model=job.model,
-            inputs=job.artifact.inputs,
-            n=job.n,
-            seed=job.seed,
-            input_size=job.input_size,
+            job.data, model=job.model, inputs=job.artifact.inputs, n=job.n, seed=job.seed, input_size=job.input_size
         )
     calibration = _find_ranges(job, data, note) if data is not None and job.recipe != "nncf" else None
     note(f"to {job.precision}")
