@@ -223,7 +223,7 @@ def hash_files(paths: list[Path], base: Path) -> tuple[str, tuple[FileHash, ...]
 
 
 def bring_files(files: Sequence[FileHash], base: Path, home: Path) -> None:
-    """Copies the files, whose paths are relative to `base`, to `home`, so that nothing done to the originals alters it."""
+    """Copies the files, whose paths are relative to `base`, to `home`: nothing done to the originals alters it."""
     for file in files:
         copy_file(base / file.path, home / file.path)
         if hash_file(home / file.path) != file.sha256:

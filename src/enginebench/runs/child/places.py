@@ -83,7 +83,7 @@ def check_name(name: str) -> str:
 
 
 def find_python(name: str, path: Path) -> Path:
-    """The interpreter of an environment, or the interpreter itself. The path stays as it is: a link is an environment."""
+    """The interpreter of an environment, or the interpreter itself. The path stays: a link is an environment."""
     if path.is_dir():
         inside = path / "bin" / "python"
         if not inside.exists():
