@@ -25,7 +25,6 @@ class Template(Struct, frozen=True):
 
 
 _FIX_CLOCKS = "fix the clocks, or measure on a machine of your own"
-_QUIET = "stop them, or measure again at a quiet time"
 _COMPARE_MORE = "enginebench drift, or accuracy, compares two engines on as many samples as --n says"
 _BEYOND = "the rate is beyond what this engine carries: lower --qps, or look for the rate with --find-capacity"
 _AS_ASKED = "take the label as what was asked, not as what ran"

@@ -29,7 +29,7 @@ from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.report.run.sections import list_report
 from enginebench.report.run.series import label_rows
 from enginebench.report.table import Chart
-from enginebench.runs.folder import RunRecord, check_inside, read_results
+from enginebench.runs.folder import RunRecord, check_inside
 from enginebench.stats.ranking import Ref, Rules, rank_results
 from enginebench.stats.stages import StagesDocument
 
@@ -198,9 +198,3 @@ def _render(
         return format_sections(sections, pictures=[path.name for path in pictures]).encode()
     title = f"{document.model}: engines compared"
     return format_page(title, sections, bundle=load_bundle(), labels=label_rows(document), footer=FOOTER).encode()
-
-
-def report_folder(root: Path, formats: Sequence[str]) -> Written:
-    """Writes the reports of the run stored in `root`, from its files alone."""
-    record, results = read_results(root)
-    return write_reports(root, describe_stored(record, results), formats, record=record, results=results)

@@ -43,7 +43,6 @@ class Finished(Struct, frozen=True, kw_only=True):
 
     cells: tuple[SweepCell, ...]
     machines: tuple[Environment, ...] = ()
-    reason: str = ""  # why nothing more can be had
 
 
 class GroupJob(Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 from msgspec import Struct
 
@@ -15,7 +15,6 @@ from enginebench.runs.folder import RunRequest
 from enginebench.runs.plan import FP8_RECIPE
 
 Goal = Literal["latency", "throughput", "capacity"]
-GOALS: tuple[Goal, ...] = get_args(Goal)
 
 # Knobs beside the options of an engine.
 THREADS, STREAMS, BATCH, RECIPE = "threads", "streams", "max_batch", "recipe"

@@ -87,13 +87,6 @@ def _read_csv(path: Path) -> Targets:
     return Targets(values=values, names=tuple(row[0].strip() for row in kept) if named else None)
 
 
-def _is_head(rows: Sequence[Sequence[str]], named: bool) -> bool:
-    """Whether the first row says what the columns are."""
-    if named:
-        return rows[0][0].strip().lower() in NAME_COLUMNS
-    return len(rows) > 1 and not _is_number(rows[0][0]) and all(_is_number(row[0]) for row in rows[1:])
-
-
 def _read_lines(path: Path) -> Targets:
     lines = path.read_text(encoding="utf-8-sig").splitlines()
     return Targets(values=_as_values([_read_cell(line) for line in lines]))
