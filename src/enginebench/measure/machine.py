@@ -150,12 +150,7 @@ MACOS_CACHES = ("hw.l3cachesize", "hw.perflevel0.l2cachesize", "hw.l2cachesize")
 
 
 def describe_machine(root: Path = ROOT, *, allowed: Sequence[int] | None = None) -> Machine:
-    """This machine, its limits and its versions; None for whatever cannot be found out. Never raises for that.
-
-    Args:
-        root: the file-system root under which proc, sys and etc lie.
-        allowed: CPUs that this process may use; None means asking the system.
-    """
+    """This machine, its limits and its versions; None for whatever cannot be found out. Never raises for that."""
     cpus = read_allowed_cpus() if allowed is None else tuple(allowed)
     has_proc = (root / "proc/cpuinfo").exists()
     machine = _describe_linux(root, cpus) if has_proc else _describe_macos(cpus)

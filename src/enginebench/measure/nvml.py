@@ -88,9 +88,6 @@ class GpuWatch:
     """Reads one GPU before and after each block. Open it before the engine is loaded: memory is counted from then on.
 
     Args:
-        index: of the GPU, as CUDA counts it among those that are visible.
-        nvml: the module pynvml, initialised; `open_gpu_watch` does that.
-        clock: host nanoseconds.
         locate: the place on the PCI bus of CUDA's GPU of that index; None where CUDA does not say.
     """
 

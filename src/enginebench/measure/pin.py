@@ -18,10 +18,6 @@ def default_threads(*, root: Path = ROOT, allowed: Collection[int] | None = None
     """Threads for every engine: physical cores in the affinity mask, within the container's quota; at least 1.
 
     Two threads on one core share its arithmetic units, so a second one seldom helps and always adds noise.
-
-    Args:
-        root: the file-system root under which proc and sys lie.
-        allowed: the CPUs to choose among; None means this process's affinity mask.
     """
     cores = len(group_cores(read_allowed_cpus() if allowed is None else allowed, root))
     quota = read_cpu_quota(root)

@@ -100,9 +100,6 @@ class BlockWatch:
 
     Args:
         cpus: watch only these CPUs; None means the container's cpuset, or else every CPU of the machine.
-        root: the file-system root under which proc and sys lie.
-        clock: nanoseconds, monotonic.
-        own_cpu_ns: CPU nanoseconds used so far by this process and its children; None means asking the system.
     """
 
     def __init__(

@@ -56,7 +56,6 @@ def lock_device(
     """Holds the lock of `device` ("cpu", "cuda:0") inside the block; the kernel drops it if this process dies.
 
     Args:
-        wait: wait for another run to end, or refuse at once.
         folder: of the lock files; by default the system's folder for temporary files, so that the runs of
             different users and checkouts see each other.
         on_wait: called once with a message if it has to wait.

@@ -44,9 +44,7 @@ def run_model(
     Args:
         request: what to run. With `resume` the stored request is used, which must be of the same model.
         root: the run's folder; one that also keeps its files elsewhere comes opened.
-        wait: if another run holds one of the devices, wait for it or refuse.
         locks: the devices that nobody else may use meanwhile; those of the rows if None.
-        command: the command line, stored so that the run can be repeated.
         on_results: called with the results so far when the run ends in any way, also by an interrupt.
     """
     folder = root if isinstance(root, RunFolder) else RunFolder(root)

@@ -128,7 +128,6 @@ def profile_target(request: RunRequest, *, reporter: Reporter, wait: bool = True
 
     Args:
         request: one model, engine, precision and batch; its time limit applies to the runs without the profiler.
-        wait: if another run holds the device, wait for it or refuse.
     """
     _check_profiler(request.engines[0][0])
     with open_scratch() as scratch, lock_devices(list_devices(request), wait=wait, on_wait=reporter.say):

@@ -154,7 +154,6 @@ def deliver_row(
         out: folder of the bundle; made, and left as it was if anything goes wrong.
         row: id; None: the row that the run recommends, or that a search says to take.
         forms: what to write beside the bundle itself, of `servers.FORMS`.
-        force: hand the bundle over even if it does not pass its own check here.
     """
     check_forms(forms)
     record, results = read_results(root)

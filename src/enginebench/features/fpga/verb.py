@@ -309,7 +309,6 @@ def simulate_model(
     """Sends inputs through the simulated device and compares the answers with the integer reference and ONNX Runtime.
 
     Args:
-        model: MODEL, or None for the digits network.
         n: number of inputs; None: all digits, or 100 random inputs for another network.
         cache_dir: folder that keeps compiled designs; None: they are not kept.
     """
@@ -386,13 +385,7 @@ def _load_graph(backend: Loadable, artifact: Artifact, batch: int) -> Engine:
 def find_differences(
     ours: NDArray[np.float32], theirs: NDArray[np.float32], labels: NDArray[np.int64] | None
 ) -> tuple[Difference, ...]:
-    """The inputs for which the largest answers belong to different classes.
-
-    Args:
-        ours: [n, classes], the device's.
-        theirs: [n, classes], ONNX Runtime's.
-        labels: [n], or None.
-    """
+    """The inputs, rows of [n, classes], for which the largest answers belong to different classes."""
     mine, other = ours.argmax(axis=1), theirs.argmax(axis=1)
     return tuple(
         Difference(
@@ -497,7 +490,6 @@ def serve_model(
     """Serves a simulated board on a pseudo-terminal until `stop`; `on_ready` gets path, baud rate and network.
 
     Args:
-        model: MODEL, or None for the digits network.
         divisor: clock cycles per bit; with the clock it gives the baud rate, which is kept.
     """
     network = read_model(model, multiplier_bits)

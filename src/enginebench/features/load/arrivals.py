@@ -125,8 +125,6 @@ def release_all(
 
     Args:
         wake: tells the engine; False if there is none any more.
-        clock: host nanoseconds.
-        sleep: seconds.
         spin: wait busily for what a sleep would miss; only on a core of one's own.
     """
     due = (board.offset + board.head[START]).tolist()
@@ -176,7 +174,6 @@ class BoardSource:
     Args:
         bell: the pipe through which the generator wakes this process.
         kinds: of the samples; only requests of one kind are computed together.
-        clock: host nanoseconds.
     """
 
     def __init__(self, board: Board, bell: int, kinds: Sequence[Hashable], clock: Clock) -> None:

@@ -51,7 +51,6 @@ def serve(
 
     Args:
         sink: where they go, in the order in which they end.
-        clock: host nanoseconds.
         deadline_ns: from then on nothing new is begun, and whoever waits is dropped.
     """
     flying: dict[int, list[Waiting]] = {}

@@ -22,7 +22,6 @@ def make_lane(engines: Mapping[int, Engine], any_batch: bool, clock: Clock) -> L
 
     Args:
         any_batch: there is one engine, and it takes what comes.
-        clock: host nanoseconds.
     """
     sizes = sorted(engines)
 

@@ -359,7 +359,6 @@ def load_target(
     """What the engines of `request` carry under these arrivals.
 
     Args:
-        wait: if another run holds a device, wait for it or refuse.
         on_partial: gets the document if somebody interrupts, or an error ends what has begun.
     """
     earlier = take_up(request, settings, root) if resume else None

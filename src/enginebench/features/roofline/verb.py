@@ -128,11 +128,7 @@ def _split(given: Given) -> list[str]:
 
 
 def measure_ceilings(request: RooflineRequest, *, reporter: Reporter, wait: bool = True) -> Ceilings:
-    """The ceilings of this machine.
-
-    Args:
-        wait: if a run holds a device, wait for it or refuse.
-    """
+    """The ceilings of this machine."""
     machine = describe_machine()
     jobs = list(plan_jobs(request, machine))
     with lock_devices([job.device for job in jobs], wait=wait, on_wait=reporter.say):

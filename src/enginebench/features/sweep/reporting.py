@@ -54,7 +54,6 @@ def report_sweep(
     """The document of a sweep, and the files of its report.
 
     Args:
-        formats: of html, csv, json; there is no md and no png of a sweep, and a note says so.
         out: folder of the files; by default the store, if it is a folder.
         prices: TOML file with the price of an hour of each machine kind.
     """

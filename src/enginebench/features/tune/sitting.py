@@ -219,9 +219,7 @@ def tune_model(
 
     Args:
         request: what is searched; with `resume` the stored one is taken, which must be of the same model.
-        root: folder of the search. Its final is a run, which `report`, `diff` and `deliver` take.
         budget_s: seconds in all, in place of those that the continued search was given.
-        wait: if another run holds one of the devices, wait for it or refuse.
     """
     folder = RunFolder(root)
     allow_request(request.run)

@@ -171,7 +171,6 @@ def bisect_package(
 
     Args:
         request: one engine on one model; its processes are those of the first try at each version.
-        root: folder of the measurements, one below it for each.
         by: time; drift: whether the outputs agree; or metric: the first of the request, on its labelled samples.
     """
     versions = cut_range(find_versions(package), package, good, bad)

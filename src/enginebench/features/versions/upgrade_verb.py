@@ -45,9 +45,7 @@ def diff_environments(
 
     Args:
         runs: folders, each of a run that measured both environments in turns.
-        between: (before, after); None: the current environment.
         allow_not_comparable: rows that cannot be compared do not fail the gate.
-        metric: that the rows are held to, where they have it; None: the first one that both have.
     """
     documents: list[DiffDocument] = []
     scored = False

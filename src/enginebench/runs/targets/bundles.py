@@ -66,11 +66,7 @@ def open_as_stored(root: Path) -> Stored:
 
 
 def read_target(target: str, fixed: Mapping[str, object]) -> Bundle | None:
-    """The bundle that TARGET is; None of any other target.
-
-    Args:
-        fixed: the options that a bundle brings itself, with what was given for them.
-    """
+    """The bundle that TARGET is; None of any other target."""
     if not is_bundle(Path(target)):
         if not fixed["--engine"]:
             raise UsageError("--engine is missing: say which engine is to run TARGET; only a bundle brings its own")

@@ -181,7 +181,6 @@ def time_overlapped(
 
     Args:
         load: makes an engine; called once in each lane, one after another.
-        clock: host nanoseconds.
     """
     with ThreadPoolExecutor(decoders, thread_name_prefix="decode") as pool:
         supply = _Supply(pool, photos, preprocess, batch, ahead=2 * lanes * batch + decoders)
