@@ -122,7 +122,6 @@ class GpuWatch:
         return self._hidden
 
     def begin(self) -> None:
-        """Notes energy and memory before a block."""
         self._note_memory()
         energy = self._read_energy()
         if self._first is None and energy is not None:
@@ -145,7 +144,6 @@ class GpuWatch:
         )
 
     def read_clock_mhz(self) -> int | None:
-        """The SM clock just now."""
         clock: int | None = self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM)
         return clock
 

@@ -171,7 +171,6 @@ def _agree(values: Sequence[float]) -> bool:
 
 
 def make_stopping_rule(spec: MeasureSpec) -> StoppingRule:
-    """The rule of a spec: exactly `iters` samples where given, else settled within the time limit."""
     return SettledRule(spec.time_limit_s) if spec.iters is None else IterationsRule(spec.iters)
 
 

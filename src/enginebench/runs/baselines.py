@@ -106,7 +106,6 @@ def remove_baseline(name: str, store: Path | None = None) -> Path:
 
 
 def read_side(text: str, store: Path | None = None) -> list[Result]:
-    """The rows that `text` names."""
     return read_rows(find_side(text, store))
 
 

@@ -82,7 +82,6 @@ class Turn(Struct, frozen=True):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of the process that measures it."""
         return child_environment(self.row.engine.threads, self.repetition)
 
 
@@ -268,7 +267,6 @@ class Campaign:
                 self._reporter.step(f"{label(row)}: {text}")
 
     def _prepare_alone(self, row: PlannedRow) -> None:
-        """Builds and checks one row in a child."""
         try:
             answer = self._run_prepare(row, self._describe_prepare(row))
         except EngineBenchError as error:
@@ -673,7 +671,6 @@ class Campaign:
             yield f"at most {format_significant(left * fmean(self._timed_s), 2)} s left"
 
     def _keep(self, result: Result) -> None:
-        """Keeps the row as it stands, in memory and in its file."""
         self.results[result.id] = result
         self.results = {row_id: self.results[row_id] for row_id in self._rows if row_id in self.results}
         self._folder.write_result(result)
@@ -696,7 +693,6 @@ def make_plain(row: PlannedRow) -> PlannedRow | None:
 
 
 def list_shapes(result: Result) -> dict[str, tuple[int, ...]]:
-    """The shapes of the inputs as a tool that makes its own is told them."""
     return {spec.name: concrete_shape(spec, result.engine.batch) for spec in result.artifacts[-1].inputs}
 
 
@@ -736,7 +732,6 @@ def judge_proof(result: Result, proof: Proof) -> Result:
 
 
 def label(row: PlannedRow) -> str:
-    """The row's name in messages: engine, precision, batch."""
     spec = row.engine
     return f"{format_engine(spec)} {format_precision(row.requested_precision, spec.recipe, spec.mix)} b{spec.batch}"
 

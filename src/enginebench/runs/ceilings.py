@@ -45,7 +45,6 @@ def store_ceilings(ceilings: Ceilings, out: Path | None = None) -> list[Path]:
 
 
 def read_ceilings(path: Path) -> Ceilings:
-    """The ceilings in a file."""
     found = read_record(path, Ceilings)
     if found.schema != CEILINGS_SCHEMA:
         raise ParseError(path, "$.schema", repr(found.schema), repr(CEILINGS_SCHEMA), "Run enginebench roofline again")

@@ -48,8 +48,6 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """One combination of a request's axes."""
-
     engine: str  # ENGINE, its options in the order of their names
     precision: str  # PRECISION
     batch: int
@@ -90,7 +88,6 @@ class RunRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def source(self) -> ModelSource:
-        """The model that was asked for, apart from what is to be done with it."""
         return ModelSource(
             model=self.model,
             weights=self.weights,
@@ -119,23 +116,19 @@ class RunRecord(Struct, frozen=True, kw_only=True):
 
 
 def hide_home(text: str) -> str:
-    """`text` with the user's home folder written as `~`."""
     home = str(Path.home())
     return "~" + text[len(home) :] if text == home or text.startswith(home + os.sep) else text
 
 
 def show_home(text: str) -> str:
-    """The text that `hide_home` was given."""
     return str(Path(text).expanduser()) if text.startswith("~") else text
 
 
 def hide_paths(request: RunRequest) -> RunRequest:
-    """The request with the user's home folder written as `~`."""
     return _map_paths(request, hide_home)
 
 
 def _map_paths(request: RunRequest, change: Callable[[str], str]) -> RunRequest:
-    """The request with each path in it changed."""
     given = {name: getattr(request, name) for name in ("model", "inputs", "targets")}
     return replace(request, **{name: None if text is None else change(text) for name, text in given.items()})
 
@@ -149,7 +142,6 @@ def list_outside(request: RunRequest) -> list[tuple[str, str]]:
 
 
 def format_resume(verb: str, request: RunRequest, root: Path) -> str:
-    """The command line that continues what lies in `root`."""
     again = (word for pair in list_outside(request) for word in pair)
     return shlex.join(["enginebench", verb, request.model, *again, "--resume", "--out", str(root)])
 
@@ -167,7 +159,6 @@ def trust_request(stored: RunRequest, given: RunRequest, where: Path) -> RunRequ
 
 
 def allow_request(request: RunRequest) -> None:
-    """Allows what a request names that the user made."""
     allow_model(request.model)
     allow_code(*request.operator_libraries)
     allow_engines(request.engines)
@@ -235,7 +226,6 @@ class RunFolder:
         return self.rows / f"{row_id}.json"
 
     def outputs_path(self, row_id: str) -> Path:
-        """The file of a row's answers to the check inputs."""
         return self.artifacts / "outputs" / f"{row_id}.npz"
 
     def find_outputs(self, row_id: str) -> Path:
@@ -278,7 +268,6 @@ class RunFolder:
         write_atomic(self.root / "run.json", encode(stored, indent=2))
 
     def read_record(self) -> RunRecord:
-        """The run's record."""
         path = self.root / "run.json"
         check_inside(self.root, path)
         record = read_record(path, RunRecord)
@@ -315,7 +304,6 @@ class RunFolder:
         return found.id if found else None
 
     def open_all(self, result: Result) -> Result:
-        """A stored row with every artifact of it as `open` gives it."""
         return self._change_paths(result, self.open)
 
     def take_over(self, record: RunRecord, given: RunRequest) -> RunRecord:
@@ -374,7 +362,6 @@ class RunFolder:
 
 
 def holds_run(root: Path) -> bool:
-    """Whether the folder holds a run, even a damaged one."""
     return (root / "run.json").exists()
 
 
@@ -402,7 +389,6 @@ def check_model(record: RunRecord, result: Result, path: Path | str) -> None:
 
 
 def read_rows(path: Path) -> list[Result]:
-    """The rows of a run's folder, or the one row of a stored file."""
     if path.is_dir():
         return read_results(path)[1]
     return [read_result(path)]

@@ -45,8 +45,6 @@ class _Cache(Struct, array_like=True):
 
 
 class Trends(Struct, frozen=True, kw_only=True):
-    """The files of a history, and why some are missing."""
-
     paths: tuple[Path, ...]
     notes: tuple[str, ...] = ()
 

@@ -70,7 +70,6 @@ def run_model(
 
 
 def take_up(folder: RunFolder, request: RunRequest) -> RunRecord:
-    """The record of the run to continue."""
     record = folder.read_record()
     if Path(request.model).name != Path(record.request.model).name:
         raise UsageError(

@@ -97,7 +97,6 @@ def never_runs(spec: EngineSpec, sources: Sequence[Artifact], kind: ArtifactKind
 
 
 def is_wanted(request: RunRequest, spec: EngineSpec) -> bool:
-    """Whether the request names this combination, or no combination at all."""
     return not request.wanted or any(
         (wanted.engine, wanted.batch, wanted.scope) == (format_engine(spec), spec.batch, request.measure.scope)
         and meets_precision(wanted.precision, spec.precision, spec.recipe)
@@ -141,7 +140,6 @@ def list_here(request: RunRequest) -> list[str]:
 def list_engines(
     request: RunRequest, sources: Sequence[Artifact], takes: Callable[[str], ArtifactKind]
 ) -> list[EngineSpec]:
-    """Engine, precision and batch of every row, recipes resolved."""
     return [
         EngineSpec(
             backend=name,
@@ -357,7 +355,6 @@ def _with_shapes(source: Artifact, shapes: Mapping[str, tuple[int, ...]]) -> Art
 
 
 def _chain(sources: Sequence[Artifact], last: Artifact | None) -> tuple[Artifact, ...]:
-    """The artifacts from the first source to `last`."""
     if last is None:
         return tuple(sources[:1])
     parents = {a.sha256: a for a in sources}

@@ -44,8 +44,6 @@ DRAWN = ("html", "png")
 
 
 class Written(Struct, frozen=True, kw_only=True):
-    """The files of a report, and why some are missing."""
-
     paths: tuple[Path, ...]
     notes: tuple[str, ...] = ()
 
@@ -113,7 +111,6 @@ def write_reports(
 
 
 def check_formats(names: Sequence[str]) -> list[str]:
-    """The formats, without spaces around them."""
     formats = [name.strip() for name in names if name.strip()]
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
@@ -123,7 +120,6 @@ def check_formats(names: Sequence[str]) -> list[str]:
 
 
 def report_trtexec(folder: Path, formats: Sequence[str]) -> Written:
-    """Writes the reports of a folder with files of trtexec."""
     if not {"html", "md", "json", "png"} & set(formats):
         raise UsageError(f"--format {','.join(formats)}: of trtexec's files there are html, md, json and png")
     cases = read_folder(folder)
@@ -161,7 +157,6 @@ def read_stages(root: Path) -> list[StagesDocument]:
 def _draw(
     document: RunDocument, results: Sequence[Result], stages: Sequence[StagesDocument]
 ) -> tuple[list[Chart], tuple[str, ...]]:
-    """(the charts, the reason if there are none)."""
     try:
         load_bundle()
         return draw_run(document, results, stages), ()

@@ -55,7 +55,6 @@ class Shared(Struct, frozen=True, kw_only=True):
         allow_code(*self.ort_extension)
 
     def count_threads(self) -> int:
-        """Threads of every engine: those asked for, else the physical cores."""
         from enginebench.measure.pin import default_threads
 
         return self.threads or default_threads()
@@ -68,13 +67,11 @@ class Shared(Struct, frozen=True, kw_only=True):
         return buckets[0] if buckets else None
 
     def read_buckets(self) -> tuple[dict[str, tuple[int, ...]], ...]:
-        """{input name: shape} for each of the shapes that an input is given; empty if nothing was given."""
         if isinstance(self.input_shape, Mapping):
             return tuple(filter(None, [check_shapes(self.input_shape)]))
         return parse_buckets(self.input_shape)
 
     def make_source(self, model: str, input_size: int | None = None) -> ModelSource:
-        """The model, and how its weights and inputs are made."""
         require_packages(model)
         return ModelSource(
             model=model,
@@ -144,7 +141,6 @@ class Shared(Struct, frozen=True, kw_only=True):
         time_limit_s: float,
         input_size: int | None,
     ) -> RunRequest:
-        """The request for one row of `target`, timed in one process."""
         return self.make_request(
             target,
             engines=[read_engine(engine)],
@@ -155,7 +151,6 @@ class Shared(Struct, frozen=True, kw_only=True):
         )
 
     def make_side_request(self, input_size: int | None, profile_index: int | None = None) -> SideRequest:
-        """What the sides of a comparison have in common."""
         from enginebench.runs.targets.sides import SideRequest
 
         return SideRequest(
@@ -167,8 +162,6 @@ class Shared(Struct, frozen=True, kw_only=True):
 
 
 class Timing(Struct, frozen=True, kw_only=True):
-    """How a row is measured."""
-
     warmup: int | None
     iters: int | None
     time_limit: float
@@ -211,12 +204,10 @@ class Timing(Struct, frozen=True, kw_only=True):
 
 
 def name_default_engines(device: str) -> str:
-    """The ENGINEs of a `run` that names none."""
     return DEFAULT_ENGINES[find_kind(device)]
 
 
 def check_baseline(baseline: str | None, engines: Sequence[tuple[str, dict[str, str]]], named: str) -> None:
-    """Checks that the baseline, if named, is one of the engines."""
     if baseline is not None and read_engine(baseline) not in engines:
         raise UsageError(f"--baseline {baseline} is not among --engines {named}")
 
@@ -230,7 +221,6 @@ def parse_device(text: str) -> str:
 
 
 def use_trtexec(path: str | None, engines: Iterable[str]) -> None:
-    """Runs trtexec as the executable that --trtexec names."""
     if path is None:
         return
     if "trtexec" not in engines:
@@ -241,7 +231,6 @@ def use_trtexec(path: str | None, engines: Iterable[str]) -> None:
 
 
 def merge_options(engine: str, own: dict[str, str], given: dict[str, str]) -> dict[str, str]:
-    """The `key=value` options of ENGINE and those that have a name of their own."""
     for key in own.keys() & given.keys():
         if own[key] != given[key]:
             raise UsageError(
@@ -283,7 +272,6 @@ def choose_row_batch(
 
 
 def parse_axes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """{input: axes} of `ids:1,mask:1`."""
     axes: dict[str, tuple[int, ...]] = {}
     for text in (piece.strip() for t in texts for piece in t.split(",")):
         name, _, axis = text.rpartition(":")
@@ -323,7 +311,6 @@ def _parse_shape(text: str, dims: str, name: str) -> tuple[int, ...]:
 
 
 def check_shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]] | None:
-    """The shapes as tuples; None if there are none."""
     for name, shape in shapes.items():
         if not shape or not all(isinstance(axis, int) and axis > 0 for axis in shape):
             raise UsageError(f"--input-shape {name}: {tuple(shape)!r} is no shape; expected positive whole numbers")

@@ -47,7 +47,6 @@ def open_metrics(labelled: Labelled) -> tuple[Facts, ...]:
 
 
 def score_file(metrics: Sequence[Facts], answers: Path, reference: Path | None) -> tuple[Score, ...]:
-    """The scores of the answers kept in a file; a metric that cannot be wrong about them is left out."""
     kept = load_arrays(answers)
     before = load_arrays(reference) if reference is not None else None
     found = [_score(facts, kept, before, answers, reference) for facts in metrics]

@@ -189,7 +189,6 @@ def judge(document: AccuracyDocument) -> AccuracyDocument:
 
 
 def doubt_number(found: int, asked: int | None, data: str) -> tuple[Caveat, ...]:
-    """The caveat on scores over fewer samples than asked for."""
     if asked is None or found >= asked:
         return ()
     return (make_caveat("partly_compared.data", data=data, n=found, asked=asked),)
@@ -222,7 +221,6 @@ def _find_model(own: OpenSide, other: OpenSide | None, labelled: Labelled) -> st
 def _answer(
     side: OpenSide, labelled: Labelled, model: str, request: SideRequest, scratch: Path, reporter: Reporter
 ) -> LabelledAnswer:
-    """What was read, in a child process; what the metrics need of the answers lies in `scratch`."""
     job = AnswerJob(
         artifact=side.artifact,
         engine=replace(side.engine, batch=choose_step((side,), request)),

@@ -267,7 +267,6 @@ def read_percentiles(given: str | Sequence[float]) -> tuple[float, ...]:
 
 
 def plan_dry_run(target: str, request: RunRequest, version: str | None) -> DryRun:
-    """The command that would run, and what would happen before it."""
     ((name, options),), ((precision, recipe),) = request.engines, request.precisions
     if request.input_shapes:  # a dry run opens no graph whose axes could be fixed
         options = {"shapes": format_shapes(request.input_shapes), **options}
@@ -319,7 +318,6 @@ def compare_clocks(measure: MeasureSpec) -> Iterator[Caveat]:
 
 
 def read_option(engine: EngineSpec, key: str, default: str) -> str:
-    """The value of an option that took effect."""
     return engine.options.get(key, default)
 
 
@@ -400,7 +398,6 @@ def keep_log(root: Path, result: Result, out: Path) -> None:
 
 
 def check_log(engine: str) -> None:
-    """Checks that an engine is a tool that writes a log."""
     if find_entry(engine).find_program is None:
         raise UsageError(f"engine {engine} runs inside EngineBench and has no log; --log is for trtexec")
 

@@ -44,8 +44,6 @@ CHECK_TIMEOUT_S = 120.0
 
 
 class BuildDocument(Struct, frozen=True, kw_only=True):
-    """The JSON document of `build`."""
-
     schema: str = "enginebench.build/1"
     artifact: Artifact
     lowered: Artifact | None
@@ -162,7 +160,6 @@ def command(
 
 
 def print_build(document: BuildDocument, _: Console) -> None:
-    """Prints what was built, and where its log lies."""
     artifact = document.artifact
     tool = "TensorRT for RTX" if "tensorrt-rtx" in artifact.made_by else "TensorRT"
     click.echo(

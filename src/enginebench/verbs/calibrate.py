@@ -109,7 +109,6 @@ def command(model: str, data: str | None, out: str, shown: Printed, **options: U
 
 
 def print_calibration(document: CalibrateDocument, _: Console) -> None:
-    """Prints what was written, and over what."""
     how = f"{document.method} {document.percentile:g}" if document.percentile else document.method
     click.echo(f"{document.path}: {how}, ranges of {document.tensors} tensors over {document.n} entries")
     if document.batches:
@@ -147,7 +146,6 @@ def calibrate_model(
 
 
 def _open_entries(source: ModelSource, data: str | None, artifact: Artifact, n: int) -> CalibrationData:
-    """The entries of --data, else those of --inputs."""
     if data is None and source.inputs is not None:
         return open_given(source.inputs, artifact.inputs, n)
     return open_data(

@@ -149,7 +149,6 @@ def command(base: str, cand: tuple[str, ...], shown: DiffPrinted, **options: Unp
 
 
 def judge(document: DiffDocument) -> DiffDocument:
-    """The document, if no row fails the gate."""
     if document.gate_failed:
         failed = [f"{row.id}: {', '.join(row.failures)}" for row in document.rows if row.failures]
         raise GateFailed(f"the gate failed. {'; '.join(failed) or 'There are no rows to compare'}")
@@ -177,7 +176,6 @@ def _list_sides(given: Stored | Sequence[Stored]) -> list[PathLike]:
 
 
 def compare_sides(given: Iterable[Stored], options: DiffOptions) -> DiffDocument:
-    """The verdicts on these sides, or runs with --between."""
     sides, store = [os.fspath(side) for side in _list_sides(list(given))], to_path(options["store"])
     asked = any((options["targets"], options["data"], options["inputs"], options["task"]))
     drop = choose_drop(options["max_metric_drop"], options["max_top1_drop"], _name_metric(options))
@@ -245,7 +243,6 @@ def _find_file(side: Path, result: Result) -> Path:
 
 
 def _find_inputs(side: Path) -> str:
-    """The inputs that were given to a run."""
     folder = RunFolder(side if side.is_dir() else side.parent.parent)
     if (given := find_samples(folder.artifacts)) is None:
         raise UsageError(

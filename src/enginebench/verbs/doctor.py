@@ -34,8 +34,6 @@ FLEET_TIMEOUT_S = 600.0
 
 
 class DoctorDocument(Struct, frozen=True, kw_only=True):
-    """The JSON document of `doctor`."""
-
     schema: str = "enginebench.doctor/1"
     machine: Machine
     engines: tuple[Availability, ...]
@@ -106,8 +104,6 @@ class NodeAnswer(Struct, frozen=True, kw_only=True):
 
 
 class FleetDoctorDocument(Struct, frozen=True, kw_only=True):
-    """The JSON document of `doctor --on`."""
-
     schema: str = "enginebench.doctor-fleet/1"
     nodes: tuple[NodeAnswer, ...]
 
@@ -118,7 +114,6 @@ def examine_here(_: bytes) -> bytes:
 
 
 def examine_fleet(address: str) -> FleetDoctorDocument:
-    """What every node of a Ray cluster answers."""
     return FleetDoctorDocument(
         nodes=tuple(
             read_answer(name, told) for name, told in ask_nodes(address, examine_here, timeout_s=FLEET_TIMEOUT_S)
@@ -215,7 +210,6 @@ def describe_state(engine: Availability) -> str:
 
 
 def _print_pair(console: Console, name: str, text: str) -> None:
-    """Prints a name and its text, wrapped beside it."""
     from rich.table import Table
     from rich.text import Text
 

@@ -136,7 +136,6 @@ def command(reference: str, candidate: str, shown: Printed, **options: Unpack[Dr
 
 
 def judge(document: DriftDocument) -> DriftDocument:
-    """The document, if its own limits are kept."""
     if document.gate and not document.passed:
         raise GateFailed("; ".join(document.exceeded) or "there was nothing to compare")
     return document
@@ -229,8 +228,6 @@ SAMPLES = 64
 
 
 class Inputs(Struct, frozen=True, kw_only=True, eq=False):
-    """What goes through both sides."""
-
     entries: list[dict[str, Any]]  # of each input name -> array, one entry on its batch axis
     source: str
     preprocess_sha256: str | None = None
@@ -300,7 +297,6 @@ def _check_profile_index(request: SideRequest, sides: tuple[OpenSide, ...]) -> N
 
 
 def check_prepared(given: Inputs, sides: tuple[OpenSide, ...]) -> None:
-    """Checks that the inputs are prepared as the sides need them, as far as this is known."""
     for side in sides:
         known = side.artifact.preprocess_sha256
         if differ(given.preprocess_sha256, known):

@@ -68,7 +68,6 @@ def check_command(engine: EngineSpec, measure: MeasureSpec) -> None:
 
 
 def open_composing(spec: EngineSpec) -> Composing:
-    """The backend that runs a program."""
     backend: object = open_backend(spec.backend) if find_entry(spec.backend).find_program else None
     if not isinstance(backend, Composing):
         raise UsageError(f"a dry run prints a tool's command line, as trtexec's; engine {spec.backend} has none")

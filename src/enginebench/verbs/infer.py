@@ -39,8 +39,6 @@ INFER_TIMEOUT_S = 1800.0
 
 
 class InferDocument(Struct, frozen=True, kw_only=True):
-    """The JSON document of `infer`."""
-
     schema: str = "enginebench.infer/1"
     engine: EngineSpec
     outputs: tuple[TensorSpec, ...]
@@ -96,7 +94,6 @@ def command(target: str, given: str | None, shown: InferPrinted, **options: Unpa
 
 
 def take_arrays(given: Mapping[str, Any]) -> dict[str, Array]:
-    """The arrays of a program."""
     import numpy as np
 
     arrays = {str(name): np.asarray(value) for name, value in given.items()}
@@ -109,7 +106,6 @@ def take_arrays(given: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def infer_file(target: Model, given: PathLike | None, out: Path, options: InferOptions) -> InferDocument:
-    """Saves the outputs of the target for INPUT.npz or --inputs at `out`."""
     if (given is None) == (options["inputs"] is None):
         raise UsageError("give the arrays once: INPUT.npz, or --inputs")
     options["inputs"] = given if given is not None else options["inputs"]

@@ -53,8 +53,6 @@ TIMED_S = 1.0
 
 
 class MadeProfile(Struct, frozen=True, kw_only=True):
-    """The document, and the layers that it is made of."""
-
     document: EngineProfileDocument
     profile: LayerProfile
 
@@ -109,7 +107,6 @@ def command(target: str, shown: ProfilePrinted, **options: Unpack[ProfileOptions
 
 
 def make_both(target: Model, options: ProfileOptions) -> MadeProfile:
-    """The document and the layers of what the options ask for."""
     shared = share(options)
     with take_model(target, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         request = shared.make_row_request(

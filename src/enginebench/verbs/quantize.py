@@ -113,7 +113,6 @@ def command(path: str, to: str, out: str | None, shown: Printed, **options: Unpa
 
 
 def print_quantized(document: QuantizeDocument, _: Console) -> None:
-    """Prints what was written, and what an engine would say of it."""
     artifact = document.artifact
     label = format_precision(artifact.precision, artifact.recipe, name_mix(artifact.excluded))
     click.echo(

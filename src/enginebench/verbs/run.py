@@ -253,7 +253,6 @@ def _show_partial(root: Path, record: RunRecord, results: Sequence[Result]) -> N
 
 
 def finish(root: Path, record: RunRecord, results: Sequence[Result], shown: Wide) -> None:
-    """Writes the reports of a run, and prints the table or the JSON document."""
     document = describe_stored(record, results)
     written = write_reports(root, document, ("html", "md", "csv", "png"), record=record, results=results)
     list_parts = partial(list_sections, folder=root, wide=shown["wide"], warnings=shown["warnings"])

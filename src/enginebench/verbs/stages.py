@@ -131,7 +131,6 @@ def measure_stages(request: RunRequest, options: StagesOptions, reporter: Report
 
 
 def gather_photos(images: Path | None, n: int, seed: int, reporter: Reporter) -> list[bytes]:
-    """JPEG files, from a folder or generated."""
     from enginebench.models.sample_images import make_photos, read_photos
 
     if images is not None:
@@ -143,7 +142,6 @@ def gather_photos(images: Path | None, n: int, seed: int, reporter: Reporter) ->
 def plan_stages(
     request: RunRequest, scratch: Path, photos: Path, n: int, decoders: int, reporter: Reporter
 ) -> StagesJob:
-    """The child's job: the one row of the request, on its own graph."""
     row, source = plan_one(request, scratch / ARTIFACTS, reporter)
     return StagesJob(
         model=row.model,

@@ -28,7 +28,6 @@ class FoundModule(Struct, frozen=True, kw_only=True):
 
 
 def find_module(artifact: Artifact) -> FoundModule:
-    """How the module of a `torch` artifact is made."""
     ref = resolve_model(artifact.model)
     if ref.kind == "object":
         raise ArtifactError(

@@ -132,7 +132,6 @@ def command(run: str, out: str, shown: Printed, **options: Unpack[DeliverOptions
 
 
 def print_delivery(document: DeliverDocument, *, err: bool = False) -> None:
-    """Prints what was delivered, what is doubtful about it, and how to try it."""
     for line in describe_delivery(document):
         click.echo(line, err=err)
 
@@ -212,7 +211,6 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
 
 
 def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, request: RunRequest) -> Bundle:
-    """Every file of the bundle, and the document over them."""
     result, contents = stored.result, choose_contents(stored.spec)
     versions = result.machine.versions if result.machine else {}
     runtime = find_versions(contents.runtime, versions)
@@ -284,7 +282,6 @@ def describe_bundle(
     runtime: dict[str, str],
     requirements: dict[str, str],
 ) -> Bundle:
-    """The document of a bundle but for its files."""
     result, spec, machine = stored.result, stored.spec, stored.result.machine
     assert row.p50_ms is not None  # an ok row has samples
     return Bundle(

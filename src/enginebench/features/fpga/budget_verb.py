@@ -122,7 +122,6 @@ def command(shown: BudgetPrinted, **options: Unpack[BudgetOptions]) -> None:
 def make_transfers(
     sizes: dict[str, tuple[int | None, int]], link: str | None, given: dict[str, float | None]
 ) -> dict[str, Transfer]:
-    """The copies given in bytes."""
     asked = {name: size for name, size in sizes.items() if size[0] is not None or size[1]}
     if asked and link is None:
         raise UsageError("bytes are given, but no link to carry them; add --link, for example --link uart:115200")
@@ -232,7 +231,6 @@ def _read_batch(path: Path, row: Mapping[str, Any]) -> int:
 
 
 def list_budget(budget: Budget) -> list[Section]:
-    """The terms, then what follows from them."""
     from enginebench.report.table import Section, list_texts, make_notes, make_table
 
     lines = [(name, f"{time:.6g}", f"{budget.shares[name]:.1%}") for name, time in budget.terms_ms.items()]
@@ -241,7 +239,6 @@ def list_budget(budget: Budget) -> list[Section]:
 
 
 def describe_budget(budget: Budget) -> list[str]:
-    """What follows from the terms, one sentence each."""
     lines = []
     if budget.throughput_serial_per_s and budget.throughput_pipelined_per_s:
         verb = "set" if budget.bottleneck == "copies" else "sets"

@@ -169,7 +169,6 @@ command = door.group(
 
 
 def describe_simulation(document: SimulateDocument) -> list[str]:
-    """What the simulation found, one sentence each."""
     ratio = document.cycles_per_inference / document.ideal_cycles
     lines = [
         f"{document.n} inferences on {document.lanes} lanes: {document.mismatches} numbers differ from the reference",
@@ -193,7 +192,6 @@ def describe_simulation(document: SimulateDocument) -> list[str]:
 
 
 def describe_synthesis(document: Synthesis) -> list[str]:
-    """What synthesis found, one sentence each."""
     lines = [
         f"{document.part}, {document.lanes} lanes, multiplier of {document.multiplier_bits} bits: "
         f"{document.luts} LUTs, {document.ffs} flip-flops, {document.dsps} DSPs, {document.brams} block RAMs"
@@ -286,7 +284,6 @@ def find_network_file(model: str | None, out_dir: Path) -> Path:
 
 
 def read_model(model: str | None, multiplier_bits: int, rounding: Rounding = "half_even") -> Network:
-    """The network of MODEL."""
     require_module("amaranth")
     from enginebench.features.fpga.onnx_reader import read_network
 
@@ -441,7 +438,6 @@ def _describe(
 
 
 def write_verilog(model: str | None, options: DesignOptions, multiplier_bits: int, out: Path) -> int:
-    """Writes the device as one Verilog file; returns its number of lines."""
     network = read_model(model, multiplier_bits)
     from enginebench.features.fpga.compiled import convert_rtlil
     from enginebench.features.fpga.gateware.device import Device, check_design

@@ -61,7 +61,6 @@ class Batcher:
         return batch
 
     def clear(self) -> list[Waiting]:
-        """Everybody who still waits; the queue is empty afterwards."""
         left = list(self._queue)
         self._queue.clear()
         return left

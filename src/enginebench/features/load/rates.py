@@ -87,8 +87,6 @@ CLOSED_RATE = 100_000
 
 
 class Bench(Struct, frozen=True, kw_only=True):
-    """One configuration, ready to be probed."""
-
     row: LoadRow
     job: ServeJob
 
@@ -196,7 +194,6 @@ class Prober:
         self.failures: dict[str, EngineBenchError] = {}  # what ended a row
 
     def probe(self, bench: Bench) -> LoadPoint:
-        """One point in the scenario that was asked for."""
         settings = self._settings
         if settings.scenario in ("single", "multi"):
             point = self._probe_closed(bench, 1 if settings.scenario == "single" else MULTI_QUERY)
@@ -237,7 +234,6 @@ class Prober:
         return found[-1]
 
     def _schedule(self, bench: Bench, qps: float | None, count: int | None = None) -> Times:
-        """When requests come."""
         settings = self._settings
         if settings.arrivals not in ("poisson", "constant"):
             return read_trace(Path(settings.arrivals))
@@ -279,7 +275,6 @@ class Prober:
         return self._take(self.points, plan, told, None, partial(probe_closed, plan, samples))
 
     def _draw(self, bench: Bench, count: int) -> Times:
-        """The sample of each request."""
         rng = np.random.default_rng(self._seed)
         return rng.integers(0, bench.job.samples, count)
 
@@ -318,7 +313,6 @@ class Prober:
         self.raise_failure(benches)
 
     def _search_round(self, benches: Sequence[Bench], found: dict[str, list[Capacity]], end_s: float) -> None:
-        """One search of each, all in turns; `found` gets what they show, whatever ends them."""
         searches: dict[str, CapacitySearch] = {}
         try:
             for bench in benches:

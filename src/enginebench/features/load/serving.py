@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """Where requests come from."""
-
     def take(self) -> Sequence[Waiting]:
         """Those that have come since the last call."""
         ...
@@ -30,8 +28,6 @@ class Source(Protocol):
 
 
 class Sink(Protocol):
-    """Where requests go."""
-
     def finish(self, batch: Sequence[Waiting], ended: Ended) -> None: ...
 
     def drop(self, request: Waiting) -> None: ...

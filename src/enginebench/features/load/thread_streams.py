@@ -65,7 +65,6 @@ class InlineStream:
         return ended
 
     def close(self) -> None:
-        """Frees the engine; may be called twice."""
         self._close()
 
 
@@ -94,7 +93,6 @@ class ThreadStreams:
         return [one for one in found if isinstance(one, Ended)]
 
     def close(self) -> None:
-        """Ends the threads and frees the engines; may be called twice."""
         for _ in self._threads:
             self._work.put(None)
         for thread in self._threads:

@@ -310,7 +310,6 @@ def write_load(root: Path, document: LoadDocument) -> tuple[str, ...]:
 
 
 def read_load(root: Path) -> LoadDocument:
-    """The document of a stored load."""
     check_inside(root, root / DOCUMENT)
     document = read_record(root / DOCUMENT, LoadDocument)
     for i, row in enumerate(document.rows):
@@ -415,7 +414,6 @@ def make_request(
 
 
 def check_settings(settings: LoadSettings) -> None:
-    """Checks that nothing in the settings contradicts the rest."""
     qps, arrivals, find_capacity = settings.qps, settings.arrivals, settings.find_capacity
     server, trace = settings.scenario == "server", arrivals not in ("poisson", "constant")
     if not server and (qps or find_capacity or arrivals != "poisson"):

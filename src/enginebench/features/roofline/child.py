@@ -10,7 +10,6 @@ from enginebench.runs.child.jobs import CeilingsAnswer, CeilingsJob, NoteCall
 
 
 def perform_ceilings(job: CeilingsJob, note: NoteCall) -> CeilingsAnswer:
-    """The ceilings of a device, in this process."""
     note(f"ceilings of {job.device}" + (f", {job.threads} threads" if job.device == "cpu" else ""))
     return _observe_cpu(job) if job.device == "cpu" else _observe_gpu(job)
 

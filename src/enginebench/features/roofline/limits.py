@@ -44,7 +44,6 @@ class Works:
         self._known: dict[tuple[str, str], GraphWork | EngineBenchError] = {}
 
     def count(self, graph: Artifact, engine: EngineSpec, shapes: dict[str, tuple[int, ...]]) -> GraphWork:
-        """The work of a graph at the shapes that were timed."""
         key = graph.path, repr((engine.batch, sorted(shapes.items())))
         if key not in self._known:
             job = WorkJob(path=graph.path, shapes=shapes, batch=engine.batch)
@@ -158,7 +157,6 @@ class _Graphs:
         self._exported: Artifact | EngineBenchError | None = None
 
     def find(self, result: Result) -> Artifact:
-        """EngineBenchError: there is none, and none can be exported."""
         found = find_graph(result, self._sources)
         if found is not None:
             return found

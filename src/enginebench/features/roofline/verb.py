@@ -88,7 +88,6 @@ def command(shown: Printed, **options: Unpack[RooflineOptions]) -> None:
 
 
 def measure_and_store(options: RooflineOptions) -> tuple[Ceilings, Sequence[Path]]:
-    """The ceilings, and the files that keep them."""
     request = read_request(options["precisions"], options["threads"], options["device"], options["quick"])
     with open_progress(options["progress"]) as reporter:
         document = measure_ceilings(request, reporter=reporter, wait=options["wait"])
@@ -152,7 +151,6 @@ def _list_notes(measured: Sequence[Measured]) -> Iterator[str]:
 
 
 def plan_jobs(request: RooflineRequest, machine: Machine) -> Iterator[CeilingsJob]:
-    """One job for each device and number of threads."""
     gpus = [f"cuda:{gpu.index}" for gpu in machine.gpus]
     devices = request.devices or ("cpu", *gpus)
     if missing := [device for device in devices if device not in ("cpu", *gpus)]:

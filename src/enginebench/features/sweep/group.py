@@ -57,7 +57,6 @@ class GroupFolder(RunFolder):
         self._sent: set[Path] = set()
 
     def begin(self) -> None:
-        """Fetches what the store has of the group."""
         fetch_folder(self._store, self._prefix, self.root, ("run.json", "rows/", f"{ARTIFACTS}/"))
 
     def write_record(self, record: RunRecord) -> None:
@@ -84,12 +83,10 @@ class GroupFolder(RunFolder):
 
 
 def list_samples(folder: RunFolder) -> set[Path]:
-    """The files of the inputs that all rows are fed."""
     return {path.absolute() for path in (folder.artifacts / SAMPLES).rglob("*") if path.is_file()}
 
 
 def list_files(root: Path, artifacts: Iterable[Artifact]) -> set[Path]:
-    """The files of the artifacts that lie in `root`."""
     found = set()
     for artifact in artifacts:
         path = Path(artifact.path)

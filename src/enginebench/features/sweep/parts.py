@@ -32,8 +32,6 @@ def identify_environment(machine: Machine) -> str:
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """What a store has of a group."""
-
     record: RunRecord
     results: tuple[Result, ...]
 
@@ -76,12 +74,10 @@ def has_finished(store: Store, group: Group, reporter: Reporter) -> bool:
 
 
 def is_final(result: Result) -> bool:
-    """Whether a row will not change any more."""
     return result.status in FINAL
 
 
 def covers(wanted: Wanted, result: Result) -> bool:
-    """Whether the row is what was wanted."""
     return (wanted.engine, wanted.batch, wanted.scope) == (
         format_engine(result.engine),
         result.engine.batch,

@@ -99,7 +99,6 @@ class RayFleet:
         self.close()
 
     def close(self) -> None:
-        """Ends what still runs, and leaves the cluster."""
         for reference in self._running:
             with suppress(Exception):  # the cluster may be gone
                 self._ray.cancel(reference, force=True)
@@ -107,7 +106,6 @@ class RayFleet:
         self._ray.shutdown()
 
     def list_nodes(self, machine: MachineEntry | None = None) -> list[Mapping[str, Any]]:
-        """The nodes that may measure; those of one kind, if it is given."""
         nodes = [n for n in self._ray.nodes() if n.get("Alive") and n.get("Resources", {}).get(MACHINE, 0) > 0]
         return [n for n in nodes if machine is None or is_of_kind(n, machine)]
 
@@ -169,7 +167,6 @@ class RayFleet:
             return Lost(reason=f"its answer cannot be read: {error}")
 
     def _find_stranded(self) -> list[tuple[GroupJob | SourcesJob, Ended | Lost]]:
-        """Jobs for machines of a kind that has been gone for too long."""
         now = time.monotonic()
         stranded: list[tuple[GroupJob | SourcesJob, Ended | Lost]] = []
         for reference, job in list(self._running.items()):
@@ -193,7 +190,6 @@ def name_resources(machine: MachineEntry) -> dict[str, float]:
 
 
 def is_of_kind(node: Mapping[str, Any], machine: MachineEntry) -> bool:
-    """Whether a node has the resources and labels of a kind."""
     resources, labels = node.get("Resources", {}), node.get("Labels", {})
     return all(resources.get(name, 0) >= amount for name, amount in name_resources(machine).items()) and all(
         labels.get(name) == value for name, value in machine.labels.items()
@@ -201,7 +197,6 @@ def is_of_kind(node: Mapping[str, Any], machine: MachineEntry) -> bool:
 
 
 def part(count: int) -> float:
-    """One of `count` parts of a resource; Ray counts in ten thousandths."""
     return int(10_000 / max(1, count)) / 10_000
 
 

@@ -40,7 +40,6 @@ def holds_sweep(url: str) -> bool:
 
 
 def read_sweep_record(store: Store) -> SweepRecord:
-    """What was asked of the sweep in a store."""
     record = read_document(store, RECORD, SweepRecord)
     if record is None:
         raise UsageError(f"{store.url} holds no sweep ({RECORD} is missing)")
@@ -114,7 +113,6 @@ def _list_failed(group: Group, cells: tuple[SweepCell, ...], reason: str) -> Ite
 
 
 def _join(machines: dict[tuple[str, str], Environment], new: Environment) -> None:
-    """Counts the rows of one environment over all groups."""
     key = (new.machine_kind, new.id)
     old = machines.get(key)
     if old is None:
@@ -149,7 +147,6 @@ def _list_rows(store: Store, group: str) -> Iterator[Result]:
 
 
 def _list_tuned(store: Store, groups: tuple[Group, ...]) -> Iterator[Tuned]:
-    """What the searches came to, of the groups that have one."""
     for group in groups:
         if group.tune_budget_s is not None:
             for batch in group.request.batches or (1,):

@@ -56,8 +56,6 @@ class GroupJob(Struct, frozen=True, kw_only=True):
 
 
 class SourcesJob(Struct, frozen=True, kw_only=True):
-    """Make the graphs of one model in every precision that the sweep needs."""
-
     store: str
     key: str
     request: RunRequest

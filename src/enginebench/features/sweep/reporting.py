@@ -35,7 +35,6 @@ class Prices(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def read_prices(path: Path) -> Prices:
-    """The prices in a TOML file."""
     try:
         found = msgspec.toml.decode(path.read_bytes(), type=Prices)
     except OSError as error:

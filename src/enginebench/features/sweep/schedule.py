@@ -30,8 +30,6 @@ class Lost(Struct, frozen=True, kw_only=True):
 
 
 class Fleet(Protocol):
-    """Machines that take jobs."""
-
     def refuse(self, group: Group) -> str:
         """Why nobody here can measure this group; empty if somebody can."""
 
@@ -64,7 +62,6 @@ class LocalFleet:
 
 
 def perform(job: GroupJob | SourcesJob, reporter: Reporter) -> Ended:
-    """Does a job on this machine."""
     return make_sources(job, reporter) if isinstance(job, SourcesJob) else run_group(job, reporter)
 
 
@@ -171,7 +168,6 @@ def group_by_model(groups: Iterable[Group]) -> dict[str, list[Group]]:
 
 
 def join_requests(groups: Sequence[Group]) -> RunRequest:
-    """One request for the graphs of all these groups."""
     requests = [group.request for group in groups]
     return replace(
         requests[0],

@@ -121,7 +121,6 @@ class Group(Struct, frozen=True, kw_only=True):
 
 
 def read_spec(path: Path) -> SweepSpec:
-    """The specification in a TOML file, checked."""
     try:
         if path.stat().st_size > SPEC_LIMIT_BYTES:
             raise UsageError(f"{path} is larger than {SPEC_LIMIT_BYTES >> 20} MiB: it is no specification of a sweep")
@@ -170,7 +169,6 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
 
 
 def _check_limits(spec: SweepSpec) -> None:
-    """Refuses limits that nothing can be held against; a model may allow its metric no drop at all."""
     given = [("load_p99_ms of the sweep", spec.load_p99_ms, False)]
     for model in spec.model:
         given += [
@@ -183,7 +181,6 @@ def _check_limits(spec: SweepSpec) -> None:
 
 
 def check_tune(spec: SweepSpec) -> None:
-    """Checks that a search can be had."""
     processes = 1 if spec.quick else spec.processes
     if processes < MIN_REPETITIONS:
         raise UsageError(
@@ -314,7 +311,6 @@ def _tell(selection: Selection) -> str:
 
 
 def list_groups(spec: SweepSpec) -> tuple[Group, ...]:
-    """The groups of a sweep, in the order of its models."""
     found: dict[tuple[str, str], list[Cell]] = {}
     for cell in list_cells(spec):
         found.setdefault((cell.model, cell.machine), []).append(cell)
@@ -341,7 +337,6 @@ def name_group(model: str, kind: str) -> str:
 
 
 def make_request(spec: SweepSpec, model: ModelEntry, machine: MachineEntry, cells: Iterable[Cell]) -> RunRequest:
-    """The request of one group: its axes, and which of their combinations are wanted."""
     wanted = tuple(
         Wanted(engine=cell.engine, precision=cell.precision, batch=cell.batch, scope=cell.scope) for cell in cells
     )

@@ -205,7 +205,6 @@ def _explain(url: str, doing: str) -> Iterator[None]:
 
 
 def read_document(store: Store, name: str, kind: type[R]) -> R | None:
-    """The record in a file of the store; None if there is none."""
     data = store.read(name)
     if data is None:
         return None
@@ -217,7 +216,6 @@ def read_document(store: Store, name: str, kind: type[R]) -> R | None:
 
 
 def write_document(store: Store, name: str, record: msgspec.Struct) -> None:
-    """Puts a record into the store."""
     store.write(name, encode(record))
 
 

@@ -56,12 +56,10 @@ def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter
 
 
 def name_answer(group: str, batch: int) -> str:
-    """The file in a store with what the search for a batch of a group came to."""
     return f"{GROUPS}/{group}/tuned-b{batch}.json"
 
 
 def _fill(blank: Tuned, document: TuneDocument, page: str) -> Tuned:
-    """What a search came to, in the words of its document."""
     return replace(
         blank,
         winner=_name(document.winner),

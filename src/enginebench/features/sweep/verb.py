@@ -34,8 +34,6 @@ PROBE_TIMEOUT_S = 60.0
 
 
 class KindPlan(Struct, frozen=True, kw_only=True):
-    """What one kind of machine has to do."""
-
     machine_kind: str
     groups: int
     rows: int
@@ -44,8 +42,6 @@ class KindPlan(Struct, frozen=True, kw_only=True):
 
 
 class SweepPlan(Struct, frozen=True, kw_only=True):
-    """What `sweep --dry-run` prints."""
-
     schema: str = "enginebench.sweep-plan/1"
     cells: tuple[Cell, ...]
     kinds: tuple[KindPlan, ...]
@@ -221,7 +217,6 @@ def choose_kind(spec: SweepSpec, on: str, kind: str | None) -> str | None:
 def take_up(
     store: Store, spec: SweepSpec, *, resume: bool, shared: bool = False, command: tuple[str, ...] = ()
 ) -> SweepRecord:
-    """The record of the sweep in the store, a new one if it is empty."""
     if read_document(store, RECORD, SweepRecord) is None:
         record = SweepRecord(
             spec=spec,

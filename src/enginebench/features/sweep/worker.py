@@ -21,12 +21,10 @@ class Quiet:
 
 
 def answer_group(data: bytes) -> bytes:
-    """The JSON of `Ended` for the JSON of a `GroupJob`."""
     return _answer(data, GroupJob)
 
 
 def answer_sources(data: bytes) -> bytes:
-    """The JSON of `Ended` for the JSON of a `SourcesJob`."""
     return _answer(data, SourcesJob)
 
 

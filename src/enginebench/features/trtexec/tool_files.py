@@ -52,7 +52,6 @@ class ToolFiles:
         )
 
     def read_switches(self, log: Path) -> dict[str, bool | int | None]:
-        """The switches as they took effect."""
         from enginebench.features.trtexec.log import parse_log
 
         run = parse_log(log).choose_run()
@@ -83,7 +82,6 @@ class ToolFiles:
         return {name: share for name, share in ranked if share > ROUNDING}
 
     def read_types(self, layers: Path) -> dict[str, str]:
-        """input or output -> its type, of those whose layers say it."""
         from enginebench.features.trtexec.plan_layers import parse_layers
 
         return {tensor.name: tensor.dtype for tensor in parse_layers(layers).io if tensor.dtype}

@@ -105,8 +105,6 @@ class Layering(Struct, frozen=True, kw_only=True):
 
 
 class MixedDocument(Struct, frozen=True, kw_only=True):
-    """`mixed.json` in the folder of a search."""
-
     schema: str = MIXED_SCHEMA
     layerings: tuple[Layering, ...] = ()
 
@@ -153,7 +151,6 @@ class MixedProposer:
         return [setting for setting in found if setting.name not in seen][:count]
 
     def describe(self) -> tuple[str, ...]:
-        """Which layer must stay in FP32, in words: one sentence for each line."""
         return tuple(map(describe_layering, self.document.layerings))
 
     def write_best(self, tried: Sequence[Tried]) -> Path | None:
@@ -468,7 +465,6 @@ def explain_hopeless(setting: Setting, tried: Sequence[Tried]) -> str:
 
 
 def describe_layering(layering: Layering) -> str:
-    """Which groups break the answers, and what was not looked at."""
     label = f"{layering.engine} {layering.precision}"
     if layering.reason is not None:
         return f"{label}: no precision by layer: {layering.reason}."

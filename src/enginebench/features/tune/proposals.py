@@ -58,19 +58,15 @@ class Walk:
 
 
 class Best(Struct, frozen=True, kw_only=True):
-    """The fastest setting of an arm that is known."""
-
     arm: Arm
     chosen: dict[str, str]
     cost: float
 
     def list_near(self, changes: int) -> Iterator[Setting]:
-        """The settings of the arm that differ from this one in so many knobs."""
         return (self.arm.set(chosen) for chosen in list_choices(self.arm, changes, self.chosen))
 
 
 def find_best(arm: Arm, tried: Sequence[Tried]) -> Best | None:
-    """The fastest of the tried settings of an arm; None if there is none that ran."""
     ran = [(one.cost, chosen) for one in tried if one.cost is not None and (chosen := arm.read(one.setting))]
     if not ran:
         return None
@@ -79,7 +75,6 @@ def find_best(arm: Arm, tried: Sequence[Tried]) -> Best | None:
 
 
 def list_choices(arm: Arm, changes: int, start: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """The choices that differ from `start` in so many knobs."""
     for names in itertools.combinations(arm.knobs, changes):
         others = ([v for v in arm.knobs[name] if v != start[name]] for name in names)
         for values in itertools.product(*others):
@@ -98,7 +93,6 @@ def _take_turns(lines: Sequence[Iterator[Setting]]) -> Iterator[Setting]:
 
 
 def make_proposer(arms: Sequence[Arm], seed: int) -> Proposer:
-    """Optuna's, where it is installed; else plain enumeration."""
     from importlib.util import find_spec
 
     if find_spec("optuna") is None:

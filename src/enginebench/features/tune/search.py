@@ -239,7 +239,6 @@ class Search:
         self._keep(replace(self.record, finished=final.over))
 
     def _explain_spent(self) -> str:
-        """On what the budget was spent, where no round of the final was."""
         budget = f"the budget of {self.record.request.budget_s:g} s was spent on"
         laps = self.record.lap_s
         if not laps:
@@ -258,6 +257,5 @@ class Search:
         return [min(settings, key=lambda setting: self._find_cost(setting) or 0.0) for settings in found.values()]
 
     def _find_cost(self, setting: Setting) -> float | None:
-        """The cost over the leader's: infinite if it did not race yet, None if it failed."""
         one = self._tried.get(setting.name)
         return math.inf if one is None else one.cost

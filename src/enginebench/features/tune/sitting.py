@@ -49,7 +49,6 @@ COSINE = "centred cosine"
 
 
 def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[str]) -> TuneDocument:
-    """The document of what was found so far."""
     request, final = search.record.request, search.final
     challenger = search.record.finalists[0] if search.record.finalists else search.leader
     found = final.compare(final.best_default) if final and final.best_default else None
@@ -278,7 +277,6 @@ def _take_up(folder: RunFolder, request: SearchRequest) -> tuple[RunRecord, Sear
 def _open(
     folder: RunFolder, run: RunRecord, record: SearchRecord, budget: Budget, reporter: Reporter
 ) -> tuple[Search, list[Proposer]]:
-    """The search, ready to begin or to go on."""
     request = record.request
     sources = _find_sources(folder, run, reporter)
     judged = judge_sources(choose_judged(request.run), request.run, sources.artifacts, reporter)
@@ -302,7 +300,6 @@ def _open(
 
 
 def find_arms(request: SearchRequest, machine: Machine) -> list[Arm]:
-    """Every engine that can run here, in every precision."""
     found = {name: find_installed(name) for name, _ in request.run.engines}
     engines = tuple((name, options) for name, options in request.run.engines if found[name].available)
     if not engines:

@@ -179,7 +179,6 @@ def search(
 
 
 def make_request(model: str, options: TuneOptions, known_batch: int | None = None) -> SearchRequest:
-    """The request for a search."""
     goal, limits, processes = options["goal"], read_limits(options["limit"]), options["processes"]
     batch = options["batch"] or (None if options["input_shape"] else known_batch)
     if options["resume"] and options["out"] is None:
@@ -219,7 +218,6 @@ def make_request(model: str, options: TuneOptions, known_batch: int | None = Non
 
 
 def deliver_winner(root: Path, document: TuneDocument, out: Path, *, reporter: Reporter) -> DeliverDocument:
-    """Writes the winner as a bundle."""
     if document.winner is None or document.winner.id is None:
         raise UsageError(NO_WINNER)
     return deliver_row(root, out, row=document.winner.id, reporter=reporter)

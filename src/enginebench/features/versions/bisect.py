@@ -221,7 +221,6 @@ def bisect_package(
 
 
 def find_engine_of(package: str) -> str:
-    """The first engine that a package is for."""
     for name, entry in ENTRIES.items():
         if package.lower() in entry.distributions:
             return name
@@ -229,7 +228,6 @@ def find_engine_of(package: str) -> str:
 
 
 def choose_judge(drift: bool, metrics: Sequence[str]) -> By:
-    """What makes a version bad."""
     if drift and metrics:
         raise UsageError("--drift and --metric both say what is bad; give one of them")
     return "metric" if metrics else "drift" if drift else "time"
@@ -268,7 +266,6 @@ def find_first_bad(
 
 
 def judge_rows(rows: Sequence[Result], version: str, by: By, margin: float, request: RunRequest) -> TriedVersion:
-    """What the rows of the good version and of another show."""
     compared = describe_bench(rows, margin=margin).comparison
     assert compared is not None
     judgement, change, reasons = "not_comparable", None, compared.reasons or (compared.verdict,)

@@ -102,7 +102,6 @@ def _show(lines: tuple[EnvironmentLine, ...], shown: Printed) -> None:
 
 
 def print_environments(document: EnvironmentsDocument, console: Console) -> None:
-    """Prints them as a table."""
     from enginebench.report.table import Section, list_texts, make_table
     from enginebench.report.terminal import print_sections
 
@@ -175,7 +174,6 @@ def has_pip() -> bool:
 
 
 def _run(command: Sequence[str]) -> str:
-    """What a command printed."""
     try:
         done = run_group(command, INSTALL_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
@@ -203,7 +201,6 @@ def _find_line(lines: Sequence[str], *signs: str) -> str:
 
 
 def describe(name: str, path: Path) -> EnvironmentLine:
-    """An environment, with what is installed in it, or what is wrong with it."""
     try:
         place = describe_place(name)
     except EngineBenchError as error:

@@ -74,7 +74,6 @@ def diff_environments(
 def pair_environments(
     results: Sequence[Result], between: tuple[str, str | None], root: Path
 ) -> list[tuple[Result | None, Result | None]]:
-    """The rows of both environments that are the same but for it, in the order of the run; None: not there."""
     sides: list[dict[str, Result]] = []
     for name in between:
         found = {find_twin(r): r for r in results if r.engine.options.get(OPTION) == name}

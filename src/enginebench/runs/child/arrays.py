@@ -39,7 +39,6 @@ def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def load_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of an .npz file."""
     import numpy as np
 
     try:
@@ -61,7 +60,6 @@ def limit_calls(calls: int, values: int, most: int = CHECKED_VALUES) -> int:
 
 
 def count_values(arrays: Mapping[str, Array]) -> int:
-    """Values in all arrays together."""
     return sum(array.size for array in arrays.values())
 
 

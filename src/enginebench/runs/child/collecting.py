@@ -73,8 +73,6 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
         return values
 
     def as_whole(self) -> Metric:
-        """The metric that looks at all samples together."""
-
         def prepare(outputs: Outputs, targets: Targets) -> Ask:
             def ask(places: Picks) -> float:
                 found = self.call(pick_samples(outputs, places), targets.pick(places))
@@ -87,8 +85,6 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
         return Metric(name=self.text, higher_is_better=self.higher_is_better, share=False, prepare=prepare)
 
     def as_counted(self) -> Metric:
-        """The metric that says something of each sample."""
-
         def count(outputs: Outputs, targets: Targets) -> Floats:
             found = self.call(outputs, targets)
             if isinstance(found, float):
@@ -138,7 +134,6 @@ TARGETS = "targets"
 
 
 def open_metric(name: str, targets: Targets) -> Metric | UserMetric:
-    """A built-in metric, or the user's function."""
     return BUILTIN[name](targets) if name in BUILTIN else load_metric(name)
 
 
@@ -159,7 +154,6 @@ class Collector:
         self._dropped: set[str] = set()
 
     def add(self, places: Sequence[int], outputs: Mapping[str, Any]) -> None:
-        """Takes the answers to some samples."""
         targets = self._targets.pick(np.asarray(places, np.int64))
         for name in list(self._metrics):
             if name not in self._failures and name not in self._dropped:
@@ -193,7 +187,6 @@ class Collector:
             self._rows[place] = {name: values[i] for name, values in outputs.items()}
 
     def collect(self) -> dict[str, Any]:
-        """What was kept, as arrays for a file."""
         if len(self._dropped) == len(self._metrics):
             raise UsageError(f"--metric {', '.join(self._dropped)} cannot be wrong about so few classes; name another")
         kept: dict[str, Any] = {COUNTS + name: table for name, table in self._counts.items()}

@@ -21,7 +21,6 @@ def find_available(engine: EngineSpec) -> Availability:
 
 
 def probe_elsewhere(engine: EngineSpec) -> Availability:
-    """Whether an engine works in its environment. Never raises."""
     return _probe(engine.backend, engine.options[OPTION])
 
 

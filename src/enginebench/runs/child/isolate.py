@@ -170,7 +170,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The number of the process, and of its group."""
         return self._child.pid
 
     def ask_to_preload(self, job: PreloadJob) -> None:
@@ -189,13 +188,11 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended."""
         return self._child.poll() is None
 
     def perform(
         self, job: Job[Answer], *, timeout_s: float, on_note: Callable[[str], None] = lambda text: None
     ) -> Answer:
-        """The child's answer; it does one job only. Raises as `run_child` does."""
         return self.start(job, timeout_s=timeout_s, on_note=on_note).finish()
 
     def start(
@@ -230,7 +227,6 @@ class Work(Generic[Answer]):
 
     @property
     def file_numbers(self) -> list[int]:
-        """What there is to wait for."""
         return self._conversation.file_numbers
 
     def listen(self) -> None:

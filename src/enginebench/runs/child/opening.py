@@ -93,7 +93,6 @@ def build_row(backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir:
 
 
 def check_batch(plan: Artifact, engine: EngineSpec) -> None:
-    """Checks that a finished plan runs the batch that its row is named after."""
     for name, allowed in plan.allowed.items():
         low, high = (shape[:1] for shape in (allowed.smallest, allowed.largest))
         if not low <= (engine.batch,) <= high:
@@ -139,6 +138,5 @@ def _doubt_products(graph: Artifact, ahead: AheadOfTime | None) -> tuple[Caveat,
 
 
 def pass_notes(backend: object, note: NoteCall) -> None:
-    """Lets a backend that reports its progress do so."""
     if isinstance(backend, ReportsProgress):
         backend.take_note(note)

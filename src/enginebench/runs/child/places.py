@@ -50,8 +50,6 @@ Spec = TypeVar("Spec", bound=Struct)
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """An environment that children can run in."""
-
     name: str
     python: str  # path of the interpreter
     version: tuple[int, ...]
@@ -76,7 +74,6 @@ def name_environments(texts: Iterable[str]) -> None:
 
 
 def check_name(name: str) -> str:
-    """The name of an environment."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} is no name of an environment: letters, digits, dots, hyphens and underscores")
     return name
@@ -97,19 +94,16 @@ def find_python(name: str, path: Path) -> Path:
 
 
 def environments_folder() -> Path:
-    """Where `env make` keeps environments: the user's cache folder."""
     return find_cache() / "environments"
 
 
 def list_environments() -> dict[str, Path]:
-    """The folder of every environment that `env make` finished, by name."""
     folder = environments_folder()
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     return {path.name: path for path in found if _NAME.fullmatch(path.name) and (path / "bin" / "python").exists()}
 
 
 def find_place(engine: EngineSpec | None) -> Place | None:
-    """The environment of an engine; None: this one."""
     name = engine.options.get(OPTION) if engine is not None else None
     return None if name is None else describe_place(name)
 
@@ -179,7 +173,6 @@ def enter(spec: Spec) -> Spec:
 
 
 def get_engine(job: object) -> EngineSpec | None:
-    """The engine that a job is about, if it is about one."""
     engine = getattr(job, "engine", None)
     return engine if isinstance(engine, EngineSpec) else None
 

@@ -69,7 +69,6 @@ def add_telemetry(measured: Measurement, spec: EngineSpec, measure: MeasureSpec,
 
 
 def doubt_telemetry(spec: EngineSpec, gpu: GpuWatch | None) -> tuple[Caveat, ...]:
-    """What could not be watched of an engine's GPU."""
     from enginebench.measure.nvml import HIDDEN_PROCESSES, NO_TELEMETRY
 
     if spec.device == "cpu":

@@ -92,7 +92,6 @@ def fill_request(request: RunRequest, bundle: Bundle) -> RunRequest:
 
 
 def find_row(run: Path, bundle: Bundle) -> Path:
-    """The file of the row of a run that a bundle was made of."""
     path = RunFolder(run).row_path(bundle.row)
     if not path.is_file():
         raise UsageError(f"{run} has no row {bundle.row}, which the bundle was made of. Name the file of another row")

@@ -52,7 +52,6 @@ class OpenSide(Struct, frozen=True, kw_only=True):
     engine: EngineSpec
 
     def describe(self) -> str:
-        """Engine, precision and target in words."""
         spec = self.engine
         return f"{format_engine(spec)} {format_precision(spec.precision, spec.recipe)} on {self.model}"
 
@@ -134,7 +133,6 @@ def _add_profile(options: dict[str, str], backend: str, request: SideRequest) ->
 
 
 def choose_step(sides: tuple[OpenSide, ...], request: SideRequest) -> int:
-    """Entries per call: the fixed batch of a graph, else that of the given shapes, else a few."""
     if any(_counts_whole(side.artifact) for side in sides):
         return 1
     batches = [find_fixed_batch(side.artifact) for side in sides]
@@ -184,7 +182,6 @@ def check_sides(reference: OpenSide, candidate: OpenSide) -> None:
 def run_side(
     side: OpenSide, inputs: Path, outputs: Path, *, n: int, step: int, scratch: Path, reporter: Reporter
 ) -> None:
-    """Saves the outputs of a side for the `n` entries of a file, computed in a child process."""
     reporter.step(f"{side.describe()}: running")
     job = InferJob(
         artifact=side.artifact,

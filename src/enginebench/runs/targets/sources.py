@@ -40,7 +40,6 @@ RANGES = "calib.json"
 
 
 def make_sources(job: SourceJob, *, threads: int, timeout_s: float, reporter: Reporter) -> tuple[Artifact, ...]:
-    """The torch artifact and its ONNX export, or the ONNX graph alone."""
     return _make(job, threads, timeout_s, reporter).artifacts
 
 
@@ -290,7 +289,6 @@ def judge_sources(
 
 
 def choose_source(sources: tuple[Artifact, ...], engine: EngineSpec, kind: ArtifactKind) -> Artifact:
-    """The artifact that an engine starts from."""
     for artifact in sources:
         if artifact.kind == kind or (artifact.kind == "plan" and "plan" in accepts(engine.backend)):
             return artifact

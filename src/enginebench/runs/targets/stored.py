@@ -18,8 +18,6 @@ from enginebench.runs.trust import allow_engines, allow_model, trust_engine
 
 
 class Side(Struct, frozen=True, kw_only=True):
-    """One side of a comparison: an engine, in a precision, on a target."""
-
     engine: tuple[str, dict[str, str]]
     target: str
     precision: tuple[Precision | None, Recipe | None] = ("fp32", None)
@@ -46,7 +44,6 @@ def parse_side(text: str, target: str, precision: tuple[Precision, Recipe | None
 
 
 def _make_side(stored: Stored) -> Side:
-    """A stored row as a side: its engine on its own artifact, to be measured again."""
     spec = stored.spec
     return Side(
         engine=(spec.backend, spec.options),

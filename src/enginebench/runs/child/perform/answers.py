@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 
 def infer_arrays(job: InferJob, note: NoteCall) -> InferAnswer:
-    """Saves the engine's outputs for the arrays of one .npz file."""
     given = resolve_given(job.inputs_path)
     backend = open_for(job.engine, job.out_dir)
     pass_notes(backend, note)
@@ -57,7 +56,6 @@ def infer_arrays(job: InferJob, note: NoteCall) -> InferAnswer:
 
 
 def _ask_tool(backend: Answering, artifact: Artifact, job: InferJob, calls: Sequence[Feeds]) -> Mapping[str, Array]:
-    """What a tool that starts anew for each answer says to all entries."""
     if job.step is None:
         return backend.answer(artifact, job.engine, calls)
     return run_steps(lambda feeds: backend.answer(artifact, job.engine, [feeds]), calls, artifact.inputs, job.step)
@@ -124,7 +122,6 @@ def join_rows(answers: Iterable[Mapping[str, Array]], apart: Collection[str] = (
 
 
 def ask_engine(engine: Engine, feeds: Feeds) -> dict[str, Array]:
-    """The engine's outputs for one feed."""
     engine.bind(feeds)
     try:
         engine.run()
@@ -150,7 +147,6 @@ def _stands_apart(name: str, answers: Sequence[Mapping[str, Array]], entries: Co
 
 
 def answer_labelled(job: AnswerJob, note: NoteCall) -> LabelledAnswer:
-    """Saves what the metrics need of one engine's answers to labelled data."""
     backend = open_for(job.engine, job.out_dir)
     artifact = build_graph(backend, job.artifact, job.engine, job.out_dir, note)
     if not isinstance(backend, Loadable):

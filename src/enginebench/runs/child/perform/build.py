@@ -256,7 +256,6 @@ def build_file(job: BuildJob, note: NoteCall, keep: KeepCall[BuildAnswer]) -> Bu
 
 
 def probe_engine(job: ProbeJob) -> ProbeAnswer:
-    """Whether an engine can run here, found out by importing its runtime."""
     from enginebench.engines.registry import open_backend, probe
 
     if job.to_profile:

@@ -66,13 +66,11 @@ def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAn
 
 
 def check_cache(engine: EngineSpec, measure: MeasureSpec) -> None:
-    """Checks that an engine that times itself measures what its row is named after."""
     if measure.cache == "cold":
         raise UsageError(f"{engine.backend} times itself and cannot empty a cache before each call. Use --cache hot")
 
 
 def _rotate(feeds: Feeds, job: MeasureJob) -> list[Feeds]:
-    """Copies of the feeds, together larger than the last-level cache."""
     from enginebench.measure.rotation import rotate_feeds, rotating_count
 
     size = sum(array.nbytes for array in feeds.values())

@@ -179,7 +179,6 @@ def _take_onnx(path: Path, out_dir: Path, libraries: Sequence[str] = ()) -> tupl
 
 
 def _take_shipped(job: SourceJob) -> tuple[Artifact, ...]:
-    """The trained graph that the package ships, for use without PyTorch."""
     from enginebench.models.task import hash_preprocess
     from enginebench.models.zoo import packaged_onnx
 
@@ -192,7 +191,6 @@ def _take_shipped(job: SourceJob) -> tuple[Artifact, ...]:
 
 
 def take_file(path: Path, out_dir: Path, libraries: Sequence[str] = ()) -> tuple[Artifact, ...]:
-    """The artifact of an engine file or a graph as it is."""
     if path.suffix.lower() in PLAN_SUFFIXES:
         return (_take_plan(path, out_dir),)
     taken = _take_onnx(path, out_dir, libraries)

@@ -41,7 +41,6 @@ MIN_BATCHES = 10
 
 
 def perform_stages(job: StagesJob, note: NoteCall) -> StagesAnswer:
-    """Both measurements, in this process."""
     from enginebench.models.sample_images import read_photos
     from enginebench.runs.child.opening import build_row, open_for
     from enginebench.runs.child.perform.answers import check_prepared_alike
@@ -82,7 +81,6 @@ def choose_waiting(spec: EngineSpec) -> EngineSpec:
 
 
 def decode_photo(jpeg: bytes) -> Any:
-    """The picture, decoded."""
     picture = import_pillow().open(io.BytesIO(jpeg))
     picture.load()  # opening alone reads the header only
     return picture
@@ -158,7 +156,6 @@ def _note_device(engine: object, device: dict[str, list[int]]) -> None:
 
 
 def _cycle_batches(photos: Sequence[bytes], batch: int) -> Iterator[list[bytes]]:
-    """Batches without end, round and round the photos."""
     for start in count(0, batch):
         yield [photos[(start + i) % len(photos)] for i in range(batch)]
 
@@ -214,7 +211,6 @@ class _Supply:
         return np.stack([future.result() for future in chosen])
 
     def cancel(self) -> None:
-        """Orders nothing more, and forgets what nobody has begun."""
         for future in self._waiting:
             future.cancel()
 
@@ -243,7 +239,6 @@ class _Tally:
         return self._lock
 
     def meet(self) -> None:
-        """Waits until every lane has its engine."""
         self._ready.wait()
 
     def add(self, pictures: int) -> None:
@@ -266,7 +261,6 @@ class _Tally:
         self._ready.abort()
 
     def finish(self) -> float:
-        """Pictures a second."""
         if self._error is not None:
             raise self._error
         return self._done * 1e9 / max(1, self._end_ns - self._begin_ns)
