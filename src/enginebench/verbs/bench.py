@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
+from enginebench import options as opts
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, parse_precision
@@ -32,29 +33,7 @@ from enginebench.engines.registry import (
     takes,
 )
 from enginebench.measure.machine import describe_machine
-from enginebench.options import (
-    COMMAND,
-    Batch,
-    Builds,
-    DryRunning,
-    Env,
-    InputSize,
-    Margin,
-    Model,
-    Modules,
-    Opt,
-    PathLike,
-    Precision,
-    Shared,
-    Side,
-    Timeout,
-    Timing,
-    Trtexec,
-    Trusting,
-    Wait,
-    pick,
-    verb,
-)
+from enginebench.options import COMMAND, Opt, PathLike, pick, verb
 from enginebench.report.bench import list_bench
 from enginebench.runs import request as requests
 from enginebench.runs.bundles.reading import is_bundle
@@ -72,28 +51,20 @@ from enginebench.runs.targets.sources import choose_judged, gather_sources
 from enginebench.runs.targets.stored import parse_side
 from enginebench.runs.targets.stored_row import Stored
 from enginebench.stats.diff import diff_results
+from enginebench.verbs import given
 from enginebench.verbs.benches import Bench
 from enginebench.verbs.build import check_dry_run, print_dry_run
 from enginebench.verbs.diff import DiffPrinted, write_verdict
 from enginebench.verbs.dry_run import DryRun, check_command, plan_measure
-from enginebench.verbs.given import (
-    choose_batches,
-    choose_root,
-    name_environments,
-    name_model,
-    share,
-    take_model,
-    take_side,
-)
 from enginebench.verbs.progress import open_progress
 from enginebench.verbs.runs import note_folder
 
 
-class BenchOptions(Modules, Timing, Shared, total=False):
-    precision: Precision
-    batch: Batch
+class BenchOptions(opts.Modules, opts.Timing, opts.Shared, total=False):
+    precision: opts.Precision
+    batch: opts.Batch
     against: Annotated[
-        Side | None,
+        opts.Side | None,
         Opt(
             "ENGINE, ENGINE@TARGET, the file of a stored row, or a bundle; if TARGET is a bundle, also its RUN.",
             metavar="SIDE",
@@ -109,11 +80,11 @@ class BenchOptions(Modules, Timing, Shared, total=False):
             more="Also if, asked for one precision, the sides ran in two",
         ),
     ]
-    margin: Margin
+    margin: opts.Margin
     percentile: Annotated[str | Sequence[float], Opt("Percentiles to report, separated by commas.", "50,90,95,99")]
-    input_size: InputSize
-    timeout: Timeout
-    wait: Wait
+    input_size: opts.InputSize
+    timeout: opts.Timeout
+    wait: opts.Wait
     cuda_graph: Annotated[
         bool | None, Opt("Launch as a CUDA graph. [the engine's default]", names="--cuda-graph/--no-cuda-graph")
     ]
@@ -121,13 +92,13 @@ class BenchOptions(Modules, Timing, Shared, total=False):
     extra: Annotated[
         Sequence[str], Opt("Extra argument for trtexec; can be repeated.", (), metavar="ARG", multiple=True)
     ]
-    trtexec: Trtexec
-    env: Env
-    builds: Builds
+    trtexec: opts.Trtexec
+    env: opts.Env
+    builds: opts.Builds
     out: Annotated[PathLike | None, Opt("Folder of the rows. [results/bench-TARGET-TIME]", program=True)]
 
 
-class BenchPrinted(DiffPrinted, DryRunning, Trusting, total=False):
+class BenchPrinted(DiffPrinted, opts.DryRunning, opts.Trusting, total=False):
     log: Annotated[
         str | None,
         Opt(
@@ -150,7 +121,7 @@ Engine: TypeAlias = Annotated[
 
 
 @verb(BenchOptions)
-def bench(target: Model, engine: Engine = None, **options: Unpack[BenchOptions]) -> Bench:
+def bench(target: opts.Model, engine: Engine = None, **options: Unpack[BenchOptions]) -> Bench:
     """Measure one engine on TARGET; with --against, compare it with another one.
 
     Example: enginebench bench digits-cnn --engine ort --against pytorch
@@ -168,7 +139,7 @@ def bench(target: Model, engine: Engine = None, **options: Unpack[BenchOptions])
         MeasurementError: a row is not ok.
         GateFailed: under `gate`, the candidate is slower, its outputs differ, or the sides cannot be compared.
     """
-    root = choose_root(options["out"], f"bench-{Path(name_model(target)).stem}")
+    root = given.choose_root(options["out"], f"bench-{Path(given.name_model(target)).stem}")
     with ask(target, engine, options) as (request, side, reporter), note_folder(root):
         results = bench_sides(request, side, root, reporter=reporter, wait=options["wait"], command=COMMAND.get())
         return Bench(root, tuple(results), options["margin"]).check(gate=options["gate"])
@@ -188,7 +159,7 @@ def command(target: str, engine: str | None, shown: BenchPrinted, **options: Unp
             print_dry_run(plan_dry_run(target, request, shown["tensorrt_version"]), shown)
             return
         stem = Path(target).stem if target.endswith(".onnx") or is_bundle(Path(target)) else target
-        root = choose_root(None, f"bench-{stem}")
+        root = given.choose_root(None, f"bench-{stem}")
         results = bench_sides(request, side, root, reporter=reporter, wait=options["wait"], command=COMMAND.get())
     if shown["log"] is not None:
         keep_log(root, results[-1], Path(shown["log"]))
@@ -207,7 +178,7 @@ def command(target: str, engine: str | None, shown: BenchPrinted, **options: Unp
 
 @contextmanager
 def ask(
-    target: Model, engine: str | None, options: BenchOptions, *, dry: bool = False
+    target: opts.Model, engine: str | None, options: BenchOptions, *, dry: bool = False
 ) -> Iterator[tuple[RunRequest, sides.Side | None, Reporter]]:
     """The request that the options are, the other side, and progress; children can have a module while it runs."""
     against, extra, text = options["against"], options["extra"], isinstance(target, str | os.PathLike)
@@ -215,8 +186,8 @@ def ask(
         raise UsageError(TWO_SIDES)
     if against is None and options["against_precision"]:
         raise UsageError("--against-precision is that of the other side; add --against SIDE")
-    name_environments(options["env"])
-    shared, timing = share(options), pick(requests.Timing, options)
+    given.name_environments(options["env"])
+    shared, timing = given.share(options), pick(requests.Timing, options)
     fixed: dict[str, object] = {"--engine": engine, "--extra": extra}
     for name in ("batch", "threads", "input_shape", "inputs", "input_size", "profile_index", "cuda_graph"):
         fixed[f"--{name.replace('_', '-')}"] = options[name]
@@ -226,8 +197,8 @@ def ask(
     name, own = read_engine(engine or "") if bundle is None else (bundle.engine.backend, bundle.engine.options)
     own = merge_options(name, own, name_settings(options["cuda_graph"], options["profile_index"], extra))
     with (
-        take_model(target, options["example_inputs"]) as taken,
-        take_side(against if against is not None else "", options["example_inputs"]) as other,
+        given.take_model(target, options["example_inputs"]) as taken,
+        given.take_side(against if against is not None else "", options["example_inputs"]) as other,
         open_progress(options["progress"]) as reporter,
     ):
         batch = choose_row_batch(options["batch"], own, shared.read_shapes())
@@ -235,7 +206,7 @@ def ask(
             taken.text,
             engines=[(name, own)],
             precisions=[parse_precision(options["precision"])],
-            batches=choose_batches(batch, options, taken),
+            batches=given.choose_batches(batch, options, taken),
             measure=timing.make_measure(
                 shared.seed,
                 percentiles=read_percentiles(options["percentile"]),

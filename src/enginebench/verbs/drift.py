@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeAlias, Unpack
 from msgspec import Struct
 
 from enginebench import door
+from enginebench import options as opts
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, GateFailed, UsageError
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
@@ -17,19 +18,7 @@ from enginebench.core.store import encode, write_atomic
 from enginebench.engines.registry import accepts
 from enginebench.models.precision.calibration import explain_external
 from enginebench.models.samples import cut_entries, group_samples, join_samples, name_only, resolve_given, write_samples
-from enginebench.options import (
-    InputSize,
-    Modules,
-    Opt,
-    PathLike,
-    Printed,
-    Shared,
-    Side,
-    TaskOption,
-    Texts,
-    Trusting,
-    verb,
-)
+from enginebench.options import Opt, PathLike, verb
 from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument, list_drift
 from enginebench.runs.builds import cut_common
 from enginebench.runs.child.arrays import load_arrays, save_arrays
@@ -58,10 +47,10 @@ from enginebench.stats.drift import (
 from enginebench.verbs.given import list_texts, share, take_side, to_path
 from enginebench.verbs.progress import open_progress
 
-Limits: TypeAlias = Mapping[str, float] | Texts
+Limits: TypeAlias = Mapping[str, float] | opts.Texts
 
 
-class DriftOptions(Modules, Shared, total=False):
+class DriftOptions(opts.Modules, opts.Shared, total=False):
     n: Annotated[
         int | None,
         Opt(
@@ -81,7 +70,7 @@ class DriftOptions(Modules, Shared, total=False):
             "`mean_abs`, `mean_rel`, `agreement`, `samples`",
         ),
     ]
-    input_size: InputSize
+    input_size: opts.InputSize
     profile_index: Annotated[
         int | None,
         Opt(
@@ -92,12 +81,12 @@ class DriftOptions(Modules, Shared, total=False):
     ]
     skip_output_save: Annotated[bool, Opt("Do not write samples/ into --out.", False)]
     out: Annotated[PathLike | None, Opt("Folder for the figures of every sample and its outputs.", path="folder")]
-    task: TaskOption
+    task: opts.TaskOption
     gate: Annotated[bool, Opt("Raise GateFailed where a limit of your own is not kept.", True, program=True)]
 
 
 @verb(DriftOptions)
-def drift(reference: Side, candidate: Side, **options: Unpack[DriftOptions]) -> DriftDocument:
+def drift(reference: opts.Side, candidate: opts.Side, **options: Unpack[DriftOptions]) -> DriftDocument:
     """Compare the outputs of CAND with those of REF on the same inputs.
 
     Example: enginebench drift pytorch@digits-cnn ort@digits-cnn
@@ -127,8 +116,8 @@ def drift(reference: Side, candidate: Side, **options: Unpack[DriftOptions]) -> 
     return judge(document) if options["gate"] else document
 
 
-@door.command(drift, "REF", "CAND", shown=Trusting)
-def command(reference: str, candidate: str, shown: Printed, **options: Unpack[DriftOptions]) -> None:
+@door.command(drift, "REF", "CAND", shown=opts.Trusting)
+def command(reference: str, candidate: str, shown: opts.Printed, **options: Unpack[DriftOptions]) -> None:
     options["gate"] = False
     document = drift(reference, candidate, **options)
     door.show(document, shown, door.tables(list_drift))

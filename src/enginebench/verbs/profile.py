@@ -14,25 +14,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
+from enginebench import options as opts
 from enginebench.core.errors import ChildFailed
 from enginebench.core.records import LayerProfile
 from enginebench.engines.registry import find_entry
 from enginebench.features.roofline.limits import limit_layers
 from enginebench.models.samples import find_samples
-from enginebench.options import (
-    Batch,
-    GraphEngine,
-    InputSize,
-    Model,
-    Modules,
-    Opt,
-    Precision,
-    Printed,
-    Shared,
-    TopK,
-    Wait,
-    verb,
-)
+from enginebench.options import Opt, verb
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.child.jobs import ProbeJob, ProfileJob
 from enginebench.runs.folder import ARTIFACTS, RunRequest
@@ -57,21 +45,21 @@ class MadeProfile(Struct, frozen=True, kw_only=True):
     profile: LayerProfile
 
 
-class ProfileOptions(Modules, Shared, total=False):
-    engine: GraphEngine
-    precision: Precision
-    batch: Batch
-    input_size: InputSize
-    wait: Wait
+class ProfileOptions(opts.Modules, opts.Shared, total=False):
+    engine: opts.GraphEngine
+    precision: opts.Precision
+    batch: opts.Batch
+    input_size: opts.InputSize
+    wait: opts.Wait
 
 
-class ProfilePrinted(Printed, total=False):
-    topk: TopK
+class ProfilePrinted(opts.Printed, total=False):
+    topk: opts.TopK
     out: Annotated[str | None, Opt("Folder for the JSON, the CSV and the picture.", path="folder")]
 
 
 @verb(ProfileOptions)
-def profile(target: Model, **options: Unpack[ProfileOptions]) -> EngineProfileDocument:
+def profile(target: opts.Model, **options: Unpack[ProfileOptions]) -> EngineProfileDocument:
     """Show where one engine spends its time on TARGET, layer by layer, and what no layer explains.
 
     Example: enginebench profile digits-cnn --engine ort
@@ -106,7 +94,7 @@ def command(target: str, shown: ProfilePrinted, **options: Unpack[ProfileOptions
         door.draw(lambda: draw_layers(layers, title, topk), out / "per_layer_time.png")
 
 
-def make_both(target: Model, options: ProfileOptions) -> MadeProfile:
+def make_both(target: opts.Model, options: ProfileOptions) -> MadeProfile:
     shared = share(options)
     with take_model(target, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         request = shared.make_row_request(

@@ -43,15 +43,7 @@ from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.bundles import fill_request, open_as_stored, read_target
 from enginebench.runs.targets.sources import gather_sources
 from enginebench.stats.capacity import agrees_with_probes
-from enginebench.verbs.given import (
-    choose_root,
-    name_model,
-    read_engines,
-    read_numbers,
-    read_precisions,
-    share,
-    take_model,
-)
+from enginebench.verbs import given
 from enginebench.verbs.progress import open_progress
 
 if TYPE_CHECKING:
@@ -116,13 +108,13 @@ def load(target: Model, engine: Engine = None, **options: Unpack[LoadOptions]) -
         MeasurementError: nothing was answered.
         KeyboardInterrupt: what was measured is kept in `out`.
     """
-    root = choose_root(options["out"], f"load-{name_model(target)}")
+    root = given.choose_root(options["out"], f"load-{given.name_model(target)}")
     return measure_load(target, engine, options, root, lambda document: write_load(root, document))
 
 
 @door.command(load, "TARGET", shown=Trusting)
 def command(target: str, engine: str | None, shown: Printed, **options: Unpack[LoadOptions]) -> None:
-    root = choose_root(options["out"], f"load-{target}")
+    root = given.choose_root(options["out"], f"load-{target}")
 
     def show(document: LoadDocument) -> None:
         notes = write_load(root, document)
@@ -149,22 +141,22 @@ def measure_load(
         percentile=options["percentile"],
         arrivals=str(options["arrivals"]),
         duration_s=options["duration"],
-        streams=read_numbers("streams", options["streams"] or 1),
-        max_batches=read_numbers("max-batch", options["max_batch"] or 1),
+        streams=given.read_numbers("streams", options["streams"] or 1),
+        max_batches=given.read_numbers("max-batch", options["max_batch"] or 1),
         max_wait_ms=options["max_wait_ms"],
         rounds=options["rounds"],
         time_budget_s=options["time_budget"],
     )
     check_settings(settings)
-    shared = share(options)
-    with take_model(target, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
+    shared = given.share(options)
+    with given.take_model(target, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         fixed = {"--engine": engine, "--threads": options["threads"], "--input-shape": options["input_shape"]}
         bundle = read_target(taken.text, fixed)
         request = make_request(
             shared,
             taken.text,
-            read_engines(engine) if engine else [],
-            read_precisions(options["precision"]),
+            given.read_engines(engine) if engine else [],
+            given.read_precisions(options["precision"]),
             input_size=options["input_size"],
             streams=max(settings.streams),
         )

@@ -12,26 +12,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
+from enginebench import options as opts
 from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
 from enginebench.core.limits import REGRESSION_MARGIN
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Estimate, Result, Verdict
 from enginebench.engines.registry import ENTRIES, read_engine
 from enginebench.features.versions.env import install_environment, list_versions
-from enginebench.options import (
-    Batch,
-    Judging,
-    Model,
-    Modules,
-    Opt,
-    PathLike,
-    Printed,
-    Shared,
-    Timeout,
-    Timing,
-    pick,
-    verb,
-)
+from enginebench.options import Opt, PathLike, pick, verb
 from enginebench.report.bench import describe_bench
 from enginebench.report.numbers import format_range, format_ratio
 from enginebench.report.table import Section, list_texts, make_notes, make_table
@@ -84,7 +72,7 @@ class BisectDocument(Struct, frozen=True, kw_only=True):
     tried: tuple[TriedVersion, ...]
 
 
-class BisectOptions(Modules, Judging, Timing, Shared, total=False):
+class BisectOptions(opts.Modules, opts.Judging, opts.Timing, opts.Shared, total=False):
     engine: Annotated[str | None, Opt("ENGINE[:key=value,...] that is measured. [the one that the package is for]")]
     margin: Annotated[float | str, Opt("How much slower is bad: 5% or 0.05.", REGRESSION_MARGIN, metavar="M")]
     drift: Annotated[bool, Opt("Bad means other outputs, not longer times.", False)]
@@ -92,8 +80,8 @@ class BisectOptions(Modules, Judging, Timing, Shared, total=False):
         PathLike | None, Opt("Labelled data for --metric, and for the ranges of 8-bit graphs.", metavar="DIR|digits")
     ]
     precision: Annotated[str, Opt("Precision, with a recipe as in int8@cpu.", "fp32")]
-    batch: Batch
-    timeout: Timeout
+    batch: opts.Batch
+    timeout: opts.Timeout
     out: Annotated[PathLike | None, Opt("Folder of the measurements. [results/bisect-...]", path="folder")]
 
 
@@ -103,7 +91,9 @@ Bad: TypeAlias = Annotated[str, Opt("A later version that is bad.", metavar="V",
 
 
 @verb(BisectOptions)
-def bisect(model: Model, package: Package, good: Good, bad: Bad, **options: Unpack[BisectOptions]) -> BisectDocument:
+def bisect(
+    model: opts.Model, package: Package, good: Good, bad: Bad, **options: Unpack[BisectOptions]
+) -> BisectDocument:
     """Find the first version of a package with which an engine is slower on MODEL, or its outputs differ.
 
     Example: enginebench bisect resnet18 --package torch --good 2.11 --bad 2.13
@@ -151,7 +141,9 @@ def bisect(model: Model, package: Package, good: Good, bad: Bad, **options: Unpa
 
 
 @door.command(bisect, "MODEL")
-def command(model: str, package: str, good: str, bad: str, shown: Printed, **options: Unpack[BisectOptions]) -> None:
+def command(
+    model: str, package: str, good: str, bad: str, shown: opts.Printed, **options: Unpack[BisectOptions]
+) -> None:
     door.show(bisect(model, package, good, bad, **options), shown, door.tables(list_bisect))
 
 
