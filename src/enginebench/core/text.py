@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from typing import Any
 
 # Control, format (among them marks that reverse the direction of writing), surrogate, line, paragraph characters.
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def stamp_utc() -> str:
+    """This moment in UTC, by ISO 8601, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def clean_lines(text: str) -> str:

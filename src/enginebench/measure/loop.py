@@ -12,7 +12,6 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -22,6 +21,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock, EmptyCall, Engine, RunCall
 from enginebench.core.records import Block, Measurement, MeasureSpec, Scope, StopRule
+from enginebench.core.text import stamp_utc
 from enginebench.measure.stopping import BLOCK_NS, WINDOW_CALLS, WINDOW_NS, StoppingRule, WarmupRule, make_stopping_rule
 from enginebench.measure.watch import BlockReading, Watch, make_block, note_doubts
 
@@ -84,7 +84,7 @@ def measure_engine(
     engine.bind(feeds[0])  # an engine may refuse to hand out `run` before it has inputs
     flush = engine.flush_cache if spec.cache == "cold" and isinstance(engine, CacheFlusher) else None
     caller = _Caller(engine, feeds, spec.scope, clock, flush)
-    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    started = stamp_utc()
     with paused_gc():
         overhead_ns = measure_call_overhead(spec.scope, clock, engine)
         _warm_up(caller, warmup, read_clock_mhz)

@@ -487,10 +487,7 @@ class Campaign:
     def _run_prepare(self, row: PlannedRow, job: PrepareJob) -> PrepareAnswer:
         self._reporter.step(f"{label(row)}: build and check")
         return run_child(
-            job,
-            timeout_s=self._timeout_s,
-            environment=child_environment(row.engine.threads),
-            on_note=lambda text: self._reporter.step(f"{label(row)}: {text}"),
+            job, timeout_s=self._timeout_s, on_note=lambda text: self._reporter.step(f"{label(row)}: {text}")
         )
 
     def _with_drift(self, result: Result, path: Path, references: References) -> Result:

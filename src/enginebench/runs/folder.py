@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from enginebench.core.names import PLAN_SUFFIXES, slug
 from enginebench.core.operators import find_library
 from enginebench.core.records import Artifact, Machine, MeasureSpec, ModelSource, Precision, Recipe, Result, Scope, Task
 from enginebench.core.store import encode, hash_file, read_record, read_result, write_atomic
+from enginebench.core.text import stamp_utc
 from enginebench.features.tune.document import TuneDocument
 from enginebench.models.zoo import resolve_model
 from enginebench.runs.bundles.reading import is_bundle
@@ -113,6 +114,11 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     problems: dict[str, str] = {}  # PRECISION -> why no graph could be made in it
     took_s: float | None = None  # with what it took before it was continued
     winner: str | None = None  # the row that a search says to take; stands in its own document, not in `run.json`
+
+
+def begin_record(request: RunRequest, machine: Machine, **fields: Any) -> RunRecord:
+    """The record of a run that begins now; it is written before anything is made, so that it can be continued."""
+    return RunRecord(request=request, machine=machine, started_utc=stamp_utc(), **{"rows": (), **fields})
 
 
 def hide_home(text: str) -> str:

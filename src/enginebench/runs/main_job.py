@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -19,13 +18,13 @@ from enginebench.features.roofline.limits import bound_results
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.places import OPTION, describe_place
-from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, allow_request, check_request
+from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, allow_request, begin_record, check_request
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices, plan_rows
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored
 from enginebench.runs.scoring import Judged
-from enginebench.runs.targets.sources import choose_judged, gather_sources, judge_sources
+from enginebench.runs.targets.sources import Sources, choose_judged, gather_sources, judge_sources
 
 
 def run_model(
@@ -56,14 +55,14 @@ def run_model(
     if known is None:
         _check_places(request)
         folder.check_free()
-    record = known or _begin(request, command)
+    record = known or begin_record(request, describe_machine(), command=command)
     devices = list_devices(record.request) if locks is None else locks
     with lock_devices(devices, wait=wait, on_wait=reporter.say):
         start = time.monotonic() - (record.took_s or 0.0)
         if known is None:  # only now: nobody else can have begun there meanwhile
             folder.create(record)
-        if not record.sources:
-            record = _add_sources(folder, record, reporter)
+        if not record.rows:
+            record = _plan(folder, record, reporter)
         sources = tuple(map(folder.open, record.sources))  # rows that were not begun start from them
         judged = judge_sources(judged, wanted, sources, reporter)
         return _measure(folder, record, sources, reporter, resume, judged, on_results, start)
@@ -110,23 +109,20 @@ def _check_places(request: RunRequest) -> None:
         raise BackendUnavailable(f"no row can run here: {'; '.join(dict.fromkeys(reasons))}")
 
 
-def _begin(request: RunRequest, command: tuple[str, ...]) -> RunRecord:
-    """The record of a new run. It is written before anything is made, so that a run that fails can be continued."""
-    return RunRecord(
-        request=request,
-        machine=describe_machine(),
-        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        rows=(),
-        command=command,
-    )
-
-
-def _add_sources(folder: RunFolder, record: RunRecord, reporter: Reporter) -> RunRecord:
-    """The record with its sources made and its rows planned."""
+def find_sources(folder: RunFolder, record: RunRecord, reporter: Reporter) -> tuple[RunRecord, Sources]:
+    """The artifacts to start from, those of the record or made now, and the record with them."""
+    if record.sources:
+        return record, Sources(artifacts=tuple(map(folder.open, record.sources)), problems=record.problems)
     found = gather_sources(record.request, folder.artifacts, reporter)
-    rows = plan_rows(record.request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
     stored = tuple(folder.relative(a) for a in found.artifacts)
-    record = replace(record, rows=tuple(row.id for row in rows), sources=stored, problems=found.problems)
+    return replace(record, sources=stored, problems=found.problems), found
+
+
+def _plan(folder: RunFolder, record: RunRecord, reporter: Reporter) -> RunRecord:
+    """The record with its rows planned."""
+    record, found = find_sources(folder, record, reporter)
+    rows = plan_rows(record.request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
+    record = replace(record, rows=tuple(row.id for row in rows))
     folder.write_record(record)
     return record
 

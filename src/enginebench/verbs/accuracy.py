@@ -15,7 +15,7 @@ from enginebench.models.precision.calibration_data import explain_unlabelled
 from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
 from enginebench.options import InputSize, Judging, Modules, Opt, PathLike, Printed, Shared, Side, Trusting, verb
 from enginebench.report.accuracy import AccuracyDocument, list_accuracy, tell_nonfinite
-from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import AnswerJob, Labelled, LabelledAnswer
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
@@ -233,8 +233,5 @@ def _answer(
     )
     with lock_devices((side.engine.device,), on_wait=reporter.say):
         return run_child(
-            job,
-            timeout_s=ACCURACY_TIMEOUT_S,
-            environment=child_environment(side.engine.threads),
-            on_note=lambda text: reporter.step(f"{side.describe()}: {text}"),
+            job, timeout_s=ACCURACY_TIMEOUT_S, on_note=lambda text: reporter.step(f"{side.describe()}: {text}")
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, TypeAlias, Unpack
@@ -40,7 +39,7 @@ from enginebench.runs.bundles.reading import is_bundle
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.elsewhere import find_available
 from enginebench.runs.child.places import enter
-from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest, check_request, holds_run
+from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRequest, begin_record, check_request, holds_run
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import PlannedRow, list_devices, plan_rows, plan_stored, with_suffix
 from enginebench.runs.progress import Reporter
@@ -312,14 +311,7 @@ def bench_sides(
         check_request(other)
     folder = RunFolder(root)
     folder.check_free()
-    record = RunRecord(
-        request=request,
-        machine=describe_machine(),
-        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        rows=(),
-        verb="bench",
-        command=command,
-    )
+    record = begin_record(request, describe_machine(), verb="bench", command=command)
     judged = choose_judged(request) if request.metrics or request.targets else None
     devices = [device for asked in filter(None, (request, other)) for device in list_devices(asked)]
     with lock_devices(devices, wait=wait, on_wait=reporter.say):

@@ -23,7 +23,7 @@ from enginebench.core.store import copy_file, encode
 from enginebench.engines.registry import accepts, check_options, find_device, find_entry, read_engine
 from enginebench.options import DryRunning, Opt, PathLike, Printed, Progress, Trtexec, verb
 from enginebench.runs.child.elsewhere import find_available
-from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import BuildAnswer, BuildJob, ProbeJob, Proof
 from enginebench.runs.child.places import enter, find_place
 from enginebench.runs.child.proving import doubt_record
@@ -274,7 +274,6 @@ def build_engine(onnx: Path, out: Path, spec: EngineSpec, options: BuildOptions,
         answer = run_child(
             BuildJob(source=str(onnx.absolute()), engine=spec, out_dir=str(folder)),
             timeout_s=options["timeout"],
-            environment=child_environment(spec.threads),
             on_note=lambda text: reporter.step(f"{onnx.name}: {text}"),
         )
     document = describe_build(answer, out, known(spec.precision), spec.device, doubts)

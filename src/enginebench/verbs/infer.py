@@ -21,7 +21,7 @@ from enginebench.engines.registry import find_device, find_entry, read_engine, t
 from enginebench.models.samples import name_only, resolve_given, take_sizes
 from enginebench.options import GraphEngine, Model, Modules, Opt, PathLike, Printed, Shared, verb
 from enginebench.runs.child.arrays import load_arrays, save_arrays
-from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import InferJob, SourceJob
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
@@ -150,7 +150,7 @@ def save_outputs(
             outputs_path=str(out.absolute()),
         )
         with lock_devices((device,), on_wait=reporter.say):
-            answer = run_child(infer, timeout_s=INFER_TIMEOUT_S, environment=child_environment(threads))
+            answer = run_child(infer, timeout_s=INFER_TIMEOUT_S)
     return InferDocument(engine=spec, outputs=answer.outputs, path=str(out))
 
 

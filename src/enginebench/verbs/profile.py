@@ -21,7 +21,7 @@ from enginebench.engines.registry import find_entry
 from enginebench.features.roofline.limits import limit_layers
 from enginebench.models.samples import find_samples
 from enginebench.options import Opt, verb
-from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob, ProfileJob
 from enginebench.runs.folder import ARTIFACTS, RunRequest
 from enginebench.runs.lock import lock_devices
@@ -128,7 +128,6 @@ def profile_target(request: RunRequest, *, reporter: Reporter, wait: bool = True
                 inputs=find_samples(scratch / ARTIFACTS),
             ),
             timeout_s=request.timeout_s,
-            environment=child_environment(request.threads),
             on_note=lambda text: reporter.step(f"{request.model}: {text}"),
         )
         limited = limit_layers(request, place, (row.engine, source, answer.shapes), answer.profile.layers, reporter)

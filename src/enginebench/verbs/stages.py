@@ -14,7 +14,7 @@ from enginebench.core.store import encode, write_atomic
 from enginebench.measure.pin import default_threads
 from enginebench.options import InputSize, Model, Opt, PathLike, Precision, Printed, Shared, Wait, verb
 from enginebench.report.stages import list_stages
-from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import StagesJob
 from enginebench.runs.folder import ARTIFACTS, RunRequest, hide_home
 from enginebench.runs.lock import lock_devices
@@ -109,10 +109,7 @@ def measure_stages(request: RunRequest, options: StagesOptions, reporter: Report
         decoders = options["decoders"] or default_threads()
         job = plan_stages(request, scratch, folder, len(photos), decoders, reporter)
         answer = run_child(
-            job,
-            timeout_s=STAGES_TIMEOUT_S,
-            environment=child_environment(request.threads),
-            on_note=lambda text: reporter.step(f"{request.model}: {text}"),
+            job, timeout_s=STAGES_TIMEOUT_S, on_note=lambda text: reporter.step(f"{request.model}: {text}")
         )
     return describe_stages(
         model=job.model,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias, Unpack
 
@@ -17,6 +16,7 @@ from enginebench.core.errors import BackendUnavailable, EngineBenchError, Missin
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, Recipe
 from enginebench.core.shapes import free_batch
 from enginebench.core.store import encode, read_record, write_atomic
+from enginebench.core.text import stamp_utc
 from enginebench.engines.registry import find_installed, takes
 from enginebench.features.load.arrivals import read_trace
 from enginebench.features.load.charts import draw_load
@@ -33,7 +33,7 @@ from enginebench.report.page import format_page
 from enginebench.runs import request as requests
 from enginebench.runs.bundles.reading import is_bundle
 from enginebench.runs.campaign import CHECK_SAMPLES
-from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import PrepareJob
 from enginebench.runs.folder import RunFolder, RunRequest, check_inside, hide_home
 from enginebench.runs.lock import lock_devices
@@ -182,7 +182,7 @@ class Loading:
         self._request, self._settings = request, settings
         self._folder, self._reporter = RunFolder(root), reporter
         self._machine = describe_machine()
-        now = datetime.now(UTC).isoformat(timespec="seconds")
+        now = stamp_utc()
         self._started_utc = earlier.started_utc if earlier else now
         self._model = request.model
         seed, timeout_s = request.measure.seed, request.timeout_s
@@ -282,8 +282,7 @@ class Loading:
             prove=False,
             inputs=find_samples(self._folder.artifacts),
         )
-        environment = child_environment(row.engine.threads)
-        return free_batch(run_child(job, timeout_s=self._request.timeout_s, environment=environment).artifact)
+        return free_batch(run_child(job, timeout_s=self._request.timeout_s).artifact)
 
     def _describe_row(self, engine: EngineSpec, streams: int, max_batch: int) -> LoadRow:
         return name_row(engine, streams=streams, max_batch=max_batch, max_wait_ms=self._settings.max_wait_ms)

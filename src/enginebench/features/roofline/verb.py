@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, TypeAlias, Unpack
 
@@ -16,7 +15,7 @@ from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind, Ceilings
 from enginebench.core.errors import DependencyError, EngineBenchError, UsageError
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Machine, Precision
-from enginebench.core.text import count_of
+from enginebench.core.text import count_of, stamp_utc
 from enginebench.features.roofline.sections import draw_ceilings, list_ceilings
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Wait, verb
@@ -138,7 +137,7 @@ def measure_ceilings(request: RooflineRequest, *, reporter: Reporter, wait: bool
     return Ceilings(
         machine=machine,
         ceilings=ceilings,
-        measured_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        measured_utc=stamp_utc(),
         quick=request.quick,
         processes=1 if request.quick else PROCESSES,
         notes=tuple(dict.fromkeys(_list_notes(measured))),

@@ -8,14 +8,12 @@ import platform
 import re
 import tempfile
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
 from enginebench.core.records import Artifact, Machine, Result
-from enginebench.engines.registry import find_installed, takes
 from enginebench.features.sweep.parts import describe_group, has_finished, read_group
 from enginebench.features.sweep.records import (
     GIVEN,
@@ -35,9 +33,8 @@ from enginebench.features.sweep.tuning import tune_group
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import default_threads
 from enginebench.models.samples import SAMPLES
-from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest
+from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest, begin_record
 from enginebench.runs.main_job import list_changes, run_model
-from enginebench.runs.plan import plan_rows
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.sources import gather_sources
 
@@ -152,17 +149,12 @@ def name_locks() -> tuple[str, ...]:
 
 def _begin(job: GroupJob, folder: GroupFolder, request: RunRequest, machine: Machine) -> None:
     """Writes the record of a new run, with the graphs that were made for the whole fleet."""
-    record = RunRecord(
-        request=request, machine=machine, started_utc=datetime.now(UTC).isoformat(timespec="seconds"), rows=()
-    )
     store = open_store(job.store)
     made = read_document(store, f"{SOURCES}/{job.sources}.json", StoredSources) if job.sources else None
     if made is not None:
         fetch_folder(store, f"{SOURCES}/{job.sources}", folder.root, (ARTIFACTS,))
-        sources = tuple(folder.absolute(a) for a in made.artifacts)
-        rows = plan_rows(request, sources, probe=find_installed, takes=takes, problems=made.problems)
-        record = replace(record, rows=tuple(row.id for row in rows), sources=made.artifacts, problems=made.problems)
-    folder.create(record)
+    found = made or StoredSources(artifacts=())
+    folder.create(begin_record(request, machine, sources=found.artifacts, problems=found.problems))
 
 
 def finish_group(store: Store, group: Group) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import time
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, TypeAlias, Unpack
 
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 
 from enginebench import door
 from enginebench.core.errors import MeasurementError, UsageError
+from enginebench.core.text import stamp_utc
 from enginebench.features.sweep.document import SweepDocument
 from enginebench.features.sweep.ray_fleet import RayFleet
 from enginebench.features.sweep.reading import ALONE, read_sweep, read_sweep_record
@@ -221,7 +221,7 @@ def take_up(
         record = SweepRecord(
             spec=spec,
             salt=secrets.token_hex(16),
-            started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+            started_utc=stamp_utc(),
             command=command,
             shared=shared,
         )

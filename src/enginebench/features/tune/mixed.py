@@ -31,7 +31,7 @@ from enginebench.features.tune.space import Arm, Setting
 from enginebench.models.samples import find_samples
 from enginebench.runs.builds import cut_common
 from enginebench.runs.child.arrays import load_answers
-from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import PrepareJob, ProfileJob, SensitivityAnswer, SensitivityJob
 from enginebench.runs.folder import RunFolder, check_inside
 from enginebench.runs.plan import PlannedRow
@@ -267,7 +267,6 @@ class MixedProposer:
         return run_child(
             job,
             timeout_s=run.timeout_s + job.time_limit_s,
-            environment=child_environment(full.engine.threads),
             on_note=lambda text: self._reporter.step(f"{label}: {text}"),
         )
 
@@ -301,7 +300,6 @@ class MixedProposer:
                 inputs=find_samples(self._place),
             ),
             timeout_s=self._request.run.timeout_s,
-            environment=child_environment(row.engine.threads),
         )
         return answer.profile
 
@@ -433,7 +431,6 @@ class MixedProposer:
                 inputs=find_samples(self._place) if self._request.run.inputs is not None else None,
             ),
             timeout_s=self._request.run.timeout_s,
-            environment=child_environment(row.engine.threads),
         )
         return load_answers(path)[0]
 

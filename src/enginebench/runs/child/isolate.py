@@ -64,7 +64,7 @@ def run_child(
 
     Args:
         timeout_s: after this long the child and all that it started are killed.
-        environment: variables added to the child's environment.
+        environment: variables added to the child's environment; None: those for the threads that the job names.
         on_note: called with each line of progress.
         place: where the child runs; None: where the job's engine says, else here.
 
@@ -72,10 +72,15 @@ def run_child(
         ChildFailed: it died, hung or answered nonsense; carries the tail of its stderr.
         EngineBenchError: the error that the child raised on purpose, with its own class and attributes.
     """
-    with Child(
-        {**({} if job.timed else PATIENCE), **(environment or {})}, place or find_place(get_engine(job))
-    ) as child:
+    own = find_variables(job) if environment is None else environment
+    with Child({**({} if job.timed else PATIENCE), **own}, place or find_place(get_engine(job))) as child:
         return child.perform(job, timeout_s=timeout_s, on_note=on_note)
+
+
+def find_variables(job: Job[Any]) -> dict[str, str]:
+    """Variables for the threads that a job, or its engine, names; none if it names none."""
+    threads = getattr(get_engine(job) or job, "threads", None)
+    return child_environment(threads) if threads else {}
 
 
 def run_group(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,7 @@ from enginebench.core.records import Artifact, EngineSpec, ModelSource
 from enginebench.core.shapes import find_batch_axes, find_plan_batch, free_batch
 from enginebench.engines.registry import accepts, find_device, takes
 from enginebench.runs.bundles.reading import is_bundle
-from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import InferJob, SourceJob
 from enginebench.runs.plan import add_shapes, find_fixed_batch
 from enginebench.runs.progress import Reporter
@@ -194,6 +194,5 @@ def run_side(
     run_child(
         job,
         timeout_s=SIDE_TIMEOUT_S + STEP_TIMEOUT_S * -(-n // step),
-        environment=child_environment(side.engine.threads),
         on_note=lambda text: reporter.step(f"{side.describe()}: {text}"),
     )

@@ -131,9 +131,7 @@ def _complete(artifact: Artifact, request: RunRequest, place: Path) -> Artifact:
 def ask_plan(plan: Artifact, spec: EngineSpec, place: Path, timeout_s: float, *, prove: bool = False) -> BuildAnswer:
     """What an engine finds in a finished plan: its inputs and outputs; the precision that runs, if that is asked."""
     return run_child(
-        BuildJob(source=plan.path, engine=spec, out_dir=str(place.absolute()), prove=prove),
-        timeout_s=timeout_s,
-        environment=child_environment(spec.threads),
+        BuildJob(source=plan.path, engine=spec, out_dir=str(place.absolute()), prove=prove), timeout_s=timeout_s
     )
 
 
@@ -211,10 +209,7 @@ def make_graph(
         keep_cosine=keep_cosine,
     )
     answer = run_child(
-        job,
-        timeout_s=request.timeout_s,
-        environment=child_environment(request.threads),
-        on_note=lambda text: reporter.step(f"{request.model} {label}: {text}"),
+        job, timeout_s=request.timeout_s, on_note=lambda text: reporter.step(f"{request.model} {label}: {text}")
     )
     return answer.artifact
 

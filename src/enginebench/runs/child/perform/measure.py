@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -13,6 +12,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import UsageError
 from enginebench.core.protocols import Loadable, SelfTimed
 from enginebench.core.records import EngineSpec, Measurement, MeasureSpec
+from enginebench.core.text import stamp_utc
 from enginebench.engines.abilities import ImportsLate
 from enginebench.runs.child.jobs import KeepCall, MeasureAnswer, MeasureJob, NoteCall
 from enginebench.runs.child.opening import open_for, pass_notes
@@ -34,7 +34,7 @@ def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAn
     from enginebench.measure.pin import pin_process
     from enginebench.measure.reference import time_reference
 
-    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    started = stamp_utc()
     pinned = pin_process(job.engine.threads) if job.pin else None
     before = time_reference(REFERENCE_REPEATS)
 
