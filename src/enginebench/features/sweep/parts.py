@@ -73,10 +73,6 @@ def has_finished(store: Store, group: Group, reporter: Reporter) -> bool:
         return False
 
 
-def is_final(result: Result) -> bool:
-    return result.status in FINAL
-
-
 def covers(wanted: Wanted, result: Result) -> bool:
     return (wanted.engine, wanted.batch, wanted.scope) == (
         format_engine(result.engine),

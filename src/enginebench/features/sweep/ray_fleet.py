@@ -17,10 +17,9 @@ import msgspec
 
 from enginebench.core.errors import BackendUnavailable, MissingDependency
 from enginebench.core.text import clean_text
-from enginebench.features.sweep.records import Ended, GroupJob, SourcesJob
-from enginebench.features.sweep.schedule import Lost
+from enginebench.features.sweep.records import Ended, GroupJob, Job
+from enginebench.features.sweep.schedule import Lost, answer
 from enginebench.features.sweep.spec import HERE, Group, MachineEntry
-from enginebench.features.sweep.worker import answer_group, answer_sources
 
 INSTALL = 'pip install "enginebench[ray]"'
 # The resource that stands for a machine, and how much of the resource of its kind a task takes: as good as nothing.
@@ -89,7 +88,7 @@ class RayFleet:
         self._ray = connect(address)
         self._shared = shared
         self._patience_s = patience_s
-        self._running: dict[Any, GroupJob | SourcesJob] = {}
+        self._running: dict[Any, Job] = {}
         self._missing_since: dict[str, float] = {}
 
     def __enter__(self) -> RayFleet:
@@ -120,10 +119,9 @@ class RayFleet:
             return f"--share-machine needs GPUs, and a node of the kind {machine.kind!r} tells Ray of none"
         return ""
 
-    def start(self, job: GroupJob | SourcesJob) -> None:
-        work = answer_group if isinstance(job, GroupJob) else answer_sources
+    def start(self, job: Job) -> None:
         options = self._place_group(job) if isinstance(job, GroupJob) else self._place_sources()
-        task = self._ray.remote(max_retries=0, **options)(work)
+        task = self._ray.remote(max_retries=0, **options)(answer)
         self._running[task.remote(msgspec.json.encode(job))] = job
 
     def _place_group(self, job: GroupJob) -> dict[str, Any]:
@@ -145,7 +143,7 @@ class RayFleet:
         cores = [int(n["Resources"].get("CPU", 1)) for n in self.list_nodes()]
         return {"num_cpus": 0, "resources": {MACHINE: part(max(1, min(cores, default=1)))}}
 
-    def wait(self) -> list[tuple[GroupJob | SourcesJob, Ended | Lost]]:
+    def wait(self) -> list[tuple[Job, Ended | Lost]]:
         while True:
             done, _ = self._ray.wait(list(self._running), num_returns=1, timeout=POLL_S)
             if done:
@@ -166,9 +164,9 @@ class RayFleet:
         except msgspec.DecodeError as error:
             return Lost(reason=f"its answer cannot be read: {error}")
 
-    def _find_stranded(self) -> list[tuple[GroupJob | SourcesJob, Ended | Lost]]:
+    def _find_stranded(self) -> list[tuple[Job, Ended | Lost]]:
         now = time.monotonic()
-        stranded: list[tuple[GroupJob | SourcesJob, Ended | Lost]] = []
+        stranded: list[tuple[Job, Ended | Lost]] = []
         for reference, job in list(self._running.items()):
             machine = job.group.machine if isinstance(job, GroupJob) else None
             kind = machine.kind if machine else MACHINE

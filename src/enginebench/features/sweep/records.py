@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from msgspec import Struct
 
 from enginebench.core.records import Artifact
@@ -45,7 +47,7 @@ class Finished(Struct, frozen=True, kw_only=True):
     machines: tuple[Environment, ...] = ()
 
 
-class GroupJob(Struct, frozen=True, kw_only=True):
+class GroupJob(Struct, frozen=True, kw_only=True, tag="group"):
     """What a machine is told: measure this group, and keep everything in that store."""
 
     store: str
@@ -55,10 +57,13 @@ class GroupJob(Struct, frozen=True, kw_only=True):
     shared: bool = False  # one of several GPUs of its machine, which others measure on meanwhile
 
 
-class SourcesJob(Struct, frozen=True, kw_only=True):
+class SourcesJob(Struct, frozen=True, kw_only=True, tag="sources"):
     store: str
     key: str
     request: RunRequest
+
+
+Job: TypeAlias = GroupJob | SourcesJob
 
 
 class Ended(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -25,27 +25,6 @@ _NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9_@~+=-][A-Za-z0-9_.@~+=,-]*(/[A-Za-z0-9
 # Where a file is put as a whole or not at all. Others would show half a file to whoever reads meanwhile.
 OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "az", "memory")
 INSTALL = 'pip install "enginebench[fleet]"'
-
-
-class Store(Protocol):
-    """Files by name. A reader sees the old file or the new one, never half of one."""
-
-    url: str
-
-    def read(self, name: str) -> bytes | None:
-        """The content of a file; None if there is none."""
-
-    def write(self, name: str, data: bytes) -> None:
-        """Puts a file in place of whatever was there."""
-
-    def names(self, folder: str) -> list[tuple[str, str]]:
-        """(name, what tells whether it is still the same) of every file in a folder and below, sorted."""
-
-    def fetch(self, name: str, path: Path) -> bool:
-        """Copies a file to `path`; False if there is none."""
-
-    def send(self, path: Path, name: str) -> None:
-        """Copies `path` into the store."""
 
 
 def check_name(name: str) -> str:
@@ -68,7 +47,11 @@ def open_store(url: str) -> Store:
 
 
 class FolderStore:
-    """A folder, which all machines of the sweep see under the same path. Links inside it are not followed."""
+    """A folder, which all machines of the sweep see under the same path. Links inside it are not followed.
+
+    `read` gives None, and `fetch` False, where there is no such file; `names` has beside each name what tells whether
+    the file is still the same. A reader sees the old file or the new one, never half of one.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
@@ -183,6 +166,9 @@ class ObjectStore:
     def send(self, path: Path, name: str) -> None:
         with _explain(self.url, "write"):
             self._files.put_file(str(path), self._path(name))
+
+
+Store: TypeAlias = FolderStore | ObjectStore
 
 
 def _too_large(path: str) -> ArtifactError:

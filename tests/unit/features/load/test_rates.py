@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from enginebench.features.load.simulated import simulate
 
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Artifact, Block, Capacity, EngineSpec
