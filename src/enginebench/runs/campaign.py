@@ -158,7 +158,7 @@ class Campaign:
             if stored is None or not has_answered(stored):
                 continue  # it begins anew
             try:
-                stored = self._folder.open_all(stored)
+                stored = self._folder.change_paths(stored, self._folder.open)
             except ArtifactError:
                 if stored.measurements:
                     raise
@@ -649,7 +649,10 @@ class Campaign:
         finished = len(measurements) >= row.measure.processes
         status: Status = "ok" if finished else "partial"
         measured = replace(
-            result, measurements=measurements, status=status, shapes=answer.shapes or list_shapes(result)
+            result,
+            measurements=measurements,
+            status=status,
+            shapes=answer.shapes or {s.name: concrete_shape(s, row.engine.batch) for s in result.artifacts[-1].inputs},
         )
         return judge_proof(measured, answer.proof) if answer.proof else measured
 
@@ -687,10 +690,6 @@ def make_plain(row: PlannedRow) -> PlannedRow | None:
     chain = row.chain[: row.chain.index(source) + 1]
     plain = replace(row, engine=engine, requested_precision="fp32", source=source, chain=chain)
     return replace(plain, id=f"{make_id(engine, 'fp32', row.measure)}-reference")
-
-
-def list_shapes(result: Result) -> dict[str, tuple[int, ...]]:
-    return {spec.name: concrete_shape(spec, result.engine.batch) for spec in result.artifacts[-1].inputs}
 
 
 def has_answered(result: Result) -> bool:

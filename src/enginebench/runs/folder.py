@@ -282,7 +282,7 @@ class RunFolder:
         return replace(record, request=_map_paths(record.request, show_home))
 
     def write_result(self, result: Result) -> None:
-        stored = self._change_paths(result, self.relative)
+        stored = self.change_paths(result, self.relative)
         write_atomic(self.row_path(result.id), encode(stored))
 
     def read_result(self, row_id: str) -> Result | None:
@@ -298,7 +298,7 @@ class RunFolder:
         result = read_result(path)
         if result.id != row_id:
             raise ParseError(path, "$.id", repr(result.id), repr(row_id), "Was the file renamed?")
-        return self._change_paths(result, self.absolute)
+        return self.change_paths(result, self.absolute)
 
     def read_winner(self) -> str | None:
         """The id of the row that the folder's search says to take; None if it named none yet."""
@@ -308,9 +308,6 @@ class RunFolder:
             return None
         found = read_record(path, TuneDocument).winner
         return found.id if found else None
-
-    def open_all(self, result: Result) -> Result:
-        return self._change_paths(result, self.open)
 
     def take_over(self, record: RunRecord, given: RunRequest) -> RunRecord:
         """The folder's record, to go on with what `given` asks for again; code that others compiled is removed."""
@@ -329,7 +326,7 @@ class RunFolder:
                 names.remove("cache")
 
     @staticmethod
-    def _change_paths(result: Result, change: Callable[[Artifact], Artifact]) -> Result:
+    def change_paths(result: Result, change: Callable[[Artifact], Artifact]) -> Result:
         artifacts = tuple(map(change, result.artifacts))
         builds = tuple(replace(build, artifact=change(build.artifact)) for build in result.builds)
         return replace(result, artifacts=artifacts, builds=builds)

@@ -34,14 +34,9 @@ def lock_devices(
     arguments are those of `lock_device`.
     """
     with ExitStack() as held:
-        for device in sorted(set(map(spell_device, devices))):
+        for device in sorted({"cuda:0" if device == "cuda" else device for device in devices}):
             held.enter_context(lock_device(device, wait=wait, folder=folder, on_wait=on_wait))
         yield
-
-
-def spell_device(device: str) -> str:
-    """The one spelling of a device: `cuda` is the first GPU."""
-    return "cuda:0" if device == "cuda" else device
 
 
 @contextmanager

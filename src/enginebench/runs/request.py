@@ -207,11 +207,6 @@ def name_default_engines(device: str) -> str:
     return DEFAULT_ENGINES[find_kind(device)]
 
 
-def check_baseline(baseline: str | None, engines: Sequence[tuple[str, dict[str, str]]], named: str) -> None:
-    if baseline is not None and read_engine(baseline) not in engines:
-        raise UsageError(f"--baseline {baseline} is not among --engines {named}")
-
-
 def parse_device(text: str) -> str:
     """`cpu` or `cuda:N` (`cuda` is `cuda:0`)."""
     found = _DEVICE.fullmatch(text.strip().lower())

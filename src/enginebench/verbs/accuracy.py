@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import GateFailed, UsageError
-from enginebench.core.records import Caveat
 from enginebench.models.precision.calibration_data import explain_unlabelled
 from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
 from enginebench.options import InputSize, Judging, Modules, Opt, PathLike, Printed, Shared, Side, Trusting, verb
@@ -151,6 +150,7 @@ def measure_side_accuracy(
     if answer.nonfinite:
         failures.append(tell_nonfinite(side, answer.nonfinite, answer.n))
     top1 = find_score(scores, "top1")
+    few = make_caveat("partly_compared.data", data=data or str(request.source.inputs), n=answer.n, asked=n or 0)
     return AccuracyDocument(
         n=answer.n,
         top1=find_value(scores, "top1"),
@@ -176,7 +176,7 @@ def measure_side_accuracy(
         caveats=(
             *dict.fromkeys(c for s in (own, other) if s is not None for c in s.artifact.caveats),
             *answer.caveats,
-            *doubt_number(answer.n, n, data or str(request.source.inputs)),
+            *([few] if n is not None and answer.n < n else []),
         ),
     )
 
@@ -186,12 +186,6 @@ def judge(document: AccuracyDocument) -> AccuracyDocument:
     if document.max_metric_drop is not None and document.failures:
         raise GateFailed(f"the gate failed. {'; '.join(document.failures)}")
     return document
-
-
-def doubt_number(found: int, asked: int | None, data: str) -> tuple[Caveat, ...]:
-    if asked is None or found >= asked:
-        return ()
-    return (make_caveat("partly_compared.data", data=data, n=found, asked=asked),)
 
 
 def check_labelled(data: str | None, targets: str | None) -> None:

@@ -18,7 +18,7 @@ from enginebench import options as opts
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, parse_precision
-from enginebench.core.records import Artifact, Caveat, EngineSpec, MeasureSpec, Result
+from enginebench.core.records import Artifact, Caveat, EngineSpec, Result
 from enginebench.core.shapes import format_shapes
 from enginebench.core.store import bring_files, encode, hash_file, read_record, write_atomic
 from enginebench.engines.abilities import KeepsLog
@@ -263,7 +263,8 @@ def explain_difference(results: Sequence[Result]) -> list[Caveat]:
     plans = {r.artifacts[-1].sha256 for r in (tool, ours) if r.artifacts}
     if len(plans) > 1:
         return [make_caveat("environment.plans")]
-    return [*compare_switches(tool, ours), *compare_clocks(tool.measure)]
+    clocks = ["environment.clocks", *(["environment.copies"] if tool.measure.scope == "io" else [])]
+    return [*compare_switches(tool, ours), *map(make_caveat, clocks)]
 
 
 def compare_switches(tool: Result, ours: Result) -> Iterator[Caveat]:
@@ -273,22 +274,11 @@ def compare_switches(tool: Result, ours: Result) -> Iterator[Caveat]:
         ("spin", "1", "spin-wait"),
         ("profile_index", "0", "optimization profile"),
     ):
-        theirs, mine = (read_option(r.engine, option, default) for r in (tool, ours))
+        theirs, mine = (r.engine.options.get(option, default) for r in (tool, ours))
         if theirs != mine:
             yield make_caveat("environment.switch", what=what, option=option, theirs=theirs, mine=mine)
-    if read_option(tool.engine, "streams", "1") != "1":
+    if tool.engine.options.get("streams", "1") != "1":
         yield make_caveat("environment.streams")
-
-
-def compare_clocks(measure: MeasureSpec) -> Iterator[Caveat]:
-    """What stays when every switch is matched."""
-    yield make_caveat("environment.clocks")
-    if measure.scope == "io":
-        yield make_caveat("environment.copies")
-
-
-def read_option(engine: EngineSpec, key: str, default: str) -> str:
-    return engine.options.get(key, default)
 
 
 def bench_sides(

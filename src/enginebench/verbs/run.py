@@ -15,6 +15,7 @@ from enginebench import door
 from enginebench import options as opts
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.records import Result
+from enginebench.engines.registry import read_engine
 from enginebench.features.deliver.verb import deliver, print_delivery
 from enginebench.features.deliver.writing import check_free
 from enginebench.models.zoo import OBJECT
@@ -27,7 +28,7 @@ from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, format_res
 from enginebench.runs.main_job import run_model
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored, write_reports
-from enginebench.runs.request import check_baseline, choose_drop, name_default_engines, use_trtexec
+from enginebench.runs.request import choose_drop, name_default_engines, use_trtexec
 from enginebench.verbs import given
 from enginebench.verbs.progress import open_progress
 from enginebench.verbs.runs import Run, note_folder
@@ -163,7 +164,9 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
     shared = given.share(options)
     named = options["engines"] if options["engines"] is not None else name_default_engines(shared.device)
     chosen = given.read_engines(named)
-    check_baseline(options["baseline"], chosen, named if isinstance(named, str) else ",".join(named))
+    if options["baseline"] is not None and read_engine(options["baseline"]) not in chosen:
+        listed = named if isinstance(named, str) else ",".join(named)
+        raise UsageError(f"--baseline {options['baseline']} is not among --engines {listed}")
     # A stored run names its own engines.
     use_trtexec(options["trtexec"], ("trtexec",) if resume else (name for name, _ in chosen))
     timing = pick(requests.Timing, options)

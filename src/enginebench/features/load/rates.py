@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -325,7 +325,9 @@ class Prober:
             for name, search in searches.items():
                 if search.probes:
                     found[name].append(search.describe(ended_early=search.next_rate() is not None))
-            self._keep_capacities(found)
+            for name, ended in found.items():
+                capacity = join_capacities(ended)
+                self.rows[name] = replace(self.rows[name], capacity=capacity, rounds=tuple(ended))
 
     def _go_on(self, search: CapacitySearch, bench: Bench, end_s: float) -> bool:
         """One more probe, if there is time for it; whether the search goes on."""
@@ -351,10 +353,6 @@ class Prober:
         """Raises what ended the first configuration, if something ended each of them."""
         if benches and all(bench.row.id in self.failures for bench in benches):
             raise self.failures[benches[0].row.id]
-
-    def _keep_capacities(self, found: Mapping[str, Sequence[Capacity]]) -> None:
-        for name, capacities in found.items():
-            self.rows[name] = replace(self.rows[name], capacity=join_capacities(capacities), rounds=tuple(capacities))
 
     def _begin_search(self, bench: Bench, earlier: Sequence[Capacity]) -> CapacitySearch:
         """A search that begins at half of what the engine computes when all requests are there; or where one ended.

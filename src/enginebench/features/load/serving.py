@@ -67,11 +67,7 @@ def serve(
             return busy_ns
         must_end = none_to_come or len(flying) >= streams.depth
         if not must_end:
-            source.wait(_soonest(batcher.due_ns, deadline_ns))
+            source.wait(min((at for at in (batcher.due_ns, deadline_ns) if at is not None), default=None))
         for ended in streams.collect(must_end) if flying else ():
             busy_ns += ended.done_ns - ended.started_ns
             sink.finish(flying.pop(ended.ticket), ended)
-
-
-def _soonest(*moments: int | None) -> int | None:
-    return min((moment for moment in moments if moment is not None), default=None)

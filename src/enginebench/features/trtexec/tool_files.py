@@ -166,15 +166,12 @@ def compare_with_log(document: TimesDocument, run: LogRun) -> list[Caveat]:
             what = name.removesuffix("_ms")
             figures = {"printed_ms": printed.median, "computed_ms": computed.median}
             found.append(make_caveat("log_disagrees.median", what=what, **figures))
-    return found + [_read_warning(text) for text in run.warnings if _is_doubt(text)]
-
-
-def _is_doubt(text: str) -> bool:
-    return "bound by Enqueue Time" in text or "GPU compute time is unstable" in text
-
-
-def _read_warning(text: str) -> Caveat:
-    return make_caveat("enqueue_bound.tool" if "Enqueue" in text else "not_settled.tool", warning=text.lstrip("* "))
+    for text in run.warnings:
+        if "bound by Enqueue Time" in text:
+            found.append(make_caveat("enqueue_bound.tool", warning=text.lstrip("* ")))
+        elif "GPU compute time is unstable" in text:
+            found.append(make_caveat("not_settled.tool", warning=text.lstrip("* ")))
+    return found
 
 
 def _to_ns(milliseconds: NDArray[np.floating]) -> list[int]:

@@ -211,7 +211,7 @@ class MixedProposer:
     def _follow(self, setting: Setting, label: str, base: PlannedRow, full: PlannedRow) -> Layering:
         """Sensitivity, profiles, the line, and its graphs checked."""
         end_s = time.monotonic() + LINE_SHARE * self._request.budget_s
-        limits = self._find_limits()
+        limits = dict(self._request.limits or limits_between("fp32", "int8", self._request.run.task))
         allowed = allow_noise(limits)
         found = self._ask_sensitivity(label, base, full, allowed)
         saved, unmapped = self._profile(label, base, full, found)
@@ -238,9 +238,6 @@ class MixedProposer:
             samples=found.samples,
             graphs=tuple(self._make_graphs(label, base, full, cuts, found, held, end_s)),
         )
-
-    def _find_limits(self) -> dict[str, float]:
-        return dict(self._request.limits or limits_between("fp32", "int8", self._request.run.task))
 
     def _tell(self, label: str, found: SensitivityAnswer, alone: Sequence[str], graphs: int) -> None:
         first = f"from the input on, {found.first} is the first to break them" if found.first else "they do not break"

@@ -48,7 +48,7 @@ class Walk:
         ranked = sorted(filter(None, (find_best(arm, tried) for arm in self._arms)), key=lambda best: best.cost)
         found: dict[str, Setting] = {}
         for changes in range(1, MOST_CHANGES + 1):
-            lines = [best.list_near(changes) for best in ranked]
+            lines = [map(best.arm.set, list_choices(best.arm, changes, best.chosen)) for best in ranked]
             for setting in _take_turns(lines[:1] + lines):  # the fastest goes twice in each turn
                 if setting.name not in seen and setting.name not in found:
                     found[setting.name] = setting
@@ -61,9 +61,6 @@ class Best(Struct, frozen=True, kw_only=True):
     arm: Arm
     chosen: dict[str, str]
     cost: float
-
-    def list_near(self, changes: int) -> Iterator[Setting]:
-        return (self.arm.set(chosen) for chosen in list_choices(self.arm, changes, self.chosen))
 
 
 def find_best(arm: Arm, tried: Sequence[Tried]) -> Best | None:

@@ -227,7 +227,7 @@ class _Tally:
     def __init__(self, lanes: int, seconds: float, clock: Clock) -> None:
         self._clock, self._limit_ns = clock, int(seconds * 1e9)
         self._lock = threading.Lock()
-        self._ready = threading.Barrier(lanes)
+        self.ready = threading.Barrier(lanes)
         self._warm_left = WARMUP_BATCHES * lanes
         self._begin_ns = self._end_ns = 0
         self._done = 0
@@ -237,9 +237,6 @@ class _Tally:
     def lock(self) -> threading.Lock:
         """Held while an engine is loaded: nothing else may be allocated on a GPU while a graph is captured."""
         return self._lock
-
-    def meet(self) -> None:
-        self._ready.wait()
 
     def add(self, pictures: int) -> None:
         with self._lock:
@@ -258,7 +255,7 @@ class _Tally:
 
     def fail(self, error: BaseException) -> None:
         self._error = self._error or error
-        self._ready.abort()
+        self.ready.abort()
 
     def finish(self) -> float:
         if self._error is not None:
@@ -271,7 +268,7 @@ def _drive_lane(load: Callable[[], Engine], supply: _Supply, tally: _Tally) -> N
         with tally.lock:
             engine = load()
         with engine:
-            tally.meet()
+            tally.ready.wait()  # every lane has its engine
             name, output = engine.inputs[0].name, engine.outputs[0].name
             while tally.goes_on():
                 array = supply.take()
