@@ -20,7 +20,18 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, EngineBenchError, ModelError, ParseError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, slug
 from enginebench.core.operators import find_library
-from enginebench.core.records import Artifact, Machine, MeasureSpec, ModelSource, Precision, Recipe, Result, Scope, Task
+from enginebench.core.records import (
+    Artifact,
+    EngineSpec,
+    Machine,
+    MeasureSpec,
+    ModelSource,
+    Precision,
+    Recipe,
+    Result,
+    Scope,
+    Task,
+)
 from enginebench.core.store import encode, hash_file, read_record, read_result, write_atomic
 from enginebench.core.text import stamp_utc
 from enginebench.features.tune.document import TuneDocument
@@ -362,6 +373,18 @@ class RunFolder:
             if hash_file(file) != known.sha256:
                 raise ArtifactError(f"{file} was changed after the run began (SHA-256 differs). Start a new run")
         return trust_artifact(found, self.root)
+
+
+class Stored(Struct, frozen=True, kw_only=True):
+    """A stored row, and the artifacts from the first source to the one that its engine opens."""
+
+    result: Result
+    chain: tuple[Artifact, ...]
+
+    @property
+    def spec(self) -> EngineSpec:
+        """The engine as asked for: a relabelled row is named after what ran, but its graph is the same."""
+        return replace(self.result.engine, precision=self.result.requested_precision)
 
 
 def holds_run(root: Path) -> bool:

@@ -39,7 +39,7 @@ from enginebench.runs.bundles.reading import is_bundle
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.elsewhere import find_available
 from enginebench.runs.child.places import enter
-from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRequest, begin_record, check_request, holds_run
+from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRequest, Stored, begin_record, check_request, holds_run
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import PlannedRow, list_devices, plan_rows, plan_stored, with_suffix
 from enginebench.runs.progress import Reporter
@@ -48,7 +48,6 @@ from enginebench.runs.targets import stored as sides
 from enginebench.runs.targets.bundles import fill_request, find_row, open_as_stored, read_target
 from enginebench.runs.targets.sources import choose_judged, gather_sources
 from enginebench.runs.targets.stored import parse_side
-from enginebench.runs.targets.stored_row import Stored
 from enginebench.stats.diff import diff_results
 from enginebench.verbs import given
 from enginebench.verbs.benches import Bench

@@ -165,19 +165,11 @@ def _make_graph(job: SourceJob, threads: int, reporter: Reporter) -> Artifact:
 def _describe_calibration(
     calibration: Calibration, out: Path, batches_out: Path | None, seconds: float
 ) -> CalibrateDocument:
+    same = {*CalibrateDocument.__struct_fields__} & {*Calibration.__struct_fields__} - {"schema"}
     return CalibrateDocument(
         path=str(out),
-        model=calibration.model,
-        model_sha256=calibration.model_sha256,
-        weights_sha256=calibration.weights_sha256,
-        method=calibration.method,
-        percentile=calibration.percentile,
-        n=calibration.n,
-        source=calibration.source,
-        data_sha256=calibration.data_sha256,
-        preprocess_sha256=calibration.preprocess_sha256,
         tensors=len(calibration.ranges),
         batches=str(batches_out) if batches_out else None,
         seconds=seconds,
-        caveats=calibration.caveats,
+        **{name: getattr(calibration, name) for name in same},
     )

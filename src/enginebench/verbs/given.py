@@ -6,8 +6,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
 from enginebench.core.names import parse_precision
@@ -17,7 +19,7 @@ from enginebench.engines.registry import read_engines as read_engine_list
 from enginebench.options import Model, PathLike, Shapes, Shared, Side
 from enginebench.runs import request
 from enginebench.runs.child import places
-from enginebench.runs.folder import default_folder
+from enginebench.runs.folder import RunRequest, default_folder
 
 
 def share(options: Shared) -> request.Shared:
@@ -155,6 +157,20 @@ def read_share(given: float | str) -> float:
     if not 0 < share < 1:
         raise UsageError(f"--margin {text!r} is no fraction between 0 and 1; expected 5% or 0.05")
     return share
+
+
+def judge_by(asked: RunRequest, options: Any) -> RunRequest:
+    """The request with the options by which outputs are judged, their data, and the time of one process."""
+    metrics = read_metrics(options["metric"])
+    return replace(
+        asked,
+        timeout_s=options["timeout"],
+        data=to_text(options["data"]),
+        metrics=metrics,
+        targets=to_text(options["targets"]),
+        task=options["task"],
+        max_metric_drop=request.choose_drop(options["max_metric_drop"], options["max_top1_drop"], metrics),
+    )
 
 
 def read_engines(given: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Unpack
 
 import click
-from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
@@ -21,6 +20,7 @@ from enginebench.engines.registry import find_entry
 from enginebench.features.roofline.limits import limit_layers
 from enginebench.models.samples import find_samples
 from enginebench.options import Opt, verb
+from enginebench.runs.child.elsewhere import PROBE_TIMEOUT_S
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob, ProfileJob
 from enginebench.runs.folder import ARTIFACTS, RunRequest
@@ -34,15 +34,8 @@ from enginebench.stats.layers import EngineProfileDocument, describe_profile
 from enginebench.verbs.given import share, take_model
 from enginebench.verbs.progress import open_progress
 
-# Importing the slowest runtimes one after the other took 10 s; ten times that is a hang.
-PROBE_TIMEOUT_S = 100.0
 # Time for the runs without the profiler: enough for a median to compare the layers with, not for a verdict.
 TIMED_S = 1.0
-
-
-class MadeProfile(Struct, frozen=True, kw_only=True):
-    document: EngineProfileDocument
-    profile: LayerProfile
 
 
 class ProfileOptions(opts.Modules, opts.Shared, total=False):
@@ -75,7 +68,7 @@ def profile(target: opts.Model, **options: Unpack[ProfileOptions]) -> EngineProf
         ModelError: the model cannot be found, built or exported.
         DeviceBusy: another run holds the device, and `wait` is false.
     """
-    return make_both(target, options).document
+    return make_both(target, options)[0]
 
 
 @door.command(profile, "TARGET", shown=ProfilePrinted)
@@ -83,18 +76,17 @@ def command(target: str, shown: ProfilePrinted, **options: Unpack[ProfileOptions
     from enginebench.report.charts import draw_layers
     from enginebench.report.layer_table import list_engine_profile, write_engine_profile
 
-    made, topk = make_both(target, options), shown["topk"]
-    document, layers = made.document, made.profile.layers
+    (document, layers), topk = make_both(target, options), shown["topk"]
     door.show(document, shown, door.tables(lambda document: list_engine_profile(document, topk)))
     if shown["out"] is not None:
         out = Path(shown["out"])
         for path in write_engine_profile(document, out):
             click.echo(str(path), err=True)
         title = f"Layers of {document.engine} {document.precision}"
-        door.draw(lambda: draw_layers(layers, title, topk), out / "per_layer_time.png")
+        door.draw(lambda: draw_layers(layers.layers, title, topk), out / "per_layer_time.png")
 
 
-def make_both(target: opts.Model, options: ProfileOptions) -> MadeProfile:
+def make_both(target: opts.Model, options: ProfileOptions) -> tuple[EngineProfileDocument, LayerProfile]:
     shared = share(options)
     with take_model(target, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         request = shared.make_row_request(
@@ -108,7 +100,9 @@ def make_both(target: opts.Model, options: ProfileOptions) -> MadeProfile:
         return profile_target(request, reporter=reporter, wait=options["wait"])
 
 
-def profile_target(request: RunRequest, *, reporter: Reporter, wait: bool = True) -> MadeProfile:
+def profile_target(
+    request: RunRequest, *, reporter: Reporter, wait: bool = True
+) -> tuple[EngineProfileDocument, LayerProfile]:
     """Where one engine spends its time, layer by layer.
 
     Args:
@@ -145,7 +139,7 @@ def profile_target(request: RunRequest, *, reporter: Reporter, wait: bool = True
         bound=limited.bound,
         notes=limited.notes,
     )
-    return MadeProfile(document=document, profile=profile)
+    return document, profile
 
 
 def _check_profiler(name: str) -> None:

@@ -28,7 +28,7 @@ from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, format_res
 from enginebench.runs.main_job import run_model
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored, write_reports
-from enginebench.runs.request import choose_drop, name_default_engines, use_trtexec
+from enginebench.runs.request import name_default_engines, use_trtexec
 from enginebench.verbs import given
 from enginebench.verbs.progress import open_progress
 from enginebench.verbs.runs import Run, note_folder
@@ -157,7 +157,7 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
     """The request that the options are, and progress; a module can be had by children while the block runs."""
     if options["deliver"] is not None:
         check_free(Path(options["deliver"]))
-    resume, metrics = options["resume"], given.read_metrics(options["metric"])
+    resume = options["resume"]
     if resume and options["out"] is None:
         raise UsageError("--resume needs --out DIR, the folder of the run to continue")
     given.name_environments(options["env"])
@@ -180,18 +180,12 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
             input_size=options["input_size"],
         )
         request = replace(
-            request,
+            given.judge_by(request, options),
             any_engine=options["engines"] is None,
             dynamic_axes=given.read_axes(options["dynamic_axes"]),
-            timeout_s=options["timeout"],
             baseline=options["baseline"],
             quick=options["quick"],
-            data=given.to_text(options["data"]),
             calibration_method=options["calibration_method"],
-            metrics=metrics,
-            targets=given.to_text(options["targets"]),
-            task=options["task"],
-            max_metric_drop=choose_drop(options["max_metric_drop"], options["max_top1_drop"], metrics),
             p99_limit_ms=options["p99_limit_ms"],
             load_p99_ms=options["load_p99_ms"],
         )

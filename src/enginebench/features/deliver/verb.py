@@ -55,11 +55,10 @@ from enginebench.runs.bundles.record import Bundle, Figures
 from enginebench.runs.campaign import CHECK_SAMPLES
 from enginebench.runs.child.arrays import load_answers
 from enginebench.runs.child.isolate import child_environment
-from enginebench.runs.folder import RunFolder, RunRequest, read_results
+from enginebench.runs.folder import RunFolder, RunRequest, Stored, read_results
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored
 from enginebench.runs.targets.stored import open_stored
-from enginebench.runs.targets.stored_row import Stored
 from enginebench.stats.drift import default_limits
 from enginebench.verbs.given import list_texts
 from enginebench.verbs.progress import open_progress

@@ -25,12 +25,11 @@ from enginebench.features.sweep.spec import Cell, Group, SweepSpec, list_groups,
 from enginebench.features.sweep.store import Store, open_store, read_document, write_document
 from enginebench.options import COMMAND, Opt, PathLike, Printed, Progress, verb
 from enginebench.report.table import Section
+from enginebench.runs.child.elsewhere import PROBE_TIMEOUT_S
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
 from enginebench.runs.progress import Reporter
 from enginebench.verbs.progress import open_progress
-
-PROBE_TIMEOUT_S = 60.0
 
 
 class KindPlan(Struct, frozen=True, kw_only=True):

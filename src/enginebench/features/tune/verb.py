@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Unpack
 
 import click
-from msgspec.structs import replace
 
 from enginebench import door
 from enginebench import options as opts
@@ -25,7 +24,7 @@ from enginebench.features.tune.space import Goal
 from enginebench.options import COMMAND, Opt, PathLike, verb
 from enginebench.runs.folder import format_resume
 from enginebench.runs.progress import Reporter
-from enginebench.runs.request import choose_drop, name_default_engines
+from enginebench.runs.request import name_default_engines
 from enginebench.stats.compare import MIN_REPETITIONS
 from enginebench.verbs import given
 from enginebench.verbs.drift import Limits, read_limits
@@ -165,7 +164,7 @@ def make_request(model: str, options: TuneOptions, known_batch: int | None = Non
         raise UsageError("--limit samples=... is for drift: in a search 98% of the samples keep snr")
     if goal != "latency" and batch not in (None, 1):
         raise UsageError(f"--goal {goal} chooses how many requests are computed together: leave --batch out")
-    shared, metrics = given.share(options), given.read_metrics(options["metric"])
+    shared = given.share(options)
     measure = MeasureSpec(seed=shared.seed, processes=processes)
     batches = None if batch is None else (batch,)
     run = shared.make_request(
@@ -178,16 +177,7 @@ def make_request(model: str, options: TuneOptions, known_batch: int | None = Non
     )
     if len(run.batches) > 1 or run.buckets:
         raise UsageError("a search is about one batch and one set of shapes: give one --input-shape")
-    run = replace(
-        run,
-        timeout_s=options["timeout"],
-        data=given.to_text(options["data"]),
-        metrics=metrics,
-        targets=given.to_text(options["targets"]),
-        task=options["task"],
-        max_metric_drop=choose_drop(options["max_metric_drop"], options["max_top1_drop"], metrics),
-    )
-    limit_ms = options["p99_limit_ms"]
+    run, limit_ms = given.judge_by(run, options), options["p99_limit_ms"]
     return SearchRequest(run=run, goal=goal, limits=limits, threads=shared.threads, p99_limit_ms=limit_ms)
 
 

@@ -27,11 +27,10 @@ from enginebench.runs import request as requests
 from enginebench.runs.child.places import OPTION, list_environments
 from enginebench.runs.folder import RunRequest, default_folder
 from enginebench.runs.progress import Reporter
-from enginebench.runs.request import choose_drop
 from enginebench.runs.targets.stored import Side
 from enginebench.stats.metrics.scores import find_score, loses_too_much
 from enginebench.verbs.bench import bench_sides
-from enginebench.verbs.given import choose_batches, read_metrics, read_share, share, take_model, to_text
+from enginebench.verbs.given import choose_batches, judge_by, read_metrics, read_share, share, take_model
 from enginebench.verbs.progress import open_progress
 
 By = Literal["time", "drift", "metric"]
@@ -110,7 +109,7 @@ def bisect(
         BackendUnavailable: the package index cannot be reached, or a version cannot be installed.
         MeasurementError: two versions cannot be compared.
     """
-    metrics = read_metrics(options["metric"])
+    by = choose_judge(options["drift"], read_metrics(options["metric"]))
     with take_model(model, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         request = share(options).make_request(
             taken.text,
@@ -121,20 +120,12 @@ def bisect(
             input_size=None,
         )
         return bisect_package(
-            replace(
-                request,
-                timeout_s=options["timeout"],
-                data=to_text(options["data"]),
-                metrics=metrics,
-                targets=to_text(options["targets"]),
-                task=options["task"],
-                max_metric_drop=choose_drop(options["max_metric_drop"], options["max_top1_drop"], metrics),
-            ),
+            judge_by(request, options),
             package,
             good,
             bad,
             Path(options["out"] or default_folder(f"bisect-{Path(taken.name).stem}-{package}")),
-            by=choose_judge(options["drift"], metrics),
+            by=by,
             margin=read_share(options["margin"]),
             reporter=reporter,
         )

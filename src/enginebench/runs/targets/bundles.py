@@ -20,9 +20,8 @@ from enginebench.measure.machine import describe_machine
 from enginebench.runs.bundles.reading import find_problems, is_bundle, open_artifact, read_bundle
 from enginebench.runs.bundles.record import Bundle
 from enginebench.runs.child.opening import open_for
-from enginebench.runs.folder import RunFolder, RunRequest
+from enginebench.runs.folder import RunFolder, RunRequest, Stored
 from enginebench.runs.targets.scratch import open_scratch
-from enginebench.runs.targets.stored_row import Stored
 from enginebench.runs.trust import trust_artifact, trust_engine
 
 if TYPE_CHECKING:

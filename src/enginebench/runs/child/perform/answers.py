@@ -81,16 +81,8 @@ def run_entries(
     for places in group_samples(entries, step, specs):
         answer = ask(join_samples([entries[i] for i in places], specs, step))
         for i, place in enumerate(places):
-            rows[place] = {name: _take_row(name, array, i, step) for name, array in answer.items()}
+            rows[place] = {name: _take_rows(name, array, step, step)[i : i + 1] for name, array in answer.items()}
     return join_rows(rows[i] for i in range(len(entries)))
-
-
-def _take_row(name: str, array: Array, i: int, step: int) -> Array:
-    if array.ndim and len(array) == step:
-        return array[i : i + 1]
-    if step > 1:
-        raise UsageError(f"output {name!r} has no batch axis; its samples cannot be told apart")
-    return array[None]
 
 
 def join_rows(answers: Iterable[Mapping[str, Array]], apart: Collection[str] = ()) -> dict[str, Array]:
