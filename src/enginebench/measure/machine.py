@@ -18,7 +18,7 @@ from msgspec.structs import replace
 import enginebench
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Caveat, Gpu, Machine
-from enginebench.features.roofline.caches import read_caches
+from enginebench.measure.caches import read_caches
 from enginebench.measure.pin import default_threads
 from enginebench.measure.topology import (
     ROOT,

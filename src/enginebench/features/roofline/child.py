@@ -20,8 +20,8 @@ def _observe_cpu(job: CeilingsJob) -> CeilingsAnswer:
     pinned = pin_process(job.threads)
     import torch
 
-    from enginebench.features.roofline.caches import read_caches
     from enginebench.features.roofline.trials_cpu import list_precisions, list_trials
+    from enginebench.measure.caches import read_caches
 
     torch.set_num_threads(job.threads)
     possible = list_precisions(describe_machine().cpu_flags)

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import MissingDependency
 from enginebench.core.records import Precision
-from enginebench.features.roofline.caches import DataCache
 from enginebench.features.roofline.ceilings import Trial
+from enginebench.measure.caches import DataCache
 
 try:
     import torch
