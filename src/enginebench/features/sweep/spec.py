@@ -186,6 +186,12 @@ def show_model(name: str) -> str:
     return Path(name).name if Path(name).suffix in (".onnx", ".pt2") else name
 
 
+def spell_cell(cell: Cell) -> dict[str, Any]:
+    """The fields of a cell as the document of a sweep has them."""
+    own = msgspec.structs.asdict(cell)
+    return {"machine_kind": own.pop("machine"), **own, "model": show_model(cell.model)}
+
+
 def _check_once(what: str, names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
