@@ -6,36 +6,35 @@ from pathlib import Path
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import fields
 
-from enginebench.core.ceilings import CEILINGS_SCHEMA, Ceilings
+from enginebench.core.ceilings import Ceilings
 from enginebench.core.errors import ParseError
-from enginebench.core.records import Result
 from enginebench.core.store import is_result, read_record, read_result, read_schema
 from enginebench.features.deliver.verb import DeliverDocument
 from enginebench.features.fpga.budget import Budget
 from enginebench.features.load.document import LoadDocument
-from enginebench.features.sweep.document import SWEEP_SCHEMA, SweepDocument
+from enginebench.features.sweep.document import SweepDocument
 from enginebench.features.trtexec import verb as parse
 from enginebench.features.trtexec.folder import Kind, is_trtexec_folder, read_folder, sniff_kind
 from enginebench.features.trtexec.log import parse_log as read_log
-from enginebench.features.trtexec.records import LOG_SCHEMA, TIMES_SCHEMA, LogDocument, TimesDocument
-from enginebench.features.trtexec.report import SCHEMA as TRTEXEC_SCHEMA
+from enginebench.features.trtexec.records import LogDocument, TimesDocument
 from enginebench.features.trtexec.report import TrtexecReport, describe_cases
-from enginebench.features.tune.document import TUNE_SCHEMA, TuneDocument
-from enginebench.features.tune.mixed import MIXED_SCHEMA, MixedDocument
+from enginebench.features.tune.document import TuneDocument
+from enginebench.features.tune.mixed import MixedDocument
 from enginebench.features.versions.bisect import BisectDocument
 from enginebench.features.versions.env import EnvironmentsDocument
-from enginebench.models.precision.calibration import CALIBRATION_SCHEMA, Calibration, read_calibration
+from enginebench.models.precision.calibration import CALIBRATION_SCHEMA, read_calibration
 from enginebench.options import PathLike
 from enginebench.report.accuracy import AccuracyDocument
 from enginebench.report.bench import BenchDocument
 from enginebench.report.drift import DriftDocument, SamplesDocument
-from enginebench.report.history.table import HISTORY_SCHEMA, HistoryDocument
-from enginebench.report.run.rows import RUN_SCHEMA, RunDocument
+from enginebench.report.history.table import HistoryDocument
+from enginebench.report.run.rows import RunDocument
 from enginebench.runs import baselines, folder
-from enginebench.runs.bundles.record import BUNDLE_SCHEMA, Bundle
-from enginebench.stats.diff import DIFF_SCHEMA, DiffDocument
-from enginebench.stats.layer_records import LAYERS_SCHEMA, PROFILE_SCHEMA, LayersDocument, ProfileDocument
+from enginebench.runs.bundles.record import Bundle
+from enginebench.stats.diff import DiffDocument
+from enginebench.stats.layer_records import LayersDocument, ProfileDocument
 from enginebench.stats.layers import EngineProfileDocument
 from enginebench.stats.stages import StagesDocument
 from enginebench.verbs.benches import Bench
@@ -47,81 +46,18 @@ from enginebench.verbs.infer import InferDocument
 from enginebench.verbs.quantize import QuantizeDocument
 from enginebench.verbs.runs import Run
 
-# What `read` can answer with.
-Document: TypeAlias = (
-    Run
-    | Bench
-    | Result
-    | RunDocument
-    | BenchDocument
-    | DriftDocument
-    | SamplesDocument
-    | AccuracyDocument
-    | StagesDocument
-    | EngineProfileDocument
-    | DiffDocument
-    | HistoryDocument
-    | Budget
-    | BuildDocument
-    | ExportDocument
-    | InferDocument
-    | CalibrateDocument
-    | QuantizeDocument
-    | TuneDocument
-    | MixedDocument
-    | Calibration
-    | DoctorDocument
-    | DeliverDocument
-    | LoadDocument
-    | EnvironmentsDocument
-    | BisectDocument
-    | SweepDocument
-    | FleetDoctorDocument
-    | Ceilings
-    | Bundle
-    | TrtexecReport
-    | LogDocument
-    | TimesDocument
-    | ProfileDocument
-    | LayersDocument
-    | baselines.BaselineList
-)
+# What `read` answers with: of all documents the record.
+Document: TypeAlias = Run | Bench | Struct
 
+RECORDS: tuple[type[Struct], ...] = (
+    *(RunDocument, DiffDocument, HistoryDocument, TrtexecReport, LogDocument, TimesDocument, ProfileDocument),
+    *(LayersDocument, baselines.BaselineList, Bundle, DeliverDocument, LoadDocument, TuneDocument, MixedDocument),
+    *(EnvironmentsDocument, BisectDocument, SweepDocument, FleetDoctorDocument, BenchDocument, DriftDocument),
+    *(SamplesDocument, AccuracyDocument, StagesDocument, EngineProfileDocument, Budget, BuildDocument, ExportDocument),
+    *(InferDocument, CalibrateDocument, QuantizeDocument, DoctorDocument, Ceilings),
+)
 # Schema of a stored document -> its record. Rows and calibrations have readers of their own.
-DOCUMENTS: dict[str, type[Struct]] = {
-    RUN_SCHEMA: RunDocument,
-    DIFF_SCHEMA: DiffDocument,
-    HISTORY_SCHEMA: HistoryDocument,
-    TRTEXEC_SCHEMA: TrtexecReport,
-    LOG_SCHEMA: LogDocument,
-    TIMES_SCHEMA: TimesDocument,
-    PROFILE_SCHEMA: ProfileDocument,
-    LAYERS_SCHEMA: LayersDocument,
-    baselines.BASELINE_SCHEMA: baselines.BaselineList,
-    BUNDLE_SCHEMA: Bundle,
-    "enginebench.deliver/1": DeliverDocument,
-    "enginebench.load/1": LoadDocument,
-    TUNE_SCHEMA: TuneDocument,
-    MIXED_SCHEMA: MixedDocument,
-    "enginebench.env/1": EnvironmentsDocument,
-    "enginebench.bisect/1": BisectDocument,
-    SWEEP_SCHEMA: SweepDocument,
-    "enginebench.doctor-fleet/1": FleetDoctorDocument,
-    "enginebench.bench/1": BenchDocument,
-    "enginebench.drift/1": DriftDocument,
-    "enginebench.drift-samples/1": SamplesDocument,
-    "enginebench.accuracy/2": AccuracyDocument,
-    "enginebench.stages/1": StagesDocument,
-    "enginebench.profile/1": EngineProfileDocument,
-    "enginebench.budget/1": Budget,
-    "enginebench.build/1": BuildDocument,
-    "enginebench.export/1": ExportDocument,
-    "enginebench.infer/1": InferDocument,
-    "enginebench.calibrate/1": CalibrateDocument,
-    "enginebench.quantize/1": QuantizeDocument,
-    "enginebench.doctor/1": DoctorDocument,
-    CEILINGS_SCHEMA: Ceilings,
-}
+DOCUMENTS = {field.default: kind for kind in RECORDS for field in fields(kind) if field.name == "schema"}
 READABLE = "a run, a stored result, a document of enginebench, or a file of trtexec"
 
 
@@ -163,8 +99,7 @@ def _read_file(place: Path) -> Document:
     if schema == CALIBRATION_SCHEMA:
         return read_calibration(place)
     if schema in DOCUMENTS:
-        document: Document = read_record(place, DOCUMENTS[schema])  # type: ignore[assignment]
-        return document
+        return read_record(place, DOCUMENTS[schema])
     raise ParseError(place, "$.schema", repr(schema), READABLE, "Was it written by a newer version?")
 
 

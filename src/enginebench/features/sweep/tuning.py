@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -18,7 +17,7 @@ from enginebench.features.tune.document import TuneDocument, TuneRef
 from enginebench.features.tune.records import SearchRecord, SearchRequest, write_search
 from enginebench.features.tune.sitting import TUNE_PAGE, tune_model
 from enginebench.measure.pin import default_threads
-from enginebench.runs.folder import ARTIFACTS, TUNE_FILE, RunFolder, RunRecord, RunRequest
+from enginebench.runs.folder import ARTIFACTS, TUNE_FILE, RunFolder, begin_record
 from enginebench.runs.progress import Reporter
 
 
@@ -56,12 +55,10 @@ def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter
 
 
 def name_answer(group: str, batch: int) -> str:
-    """The file in a store with what the search for a batch of a group came to."""
     return f"{GROUPS}/{group}/tuned-b{batch}.json"
 
 
 def _fill(blank: Tuned, document: TuneDocument, page: str) -> Tuned:
-    """What a search came to, in the words of its document."""
     return replace(
         blank,
         winner=_name(document.winner),
@@ -90,18 +87,6 @@ def _search(
         return tune_model(request, root, reporter=reporter)[0]
     folder = RunFolder(root)
     fetch_folder(store, f"{SOURCES}/{job.sources}", folder.root, (ARTIFACTS,))
-    folder.create(_make_record(request.run, machine, made))
+    folder.create(begin_record(request.run, machine, verb="tune", sources=made.artifacts, problems=made.problems))
     write_search(folder.root, SearchRecord(request=request))
     return tune_model(request, root, reporter=reporter, resume=True)[0]
-
-
-def _make_record(request: RunRequest, machine: Machine, made: StoredSources) -> RunRecord:
-    return RunRecord(
-        request=request,
-        machine=machine,
-        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        rows=(),
-        verb="tune",
-        sources=made.artifacts,
-        problems=made.problems,
-    )

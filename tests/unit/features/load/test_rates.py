@@ -15,7 +15,6 @@ from enginebench.core.records import Artifact, Block, Capacity, EngineSpec
 from enginebench.features.load.document import LoadSettings
 from enginebench.features.load.probe import Plan
 from enginebench.features.load.rates import Bench, Prober, name_row
-from enginebench.features.load.simulated import simulate
 from enginebench.measure.watch import BlockReading, make_block
 from enginebench.runs.child.jobs import ServeJob
 from enginebench.stats.queueing import (
@@ -27,6 +26,7 @@ from enginebench.stats.queueing import (
 )
 from queues import wait_quantile_md1
 from reporters import Silent
+from simulated_load import simulate
 
 SERVICE_NS = 5_000_000
 TRUE_QPS = 160.0
