@@ -20,6 +20,7 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # isort: split
+from enginebench.core.features import list_features
 from enginebench.models.zoo import DATA_DIR
 from processes import Cli, run_cli
 
@@ -51,6 +52,16 @@ def share_cpus() -> None:
 
 
 share_cpus()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what is marked `feature(NAME)` where that feature was lifted out; with PART, where a parameter has it."""
+    for item in items:
+        given = repr(vars(item)["callspec"].params) if "callspec" in vars(item) else ""
+        for mark in item.iter_markers("feature"):
+            name, *parts = mark.args
+            if name not in list_features() and (not parts or any(part in given for part in parts)):
+                item.add_marker(pytest.mark.skip(reason=f"the feature {name} is not there"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,142 +12,122 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from enginebench.core.errors import (
-        ArtifactError,
-        BackendUnavailable,
-        ChildFailed,
-        DependencyError,
-        DeviceBusy,
-        EngineBenchError,
-        FeedError,
-        GateFailed,
-        MeasurementError,
-        MissingDependency,
-        ModelError,
-        ParseError,
-        UnsupportedOperator,
-        UsageError,
-    )
-    from enginebench.core.records import Result
-    from enginebench.features.deliver.verb import deliver
-    from enginebench.features.fpga.budget_verb import budget
-    from enginebench.features.load.verb import load
-    from enginebench.features.roofline.verb import roofline
-    from enginebench.features.sweep.verb import sweep
-    from enginebench.features.trtexec.verb import parse_layers, parse_log, parse_profile, parse_times
-    from enginebench.features.tune.verb import tune
-    from enginebench.features.versions.bisect import bisect
-    from enginebench.features.versions.env import list_environments, make_environment, remove_environment
-    from enginebench.runs.targets.loading import load_engine
-    from enginebench.runs.trust import allow_code
-    from enginebench.verbs.accuracy import accuracy
-    from enginebench.verbs.baseline import list_baselines, remove_baseline, save_baseline
-    from enginebench.verbs.bench import bench
-    from enginebench.verbs.benches import Bench
-    from enginebench.verbs.build import build
-    from enginebench.verbs.calibrate import calibrate
-    from enginebench.verbs.diff import diff
-    from enginebench.verbs.doctor import doctor
-    from enginebench.verbs.drift import drift
-    from enginebench.verbs.export import export
-    from enginebench.verbs.history import history
-    from enginebench.verbs.infer import infer
-    from enginebench.verbs.models import list_models
-    from enginebench.verbs.profile import profile
-    from enginebench.verbs.quantize import quantize
-    from enginebench.verbs.read import read
-    from enginebench.verbs.report import write_report
-    from enginebench.verbs.run import run
-    from enginebench.verbs.runs import Run
-    from enginebench.verbs.stages import stages
+    from enginebench.core.errors import ArtifactError as ArtifactError
+    from enginebench.core.errors import BackendUnavailable as BackendUnavailable
+    from enginebench.core.errors import ChildFailed as ChildFailed
+    from enginebench.core.errors import DependencyError as DependencyError
+    from enginebench.core.errors import DeviceBusy as DeviceBusy
+    from enginebench.core.errors import EngineBenchError as EngineBenchError
+    from enginebench.core.errors import FeedError as FeedError
+    from enginebench.core.errors import GateFailed as GateFailed
+    from enginebench.core.errors import MeasurementError as MeasurementError
+    from enginebench.core.errors import MissingDependency as MissingDependency
+    from enginebench.core.errors import ModelError as ModelError
+    from enginebench.core.errors import ParseError as ParseError
+    from enginebench.core.errors import UnsupportedOperator as UnsupportedOperator
+    from enginebench.core.errors import UsageError as UsageError
+    from enginebench.core.records import Result as Result
+    from enginebench.features import *  # noqa: F403 - those that are there
+    from enginebench.runs.targets.loading import load_engine as load_engine
+    from enginebench.runs.trust import allow_code as allow_code
+    from enginebench.verbs.accuracy import accuracy as accuracy
+    from enginebench.verbs.baseline import list_baselines as list_baselines
+    from enginebench.verbs.baseline import remove_baseline as remove_baseline
+    from enginebench.verbs.baseline import save_baseline as save_baseline
+    from enginebench.verbs.bench import bench as bench
+    from enginebench.verbs.benches import Bench as Bench
+    from enginebench.verbs.build import build as build
+    from enginebench.verbs.calibrate import calibrate as calibrate
+    from enginebench.verbs.diff import diff as diff
+    from enginebench.verbs.doctor import doctor as doctor
+    from enginebench.verbs.drift import drift as drift
+    from enginebench.verbs.export import export as export
+    from enginebench.verbs.history import history as history
+    from enginebench.verbs.infer import infer as infer
+    from enginebench.verbs.models import list_models as list_models
+    from enginebench.verbs.profile import profile as profile
+    from enginebench.verbs.quantize import quantize as quantize
+    from enginebench.verbs.read import read as read
+    from enginebench.verbs.report import write_report as write_report
+    from enginebench.verbs.run import run as run
+    from enginebench.verbs.runs import Run as Run
+    from enginebench.verbs.stages import stages as stages
 
 __version__ = "0.1.0"
 
-__all__ = [  # a test holds it to that of the room
-    "ArtifactError",
-    "BackendUnavailable",
-    "Bench",
-    "ChildFailed",
-    "DependencyError",
-    "DeviceBusy",
-    "EngineBenchError",
-    "FeedError",
-    "GateFailed",
-    "MeasurementError",
-    "MissingDependency",
-    "ModelError",
-    "ParseError",
-    "Result",
-    "Run",
-    "UnsupportedOperator",
-    "UsageError",
-    "accuracy",
-    "allow_code",
-    "bench",
-    "bisect",
-    "budget",
-    "build",
-    "calibrate",
-    "deliver",
-    "diff",
-    "doctor",
-    "drift",
-    "export",
-    "history",
-    "infer",
-    "list_baselines",
-    "list_environments",
-    "list_models",
-    "load",
-    "load_engine",
-    "make_environment",
-    "parse_layers",
-    "parse_log",
-    "parse_profile",
-    "parse_times",
-    "profile",
-    "quantize",
-    "read",
-    "remove_baseline",
-    "remove_environment",
-    "roofline",
-    "run",
-    "save_baseline",
-    "stages",
-    "sweep",
-    "tune",
-    "write_report",
-]
-
-
-# Where names lie that are neither errors nor functions of a verb of that name.
+# Where each name lies; a verb of features says it itself.
 _HOMES = {
-    "core.records": ("Result",),
-    "runs.targets.loading": ("load_engine",),
-    "runs.trust": ("allow_code",),
-    "verbs.benches": ("Bench",),
-    "features.versions.env": ("list_environments", "make_environment", "remove_environment"),
-    "verbs.models": ("list_models",),
-    "verbs.runs": ("Run",),
-    "verbs.report": ("write_report",),
-    "verbs.baseline": ("list_baselines", "remove_baseline", "save_baseline"),
-    "features.trtexec.verb": ("parse_layers", "parse_log", "parse_profile", "parse_times"),
+    **dict.fromkeys(
+        (
+            "ArtifactError",
+            "BackendUnavailable",
+            "ChildFailed",
+            "DependencyError",
+            "DeviceBusy",
+            "EngineBenchError",
+            "FeedError",
+            "GateFailed",
+            "MeasurementError",
+            "MissingDependency",
+            "ModelError",
+            "ParseError",
+            "UnsupportedOperator",
+            "UsageError",
+        ),
+        "core.errors",
+    ),
+    "Result": "core.records",
+    "load_engine": "runs.targets.loading",
+    "allow_code": "runs.trust",
+    "Bench": "verbs.benches",
+    "Run": "verbs.runs",
+    "list_models": "verbs.models",
+    "write_report": "verbs.report",
+    **dict.fromkeys(("list_baselines", "remove_baseline", "save_baseline"), "verbs.baseline"),
+    **{
+        verb: f"verbs.{verb}"
+        for verb in (
+            "accuracy",
+            "bench",
+            "build",
+            "calibrate",
+            "diff",
+            "doctor",
+            "drift",
+            "export",
+            "history",
+            "infer",
+            "profile",
+            "quantize",
+            "read",
+            "run",
+            "stages",
+        )
+    },
 }
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    value: object
+    if name == "__all__":
+        from enginebench.core.features import list_names
+
+        value = sorted([*_HOMES, *list_names("functions")])
+    elif name in _HOMES:
+        from importlib import import_module
+
+        value = getattr(import_module(f"enginebench.{_HOMES[name]}"), name)
+    elif name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+    else:
+        from enginebench.core.features import find
 
-    from enginebench.features import find_verb
-
-    usual = find_verb(name) if name.islower() else "core.errors"
-    home = next((home for home, names in _HOMES.items() if name in names), usual)
-    value: object = getattr(import_module(f"enginebench.{home}"), name)
+        value = find("functions", name)
+        if value is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__getattr__("__all__")})  # type: ignore[misc]

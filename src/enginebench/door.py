@@ -19,9 +19,8 @@ import click
 
 from enginebench import __version__
 from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
+from enginebench.core.features import Verb, list_verbs
 from enginebench.core.text import clean_lines
-from enginebench.features import VERBS as FEATURES
-from enginebench.features import Verb
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -38,7 +37,7 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 # Those of the kernel, then those of features; the groups of --help stand in the order in which they first appear.
 VERBS = {
-    verb.name: verb
+    verb.name: verb if verb.module else verb._replace(module=f"enginebench.verbs.{verb.name}")
     for verb in (
         Verb("run", "Find", "Find the fastest engine that still gives the same outputs."),
         Verb("bench", "Find", "Measure one engine; with --against, compare it with another."),
@@ -57,7 +56,7 @@ VERBS = {
         Verb("diff", "Guard (CI)", "Compare two stored runs; --gate is for CI."),
         Verb("baseline", "Guard (CI)", "Save runs under a name, to compare later runs with."),
         Verb("history", "Guard (CI)", "List every run under a folder, with trends."),
-        *FEATURES,
+        *list_verbs(),
     )
 }
 
@@ -216,19 +215,21 @@ def command(
         shown: record of what the command line alone has; by default `Printed`.
         name: by default that of the function.
     """
-    from enginebench.options import COMMAND, Printed, list_options, sort_options
+    from enginebench.options import COMMAND, Printed, list_options, read_record, sort_options
 
     def make(body: Callable[..., None]) -> click.Command:
         own: dict[str, Opt] = vars(function).get("options", {}) if function else {}
+        absent: dict[str, Any] = vars(function).get("absent", {}) if function else {}
         printed = list_options(shown or Printed)
+        usual = {option.name: option.default for option in read_record(shown or Printed).values()}
         takes = inspect.signature(body).parameters
         arguments = [make_argument(argument, text) for argument, text in zip(takes.values(), metavars, strict=False)]
 
         def call(**given: Any) -> None:
-            kept = {key: given.pop(key) for key in printed if key in given}
+            kept = usual | {key: given.pop(key) for key in printed if key in given}
             COMMAND.set(("enginebench", *sys.argv[1:]))
             hidden = {o.name: True if o.name == "progress" else o.default for o in own.values() if o.program}
-            body(**given, **hidden, shown=kept)
+            body(**given, **hidden, **absent, shown=kept)
 
         declared = [option for option in sort_options(own | printed).values() if not option.program]
         text = re.split(r"\n(?:Args|Raises):\n", inspect.getdoc(body) or inspect.getdoc(function) or "")[0].strip()
@@ -270,7 +271,7 @@ def tables(list_sections: Callable[[D], Sequence[Section]]) -> Callable[[D, Cons
 
 def write(document: Struct, out: str | None, write_all: Callable[[Path], list[Path]]) -> Path | None:
     """Writes one JSON file, or all files into a folder; the paths go to stderr. The folder, if it was one."""
-    from enginebench.features.trtexec.files import write_document
+    from enginebench.core.store import write_document
 
     if out is None:
         return None

@@ -21,6 +21,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
+from enginebench.core.features import list_features
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Cache, Scope, Task
 from enginebench.runs.request import DEFAULT_ENGINES
@@ -63,6 +64,7 @@ class Opt(Struct, frozen=True):
     program: bool = False  # for Python callers alone
     required: bool = False  # on the command line
     choices: tuple[str, ...] = ()  # of each, where there may be several
+    feature: str = ""  # without it there is no such option
     name: str = ""
     kind: Any = None
     rank: int = -1
@@ -111,12 +113,18 @@ def read_hints(hints: Mapping[str, Any]) -> dict[str, Opt]:
 
 
 @functools.cache
+def read_record(record: type) -> dict[str, Opt]:
+    """The options of a record by name, those of absent features, too."""
+    return read_hints(get_hints(record, include_extras=True))
+
+
+@functools.cache
 def list_options(record: type) -> dict[str, Opt]:
     """The options of a record by name: its own first, then those that it inherits."""
     groups = [group.__annotations__ for group in (Judging, Timing, Trusting, Shared, Printed, Progress)]
     place = {id(hint): i for i, hint in enumerate(hint for group in groups for hint in group.values())}
     ranks = {name: place.get(id(hint), -1) for name, hint in record.__annotations__.items()}
-    found = read_hints(get_hints(record, include_extras=True))
+    found = {n: o for n, o in read_record(record).items() if o.feature in {"", *list_features()}}
     return sort_options({name: replace(option, rank=ranks[name]) for name, option in found.items()})
 
 
@@ -133,12 +141,13 @@ def verb(record: type) -> Callable[[F], F]:
         own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         hints = types.SimpleNamespace(__annotations__={p.name: p.annotation for p in own})
         first = read_hints(get_hints(hints, function.__globals__, include_extras=True))
+        absent = {n: o.default for n, o in read_record(record).items() if n not in options}
 
         @functools.wraps(function)
         def checked(*args: Any, **given: Any) -> Any:
             bound = signature.bind(*args, **given)
             bound.apply_defaults()
-            for name in bound.arguments["options"].keys() - options.keys():
+            for name in dict(bound.arguments["options"].items() - absent.items()).keys() - options.keys():
                 near = "".join(f"; did you mean {text}?" for text in difflib.get_close_matches(name, options, 1))
                 raise TypeError(f"{function.__name__}() has no argument {name!r}{near}")
             bound.arguments |= {name: option.check(bound.arguments[name]) for name, option in first.items()}
@@ -151,6 +160,7 @@ def verb(record: type) -> Callable[[F], F]:
         ]
         checked.__dict__["__signature__"] = signature.replace(parameters=[*own, *shown])
         checked.__dict__["options"] = first | options
+        checked.__dict__["absent"] = absent
         before, raises, after = inspect.cleandoc(function.__doc__ or "").partition("Raises:\n")
         lines = [f"    {name}: {option.help}" for name, option in (first | options).items()]
         checked.__doc__ = "\n".join(
@@ -167,7 +177,7 @@ def fill(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: one cannot be.
     """
-    return {name: option.check(given.get(name, option.default)) for name, option in list_options(record).items()}
+    return {name: option.check(given.get(name, option.default)) for name, option in read_record(record).items()}
 
 
 def pick(kind: type[S], options: Mapping[str, Any]) -> S:
@@ -215,7 +225,8 @@ Threads: TypeAlias = Annotated[
     int | None, Opt("Threads per engine. [physical cores; tune searches them]", ge=1, le=4096)
 ]
 Trtexec: TypeAlias = Annotated[
-    str | None, Opt("The trtexec executable. [$TRTEXEC, PATH, the usual folders]", metavar="PATH")
+    str | None,
+    Opt("The trtexec executable. [$TRTEXEC, PATH, the usual folders]", metavar="PATH", feature="trtexec"),
 ]
 Env: TypeAlias = Annotated[
     Mapping[str, PathLike] | Sequence[str],
@@ -308,9 +319,10 @@ class Wide(Printed, total=False):
 
 
 class DryRunning(TypedDict, total=False):
-    dry_run: Annotated[bool, Opt("Print trtexec's command as one shell line; run nothing.", False)]
+    dry_run: Annotated[bool, Opt("Print trtexec's command as one shell line; run nothing.", False, feature="trtexec")]
     tensorrt_version: Annotated[
-        str | None, Opt("With --dry-run: write the command for this version, installed or not.", metavar="V")
+        str | None,
+        Opt("With --dry-run: write the command for this version, installed or not.", metavar="V", feature="trtexec"),
     ]
 
 

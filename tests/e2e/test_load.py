@@ -29,6 +29,7 @@ from enginebench.core.store import encode, read_record
 from enginebench.features.load import probe
 from enginebench.features.load.arrivals import RELEASED, Board, read_trace, schedule_constant, schedule_poisson
 from enginebench.features.load.document import LoadDocument, LoadSettings
+from enginebench.features.load.jobs import ArriveJob
 from enginebench.features.load.rates import make_bench, name_row, widen_profile
 from enginebench.features.load.verb import check_settings, load_target, make_request, read_load, write_load
 from enginebench.measure.pin import share_cpus
@@ -36,7 +37,6 @@ from enginebench.measure.watch import BlockReading, BlockWatch
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs import main_job
 from enginebench.runs.child.isolate import Child
-from enginebench.runs.child.jobs import ArriveJob
 from enginebench.runs.request import Shared
 from enginebench.verbs.report import command as report
 from graphs import build_graph, save

@@ -89,9 +89,12 @@ def test_an_engine_takes_what_its_file_declares(name: str) -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", PRESENT)
-def test_an_engine_accepts_and_refuses_as_the_matrix_says(name: str, precision: Precision, tmp_path: Path) -> None:
+def test_an_engine_accepts_and_refuses_as_the_matrix_says(
+    name: str, precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     skip_without_provider(name)
-    backend = open_backend(name, make_board=lambda *_: NumberBoard())
+    monkeypatch.setattr("enginebench.features.fpga.engine.make_board", lambda *_: NumberBoard())
+    backend = open_backend(name)
     forced = {"force": "1"} if "force" in ENTRIES[name].options else {}  # also on an older CPU
     spec = EngineSpec(backend=name, precision=precision, options=forced)
     if matrix()[name][precision] == "runs":

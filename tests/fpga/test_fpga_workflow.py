@@ -6,7 +6,6 @@ import pytest
 from enginebench.core.errors import UsageError
 from enginebench.core.records import EngineSpec, MeasureSpec
 from enginebench.features.fpga.board import find_speed
-from enginebench.features.fpga.boards import make_board
 from enginebench.features.fpga.engine import create_backend
 from enginebench.features.fpga.verb import find_differences, find_network_file, quantize_default
 from enginebench.models.onnx.source import read_onnx
@@ -21,7 +20,7 @@ def quantized(tmp_path_factory):
 
 
 def test_row_of_the_digits_network(quantized, tmp_path):
-    backend = create_backend(tmp_path / "cache", make_board)
+    backend = create_backend(tmp_path / "cache")
     built = backend.build(read_onnx(quantized), SPEC, tmp_path)
     measured = backend.measure(built, SPEC, MeasureSpec(iters=5))
     # 70 bytes in and 46 back at 3 Mbaud, 1 ms of the adapter, 180 + 8 cycles at the Fmax of 16 lanes on an ECP5.

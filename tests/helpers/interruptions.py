@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,9 +11,10 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from enginebench.engines.fake import FakeBackend, FakeClock
-from enginebench.features.sweep import group
 from enginebench.measure import loop, machine, reference, watch
 from enginebench.runs import main_job
 from enginebench.runs.child.jobs import Job
@@ -22,6 +24,9 @@ from in_process import Children
 T = TypeVar("T")
 
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir")
+# (number of the change ahead of which it is interrupted, whether it is killed): once, or again while it is resumed.
+MOMENTS = st.lists(st.tuples(st.integers(0, 10_000), st.booleans()), min_size=1, max_size=3)
+EXAMPLES = settings(max_examples=25, deadline=None, database=None)
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
@@ -69,6 +74,24 @@ def _changes(event: str, args: tuple[Any, ...]) -> bool:
     return event in CHANGES or (event == "open" and bool(args[2] & WRITING))
 
 
+def check_any_moment(work: Callable[[Path], object], place: Path) -> None:
+    """Checks that work which is interrupted at any moment, and done again, comes to what it comes to undisturbed."""
+    calm, root, interruptions = place / "calm", place / "interrupted", Interruptions()
+    wanted = interruptions.run(calm, lambda: work(calm))
+    assert wanted is not None
+    changes = interruptions.count
+
+    @EXAMPLES
+    @given(MOMENTS)
+    def check(moments: list[tuple[int, bool]]) -> None:
+        shutil.rmtree(root, ignore_errors=True)
+        for at, killed in moments:
+            interruptions.run(root, lambda: work(root), at % changes, killed=killed)
+        assert work(root) == wanted
+
+    check()
+
+
 class Calm:
     """A watch that sees nothing."""
 
@@ -97,8 +120,7 @@ def still(children: Children, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeC
     monkeypatch.setattr(watch, "BlockWatch", Calm)
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # nobody pulls the plug
     here = machine.describe_machine()
-    for module in (main_job, group):
-        monkeypatch.setattr(module, "describe_machine", lambda: here)
+    monkeypatch.setattr(main_job, "describe_machine", lambda: here)
     monkeypatch.setattr(machine, "peak_memory_bytes", lambda: 1)
     monkeypatch.setattr(reference, "time_reference", lambda repeats: [1] * repeats)
     monkeypatch.setitem(loop.measure_engine.__kwdefaults__, "clock", clock)

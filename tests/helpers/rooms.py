@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -120,16 +120,13 @@ def name_feature(module: str) -> str:
     return module.split(".")[1] if module.startswith("features.") else ""
 
 
-def find_faults(
-    source: Path, floors: list[Floor], inside: str = "", known: Collection[tuple[str, str]] = ()
-) -> list[str]:
+def find_faults(source: Path, floors: list[Floor], inside: str = "") -> list[str]:
     """What a drawing says and the sources do not do, and the other way round, of the rooms of one folder.
 
     Args:
         source: the package.
         floors: the drawing.
         inside: the folder that was drawn, as `runs`; "" for the package itself.
-        known: (importer, imported) of what does not count.
     """
     drawn = [room for floor in floors for room in floor.rooms]
     there = list_rooms(source, inside)
@@ -137,7 +134,7 @@ def find_faults(
         *(f"{room} is not drawn: add it, above all that it imports" for room in sorted(there - set(drawn))),
         *(f"{room} is drawn and not there" for room in drawn if room not in there),
         *(f"{room} is drawn twice" for room in sorted(set(drawn)) if drawn.count(room) > 1),
-        *find_wrong_edges(source, floors, inside, known),
+        *find_wrong_edges(source, floors, inside),
     ]
 
 
@@ -148,14 +145,14 @@ def list_rooms(source: Path, inside: str) -> set[str]:
     return files | {path.parent.name for path in folder.glob("*/__init__.py")}
 
 
-def find_wrong_edges(source: Path, floors: list[Floor], inside: str, known: Collection[tuple[str, str]]) -> list[str]:
+def find_wrong_edges(source: Path, floors: list[Floor], inside: str) -> list[str]:
     """Imports that no arrow allows, then arrows that no import uses."""
     faults, used = [], set()
     for found in find_imports(source):
         importer = "__init__" if found.importer == inside else cut_inside(found.importer, inside)
         imported = cut_inside(found.imported, inside)
         room = importer.split(".")[0]
-        if not room or imported.split(".")[0] in ("", room) or (found.importer, found.imported) in known:
+        if not room or imported.split(".")[0] in ("", room):
             continue
         arrow = find_arrow(floors, room, imported)
         if arrow is None:

@@ -174,3 +174,21 @@ def make_run(*, processes: int = 10, accuracy: bool = False) -> RunDocument:
         make_result("openvino", "bf16", status="failed", reason="the child died with signal 11 (segmentation fault)")
     )
     return describe_run(model="resnet18", machine=make_machine(), spec={}, results=results)
+
+
+def make_scene(n: int = 3, boxes: int = 6, seed: int = 3) -> dict[str, np.ndarray]:
+    """Boxes with a mask each, and a figure of the whole picture."""
+    rng = np.random.default_rng(seed)
+    low = rng.uniform(0, 80, (n, boxes, 2))
+    return {
+        "boxes": np.concatenate([low, low + 15], axis=2),
+        "scores": rng.uniform(0.5, 1, (n, boxes)),
+        "labels": rng.integers(0, 4, (n, boxes)),
+        "masks": rng.standard_normal((n, boxes, 4, 4)),
+        "depth": rng.standard_normal((n, 9)),
+    }
+
+
+def reorder(scene: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    order = np.random.default_rng(5).permutation(scene["scores"].shape[1])
+    return {name: array[:, order] if name != "depth" else array for name, array in scene.items()}

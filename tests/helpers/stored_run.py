@@ -18,8 +18,7 @@ if __name__ == "__main__":
 
 from enginebench.core.records import Block, Caveat, LayerTime, Measurement, Result, StageTime
 from enginebench.core.store import encode
-from enginebench.features.tune.document import TuneDocument, TuneRef
-from enginebench.runs.folder import TUNE_FILE, RunFolder, RunRecord, RunRequest
+from enginebench.runs.folder import TUNE_FILE, Named, RunFolder, RunRecord, RunRequest, Searched
 from samples import make_drift, make_machine, make_measurements, make_result
 
 # Names that a model, an engine option, a layer or a log could carry.
@@ -119,22 +118,23 @@ def write_run(root: Path, results: list[Result], command: tuple[str, ...] = COMM
     return root
 
 
-def make_final(root: Path, winner: str | None, challenger: str) -> Path:
+def make_final(root: Path, winner: str | None) -> Path:
     """The run in `root` as the final of a search whose answer is `winner`."""
     folder = RunFolder(root)
     folder.write_record(replace(folder.read_record(), verb="tune"))
-
-    def refer(name: str) -> TuneRef:
-        return TuneRef(id=name, candidate=name, engine=name, precision="fp32", batch=1, threads=1)
-
-    document = TuneDocument(
-        model="m", machine=make_machine(), goal="latency", unit="ms", winner=refer(winner) if winner else None,
-        default=None, challenger=refer(challenger), beaten=winner == challenger, verdict="not_shown", ratio=None,
-        dropped=(), frontier=(), final=(), candidates=(), quality_of="", generations=1, processes=12, budget_s=9,
-        spent_s=9, finished=True,
-    )  # fmt: skip
-    (root / TUNE_FILE).write_bytes(encode(document))
+    (root / TUNE_FILE).write_bytes(encode(Searched(winner=Named(id=winner) if winner else None)))
     return root
+
+
+def write_final(root: Path, winner: str | None, challenger_ms: float = 4.7) -> Path:
+    """The final of a search: a setting of ort against the defaults of ort and of PyTorch, which is far slower."""
+    alike = make_drift(1e-6)
+    rows = [
+        make_result("ort:spinning=never", median_ms=challenger_ms, sd=0.1, seed=1, drift=alike, identity="challenger"),
+        make_result("pytorch", median_ms=10.0, seed=2, identity="pytorch-fp32-b1"),
+        make_result("ort", median_ms=5.0, seed=3, drift=alike, identity="default"),
+    ]
+    return make_final(write_run(root, rows), winner)
 
 
 if __name__ == "__main__":

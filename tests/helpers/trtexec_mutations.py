@@ -10,12 +10,12 @@ import trtexec_artifacts as made
 from enginebench.core.errors import ParseError
 from enginebench.core.store import encode
 from enginebench.features.trtexec.log import read_log
-from enginebench.features.trtexec.plan_layers import read_engine, summarize_layers
-from enginebench.features.trtexec.profile import read_profile, summarize_profile
-from enginebench.features.trtexec.source import decode_text, unpack_gzip
 from enginebench.features.trtexec.times import summarize_trace
 from enginebench.features.trtexec.trace import read_trace_bytes
 from enginebench.stats.layer_diff import compare_layers
+from enginebench.stats.plans.layers import read_engine, summarize_layers
+from enginebench.stats.plans.profile import read_profile, summarize_profile
+from enginebench.stats.plans.source import decode_text, unpack_gzip
 
 FILE = Path("fuzzed")
 # What these formats are made of, and what breaks readers of them.

@@ -30,56 +30,17 @@ DRAWINGS = {
     "### Inside report": "report",
 }
 PACKAGES = sorted(path.parent for path in SOURCE.rglob("__init__.py"))
-# What still crosses the border of a feature: importer -> files of features. It may only become shorter.
-CROSSINGS = {
-    "__init__": (
-        "deliver.verb fpga.budget_verb load.verb roofline.verb sweep.verb trtexec.verb tune.verb "
-        "versions.bisect versions.env"
-    ),
-    "door": "trtexec.files",
-    "engines.registry": "fpga.engine trtexec.entries trtexec.executable",
-    "engines.simulated": "fpga.engine",
-    "report.layer_table": "trtexec.files trtexec.parsed",
-    "report.run.diff": "versions.upgrade_sections",
-    "report.run.rows": "roofline.bounds",
-    "runs.bundles.reading": "deliver.writing",
-    "runs.child.jobs": "load.child roofline.child tune.child",
-    "runs.child.opening": "fpga.boards trtexec.tool_files",
-    "runs.folder": "tune.document",
-    "runs.main_job": "load.document load.rates roofline.limits",
-    "runs.reporting": "deliver.contents trtexec.folder trtexec.report trtexec.sections",
-    "stats.diff": "versions.upgrade",
-    "stats.layers": "roofline.bounds",
-    "verbs.diff": "versions.upgrade_verb",
-    "verbs.doctor": "sweep.ray_fleet",
-    "verbs.history": "sweep.reading",
-    "verbs.profile": "roofline.limits",
-    "verbs.read": (
-        "deliver.verb fpga.budget load.document sweep.document trtexec.folder trtexec.log trtexec.records "
-        "trtexec.report trtexec.verb tune.document tune.mixed versions.bisect versions.env"
-    ),
-    "verbs.report": (
-        "load.sections load.verb sweep.reading sweep.reporting sweep.sections trtexec.folder trtexec.report"
-    ),
-    "verbs.run": "deliver.verb deliver.writing",
-    "verbs.runs": "deliver.verb",
-    "features.sweep.tuning": "tune.document tune.records tune.sitting",
-    "features.tune.under_load": "load.document load.rates",
-    "features.tune.verb": "deliver.verb deliver.writing",
-}
-KNOWN = {(importer, f"features.{name}") for importer, names in CROSSINGS.items() for name in names.split()}
 
 
 @pytest.mark.parametrize(("heading", "folder"), DRAWINGS.items(), ids=lambda text: text or "enginebench")
 def test_the_sources_are_built_as_drawn(heading: str, folder: str) -> None:
     page = "\n" + (INSIDE if folder else PAGE).read_text(encoding="utf-8")
-    assert find_faults(SOURCE, read_drawing(page, heading), folder, KNOWN) == []
+    assert find_faults(SOURCE, read_drawing(page, heading), folder) == []
 
 
-def test_nothing_else_crosses_the_border_of_a_feature() -> None:
-    found = find_crossings(SOURCE)
-    assert found - KNOWN == set()
-    assert KNOWN - found == set()  # shorten the list
+def test_nothing_crosses_the_border_of_a_feature() -> None:
+    """The list of `features/__init__.py` alone names them."""
+    assert find_crossings(SOURCE) == set()
 
 
 def test_the_kernel_knows_engines_by_the_registry_and_what_they_may_offer() -> None:
@@ -90,7 +51,7 @@ def test_the_kernel_knows_engines_by_the_registry_and_what_they_may_offer() -> N
 
 def test_a_file_of_an_engine_is_named_in_its_own_folder_alone() -> None:
     engines = {entry.module.removeprefix("enginebench.") for entry in ENTRIES.values()}
-    found = [i for i in find_imports(SOURCE) if i.imported in engines and (i.importer, i.imported) not in KNOWN]
+    found = [i for i in find_imports(SOURCE) if i.imported in engines]
     strangers = {i.importer for i in found if i.importer.rpartition(".")[0] != i.imported.rpartition(".")[0]}
     assert strangers == set()  # the registry imports the module that an entry names
 
@@ -238,7 +199,7 @@ def test_tests_lie_in_the_tier_and_folder_that_run_them() -> None:
     """A test that lies elsewhere would run in no tier, or not before its feature is looked for."""
     tests = ROOT / "tests"
     tiers = {path.relative_to(tests).parts[0] for path in tests.rglob("test_*.py")}
-    assert tiers == {"unit", "smoke", "engines", "e2e", "fpga", "golden"}
+    assert tiers <= {"unit", "smoke", "engines", "e2e", "fpga", "golden"}
     unit = {path.relative_to(tests / "unit").parts[0] for path in tests.joinpath("unit").rglob("test_*.py")}
     folders = {"core", "engines", "models", "measure", "stats", "run", "report", "verbs", "features", "docs"}
     assert {name for name in unit if not name.endswith(".py")} <= folders

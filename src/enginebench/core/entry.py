@@ -46,8 +46,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     """One engine: its name, the module that makes it, what it takes and needs. Nothing else says so a second time.
 
     The module has a function `create_backend`, which gives a `core.protocols.Backend`. It may name parameters among
-    `loader` (rebuilds the module of a `torch` artifact), `cache_dir` (a folder that the next process finds again) and
-    `make_board` (puts a network on a simulated board), and is handed those that it names.
+    `loader` (rebuilds the module of a `torch` artifact) and `cache_dir` (a folder that the next process finds again),
+    and is handed those that it names.
     """
 
     name: str

@@ -63,6 +63,12 @@ def write_atomic(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def write_document(document: msgspec.Struct, path: Path) -> Path:
+    """Writes a document as JSON for readers to `path`."""
+    write_atomic(path, encode(document, indent=2) + b"\n")
+    return path
+
+
 def copy_file(source: Path, target: Path) -> None:
     """Copies the content of `source` to `target`, so that a change of one never changes the other.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from enginebench.core.protocols import Array, Feeds
-from enginebench.core.records import AheadOfTime, Artifact, EngineSpec, LayerProfile, Measurement, MeasureSpec
+from enginebench.core.records import AheadOfTime, Artifact, EngineSpec, LayerProfile, MeasureSpec
 
 
 @runtime_checkable
@@ -57,23 +57,11 @@ class LeavesCode(Protocol):
         ...
 
 
-class ToolReader(Protocol):
-    """Reads the files that trtexec and TensorRT's inspector leave; `runs` hands it to the backends that need it."""
-
-    def read_times(self, times: Path, log: Path, *, batch: int, drop: int, keep: int | None) -> Measurement:
-        """The raw times, without the `drop` first queries, and of the rest only the last `keep` (None: all)."""
-        ...
-
-    def read_switches(self, log: Path) -> dict[str, bool | int | None]:
-        """cuda_graph, data_transfers, spin_wait, streams as they took effect; None where the log does not say."""
-        ...
+class PlanReader(Protocol):
+    """Reads the files that TensorRT's inspector and profiler leave; `runs` hands it to the backends that need it."""
 
     def read_precision(self, layers: Path, profile: Path) -> dict[str, float] | None:
         """precision -> fraction of time; None where the layers carry no precision or no times."""
-        ...
-
-    def read_types(self, layers: Path) -> dict[str, str]:
-        """input or output -> its type (`fp16`, `int32`, ...), of those whose layers say it."""
         ...
 
     def read_layers(self, layers: Path, profile: Path) -> LayerProfile:
@@ -86,10 +74,10 @@ class ToolReader(Protocol):
 
 
 @runtime_checkable
-class NeedsToolReader(Protocol):
-    """A backend that leaves the reading of its tool's files to the feature that knows it."""
+class NeedsPlanReader(Protocol):
+    """A backend that leaves the reading of those files to whoever opens it."""
 
-    def take_reader(self, reader: ToolReader) -> None: ...
+    def take_reader(self, reader: PlanReader) -> None: ...
 
 
 @runtime_checkable

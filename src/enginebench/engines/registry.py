@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,23 +16,20 @@ from msgspec.structs import replace
 
 from enginebench.core.entry import DeviceKind, Entry
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError
+from enginebench.core.features import find_each
 from enginebench.core.names import format_options, parse_engine, parse_engines
 from enginebench.core.protocols import Backend, ModuleLoader
-from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec
+from enginebench.core.records import ArtifactKind, Availability, EngineSpec
 from enginebench.core.text import name_type
 from enginebench.engines.backends.onnxruntime.entries import ORT, ORT_CUDA, ORT_OPENVINO, ORT_TENSORRT, ORT_TENSORRT_RTX
 from enginebench.engines.backends.openvino.entries import OPENVINO
 from enginebench.engines.backends.tensorrt.entries import TENSORRT, TENSORRT_RTX
 from enginebench.engines.backends.torch.entries import PYTORCH, PYTORCH_COMPILE, PYTORCH_CUDAGRAPH
 from enginebench.engines.request import read_options
-from enginebench.engines.simulated import FAKE, FPGA_SIM
-from enginebench.features.trtexec import executable as trtexec_executable
-from enginebench.features.trtexec.entries import TRTEXEC
+from enginebench.engines.simulated import FAKE
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
-
-    from enginebench.features.fpga.engine import BoardMaker, SimulatedBoard
 
 
 GROUP = "enginebench.engines"
@@ -108,7 +105,7 @@ ENTRIES: dict[str, Entry] = {
     for entry in (
         *(PYTORCH, PYTORCH_COMPILE, PYTORCH_CUDAGRAPH),
         *(ORT, ORT_CUDA, ORT_TENSORRT, ORT_OPENVINO, ORT_TENSORRT_RTX),
-        *(OPENVINO, TENSORRT, TENSORRT_RTX, TRTEXEC, FPGA_SIM, FAKE),
+        *(OPENVINO, TENSORRT, TENSORRT_RTX, *find_each("engines"), FAKE),
     )
 }
 
@@ -135,15 +132,12 @@ def choose_graph_engine(kind: DeviceKind) -> str:
     return next(entry.name for entry in ENTRIES.values() if kind in entry.unasked and entry.takes == "onnx")
 
 
-def open_backend(
-    name: str, loader: ModuleLoader | None = None, cache_dir: Path | None = None, make_board: BoardMaker | None = None
-) -> Backend:
+def open_backend(name: str, loader: ModuleLoader | None = None, cache_dir: Path | None = None) -> Backend:
     """The backend of an engine name. It is handed what its `create_backend` names, and nothing else.
 
     Args:
         loader: rebuilds the module of a `torch` artifact.
         cache_dir: folder for what a compiler wants to find again in the next process. None: the compiler's own place.
-        make_board: puts a network on a simulated board.
     """
     entry = find_entry(name)
     if missing := find_missing(entry.modules, entry.stand_ins):
@@ -158,7 +152,7 @@ def open_backend(
             f"engine {name}: {(entry.distributions or (name,))[0]} is installed and cannot be imported ({error})"
             f"{advice}"
         ) from error
-    handed = {"loader": loader, "cache_dir": cache_dir, "make_board": make_board}
+    handed = {"loader": loader, "cache_dir": cache_dir}
     create = getattr(module, "create_backend", None)
     if create is None:
         raise BackendUnavailable(f"engine {name}: its module {entry.module} has no create_backend")
@@ -198,7 +192,7 @@ def probe(name: str) -> Availability:
     except EngineBenchError as error:
         return Availability(engine=name, available=False, reason=str(error), package=package)
     try:
-        answer = open_backend(name, make_board=_refuse_board).probe()
+        answer = open_backend(name).probe()
         if not isinstance(answer, Availability):  # of a plug-in, which no type checker has seen
             raise BackendUnavailable(f"its probe gives {name_type(answer)}; expected an Availability")
         version = answer.version or next(iter(find_versions(entry.distributions).values()), None)
@@ -214,11 +208,6 @@ def find_package(name: str) -> str | None:
     """The package that brings an engine, with its version; None for one of ours."""
     plugin = None if name in ENTRIES else _find_plugin(name)
     return plugin.package if plugin else None
-
-
-def _refuse_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> SimulatedBoard:
-    """Stands for the maker of boards where an engine is only asked whether it is there."""
-    raise BackendUnavailable("this engine was opened to be asked, not to be built")
 
 
 def find_installed(name: str) -> Availability:
@@ -264,11 +253,6 @@ def _find_program(entry: Entry, find: Callable[[], Path | None]) -> Availability
     if path is None:
         return Availability(engine=name, available=False, reason=f"no {name} is installed", fix=entry.fix)
     return Availability(engine=name, available=True)
-
-
-def choose_executable(path: str) -> None:
-    """Makes this trtexec the one that this process and its children run."""
-    trtexec_executable.choose_trtexec(path)
 
 
 def list_names() -> tuple[str, ...]:

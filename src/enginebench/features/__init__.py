@@ -1,42 +1,37 @@
 """What can be lifted out: each folder has its verbs, the jobs of its children, its statistics and its sections.
 
-The kernel finds a verb of a feature by this list; a feature imports the kernel, and no other feature.
+The kernel finds what a feature brings by this list (`core/features.py`); a feature imports the kernel, and no other
+feature. To lift one out, delete its folder and the lines that name it here.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-
-class Verb(NamedTuple):
-    """What `--help` prints of a verb, so that it imports none."""
-
-    name: str
-    group: str
-    sentence: str
-    file: str = ""  # of a feature
-
-    @property
-    def module(self) -> str:
-        """Imported when the verb is called."""
-        return f"enginebench.features.{self.file}" if self.file else f"enginebench.verbs.{self.name}"
-
-
-VERBS = (
-    Verb("tune", "Find", "Search engine settings for the fastest with the same outputs.", "tune.verb"),
-    Verb("load", "Find", "Measure latency under request load, and capacity within an SLO.", "load.verb"),
-    Verb("deliver", "Deploy", "Deploy a configuration: a folder that runs without EngineBench.", "deliver.verb"),
-    Verb("roofline", "Understand", "Measure this machine's roofline: peak compute and bandwidth.", "roofline.verb"),
-    Verb("bisect", "Guard (CI)", "Find the package version that made it slower or changed outputs.", "versions.bisect"),
-    Verb("env", "Guard (CI)", "Make environments with other runtime versions, to compare them.", "versions.env"),
-    Verb("sweep", "Many machines", "Measure many models on many machines, here or on a Ray cluster.", "sweep.verb"),
-    Verb("parse", "TensorRT files", "Read the logs, times, profiles and layers of trtexec 8 to 11.", "trtexec.verb"),
-    Verb("fpga", "FPGA", "Simulate, synthesize or serve an INT8 network behind a UART.", "fpga.verb"),
-    Verb("budget", "FPGA", "Estimate the speed-up of an accelerator behind a link.", "fpga.budget_verb"),
+# In this order engines are listed, reports are looked for, and what ends a run is done.
+NAMES = (
+    "deliver",
+    "tune",
+    "roofline",
+    "load",
+    "versions",
+    "sweep",
+    "trtexec",
+    "fpga",
 )
 
-
-def find_verb(name: str) -> str:
-    """The module of a verb, inside the package."""
-    known = next((verb for verb in VERBS if verb.name == name), Verb(name, "", ""))
-    return known.module.removeprefix("enginebench.")
+if TYPE_CHECKING:  # what type checkers see of the public interface; the program finds it by `Feature.functions`
+    from enginebench.features.deliver.verb import deliver as deliver
+    from enginebench.features.fpga.budget_verb import budget as budget
+    from enginebench.features.load.verb import load as load
+    from enginebench.features.roofline.verb import roofline as roofline
+    from enginebench.features.sweep.verb import sweep as sweep
+    from enginebench.features.trtexec.verb import parse_layers as parse_layers
+    from enginebench.features.trtexec.verb import parse_log as parse_log
+    from enginebench.features.trtexec.verb import parse_profile as parse_profile
+    from enginebench.features.trtexec.verb import parse_times as parse_times
+    from enginebench.features.tune.verb import tune as tune
+    from enginebench.features.versions.bisect import bisect as bisect
+    from enginebench.features.versions.env import list_environments as list_environments
+    from enginebench.features.versions.env import make_environment as make_environment
+    from enginebench.features.versions.env import remove_environment as remove_environment

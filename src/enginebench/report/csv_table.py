@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+from enginebench.core.store import write_atomic
 from enginebench.core.text import clean_text
 from enginebench.report.table import Column, Value
 
@@ -23,6 +25,12 @@ def format_lines(heading: Sequence[str], lines: Iterable[Sequence[Value]]) -> st
     writer.writerow(heading)
     writer.writerows([format_cell(cell) for cell in line] for line in lines)
     return buffer.getvalue()
+
+
+def write_table(path: Path, heading: Sequence[str], lines: Iterable[Sequence[Value]]) -> Path:
+    """Writes those lines to a file."""
+    write_atomic(path, format_lines(heading, lines).encode())
+    return path
 
 
 def format_cell(value: Value) -> str:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from enginebench.core.caveats import format_caveat
+from enginebench.core.store import write_document
 from enginebench.core.text import count_of
-from enginebench.features.trtexec.files import write_document, write_layer_times
-from enginebench.features.trtexec.parsed import format_share, list_groups
+from enginebench.report.csv_table import write_table
 from enginebench.report.layer_names import fold_names
 from enginebench.report.numbers import format_significant
-from enginebench.report.table import Section, list_texts, make_notes, make_table
-from enginebench.stats.layers import EngineProfileDocument
+from enginebench.report.table import Section, Table, list_texts, make_notes, make_table
+from enginebench.stats.layer_records import LayerGroup, ProfiledLayer
+from enginebench.stats.layers import EngineLayerTime, EngineProfileDocument
 
 # A mean of a few runs under a profiler has no more.
 _DIGITS = 4
+# Of what a tool measured itself.
+DIGITS = 5
 
 
 def list_engine_profile(document: EngineProfileDocument, topk: int) -> list[Section]:
@@ -75,3 +79,28 @@ def write_engine_profile(document: EngineProfileDocument, out: Path) -> list[Pat
     """profile.json, and per_layer_times.csv as `parse profile` writes it."""
     table = write_layer_times(document.layers, out / "per_layer_times.csv")
     return [write_document(document, out / "profile.json"), table]
+
+
+def write_layer_times(layers: Iterable[ProfiledLayer | EngineLayerTime], path: Path) -> Path:
+    """A line for each layer of a profile of any engine, slowest first."""
+    rows = [[layer.name, layer.total_ms, layer.average_ms, layer.median_ms, layer.share] for layer in layers]
+    return write_table(path, ["layer", "total_ms", "average_ms", "median_ms", "share"], rows)
+
+
+def list_groups(title: str, groups: Mapping[str, LayerGroup]) -> Table:
+    """Number and share of layers by type or precision."""
+    lines = [
+        (name, str(group.layers), format_cell(group.average_ms), format_share(group.share))
+        for name, group in groups.items()
+    ]
+    return make_table(list_texts([title], ["layers", "ms", "share"]), lines)
+
+
+def format_cell(value: float | None) -> str:
+    """A number, or a hyphen."""
+    return "-" if value is None else format_significant(value, DIGITS)
+
+
+def format_share(share: float | None) -> str:
+    """A share in percent, or a hyphen."""
+    return "-" if share is None else f"{100 * share:.1f} %"

@@ -33,7 +33,7 @@ def format_page(
     labels: Mapping[str, str] | None = None,
     data: object = None,
     up: str = "",
-    script: str = "page.js",
+    script: str | None = None,
 ) -> str:
     """A whole HTML document.
 

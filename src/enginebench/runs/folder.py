@@ -34,7 +34,6 @@ from enginebench.core.records import (
 )
 from enginebench.core.store import encode, hash_file, read_record, read_result, write_atomic
 from enginebench.core.text import stamp_utc
-from enginebench.features.tune.document import TuneDocument
 from enginebench.models.zoo import resolve_model
 from enginebench.runs.bundles.reading import is_bundle
 from enginebench.runs.trust import (
@@ -48,7 +47,7 @@ from enginebench.runs.trust import (
 )
 
 RUN_SCHEMA = "enginebench.run-record/1"
-TUNE_FILE = "tune.json"  # the document of a search, in its folder
+TUNE_FILE, TUNE_PAGE = "tune.json", "tune.html"  # the document of a search, in its folder, and its page
 ARTIFACTS = "artefacts"  # the name on disk: stored runs have it, so its spelling stays
 # What of a request names a file, a folder or code, and the words that name none.
 OUTSIDE: dict[str, tuple[str, ...]] = {
@@ -57,6 +56,18 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "data": ("digits", "fake", "sample-photos"),
     "targets": (),
 }
+
+
+class Named(Struct, frozen=True):
+    """The row that an answer names; None before it was measured."""
+
+    id: str | None
+
+
+class Searched(Struct, frozen=True):
+    """Of the document of a search, what its folder is read with."""
+
+    winner: Named | None
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -317,7 +328,7 @@ class RunFolder:
         check_inside(self.root, path)
         if not path.exists():
             return None
-        found = read_record(path, TuneDocument).winner
+        found = read_record(path, Searched).winner
         return found.id if found else None
 
     def take_over(self, record: RunRecord, given: RunRequest) -> RunRecord:

@@ -9,12 +9,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, UsageError
+from enginebench.core.features import find_each
 from enginebench.core.records import Artifact, Machine, Result
-from enginebench.core.shapes import free_batch
 from enginebench.engines.registry import find_installed, takes
-from enginebench.features.load.document import LoadSettings
-from enginebench.features.load.rates import Bench, Prober, make_bench, name_row
-from enginebench.features.roofline.limits import bound_results
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.places import OPTION, describe_place
@@ -22,7 +19,6 @@ from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, allow_requ
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices, plan_rows
 from enginebench.runs.progress import Reporter
-from enginebench.runs.reporting import describe_stored
 from enginebench.runs.scoring import Judged
 from enginebench.runs.targets.sources import Sources, choose_judged, gather_sources, judge_sources
 
@@ -146,52 +142,10 @@ def _measure(
         campaign.restore()
     try:
         campaign.run()
-        bound_results(folder, record, campaign.results, reporter)
-        load_winners(folder, record, campaign.results, reporter)
+        for finish in find_each("offers", "finish_run"):
+            finish(folder, record, campaign.results, reporter)
     finally:
         record = replace(record, took_s=round(time.monotonic() - start, 1))
         folder.write_record(record)
         on_results(record, list(campaign.results.values()))
     return record, list(campaign.results.values())
-
-
-def load_winners(folder: RunFolder, record: RunRecord, results: dict[str, Result], reporter: Reporter) -> None:
-    """Looks for the capacity of the rows that won, where the run asks for it, and stores it with them.
-
-    One after the other is loaded with the threads that it was timed on, in one stream; requests are joined up to the
-    row's batch.
-    """
-    limit_ms = record.request.load_p99_ms
-    if limit_ms is None:
-        return
-    document = describe_stored(record, list(results.values()))
-    winners = {ref.id for ref in (document.fastest, document.recommended) if ref is not None}
-    if not winners:
-        reporter.say("no configuration won, so none was put under load")
-    settings = LoadSettings(limit_ms=limit_ms, find_capacity=True)
-    prober = Prober(settings, seed=record.request.measure.seed, timeout_s=record.request.timeout_s, reporter=reporter)
-    for name in winners:
-        known = results[name].capacity
-        if known is not None and known.limit_ms == limit_ms:  # of the run that is continued
-            continue
-        try:
-            bench = bench_row(folder, results[name])
-            prober.rows[bench.row.id] = bench.row
-            prober.find_capacities([bench])
-        except EngineBenchError as error:
-            reporter.say(f"{name} was not put under load: {error}")
-            continue
-        results[name] = replace(results[name], capacity=prober.rows[bench.row.id].capacity)
-        folder.write_result(results[name])
-
-
-def bench_row(folder: RunFolder, result: Result, *, streams: int = 1, max_batch: int | None = None) -> Bench:
-    """A row that was timed, to be put under load on the artifact that it was timed on.
-
-    Args:
-        max_batch: requests that are computed together at most; None: as many as the row was timed with.
-    """
-    engine = replace(result.engine, batch=1)
-    row = name_row(engine, streams=streams, max_batch=max_batch or result.engine.batch, max_wait_ms=0.0)
-    artifact = free_batch(folder.absolute(result.artifacts[-1]))
-    return make_bench(row, artifact, model=result.model, out_dir=folder.artifacts, seed=result.measure.seed)

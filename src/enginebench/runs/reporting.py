@@ -10,14 +10,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import MissingDependency, UsageError
+from enginebench.core.features import find
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Result
 from enginebench.core.store import encode, read_record, write_atomic
-from enginebench.features.deliver.contents import explain_refusal
-from enginebench.features.trtexec.folder import read_folder
-from enginebench.features.trtexec.report import describe_cases
-from enginebench.features.trtexec.sections import FOOTER as TRTEXEC_FOOTER
-from enginebench.features.trtexec.sections import draw_cases, list_trtexec
 from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
 from enginebench.report.csv_table import format_csv
@@ -102,7 +98,7 @@ def write_reports(
     """
     formats = check_formats(formats)
     charts, notes = _draw(document, results, read_stages(root)) if set(formats) & set(DRAWN) else ([], ())
-    pictures = _write_pictures(root, charts) if "png" in formats else []
+    pictures = write_pictures(root, charts) if "png" in formats else []
     texts = [name for name in formats if name in FILES and not (name in DRAWN and notes)]
     paths = [root / FILES[name] for name in texts]
     for name, path in zip(texts, paths, strict=True):
@@ -117,33 +113,6 @@ def check_formats(names: Sequence[str]) -> list[str]:
         found = f"unknown format {', '.join(unknown)}" if unknown else "no format is given"
         raise UsageError(f"{found}; known: {', '.join(FORMATS)}")
     return formats
-
-
-def report_trtexec(folder: Path, formats: Sequence[str]) -> Written:
-    if not {"html", "md", "json", "png"} & set(formats):
-        raise UsageError(f"--format {','.join(formats)}: of trtexec's files there are html, md, json and png")
-    cases = read_folder(folder)
-    charts: dict[str, list[Chart]] = {}
-    notes: tuple[str, ...] = ()
-    try:
-        bundle = load_bundle() if "html" in formats else None
-        charts = draw_cases(cases) if set(formats) & set(DRAWN) else {}
-    except MissingDependency as error:
-        notes = (f"no {'report.html and no ' if 'html' in formats else ''}pictures: {error}",)
-    paths = _write_pictures(folder, [chart for drawn in charts.values() for chart in drawn]) if "png" in formats else []
-    written = {name: tuple(f"{chart.name}.png" for chart in drawn) for name, drawn in charts.items() if paths}
-    report = describe_cases(cases, written, notes)
-    title = f"trtexec: {folder.name}"
-    sections = list_trtexec(report, title, charts)
-    texts = {
-        "html": lambda: format_page(title, sections, bundle=bundle, footer=TRTEXEC_FOOTER).encode(),
-        "md": lambda: format_sections(sections, pictures=[path.name for path in paths]).encode(),
-        "json": lambda: encode(report, indent=2) + b"\n",
-    }
-    made = [name for name in formats if name in texts and not (name == "html" and notes)]
-    for name in made:
-        write_atomic(folder / FILES[name], texts[name]())
-    return Written(paths=(*(folder / FILES[name] for name in made), *paths), notes=notes if "html" in formats else ())
 
 
 def read_stages(root: Path) -> list[StagesDocument]:
@@ -164,7 +133,8 @@ def _draw(
         return [], (f"no report.html and no pictures: {error}",)
 
 
-def _write_pictures(root: Path, charts: Sequence[Chart]) -> list[Path]:
+def write_pictures(root: Path, charts: Sequence[Chart]) -> list[Path]:
+    """The PNG files of those charts that have a picture."""
     paths = []
     for chart in charts:
         if not chart.picture:
@@ -187,7 +157,8 @@ def _render(
     if name == "csv":
         return format_csv(list_fields(), document.rows).encode()
     command, started = (record.command, record.started_utc) if record else ((), "")
-    refusals = {result.id: explain_refusal(result) for result in results}
+    explain = find("offers", "explain_refusal")
+    refusals = {result.id: explain(result) for result in results} if explain else {}
     sections = list_report(document, charts=charts, command=command, started_utc=started, refusals=refusals)
     if name == "md":
         return format_sections(sections, pictures=[path.name for path in pictures]).encode()

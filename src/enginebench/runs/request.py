@@ -10,12 +10,12 @@ from msgspec import Struct
 
 from enginebench.core.entry import DeviceKind, find_kind
 from enginebench.core.errors import UsageError
+from enginebench.core.features import find
 from enginebench.core.limits import MARGIN, MOST
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Cache, EngineSpec, MeasureSpec, ModelSource, Precision, Recipe, Scope
 from enginebench.engines.registry import (
     check_options,
-    choose_executable,
     choose_graph_engine,
     find_device,
     list_unasked,
@@ -222,7 +222,7 @@ def use_trtexec(path: str | None, engines: Iterable[str]) -> None:
         raise UsageError(
             "--trtexec sets the executable of the engine trtexec, which this command does not use; leave it out"
         )
-    choose_executable(path)
+    find("offers", "choose_trtexec")(path)
 
 
 def merge_options(engine: str, own: dict[str, str], given: dict[str, str]) -> dict[str, str]:

@@ -15,9 +15,9 @@ from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Estimate, RatioValidity, Result, Score, Verdict
-from enginebench.features.versions.upgrade import Change
 from enginebench.stats.alike import judge_answers
 from enginebench.stats.compare import Comparison, Unit
+from enginebench.stats.layer_records import LayerDelta
 from enginebench.stats.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
 from enginebench.stats.metrics.tasks import name_metric
 from enginebench.stats.standing import compare_rows
@@ -26,6 +26,30 @@ DIFF_SCHEMA = "enginebench.diff/1"
 
 # The verdict over all rows is the first of these that any row has: the worst news first.
 WORST_FIRST: tuple[Verdict, ...] = ("slower", "not_comparable", "not_shown", "equivalent", "faster")
+
+
+class Pair(Struct, frozen=True, kw_only=True):
+    """A figure before and after; None: not measured."""
+
+    before: float | None
+    after: float | None
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """What two environments gave for the same row, beside its time.
+
+    `layers` are joined by the ONNX nodes that they compute, the largest change first, each of one profile: they say
+    where a change lies, not whether there is one.
+    """
+
+    model: str
+    versions: dict[str, tuple[str | None, str | None]]  # package -> (before, after), of those that differ
+    max_abs_diff: float | None  # of the answers of one version to those of the other; None: not compared
+    samples: int  # that the answers were compared over
+    peak_memory_bytes: Pair
+    build_s: Pair
+    size_bytes: Pair
+    layers: tuple[LayerDelta, ...] = ()
 
 
 class DiffRow(Struct, frozen=True, kw_only=True):
@@ -48,7 +72,7 @@ class DiffRow(Struct, frozen=True, kw_only=True):
     skipped: bool = False  # on both sides: what no engine takes is lost by nobody, and decides nothing
 
 
-Pair = TypeVar("Pair", Comparison, DiffRow)
+Sides = TypeVar("Sides", Comparison, DiffRow)
 
 
 class DiffDocument(Struct, frozen=True, kw_only=True):
@@ -166,7 +190,7 @@ def find_losses(base: Result, cand: Result, limit: MetricLimit | None = None) ->
     return (*_find_lost_answers(base, cand, limit or MetricLimit()), *_find_changed_precision(base, cand))
 
 
-def hold_answers(found: Pair, base: Result, cand: Result) -> Pair:
+def hold_answers(found: Sides, base: Result, cand: Result) -> Sides:
     """The comparison of two sides that were fed alike; one that can pass a gate only where they answer alike.
 
     A candidate that answers otherwise is not `faster`, `equivalent` or `not_shown`: its times are of another task.

@@ -11,7 +11,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Bound, BoundBy, Caveat, Clock, EngineSpec, LayerProfile, LayerTime
-from enginebench.features.roofline.bounds import doubt_layers, doubt_row, share_of_limit
+from enginebench.stats.bounds import doubt_layers, doubt_row, share_of_limit
 from enginebench.stats.layer_records import LayerGroup
 
 NS_PER_MS = 1e6

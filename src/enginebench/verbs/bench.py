@@ -88,7 +88,8 @@ class BenchOptions(opts.Modules, opts.Timing, opts.Shared, total=False):
     ]
     profile_index: Annotated[int | None, Opt("Optimization profile of a plan.", ge=0)]
     extra: Annotated[
-        Sequence[str], Opt("Extra argument for trtexec; can be repeated.", (), metavar="ARG", multiple=True)
+        Sequence[str],
+        Opt("Extra argument for trtexec; can be repeated.", (), metavar="ARG", multiple=True, feature="trtexec"),
     ]
     trtexec: opts.Trtexec
     env: opts.Env
@@ -103,6 +104,7 @@ class BenchPrinted(DiffPrinted, opts.DryRunning, opts.Trusting, total=False):
             "Write everything trtexec prints for TARGET to this file.",
             metavar="F",
             path="file",
+            feature="trtexec",
             more="The build, if there was one, then each process; refused for engines that run no tool",
         ),
     ]

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench.core.caveats import format_caveat, make_caveat
 from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.features import list_features
 from enginebench.core.names import format_precision, known, parse_precision
 from enginebench.core.plan_notes import write_note
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, Precision
@@ -54,8 +55,12 @@ class BuildDocument(Struct, frozen=True, kw_only=True):
     caveats: tuple[Caveat, ...]
 
 
+# TensorRT's own tool, where it is known.
+USUAL = "trtexec" if "trtexec" in list_features() else "tensorrt"
+
+
 class BuildOptions(Progress, total=False):
-    engine: Annotated[str, Opt("trtexec, tensorrt or tensorrt-rtx, with key=value options.", "trtexec")]
+    engine: Annotated[str, Opt("trtexec, tensorrt or tensorrt-rtx, with key=value options.", USUAL)]
     precision: Annotated[
         str | None,
         Opt(
@@ -110,7 +115,11 @@ class BuildOptions(Progress, total=False):
     extra: Annotated[
         Sequence[str],
         Opt(
-            "Extra argument for trtexec; can be repeated, or give them all after --.", (), metavar="ARG", multiple=True
+            "Extra argument for trtexec; can be repeated, or give them all after --.",
+            (),
+            metavar="ARG",
+            multiple=True,
+            feature="trtexec",
         ),
     ]
     device: Annotated[str, Opt("The GPU: cuda:N.", "cuda:0")]

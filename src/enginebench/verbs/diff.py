@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from enginebench import door
 from enginebench.core.errors import ArtifactError, GateFailed, UsageError
+from enginebench.core.features import find
 from enginebench.core.records import Result
 from enginebench.core.store import write_atomic
-from enginebench.features.versions.upgrade_verb import diff_environments, parse_between
 from enginebench.models.samples import find_samples
 from enginebench.options import Margin, Opt, PathLike, Printed, Progress, Store, TaskOption, verb
 from enginebench.report.markdown import format_sections
@@ -37,6 +37,7 @@ class DiffOptions(Progress, total=False):
         Opt(
             "Compare two environments that each RUN measured, interleaved; NEW is the current one if left out.",
             metavar="OLD[,NEW]",
+            feature="versions",
             more="Compared are time, outputs, accuracy, memory, build, size and layers of each configuration",
         ),
     ]
@@ -185,7 +186,7 @@ def compare_sides(given: Iterable[Stored], options: DiffOptions) -> DiffDocument
         raise UsageError("--between compares what the runs stored; leave out --targets, --inputs, --data and --task")
     compare: Callable[..., DiffDocument]
     if between is not None:
-        compare = partial(diff_environments, [Path(side) for side in sides], parse_between(between))
+        compare = partial(find("offers", "diff_between"), [Path(side) for side in sides], between)
     elif asked:
         compare = partial(diff_results, *ask_again(find_side(sides[0], store), find_side(sides[1], store), options))
     else:

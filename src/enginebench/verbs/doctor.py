@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import EngineBenchError, UsageError
+from enginebench.core.features import find
 from enginebench.core.records import Availability, EngineSpec, Machine
 from enginebench.core.store import encode
 from enginebench.core.text import clean_lines, count_of
 from enginebench.engines.registry import find_package, list_names, list_refused
-from enginebench.features.sweep.ray_fleet import ask_nodes
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, Printed, Progress, verb
 from enginebench.runs.child.elsewhere import PROBE_TIMEOUT_S, probe_elsewhere
@@ -41,7 +41,9 @@ class DoctorDocument(Struct, frozen=True, kw_only=True):
 
 class DoctorOptions(Progress, total=False):
     env: Annotated[str | None, Opt("Ask this environment instead of the current one.", metavar="NAME[=PATH]")]
-    on: Annotated[str | None, Opt("Ask every node of this Ray cluster.", metavar="auto|ray://HOST:PORT")]
+    on: Annotated[
+        str | None, Opt("Ask every node of this Ray cluster.", metavar="auto|ray://HOST:PORT", feature="sweep")
+    ]
 
 
 @verb(DoctorOptions)
@@ -114,11 +116,8 @@ def examine_here(_: bytes) -> bytes:
 
 
 def examine_fleet(address: str) -> FleetDoctorDocument:
-    return FleetDoctorDocument(
-        nodes=tuple(
-            read_answer(name, told) for name, told in ask_nodes(address, examine_here, timeout_s=FLEET_TIMEOUT_S)
-        )
-    )
+    told = find("offers", "ask_nodes")(address, examine_here, timeout_s=FLEET_TIMEOUT_S)
+    return FleetDoctorDocument(nodes=tuple(read_answer(name, answer) for name, answer in told))
 
 
 def read_answer(name: str, told: bytes | str) -> NodeAnswer:

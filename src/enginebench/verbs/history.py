@@ -8,8 +8,8 @@ from typing import Annotated, TypedDict, Unpack
 import click
 
 from enginebench import door
+from enginebench.core.features import find
 from enginebench.core.text import count_of
-from enginebench.features.sweep.reading import find_rows_folder
 from enginebench.options import Opt, PathLike, Printed, Texts, verb
 from enginebench.report.history.table import HistoryDocument, list_history
 from enginebench.runs.history import read_history, select_rows, write_history
@@ -50,7 +50,13 @@ def history(path: PathLike, **options: Unpack[HistoryOptions]) -> HistoryDocumen
     engines, models = (
         [name] if isinstance(name, str) else list(name) for name in (options["engine"], options["model"])
     )
-    return select_rows(read_history(find_rows_folder(str(path))), engines, models)
+    return select_rows(read_history(find_rows_folder(path)), engines, models)
+
+
+def find_rows_folder(path: PathLike) -> Path:
+    """The folder with the rows; of the store of a sweep a copy of them, where there are sweeps."""
+    found: Path = (find("offers", "find_rows_folder") or Path)(str(path))
+    return found
 
 
 @door.command(history, "DIR", shown=HistoryPrinted)

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench import options as opts
 from enginebench.core.errors import ChildFailed
+from enginebench.core.features import find
 from enginebench.core.records import LayerProfile
 from enginebench.engines.registry import find_entry
-from enginebench.features.roofline.limits import limit_layers
 from enginebench.models.samples import find_samples
 from enginebench.options import Opt, verb
 from enginebench.runs.child.elsewhere import PROBE_TIMEOUT_S
@@ -29,6 +29,7 @@ from enginebench.runs.plan import list_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
+from enginebench.stats.bounds import LimitedLayers
 from enginebench.stats.effective import judge_precision
 from enginebench.stats.layers import EngineProfileDocument, describe_profile
 from enginebench.verbs.given import share, take_model
@@ -124,7 +125,9 @@ def profile_target(
             timeout_s=request.timeout_s,
             on_note=lambda text: reporter.step(f"{request.model}: {text}"),
         )
-        limited = limit_layers(request, place, (row.engine, source, answer.shapes), answer.profile.layers, reporter)
+        limited = LimitedLayers(layers=answer.profile.layers)
+        if (limit := find("offers", "limit_layers")) is not None:
+            limited = limit(request, place, (row.engine, source, answer.shapes), limited.layers, reporter)
     profile = replace(answer.profile, layers=limited.layers)
     ran, doubts = judge_precision(row.engine.precision, answer.effective_precision, row.engine.device)
     document = describe_profile(

@@ -10,20 +10,8 @@ from msgspec.structs import fields
 
 from enginebench.core.ceilings import Ceilings
 from enginebench.core.errors import ParseError
+from enginebench.core.features import find, find_each
 from enginebench.core.store import is_result, read_record, read_result, read_schema
-from enginebench.features.deliver.verb import DeliverDocument
-from enginebench.features.fpga.budget import Budget
-from enginebench.features.load.document import LoadDocument
-from enginebench.features.sweep.document import SweepDocument
-from enginebench.features.trtexec import verb as parse
-from enginebench.features.trtexec.folder import Kind, is_trtexec_folder, read_folder, sniff_kind
-from enginebench.features.trtexec.log import parse_log as read_log
-from enginebench.features.trtexec.records import LogDocument, TimesDocument
-from enginebench.features.trtexec.report import TrtexecReport, describe_cases
-from enginebench.features.tune.document import TuneDocument
-from enginebench.features.tune.mixed import MixedDocument
-from enginebench.features.versions.bisect import BisectDocument
-from enginebench.features.versions.env import EnvironmentsDocument
 from enginebench.models.precision.calibration import CALIBRATION_SCHEMA, read_calibration
 from enginebench.options import PathLike
 from enginebench.report.accuracy import AccuracyDocument
@@ -46,17 +34,16 @@ from enginebench.verbs.infer import InferDocument
 from enginebench.verbs.quantize import QuantizeDocument
 from enginebench.verbs.runs import Run
 
-# What `read` answers with: of all documents the record.
+# What `read` answers with: a record of the kernel or of a feature.
 Document: TypeAlias = Run | Bench | Struct
 
 RECORDS: tuple[type[Struct], ...] = (
-    *(RunDocument, DiffDocument, HistoryDocument, TrtexecReport, LogDocument, TimesDocument, ProfileDocument),
-    *(LayersDocument, baselines.BaselineList, Bundle, DeliverDocument, LoadDocument, TuneDocument, MixedDocument),
-    *(EnvironmentsDocument, BisectDocument, SweepDocument, FleetDoctorDocument, BenchDocument, DriftDocument),
-    *(SamplesDocument, AccuracyDocument, StagesDocument, EngineProfileDocument, Budget, BuildDocument, ExportDocument),
-    *(InferDocument, CalibrateDocument, QuantizeDocument, DoctorDocument, Ceilings),
+    *(RunDocument, DiffDocument, HistoryDocument, ProfileDocument, LayersDocument, baselines.BaselineList, Bundle),
+    *(FleetDoctorDocument, BenchDocument, DriftDocument, SamplesDocument, AccuracyDocument, StagesDocument),
+    *(EngineProfileDocument, BuildDocument, ExportDocument, InferDocument, CalibrateDocument, QuantizeDocument),
+    *(DoctorDocument, Ceilings),
 )
-# Schema of a stored document -> its record. Rows and calibrations have readers of their own.
+# Schema of a stored document of the kernel -> its record. Rows and calibrations have readers of their own.
 DOCUMENTS = {field.default: kind for kind in RECORDS for field in fields(kind) if field.name == "schema"}
 READABLE = "a run, a stored result, a document of enginebench, or a file of trtexec"
 
@@ -82,15 +69,14 @@ def _read_folder(place: Path) -> Document:
     for name in ("bundle.json", "output_diff.json"):
         if (place / name).is_file():
             return _read_file(place / name)
-    if is_trtexec_folder(place):
-        return describe_cases(read_folder(place))
+    if (brought := _ask_features(place)) is not None:
+        return brought
     raise ParseError(place, "", "a folder with none of their files", READABLE)
 
 
 def _read_file(place: Path) -> Document:
-    kind = sniff_kind(place) if place.is_file() else None
-    if kind in ("log", "times", "profile", "layers"):
-        return _read_trtexec(place, kind)
+    if place.is_file() and (brought := _ask_features(place)) is not None:
+        return brought
     schema = read_schema(place)
     if is_result(schema):
         return read_result(place)
@@ -98,14 +84,13 @@ def _read_file(place: Path) -> Document:
         return _read_folder(place.parent)
     if schema == CALIBRATION_SCHEMA:
         return read_calibration(place)
-    if schema in DOCUMENTS:
-        return read_record(place, DOCUMENTS[schema])
+    record = DOCUMENTS.get(schema) or find("documents", schema)
+    if record is not None:
+        document: Document = read_record(place, record)
+        return document
     raise ParseError(place, "$.schema", repr(schema), READABLE, "Was it written by a newer version?")
 
 
-def _read_trtexec(place: Path, kind: Kind) -> LogDocument | TimesDocument | ProfileDocument | LayersDocument:
-    if kind == "log":
-        return read_log(place)
-    if kind == "times":
-        return parse.parse_times(place)
-    return parse.parse_profile(place) if kind == "profile" else parse.parse_layers(place)
+def _ask_features(place: Path) -> Struct | None:
+    """What the first feature reads that knows such a file or folder."""
+    return next((found for read in find_each("offers", "read") if (found := read(place)) is not None), None)

@@ -12,24 +12,18 @@ from msgspec import Struct
 
 from enginebench import door
 from enginebench.core.errors import UsageError
+from enginebench.core.features import find, find_each
 from enginebench.core.store import encode
-from enginebench.features.load import verb as load
-from enginebench.features.load.sections import list_load
-from enginebench.features.sweep.reading import holds_sweep
-from enginebench.features.sweep.reporting import report_sweep
-from enginebench.features.sweep.sections import list_sweep
-from enginebench.features.trtexec.folder import read_folder
-from enginebench.features.trtexec.report import describe_cases
 from enginebench.options import Opt, PathLike, Texts, Wide, verb
 from enginebench.report.run.sections import list_sections
 from enginebench.runs.folder import holds_run, read_results
-from enginebench.runs.reporting import Written, check_formats, describe_stored, report_trtexec, write_reports
-from enginebench.verbs.given import list_texts, to_path
+from enginebench.runs.reporting import Written, check_formats, describe_stored, write_reports
+from enginebench.verbs.given import list_texts
 
 
 class ReportOptions(TypedDict, total=False):
-    out: Annotated[PathLike | None, Opt("Folder of the report on a sweep. [DIR]", path="folder")]
-    prices: Annotated[PathLike | None, Opt("TOML file: what an hour of a machine costs.", path="file")]
+    out: Annotated[PathLike | None, Opt("Folder of the report on a sweep. [DIR]", path="folder", feature="sweep")]
+    prices: Annotated[PathLike | None, Opt("TOML file: what an hour of a machine costs.", path="file", feature="sweep")]
 
 
 Formats: TypeAlias = Annotated[
@@ -65,11 +59,10 @@ def command(path: str, formats: str, shown: Wide, **options: Unpack[ReportOption
     written, document, list_parts = report_any(path, formats, options)
     if list_parts is list_sections:
         list_parts = partial(list_parts, folder=Path(path), wide=shown["wide"], warnings=shown["warnings"])
-    if list_parts is not None:
-        door.show(document, shown, door.tables(list_parts))
-    elif shown["as_json"]:
+    if shown["as_json"]:
         click.echo(encode(document).decode())
-    if list_parts not in (None, list_load) and not shown["as_json"]:
+    elif list_parts is not None:
+        door.show(document, shown, door.tables(list_parts))
         click.echo("", err=True)
     click.echo("\n".join([*map(str, written.paths), *written.notes]), err=True)
 
@@ -77,17 +70,14 @@ def command(path: str, formats: str, shown: Wide, **options: Unpack[ReportOption
 def report_any(path: str, formats: Texts, options: ReportOptions) -> tuple[Written, Struct, Drawn | None]:
     """The files of a report, the document that they show, and what lists its sections for a terminal."""
     asked, folder = check_formats(list_texts(formats)), Path(path)
-    if holds_sweep(path):
-        document, written = report_sweep(path, asked, to_path(options["out"]), to_path(options["prices"]))
-        return written, document, list_sweep
-    if options["out"] is not None or options["prices"] is not None:
+    if {*options.values()} != {None} and not find("offers", "holds_sweep")(path):
         raise UsageError(f"--out and --prices belong to the report on a sweep, and {path} holds none")
     if holds_run(folder):
         record, results = read_results(folder)
         run = describe_stored(record, results)
         return write_reports(folder, run, asked, record=record, results=results), run, list_sections
-    if (folder / load.DOCUMENT).is_file():
-        found = load.read_load(folder)
-        paths, notes = load.report_load(folder, found, asked)
-        return Written(paths=paths, notes=notes), found, list_load
-    return report_trtexec(folder, asked), describe_cases(read_folder(folder)), None
+    for report in find_each("offers", "report"):
+        answer: tuple[Written, Struct, Drawn | None] | None = report(path, asked, options)
+        if answer is not None:
+            return answer
+    raise UsageError(f"{folder} holds no run of enginebench")

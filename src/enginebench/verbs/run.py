@@ -14,10 +14,9 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench import options as opts
 from enginebench.core.errors import EngineBenchError, UsageError
+from enginebench.core.features import find
 from enginebench.core.records import Result
 from enginebench.engines.registry import read_engine
-from enginebench.features.deliver.verb import deliver, print_delivery
-from enginebench.features.deliver.writing import check_free
 from enginebench.models.zoo import OBJECT
 from enginebench.options import COMMAND, Opt, PathLike, pick, verb
 from enginebench.report.run.sections import list_sections
@@ -68,6 +67,7 @@ class RunOptions(opts.Modules, opts.Judging, opts.Timing, opts.Shared, total=Fal
             gt=0,
             metavar="X",
             more="It is added to the table ([load](load.md))",
+            feature="load",
         ),
     ]
     strict_precision: Annotated[
@@ -90,7 +90,10 @@ class RunOptions(opts.Modules, opts.Judging, opts.Timing, opts.Shared, total=Fal
             "GPU or version of a package is refused: the results would not be comparable",
         ),
     ]
-    deliver: Annotated[PathLike | None, Opt("Also deploy the recommended configuration to this folder.", path="folder")]
+    deliver: Annotated[
+        PathLike | None,
+        Opt("Also deploy the recommended configuration to this folder.", path="folder", feature="deliver"),
+    ]
     wait: opts.Wait
     out: Annotated[
         PathLike | None,
@@ -151,14 +154,14 @@ def command(model: str, shown: opts.Wide, **options: Unpack[RunOptions]) -> None
     if options["strict_precision"]:
         judge_precisions(results)
     if options["deliver"] is not None:
-        print_delivery(deliver(root, options["deliver"], progress=True), err=True)
+        find("offers", "deliver_also")(root, options["deliver"])
 
 
 @contextmanager
 def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[RunRequest, Reporter]]:
     """The request that the options are, and progress; a module can be had by children while the block runs."""
     if options["deliver"] is not None:
-        check_free(Path(options["deliver"]))
+        find("offers", "check_free")(Path(options["deliver"]))
     resume = options["resume"]
     if resume and options["out"] is None:
         raise UsageError("--resume needs --out DIR, the folder of the run to continue")

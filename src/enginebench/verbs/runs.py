@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any
 
 from enginebench.core.errors import EngineBenchError
+from enginebench.core.features import find
 from enginebench.core.records import Result
 from enginebench.options import PathLike
 from enginebench.report.page import format_fragment
@@ -26,8 +27,6 @@ from enginebench.verbs.tables import make_frame
 
 if TYPE_CHECKING:
     import pandas
-
-    from enginebench.features.deliver.verb import DeliverDocument, DeliverOptions
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -90,11 +89,9 @@ class Run:
         asked = check_formats(given.list_texts(formats))
         return write_reports(self.folder, self.document, asked, record=self.record, results=self.results)
 
-    def deliver(self, out: PathLike, **options: Unpack[DeliverOptions]) -> DeliverDocument:
+    def deliver(self, out: PathLike, **options: Any) -> Any:
         """Writes a row as a bundle that runs without EngineBench; see `deliver`."""
-        from enginebench.features.deliver.verb import deliver
-
-        return deliver(self.folder, out, **options)
+        return find("functions", "deliver")(self.folder, out, **options)
 
     def check(self, *, strict_precision: bool = False) -> Run:
         """The run itself, if the baseline and at least one other row are ok.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import trtexec_artifacts as made
-from enginebench.runs.reporting import report_trtexec
+from enginebench.features.trtexec.reporting import report_folder
 
 Visits = Callable[..., Any]
 CHARTS = [
@@ -242,7 +242,7 @@ def test_the_page_of_a_trtexec_folder(visit: Visits, tmp_path: Path, axe: str) -
     (tmp_path / "t" / "profile.json").write_bytes(made.make_profile())
     (tmp_path / "t" / "layers.json").write_bytes(made.make_layers())
     (tmp_path / "t" / "run.log").write_text(made.make_log(110100, 106, n=400))
-    report_trtexec(tmp_path / "t", ("html",))
+    report_folder(tmp_path / "t", ("html",))
     seen = visit(tmp_path / "t" / "report.html")
     assert seen.page.locator(".chart svg").count() == 4
     assert seen.said == []

@@ -205,7 +205,7 @@ def test_the_winner_of_a_search_is_delivered_and_not_the_lowest_median(run: Path
     folder = copy_run(run, tmp_path)
     before = describe_stored(*read_results(run)).recommended
     winner = next(name(engine) for engine in ENGINES if before is None or name(engine) != before.id)
-    make_final(folder.root, winner, before.id if before else "")
+    make_final(folder.root, winner)
     assert deliver_row(folder.root, tmp_path / "out", reporter=Silent()).row == winner
 
 

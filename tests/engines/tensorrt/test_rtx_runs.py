@@ -14,9 +14,9 @@ import pytest
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MissingDependency, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec
-from enginebench.features.trtexec.tool_files import ToolFiles
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
+from enginebench.stats.plans.reader import PlanFiles
 from fakes.tensorrt_modules import forget_modules, use_rtx
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:importlib")
@@ -36,7 +36,7 @@ def engine_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[M
 @pytest.fixture
 def backend(engine_module: ModuleType, tmp_path: Path) -> Any:
     made = engine_module.create_backend(tmp_path / "cache")
-    made.take_reader(ToolFiles())
+    made.take_reader(PlanFiles())
     return made
 
 

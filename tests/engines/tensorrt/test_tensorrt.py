@@ -27,9 +27,9 @@ from enginebench.core.protocols import Backend, CacheFlusher, DeviceClock, Layer
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision
 from enginebench.engines import registry
 from enginebench.engines.proof.precision import Operator
-from enginebench.features.trtexec.tool_files import ToolFiles
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
+from enginebench.stats.plans.reader import PlanFiles
 from fakes.tensorrt_modules import LEAN, MODULES, VERSIONS, forget_modules, use_fakes, use_lean
 from processes import ROOT
 
@@ -52,7 +52,7 @@ def engine_module(version: str) -> ModuleType:
 @pytest.fixture
 def backend(engine_module: ModuleType, tmp_path: Path) -> Any:
     made = engine_module.create_backend(tmp_path / "cache")
-    made.take_reader(ToolFiles())
+    made.take_reader(PlanFiles())
     return made
 
 
@@ -267,7 +267,7 @@ def test_kernels_say_what_layers_do_not(
 ) -> None:
     module = importlib.import_module("enginebench.engines.backends.tensorrt.engine")
     layers, kernels = {"unknown": 0.9, "fp16": 0.1}, [[Operator("fp16", 9.0), Operator("fp32", 1.0)]]
-    monkeypatch.setattr(ToolFiles, "read_precision", lambda *_: layers)
+    monkeypatch.setattr(PlanFiles, "read_precision", lambda *_: layers)
     monkeypatch.setattr(module, "watch_kernels", lambda run: kernels)
     with backend.load(backend.build(graph, make_spec(), tmp_path), make_spec()) as engine:
         engine.bind(random_feeds(graph.inputs, 4, 0))
@@ -568,7 +568,7 @@ def write_fake_plan(path: Path, flags: list[str]) -> Artifact:
 def test_the_lean_runtime_runs_a_plan_for_later_versions(lean: ModuleType, graph: Artifact, tmp_path: Path) -> None:
     assert lean.trt.__name__ == LEAN
     backend = lean.create_backend(None)
-    backend.take_reader(ToolFiles())
+    backend.take_reader(PlanFiles())
     plan = backend.build(write_fake_plan(tmp_path / "vc.plan", ["VERSION_COMPATIBLE"]), make_spec(), tmp_path)
     feeds = random_feeds(graph.inputs, 4, 0)
     with backend.load(plan, make_spec()) as engine:

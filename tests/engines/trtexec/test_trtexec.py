@@ -27,7 +27,7 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.names import row_id
 from enginebench.core.protocols import Backend, SelfTimed
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, ShapeRange
-from enginebench.engines.abilities import Answering, KeepsLog, NeedsToolReader, PlanProof
+from enginebench.engines.abilities import Answering, KeepsLog, PlanProof
 from enginebench.engines.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, require_plan
 from enginebench.features.trtexec.command import RunSettings
 from enginebench.features.trtexec.engine import TrtexecBackend, check_switches, create_backend
@@ -43,6 +43,7 @@ from enginebench.features.trtexec.process import (
 from enginebench.features.trtexec.tool_files import ToolFiles
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
+from enginebench.runs.child.perform.profile import times_layers
 from fakes.trtexec_shim import VERSIONS, install_trtexec
 from trtexec_artifacts import find_real_artifacts
 
@@ -64,9 +65,7 @@ def version(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def backend(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrtexecBackend:
     monkeypatch.setenv("TRTEXEC", str(install_trtexec(tmp_path / "tools", version)))
-    made = create_backend(tmp_path / "run" / "cache")
-    made.take_reader(ToolFiles())
-    return made
+    return create_backend(tmp_path / "run" / "cache")
 
 
 @pytest.fixture
@@ -106,9 +105,10 @@ def build(backend: TrtexecBackend, graph: Artifact, tmp_path: Path, **options: s
 
 
 def test_fulfils_the_protocols(backend: TrtexecBackend) -> None:
-    for protocol in (Backend, SelfTimed, Answering, PlanProof, NeedsToolReader):
+    for protocol in (Backend, SelfTimed, Answering, PlanProof):
         assert isinstance(backend, protocol)
     assert backend.probe().available
+    assert times_layers(backend) is True
 
 
 def test_a_plan_with_its_log_and_layers(backend: TrtexecBackend, graph: Artifact, tmp_path: Path, version: str) -> None:

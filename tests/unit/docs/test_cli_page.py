@@ -39,7 +39,6 @@ from enginebench.features.tune.document import (
 )
 from enginebench.features.versions.bisect import BisectDocument
 from enginebench.features.versions.env import EnvironmentsDocument
-from enginebench.features.versions.upgrade import Change
 from enginebench.models.zoo import ModelCard
 from enginebench.report.accuracy import AccuracyDocument
 from enginebench.report.bench import BenchDocument
@@ -50,7 +49,7 @@ from enginebench.runs.baselines import BaselineList
 from enginebench.stats.builds import BuildEffect
 from enginebench.stats.capacity import CapacityVerdict
 from enginebench.stats.compare import Comparison
-from enginebench.stats.diff import DiffDocument, DiffRow
+from enginebench.stats.diff import Change, DiffDocument, DiffRow
 from enginebench.stats.headline import Headline, Rejected
 from enginebench.stats.layer_records import EngineLayer, LayersDocument, ProfiledLayer, ProfileDocument
 from enginebench.stats.layers import EngineLayerTime, EngineProfileDocument

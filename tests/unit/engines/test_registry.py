@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from importlib import import_module, metadata
@@ -14,13 +13,13 @@ import pytest
 
 from enginebench.core.entry import Entry
 from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
+from enginebench.core.features import list_names
 from enginebench.core.records import EngineSpec
 from enginebench.engines import registry
 from enginebench.engines.fake import FakeBackend
 from enginebench.engines.registry import (
     ENTRIES,
     check_options,
-    choose_executable,
     choose_graph_engine,
     find_device,
     find_entry,
@@ -48,7 +47,13 @@ def test_entries_stand_under_their_own_names_in_the_order_of_the_contract() -> N
     assert list(ENTRIES) == [
         *("pytorch", "pytorch-compile", "pytorch-cudagraph", "ort", "ort-cuda", "ort-tensorrt"),
         *("ort-openvino", "ort-tensorrt-rtx"),
-        *("openvino", "tensorrt", "tensorrt-rtx", "trtexec", "fpga-sim", "fake"),
+        *(
+            "openvino",
+            "tensorrt",
+            "tensorrt-rtx",
+            *(name for name in ("trtexec", "fpga-sim") if name in list_names("engines")),
+            "fake",
+        ),
     ]
     assert all(name == entry.name for name, entry in ENTRIES.items())
 
@@ -74,7 +79,7 @@ def test_an_engine_file_reads_its_name_and_options_from_its_entry(entry: Entry) 
 
 def test_an_engine_is_handed_what_its_factory_names_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     handed: list[dict[str, object]] = []
-    everything = {"loader": object(), "cache_dir": Path("c"), "make_board": object()}
+    everything = {"loader": object(), "cache_dir": Path("c")}
 
     def take(**seen: object) -> FakeBackend:
         handed.append(seen)
@@ -83,12 +88,12 @@ def test_an_engine_is_handed_what_its_factory_names_and_nothing_else(monkeypatch
     for create in (
         lambda: take(),
         lambda cache_dir: take(cache_dir=cache_dir),
-        lambda make_board, loader: take(make_board=make_board, loader=loader),
+        lambda loader, cache_dir: take(loader=loader, cache_dir=cache_dir),
     ):
         module = SimpleNamespace(create_backend=create)
         monkeypatch.setattr(registry, "import_module", lambda name, module=module: module)
         open_backend("fake", **everything)  # type: ignore[arg-type]
-    assert [list(seen) for seen in handed] == [[], ["cache_dir"], ["make_board", "loader"]]
+    assert [list(seen) for seen in handed] == [[], ["cache_dir"], ["loader", "cache_dir"]]
     assert all(seen[key] is everything[key] for seen in handed for key in seen)
 
 
@@ -128,14 +133,10 @@ def test_importing_the_registry_imports_no_runtime() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_simulated_boards_are_there_when_asked_and_need_a_maker_when_built() -> None:
-    assert probe("fpga-sim").available
-    assert not open_backend("fpga-sim").probe().available
-
-
 @pytest.mark.parametrize(
     "name", ["pytorch-cudagraph", "ort-cuda", "ort-tensorrt", "ort-tensorrt-rtx", "tensorrt", "tensorrt-rtx", "trtexec"]
 )
+@pytest.mark.feature("trtexec", "trtexec")
 def test_engines_for_gpus_run_on_the_first_unless_told(name: str) -> None:
     assert (find_device(name, "cpu"), find_device(name, "cuda:1")) == ("cuda:0", "cuda:1")
     assert find_device("ort", "cpu") == "cpu"
@@ -200,14 +201,6 @@ def test_two_onnxruntimes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = probe("ort")
     assert "onnxruntime 1.31.1 and onnxruntime-gpu 1.24.4 are both installed" in str(answer.reason)
     assert answer.fix == "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime"
-
-
-def test_an_executable_that_is_chosen_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRTEXEC", "")
-    with pytest.raises(UsageError, match="--trtexec names"):
-        choose_executable(str(tmp_path / "nowhere"))
-    choose_executable(sys.executable)
-    assert find_installed("trtexec").available and os.environ["TRTEXEC"] == str(Path(sys.executable).absolute())
 
 
 def test_unknown_engine_is_refused_with_the_known_ones() -> None:

@@ -64,6 +64,7 @@ def test_the_order_is_that_of_the_names(asked: tuple[str, ...], monkeypatch: pyt
         assert order == ["cpu", "cuda:0", "cuda:1"]
 
 
+@pytest.mark.feature("trtexec")
 def test_the_devices_of_a_request_are_those_of_its_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     def find(name: str) -> Availability:
         return Availability(engine=name, available=name != "ort-cuda")
@@ -201,6 +202,7 @@ VERBS: dict[str, tuple[Any, Callable[[Path], object], set[str]]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.feature("trtexec", "'run'", "'bench'", "'stages'")
 def test_every_verb_locks_what_it_runs_on(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module, call, expected = VERBS[verb]
 

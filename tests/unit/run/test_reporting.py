@@ -16,15 +16,13 @@ from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.records import EngineSpec
 from enginebench.core.store import encode
 from enginebench.core.text import count_of
-from enginebench.features.deliver.verb import choose_row
 from enginebench.report.run.rows import RunDocument
 from enginebench.runs.folder import check_inside, read_results
 from enginebench.runs.reporting import FORMATS, check_formats, describe_stored
 from enginebench.stats.stages import STAGES, describe_stages
 from enginebench.verbs.report import write_report
 from processes import ROOT, Cli
-from samples import make_drift, make_result
-from stored_run import make_final, make_results, write_run
+from stored_run import make_results, write_final, write_run
 
 STORED = sorted((ROOT / "tests" / "data").glob("result-*"))
 
@@ -164,17 +162,6 @@ def test_a_folder_that_cannot_be_written(run: Path) -> None:
         write_report(run, ("md",))
 
 
-def write_final(root: Path, winner: str | None, challenger_ms: float = 4.7) -> Path:
-    """The final of a search: a setting of ort against the defaults of ort and of PyTorch, which is far slower."""
-    alike = make_drift(1e-6)
-    rows = [
-        make_result("ort:spinning=never", median_ms=challenger_ms, sd=0.1, seed=1, drift=alike, identity="challenger"),
-        make_result("pytorch", median_ms=10.0, seed=2, identity="pytorch-fp32-b1"),
-        make_result("ort", median_ms=5.0, seed=3, drift=alike, identity="default"),
-    ]
-    return make_final(write_run(root, rows), winner, "challenger")
-
-
 def describe_folder(root: Path) -> RunDocument:
     return describe_stored(*read_results(root))
 
@@ -190,8 +177,6 @@ def test_the_final_of_a_search_recommends_what_the_search_says_to_take(
     head = document.headline
     assert head is not None and (head.id, head.state, head.ratio, head.tied_with) == (winner, "searched", None, ())
     assert {row.baseline for row in document.rows} == {winner} and document.rows[0].id == winner
-    assert choose_row(document, results, None)[0].id == winner
-    assert choose_row(document, results, "challenger")[0].id == "challenger"
     write_report(root, ("html", "md", "json"))
     for name in ("report.html", "report.md"):
         text = (root / name).read_text()
@@ -216,8 +201,6 @@ def test_a_search_that_named_no_winner_recommends_none(tmp_path: Path, lose: boo
         (root / "tune.json").unlink()
     document = describe_folder(root)
     assert document.recommended is None
-    with pytest.raises(UsageError, match=r"the search named no winner.*continue it with --resume"):
-        choose_row(document, read_results(root)[1], None)
 
 
 @pytest.mark.parametrize("lost", [["openvino-int8@nncf-b1"], ["ort-fp32-b1", "openvino-int8@nncf-b1"]])

@@ -89,6 +89,7 @@ def test_a_stored_row_is_measured_again_on_a_copy_of_its_artifact(cli: Cli, mode
         assert kept.is_dir() or kept.stat().st_nlink == 1, kept
 
 
+@pytest.mark.feature("trtexec")
 def test_a_built_plan_and_its_source_are_files_of_their_own(cli: Cli, model: Path, tmp_path: Path) -> None:
     variables = environment(tmp_path) | {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     variables["TRTEXEC"] = str(install_trtexec(tmp_path / "tools", "11.1"))
@@ -128,6 +129,7 @@ def test_every_verb_takes_such_a_model_also_if_its_data_have_a_second_name(
     assert {path: hash_file(path) for path in before} == before
 
 
+@pytest.mark.feature("fpga")
 def test_a_design_for_an_fpga_says_what_to_do_about_links(cli: Cli, model: Path, tmp_path: Path) -> None:
     quantized = tmp_path / "q.onnx"
     assert cli("quantize", model, "--to", "int8", "--calib", "x.npy", "--out", quantized).returncode == 0

@@ -12,9 +12,10 @@ import pytest
 
 import enginebench
 from enginebench.core import errors
+from enginebench.core.features import list_names
 from processes import ROOT, environment
 
-PUBLIC = [
+KERNEL = [
     "ArtifactError",
     "BackendUnavailable",
     "Bench",
@@ -35,11 +36,8 @@ PUBLIC = [
     "accuracy",
     "allow_code",
     "bench",
-    "bisect",
-    "budget",
     "build",
     "calibrate",
-    "deliver",
     "diff",
     "doctor",
     "drift",
@@ -47,28 +45,19 @@ PUBLIC = [
     "history",
     "infer",
     "list_baselines",
-    "list_environments",
     "list_models",
-    "load",
     "load_engine",
-    "make_environment",
-    "parse_layers",
-    "parse_log",
-    "parse_profile",
-    "parse_times",
     "profile",
     "quantize",
     "read",
     "remove_baseline",
-    "remove_environment",
-    "roofline",
     "run",
     "save_baseline",
     "stages",
-    "sweep",
-    "tune",
     "write_report",
 ]
+# Each feature says which it adds, and there they are tested.
+PUBLIC = sorted([*KERNEL, *list_names("functions")])
 
 
 def test_all_is_what_it_was() -> None:
@@ -82,9 +71,10 @@ def test_every_name_is_there_and_says_what_it_is(name: str) -> None:
 
 
 def test_checkers_of_types_see_the_same_names() -> None:
-    tree = ast.parse(Path(enginebench.__file__).read_text("utf-8"))
-    imported = [alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
-    assert sorted({*imported} - {"annotations", "TYPE_CHECKING", "import_module", "find_verb"}) == PUBLIC
+    source = Path(enginebench.__file__).parent
+    trees = [ast.parse((source / name).read_text("utf-8")) for name in ("__init__.py", "features/__init__.py")]
+    imported = [n for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for n in node.names]
+    assert sorted(alias.name for alias in imported if alias.asname == alias.name) == PUBLIC
     assert (Path(enginebench.__file__).parent / "py.typed").is_file()
 
 
@@ -95,13 +85,15 @@ def test_every_error_is_offered() -> None:
 
 def test_the_import_brings_nothing_along() -> None:
     script = (
-        "import sys; before = set(sys.modules); import enginebench; dir(enginebench); enginebench.__version__\n"
-        "print(sorted(m for m in set(sys.modules) - before if m.split('.')[0] not in sys.stdlib_module_names))"
+        "import sys; before = set(sys.modules); import enginebench; enginebench.__version__\n"
+        "print(sorted(m for m in set(sys.modules) - before if m.split('.')[0] not in sys.stdlib_module_names))\n"
+        "dir(enginebench)\n"  # reads what features bring, whose files import nothing
+        "print({m.split('.')[0] for m in set(sys.modules) - before} - sys.stdlib_module_names)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment(ROOT), capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "['enginebench']"
+    assert done.stdout.splitlines() == ["['enginebench']", "{'enginebench'}"]
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

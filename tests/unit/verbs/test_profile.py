@@ -41,6 +41,7 @@ def test_the_table_fits_80_columns_and_shows_the_slowest(cli: Cli, tiny_onnx: Pa
     assert "without the profiler" in done.stdout
 
 
+@pytest.mark.feature("fpga")
 def test_an_engine_without_layers_is_refused_before_anything_is_made(cli: Cli, tmp_path: Path) -> None:
     done = cli("profile", "digits-mlp", "--engine", "fpga-sim")
     assert done.returncode == 3

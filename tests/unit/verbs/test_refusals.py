@@ -78,6 +78,9 @@ MODEL = ("run", "digits-cnn", "--engines", "fake")
         (("sweep", "spec.toml", "--dry-run", "--on", "nosuch"), 2, "--on nosuch: expected local"),
     ],
 )
+@pytest.mark.feature("load", "'load'")
+@pytest.mark.feature("tune", "'tune'")
+@pytest.mark.feature("sweep", "'sweep'")
 def test_at_once(
     cli: Cli, tiny_onnx: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, message: str
 ) -> None:

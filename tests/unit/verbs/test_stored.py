@@ -5,20 +5,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import msgspec
 import pytest
 
 import enginebench
 from enginebench import GateFailed, ParseError, Result, Run, UsageError
+from enginebench.core.features import list_names
 from enginebench.core.store import encode
-from enginebench.features.fpga.budget import Budget
-from enginebench.features.trtexec.report import TrtexecReport
 from enginebench.report.history.table import HistoryDocument
 from enginebench.verbs.read import DOCUMENTS
 from processes import ROOT
 from samples import make_result
 from stored_run import make_results, write_run
-from trtexec_artifacts import find_real_artifacts
 
 STORED = ROOT / "tests" / "data" / "result-1"
 
@@ -53,7 +50,6 @@ def test_a_document_is_read_as_what_its_schema_says(tmp_path: Path, folder: Path
     assert isinstance(run, Run)
     made = [
         run.document,
-        enginebench.budget(t_compute_ms=1.0, baseline_ms=2.0),
         enginebench.diff(run, run),
         enginebench.history(folder),
         enginebench.list_baselines(tmp_path / "none"),
@@ -85,21 +81,7 @@ def test_every_schema_that_is_written_is_known() -> None:
         "enginebench.sweep-record/2",
         "enginebench.models/1",
     }
-    assert {name for name in written - others if ".fpga." not in name} == set(DOCUMENTS)
-
-
-def test_what_trtexec_left_is_read_as_what_it_is() -> None:
-    artifacts = find_real_artifacts()
-    seen = set()
-    for path in sorted(artifacts.rglob("*")):
-        if path.is_file() and path.suffix in (".json", ".log"):
-            try:
-                seen.add(type(enginebench.read(path)).__name__)
-            except ParseError:
-                continue
-    assert seen >= {"LogDocument", "TimesDocument", "ProfileDocument", "LayersDocument"}
-    folders = [path for path in artifacts.iterdir() if path.is_dir() and list(path.glob("*.log"))]
-    assert any(isinstance(enginebench.read(one), TrtexecReport) for one in folders)
+    assert {name for name in written - others if ".fpga." not in name} == {*DOCUMENTS, *list_names("documents")}
 
 
 @pytest.mark.parametrize(
@@ -145,17 +127,6 @@ def test_baselines_are_kept_listed_and_removed(folder: Path, tmp_path: Path) -> 
     assert [one.name for one in enginebench.list_baselines(store).baselines] == ["main"]
     assert enginebench.diff("main", run, store=store).rows
     assert enginebench.remove_baseline("main", store=store) == Path(saved.path)
-
-
-def test_a_budget_by_function_is_that_of_the_command_line(tmp_path: Path) -> None:
-    from click.testing import CliRunner
-
-    from enginebench.features.fpga.budget_verb import command
-
-    made = enginebench.budget(t_compute_ms=0.5, bytes_in=64, bytes_out=10, link="uart:115200", batch=4)
-    options = "--t-compute-ms 0.5 --bytes-in 64 --bytes-out 10 --link uart:115200 --batch 4 --json"
-    printed = CliRunner().invoke(command, options.split())
-    assert msgspec.json.decode(printed.output, type=Budget) == made
 
 
 def test_models_and_reports(folder: Path) -> None:

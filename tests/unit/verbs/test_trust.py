@@ -284,6 +284,9 @@ def test_what_compilers_left_in_a_folder_is_removed_before_it_is_used(
 
 @pytest.mark.parametrize("link", ["artefacts", "artefacts/outputs", f"artefacts/outputs/{ROW}.npz"])
 @pytest.mark.parametrize("command", [RUNNING[0], RUNNING[4], ("diff", f"r/rows/{ROW}.json", "r")], ids=lambda c: c[0])
+@pytest.mark.feature("deliver", "'deliver'")
+@pytest.mark.feature("load", "'load'")
+@pytest.mark.feature("tune", "'tune'")
 def test_links_in_a_run_are_not_followed(
     cli: Cli, place: Path, watch: list[str], link: str, command: tuple[str, ...]
 ) -> None:

@@ -1,1 +1,16 @@
 """A row as a folder that runs without EngineBench: what stands in it, and how it is written (`as-shipped/`)."""
+
+from __future__ import annotations
+
+from enginebench.core.features import Feature, Verb
+
+FEATURE = Feature(
+    verbs=(Verb("deliver", "Deploy", "Deploy a configuration: a folder that runs without EngineBench.", "verb"),),
+    functions={"deliver": "verb:deliver"},
+    offers={
+        "check_free": "writing:check_free",
+        "deliver_also": "verb:deliver_also",
+        "explain_refusal": "contents:explain_refusal",
+    },
+    documents={"enginebench.deliver/1": "verb:DeliverDocument"},
+)

@@ -15,7 +15,7 @@ from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_batch_axes, free_batch
 from enginebench.core.store import write_atomic
 from enginebench.features.deliver.contents import PROGRAMS
-from enginebench.features.deliver.writing import DOCUMENT
+from enginebench.runs.bundles.reading import DOCUMENT
 from enginebench.runs.bundles.record import Bundle
 
 FOLDER = "triton"

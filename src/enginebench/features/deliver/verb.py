@@ -67,7 +67,6 @@ if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds
 
 CHECK_TIMEOUT_S = 1800.0
-NO_WINNER = "the search named no winner, so that there is nothing to deliver; continue it with --resume"
 
 
 class DeliverDocument(Struct, frozen=True, kw_only=True):
@@ -135,6 +134,11 @@ def print_delivery(document: DeliverDocument, *, err: bool = False) -> None:
         click.echo(line, err=err)
 
 
+def deliver_also(root: Path, out: PathLike) -> None:
+    """Delivers the row that a run recommends, for a verb of the command line that has just made the run."""
+    print_delivery(deliver(root, out, progress=True), err=True)
+
+
 def describe_delivery(document: DeliverDocument) -> Iterator[str]:
     """What was delivered, what is doubtful about it, and how to try it."""
     checked = "its outputs are as measured" if document.checked else "NOT checked"
@@ -186,7 +190,7 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
     """The row with this id, or the recommended one; it can be delivered."""
     by_id = {result.id: result for result in results}
     if row is None and document.recommended is None and document.recommended_by == "search":
-        raise UsageError(NO_WINNER)
+        raise UsageError("the search named no winner, so that there is nothing to deliver; continue it with --resume")
     if row is None and document.recommended is None:
         raise UsageError(
             "the run recommends no configuration: none was measured that meets the limits. Read its report, then name "

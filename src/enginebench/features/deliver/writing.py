@@ -18,6 +18,7 @@ from enginebench.core.judging import is_plain
 from enginebench.core.records import Artifact
 from enginebench.core.store import encode, hash_file, hash_files, write_atomic
 from enginebench.features.deliver.contents import JUDGING, MODULE, PACKAGE, PICTURES, PROGRAMS, SHARED, Contents
+from enginebench.runs.bundles.reading import DOCUMENT, check_name
 from enginebench.runs.bundles.record import Bundle
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from enginebench.core.protocols import Array, Feeds
 
-DOCUMENT = "bundle.json"
 MODEL = "model"
 # Where a bundle keeps the engine that was measured, its files in the folders that they have here.
 MEASURED = "measured"
@@ -139,15 +139,6 @@ def choose_names(artifact: Artifact) -> dict[str, str]:
         if own.suffix == ".xml" and weights in names:
             names[weights] = f"{MODEL}.bin"
     return names
-
-
-def check_name(name: str) -> None:
-    """Checks that a path inside a bundle has only plain parts."""
-    if not is_plain(name):
-        raise ArtifactError(
-            f"{name!r} cannot be the name of a file in a bundle; expected parts of letters, digits, dots, hyphens and "
-            "underscores. Rename the file, and what the model calls it"
-        )
 
 
 def write_weights(stage: Path, artifact: Artifact) -> Artifact:

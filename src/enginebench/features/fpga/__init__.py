@@ -1,1 +1,15 @@
 """Annex: an INT8 network as gateware, its integer reference, simulation, host driver, and the latency budget."""
+
+from __future__ import annotations
+
+from enginebench.core.features import Feature, Verb
+
+FEATURE = Feature(
+    verbs=(
+        Verb("fpga", "FPGA", "Simulate, synthesize or serve an INT8 network behind a UART.", "verb"),
+        Verb("budget", "FPGA", "Estimate the speed-up of an accelerator behind a link.", "budget_verb"),
+    ),
+    functions={"budget": "budget_verb:budget"},
+    engines={"fpga-sim": "entry:FPGA_SIM"},
+    documents={"enginebench.budget/1": "budget:Budget"},
+)

@@ -27,7 +27,8 @@ from enginebench.core.records import (
     TensorSpec,
 )
 from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
-from enginebench.engines.simulated import FPGA_SIM
+from enginebench.features.fpga.boards import make_board
+from enginebench.features.fpga.entry import FPGA_SIM
 
 NAME, OPTIONS = FPGA_SIM.name, FPGA_SIM.options
 KINDS: tuple[ArtifactKind, ...] = ("onnx", "design")
@@ -64,7 +65,7 @@ class SimulatedBoard(Protocol):
 
 
 class BoardMaker(Protocol):
-    """Puts the network of an artifact on a simulated board; `runs` hands it to `fpga-sim`.
+    """Puts the network of an artifact on a simulated board.
 
     `options` are those of the engine, defaults filled in; `cache_dir` keeps what was compiled.
     """
@@ -77,20 +78,13 @@ class FpgaSimBackend:
 
     name = NAME
 
-    def __init__(self, cache_dir: Path | None, make_board: BoardMaker | None = None) -> None:
+    def __init__(self, cache_dir: Path | None, make_board: BoardMaker) -> None:
         self._make_board = make_board
         self._cache_dir = cache_dir
 
     def probe(self) -> Availability:
-        """Available where a maker of boards was handed in. Whether its tools are there shows when it is built."""
-        ready = self._make_board is not None
-        return Availability(
-            engine=NAME,
-            available=ready,
-            version=__version__,
-            devices=("cpu",) if ready else (),
-            reason=None if ready else "the designs were not handed in; use enginebench run",
-        )
+        """Available; whether its tools are there shows when it is built."""
+        return Availability(engine=NAME, available=True, version=__version__, devices=("cpu",))
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The design that computes the artifact's network, compiled for simulation."""
@@ -138,8 +132,6 @@ class FpgaSimBackend:
         return read_options(spec, OPTIONS)
 
     def _open(self, artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> SimulatedBoard:
-        if self._make_board is None:
-            raise BackendUnavailable(f"engine {NAME} was opened without the designs; use enginebench run")
         try:
             return self._make_board(artifact, options, cache_dir)
         except ImportError as error:
@@ -151,7 +143,9 @@ class FpgaSimBackend:
         return self._cache_dir or Path(artifact.path).parent / "cache"
 
 
-create_backend = FpgaSimBackend
+def create_backend(cache_dir: Path | None) -> FpgaSimBackend:
+    """The backend, for boards of our own designs."""
+    return FpgaSimBackend(cache_dir, make_board)
 
 
 def explain_model(board: SimulatedBoard) -> Caveat:

@@ -30,11 +30,12 @@ from enginebench.features.load.arrivals import (
     wait_until_ready,
 )
 from enginebench.features.load.batching import Batcher
+from enginebench.features.load.jobs import ArriveAnswer, ArriveJob, ServeAnswer, ServeJob
 from enginebench.features.load.serving import serve
 from enginebench.features.load.thread_streams import InlineStream, ThreadStreams, make_lane
 from enginebench.measure.machine import peak_memory_bytes
 from enginebench.measure.pin import pin_to
-from enginebench.runs.child.jobs import ArriveAnswer, ArriveJob, NoteCall, ServeAnswer, ServeJob
+from enginebench.runs.child.jobs import NoteCall
 from enginebench.runs.child.opening import open_for
 from enginebench.runs.child.watching import doubt_telemetry, open_gpu
 

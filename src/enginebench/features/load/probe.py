@@ -17,11 +17,11 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ChildFailed, EngineBenchError
 from enginebench.core.records import Caveat
 from enginebench.features.load.arrivals import RELEASED, START, MemoryBoard, create_board
+from enginebench.features.load.jobs import ArriveJob, ServeAnswer, ServeJob
 from enginebench.measure.pin import share_cpus
 from enginebench.measure.topology import whole_cores
 from enginebench.measure.watch import BlockWatch, join_readings, make_block, note_doubts
 from enginebench.runs.child.isolate import Child, child_environment, wait_until_sure
-from enginebench.runs.child.jobs import ArriveJob, ServeAnswer, ServeJob
 from enginebench.stats.queueing import INTERRUPTED, Limit, LoadPoint, Stamps, describe_point
 
 if TYPE_CHECKING:

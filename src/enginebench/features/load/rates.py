@@ -28,9 +28,9 @@ from enginebench.features.load.arrivals import (
     schedule_poisson,
 )
 from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings
+from enginebench.features.load.jobs import ServeJob
 from enginebench.features.load.probe import Interrupted, Plan, probe_closed, probe_open
 from enginebench.models.samples import find_samples, list_samples
-from enginebench.runs.child.jobs import ServeJob
 from enginebench.runs.progress import Reporter
 from enginebench.stats.capacity import (
     LOWEST_SHARE,

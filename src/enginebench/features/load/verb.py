@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Unpack
 
 import click
 import numpy as np
@@ -30,6 +30,7 @@ from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printe
 from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
 from enginebench.report.page import format_page
+from enginebench.report.table import Section
 from enginebench.runs import request as requests
 from enginebench.runs.bundles.reading import is_bundle
 from enginebench.runs.campaign import CHECK_SAMPLES
@@ -40,6 +41,7 @@ from enginebench.runs.lock import lock_devices
 from enginebench.runs.main_job import list_changes
 from enginebench.runs.plan import PlannedRow, list_devices, plan_rows, plan_stored
 from enginebench.runs.progress import Reporter
+from enginebench.runs.reporting import Written
 from enginebench.runs.targets.bundles import fill_request, open_as_stored, read_target
 from enginebench.runs.targets.sources import gather_sources
 from enginebench.stats.capacity import agrees_with_probes
@@ -335,6 +337,18 @@ def report_load(root: Path, document: LoadDocument, formats: Sequence[str]) -> t
     for name, data in files.items():
         write_atomic(root / name, data)
     return tuple(root / name for name in files), ()
+
+
+def report_any(
+    path: str, formats: Sequence[str], options: Mapping[str, Any]
+) -> tuple[Written, LoadDocument, Callable[[LoadDocument], list[Section]]] | None:
+    """The files of the report on a load, its document, and what lists its sections; None if a folder holds none."""
+    root = Path(path)
+    if not (root / DOCUMENT).is_file():
+        return None
+    document = read_load(root)
+    paths, notes = report_load(root, document, formats)
+    return Written(paths=paths, notes=notes), document, list_load
 
 
 def load_target(

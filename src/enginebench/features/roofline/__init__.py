@@ -1,1 +1,12 @@
 """What a machine can do at best, and how far rows and layers are from it."""
+
+from __future__ import annotations
+
+from enginebench.core.features import Feature, Verb
+
+FEATURE = Feature(
+    verbs=(Verb("roofline", "Understand", "Measure this machine's roofline: peak compute and bandwidth.", "verb"),),
+    jobs={"ceilings": "jobs:CeilingsJob", "work": "jobs:WorkJob"},
+    offers={"finish_run": "limits:bound_results", "limit_layers": "limits:limit_layers"},
+    functions={"roofline": "verb:roofline"},
+)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.records import Precision
 from enginebench.features.roofline.ceilings import Observed, Trial, join_repetitions, observe
+from enginebench.features.roofline.jobs import CeilingsAnswer, CeilingsJob
 from enginebench.measure.machine import describe_machine
-from enginebench.runs.child.jobs import CeilingsAnswer, CeilingsJob, NoteCall
+from enginebench.runs.child.jobs import NoteCall
 
 
 def perform_ceilings(job: CeilingsJob, note: NoteCall) -> CeilingsAnswer:

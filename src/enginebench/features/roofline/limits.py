@@ -6,35 +6,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.ceilings import Ceilings
 from enginebench.core.errors import ArtifactError, EngineBenchError
-from enginebench.core.records import Artifact, Bound, EngineSpec, LayerTime, Result
+from enginebench.core.records import Artifact, EngineSpec, LayerTime, Result
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import count_of
 from enginebench.core.work import GraphWork
 from enginebench.features.roofline.bounds import BoundModel, bound_layers, bound_whole, choose_limits
+from enginebench.features.roofline.jobs import WorkJob
 from enginebench.features.roofline.joining import join_layers
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.ceilings import FILE, find_ceilings
 from enginebench.runs.child.isolate import run_child
-from enginebench.runs.child.jobs import SourceJob, WorkJob
+from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.sources import make_sources
+from enginebench.stats.bounds import LimitedLayers
 
 # Inferring the shapes of the largest graphs that were tried took 10 s; ten times that is a hang.
 WORK_TIMEOUT_S = 100.0
-
-
-class LimitedLayers(Struct, frozen=True, kw_only=True):
-    """Layers with the nodes that they stand for and their bounds, as far as these are known; notes say what is not."""
-
-    layers: tuple[LayerTime, ...]
-    bound: Bound | None = None
-    notes: tuple[str, ...] = ()
 
 
 class Works:

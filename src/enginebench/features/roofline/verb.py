@@ -16,12 +16,12 @@ from enginebench.core.errors import DependencyError, EngineBenchError, UsageErro
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Machine, Precision
 from enginebench.core.text import count_of, stamp_utc
+from enginebench.features.roofline.jobs import CeilingsAnswer, CeilingsJob
 from enginebench.features.roofline.sections import draw_ceilings, list_ceilings
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Wait, verb
 from enginebench.runs.ceilings import store_ceilings
 from enginebench.runs.child.isolate import child_environment, run_child
-from enginebench.runs.child.jobs import CeilingsAnswer, CeilingsJob
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import parse_device

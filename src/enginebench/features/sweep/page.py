@@ -7,6 +7,7 @@ page. Lines are data, of which the script makes those that a filter leaves: a hu
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from enginebench.core.caveats import format_caveat
@@ -22,6 +23,7 @@ from enginebench.stats.metrics.tasks import name_metric
 
 # The folder of the groups' pages, beside the matrix.
 PAGES = "sweep-pages"
+SCRIPT = Path(__file__).with_name("sweep.js")
 KEYS = {"model": "model", "machine": "machine_kind", "engine": "engine", "precision": "precision"}
 _P50 = [column.title for column in COLUMNS].index("p50 ms")
 _ABOUT = (
@@ -80,7 +82,7 @@ def _assemble(
     empty = Table(columns=table.columns, rows=(), file="matrix")
     matrix = Section(title=count_of(len(cells), "lines"), name="matrix", parts=(empty,))
     data = {"lines": lines, "numbers": numbers, "keys": [*KEYS], "details": details or {}}
-    return format_page(title, [head, matrix, *rest], data=data, script="sweep.js", up=up)
+    return format_page(title, [head, matrix, *rest], data=data, script=SCRIPT.read_text(encoding="utf-8"), up=up)
 
 
 def _describe_line(columns: Sequence[Column], cell: SweepCell, link: str) -> dict[str, Any]:

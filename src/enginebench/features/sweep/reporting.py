@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,13 @@ from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.store import DECODE_ERRORS, encode, write_atomic
 from enginebench.features.sweep.document import SweepCell, SweepDocument, price
 from enginebench.features.sweep.page import PAGES, format_sweep_page, list_group_pages
-from enginebench.features.sweep.reading import read_sweep
+from enginebench.features.sweep.reading import holds_sweep, read_sweep
+from enginebench.features.sweep.sections import list_sweep
 from enginebench.features.sweep.store import FolderStore, open_store
 from enginebench.report.csv_table import format_csv
-from enginebench.report.table import Column
+from enginebench.report.table import Column, Section
 from enginebench.runs.reporting import FILES, Written
+from enginebench.verbs.given import to_path
 
 COLUMNS = ("model", "machine_kind", "engine", "precision", "batch", "scope")
 FIGURES = ("p50_ms", "p99_ms", "throughput_per_s", "speedup", "verdict", "outputs_agree", "energy_mj")
@@ -71,6 +73,16 @@ def report_sweep(
     left = [name for name in formats if name in ("md", "png")]
     note = f"a sweep has no report in {' and '.join(left)}: it is a table with pages; html, csv and json are written"
     return document, Written(paths=tuple(paths), notes=(note,) if left and len(formats) < 3 else ())
+
+
+def report_any(
+    url: str, formats: Sequence[str], options: Mapping[str, Any]
+) -> tuple[Written, SweepDocument, Callable[[SweepDocument], list[Section]]] | None:
+    """The files of the report on a sweep, its document, and what lists its sections; None if it holds none."""
+    if not holds_sweep(url):
+        return None
+    document, written = report_sweep(url, formats, to_path(options["out"]), to_path(options["prices"]))
+    return written, document, list_sweep
 
 
 def _write(document: SweepDocument, folder: Path, formats: Sequence[str]) -> Iterator[Path]:

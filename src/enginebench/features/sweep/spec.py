@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.features import list_names
 from enginebench.core.names import format_options, parse_precision, slug
 from enginebench.core.records import Cache, MeasureSpec, Scope, Task
 from enginebench.core.store import DECODE_ERRORS
@@ -151,6 +152,8 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
         parse_precision(text)
     if spec.baseline is not None and spell_engine(spec.baseline) not in engines:
         raise UsageError(f"baseline {spec.baseline} is not among the engines of the sweep: {', '.join(spec.engines)}")
+    for step in set(spec.steps) - {"measure", *list_names("functions")}:
+        raise UsageError(f'steps has "{step}", and there is no such verb here')
     if "tune" in spec.steps:
         check_tune(spec)
     if "load" in spec.steps and spec.load_p99_ms is None and all(m.load_p99_ms is None for m in spec.model):

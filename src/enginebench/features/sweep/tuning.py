@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError
+from enginebench.core.features import find
 from enginebench.core.records import Machine
 from enginebench.features.sweep.document import Tuned
 from enginebench.features.sweep.records import GROUPS, SOURCES, GroupJob, StoredSources
 from enginebench.features.sweep.spec import show_model
 from enginebench.features.sweep.store import Store, fetch_folder, read_document, write_document
-from enginebench.features.tune.document import TuneDocument, TuneRef
-from enginebench.features.tune.records import SearchRecord, SearchRequest, write_search
-from enginebench.features.tune.sitting import TUNE_PAGE, tune_model
 from enginebench.measure.pin import default_threads
-from enginebench.runs.folder import ARTIFACTS, TUNE_FILE, RunFolder, begin_record
+from enginebench.runs.folder import ARTIFACTS, TUNE_FILE, TUNE_PAGE, RunFolder, RunRequest, begin_record
 from enginebench.runs.progress import Reporter
 
 
@@ -33,16 +32,15 @@ def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter
         name = name_answer(group.id, batch)
         if read_document(store, name, Tuned) is not None:
             continue
-        request = SearchRequest(
-            run=replace(group.request, batches=(batch,), wanted=(), threads=group.request.threads or default_threads()),
-            budget_s=group.tune_budget_s,
-            threads=group.request.threads or None,
-        )
+        threads = group.request.threads
+        request = replace(group.request, batches=(batch,), wanted=(), threads=threads or default_threads())
         blank = Tuned(model=show_model(group.model), machine_kind=group.machine.kind, batch=batch)
         with tempfile.TemporaryDirectory(prefix="enginebench-sweep-") as scratch:
             root = Path(scratch) / "tune"
             try:
-                document = _search(job, store, request, root, machine, reporter)
+                _fetch_sources(job, store, request, root, machine)
+                given = {"threads": threads or None, "budget_s": group.tune_budget_s, "reporter": reporter}
+                document = find("offers", "tune_run")(request, root, **given)
             except EngineBenchError as error:
                 reporter.say(f"{group.id}: tune: {error}")
                 answer = replace(blank, reason=str(error))
@@ -58,7 +56,7 @@ def name_answer(group: str, batch: int) -> str:
     return f"{GROUPS}/{group}/tuned-b{batch}.json"
 
 
-def _fill(blank: Tuned, document: TuneDocument, page: str) -> Tuned:
+def _fill(blank: Tuned, document: Any, page: str) -> Tuned:
     return replace(
         blank,
         winner=_name(document.winner),
@@ -74,19 +72,14 @@ def _fill(blank: Tuned, document: TuneDocument, page: str) -> Tuned:
     )
 
 
-def _name(ref: TuneRef | None) -> str:
-    return ref.candidate if ref else ""
+def _name(ref: Any) -> str:
+    return str(ref.candidate) if ref else ""
 
 
-def _search(
-    job: GroupJob, store: Store, request: SearchRequest, root: Path, machine: Machine, reporter: Reporter
-) -> TuneDocument:
-    """The search; with the graphs that were made for the whole fleet, as if it had made them and been interrupted."""
+def _fetch_sources(job: GroupJob, store: Store, request: RunRequest, root: Path, machine: Machine) -> None:
+    """The graphs that were made for the whole fleet, as if the search had made them and been interrupted."""
     made = read_document(store, f"{SOURCES}/{job.sources}.json", StoredSources) if job.sources else None
-    if made is None:
-        return tune_model(request, root, reporter=reporter)[0]
-    folder = RunFolder(root)
-    fetch_folder(store, f"{SOURCES}/{job.sources}", folder.root, (ARTIFACTS,))
-    folder.create(begin_record(request.run, machine, verb="tune", sources=made.artifacts, problems=made.problems))
-    write_search(folder.root, SearchRecord(request=request))
-    return tune_model(request, root, reporter=reporter, resume=True)[0]
+    if made is not None:
+        fetch_folder(store, f"{SOURCES}/{job.sources}", root, (ARTIFACTS,))
+        record = begin_record(request, machine, verb="tune", sources=made.artifacts, problems=made.problems)
+        RunFolder(root).create(record)

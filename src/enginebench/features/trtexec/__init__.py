@@ -3,3 +3,28 @@
 Reads what trtexec 8 to 11 writes. Every function takes a path or bytes, returns frozen records, and raises
 `ParseError` and nothing else when a file is not what it should be.
 """
+
+from __future__ import annotations
+
+from enginebench.core.features import Feature, Verb
+
+FEATURE = Feature(
+    verbs=(Verb("parse", "TensorRT files", "Read the logs, times, profiles and layers of trtexec 8 to 11.", "verb"),),
+    functions={
+        "parse_layers": "verb:parse_layers",
+        "parse_log": "verb:parse_log",
+        "parse_profile": "verb:parse_profile",
+        "parse_times": "verb:parse_times",
+    },
+    engines={"trtexec": "entries:TRTEXEC"},
+    offers={
+        "choose_trtexec": "executable:choose_trtexec",
+        "read": "reporting:read_any",
+        "report": "reporting:report_any",
+    },
+    documents={
+        "enginebench.report-trtexec/1": "report:TrtexecReport",
+        "enginebench.parse-log/1": "records:LogDocument",
+        "enginebench.parse-times/1": "records:TimesDocument",
+    },
+)

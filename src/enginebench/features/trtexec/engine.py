@@ -1,7 +1,6 @@
 """`trtexec`: NVIDIA's own tool builds a plan, times it by its own clock, and shows its outputs and layers.
 
 What it leaves is the folder that people know: `times.json`, `profile.json`, `layers.json`, `trtexec_stdout.log`.
-Reading those files is not its business: it is handed a reader (`engines.abilities.ToolReader`).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from enginebench.core.records import (
 )
 from enginebench.core.shapes import concrete_shape
 from enginebench.core.store import copy_file, write_atomic
-from enginebench.engines.abilities import Composed, Reader, ToolReader
+from enginebench.engines.abilities import Composed, Reader
 from enginebench.engines.backends.tensorrt.plan_store import PlanBackend, PlanRecord, PlanStore, describe_gpu, keep_plan
 from enginebench.engines.backends.tensorrt.settings import (
     BuildSettings,
@@ -60,6 +59,7 @@ from enginebench.features.trtexec.output import (
     read_outputs,
 )
 from enginebench.features.trtexec.process import NOT_READY, Outcome, find_devices, require_passed, run_trtexec
+from enginebench.features.trtexec.tool_files import ToolFiles
 
 # trtexec's own; the queries of this time are not in the exported times.
 WARMUP_MS = 200
@@ -131,6 +131,7 @@ class TrtexecBackend(PlanBackend):
     def __init__(self, cache_dir: Path | None = None) -> None:
         super().__init__(cache_dir)
         self._home = (cache_dir.parent if cache_dir else Path()).absolute()
+        self._files = ToolFiles()
         self._profiled: Artifact | None = None
 
     def probe(self) -> Availability:
@@ -257,14 +258,14 @@ class TrtexecBackend(PlanBackend):
         self._note(f"profiling; log: {folder / LOG}")
         require_passed(self._run(tool, artifact, settings, folder), f"trtexec did not profile {artifact.path}")
         self._profiled = artifact
-        return self._require_reader().read_precision(folder / LAYERS, folder / PROFILE)
+        return self._files.read_precision(folder / LAYERS, folder / PROFILE)
 
     def profile_plan(self, artifact: Artifact, spec: EngineSpec) -> LayerProfile:
         """The plan's layers, from the run that also proved its precision."""
         if self._profiled != artifact:
             self.prove_precision(artifact, spec)
         folder = self._folder(Path(artifact.path).stem, "profile")
-        return self._require_reader().read_layers(folder / LAYERS, folder / PROFILE)
+        return self._files.read_layers(folder / LAYERS, folder / PROFILE)
 
     def _build(
         self, artifact: Artifact, plan: Path, tool: Trtexec, settings: BuildSettings, options: dict[str, str]
@@ -299,7 +300,7 @@ class TrtexecBackend(PlanBackend):
         """A finished plan with the inputs and outputs that a short run of it names."""
         if options["profile_index"] != OPTIONS["profile_index"].default:
             artifact = replace(artifact, allowed={})  # what was noted is of the first profile
-        untyped = tool.version < FIRST_INT64 and self._reader is not None  # only the layers say the types then
+        untyped = tool.version < FIRST_INT64  # only the layers say the types then
         settings = replace(
             self._run_settings(artifact, spec, options),
             warmup_ms=0,
@@ -310,7 +311,7 @@ class TrtexecBackend(PlanBackend):
         outcome, batched, allowed = self._find_shapes(artifact, spec, tool, settings)
         require_passed(outcome, f"trtexec does not run {artifact.path}", ArtifactError)
         layers = self._folder(Path(artifact.path).stem, ADOPT) / LAYERS
-        types = self._require_reader().read_types(layers) if untyped and layers.is_file() else {}
+        types = self._files.read_types(layers) if untyped and layers.is_file() else {}
         inputs, outputs = read_bindings(outcome.text, types)
         check_names(settings.shapes, inputs)
         inputs = tuple(replace(s, shape=("batch", *s.shape[1:])) if s.name in batched else s for s in inputs)
@@ -421,8 +422,8 @@ class TrtexecBackend(PlanBackend):
     def _read_times(
         self, folder: Path, timing: TimingRequest, settings: RunSettings, spec: EngineSpec, measure: MeasureSpec
     ) -> Measurement:
-        reader = self._require_reader()
         batch = settings.implicit_batch or spec.batch
+        reader = self._files
         measured = reader.read_times(folder / TIMES, folder / LOG, batch=batch, drop=timing.drop, keep=timing.keep)
         return replace(
             measured,
@@ -436,11 +437,6 @@ class TrtexecBackend(PlanBackend):
             source = self._folder(Path(artifact.path).stem, "profile") / name
             if source.is_file() and not (folder / name).exists():
                 copy_file(source, folder / name)
-
-    def _require_reader(self) -> ToolReader:
-        if self._reader is None:
-            raise MeasurementError("no reader for trtexec's files was handed in; open the engine through a run")
-        return self._reader
 
     def _row_folder(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Path:
         """Of a row's processes; two plans side by side under the same settings do not share it."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from enginebench.core.store import encode, write_atomic
+from enginebench.core.store import write_atomic, write_document
 from enginebench.features.trtexec.times import PERCENTILES, TimedQueries, find_trtexec_index
-from enginebench.report.csv_table import format_lines
+from enginebench.report.csv_table import write_table
+from enginebench.report.layer_table import write_layer_times
 from enginebench.report.numbers import read_label
 from enginebench.stats.quantiles import find_rank
 
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from enginebench.features.trtexec.records import LogDocument, Stat, TimesDocument
-    from enginebench.stats.layer_records import DiffSide, EngineLayer, LayersDocument, ProfiledLayer, ProfileDocument
-    from enginebench.stats.layers import EngineLayerTime
+    from enginebench.stats.layer_records import DiffSide, EngineLayer, LayersDocument, ProfileDocument
 
 Cell = str | int | float | bool | None
 
@@ -29,12 +29,6 @@ _CURVE = {"1": 0.01, "5": 0.05, "10": 0.1, "25": 0.25, "50": 0.5, "75": 0.75, "9
 _CURVE |= {"95": 0.95, "99": 0.99, "99.9": 0.999, "99.99": 0.9999, "100": 1.0}
 _FIGURES = ("min", "max", "mean", "median")
 _ROWS = ("latency_ms", "end_to_end_ms", "gpu_compute_ms", "h2d_ms", "d2h_ms", "enqueue_ms")
-
-
-def write_document(document: msgspec.Struct, path: Path) -> Path:
-    """Writes the JSON of a parse to `path`."""
-    write_atomic(path, encode(document, indent=2) + b"\n")
-    return path
 
 
 def write_log(document: LogDocument, out: Path) -> list[Path]:
@@ -149,14 +143,6 @@ def write_profile(document: ProfileDocument, out: Path) -> list[Path]:
     ]
 
 
-def write_layer_times(layers: Iterable[ProfiledLayer | EngineLayerTime], path: Path) -> Path:
-    """A line for each layer of a profile of any engine, slowest first."""
-    rows: list[list[Cell]] = [
-        [layer.name, layer.total_ms, layer.average_ms, layer.median_ms, layer.share] for layer in layers
-    ]
-    return write_table(path, ["layer", "total_ms", "average_ms", "median_ms", "share"], rows)
-
-
 def write_layers(document: LayersDocument, out: Path) -> list[Path]:
     """summary.json, layers.csv, and layer_diff.csv where another engine was given."""
     heading = ["layer", "type", "precision", "precision_in", "precision_out", "overhead", "average_ms", "share"]
@@ -189,9 +175,3 @@ def list_side(side: DiffSide | None) -> list[Cell]:
     if side is None:
         return [None] * 4
     return [" | ".join(side.layers), side.precision, side.average_ms, side.overhead_ms]
-
-
-def write_table(path: Path, heading: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Path:
-    """Writes a CSV file."""
-    write_atomic(path, format_lines(heading, rows).encode())
-    return path

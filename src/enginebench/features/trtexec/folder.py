@@ -13,13 +13,13 @@ import msgspec
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.store import DECODE_ERRORS
 from enginebench.features.trtexec.log import read_log
-from enginebench.features.trtexec.plan_layers import parse_layers
-from enginebench.features.trtexec.profile import parse_profile
 from enginebench.features.trtexec.records import LogRun, Stat, TimesDocument
-from enginebench.features.trtexec.source import open_bytes, read_text
 from enginebench.features.trtexec.times import TimedQueries, select_timed, summarize_trace
 from enginebench.features.trtexec.trace import read_trace
 from enginebench.stats.layer_records import LayersDocument, ProfileDocument
+from enginebench.stats.plans.layers import parse_layers
+from enginebench.stats.plans.profile import parse_profile
+from enginebench.stats.plans.source import open_bytes, read_text
 
 Kind = Literal["log", "stderr", "times", "profile", "layers", "drift"]
 

@@ -13,7 +13,7 @@ from enginebench.core.errors import ParseError
 from enginebench.core.text import count_of
 from enginebench.features.trtexec.lines import Line, RunLines, decode_version, split_runs
 from enginebench.features.trtexec.records import LogDocument, LogRun, RunStatus, Stat
-from enginebench.features.trtexec.source import read_text
+from enginebench.stats.plans.source import read_text
 
 # As C++ streams print a float: 6 digits, "inf", "nan", "-nan", and "nan(ind)" from the Windows runtime.
 _NUMBER = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|inf|nan(?:\([a-z]{1,8}\))?)"

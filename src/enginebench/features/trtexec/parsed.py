@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from enginebench.core.caveats import format_caveat
 from enginebench.core.text import count_of
 from enginebench.features.trtexec.records import LogDocument, LogRun, Stat, TimesDocument
+from enginebench.report.layer_table import DIGITS, format_cell, format_share, list_groups
 from enginebench.report.numbers import format_significant, read_label
 from enginebench.report.table import Section, Table, list_texts, make_notes, make_table
-from enginebench.stats.layer_records import LayerGroup, LayersDocument, ProfileDocument
+from enginebench.stats.layer_records import LayersDocument, ProfileDocument
 
 _ROWS = {
     "latency_ms": "latency",
@@ -19,7 +20,6 @@ _ROWS = {
     "d2h_ms": "D2H",
     "enqueue_ms": "enqueue",
 }
-_DIGITS = 5
 # Rows of a layer difference that a screen holds; the JSON and the CSV have all.
 _DIFF_ROWS = 20
 
@@ -52,21 +52,11 @@ def _list_stats(document: object) -> list[Table]:
     return [make_table(list_texts(["ms"], [_ROWS[name] for name in stats]), lines)]
 
 
-def format_cell(value: float | None) -> str:
-    """A number, or a hyphen."""
-    return "-" if value is None else format_significant(value, _DIGITS)
-
-
-def format_share(share: float | None) -> str:
-    """A share in percent, or a hyphen."""
-    return "-" if share is None else f"{100 * share:.1f} %"
-
-
 def list_times(document: TimesDocument) -> list[Section]:
     """The figures of a timing file, by our percentile rule."""
     facts = [f"{document.n} queries"]
-    facts += [f"{format_significant(document.throughput_qps, _DIGITS)} queries/s"] if document.throughput_qps else []
-    facts += [f"{format_significant(document.images_per_s, _DIGITS)} images/s"] if document.images_per_s else []
+    facts += [f"{format_significant(document.throughput_qps, DIGITS)} queries/s"] if document.throughput_qps else []
+    facts += [f"{format_significant(document.images_per_s, DIGITS)} images/s"] if document.images_per_s else []
     theirs = format_cell(document.trtexec["latency_ms"].percentiles["99"])
     below = [f"percentiles: nearest rank (p99 by trtexec's rule: {theirs} ms)"]
     below.append(f"warm-up dropped: {document.warmup_dropped} queries ({document.warmup_reason})")
@@ -109,15 +99,6 @@ def list_layers(document: LayersDocument, topk: int) -> list[Section]:
     groups = [list_groups("precision", document.by_precision), list_groups("type", document.by_type)]
     table, notes = (_list_slowest(document, topk), []) if document.diff is None else _list_differences(document)
     return [Section(parts=(*groups, *make_notes([text]), table, *make_notes([*notes, *document.notes])))]
-
-
-def list_groups(title: str, groups: Mapping[str, LayerGroup]) -> Table:
-    """Number and share of layers by type or precision."""
-    lines = [
-        (name, str(group.layers), format_cell(group.average_ms), format_share(group.share))
-        for name, group in groups.items()
-    ]
-    return make_table(list_texts([title], ["layers", "ms", "share"]), lines)
 
 
 def _list_slowest(document: LayersDocument, topk: int) -> Table:

@@ -1,35 +1,29 @@
-"""Reads what trtexec and TensorRT's inspector leave, for engines, which may not read files themselves."""
+"""Reads what trtexec leaves of one run."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import MeasurementError
-from enginebench.core.precisions import OTHER, REORDER, UNKNOWN
-from enginebench.core.records import AheadOfTime, Block, Caveat, LayerProfile, LayerTime, Measurement, PlannedLayer
+from enginebench.core.records import Block, Caveat, Measurement
+from enginebench.stats.plans.layers import parse_layers
+from enginebench.stats.plans.reader import NS_PER_MS, PlanFiles
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from enginebench.features.trtexec.records import LogRun, Stat, TimesDocument
-    from enginebench.stats.layer_records import EngineLayer
-
-NS_PER_MS = 1_000_000
 
 # A printed median has six digits and comes from 32-bit floats; beyond this the log and the times are of two runs.
 # Source: operator<< of C++ prints six significant digits; rounding twice moves the last one.
 MEDIAN_TOLERANCE = 2e-5
-# A share below this is what sums of a profile's rounded times leave over, and no layer.
-ROUNDING = 1e-9
 
 
-class ToolFiles:
-    """The reader that `open_for` hands in (`engines.abilities.ToolReader`)."""
+class ToolFiles(PlanFiles):
+    """Also reads the times and the log."""
 
     def read_times(self, times: Path, log: Path, *, batch: int, drop: int, keep: int | None) -> Measurement:
         """The raw times of one run; what its log says otherwise is a caveat."""
@@ -62,72 +56,8 @@ class ToolFiles:
             "streams": run.streams,
         }
 
-    def read_precision(self, layers: Path, profile: Path) -> dict[str, float] | None:
-        """Shares of time by precision, which add up to 1; reformats and casts, which compute nothing, under `other`.
-
-        Layers whose precision the engine does not say are `unknown`, and those of the profile that it does not know.
-        """
-        from enginebench.features.trtexec.plan_layers import parse_layers
-        from enginebench.features.trtexec.profile import parse_profile
-
-        document = parse_layers(layers, profile=parse_profile(profile))
-        if document.shares_of != "time":
-            return None
-        shares: dict[str, float] = {}
-        for layer in document.layers:
-            name = OTHER if layer.overhead else layer.precision or UNKNOWN
-            shares[name] = shares.get(name, 0.0) + (layer.share or 0.0)
-        shares[UNKNOWN] = shares.get(UNKNOWN, 0.0) + max(0.0, 1 - math.fsum(shares.values()))
-        ranked = sorted(shares.items(), key=lambda item: -item[1])
-        return {name: share for name, share in ranked if share > ROUNDING}
-
     def read_types(self, layers: Path) -> dict[str, str]:
-        from enginebench.features.trtexec.plan_layers import parse_layers
-
         return {tensor.name: tensor.dtype for tensor in parse_layers(layers).io if tensor.dtype}
-
-    def read_layers(self, layers: Path, profile: Path) -> LayerProfile:
-        """The engine's layers in their order, those that the profile has times of; reformats and casts as `reorder`."""
-        from enginebench.features.trtexec.plan_layers import parse_layers
-        from enginebench.features.trtexec.profile import parse_profile
-
-        timed = parse_profile(profile)
-        document = parse_layers(layers, profile=timed)
-        return LayerProfile(
-            layers=tuple(_time_layer(layer, layer.average_ms) for layer in document.layers if layer.average_ms),
-            runs=timed.count or 1,
-            profiler="trtexec's layer profile",
-            notes=document.notes,
-        )
-
-    def read_ahead(self, layers: Path) -> AheadOfTime:
-        """The layers of a plan that has not run, and how many of those that multiply there are in each precision."""
-        from enginebench.features.trtexec.plan_layers import is_product, parse_layers
-
-        found = parse_layers(layers).layers
-        products = Counter(_name_input(layer) for layer in found if is_product(layer))
-        return AheadOfTime(
-            products=dict(products.most_common()),
-            layers=tuple(
-                PlannedLayer(name=n.name, kind=n.type, precision=_name_input(n), onnx_nodes=n.onnx_nodes) for n in found
-            ),
-        )
-
-
-def _name_input(layer: EngineLayer) -> str:
-    """The type of what goes into a layer that has not run: whether FP32 is multiplied in TF32, nothing says yet."""
-    return layer.precision or layer.precision_in or UNKNOWN
-
-
-def _time_layer(layer: EngineLayer, average_ms: float) -> LayerTime:
-    precision = REORDER if layer.overhead else layer.precision
-    return LayerTime(
-        name=layer.name,
-        mean_ns=average_ms * NS_PER_MS,
-        precision=precision,
-        kind=layer.type,
-        onnx_nodes=layer.onnx_nodes,
-    )
 
 
 # Column of a trace -> field of a Measurement.

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 
 from enginebench.core.errors import ParseError
 from enginebench.core.store import DECODE_ERRORS
-from enginebench.features.trtexec.source import (
+from enginebench.stats.plans.source import (
     decode_json,
     decode_text,
     explain_json,
     explain_keys,
     guess_encoding,
+    list_keys,
     open_bytes,
 )
 
@@ -263,19 +264,3 @@ def explain_other(data: bytes, path: Path) -> ParseError:
         "a list of queries with latencyMs, as --exportTimes writes it",
         "Is it a profile, a layer file, or the JSON of another tool?",
     )
-
-
-def list_keys(document: Any) -> list[str]:
-    """Up to twenty keys of the outer levels of a document, for messages."""
-    found: list[str] = []
-    level = [document]
-    for _ in range(3):
-        inner: list[Any] = []
-        for node in level[:20]:
-            if isinstance(node, dict):
-                found += [key[:40] for key in node if key[:40] not in found][:20]
-                inner += list(node.values())[:20]
-            elif isinstance(node, list):
-                inner += node[:3]
-        level = inner
-    return found[:20]

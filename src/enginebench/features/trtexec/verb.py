@@ -8,9 +8,8 @@ from typing import Annotated, TypedDict, TypeVar, Unpack
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.features.trtexec import files, parsed, plan_layers, times
+from enginebench.features.trtexec import files, parsed, times
 from enginebench.features.trtexec import log as logs
-from enginebench.features.trtexec import profile as profiles
 from enginebench.features.trtexec.folder import find_profile, read_compute_ms
 from enginebench.features.trtexec.records import LogDocument, LogRun, TimesDocument
 from enginebench.features.trtexec.report import list_layer_times
@@ -19,6 +18,8 @@ from enginebench.options import Opt, PathLike, Printed, TopK, verb
 from enginebench.report.charts import draw_layers
 from enginebench.stats.layer_diff import compare_layers
 from enginebench.stats.layer_records import LayersDocument, ProfileDocument
+from enginebench.stats.plans import layers as plan_layers
+from enginebench.stats.plans import profile as profiles
 from enginebench.verbs.given import to_path
 
 Document = TypeVar("Document", LogRun, TimesDocument, ProfileDocument, LayersDocument)

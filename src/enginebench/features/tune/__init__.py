@@ -1,1 +1,16 @@
 """`tune`: what may be set, who proposes settings, the race between them, and precision by layer."""
+
+from __future__ import annotations
+
+from enginebench.core.features import Feature, Verb
+
+FEATURE = Feature(
+    verbs=(Verb("tune", "Find", "Search engine settings for the fastest with the same outputs.", "verb"),),
+    functions={"tune": "verb:tune"},
+    jobs={"sensitivity": "jobs:SensitivityJob"},
+    offers={"tune_run": "sitting:tune_run"},
+    documents={
+        "enginebench.tune/1": "document:TuneDocument",
+        "enginebench.mixed/1": "mixed:MixedDocument",
+    },
+)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from enginebench.core.errors import UsageError
 from enginebench.core.groups import GroupHarm, Harm, NodeGroup
 from enginebench.features.tune.harm import measure_harm
+from enginebench.features.tune.jobs import SensitivityAnswer, SensitivityJob
 from enginebench.models.samples import read_samples
-from enginebench.runs.child.jobs import NoteCall, SensitivityAnswer, SensitivityJob
+from enginebench.runs.child.jobs import NoteCall
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -24,6 +24,7 @@ from enginebench.engines.registry import takes
 from enginebench.features.tune.frontier import Cut, Part, cut_line, time_groups
 from enginebench.features.tune.harm import allow_noise
 from enginebench.features.tune.held_out import Held, hold_out, hold_score
+from enginebench.features.tune.jobs import SensitivityAnswer, SensitivityJob
 from enginebench.features.tune.proposals import Tried
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.rows import Rows
@@ -32,7 +33,7 @@ from enginebench.models.samples import find_samples
 from enginebench.runs.builds import cut_common
 from enginebench.runs.child.arrays import load_answers
 from enginebench.runs.child.isolate import run_child
-from enginebench.runs.child.jobs import PrepareJob, ProfileJob, SensitivityAnswer, SensitivityJob
+from enginebench.runs.child.jobs import PrepareJob, ProfileJob
 from enginebench.runs.folder import RunFolder, check_inside
 from enginebench.runs.plan import PlannedRow
 from enginebench.runs.progress import Reporter

@@ -31,11 +31,14 @@ from enginebench.report.page import format_page
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.folder import (
     TUNE_FILE,
+    TUNE_PAGE,
     RunFolder,
     RunRecord,
+    RunRequest,
     allow_request,
     begin_record,
     check_request,
+    holds_run,
     read_results,
 )
 from enginebench.runs.lock import lock_devices
@@ -207,7 +210,7 @@ def _describe_finalist(search: Search, setting: Setting) -> Finalist:
     )
 
 
-TUNE_PAGE, PICTURE = "tune.html", "frontier.png"
+PICTURE = "frontier.png"
 
 
 def tune_model(
@@ -265,6 +268,14 @@ def tune_model(
     folder.write_record(stored)
     document = describe()
     return document, write_tune(root, document, stored)
+
+
+def tune_run(run: RunRequest, root: Path, *, threads: int | None, budget_s: float, reporter: Reporter) -> TuneDocument:
+    """The search for a request of another verb; a run in `root` that measured nothing has made the graphs for it."""
+    request = SearchRequest(run=run, threads=threads, budget_s=budget_s)
+    if made := holds_run(root):
+        write_search(root, SearchRecord(request=request))
+    return tune_model(request, root, reporter=reporter, resume=made)[0]
 
 
 def _take_up(folder: RunFolder, request: SearchRequest) -> tuple[RunRecord, SearchRecord]:

@@ -8,19 +8,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError, UsageError
+from enginebench.core.features import find
 from enginebench.core.records import Capacity, Caveat, Result, Validity
 from enginebench.core.store import encode, read_record, write_atomic
-from enginebench.features.load.document import LoadSettings
-from enginebench.features.load.rates import Bench, Prober
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.space import Setting
 from enginebench.features.tune.track import Lap, TimedTrack
 from enginebench.runs.folder import RunFolder
-from enginebench.runs.main_job import bench_row
 from enginebench.runs.progress import Reporter
 from enginebench.stats.capacity import find_middle
 from enginebench.stats.compare import Comparison
-from enginebench.stats.queueing import judge_search
 from enginebench.stats.validity import find_worst, grade_ratio
 
 LAPS_FILE = "laps.json"
@@ -28,7 +25,7 @@ NS = 1e9
 # Seconds of a probe of a capacity in the race, and the rate that fails over that which passes at its end. Coarser than
 # `load`, and guesses where `load` asks for proof, since the race repeats it; who finds no rate at all is out. The final
 # takes what `load` takes.
-RACE_PROBE_S, RACE_RESOLUTION = 1.0, 1.1
+RACE = {"duration_s": 1.0, "resolution": 1.1, "strict": False}
 
 
 class StoredLap(Struct, frozen=True, kw_only=True):
@@ -67,16 +64,14 @@ class LoadTrack:
 
     def _find_refusal(self, setting: Setting) -> str | None:
         try:
-            self._make_bench(setting)
+            find("offers", "bench_row")(*self._name_row(setting))
         except UsageError as error:
             return str(error)
         return None
 
-    def _make_bench(self, setting: Setting) -> Bench:
-        result = self._timed.find_result(make_base(setting))
-        assert result is not None
-        bench = bench_row(self._folder, result, streams=setting.streams, max_batch=setting.max_batch)
-        return replace(bench, row=replace(bench.row, id=setting.name))
+    def _name_row(self, setting: Setting) -> tuple[RunFolder, Result | None, int, int]:
+        """What is put under load: a row that was timed, in how many streams, and in which batches."""
+        return self._folder, self.find_result(setting), setting.streams, setting.max_batch
 
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
         return self._find(setting, round_number, final) is not None
@@ -98,19 +93,24 @@ class LoadTrack:
         return found.lap
 
     def _probe(self, setting: Setting, round_number: int, final: bool) -> StoredLap:
-        bench = self._make_bench(setting)
-        prober = self._make_prober(final)
-        prober.rows[bench.row.id] = bench.row
-        lap = StoredLap(candidate=setting.name, round=round_number, final=final, lap=Lap())
-        if self._request.goal == "throughput":
-            rate = prober.measure_offline(bench).achieved_per_s
-            lap = replace(lap, achieved_per_s=rate, lap=describe_rate(rate, "it completed no request"))
+        request, lap = self._request, StoredLap(candidate=setting.name, round=round_number, final=final, lap=Lap())
+        # A lap is a whole search, and it must not cost the others theirs.
+        settings = {"limit_ms": request.p99_limit_ms, "time_budget_s": request.child_s, **({} if final else RACE)}
+        found = find("offers", "load_row")(
+            *self._name_row(setting),
+            settings,
+            name=setting.name,
+            earlier=[one.capacity for one in self._laps if one.candidate == setting.name and one.capacity is not None],
+            seed=request.run.measure.seed + len(self._laps),
+            timeout_s=request.child_s,
+            reporter=self._reporter,
+        )
+        if found.capacity is None:
+            lap = replace(lap, achieved_per_s=found.per_s, lap=describe_rate(found.per_s, "it answered nothing"))
         else:
-            earlier = [one.capacity for one in self._laps if one.candidate == setting.name and one.capacity is not None]
-            found = prober.search_capacity(bench, earlier)
-            lap = replace(lap, capacity=found, lap=describe_rate(find_middle(found), self._explain_none(found)))
-        validity, caveats = judge_search([*prober.pilots, *prober.points])
-        return replace(lap, validity=validity, caveats=caveats)
+            rate, why_not = find_middle(found.capacity), self._explain_none(found.capacity)
+            lap = replace(lap, capacity=found.capacity, lap=describe_rate(rate, why_not))
+        return replace(lap, validity=found.validity, caveats=found.caveats)
 
     def _explain_none(self, capacity: Capacity) -> str:
         if capacity.ended == "budget":
@@ -120,19 +120,6 @@ class LoadTrack:
             f"no rate that was tried meets {capacity.limit_ms:g} ms, down to {lowest:.3g} requests a second; "
             "enginebench load --find-capacity looks lower"
         )
-
-    def _make_prober(self, final: bool) -> Prober:
-        request = self._request
-        settings = LoadSettings(
-            scenario="offline" if request.goal == "throughput" else "server",
-            limit_ms=request.p99_limit_ms,
-            find_capacity=request.goal == "capacity",
-            time_budget_s=request.child_s,  # a lap is a whole search, and it must not cost the others theirs
-        )
-        if not final:
-            settings = replace(settings, duration_s=RACE_PROBE_S, resolution=RACE_RESOLUTION, strict=False)
-        seed, timeout_s = request.run.measure.seed, request.child_s
-        return Prober(settings, seed=seed + len(self._laps), timeout_s=timeout_s, reporter=self._reporter)
 
     def count_laps(self, setting: Setting) -> int:
         return sum(lap.candidate == setting.name and not lap.final for lap in self._laps)

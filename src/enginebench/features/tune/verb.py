@@ -13,9 +13,8 @@ import click
 from enginebench import door
 from enginebench import options as opts
 from enginebench.core.errors import UsageError
+from enginebench.core.features import find
 from enginebench.core.records import MeasureSpec
-from enginebench.features.deliver.verb import NO_WINNER, DeliverDocument, deliver_row, print_delivery
-from enginebench.features.deliver.writing import check_free
 from enginebench.features.tune.document import TuneDocument
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.sections import list_tune
@@ -23,7 +22,6 @@ from enginebench.features.tune.sitting import tune_model
 from enginebench.features.tune.space import Goal
 from enginebench.options import COMMAND, Opt, PathLike, verb
 from enginebench.runs.folder import format_resume
-from enginebench.runs.progress import Reporter
 from enginebench.runs.request import name_default_engines
 from enginebench.stats.compare import MIN_REPETITIONS
 from enginebench.verbs import given
@@ -49,7 +47,9 @@ class TuneOptions(opts.Modules, opts.Judging, opts.Shared, total=False):
     goal: Annotated[
         Goal,
         Opt(
-            "One request at a time, as many as possible at once, or the highest rate within --p99-limit-ms.", "latency"
+            "One request at a time, as many as possible at once, or the highest rate within --p99-limit-ms.",
+            "latency",
+            feature="load",
         ),
     ]
     time_budget: Annotated[
@@ -65,7 +65,7 @@ class TuneOptions(opts.Modules, opts.Judging, opts.Shared, total=False):
         ),
     ]
     data: opts.Data
-    p99_limit_ms: Annotated[float | None, Opt("SLO of the goal capacity.", gt=0, metavar="X")]
+    p99_limit_ms: Annotated[float | None, Opt("SLO of the goal capacity.", gt=0, metavar="X", feature="load")]
     batch: Annotated[int | None, Opt("Batch size of the goal latency. [that of --input-shape, else 1]", ge=1)]
     processes: Annotated[
         int, Opt("Trials (fresh processes) of each finalist, at least; a verdict needs 6.", 10, ge=1, le=1000)
@@ -74,7 +74,7 @@ class TuneOptions(opts.Modules, opts.Judging, opts.Shared, total=False):
     timeout: opts.Timeout
     env: opts.Env
     resume: Annotated[bool, Opt("Continue the search in --out.", False)]
-    deliver: Annotated[PathLike | None, Opt("Also deploy the winner to this folder.", path="folder")]
+    deliver: Annotated[PathLike | None, Opt("Also deploy the winner to this folder.", path="folder", feature="deliver")]
     wait: opts.Wait
     out: Annotated[PathLike | None, Opt("Folder. [results/tune-MODEL-TIME]", path="folder")]
 
@@ -101,8 +101,7 @@ def tune(model: opts.Model, **options: Unpack[TuneOptions]) -> TuneDocument:
     root = given.choose_root(options["out"], f"tune-{given.name_model(model)}")
     document, _ = search(model, options, root, lambda document, request: None)
     if options["deliver"] is not None:
-        with open_progress(options["progress"]) as reporter:
-            deliver_winner(root, document, Path(options["deliver"]), reporter=reporter)
+        find("functions", "deliver")(root, options["deliver"], progress=options["progress"])
     return document
 
 
@@ -118,13 +117,11 @@ def command(model: str, shown: opts.Printed, **options: Unpack[TuneOptions]) -> 
             command = format_resume("tune", request.run, root)
             click.echo(f"This search is not finished. To continue: {command} --time-budget MORE", err=True)
 
-    document, notes = search(model, options, root, show)
+    _, notes = search(model, options, root, show)
     for note in notes:
         click.echo(note, err=True)
     if options["deliver"] is not None:
-        with open_progress(options["progress"]) as reporter:
-            delivered = deliver_winner(root, document, Path(options["deliver"]), reporter=reporter)
-        print_delivery(delivered, err=True)
+        find("offers", "deliver_also")(root, options["deliver"])
 
 
 def search(
@@ -132,7 +129,7 @@ def search(
 ) -> tuple[TuneDocument, Sequence[str]]:
     """The search that the options ask for, and notes on its page; `show` gets its document, finished or not."""
     if options["deliver"] is not None:
-        check_free(Path(options["deliver"]))
+        find("offers", "check_free")(Path(options["deliver"]))
     given.name_environments(options["env"])
     budget = options["time_budget"]
     with given.take_model(model, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
@@ -179,9 +176,3 @@ def make_request(model: str, options: TuneOptions, known_batch: int | None = Non
         raise UsageError("a search is about one batch and one set of shapes: give one --input-shape")
     run, limit_ms = given.judge_by(run, options), options["p99_limit_ms"]
     return SearchRequest(run=run, goal=goal, limits=limits, threads=shared.threads, p99_limit_ms=limit_ms)
-
-
-def deliver_winner(root: Path, document: TuneDocument, out: Path, *, reporter: Reporter) -> DeliverDocument:
-    if document.winner is None or document.winner.id is None:
-        raise UsageError(NO_WINNER)
-    return deliver_row(root, out, row=document.winner.id, reporter=reporter)

@@ -1,1 +1,23 @@
 """Other versions of a runtime: environments, what an upgrade changed, and which version it was."""
+
+from __future__ import annotations
+
+from enginebench.core.features import Feature, Verb
+
+FEATURE = Feature(
+    verbs=(
+        Verb("bisect", "Guard (CI)", "Find the package version that made it slower or changed outputs.", "bisect"),
+        Verb("env", "Guard (CI)", "Make environments with other runtime versions, to compare them.", "env"),
+    ),
+    offers={"diff_between": "upgrade_verb:diff_environments", "diff_notes": "upgrade_sections:state_changes"},
+    functions={
+        "bisect": "bisect:bisect",
+        "list_environments": "env:list_environments",
+        "make_environment": "env:make_environment",
+        "remove_environment": "env:remove_environment",
+    },
+    documents={
+        "enginebench.env/1": "env:EnvironmentsDocument",
+        "enginebench.bisect/1": "bisect:BisectDocument",
+    },
+)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from msgspec import Struct
-
 from enginebench.core.records import LayerTime, Result
+from enginebench.stats.diff import Change, Pair
 from enginebench.stats.layer_diff import choose_keys, join_members, make_delta
 from enginebench.stats.layer_records import EngineLayer, LayerDelta
 from enginebench.stats.onnx_names import split_name
@@ -16,30 +15,6 @@ from enginebench.stats.onnx_names import split_name
 _SUFFIX = re.compile(r"(?:_nchwc|_token_\d+|/WithoutBiases|/fq_\w+|_quant|/Reorder)+$")
 # Layers that move data and compute nothing, by the kinds that ONNX Runtime and OpenVINO call them.
 MOVES = frozenset({"Reorder", "ReorderInput", "ReorderOutput", "Transpose", "Convert", "Reformat"})
-
-
-class Pair(Struct, frozen=True, kw_only=True):
-    """A figure before and after; None: not measured."""
-
-    before: float | None
-    after: float | None
-
-
-class Change(Struct, frozen=True, kw_only=True):
-    """What two environments gave for the same row, beside its time.
-
-    `layers` are joined by the ONNX nodes that they compute, the largest change first, each of one profile: they say
-    where a change lies, not whether there is one.
-    """
-
-    model: str
-    versions: dict[str, tuple[str | None, str | None]]  # package -> (before, after), of those that differ
-    max_abs_diff: float | None  # of the answers of one version to those of the other; None: not compared
-    samples: int  # that the answers were compared over
-    peak_memory_bytes: Pair
-    build_s: Pair
-    size_bytes: Pair
-    layers: tuple[LayerDelta, ...] = ()
 
 
 def describe_change(model: str, base: Result, cand: Result) -> Change:

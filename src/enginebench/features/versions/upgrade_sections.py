@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from enginebench.core.text import count_of
-from enginebench.features.versions.upgrade import Change, Pair
 from enginebench.report.numbers import format_significant, format_small
-from enginebench.stats.diff import DiffDocument
+from enginebench.stats.diff import Change, DiffDocument, Pair
 from enginebench.stats.layer_records import LayerDelta
 
 # Layers that are named beside a row: enough to see where a change lies; the JSON document has all.

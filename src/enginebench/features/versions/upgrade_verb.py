@@ -34,7 +34,7 @@ def parse_between(text: str) -> tuple[str, str | None]:
 
 def diff_environments(
     runs: Sequence[Path],
-    between: tuple[str, str | None],
+    asked: str,
     margin: float,
     *,
     allow_not_comparable: bool = False,
@@ -45,8 +45,10 @@ def diff_environments(
 
     Args:
         runs: folders, each of a run that measured both environments in turns.
+        asked: OLD or OLD,NEW.
         allow_not_comparable: rows that cannot be compared do not fail the gate.
     """
+    between = parse_between(asked)
     documents: list[DiffDocument] = []
     scored = False
     for root in runs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enginebench.features.versions.upgrade_sections import state_changes
+from enginebench.core.features import find_each
 from enginebench.report.numbers import format_ratio, format_verdict
 from enginebench.report.table import Column, Section, make_notes, make_table
 from enginebench.stats.compare import NOUNS
@@ -27,7 +27,7 @@ def list_diff(document: DiffDocument, *, gate: bool = False) -> list[Section]:
     """The verdict, then the table."""
     ended = f", gate {'failed' if document.gate_failed else 'passed'}" if gate else ""
     verdict = f"{document.verdict.replace('_', ' ')} (margin {document.margin:.1%}{ended})"
-    changes = make_notes(state_changes(document), "list")
+    changes = make_notes([text for state in find_each("offers", "diff_notes") for text in state(document)], "list")
     return [Section(title=verdict, parts=(make_table(_COLUMNS, document.rows, file="diff"), *changes))]
 
 

@@ -37,7 +37,7 @@ from enginebench.core.records import (
     Verdict,
 )
 from enginebench.core.shapes import format_shapes
-from enginebench.features.roofline.bounds import doubt_row, share_of_limit
+from enginebench.stats.bounds import doubt_row, share_of_limit
 from enginebench.stats.builds import BuildEffect, describe_builds, doubt_builds
 from enginebench.stats.compare import MIN_REPETITIONS, Unit
 from enginebench.stats.drift import doubt_samples

@@ -11,8 +11,9 @@ from enginebench.core import judging
 from enginebench.core.errors import ArtifactError, ParseError
 from enginebench.core.records import Artifact
 from enginebench.core.store import read_record
-from enginebench.features.deliver.writing import DOCUMENT, check_name
 from enginebench.runs.bundles.record import BUNDLE_SCHEMA, Bundle
+
+DOCUMENT = "bundle.json"
 
 
 def is_bundle(path: Path) -> bool:
@@ -40,6 +41,19 @@ def read_bundle(root: Path) -> Bundle:
     ):
         check_name(name)
     return bundle
+
+
+def check_name(name: str) -> None:
+    """Checks that a path inside a bundle has only plain parts.
+
+    Raises:
+        ArtifactError: it has another one.
+    """
+    if not judging.is_plain(name):
+        raise ArtifactError(
+            f"{name!r} cannot be the name of a file in a bundle; expected parts of letters, digits, dots, hyphens and "
+            "underscores. Rename the file, and what the model calls it"
+        )
 
 
 def open_artifact(root: Path, bundle: Bundle) -> Artifact:

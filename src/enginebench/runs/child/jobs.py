@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, Union, get_args
 import msgspec
 from msgspec import Struct
 
-from enginebench.core.ceilings import Ceiling
-from enginebench.core.groups import GroupHarm, Harm
+from enginebench.core.features import find
 from enginebench.core.records import (
     Artifact,
     ArtifactKind,
@@ -33,8 +32,6 @@ from enginebench.core.records import (
     Task,
     TensorSpec,
 )
-from enginebench.core.work import GraphWork
-from enginebench.measure.watch import BlockReading
 from enginebench.stats.metrics.metric import Facts
 
 Answer = TypeVar("Answer")
@@ -130,42 +127,6 @@ class QuantizeJob(Job[QuantizeAnswer], frozen=True, kw_only=True, tag="quantize"
         from enginebench.runs.child.perform.sources import quantize_graph
 
         return quantize_graph(self, note)
-
-
-class SensitivityAnswer(Struct, frozen=True, kw_only=True):
-    """The harm of each group alone and of all together, in the order of the graph."""
-
-    groups: tuple[GroupHarm, ...]
-    together: Harm
-    first: str | None  # the group with which the answers break, when groups are quantized from the input on
-    homes: dict[str, str]  # node or tensor -> group
-    samples: int
-    seconds: float
-
-
-class SensitivityJob(Job[SensitivityAnswer], frozen=True, kw_only=True, tag="sensitivity"):
-    """Quantize one group of nodes at a time, and measure what that does to the answers.
-
-    After `time_limit_s` the groups that are left go without a figure.
-    """
-
-    model: str
-    artifact: Artifact  # the FP32 graph
-    quantized: Artifact  # what a recipe made of it
-    data: str
-    seed: int
-    threads: int
-    allowed_noise: float | None  # by the limits; None: nothing breaks
-    logits: bool = True
-    samples: int = 16
-    time_limit_s: float = 300.0
-    input_size: int | None = None
-    inputs: str | None = None  # folder of the user's inputs, which take the place of `data`
-
-    def perform(self, note: NoteCall, keep: KeepCall[SensitivityAnswer]) -> SensitivityAnswer:
-        from enginebench.features.tune.child import measure_sensitivity
-
-        return measure_sensitivity(self, note)
 
 
 class Labelled(Struct, frozen=True, kw_only=True):
@@ -383,64 +344,6 @@ class AnswerJob(Job[LabelledAnswer], frozen=True, kw_only=True, tag="answer"):
         return answer_labelled(self, note)
 
 
-class ServeAnswer(Struct, frozen=True, kw_only=True):
-    """What the board does not hold."""
-
-    busy_ns: int  # summed over all streams
-    depth: int
-    engine_version: str | None = None
-    reasons: dict[str, int] = {}  # why requests failed -> how many
-    energy_mj: float | None = None  # of the device, in all
-    peak_memory_bytes: int | None = None
-    gpu: BlockReading | None = None  # what was seen of an engine's GPU meanwhile
-    caveats: tuple[Caveat, ...] = ()
-
-
-class ServeJob(Job[ServeAnswer], frozen=True, kw_only=True, tag="serve"):
-    """Serve the requests of a board with one engine, and stamp them; with `query` one query after another."""
-
-    model: str
-    artifact: Artifact
-    engine: EngineSpec
-    out_dir: str
-    board: int = -1  # inherited descriptors: the memory of the board, and the end of the pipe that wakes this side
-    bell: int = -1
-    streams: int = 1
-    max_batch: int = 1
-    max_wait_ms: float = 0.0
-    queue_limit: int | None = None
-    samples: int = 1
-    inputs: str | None = None  # the folder of the user's inputs
-    seed: int = 0
-    cpus: tuple[int, ...] = ()
-    query: int = 0  # samples of a query of a closed loop; 0: the generator's schedule
-    duration_s: float = 0.0  # of a closed loop
-    grace_s: float = 1.0  # after the last arrival, for what still waits
-
-    def perform(self, note: NoteCall, keep: KeepCall[ServeAnswer]) -> ServeAnswer:
-        from enginebench.features.load.child import serve_board
-
-        return serve_board(self, note)
-
-
-class ArriveAnswer(Struct, frozen=True, kw_only=True):
-    released: int
-
-
-class ArriveJob(Job[ArriveAnswer], frozen=True, kw_only=True, tag="arrive"):
-    """Release the requests of a board when they are due; `board` and `bell` are inherited descriptors."""
-
-    board: int
-    bell: int
-    cpus: tuple[int, ...] = ()
-    spin: bool = True
-
-    def perform(self, note: NoteCall, keep: KeepCall[ArriveAnswer]) -> ArriveAnswer:
-        from enginebench.features.load.child import release_board
-
-        return release_board(self)
-
-
 class MetricsAnswer(Struct, frozen=True, kw_only=True):
     metrics: tuple[Facts, ...]
 
@@ -474,44 +377,6 @@ class ScoreJob(Job[ScoreAnswer], frozen=True, kw_only=True, tag="score"):
         return ScoreAnswer(score=score_answers(self))
 
 
-class CeilingsAnswer(Struct, frozen=True, kw_only=True):
-    ceilings: tuple[Ceiling, ...]
-    notes: tuple[str, ...] = ()
-
-
-class CeilingsJob(Job[CeilingsAnswer], frozen=True, kw_only=True, tag="ceilings"):
-    timed = True
-
-    device: str
-    precisions: tuple[Precision, ...]  # empty: all that the device has instructions for
-    threads: int
-    budget_s: float  # for each ceiling in each repetition
-    repetitions: int = 1
-    quick: bool = False
-
-    def perform(self, note: NoteCall, keep: KeepCall[CeilingsAnswer]) -> CeilingsAnswer:
-        from enginebench.features.roofline.child import perform_ceilings
-
-        return perform_ceilings(self, note)
-
-
-class WorkAnswer(Struct, frozen=True, kw_only=True):
-    work: GraphWork
-
-
-class WorkJob(Job[WorkAnswer], frozen=True, kw_only=True, tag="work"):
-    """Count what every node of an ONNX graph has to do, with inputs of these shapes."""
-
-    path: str
-    shapes: dict[str, tuple[int, ...]]
-    batch: int = 1  # of inputs whose shapes are not given
-
-    def perform(self, note: NoteCall, keep: KeepCall[WorkAnswer]) -> WorkAnswer:
-        from enginebench.models.onnx.work import count_work
-
-        return WorkAnswer(work=count_work(self.path, self.shapes, self.batch))
-
-
 class PreloadJob(Struct, frozen=True, kw_only=True, tag="preload"):
     """Import what a measurement of this engine needs, say so, and wait for the job itself."""
 
@@ -541,6 +406,12 @@ class ErrorAnswer(Struct, frozen=True, kw_only=True, tag="error"):
     causes: tuple[str, ...] = ()  # what it was raised from, the nearest first: "ValueError: ..."
 
 
+class Tag(Struct):
+    """What is said of a job before its class is known."""
+
+    type: str
+
+
 class Ready(Struct, frozen=True, kw_only=True, tag="ready"):
     """Everything is imported; the job may come."""
 
@@ -555,6 +426,7 @@ Message: TypeAlias = Answered[Answer] | Kept[Answer] | ErrorAnswer | Ready | Not
 
 
 def read_job(line: bytes) -> Job[Any] | PreloadJob:
+    find("jobs", msgspec.json.decode(line, type=Tag).type)  # that of a feature is known once it is imported
     kinds: Any = Union[(PreloadJob, *Job.__subclasses__())]
     found: Job[Any] | PreloadJob = msgspec.json.decode(line, type=kinds)
     return found

@@ -1,4 +1,4 @@
-"""Backends opened for a job, and what they build: with the model loader, caches, boards and readers handed in."""
+"""Backends opened for a job, and what they build: with the model loader, caches and readers handed in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, MissingDependency, UnsupportedOperator
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec
 from enginebench.core.text import list_some
-from enginebench.engines.abilities import NeedsToolReader, ReadsOpsets, ReportsProgress
+from enginebench.engines.abilities import NeedsPlanReader, ReadsOpsets, ReportsProgress
 from enginebench.engines.registry import check_options, find_entry, open_backend
 from enginebench.runs.child.jobs import NoteCall
 
@@ -32,15 +32,13 @@ def load_module(artifact: Artifact) -> object:
 
 
 def open_for(engine: EngineSpec, out_dir: str) -> Backend:
-    """The backend of an engine, with the model loader, the folder of its caches and the boards handed in."""
-    from enginebench.features.fpga.boards import make_board
-
+    """The backend of an engine, with the model loader and the folder of its caches handed in."""
     check_options(engine)
-    backend = open_backend(engine.backend, load_module, Path(out_dir) / "cache", make_board)
-    if isinstance(backend, NeedsToolReader):
-        from enginebench.features.trtexec.tool_files import ToolFiles
+    backend = open_backend(engine.backend, load_module, Path(out_dir) / "cache")
+    if isinstance(backend, NeedsPlanReader):
+        from enginebench.stats.plans.reader import PlanFiles
 
-        backend.take_reader(ToolFiles())
+        backend.take_reader(PlanFiles())
     return backend
 
 

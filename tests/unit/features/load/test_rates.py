@@ -9,14 +9,18 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import MeasurementError
-from enginebench.core.records import Artifact, Block, Capacity, EngineSpec
+from enginebench.core.records import Artifact, Block, Capacity, EngineSpec, TensorSpec
 from enginebench.features.load.document import LoadSettings
+from enginebench.features.load.jobs import ServeJob
 from enginebench.features.load.probe import Plan
 from enginebench.features.load.rates import Bench, Prober, name_row
+from enginebench.features.load.winners import load_row
 from enginebench.measure.watch import BlockReading, make_block
-from enginebench.runs.child.jobs import ServeJob
+from enginebench.runs.folder import RunFolder
 from enginebench.stats.queueing import (
     Limit,
     LoadPoint,
@@ -26,11 +30,25 @@ from enginebench.stats.queueing import (
 )
 from queues import wait_quantile_md1
 from reporters import Silent
+from samples import make_result
 from simulated_load import simulate
 
 SERVICE_NS = 5_000_000
 TRUE_QPS = 160.0
 LIMIT = Limit(ms=1e3 * wait_quantile_md1(0.99, TRUE_QPS, SERVICE_NS / 1e9))
+
+
+LITTLE = {"in_system": 3.0, "expected": 9.0}
+POINT = LoadPoint(
+    qps=9, offered=9, completed=9, achieved_per_s=9, p50_ms=1, p90_ms=1, p99_ms=1, mean_ms=1, queue_ms=0, service_ms=1,
+    utilisation=1, generator_late_ms=0,
+)  # fmt: skip
+SOURCE = Artifact(
+    kind="onnx", model="m", path="m.onnx", sha256="", files=(), outputs=(),
+    inputs=(TensorSpec(name="x", dtype="float32", shape=("batch", 3)),),
+)  # fmt: skip
+ROW = replace(make_result(), artifacts=(SOURCE,))
+DISTURBED = make_caveat("foreign_cpu", share=1.0)
 
 
 def probe(plan: Plan, offsets: Any, samples: Any, block: Block | None = None) -> LoadPoint:
@@ -190,3 +208,24 @@ def test_a_trace_without_any_time_has_no_rate(tmp_path: Path) -> None:
     trace.write_text("7\n7\n7\n")
     plan = plan_trace(trace)
     assert plan.qps is None and plan.job.queue_limit == 3
+
+
+@pytest.mark.parametrize("limit_ms", [None, 5.0])
+def test_a_row_that_was_timed_is_put_under_load_as_others_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_ms: float | None
+) -> None:
+    """With a limit by one search, else by requests that are all there at once; its doubts are those of its points."""
+    found = Capacity(passes_qps=8.0, fails_qps=9.0, limit_ms=5.0, percentile=99, probes=(), ended="settled")
+
+    def see(self: Prober, bench: Bench, earlier: Any = ()) -> Any:
+        assert self.rows == {"a": bench.row} and bench.row.max_batch == 4
+        self.points.append(replace(POINT, validity="invalid", caveats=(DISTURBED, make_caveat("unsteady", **LITTLE))))
+        return POINT if limit_ms is None else found
+
+    monkeypatch.setattr(Prober, "measure_offline" if limit_ms is None else "search_capacity", see)
+    carried = load_row(
+        RunFolder(tmp_path), ROW, 2, 4, {"limit_ms": limit_ms}, name="a", earlier=[], seed=0, timeout_s=9.0,
+        reporter=Silent(),
+    )  # fmt: skip
+    assert (carried.per_s, carried.capacity) == ((9, None) if limit_ms is None else (None, found))
+    assert (carried.validity, carried.caveats) == ("invalid", (DISTURBED,))

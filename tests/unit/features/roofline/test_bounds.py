@@ -15,12 +15,10 @@ from enginebench.features.roofline.bounds import (
     bound_whole,
     choose_limits,
     count_bytes,
-    doubt_layers,
-    doubt_row,
     find_least_ms,
-    share_of_limit,
 )
 from enginebench.features.roofline.joining import join_layers
+from enginebench.stats.bounds import doubt_layers, doubt_row, share_of_limit
 
 
 def tensor(values: int, *, constant: bool = False) -> TensorWork:

@@ -12,10 +12,10 @@ from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind, Ceilings
 from enginebench.core.errors import ChildFailed, UsageError
 from enginebench.core.records import Gpu, Machine, Precision
 from enginebench.features.roofline import verb as roofline
+from enginebench.features.roofline.jobs import CeilingsAnswer, CeilingsJob
 from enginebench.features.roofline.verb import choose_threads, measure_ceilings, plan_jobs, read_request
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.ceilings import find_ceilings, judge_file, name_file, store_ceilings
-from enginebench.runs.child.jobs import CeilingsAnswer, CeilingsJob
 from reporters import Silent
 
 HERE = describe_machine()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,7 @@ from enginebench.engines.backends.tensorrt.settings import (
     read_shapes,
     split_argv,
 )
+from enginebench.engines.registry import find_installed
 from enginebench.features.trtexec.command import (
     RunSettings,
     check_extra,
@@ -33,7 +36,13 @@ from enginebench.features.trtexec.command import (
     state_switches,
 )
 from enginebench.features.trtexec.engine import plan_timing
-from enginebench.features.trtexec.executable import find_trtexec, read_banner, read_trtexec, require_trtexec
+from enginebench.features.trtexec.executable import (
+    choose_trtexec,
+    find_trtexec,
+    read_banner,
+    read_trtexec,
+    require_trtexec,
+)
 from enginebench.features.trtexec.flags import FLAGS, Trtexec, decode_version, parse_version
 from fakes.fake_trtexec import TABLE
 from fakes.trtexec_shim import VERSIONS, install_trtexec
@@ -369,3 +378,11 @@ def test_exact_numbers_are_had_without_the_tools_warm_up() -> None:
     timed = plan_timing(MeasureSpec(time_limit_s=2.5))
     assert (timed.warmup_ms, timed.duration_s, timed.iterations) == (200, 2.5, 1)
     assert plan_timing(MeasureSpec(warmup=5, time_limit_s=2)).drop == 5
+
+
+def test_an_executable_that_is_chosen_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRTEXEC", "")
+    with pytest.raises(UsageError, match="--trtexec names"):
+        choose_trtexec(str(tmp_path / "nowhere"))
+    choose_trtexec(sys.executable)
+    assert find_installed("trtexec").available and os.environ["TRTEXEC"] == str(Path(sys.executable).absolute())

@@ -10,11 +10,11 @@ import pytest
 
 import trtexec_artifacts as made
 from enginebench.core.errors import ParseError
-from enginebench.features.trtexec.plan_layers import parse_layers, read_dtype, read_engine, summarize_layers
-from enginebench.features.trtexec.profile import read_profile, summarize_profile
 from enginebench.stats.layer_diff import compare_layers, number_operators
 from enginebench.stats.layer_records import LayersDocument
 from enginebench.stats.onnx_names import read_metadata, split_name, strip_reformat
+from enginebench.stats.plans.layers import parse_layers, read_dtype, read_engine, summarize_layers
+from enginebench.stats.plans.profile import read_profile, summarize_profile
 
 FILE = Path("layers.json")
 

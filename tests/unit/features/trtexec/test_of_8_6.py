@@ -9,10 +9,10 @@ import pytest
 
 from enginebench.core.errors import ArtifactError, ParseError
 from enginebench.features.trtexec.output import read_bindings, read_outputs
-from enginebench.features.trtexec.plan_layers import parse_layers
-from enginebench.features.trtexec.profile import parse_profile, read_profile
 from enginebench.features.trtexec.tool_files import ToolFiles
 from enginebench.features.trtexec.trace import read_trace
+from enginebench.stats.plans.layers import parse_layers
+from enginebench.stats.plans.profile import parse_profile, read_profile
 
 HOME = Path(__file__).parents[3] / "data" / "tensorrt-8.6"
 

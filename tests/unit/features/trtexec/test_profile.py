@@ -8,8 +8,8 @@ import pytest
 
 import trtexec_artifacts as made
 from enginebench.core.errors import ParseError
-from enginebench.features.trtexec.profile import parse_profile, read_profile, summarize_profile
 from enginebench.stats.layer_records import ProfileDocument
+from enginebench.stats.plans.profile import parse_profile, read_profile, summarize_profile
 
 FILE = Path("profile.json")
 

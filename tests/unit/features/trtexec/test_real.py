@@ -13,8 +13,6 @@ import trtexec_artifacts as made
 from enginebench.core.precisions import classify_kernel
 from enginebench.features.trtexec.folder import read_folder
 from enginebench.features.trtexec.log import parse_log, read_log
-from enginebench.features.trtexec.plan_layers import parse_layers
-from enginebench.features.trtexec.profile import parse_profile
 from enginebench.features.trtexec.records import LogRun, Stat
 from enginebench.features.trtexec.times import summarize_trace
 from enginebench.features.trtexec.tool_files import ToolFiles
@@ -22,6 +20,8 @@ from enginebench.features.trtexec.trace import read_trace
 from enginebench.stats.effective import judge_precision
 from enginebench.stats.layer_diff import compare_layers
 from enginebench.stats.layer_records import LayersDocument
+from enginebench.stats.plans.layers import parse_layers
+from enginebench.stats.plans.profile import parse_profile
 
 ROWS = {
     "latency_ms": "Latency",

@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import enginebench
 import trtexec_artifacts as made
+from enginebench import ParseError
 from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UsageError
 from enginebench.features.trtexec.files import write_layers, write_log, write_profile, write_series, write_times
 from enginebench.features.trtexec.folder import read_folder
 from enginebench.features.trtexec.log import parse_log
-from enginebench.features.trtexec.plan_layers import parse_layers
-from enginebench.features.trtexec.profile import parse_profile
 from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case, list_layer_times
+from enginebench.features.trtexec.reporting import report_folder
 from enginebench.features.trtexec.sections import list_trtexec
 from enginebench.features.trtexec.times import select_timed
 from enginebench.features.trtexec.trace import read_trace
@@ -34,8 +35,10 @@ from enginebench.report.charts import (
 )
 from enginebench.report.markdown import format_sections
 from enginebench.report.page import format_page
-from enginebench.runs.reporting import report_trtexec
 from enginebench.stats.layer_diff import compare_layers
+from enginebench.stats.plans.layers import parse_layers
+from enginebench.stats.plans.profile import parse_profile
+from trtexec_artifacts import find_real_artifacts
 from trtexec_mutations import damage
 
 PICTURES = {"latency_hist.png", "percentiles.png", "latency_series.png", "per_layer_time.png"}
@@ -58,7 +61,7 @@ def format_report(report: TrtexecReport) -> str:
 
 
 def render_trtexec_folder(folder: Path, formats: Sequence[str] = ("md", "json", "png")) -> tuple[Path, ...]:
-    return report_trtexec(folder, formats).paths
+    return report_folder(folder, formats)[0].paths
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -309,4 +312,18 @@ def test_the_page_has_what_the_markdown_has(folder: Path) -> None:
 
 def test_a_format_that_there_is_none_in_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match="--format csv: of trtexec's files there are html, md, json and png"):
-        report_trtexec(folder, ("csv",))
+        report_folder(folder, ("csv",))
+
+
+def test_what_trtexec_left_is_read_as_what_it_is() -> None:
+    artifacts = find_real_artifacts()
+    seen = set()
+    for path in sorted(artifacts.rglob("*")):
+        if path.is_file() and path.suffix in (".json", ".log"):
+            try:
+                seen.add(type(enginebench.read(path)).__name__)
+            except ParseError:
+                continue
+    assert seen >= {"LogDocument", "TimesDocument", "ProfileDocument", "LayersDocument"}
+    folders = [path for path in artifacts.iterdir() if path.is_dir() and list(path.glob("*.log"))]
+    assert any(isinstance(enginebench.read(one), TrtexecReport) for one in folders)

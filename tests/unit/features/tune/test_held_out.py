@@ -8,6 +8,8 @@ from msgspec.structs import replace
 
 from enginebench.core.records import Estimate, Score
 from enginebench.features.tune.held_out import hold_out, hold_score
+from enginebench.stats.drift import limits_between
+from samples import make_scene, reorder
 
 RNG = np.random.default_rng(0)
 REFERENCE = {"y": RNG.standard_normal((64, 10)).astype(np.float32)}
@@ -80,3 +82,23 @@ def test_answers_that_are_not_finite_keep_nothing():
     broken = {"y": np.where(np.arange(10) == 3, np.nan, REFERENCE["y"]).astype(np.float32)}
     (held,) = hold_out(REFERENCE, broken, {"centred_cosine": 0.1})
     assert not held.kept and not held.shown
+
+
+def test_a_limit_of_agreement_of_boxes_needs_an_interval():
+    scene = make_scene(n=60)
+    (held,) = hold_out(scene, reorder(scene), {"agreement": 0.9}, "detection")
+    assert held.kept and held.shown and held.value.value == 1.0
+    worse = {name: array.copy() for name, array in reorder(scene).items()}
+    worse["scores"][::3, 0] = 0.01  # one box of six is gone in every third sample
+    (held,) = hold_out(scene, worse, {"agreement": 0.93}, "detection")
+    assert held.kept and not held.shown and held.value.low < 0.93 < held.value.value
+
+
+def test_detectors_that_show_nothing_hold_no_limit():
+    one, other = make_scene(), make_scene(seed=8)
+    rows = [
+        np.concatenate([s["boxes"], s["scores"][..., None] / 5, s["labels"][..., None]], axis=2) for s in (one, other)
+    ]
+    limits = limits_between("fp32", "fp32", "detection")
+    (held,) = hold_out({"out": rows[0]}, {"out": rows[1]}, limits, "detection")
+    assert (held.limit, held.value, held.kept, held.shown) == ("agreement", None, False, False)

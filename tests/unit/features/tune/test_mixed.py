@@ -11,6 +11,7 @@ from enginebench.core.records import Estimate
 from enginebench.features.tune import mixed
 from enginebench.features.tune.child import find_first
 from enginebench.features.tune.held_out import Held
+from enginebench.features.tune.jobs import SensitivityAnswer, SensitivityJob
 from enginebench.features.tune.mixed import (
     MIXED_FILE,
     MixedProposer,
@@ -25,7 +26,6 @@ from enginebench.features.tune.rows import Rows
 from enginebench.features.tune.sitting import _open as open_search
 from enginebench.measure.machine import describe_machine
 from enginebench.models.precision.exclusion import read_exclusion
-from enginebench.runs.child.jobs import SensitivityAnswer, SensitivityJob
 from enginebench.runs.folder import RunFolder, RunRecord
 from enginebench.runs.targets.sources import choose_judged
 from mixed_search import search

@@ -12,15 +12,14 @@ import pytest
 from msgspec.structs import replace
 
 import enginebench
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import BackendUnavailable, ChildFailed, UsageError
 from enginebench.core.records import Capacity, MeasureSpec
 from enginebench.core.store import read_record
-from enginebench.features.load.rates import Prober
-from enginebench.features.tune import sitting
+from enginebench.features.tune import sitting, under_load
 from enginebench.features.tune.document import TuneDocument
 from enginebench.features.tune.records import SearchRequest, read_search
 from enginebench.features.tune.sitting import find_arms, tune_model
+from enginebench.features.tune.space import Setting
 from enginebench.features.tune.under_load import LoadTrack, StoredLap, describe_rate
 from enginebench.features.tune.verb import TuneOptions, make_request, parse_budget
 from enginebench.measure.machine import describe_machine
@@ -29,7 +28,6 @@ from enginebench.options import fill
 from enginebench.runs.child.jobs import MeasureJob, PrepareJob
 from enginebench.runs.folder import RunFolder, RunRequest, read_results
 from enginebench.runs.reporting import Written, describe_stored
-from enginebench.stats.queueing import LoadPoint
 from enginebench.stats.validity import judge
 from in_process import Children
 from reporters import Silent
@@ -205,41 +203,41 @@ def test_engines_that_cannot_run_here_are_left_out_and_alone_they_are_an_error()
         find_arms(replace(REQUEST, run=replace(run, engines=(("tensorrt", {}),))), machine)
 
 
-LITTLE = {"in_system": 3.0, "expected": 9.0}
-POINT = LoadPoint(
-    qps=9, offered=9, completed=9, achieved_per_s=9, p50_ms=1, p90_ms=1, p99_ms=1, mean_ms=1, queue_ms=0, service_ms=1,
-    utilisation=1, generator_late_ms=0,
-)  # fmt: skip
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What is offered to put a row under load, by name: it is not `tune` that does."""
+    offers: dict[str, Any] = {"bench_row": lambda *given: None}
+    monkeypatch.setattr(under_load, "find", lambda kind, name: offers[name])
+    return offers
 
 
 @pytest.mark.parametrize(
     ("ended", "said"), [("budget", "was found within 180 s"), ("nothing passes", "that was tried")]
 )
-def test_a_lap_without_a_rate_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: Any, said: str) -> None:
+def test_a_lap_without_a_rate_says_why(tmp_path: Path, loads: dict[str, Any], ended: Any, said: str) -> None:
     """The search for a capacity gets the time of one process, and no more."""
-    given: list[float] = []
+    given: list[Any] = []
 
-    def find(self: Prober, bench: Any, earlier: Any = ()) -> Capacity:
-        given.append(self._settings.time_budget_s)
-        self.points.append(replace(POINT, validity="invalid", caveats=(DISTURBED, make_caveat("unsteady", **LITTLE))))
-        return Capacity(
+    def carry(folder: Any, result: Any, streams: int, max_batch: int, settings: dict[str, Any], **more: Any) -> Any:
+        given.append((streams, max_batch, settings["limit_ms"], settings["time_budget_s"], more["name"]))
+        capacity = Capacity(
             passes_qps=None, fails_qps=9.0, limit_ms=5.0, percentile=99, probes=(), ended=ended, suspect=False
         )
+        return SimpleNamespace(per_s=None, capacity=capacity, validity="invalid", caveats=(DISTURBED,))
 
-    monkeypatch.setattr(Prober, "search_capacity", find)
-    bench = SimpleNamespace(row=SimpleNamespace(id="a"))
-    monkeypatch.setattr(LoadTrack, "_make_bench", lambda self, setting: bench)
+    loads["load_row"] = carry
     request = replace(REQUEST, goal="capacity", p99_limit_ms=5.0, budget_s=1200.0)
-    track = LoadTrack(request, SimpleNamespace(), RunFolder(tmp_path), Silent())  # type: ignore[arg-type]
-    setting: Any = SimpleNamespace(name="a")
+    timed = SimpleNamespace(find_result=lambda setting, final: None)
+    track = LoadTrack(request, timed, RunFolder(tmp_path), Silent())  # type: ignore[arg-type]
+    setting = Setting(engine="fake", streams=2, max_batch=4)
     lap = track.run(setting, 0)
     assert track.judge(setting) == ("invalid", (DISTURBED,)) and track.judge(setting, final=True) == ("valid", ())
-    assert lap.cost is None and said in lap.reason and given == [180.0]
+    assert lap.cost is None and said in lap.reason and given == [(2, 4, 5.0, 180.0, setting.name)]
 
 
 @pytest.mark.parametrize("goal", ["throughput", "capacity"])
 def test_under_load_streams_and_batches_race_and_laps_are_kept(
-    tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch, goal: Any
+    tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch, loads: dict[str, Any], goal: Any
 ) -> None:
     """Rates are scripted: twice the streams carry more, a batch of 4 most of all."""
     monkeypatch.setattr(sitting, "default_threads", lambda: 4)

@@ -23,7 +23,7 @@ from samples import make_machine, make_result
 
 LOGITS = TensorSpec(name="logits", dtype="float32", shape=("batch", 10))
 GRAPH = Artifact(kind="onnx", model="m", path="", sha256="0", files=(), inputs=(LOGITS,), outputs=(LOGITS,))
-BETWEEN = ("old", "new")
+BETWEEN = "old,new"
 
 
 def make_row(env: str | None, median_ms: float = 10.0, precision: str = "fp32", **more: object) -> Result:
@@ -69,7 +69,7 @@ def test_each_row_is_held_against_its_twin(tmp_path: Path) -> None:
 
 def test_the_current_environment_is_the_one_after_if_none_is_named(tmp_path: Path) -> None:
     root = store(tmp_path / "a", make_row("old"), make_row(None), make_row(None, 3.0, "int8@cpu"))
-    found = diff_environments([root], ("old", None), 0.02)
+    found = diff_environments([root], "old", 0.02)
     assert [(row.verdict, row.outputs_agree) for row in found.rows] == [("equivalent", True)]
     assert not found.gate_failed
 

@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 import msgspec
 import pytest
 
+from enginebench.core.features import find_each, list_names
 from enginebench.core.records import Availability
 from enginebench.runs.child.jobs import (
     Answered,
@@ -22,7 +23,7 @@ from enginebench.runs.child.jobs import (
     read_message,
 )
 
-JOBS = [kind for kind in Job.__subclasses__() if kind.__module__ == Job.__module__]
+JOBS = [*(kind for kind in Job.__subclasses__() if kind.__module__ == Job.__module__), *find_each("jobs")]
 
 
 @pytest.mark.parametrize("kind", JOBS, ids=lambda kind: kind.__name__)
@@ -35,7 +36,7 @@ def test_the_work_of_a_job_gives_the_answer_that_the_job_names(kind: type[Job[An
 
 def test_no_two_jobs_have_one_tag() -> None:
     tags = [kind.__struct_config__.tag for kind in JOBS]
-    assert len(tags) == len(set(tags)) == 17 and None not in tags
+    assert len(tags) == len(set(tags)) == 12 + len(list_names("jobs")) and None not in tags
 
 
 def test_a_job_of_somebody_else_travels_like_ours() -> None:

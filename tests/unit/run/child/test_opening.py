@@ -47,6 +47,7 @@ def make_int8(recipe: Recipe, out: Path) -> Artifact:
         ("ort", "cpu", False),
     ],
 )
+@pytest.mark.feature("trtexec", "trtexec")
 def test_what_tensorrt_refuses_is_not_built(tmp_path: Path, engine: str, recipe: Recipe, refused: bool) -> None:
     backend: Any = Builder()
     graph, spec = make_int8(recipe, tmp_path / "q.onnx"), EngineSpec(backend=engine, precision="int8")
@@ -59,6 +60,7 @@ def test_what_tensorrt_refuses_is_not_built(tmp_path: Path, engine: str, recipe:
     assert backend.asked == []
 
 
+@pytest.mark.feature("trtexec")
 def test_without_the_packages_the_build_goes_on_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, backend, notes = make_int8("cpu", tmp_path / "q.onnx"), Builder(), list[str]()
     monkeypatch.setattr(opening, "find_spec", lambda name: None if name == "onnx" else util.find_spec(name))

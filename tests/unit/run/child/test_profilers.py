@@ -8,7 +8,6 @@ from enginebench.core.errors import BackendUnavailable
 from enginebench.core.protocols import Engine
 from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.engines.registry import open_backend
-from enginebench.features.trtexec.engine import TrtexecBackend
 from enginebench.runs.child.perform import profile as perform_profile
 from enginebench.runs.child.perform.profile import check_profiler, times_layers
 
@@ -43,14 +42,9 @@ def test_engines_with_a_profiler_say_so(name: str) -> None:
     assert times_layers(open_backend(name)) is True
 
 
-def test_a_tool_says_so_by_its_backend() -> None:
-    assert times_layers(TrtexecBackend()) is True
-
-
 def test_an_engine_without_one_says_so_too() -> None:
     from enginebench.engines.backends.onnxruntime.ort_tensorrt import OrtTensorRtBackend
 
-    assert times_layers(open_backend("fpga-sim")) is False
     assert times_layers(OrtTensorRtBackend()) is False  # ONNX Runtime sees a graph that TensorRT took as one kernel
     assert times_layers(object()) is False
 
@@ -60,6 +54,7 @@ def test_what_only_loading_shows_is_not_guessed(backend: Silent) -> None:
     assert times_layers(backend) is None
 
 
+@pytest.mark.feature("fpga")
 def test_the_refusal_names_those_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BackendUnavailable, match=r"fpga-sim cannot time its layers; these can: pytorch, .*, fake"):
         check_profiler("fpga-sim")

@@ -58,6 +58,7 @@ def test_it_is_open_at_once_and_closed_when_it_is_dropped(tmp_path: Path, monkey
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.feature("trtexec")
 def test_what_cannot_be_loaded_is_refused_by_the_call(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="times itself"):
         load_engine(DATA_DIR / "digits-cnn.onnx", "trtexec")

@@ -13,7 +13,7 @@ from enginebench.core.errors import ArtifactError, MeasurementError
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Artifact, EngineSpec, LayerProfile, ShapeRange, TensorSpec
 from enginebench.core.shapes import fix_shapes
-from enginebench.engines.abilities import ToolReader
+from enginebench.engines.abilities import PlanReader
 from enginebench.engines.backends.tensorrt.settings import read_shapes
 from enginebench.engines.proof.kernels import can_watch, watch_kernels
 from enginebench.engines.proof.precision import prove_precision
@@ -99,7 +99,7 @@ class WatchedPlanEngine(PlanEngine):
 
     def __init__(
         self, library: Library, plan: Any, artifact: Artifact, spec: EngineSpec, options: dict[str, str],
-        reader: ToolReader | None, **others: Any,
+        reader: PlanReader | None, **others: Any,
     ) -> None:  # fmt: skip
         self._reader = reader
         inputs, outputs = describe_tensors(library.trt, plan, artifact, options)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, ParseError
 from enginebench.core.records import Artifact, Caveat, EngineSpec, ShapeRange
 from enginebench.core.store import derive, encode, hash_file, read_record, write_atomic
-from enginebench.engines.abilities import ToolReader
+from enginebench.engines.abilities import PlanReader
 from enginebench.engines.backends.tensorrt.settings import ShapeProfile, run_at_best
 
 UNKNOWN_GPU = "unknown GPU"
@@ -92,10 +92,10 @@ class PlanBackend:
 
     def __init__(self, cache_dir: Path | None = None) -> None:
         self._cache_dir = cache_dir
-        self._reader: ToolReader | None = None
+        self._reader: PlanReader | None = None
         self._note: Callable[[str], None] = lambda text: None
 
-    def take_reader(self, reader: ToolReader) -> None:
+    def take_reader(self, reader: PlanReader) -> None:
         """Sets the reader of what the tool writes."""
         self._reader = reader
 

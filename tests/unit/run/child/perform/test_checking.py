@@ -79,6 +79,7 @@ def read_newer(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.feature("trtexec", "trtexec")
 def test_a_graph_is_lowered_to_what_the_version_reads(engine: str, build_file: Built, normalizing: Path) -> None:
     built = build_file(engine)
     given = read_onnx(normalizing)
@@ -89,6 +90,7 @@ def test_a_graph_is_lowered_to_what_the_version_reads(engine: str, build_file: B
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.feature("trtexec", "trtexec")
 def test_another_network_is_not_delivered(engine: str, build_file: Built, monkeypatch: pytest.MonkeyPatch) -> None:
     read_newer(monkeypatch, engine)
     said = r"does not answer as normalizing.onnx does \(y: .*limit is .*opset 20"
@@ -105,6 +107,7 @@ def test_an_operator_without_an_equal_is_refused_before_a_build(build_file: Buil
         build_file("tensorrt")
 
 
+@pytest.mark.feature("trtexec")
 def test_a_graph_with_newer_types_alone_is_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorRT 10.0 has BF16, and is documented up to opset 20; convolutions take BF16 from 22."""
     path = tmp_path / "bf16.onnx"
@@ -154,6 +157,7 @@ def test_labels_that_lie_near_a_tie_are_no_other_network(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.feature("trtexec", "trtexec")
 def test_a_row_keeps_the_lowered_graph(engine: str, normalizing: Path, tmp_path: Path) -> None:
     spec = EngineSpec(backend=engine, device="cuda:0", batch=4)
     graph = read_onnx(normalizing)
@@ -166,6 +170,7 @@ def test_a_row_keeps_the_lowered_graph(engine: str, normalizing: Path, tmp_path:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.feature("trtexec", "trtexec")
 def test_a_plan_is_held_against_the_graph_that_it_names(
     engine: str, build_file: Built, normalizing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from enginebench.core.errors import ParseError
 from enginebench.core.store import DECODE_ERRORS
 from enginebench.core.text import count_of
-from enginebench.features.trtexec.source import decode_json, explain_keys, read_text
-from enginebench.features.trtexec.trace import list_keys
 from enginebench.stats.layer_records import ProfiledLayer, ProfileDocument
+from enginebench.stats.plans.source import decode_json, explain_keys, list_keys, read_text
 
 # trtexec does not escape names, so a quote makes invalid JSON and "\\b" a control character. But only these figures
 # can follow a name. Source: Profiler::exportJSONProfile in samples/common/sampleReporting.cpp.

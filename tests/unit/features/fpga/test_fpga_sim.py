@@ -8,7 +8,7 @@ from boards import INPUT, OUTPUT, NumberBoard
 from enginebench.core.errors import BackendUnavailable, FeedError, UsageError
 from enginebench.core.protocols import Backend, Loadable, SelfTimed
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
-from enginebench.features.fpga.engine import FpgaSimBackend, create_backend
+from enginebench.features.fpga.engine import FpgaSimBackend
 
 SPEC = EngineSpec(backend="fpga-sim", precision="int8")
 
@@ -36,7 +36,7 @@ def opened():
 
 
 def test_it_is_a_backend_that_times_itself_and_answers(opened):
-    backend = create_backend(None, opened[0])
+    backend = FpgaSimBackend(opened[0], None)
     assert isinstance(backend, Backend) and isinstance(backend, SelfTimed) and isinstance(backend, Loadable)
     assert backend.probe().available
 
@@ -105,13 +105,6 @@ def test_what_it_cannot_do_is_refused(change, error, opened, artifact, tmp_path)
     with pytest.raises(error):
         FpgaSimBackend(tmp_path, opened[0]).build(artifact, replace(SPEC, **change), tmp_path)
     assert not opened[1]
-
-
-def test_without_designs_it_is_not_available(artifact, tmp_path):
-    backend = create_backend(None)
-    assert not backend.probe().available and backend.probe().reason
-    with pytest.raises(BackendUnavailable, match="without the designs"):
-        backend.load(artifact, SPEC)
 
 
 def test_missing_package_is_named(artifact, tmp_path):

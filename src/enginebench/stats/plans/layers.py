@@ -13,8 +13,6 @@ import msgspec
 from enginebench.core.errors import ParseError
 from enginebench.core.precisions import UNKNOWN, classify_kernel
 from enginebench.core.store import DECODE_ERRORS
-from enginebench.features.trtexec.source import decode_json, explain_json, explain_keys, read_text
-from enginebench.features.trtexec.trace import list_keys
 from enginebench.stats.layer_records import (
     EngineLayer,
     EngineTensor,
@@ -24,6 +22,7 @@ from enginebench.stats.layer_records import (
     ProfileDocument,
 )
 from enginebench.stats.onnx_names import read_metadata, split_name
+from enginebench.stats.plans.source import decode_json, explain_json, explain_keys, list_keys, read_text
 
 # Data types as inspectors of TensorRT 8 to 11 print them inside "Format/Datatype" and "Weights".
 _DTYPES = (

@@ -135,3 +135,19 @@ def guess_encoding(data: bytes) -> str:
     if head[0::2].count(0) * 2 > half:
         return "utf-16-be"
     return "utf-8"
+
+
+def list_keys(document: Any) -> list[str]:
+    """Up to twenty keys of the outer levels of a document, for messages."""
+    found: list[str] = []
+    level = [document]
+    for _ in range(3):
+        inner: list[Any] = []
+        for node in level[:20]:
+            if isinstance(node, dict):
+                found += [key[:40] for key in node if key[:40] not in found][:20]
+                inner += list(node.values())[:20]
+            elif isinstance(node, list):
+                inner += node[:3]
+        level = inner
+    return found[:20]

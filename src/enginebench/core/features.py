@@ -1,0 +1,68 @@
+"""What features bring, by name. The kernel asks here, and imports nothing of a feature before it is used.
+
+Each feature says in `features/NAME/__init__.py` what it has: `FEATURE = Feature(...)`. Where a feature is gone, with
+its line in the list of `features/__init__.py`, what it brought is not found, and nothing else changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+HOME = f"{__name__.partition('.')[0]}.features"
+NONE: Mapping[str, Any] = MappingProxyType({})
+Kind: TypeAlias = Literal["functions", "jobs", "engines", "documents", "offers"]
+
+
+class Verb(NamedTuple):
+    """What `--help` prints of a verb, so that it imports none."""
+
+    name: str
+    group: str
+    sentence: str
+    module: str = ""  # imported when the verb is called; its `command`. Here: inside the feature
+
+
+class Feature(NamedTuple):
+    """What a feature brings: a name -> `module:name` in its folder, which is imported when it is used."""
+
+    verbs: tuple[Verb, ...] = ()
+    functions: Mapping[str, str] = NONE  # of the public interface
+    jobs: Mapping[str, str] = NONE  # tag of a job of a child -> its class
+    engines: Mapping[str, str] = NONE  # -> its Entry
+    documents: Mapping[str, str] = NONE  # schema -> its record
+    offers: Mapping[str, str] = NONE  # what the kernel or another feature asks for
+
+
+@cache
+def list_features() -> dict[str, Feature]:
+    """Every feature that is there, in the order of their list."""
+    return {name: import_module(f"{HOME}.{name}").FEATURE for name in import_module(HOME).NAMES}
+
+
+def list_verbs() -> list[Verb]:
+    """Every verb of a feature, with the full name of its module."""
+    found = [(name, verb) for name, feature in list_features().items() for verb in feature.verbs]
+    return [verb._replace(module=f"{HOME}.{name}.{verb.module}") for name, verb in found]
+
+
+def list_names(kind: Kind) -> list[str]:
+    """The names of all that features bring of a kind."""
+    return [name for feature in list_features().values() for name in getattr(feature, kind)]
+
+
+def find_each(kind: Kind, name: str | None = None) -> Iterator[Any]:
+    """What features bring of a kind (under this name), one after the other, in the order of their list."""
+    for feature, brought in list_features().items():
+        for key, target in getattr(brought, kind).items():
+            if name in (None, key):
+                module, _, wanted = target.partition(":")
+                yield getattr(import_module(f"{HOME}.{feature}.{module}"), wanted)
+
+
+def find(kind: Kind, name: str) -> Any:
+    """What a feature brings under this name; None where it is gone."""
+    return next(find_each(kind, name), None)

@@ -1,0 +1,67 @@
+"""What `load` asks of a child process: to serve the requests of a board, and to release them."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from enginebench.core.records import Artifact, Caveat, EngineSpec
+from enginebench.measure.watch import BlockReading
+from enginebench.runs.child.jobs import Job, KeepCall, NoteCall
+
+
+class ServeAnswer(Struct, frozen=True, kw_only=True):
+    """What the board does not hold."""
+
+    busy_ns: int  # summed over all streams
+    depth: int
+    engine_version: str | None = None
+    reasons: dict[str, int] = {}  # why requests failed -> how many
+    energy_mj: float | None = None  # of the device, in all
+    peak_memory_bytes: int | None = None
+    gpu: BlockReading | None = None  # what was seen of an engine's GPU meanwhile
+    caveats: tuple[Caveat, ...] = ()
+
+
+class ServeJob(Job[ServeAnswer], frozen=True, kw_only=True, tag="serve"):
+    """Serve the requests of a board with one engine, and stamp them; with `query` one query after another."""
+
+    model: str
+    artifact: Artifact
+    engine: EngineSpec
+    out_dir: str
+    board: int = -1  # inherited descriptors: the memory of the board, and the end of the pipe that wakes this side
+    bell: int = -1
+    streams: int = 1
+    max_batch: int = 1
+    max_wait_ms: float = 0.0
+    queue_limit: int | None = None
+    samples: int = 1
+    inputs: str | None = None  # the folder of the user's inputs
+    seed: int = 0
+    cpus: tuple[int, ...] = ()
+    query: int = 0  # samples of a query of a closed loop; 0: the generator's schedule
+    duration_s: float = 0.0  # of a closed loop
+    grace_s: float = 1.0  # after the last arrival, for what still waits
+
+    def perform(self, note: NoteCall, keep: KeepCall[ServeAnswer]) -> ServeAnswer:
+        from enginebench.features.load.child import serve_board
+
+        return serve_board(self, note)
+
+
+class ArriveAnswer(Struct, frozen=True, kw_only=True):
+    released: int
+
+
+class ArriveJob(Job[ArriveAnswer], frozen=True, kw_only=True, tag="arrive"):
+    """Release the requests of a board when they are due; `board` and `bell` are inherited descriptors."""
+
+    board: int
+    bell: int
+    cpus: tuple[int, ...] = ()
+    spin: bool = True
+
+    def perform(self, note: NoteCall, keep: KeepCall[ArriveAnswer]) -> ArriveAnswer:
+        from enginebench.features.load.child import release_board
+
+        return release_board(self)

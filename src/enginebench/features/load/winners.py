@@ -1,0 +1,110 @@
+"""Rows of a run under load, on the artifacts that they were timed on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.core.errors import EngineBenchError
+from enginebench.core.records import Capacity, Caveat, Result, Validity
+from enginebench.core.shapes import free_batch
+from enginebench.features.load.document import LoadSettings
+from enginebench.features.load.rates import Bench, Prober, make_bench, name_row
+from enginebench.runs.folder import RunFolder, RunRecord
+from enginebench.runs.progress import Reporter
+from enginebench.runs.reporting import describe_stored
+from enginebench.stats.queueing import judge_search
+
+
+def load_winners(folder: RunFolder, record: RunRecord, results: dict[str, Result], reporter: Reporter) -> None:
+    """Looks for the capacity of the rows that won, where the run asks for it, and stores it with them.
+
+    One after the other is loaded with the threads that it was timed on, in one stream; requests are joined up to the
+    row's batch.
+    """
+    limit_ms = record.request.load_p99_ms
+    if limit_ms is None:
+        return
+    document = describe_stored(record, list(results.values()))
+    winners = {ref.id for ref in (document.fastest, document.recommended) if ref is not None}
+    if not winners:
+        reporter.say("no row won, so that none was put under load")
+    settings = LoadSettings(limit_ms=limit_ms, find_capacity=True)
+    prober = Prober(settings, seed=record.request.measure.seed, timeout_s=record.request.timeout_s, reporter=reporter)
+    for name in winners:
+        known = results[name].capacity
+        if known is not None and known.limit_ms == limit_ms:  # of the run that is continued
+            continue
+        try:
+            bench = bench_row(folder, results[name])
+            prober.rows[bench.row.id] = bench.row
+            prober.find_capacities([bench])
+        except EngineBenchError as error:
+            reporter.say(f"{name} was not put under load: {error}")
+            continue
+        results[name] = replace(results[name], capacity=prober.rows[bench.row.id].capacity)
+        folder.write_result(results[name])
+
+
+def bench_row(folder: RunFolder, result: Result, streams: int = 1, max_batch: int | None = None) -> Bench:
+    """A row that was timed, to be put under load on the artifact that it was timed on.
+
+    Args:
+        streams: each with the row's threads.
+        max_batch: requests that are computed together at most; None: as many as the row was timed with.
+
+    Raises:
+        UsageError: it was timed in batches that no requests can be joined to.
+    """
+    engine = replace(result.engine, batch=1)
+    row = name_row(engine, streams=streams, max_batch=max_batch or result.engine.batch, max_wait_ms=0.0)
+    artifact = free_batch(folder.absolute(result.artifacts[-1]))
+    return make_bench(row, artifact, model=result.model, out_dir=folder.artifacts, seed=result.measure.seed)
+
+
+class Carried(Struct, frozen=True, kw_only=True):
+    """What a row carried: requests a second when all are there at once, or at which rate its limit breaks."""
+
+    per_s: float | None = None
+    capacity: Capacity | None = None
+    validity: Validity
+    caveats: tuple[Caveat, ...]
+
+
+def load_row(
+    folder: RunFolder,
+    result: Result,
+    streams: int,
+    max_batch: int,
+    settings: Mapping[str, Any],
+    *,
+    name: str,
+    earlier: Sequence[Capacity],
+    seed: int,
+    timeout_s: float,
+    reporter: Reporter,
+) -> Carried:
+    """What a row that was timed carries, by one search; without a limit, by requests that are all there at once.
+
+    Args:
+        settings: fields of `LoadSettings`.
+        name: what it is called.
+        earlier: what searches of it found before.
+
+    Raises:
+        EngineBenchError: it cannot be put under load.
+    """
+    asked = LoadSettings(**settings)
+    bench = bench_row(folder, result, streams, max_batch)
+    bench = replace(bench, row=replace(bench.row, id=name))
+    prober = Prober(asked, seed=seed, timeout_s=timeout_s, reporter=reporter)
+    prober.rows[bench.row.id] = bench.row
+    if asked.limit is None:
+        per_s, capacity = prober.measure_offline(bench).achieved_per_s, None
+    else:
+        per_s, capacity = None, prober.search_capacity(bench, earlier)
+    validity, caveats = judge_search([*prober.pilots, *prober.points])
+    return Carried(per_s=per_s, capacity=capacity, validity=validity, caveats=caveats)

@@ -1,0 +1,45 @@
+"""What `tune` asks of a child process."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from enginebench.core.groups import GroupHarm, Harm
+from enginebench.core.records import Artifact
+from enginebench.runs.child.jobs import Job, KeepCall, NoteCall
+
+
+class SensitivityAnswer(Struct, frozen=True, kw_only=True):
+    """The harm of each group alone and of all together, in the order of the graph."""
+
+    groups: tuple[GroupHarm, ...]
+    together: Harm
+    first: str | None  # the group with which the answers break, when groups are quantized from the input on
+    homes: dict[str, str]  # node or tensor -> group
+    samples: int
+    seconds: float
+
+
+class SensitivityJob(Job[SensitivityAnswer], frozen=True, kw_only=True, tag="sensitivity"):
+    """Quantize one group of nodes at a time, and measure what that does to the answers.
+
+    After `time_limit_s` the groups that are left go without a figure.
+    """
+
+    model: str
+    artifact: Artifact  # the FP32 graph
+    quantized: Artifact  # what a recipe made of it
+    data: str
+    seed: int
+    threads: int
+    allowed_noise: float | None  # by the limits; None: nothing breaks
+    logits: bool = True
+    samples: int = 16
+    time_limit_s: float = 300.0
+    input_size: int | None = None
+    inputs: str | None = None  # folder of the user's inputs, which take the place of `data`
+
+    def perform(self, note: NoteCall, keep: KeepCall[SensitivityAnswer]) -> SensitivityAnswer:
+        from enginebench.features.tune.child import measure_sensitivity
+
+        return measure_sensitivity(self, note)
