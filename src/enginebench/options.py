@@ -147,7 +147,9 @@ def verb(record: type) -> Callable[[F], F]:
         def checked(*args: Any, **given: Any) -> Any:
             bound = signature.bind(*args, **given)
             bound.apply_defaults()
-            for name in dict(bound.arguments["options"].items() - absent.items()).keys() - options.keys():
+            for name, value in bound.arguments["options"].items():
+                if name in options or (name in absent and value == absent[name]):
+                    continue
                 near = "".join(f"; did you mean {text}?" for text in difflib.get_close_matches(name, options, 1))
                 raise TypeError(f"{function.__name__}() has no argument {name!r}{near}")
             bound.arguments |= {name: option.check(bound.arguments[name]) for name, option in first.items()}

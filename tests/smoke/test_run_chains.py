@@ -38,7 +38,7 @@ FAULTS = {
     "segfault": "killed by SIGSEGV",
     "oom": "when memory runs out",
     "hang": "time-out",
-    "garbage": "no response",
+    "garbage": "without a response",
     "raise": "raised an error, as requested",
 }
 

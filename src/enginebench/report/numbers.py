@@ -37,7 +37,7 @@ def format_significant(value: float, digits: int = 3) -> str:
 
 def format_verdict(verdict: str | None) -> str:
     """As people read it: `not_shown` is inconclusive."""
-    return (verdict or "").replace("_", " ").replace("not reported", "inconclusive")
+    return "inconclusive" if verdict == "not_shown" else (verdict or "").replace("_", " ")
 
 
 def format_small(value: float) -> str:

@@ -44,7 +44,7 @@ def format_page(
     style = _read_asset("page.css")
     # A script in which no string ends its element. Source: HTML Living Standard, section 4.12.1.3.
     library = re.sub(r"<(?=/script|!--)", r"\\x3c", bundle, flags=re.IGNORECASE) if bundle and charts else None
-    scripts = [*([library] if library else []), _read_asset(script)]
+    scripts = [*([library] if library else []), script or _read_asset("page.js")]
     page: str = _load("page.html").render(
         title=title,
         up=up,

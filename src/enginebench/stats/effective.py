@@ -49,13 +49,17 @@ def judge_precision(
         return requested, () if told else (make_caveat("unproved_precision.none", asked=requested),)
     ran = _find_ran(requested, shares)
     sentence = describe_shares(requested, shares)
-    suffix, asked = (".fp32", {}) if requested == "fp32" else ("", {"asked": requested})
+    asked = {} if requested == "fp32" else {"asked": requested}
     if ran != requested:
-        return ran, (make_caveat(f"relabelled{suffix}", record=sentence, ran=ran, **asked),)
+        return ran, (make_caveat("relabelled" if asked else "relabelled.fp32", record=sentence, ran=ran, **asked),)
     if shares.get(UNKNOWN, 0.0) >= LOW_SHARE:
         return requested, (make_caveat("unproved_precision.unknown", record=sentence),)
     low = _sum_shorter(shares) >= TRACE_SHARE if requested == "fp32" else shares.get(requested, 0.0) < LOW_SHARE
-    return requested, (make_caveat(f"low_effective_precision{suffix}", record=sentence, **asked),) if low else ()
+    if not low:
+        return requested, ()
+    return requested, (
+        make_caveat("low_effective_precision" if asked else "low_effective_precision.fp32", record=sentence, **asked),
+    )
 
 
 def _name_unasked(shares: Mapping[str, float]) -> tuple[Precision | None, tuple[Caveat, ...]]:

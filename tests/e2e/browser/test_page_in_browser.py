@@ -83,14 +83,14 @@ def test_filters_hide_rows_and_marks(visit: Visits, report: Path) -> None:
     before = {name: count_marks(page, name) for name in CHARTS}
     page.get_by_label("int8", exact=True).uncheck()
     assert "int8@cpu" not in " ".join(read_column(page, 1))
-    assert page.locator("figure[data-row='ort int8@cpu']").is_hidden()
+    assert page.locator("figure[data-row='ort int8 (cpu)']").is_hidden()
     assert page.locator("#count").inner_text() == "2 of 4 configurations"
     page.wait_for_timeout(300)
     after = {name: count_marks(page, name) for name in CHARTS}
     unchanged = [name for name in CHARTS if after[name] >= before[name] and name != "per_layer_time"]
     assert unchanged == []
     page.get_by_label("int8", exact=True).check()
-    assert page.locator("figure[data-row='ort int8@cpu']").is_visible()
+    assert page.locator("figure[data-row='ort int8 (cpu)']").is_visible()
     page.wait_for_timeout(300)
     assert {name: count_marks(page, name) for name in CHARTS} == before
     assert page.locator("#count").inner_text() == "4 configurations"
@@ -233,7 +233,7 @@ def test_without_scripts_the_figures_are_there(browser: Any, report: Path) -> No
     text = page.locator("main").inner_text()
     context.close()
     assert "openvino" in text and "int8 90%, fp32 10%" in text and "Charts need JavaScript" in text
-    assert "Speed-up of 4 configurations; the highest is openvino int8@nncf" in text
+    assert "Speed-up of 4 configurations; the highest is openvino int8 (nncf)" in text
 
 
 def test_the_page_of_a_trtexec_folder(visit: Visits, tmp_path: Path, axe: str) -> None:

@@ -110,7 +110,7 @@ def test_a_record_that_fails_or_kills_is_tried_twice_and_said(
     assert row.status == "ok" and [len(m.latency_ns) for m in row.measurements] == [5] * 4
     (doubt,) = row.caveats
     assert doubt.code == "failed_proof" and doubt.message.startswith(
-        "asked fp32; the record that would prove it failed: "
+        "requested fp32; the record that would verify it failed: "
     )
 
 

@@ -82,7 +82,7 @@ def test_the_check_passes_and_bench_points_to_the_row(delivered: dict[str, Path]
     assert done.returncode == 0, done.stderr
     assert "output: max_abs_diff" in done.stdout and "within {'snr'" in done.stdout
     row = read_bundle(delivered[engine])
-    assert f"the row: p50 {row.figures.p50_ms.value:.4g} ms" in done.stdout and row.machine_name in done.stdout
+    assert f"measured: p50 {row.figures.p50_ms.value:.4g} ms" in done.stdout and row.machine_name in done.stdout
 
 
 def test_bench_speaks_of_one_process_where_one_was_measured(bundle: Path) -> None:

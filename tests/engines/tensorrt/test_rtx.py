@@ -76,7 +76,7 @@ def test_every_precision_is_built(build: Callable[..., Any], graph: Path, precis
     (told,) = [c["message"] for c in document["caveats"] if c["template"] == "unproved_precision.ahead"]
     count = products[next(iter(products))]
     name = "fp32 or tf32" if precision == "tf32" else precision
-    assert told == f"asked {precision}; decided ahead of time, not measured: {count} of {count} products in {name}"
+    assert told == f"requested {precision}; decided ahead of time, not measured: {count} of {count} products in {name}"
 
 
 def test_targets_and_settings_are_part_of_the_plans_key(build: Callable[..., Any], graph: Path) -> None:

@@ -256,10 +256,10 @@ def make_along_another_axis() -> torch.nn.Sequential:
         (lambda: torch.nn.Linear(2, 2), (2, 2), "has no batch norm that directly follows"),
         (OnlyInTraining, (2, 2), "has no batch norm that directly follows"),
         (Branching, (2, 2), "in what torch.fx can trace: Branching: .*control flow"),
-        (make_shared, (2, 2), "answers differently once"),
-        (ReadTwice, (2, 2), "answers differently once"),
-        (make_along_another_axis, (2, 4, 2), "answers differently once"),
-        (make_normed, (2, 7), "it cannot be checked that its answers stay the same"),
+        (make_shared, (2, 2), "gives other outputs once"),
+        (ReadTwice, (2, 2), "gives other outputs once"),
+        (make_along_another_axis, (2, 4, 2), "gives other outputs once"),
+        (make_normed, (2, 7), "it cannot be checked that its outputs stay the same"),
     ],
 )
 def test_what_cannot_be_folded_is_an_error_that_says_why(make: Any, shape: tuple[int, ...], reason: str) -> None:
@@ -320,7 +320,7 @@ class EveryEighth(torch.nn.Sequential):
         return super().forward(x)[7::8]
 
 
-@pytest.mark.parametrize(("batch", "reason"), [(8, "answers differently once"), (4, "its outputs are empty")])
+@pytest.mark.parametrize(("batch", "reason"), [(8, "gives other outputs once"), (4, "its outputs are empty")])
 def test_an_empty_answer_proves_nothing(batch: int, reason: str) -> None:
     inputs = (TensorSpec(name="x", dtype="float32", shape=(batch, 4, 2)),)
     with pytest.raises(ModelError, match=reason):

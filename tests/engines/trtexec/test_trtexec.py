@@ -374,8 +374,6 @@ def test_options_are_checked(backend: TrtexecBackend, plan: Artifact, graph: Art
         build(backend, graph, tmp_path, tweak="1")
     with pytest.raises(UsageError, match="streams='0'"):
         backend.measure(plan, make_spec(streams="0"), EXACT)
-    with pytest.raises(MeasurementError, match="no reader"):
-        create_backend(tmp_path).measure(plan, make_spec(), EXACT)
 
 
 def test_the_tool_vanishes(tmp_path: Path) -> None:
@@ -387,8 +385,8 @@ def test_switches_that_the_log_shows_otherwise() -> None:
     seen = {"cuda_graph": True, "data_transfers": True, "spin_wait": None, "streams": 2}
     found = list(check_switches(seen, RunSettings()))
     assert [c.code for c in found] == ["log_disagrees", "log_disagrees"]
-    assert "asked for data transfers off; the log says on" in found[0].message
-    assert "asked for streams 1; the log says 2" in found[1].message
+    assert "requested data transfers off; the log reports on" in found[0].message
+    assert "requested streams 1; the log reports 2" in found[1].message
 
 
 def test_arrays_of_other_inputs_are_refused(backend: TrtexecBackend, plan: Artifact) -> None:

@@ -57,7 +57,7 @@ def test_only_baselines_are_removed(run: Path, tmp_path: Path) -> None:
 
 def test_a_run_without_samples_is_no_baseline(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", make_results()[-2:])
-    with pytest.raises(ArtifactError, match="no measured row"):
+    with pytest.raises(ArtifactError, match="no measured configuration"):
         save_baseline("x", run, tmp_path / "store")
 
 

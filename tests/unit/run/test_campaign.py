@@ -175,11 +175,11 @@ def test_a_failure_keeps_what_was_measured_and_stops_no_other(
     first, failed, last = start(tmp_path / "r", *rows, reporter=reporter).run()
     assert (first.status, last.status) == ("ok", "ok")
     assert failed.status == "failed" and [m.repetition for m in failed.measurements] == [0, 1]
-    assert (failed.reason, failed.stderr_tail) == ("in process 3: killed by SIGSEGV", "its last words")
+    assert (failed.reason, failed.stderr_tail) == ("in trial 3: killed by SIGSEGV", "its last words")
     assert stored(tmp_path / "r", rows[1]) == failed
     # A place in the order is that of the plan, whoever fails on the way: a resumed run has the same.
     assert [turn for turn in children.turns if turn[1] == 3] == [("1", 3, 9), ("3", 3, 11)]
-    assert reporter.said == [f"{failed.id} failed in process 3: killed by SIGSEGV"]
+    assert reporter.said == [f"{failed.id} failed in trial 3: killed by SIGSEGV"]
 
 
 def test_a_row_that_cannot_be_built_stops_no_other_and_is_no_reference(
@@ -256,7 +256,9 @@ def test_an_engine_that_answers_otherwise_each_time_judges_nothing(
     monkeypatch.setattr(build, "measure_variation", lambda first, again: 0.5)
     results = start(tmp_path / "b", plan(graph, "1"), plan(graph, "2", bias="1")).run()
     told = [[c.message for c in r.caveats if c.code == "outputs_vary"] for r in results]
-    assert all(any(f"{results[0].id}, compared with itself" in text for text in texts) for texts in told)
+    assert all(
+        any(f"{results[0].id} gives different outputs for the same inputs" in text for text in texts) for texts in told
+    )
     assert [judge_outputs(r, is_reference=False)[0] for r in results] == ["not_judged", "not_judged"]
 
 

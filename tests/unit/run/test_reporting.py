@@ -63,7 +63,7 @@ def test_stages_that_lie_in_the_folder_are_shown(run: Path) -> None:
     )
     (run / "stages.json").write_bytes(encode(document))
     write_report(run, ("html",))
-    assert "ort fp32 b4, file to label" in (run / "report.html").read_text()
+    assert "ort fp32, batch 4, file to label" in (run / "report.html").read_text()
     (run / "stages.json").write_text("{}")
     with pytest.raises(ParseError, match=r"stages\.json"):
         write_report(run, ("html",))
@@ -180,7 +180,7 @@ def test_the_final_of_a_search_recommends_what_the_search_says_to_take(
     write_report(root, ("html", "md", "json"))
     for name in ("report.html", "report.md"):
         text = (root / name).read_text()
-        assert "as the search says that measured these" in text and "FASTEST" in text
+        assert "as reported by the search that measured these" in text and "FASTEST" in text
     assert json.loads((root / "report.json").read_text())["recommended"]["id"] == winner
     assert json.loads((root / "run.json").read_text())["winner"] is None, "its own document says it"
 

@@ -35,7 +35,7 @@ def test_a_labelled_folder_is_read(cli: Cli, tmp_path: Path) -> None:
     document = json.loads(done.stdout)
     assert document["n"] == 50 and document["scores"][0]["value"]["value"] > 0.9
     assert document["scores"][0]["delta"] is None and document["scores"][0]["mcnemar_p"] is None
-    shown = cli("accuracy", *CNN, "--data", "Bilder é").stdout.replace(" \n", " ")
+    shown = cli("accuracy", *CNN, "--data", "Bilder é").stdout.replace("\n", " ")
     assert f"on {len(labels)} labelled samples" in shown and "top-1" in shown and "%" in shown
 
 

@@ -100,7 +100,7 @@ def test_graphs_of_a_fixed_batch_are_fed_at_that_batch(cli: Cli, tmp_path: Path)
         (["ort@MODEL", "ort@MODEL", "--limit", "cosine=nan"], 2, "nan"),
         (["ort@MODEL", "ort@MODEL", "--limit", "cosine=1,cosine=2"], 2, "each NAME once"),
         (["ort@MODEL", "ort@MODEL", "--limit", "samples=0.9"], 2, "give snr=... as well"),
-        (["ort@MODEL", "ort@MODEL", "--limit", "snr=9,samples=0"], 2, "give a share above 0, at most 1"),
+        (["ort@MODEL", "ort@MODEL", "--limit", "snr=9,samples=0"], 2, "give a fraction above 0, at most 1"),
         (["ort@MODEL", "ort@MODEL", "--limit", "cosine=2"], 2, "cosine is at most 1, so that no outputs can meet it"),
         (["ort@MODEL", "ort@MODEL", "--limit", "max_abs=-1"], 2, "max_abs is at least 0"),
         (["ort", "ort@MODEL"], 2, "names no target"),

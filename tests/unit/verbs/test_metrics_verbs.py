@@ -100,14 +100,14 @@ def test_data_are_what_checks_are_made_on(cli: Cli, own: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--data", "in.npz"], 2, "has no labels; give the right answers, one for each sample, with --targets"),
+        (["--data", "in.npz"], 2, "has no labels; give them, one for each sample, with --targets"),
         (["--inputs", "in.npz", "--targets", "nowhere.csv"], 5, "no such file"),
         (
             ["--inputs", "in.npz", "--targets", "t.npy", "--metric", "my_metrics:boom"],
             2,
             "my_metrics.py, line 12: return",
         ),
-        (["--data", "drawn"], 2, "3 x SIDE x SIDE, only. Give prepared arrays in their place, --inputs F.npz"),
+        (["--data", "drawn"], 2, "3 x SIDE x SIDE, only. Give prepared arrays instead, --inputs F.npz"),
     ],
 )
 def test_what_cannot_be_judged_is_explained(cli: Cli, own: Path, arguments: list[str], code: int, words: str) -> None:
@@ -125,7 +125,7 @@ def test_a_run_with_a_wrong_metric_ends_before_anything_is_made(cli: Cli, own: P
         assert done.returncode == 2 and words in done.stderr, done.stderr
         assert not (own / "r").exists()
     done = cli("run", "mine.onnx", "--engines", "ort", "--metric", "top1", *QUICK, "--out", "r")
-    assert done.returncode == 2 and "a metric needs samples with right answers" in done.stderr
+    assert done.returncode == 2 and "a metric needs labelled samples" in done.stderr
 
 
 def test_pictures_for_a_classifier_of_ones_own(cli: Cli, own: Path) -> None:

@@ -95,7 +95,7 @@ def test_anything_else_is_named(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_folder_with_nothing_and_a_path_that_is_not_there_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ParseError, match=r"expected a run, a stored row, a document of enginebench, or what trtexec"):
+    with pytest.raises(ParseError, match=r"a run, a stored result, a document of enginebench, or a file of trtexec"):
         enginebench.read(tmp_path)
     with pytest.raises(ParseError, match=r"absent: found no readable file"):
         enginebench.read(tmp_path / "absent")

@@ -31,7 +31,7 @@ def load_winners(folder: RunFolder, record: RunRecord, results: dict[str, Result
     document = describe_stored(record, list(results.values()))
     winners = {ref.id for ref in (document.fastest, document.recommended) if ref is not None}
     if not winners:
-        reporter.say("no row won, so that none was put under load")
+        reporter.say("no configuration won, so none was put under load")
     settings = LoadSettings(limit_ms=limit_ms, find_capacity=True)
     prober = Prober(settings, seed=record.request.measure.seed, timeout_s=record.request.timeout_s, reporter=reporter)
     for name in winners:

@@ -106,7 +106,7 @@ class LoadTrack:
             reporter=self._reporter,
         )
         if found.capacity is None:
-            lap = replace(lap, achieved_per_s=found.per_s, lap=describe_rate(found.per_s, "it answered nothing"))
+            lap = replace(lap, achieved_per_s=found.per_s, lap=describe_rate(found.per_s, "no responses"))
         else:
             rate, why_not = find_middle(found.capacity), self._explain_none(found.capacity)
             lap = replace(lap, capacity=found.capacity, lap=describe_rate(rate, why_not))

@@ -132,7 +132,7 @@ def test_a_sweep_that_was_killed_goes_on_from_the_store(
 
 def test_another_specification_does_not_go_on_in_the_same_store(children: Children, spec: Spec, tmp_path: Path) -> None:
     sweep(spec(1), tmp_path / "store")
-    with pytest.raises(UsageError, match="something else \\(processes\\)"):
+    with pytest.raises(UsageError, match="other options \\(processes\\)"):
         sweep(spec(2), tmp_path / "store", resume=True)
 
 

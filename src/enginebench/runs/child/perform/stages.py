@@ -23,7 +23,7 @@ from enginebench.stats.stages import STAGES
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Engine
-    from enginebench.models.pictures import import_pillow
+from enginebench.models.pictures import import_pillow
 from enginebench.models.task import Preprocess
 
 Clock = Callable[[], int]
