@@ -27,11 +27,11 @@ from enginebench.core.names import parse_engine, parse_precision  # noqa: E402
 from enginebench.core.records import Artifact, EngineSpec  # noqa: E402
 from enginebench.features.load.arrivals import MemoryBoard, schedule_poisson  # noqa: E402
 from enginebench.features.load.document import LoadDocument, LoadSettings, describe_row  # noqa: E402
+from enginebench.features.load.jobs import ServeJob  # noqa: E402
 from enginebench.features.load.probe import Plan  # noqa: E402
 from enginebench.features.load.rates import Bench, Prober, name_row  # noqa: E402
 from enginebench.features.load.verb import load_target, make_request  # noqa: E402
 from enginebench.report.progress import PlainReporter  # noqa: E402
-from enginebench.runs.child.jobs import ServeJob  # noqa: E402
 from enginebench.runs.request import Shared  # noqa: E402
 from enginebench.stats.capacity import CapacitySearch  # noqa: E402
 from enginebench.stats.queueing import Limit, LoadPoint, Stamps, describe_point, judge_point  # noqa: E402

@@ -6,13 +6,13 @@ import gzip
 from pathlib import Path
 
 import pytest
-from enginebench.features.trtexec.source import decode_text
 
 import trtexec_artifacts as made
 from enginebench.core.errors import ParseError
 from enginebench.features.trtexec.lines import decode_version, read_banner, split_lines, split_runs
 from enginebench.features.trtexec.log import parse_log, read_log
 from enginebench.features.trtexec.records import LogRun
+from enginebench.stats.plans.source import decode_text
 
 LOG = Path("run.log")
 
