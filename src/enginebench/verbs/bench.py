@@ -264,8 +264,8 @@ def explain_difference(results: Sequence[Result]) -> list[Caveat]:
     plans = {r.artifacts[-1].sha256 for r in (tool, ours) if r.artifacts}
     if len(plans) > 1:
         return [make_caveat("environment.plans")]
-    clocks = ["environment.clocks", *(["environment.copies"] if tool.measure.scope == "io" else [])]
-    return [*compare_switches(tool, ours), *map(make_caveat, clocks)]
+    copies = [make_caveat("environment.copies")] if tool.measure.scope == "io" else []
+    return [*compare_switches(tool, ours), make_caveat("environment.clocks"), *copies]
 
 
 def compare_switches(tool: Result, ours: Result) -> Iterator[Caveat]:
