@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean
@@ -18,28 +19,24 @@ from typing import Any
 
 import numpy as np
 
-from enginebench.core.errors import EngineBenchError
-from enginebench.core.names import parse_engine, parse_precision
-from enginebench.core.records import Artifact, EngineSpec
-from enginebench.features.load.arrivals import MemoryBoard, schedule_poisson
-from enginebench.features.load.document import LoadDocument, LoadSettings, describe_row
-from enginebench.features.load.jobs import ServeJob
-from enginebench.features.load.probe import Plan
-from enginebench.features.load.rates import Bench, Prober, name_row
-from enginebench.features.load.simulated import simulate
-from enginebench.features.load.verb import load_target, make_request
-from enginebench.report.progress import PlainReporter
-from enginebench.runs.request import Shared
-from enginebench.stats.capacity import CapacitySearch
-from enginebench.stats.queueing import (
-    Limit,
-    LoadPoint,
-    Stamps,
-    describe_point,
-    judge_point,
-    system_quantile_mm1,
-    wait_quantile_md1,
-)
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT / "src")]
+
+from enginebench.core.errors import EngineBenchError  # noqa: E402
+from enginebench.core.names import parse_engine, parse_precision  # noqa: E402
+from enginebench.core.records import Artifact, EngineSpec  # noqa: E402
+from enginebench.features.load.arrivals import MemoryBoard, schedule_poisson  # noqa: E402
+from enginebench.features.load.document import LoadDocument, LoadSettings, describe_row  # noqa: E402
+from enginebench.features.load.jobs import ServeJob  # noqa: E402
+from enginebench.features.load.probe import Plan  # noqa: E402
+from enginebench.features.load.rates import Bench, Prober, name_row  # noqa: E402
+from enginebench.features.load.verb import load_target, make_request  # noqa: E402
+from enginebench.report.progress import PlainReporter  # noqa: E402
+from enginebench.runs.request import Shared  # noqa: E402
+from enginebench.stats.capacity import CapacitySearch  # noqa: E402
+from enginebench.stats.queueing import Limit, LoadPoint, Stamps, describe_point, judge_point  # noqa: E402
+from queues import system_quantile_mm1, wait_quantile_md1  # noqa: E402
+from simulated_load import simulate  # noqa: E402
 
 SERVICE_S = 0.005
 SERVICE_NS = 5_000_000

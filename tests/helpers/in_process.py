@@ -19,6 +19,7 @@ from enginebench.core.errors import ChildFailed, EngineBenchError
 from enginebench.door import main
 from enginebench.measure import loop
 from enginebench.runs import campaign
+from enginebench.runs.child.isolate import find_variables
 from enginebench.runs.child.jobs import Answer, Job, MeasureJob, PreloadJob, PrepareJob
 from enginebench.runs.child.perform import measure as perform_measure
 from enginebench.runs.targets import sources
@@ -48,8 +49,8 @@ class Children:
         self.environments.append(environment or {})
         return InProcess(self)
 
-    def run(self, job: Job[Answer], *, environment: Mapping[str, str], **_: object) -> Answer:
-        return self.start(environment).perform(job)
+    def run(self, job: Job[Answer], *, environment: Mapping[str, str] | None = None, **_: object) -> Answer:
+        return self.start(find_variables(job) if environment is None else environment).perform(job)
 
 
 class InProcess:

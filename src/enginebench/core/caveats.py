@@ -25,7 +25,6 @@ class Template(Struct, frozen=True):
 
 
 _FIX_CLOCKS = "fix the clocks, or measure on a machine of your own"
-_QUIET = "stop them, or measure again at a quiet time"
 _COMPARE_MORE = "enginebench drift, or accuracy, compares two engines on --n samples"
 _BEYOND = "the rate is beyond what this engine carries: lower --qps, or look for the rate with --find-capacity"
 _AS_ASKED = "read the label as what was requested, not as what ran"
@@ -115,8 +114,7 @@ TEMPLATES: dict[str, Template] = {
         "this system cannot pin a process to cores", "rely on paired ratios, not absolute times"
     ),
     "environment.not_pinned": Template(
-        "the process could not be pinned to its CPUs",
-        "on Linux, allow sched_setaffinity; elsewhere expect more spread",
+        "the process could not be pinned to its CPUs", "on Linux, allow sched_setaffinity; elsewhere expect more spread"
     ),
     "environment.plans": Template(
         "trtexec and tensorrt ran different plans: each built its own, and tactics differ by build",
@@ -252,8 +250,7 @@ TEMPLATES: dict[str, Template] = {
         "the plan's outputs were not compared with the graph's: {why}", "compare them with enginebench drift"
     ),
     "outputs_not_compared": Template(
-        "outputs were not compared with those of {reference}: {why}",
-        "compare models with the same inputs and outputs",
+        "outputs were not compared with those of {reference}: {why}", "compare models with the same inputs and outputs"
     ),
     "outputs_vary": Template(
         "{row} gives different outputs for the same inputs: by {share:.2g} of the largest value",
@@ -393,11 +390,7 @@ class _Range:
 
 
 def make_caveat(template: str, **figures: Figure) -> Caveat:
-    """The doubt of that name, as a sentence and as the figures in it.
-
-    Raises:
-        KeyError: there is no such template, or a figure of its sentences is missing.
-    """
+    """The doubt of that name, as a sentence and as the figures in it."""
     known = TEMPLATES[template]
     message, advice = _word(known.message, known, figures)
     return Caveat(
@@ -413,9 +406,7 @@ def limit_to_processes(caveat: Caveat, count: int, total: int) -> Caveat:
     """The doubt of a row of which only `count` of `total` processes have it."""
     figures: dict[str, Figure] = {"in_processes": count, "of_processes": total}
     return replace(
-        caveat,
-        message=caveat.message + _OF_PROCESSES.format(**figures),
-        figures={**caveat.figures, **figures},
+        caveat, message=caveat.message + _OF_PROCESSES.format(**figures), figures={**caveat.figures, **figures}
     )
 
 
@@ -446,12 +437,7 @@ def _is_number(value: Figure) -> bool:
 
 
 def format_caveat(caveat: Caveat, *alike: Caveat) -> str:
-    """What was seen and what to do, as every table, page and terminal tells it; of several, with their ranges.
-
-    Args:
-        caveat: the first of them.
-        alike: others with the same `find_sentence`.
-    """
+    """What was seen and what to do, as every table, page and terminal tells it; of several, with their ranges."""
     message, advice = _merge(caveat, alike) if alike and caveat.figures else (caveat.message, caveat.advice)
     return clean_lines(f"{message.rstrip('.')}; {advice}" if advice else message)
 

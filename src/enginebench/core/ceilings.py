@@ -63,8 +63,6 @@ def list_differences(then: Machine, now: Machine, *, versions: bool = True) -> l
     """What of a machine sets its ceilings and is not as it was: empty if peaks of `then` hold for `now`.
 
     Args:
-        then: the machine that was measured.
-        now: the one that they are to be applied to.
         versions: whether the versions of the library that reached them, and of the driver, count.
     """
     parts: list[tuple[str, object, object]] = [

@@ -13,11 +13,7 @@ from enginebench.core.records import EngineSpec, MeasureSpec, Precision, Recipe,
 
 
 def parse_engine(text: str) -> tuple[str, dict[str, str]]:
-    """(name, options) of an ENGINE such as `pytorch-compile:mode=reduce-overhead`; any name will do.
-
-    Raises:
-        UsageError: an option is not `key=value`.
-    """
+    """(name, options) of an ENGINE such as `pytorch-compile:mode=reduce-overhead`; any name will do."""
     name, _, rest = text.partition(":")
     options: dict[str, str] = {}
     for pair in filter(None, rest.split(",")):
@@ -49,11 +45,7 @@ def parse_engines(text: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def parse_precision(text: str) -> tuple[Precision, Recipe | None]:
-    """(precision, recipe) of `int8@cpu`, `fp16`, ...
-
-    Raises:
-        UsageError: either is unknown, or a recipe is given to a precision that has none.
-    """
+    """(precision, recipe) of `int8@cpu`, `fp16`, ..."""
     precision, sep, recipe = text.partition("@")
     if precision not in get_args(Precision):
         raise UsageError(f"unknown precision {precision!r}; known: {', '.join(get_args(Precision))}")

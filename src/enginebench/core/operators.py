@@ -11,12 +11,7 @@ from enginebench.core.errors import MissingDependency, UsageError
 
 
 def register_operators(settings: Any, libraries: Sequence[str]) -> None:
-    """Adds the operators of every library to a session's options.
-
-    Raises:
-        UsageError: a library is not there, or ONNX Runtime cannot load it.
-        MissingDependency: a module is not installed.
-    """
+    """Adds the operators of every library to a session's options."""
     for library in libraries:
         path = find_library(library)
         try:
@@ -30,12 +25,7 @@ def register_operators(settings: Any, libraries: Sequence[str]) -> None:
 
 
 def find_library(library: str) -> str:
-    """The file that `--ort-extension` names: a path, or a module that tells it, as onnxruntime_extensions does.
-
-    Raises:
-        UsageError: no such file, or a module without `get_library_path`.
-        MissingDependency: the module is not installed.
-    """
+    """The file that `--ort-extension` names: a path, or a module that tells it, as onnxruntime_extensions does."""
     path = Path(library).expanduser()
     if path.is_file():
         return str(path)

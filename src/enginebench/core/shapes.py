@@ -64,11 +64,7 @@ def find_open_outputs(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec
 
 
 def size_axes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:
-    """The specs with the lengths that these shapes give their open axes; the axes stay open.
-
-    Raises:
-        UsageError: as `match_axes`.
-    """
+    """The specs with the lengths that these shapes give their open axes; the axes stay open."""
     lengths, places = match_axes(specs, shapes), find_batch_axes(specs)
 
     def size(spec: TensorSpec) -> TensorSpec:
@@ -117,18 +113,12 @@ def name_axes(name: str, axes: Sequence[int | str]) -> tuple[int | str, ...]:
 
 
 def match_axes(
-    specs: Sequence[TensorSpec],
-    shapes: Mapping[str, tuple[int, ...]],
-    batches: Mapping[str, int | None] | None = None,
+    specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]], batches: Mapping[str, int | None] | None = None
 ) -> dict[str, int]:
     """{name of a dynamic axis: its length in `shapes`}, without those of the batch.
 
     Args:
-        shapes: input name to whole shape.
         batches: {input name: its axis that is the batch}; None: that of `find_batch_axes`.
-
-    Raises:
-        UsageError: an input is unknown, a shape has another rank, contradicts a fixed axis, or two shapes disagree.
     """
     known = {spec.name: spec.shape for spec in specs}
     places = find_batch_axes(specs) if batches is None else batches

@@ -58,11 +58,7 @@ def find_cache() -> Path:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Writes `data` to `path` so that a reader, or a kill, sees the old file or the new one, never half of it.
-
-    Raises:
-        ArtifactError: the folder is read-only, the disk is full, or similar; the old file is untouched.
-    """
+    """Writes `data` to `path` so that a reader, or a kill, sees the old file or the new one, never half of it."""
     with _replace_atomic(path) as file:
         file.write(data)
 
@@ -79,9 +75,6 @@ def copy_file(source: Path, target: Path) -> None:
     Never a link: onnx 1.23 and newer refuse external data with several links, and overwriting one overwrites both.
     Where the file system can, the two share their blocks until one is written; a reader, or a kill, sees the old file,
     the new one or none, never half of it.
-
-    Raises:
-        ArtifactError: the source is missing or not readable, the folder is read-only, the disk is full, or similar.
     """
     with _explain_reading(source):
         given = source.open("rb")
@@ -144,11 +137,7 @@ def _umask() -> int:
 
 
 def read_record(path: Path, kind: type[R]) -> R:
-    """The record of `kind` stored in `path`.
-
-    Raises:
-        ParseError: the file is missing, empty or not JSON, or a field has the wrong type; the message names both.
-    """
+    """The record of `kind` stored in `path`."""
     data = _read_bytes(path)
     try:
         return msgspec.json.decode(data, type=kind)
@@ -162,11 +151,7 @@ def is_result(schema: str) -> bool:
 
 
 def read_result(path: Path) -> Result:
-    """The row stored in `path`, upgraded if an older version wrote it.
-
-    Raises:
-        ParseError: it is not a result, it is damaged, or a newer version wrote it; names file and field.
-    """
+    """The row stored in `path`, upgraded if an older version wrote it."""
     data = _read_bytes(path)
     schema = _decode_schema(path, data)
     if schema == RESULT_SCHEMA:
@@ -190,11 +175,7 @@ def read_result(path: Path) -> Result:
 
 
 def read_schema(path: Path) -> str:
-    """The `schema` of a stored JSON document.
-
-    Raises:
-        ParseError: the file is missing, empty, or no such document.
-    """
+    """The `schema` of a stored JSON document."""
     return _decode_schema(path, _read_bytes(path))
 
 
@@ -248,11 +229,7 @@ def hash_files(paths: list[Path], base: Path) -> tuple[str, tuple[FileHash, ...]
 
 
 def bring_files(files: Sequence[FileHash], base: Path, home: Path) -> None:
-    """Copies the files, whose paths are relative to `base`, to `home`, so that nothing done to the originals alters it.
-
-    Raises:
-        ArtifactError: one cannot be read or written, or is no longer what it was when it was hashed.
-    """
+    """Copies the files, whose paths are relative to `base`, to `home`: nothing done to the originals alters it."""
     for file in files:
         copy_file(base / file.path, home / file.path)
         if hash_file(home / file.path) != file.sha256:

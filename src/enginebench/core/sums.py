@@ -40,9 +40,6 @@ def open_cpu_session(model: str | bytes, settings: Any) -> Any:
     The setting makes weights unsigned, also those of a `QLinearMatMul` whose activations are signed, and for these ONNX
     Runtime 1.31 has no kernel: "implemented only for tensor(int8)"; other graphs end in "Attempt to
     replace the existing tensor". They are loaded without it, and their drift tells whether sums saturate.
-
-    Raises:
-        Exception: ONNX Runtime's own, which has a class for every kind of failure.
     """
     import onnxruntime
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from typing import Any
 
 # Control, format (among them marks that reverse the direction of writing), surrogate, line, paragraph characters.
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def stamp_utc() -> str:
+    """This moment in UTC, by ISO 8601, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def clean_lines(text: str) -> str:
@@ -33,11 +39,7 @@ def clean_texts(value: Any) -> Any:
 
 
 def count_of(n: int, things: str) -> str:
-    """`1 layer`, `2 layers`: a number with its word.
-
-    Args:
-        things: the word for many of them.
-    """
+    """`1 layer`, `2 layers`: a number with its word."""
     return f"{n} {things if n != 1 else _name_one(things)}"
 
 

@@ -12,7 +12,6 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -22,6 +21,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock, EmptyCall, Engine, RunCall
 from enginebench.core.records import Block, Measurement, MeasureSpec, Scope, StopRule
+from enginebench.core.text import stamp_utc
 from enginebench.measure.stopping import BLOCK_NS, WINDOW_CALLS, WINDOW_NS, StoppingRule, WarmupRule, make_stopping_rule
 from enginebench.measure.watch import BlockReading, Watch, make_block, note_doubts
 
@@ -76,22 +76,15 @@ def measure_engine(
             after each timed call.
         feeds: at least one; for scope `io` more than the last-level cache holds (`rotating_count`).
         spec: how long and what; `processes` is the caller's business.
-        clock: host nanoseconds, monotonic.
         watch: what others do to the machine, read between blocks.
         read_clock_mhz: the device's clock; warm-up also waits for it to stand still.
-        repetition: which repetition this process is, 0 first.
-        order: position in the interleaved run, 0 first.
-
-    Raises:
-        MeasurementError: there is nothing to feed the engine with.
-        UsageError: `spec` asks for what this loop cannot do.
     """
     _check_request(engine, feeds, spec)
     warmup, stopping = WarmupRule(spec.warmup, spec.time_limit_s), make_stopping_rule(spec)
     engine.bind(feeds[0])  # an engine may refuse to hand out `run` before it has inputs
     flush = engine.flush_cache if spec.cache == "cold" and isinstance(engine, CacheFlusher) else None
     caller = _Caller(engine, feeds, spec.scope, clock, flush)
-    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    started = stamp_utc()
     with paused_gc():
         overhead_ns = measure_call_overhead(spec.scope, clock, engine)
         _warm_up(caller, warmup, read_clock_mhz)

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 import enginebench
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Caveat, Gpu, Machine
+from enginebench.measure.caches import read_caches
 from enginebench.measure.pin import default_threads
 from enginebench.measure.topology import (
     ROOT,
@@ -149,12 +150,7 @@ MACOS_CACHES = ("hw.l3cachesize", "hw.perflevel0.l2cachesize", "hw.l2cachesize")
 
 
 def describe_machine(root: Path = ROOT, *, allowed: Sequence[int] | None = None) -> Machine:
-    """This machine, its limits and its versions; None for whatever cannot be found out. Never raises for that.
-
-    Args:
-        root: the file-system root under which proc, sys and etc lie.
-        allowed: CPUs that this process may use; None means asking the system.
-    """
+    """This machine, its limits and its versions; None for whatever cannot be found out. Never raises for that."""
     cpus = read_allowed_cpus() if allowed is None else tuple(allowed)
     has_proc = (root / "proc/cpuinfo").exists()
     machine = _describe_linux(root, cpus) if has_proc else _describe_macos(cpus)
@@ -350,11 +346,4 @@ def _find_containers(root: Path) -> list[str]:
 
 def _read_last_level_cache(root: Path, cpus: Sequence[int]) -> int | None:
     """Bytes of the highest level of cache that the first allowed CPU has."""
-    folders = (root / f"sys/devices/system/cpu/cpu{cpus[0] if cpus else 0}/cache").glob("index*")
-    sizes = [(level, size) for f in folders if (level := read_int(f / "level")) and (size := _read_size(f / "size"))]
-    return max(sizes)[1] if sizes else None
-
-
-def _read_size(path: Path) -> int | None:
-    match = re.fullmatch(r"(\d+)([KMG]?)", read_text(path) or "")
-    return int(match[1]) * 1024 ** " KMG".index(match[2] or " ") if match else None
+    return next((cache.size_bytes for cache in read_caches(cpus[0] if cpus else 0, root)[::-1]), None)

@@ -28,10 +28,6 @@ def find_bus_id(index: int, load: Callable[[str], Any] = ctypes.CDLL) -> str | N
 
     The driver alone knows the order: the fastest card first unless CUDA_DEVICE_ORDER says otherwise,
     and only those that CUDA_VISIBLE_DEVICES names, by number or by the beginning of a UUID. No context is made.
-
-    Args:
-        index: as in `cuda:N`.
-        load: opens a library by its name.
     """
     try:
         driver = load(DRIVER)
@@ -92,9 +88,6 @@ class GpuWatch:
     """Reads one GPU before and after each block. Open it before the engine is loaded: memory is counted from then on.
 
     Args:
-        index: of the GPU, as CUDA counts it among those that are visible.
-        nvml: the module pynvml, initialised; `open_gpu_watch` does that.
-        clock: host nanoseconds.
         locate: the place on the PCI bus of CUDA's GPU of that index; None where CUDA does not say.
     """
 
@@ -129,7 +122,6 @@ class GpuWatch:
         return self._hidden
 
     def begin(self) -> None:
-        """Notes energy and memory before a block."""
         self._note_memory()
         energy = self._read_energy()
         if self._first is None and energy is not None:
@@ -152,7 +144,6 @@ class GpuWatch:
         )
 
     def read_clock_mhz(self) -> int | None:
-        """The SM clock just now."""
         clock: int | None = self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM)
         return clock
 

@@ -18,10 +18,6 @@ def default_threads(*, root: Path = ROOT, allowed: Collection[int] | None = None
     """Threads for every engine: physical cores in the affinity mask, within the container's quota; at least 1.
 
     Two threads on one core share its arithmetic units, so a second one seldom helps and always adds noise.
-
-    Args:
-        root: the file-system root under which proc and sys lie.
-        allowed: the CPUs to choose among; None means this process's affinity mask.
     """
     cores = len(group_cores(read_allowed_cpus() if allowed is None else allowed, root))
     quota = read_cpu_quota(root)
@@ -53,9 +49,6 @@ def pin_process(threads: int) -> tuple[int, ...] | None:
     """The CPUs to which every thread of this process is now bound; None where the system cannot do that (macOS).
 
     Threads that are started later inherit it, so an engine loaded afterwards stays on these CPUs.
-
-    Raises:
-        UsageError: `threads` is below 1.
     """
     if threads < 1:
         raise UsageError(f"threads is {threads}; at least 1 is needed")

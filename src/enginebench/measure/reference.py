@@ -23,10 +23,6 @@ def time_reference(repeats: int, clock: Callable[[], int] = time.perf_counter_ns
     this length went with the times of mobilenet_v3_small (correlation of the logarithms 0.69 to 0.75, n = 120), a chain
     of dependent steps (SHA-256) did not (0.0, n = 150); this very length was not correlated. It does not follow memory
     bandwidth. NumPy does the work, so it compares runs of one environment, as results that are compared must be anyway.
-
-    Args:
-        repeats: how many times are wanted.
-        clock: nanoseconds, monotonic.
     """
     kernel = _make_kernel()
     kernel()

@@ -26,7 +26,6 @@ def rotating_count(input_bytes: int, last_level_cache_bytes: int | None) -> int:
     The set stays within 256 MiB unless the cache itself is larger: then it is just larger than the cache.
 
     Args:
-        input_bytes: bytes of all arrays of one call.
         last_level_cache_bytes: None where it is unknown; 96 MiB are assumed then.
     """
     cache = UNKNOWN_CACHE_BYTES if last_level_cache_bytes is None else last_level_cache_bytes

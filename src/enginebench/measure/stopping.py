@@ -87,10 +87,7 @@ class SettledRule:
     """
 
     def __init__(
-        self,
-        time_limit_s: float,
-        min_blocks: int = MIN_BLOCKS,
-        max_relative_width: float = MAX_RELATIVE_WIDTH,
+        self, time_limit_s: float, min_blocks: int = MIN_BLOCKS, max_relative_width: float = MAX_RELATIVE_WIDTH
     ) -> None:
         if not (math.isfinite(time_limit_s) and time_limit_s > 0):
             raise UsageError(f"the time limit is {time_limit_s} s; a finite number above 0 is needed")
@@ -128,7 +125,6 @@ class WarmupRule:
 
     Args:
         calls: exactly so many calls; None until settled.
-        time_limit_s: the time limit of the samples that follow.
     """
 
     def __init__(self, calls: int | None, time_limit_s: float) -> None:
@@ -175,16 +171,11 @@ def _agree(values: Sequence[float]) -> bool:
 
 
 def make_stopping_rule(spec: MeasureSpec) -> StoppingRule:
-    """The rule of a spec: exactly `iters` samples where given, else settled within the time limit."""
     return SettledRule(spec.time_limit_s) if spec.iters is None else IterationsRule(spec.iters)
 
 
 def relative_width(values: Sequence[float]) -> float:
-    """Full width of the 95 % Student-t interval of the mean, as a share of the mean; 0 where all are equal.
-
-    Args:
-        values: at least two, none negative.
-    """
+    """Full width of the 95 % Student-t interval of the mean, as a share of the mean; 0 where all are equal."""
     n = len(values)
     mean = math.fsum(values) / n
     deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
@@ -197,6 +188,7 @@ def student_t_975(degrees: int) -> float:
     """The 97.5 % quantile of Student's t; within 0.2 % from four degrees of freedom up.
 
     Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5. Written out here because importing
+
     scipy into every timed process costs more than the formula.
     """
     z = 1.959963984540054

@@ -63,7 +63,6 @@ def read_memory_limit(root: Path = ROOT) -> int | None:
 
 
 def read_memory_total(root: Path = ROOT) -> int | None:
-    """Bytes of memory of the machine."""
     for line in (read_text(root / "proc/meminfo") or "").splitlines():
         name, _, rest = line.partition(":")
         if name == "MemTotal" and rest.split()[:1] and rest.split()[0].isdigit():

@@ -64,7 +64,6 @@ class JointWatch:
         self._cpu.begin()
 
     def end(self) -> BlockReading:
-        """The reading of both."""
         device = self._gpu.end()
         return join_readings(self._cpu.end(), device)
 
@@ -100,9 +99,6 @@ class BlockWatch:
 
     Args:
         cpus: watch only these CPUs; None means the container's cpuset, or else every CPU of the machine.
-        root: the file-system root under which proc and sys lie.
-        clock: nanoseconds, monotonic.
-        own_cpu_ns: CPU nanoseconds used so far by this process and its children; None means asking the system.
     """
 
     def __init__(
@@ -120,11 +116,9 @@ class BlockWatch:
         self._before: tuple[int, int, _CpuTimes | None] | None = None
 
     def begin(self) -> None:
-        """Takes the counters at the start of a block."""
         self._before = self._sample()
 
     def end(self) -> BlockReading:
-        """The reading since the last `begin`; figures are None where nothing can be said."""
         foreign = self._compare(self._before, self._sample())
         marks: tuple[Mark, ...] = ("foreign_cpu",) if foreign is not None and foreign > FOREIGN_CPU_CORES else ()
         return BlockReading(foreign_cpu_cores=foreign, marks=marks)

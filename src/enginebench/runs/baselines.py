@@ -51,12 +51,6 @@ def save_baseline(name: str, run: Path, store: Path | None = None, *, force: boo
 
     Args:
         name: lower-case letters, digits, dots and hyphens.
-        store: see `find_store`.
-        force: replace an existing baseline of this name.
-
-    Raises:
-        UsageError: the name is not plain, or it is taken.
-        ArtifactError: the run cannot be read, has no measured row, or the store cannot be written.
     """
     target = _find_place(name, store)
     if target.exists() and not force:
@@ -99,12 +93,7 @@ def list_baselines(store: Path | None = None) -> BaselineList:
 
 
 def remove_baseline(name: str, store: Path | None = None) -> Path:
-    """Removes a baseline and returns its former folder.
-
-    Raises:
-        UsageError: there is no baseline of this name.
-        ArtifactError: it cannot be removed.
-    """
+    """Removes a baseline and returns its former folder."""
     target = _find_place(name, store)
     # Only a folder that we wrote is ours to remove.
     if target.is_symlink() or not (target / "run.json").is_file():
@@ -117,12 +106,11 @@ def remove_baseline(name: str, store: Path | None = None) -> Path:
 
 
 def read_side(text: str, store: Path | None = None) -> list[Result]:
-    """The rows that `text` names; raises as `find_side` does, and if they are damaged."""
     return read_rows(find_side(text, store))
 
 
 def are_neighbours(base: str, cand: str, store: Path | None = None) -> bool:
-    """Whether the two name rows of one run, which were measured in turns; raises as `find_side` does."""
+    """Whether the two name rows of one run, which were measured in turns."""
     one, other = find_side(base, store), find_side(cand, store)
     return one.is_file() and other.is_file() and one.resolve().parent == other.resolve().parent
 
@@ -131,9 +119,6 @@ def find_side(text: str, store: Path | None = None) -> Path:
     """What `text` names: the folder of a run, the file of a stored row, or the folder of a baseline.
 
     An existing path takes precedence over a baseline of the same name.
-
-    Raises:
-        ArtifactError: it is none of these.
     """
     path = Path(text)
     if path.exists():

@@ -20,11 +20,7 @@ SHARED = ("timing_cache",)
 
 
 def count_builds(row: PlannedRow) -> int:
-    """The builds of a row: those that were asked for, or 1 of an engine that builds nothing that stays.
-
-    Raises:
-        UsageError: its builds would share a file, and none but the first be from nothing.
-    """
+    """The builds of a row: those that were asked for, or 1 of an engine that builds nothing that stays."""
     entry, options = find_entry(row.engine.backend), row.engine.options
     if row.measure.builds == 1 or row.source is None or entry.builds_with is None:
         return 1

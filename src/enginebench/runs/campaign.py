@@ -41,13 +41,7 @@ from enginebench.models.task import find_own_data
 from enginebench.report.numbers import format_significant
 from enginebench.runs.beside import count_workers, split_runs, tunes
 from enginebench.runs.builds import choose_place, count_builds, cut_common, describe_build
-from enginebench.runs.child.arrays import (
-    count_values,
-    holds_arrays,
-    limit_calls,
-    load_answers,
-    reduce_answers,
-)
+from enginebench.runs.child.arrays import count_values, holds_arrays, limit_calls, load_answers, reduce_answers
 from enginebench.runs.child.isolate import PATIENCE, Child, Work, child_environment, run_child, wait_until_sure
 from enginebench.runs.child.jobs import MeasureJob, PreloadJob, PrepareAnswer, PrepareJob, Proof
 from enginebench.runs.child.places import OPTION, find_place, list_versions
@@ -88,7 +82,6 @@ class Turn(Struct, frozen=True):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of the process that measures it."""
         return child_environment(self.row.engine.threads, self.repetition)
 
 
@@ -149,15 +142,7 @@ class Campaign:
                 self._keep(replace(result, status="ok", measure=measure, drift=drift))
 
     def restore(self, *, with_failed: bool = False) -> None:
-        """Restores the rows that an earlier, interrupted run stored.
-
-        Args:
-            with_failed: rows that failed are not tried again.
-
-        Raises:
-            ParseError: a stored row is damaged.
-            ArtifactError: an artifact that was measured is gone or has changed since.
-        """
+        """Restores the rows that an earlier, interrupted run stored."""
         for row_id, row in self._rows.items():
             if row_id in self.results:
                 continue
@@ -177,7 +162,7 @@ class Campaign:
             if stored is None or not has_answered(stored):
                 continue  # it begins anew
             try:
-                stored = self._folder.open_all(stored)
+                stored = self._folder.change_paths(stored, self._folder.open)
             except ArtifactError:
                 if stored.measurements:
                     raise
@@ -189,11 +174,7 @@ class Campaign:
             self.results[row_id] = replace(stored, engine=ran, status=status, reason=None, stderr_tail=None)
 
     def run(self) -> list[Result]:
-        """Every row, prepared, checked and measured; a failed row carries its reason.
-
-        Raises:
-            ArtifactError: a row could not be written; `results` holds it nevertheless.
-        """
+        """Every row, prepared, checked and measured; a failed row carries its reason."""
         wanted = [row for row in self._rows.values() if row.skip is None]
         self._reporter.begin(sum(count_builds(row) + row.measure.processes for row in wanted))
         self.check()
@@ -201,11 +182,7 @@ class Campaign:
         return list(self.results.values())
 
     def check(self) -> None:
-        """Builds every row that was not built before, compares its answers with the reference's, and scores them.
-
-        Raises:
-            UsageError: a wrong option is the user's to mend, where it leaves no row.
-        """
+        """Builds every row that was not built before, compares its answers with the reference's, and scores them."""
         self._prepare_all()
         if self._refused is not None and all(result.status == "skipped" for result in self.results.values()):
             raise self._refused
@@ -294,7 +271,6 @@ class Campaign:
                 self._reporter.step(f"{label(row)}: {text}")
 
     def _prepare_alone(self, row: PlannedRow) -> None:
-        """Builds and checks one row in a child."""
         try:
             answer = self._run_prepare(row, self._describe_prepare(row))
         except EngineBenchError as error:
@@ -348,11 +324,7 @@ class Campaign:
         shutil.rmtree(place, ignore_errors=True)  # what a killed run may have left
         Path(place).mkdir(parents=True)
         job = replace(
-            self._describe_prepare(row),
-            out_dir=place,
-            outputs_path=str(outputs.absolute()),
-            prove=False,
-            labelled=None,
+            self._describe_prepare(row), out_dir=place, outputs_path=str(outputs.absolute()), prove=False, labelled=None
         )
         with Child(PATIENCE | child_environment(row.engine.threads), find_place(row.engine)) as child:
             yield child.start(job, timeout_s=self._timeout_s)
@@ -519,10 +491,7 @@ class Campaign:
     def _run_prepare(self, row: PlannedRow, job: PrepareJob) -> PrepareAnswer:
         self._reporter.step(f"{label(row)}: build and check")
         return run_child(
-            job,
-            timeout_s=self._timeout_s,
-            environment=child_environment(row.engine.threads),
-            on_note=lambda text: self._reporter.step(f"{label(row)}: {text}"),
+            job, timeout_s=self._timeout_s, on_note=lambda text: self._reporter.step(f"{label(row)}: {text}")
         )
 
     def _with_drift(self, result: Result, path: Path, references: References) -> Result:
@@ -584,11 +553,7 @@ class Campaign:
                 self._keep_if_new(self._score(result, self._judged, path, reference))
 
     def _score(self, result: Result, judged: Judged, path: Path, reference: Path) -> Result:
-        """The row with its scores; one that no metric takes goes without.
-
-        Raises:
-            EngineBenchError: the metric does not even take the answers of the reference: it is the user's to mend.
-        """
+        """The row with its scores; one that no metric takes goes without."""
         try:
             return replace(result, scores=score_file(judged.metrics, path, reference))
         except EngineBenchError as error:
@@ -688,7 +653,10 @@ class Campaign:
         finished = len(measurements) >= row.measure.processes
         status: Status = "ok" if finished else "partial"
         measured = replace(
-            result, measurements=measurements, status=status, shapes=answer.shapes or list_shapes(result)
+            result,
+            measurements=measurements,
+            status=status,
+            shapes=answer.shapes or {s.name: concrete_shape(s, row.engine.batch) for s in result.artifacts[-1].inputs},
         )
         return judge_proof(measured, answer.proof) if answer.proof else measured
 
@@ -707,7 +675,6 @@ class Campaign:
             yield f"at most {format_significant(left * fmean(self._timed_s), 2)} s left"
 
     def _keep(self, result: Result) -> None:
-        """Keeps the row as it stands, in memory and in its file."""
         self.results[result.id] = result
         self.results = {row_id: self.results[row_id] for row_id in self._rows if row_id in self.results}
         self._folder.write_result(result)
@@ -727,11 +694,6 @@ def make_plain(row: PlannedRow) -> PlannedRow | None:
     chain = row.chain[: row.chain.index(source) + 1]
     plain = replace(row, engine=engine, requested_precision="fp32", source=source, chain=chain)
     return replace(plain, id=f"{make_id(engine, 'fp32', row.measure)}-reference")
-
-
-def list_shapes(result: Result) -> dict[str, tuple[int, ...]]:
-    """The shapes of the inputs as a tool that makes its own is told them."""
-    return {spec.name: concrete_shape(spec, result.engine.batch) for spec in result.artifacts[-1].inputs}
 
 
 def has_answered(result: Result) -> bool:
@@ -770,7 +732,6 @@ def judge_proof(result: Result, proof: Proof) -> Result:
 
 
 def label(row: PlannedRow) -> str:
-    """The row's name in messages: engine, precision, batch."""
     spec = row.engine
     return f"{format_engine(spec)} {format_precision(row.requested_precision, spec.recipe, spec.mix)} b{spec.batch}"
 
@@ -791,12 +752,7 @@ def count_asked(result: Result, pictures: int | None = None) -> int | None:
 
 
 def judge_outcome(results: Sequence[Result], request: RunRequest) -> None:
-    """Checks that the baseline and at least one other row are ok; the baseline alone where nobody named the others.
-
-    Raises:
-        BackendUnavailable: no row could run here, for example on a machine without the device.
-        MeasurementError: they are not; the message names the rows.
-    """
+    """Checks that the baseline and at least one other row are ok; the baseline alone where nobody named the others."""
     if results and all(r.status == "skipped" for r in results):
         reasons = dict.fromkeys(r.reason or r.status for r in results)
         raise BackendUnavailable(f"no configuration can run here: {'; '.join(reasons)}")
@@ -815,11 +771,7 @@ def judge_outcome(results: Sequence[Result], request: RunRequest) -> None:
 
 
 def judge_precisions(results: Sequence[Result]) -> None:
-    """Checks that every row ran in the precision that was asked for.
-
-    Raises:
-        GateFailed: a row did not; the message names it.
-    """
+    """Checks that every row ran in the precision that was asked for."""
     wrong = [
         f"{r.id}: asked for {r.requested_precision}, ran in {r.engine.precision}"
         for r in results

@@ -37,11 +37,7 @@ def name_file(machine: Machine) -> str:
 
 
 def store_ceilings(ceilings: Ceilings, out: Path | None = None) -> list[Path]:
-    """Writes the ceilings where `run` and `profile` find them, and to a folder that was asked for.
-
-    Raises:
-        ArtifactError: a file cannot be written.
-    """
+    """Writes the ceilings where `run` and `profile` find them, and to a folder that was asked for."""
     paths = [find_store() / name_file(ceilings.machine), *([out / "roofline.json"] if out else [])]
     for path in paths:
         write_atomic(path, encode(ceilings, indent=2))
@@ -49,11 +45,6 @@ def store_ceilings(ceilings: Ceilings, out: Path | None = None) -> list[Path]:
 
 
 def read_ceilings(path: Path) -> Ceilings:
-    """The ceilings in a file.
-
-    Raises:
-        ParseError: it is damaged, or of another version.
-    """
     found = read_record(path, Ceilings)
     if found.schema != CEILINGS_SCHEMA:
         raise ParseError(path, "$.schema", repr(found.schema), repr(CEILINGS_SCHEMA), "Run enginebench roofline again")
@@ -66,12 +57,7 @@ def find_ceilings(machine: Machine) -> Found:
 
 
 def judge_file(path: Path, machine: Machine, how: str) -> Found:
-    """The ceilings in a file, if they hold for a machine.
-
-    Args:
-        machine: that they are to be applied to.
-        how: how to get others.
-    """
+    """The ceilings in a file, if they hold for a machine."""
     if not path.exists():
         return Found(reason=f"no roofline of this machine is stored: {how}")
     try:

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,8 +20,20 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, EngineBenchError, ModelError, ParseError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, slug
 from enginebench.core.operators import find_library
-from enginebench.core.records import Artifact, Machine, MeasureSpec, ModelSource, Precision, Recipe, Result, Scope, Task
+from enginebench.core.records import (
+    Artifact,
+    EngineSpec,
+    Machine,
+    MeasureSpec,
+    ModelSource,
+    Precision,
+    Recipe,
+    Result,
+    Scope,
+    Task,
+)
 from enginebench.core.store import encode, hash_file, read_record, read_result, write_atomic
+from enginebench.core.text import stamp_utc
 from enginebench.models.zoo import resolve_model
 from enginebench.runs.bundles.reading import is_bundle
 from enginebench.runs.trust import (
@@ -59,8 +71,6 @@ class Searched(Struct, frozen=True):
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """One combination of a request's axes."""
-
     engine: str  # ENGINE, its options in the order of their names
     precision: str  # PRECISION
     batch: int
@@ -101,7 +111,6 @@ class RunRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def source(self) -> ModelSource:
-        """The model that was asked for, apart from what is to be done with it."""
         return ModelSource(
             model=self.model,
             weights=self.weights,
@@ -129,24 +138,25 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     winner: str | None = None  # the row that a search says to take; stands in its own document, not in `run.json`
 
 
+def begin_record(request: RunRequest, machine: Machine, **fields: Any) -> RunRecord:
+    """The record of a run that begins now; it is written before anything is made, so that it can be continued."""
+    return RunRecord(request=request, machine=machine, started_utc=stamp_utc(), **{"rows": (), **fields})
+
+
 def hide_home(text: str) -> str:
-    """`text` with the user's home folder written as `~`."""
     home = str(Path.home())
     return "~" + text[len(home) :] if text == home or text.startswith(home + os.sep) else text
 
 
 def show_home(text: str) -> str:
-    """The text that `hide_home` was given."""
     return str(Path(text).expanduser()) if text.startswith("~") else text
 
 
 def hide_paths(request: RunRequest) -> RunRequest:
-    """The request with the user's home folder written as `~`."""
     return _map_paths(request, hide_home)
 
 
 def _map_paths(request: RunRequest, change: Callable[[str], str]) -> RunRequest:
-    """The request with each path in it changed."""
     given = {name: getattr(request, name) for name in ("model", "inputs", "targets")}
     return replace(request, **{name: None if text is None else change(text) for name, text in given.items()})
 
@@ -160,17 +170,12 @@ def list_outside(request: RunRequest) -> list[tuple[str, str]]:
 
 
 def format_resume(verb: str, request: RunRequest, root: Path) -> str:
-    """The command line that continues what lies in `root`."""
     again = (word for pair in list_outside(request) for word in pair)
     return shlex.join(["enginebench", verb, request.model, *again, "--resume", "--out", str(root)])
 
 
 def trust_request(stored: RunRequest, given: RunRequest, where: Path) -> RunRequest:
-    """The stored request of a run to continue; what it names outside of its folder is what `given` names.
-
-    Raises:
-        UsageError: it names a file, or code, that `given` does not.
-    """
+    """The stored request of a run to continue; what it names outside of its folder is what `given` names."""
     allow_request(given)
     named = set(list_outside(given))
     for option, name in list_outside(stored):
@@ -182,20 +187,13 @@ def trust_request(stored: RunRequest, given: RunRequest, where: Path) -> RunRequ
 
 
 def allow_request(request: RunRequest) -> None:
-    """Allows what a request names that the user made."""
     allow_model(request.model)
     allow_code(*request.operator_libraries)
     allow_engines(request.engines)
 
 
 def check_request(request: RunRequest) -> None:
-    """Checks that the model and what else a request names is there, before anything is waited for or built.
-
-    Raises:
-        UsageError: something is not, or is for models of another kind.
-        ModelError: the file of the model is not there.
-        MissingDependency: a module of operators is not installed.
-    """
+    """Checks that the model and what else a request names is there, before anything is waited for or built."""
     path = Path(request.model)
     graph = path.suffix.lower() in (".onnx", *PLAN_SUFFIXES)
     if path.suffix.lower() in PLAN_SUFFIXES:
@@ -229,9 +227,6 @@ def check_inside(root: Path, path: Path) -> None:
     """Checks that `path` stays inside `root`: a folder may come from a stranger.
 
     `root` itself may be a link, since the user named it.
-
-    Raises:
-        ArtifactError: a part of the path is a symbolic link or `..`, or the end exists and is not a plain file.
     """
     if not path.is_relative_to(root) or ".." in path.relative_to(root).parts:
         raise ArtifactError(f"{path} leads out of the folder {root}; it is not read")
@@ -259,7 +254,6 @@ class RunFolder:
         return self.rows / f"{row_id}.json"
 
     def outputs_path(self, row_id: str) -> Path:
-        """The file of a row's outputs for the check inputs."""
         return self.artifacts / "outputs" / f"{row_id}.npz"
 
     def find_outputs(self, row_id: str) -> Path:
@@ -276,11 +270,7 @@ class RunFolder:
         return self.artifacts / "builds" / row_id / str(build + 1)
 
     def check_free(self) -> None:
-        """Checks that a run can begin here: the folder holds none, or one that measured nothing.
-
-        Raises:
-            UsageError: it holds a run.
-        """
+        """Checks that a run can begin here: the folder holds none, or one that measured nothing."""
         try:
             if held := holds_run(self.root):
                 self.read_record()
@@ -291,11 +281,7 @@ class RunFolder:
             raise UsageError(f"{self.root} holds a run already; continue it with --resume or choose another --out")
 
     def create(self, record: RunRecord) -> None:
-        """Creates the folder and its `run.json`, in place of those of a run that measured nothing.
-
-        Raises:
-            UsageError: the folder holds another run.
-        """
+        """Creates the folder and its `run.json`, in place of those of a run that measured nothing."""
         self.check_free()
         if holds_run(self.root):
             for path in self.rows.glob("*.json"):  # not measured, and not of this run
@@ -310,11 +296,6 @@ class RunFolder:
         write_atomic(self.root / "run.json", encode(stored, indent=2))
 
     def read_record(self) -> RunRecord:
-        """The run's record.
-
-        Raises:
-            ParseError: there is none, it is damaged, or a newer version wrote it.
-        """
         path = self.root / "run.json"
         check_inside(self.root, path)
         record = read_record(path, RunRecord)
@@ -323,7 +304,7 @@ class RunFolder:
         return replace(record, request=_map_paths(record.request, show_home))
 
     def write_result(self, result: Result) -> None:
-        stored = self._change_paths(result, self.relative)
+        stored = self.change_paths(result, self.relative)
         write_atomic(self.row_path(result.id), encode(stored))
 
     def read_result(self, row_id: str) -> Result | None:
@@ -339,14 +320,10 @@ class RunFolder:
         result = read_result(path)
         if result.id != row_id:
             raise ParseError(path, "$.id", repr(result.id), repr(row_id), "Was the file renamed?")
-        return self._change_paths(result, self.absolute)
+        return self.change_paths(result, self.absolute)
 
     def read_winner(self) -> str | None:
-        """The id of the row that the folder's search says to take; None if it named none yet.
-
-        Raises:
-            ParseError: the document of the search is damaged.
-        """
+        """The id of the row that the folder's search says to take; None if it named none yet."""
         path = self.root / TUNE_FILE
         check_inside(self.root, path)
         if not path.exists():
@@ -354,17 +331,8 @@ class RunFolder:
         found = read_record(path, Searched).winner
         return found.id if found else None
 
-    def open_all(self, result: Result) -> Result:
-        """A stored row with every artifact of it as `open` gives it."""
-        return self._change_paths(result, self.open)
-
     def take_over(self, record: RunRecord, given: RunRequest) -> RunRecord:
-        """The folder's record, to go on with what `given` asks for again; code that others compiled is removed.
-
-        Raises:
-            UsageError: the record names code, or a file outside of the folder, that `given` does not.
-            ArtifactError: something in the folder is a symbolic link.
-        """
+        """The folder's record, to go on with what `given` asks for again; code that others compiled is removed."""
         request = trust_request(record.request, given, self.root / "run.json")
         self.drop_compiled()
         return replace(record, request=request)
@@ -380,7 +348,7 @@ class RunFolder:
                 names.remove("cache")
 
     @staticmethod
-    def _change_paths(result: Result, change: Callable[[Artifact], Artifact]) -> Result:
+    def change_paths(result: Result, change: Callable[[Artifact], Artifact]) -> Result:
         artifacts = tuple(map(change, result.artifacts))
         builds = tuple(replace(build, artifact=change(build.artifact)) for build in result.builds)
         return replace(result, artifacts=artifacts, builds=builds)
@@ -396,11 +364,7 @@ class RunFolder:
         return replace(artifact, path=str(path.relative_to(self.root.absolute()) if inside else path.name))
 
     def absolute(self, artifact: Artifact) -> Artifact:
-        """The artifact with a path that can be opened.
-
-        Raises:
-            ArtifactError: its path leads out of the folder.
-        """
+        """The artifact with a path that can be opened."""
         if not artifact.path:
             return artifact
         path = self.root.absolute() / artifact.path
@@ -409,12 +373,7 @@ class RunFolder:
         return replace(artifact, path=str(path))
 
     def open(self, artifact: Artifact) -> Artifact:
-        """A stored artifact that an engine may open: in the folder, with its hashes, and running no unnamed code.
-
-        Raises:
-            ArtifactError: it leads out of the folder, or a file is gone or has changed since.
-            UsageError: it names code that this program does not.
-        """
+        """A stored artifact that an engine may open: in the folder, with its hashes, and running no unnamed code."""
         found = self.absolute(artifact)
         path = Path(found.path)
         for known in found.files if found.path else ():
@@ -427,8 +386,19 @@ class RunFolder:
         return trust_artifact(found, self.root)
 
 
+class Stored(Struct, frozen=True, kw_only=True):
+    """A stored row, and the artifacts from the first source to the one that its engine opens."""
+
+    result: Result
+    chain: tuple[Artifact, ...]
+
+    @property
+    def spec(self) -> EngineSpec:
+        """The engine as asked for: a relabelled row is named after what ran, but its graph is the same."""
+        return replace(self.result.engine, precision=self.result.requested_precision)
+
+
 def holds_run(root: Path) -> bool:
-    """Whether the folder holds a run, even a damaged one."""
     return (root / "run.json").exists()
 
 
@@ -448,11 +418,7 @@ def read_results(root: Path) -> tuple[RunRecord, list[Result]]:
 
 
 def check_model(record: RunRecord, result: Result, path: Path | str) -> None:
-    """Checks that a row is of the run's model: rows of two models have the same names, and no ratio.
-
-    Raises:
-        ParseError: it is of another one. A bench may hold two models against each other.
-    """
+    """Checks that a row is of the run's model: rows of two models have the same names, and no ratio."""
     if record.verb != "bench" and record.sources and result.model != record.sources[0].model:
         raise ParseError(
             path, "$.model", repr(result.model), repr(record.sources[0].model), "Was the file taken from another run?"
@@ -460,7 +426,6 @@ def check_model(record: RunRecord, result: Result, path: Path | str) -> None:
 
 
 def read_rows(path: Path) -> list[Result]:
-    """The rows of a run's folder, or the one row of a stored file."""
     if path.is_dir():
         return read_results(path)[1]
     return [read_result(path)]

@@ -45,8 +45,6 @@ class _Cache(Struct, array_like=True):
 
 
 class Trends(Struct, frozen=True, kw_only=True):
-    """The files of a history, and why some are missing."""
-
     paths: tuple[Path, ...]
     notes: tuple[str, ...] = ()
 
@@ -58,11 +56,7 @@ def read_history(root: Path, cache: Path | None = None) -> HistoryDocument:
     Symbolic links below `root` are not followed.
 
     Args:
-        root: searched with all its subfolders.
         cache: the folder of the cache; by default the user's cache folder.
-
-    Raises:
-        UsageError: `root` is not a folder.
     """
     if not root.is_dir():
         raise UsageError(f"{root} is not a folder")
@@ -180,9 +174,6 @@ def write_history(document: HistoryDocument, root: Path, out: Path, cache: Path 
     """Writes history.csv and a trend picture for each engine; a picture with unchanged points is left as it is.
 
     Without the extra `report` there are no pictures, and a note says how to get them.
-
-    Raises:
-        ArtifactError: `out` cannot be written.
     """
     table = out / "history.csv"
     write_atomic(table, format_history_csv(document.rows).encode())

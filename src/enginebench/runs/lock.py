@@ -32,19 +32,11 @@ def lock_devices(
 
     They are taken in the order of their names, so that two runs that want the same devices cannot deadlock. The
     arguments are those of `lock_device`.
-
-    Raises:
-        DeviceBusy: another run holds one of them and `wait` is false; the others are released.
     """
     with ExitStack() as held:
-        for device in sorted(set(map(spell_device, devices))):
+        for device in sorted({"cuda:0" if device == "cuda" else device for device in devices}):
             held.enter_context(lock_device(device, wait=wait, folder=folder, on_wait=on_wait))
         yield
-
-
-def spell_device(device: str) -> str:
-    """The one spelling of a device: `cuda` is the first GPU."""
-    return "cuda:0" if device == "cuda" else device
 
 
 @contextmanager
@@ -59,14 +51,9 @@ def lock_device(
     """Holds the lock of `device` ("cpu", "cuda:0") inside the block; the kernel drops it if this process dies.
 
     Args:
-        wait: wait for another run to end, or refuse at once.
         folder: of the lock files; by default the system's folder for temporary files, so that the runs of
             different users and checkouts see each other.
         on_wait: called once with a message if it has to wait.
-
-    Raises:
-        DeviceBusy: another run holds it and `wait` is false.
-        MeasurementError: the file cannot be opened or locked.
     """
     path = (folder or Path(tempfile.gettempdir())) / f"enginebench-{device.replace(':', '')}.lock"
     told = False

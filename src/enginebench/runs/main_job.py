@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -16,12 +15,12 @@ from enginebench.engines.registry import find_installed, takes
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.places import OPTION, describe_place
-from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, allow_request, check_request
+from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, allow_request, begin_record, check_request
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices, plan_rows
 from enginebench.runs.progress import Reporter
 from enginebench.runs.scoring import Judged
-from enginebench.runs.targets.sources import choose_judged, gather_sources, judge_sources
+from enginebench.runs.targets.sources import Sources, choose_judged, gather_sources, judge_sources
 
 
 def run_model(
@@ -40,17 +39,8 @@ def run_model(
     Args:
         request: what to run. With `resume` the stored request is used, which must be of the same model.
         root: the run's folder; one that also keeps its files elsewhere comes opened.
-        resume: continue the run that `root` holds.
-        wait: if another run holds one of the devices, wait for it or refuse.
         locks: the devices that nobody else may use meanwhile; those of the rows if None.
-        command: the command line, stored so that the run can be repeated.
         on_results: called with the results so far when the run ends in any way, also by an interrupt.
-
-    Raises:
-        UsageError: the run to continue has another model, machine or version.
-        BackendUnavailable: every engine is to run in an environment, and there is none of them.
-        DeviceBusy: another run holds a device of a row and `wait` is false.
-        EngineBenchError: the model cannot be exported, the folder cannot be used, ...
     """
     folder = root if isinstance(root, RunFolder) else RunFolder(root)
     allow_request(request)
@@ -61,25 +51,20 @@ def run_model(
     if known is None:
         _check_places(request)
         folder.check_free()
-    record = known or _begin(request, command)
+    record = known or begin_record(request, describe_machine(), command=command)
     devices = list_devices(record.request) if locks is None else locks
     with lock_devices(devices, wait=wait, on_wait=reporter.say):
         start = time.monotonic() - (record.took_s or 0.0)
         if known is None:  # only now: nobody else can have begun there meanwhile
             folder.create(record)
-        if not record.sources:
-            record = _add_sources(folder, record, reporter)
+        if not record.rows:
+            record = _plan(folder, record, reporter)
         sources = tuple(map(folder.open, record.sources))  # rows that were not begun start from them
         judged = judge_sources(judged, wanted, sources, reporter)
         return _measure(folder, record, sources, reporter, resume, judged, on_results, start)
 
 
 def take_up(folder: RunFolder, request: RunRequest) -> RunRecord:
-    """The record of the run to continue.
-
-    Raises:
-        UsageError: rows measured now would not belong to those that it has.
-    """
     record = folder.read_record()
     if Path(request.model).name != Path(record.request.model).name:
         raise UsageError(
@@ -105,11 +90,7 @@ def list_changes(then: Machine, now: Machine) -> list[str]:
 
 
 def _check_places(request: RunRequest) -> None:
-    """Checks, before the model is loaded, that some engine is to run here or in an environment that there is.
-
-    Raises:
-        BackendUnavailable: each is to run in an environment that cannot be entered.
-    """
+    """Checks, before the model is loaded, that some engine is to run here or in an environment that there is."""
     reasons = []
     for _, options in request.engines:
         if OPTION not in options:
@@ -124,23 +105,20 @@ def _check_places(request: RunRequest) -> None:
         raise BackendUnavailable(f"no configuration can run here: {'; '.join(dict.fromkeys(reasons))}")
 
 
-def _begin(request: RunRequest, command: tuple[str, ...]) -> RunRecord:
-    """The record of a new run. It is written before anything is made, so that a run that fails can be continued."""
-    return RunRecord(
-        request=request,
-        machine=describe_machine(),
-        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        rows=(),
-        command=command,
-    )
-
-
-def _add_sources(folder: RunFolder, record: RunRecord, reporter: Reporter) -> RunRecord:
-    """The record with its sources made and its rows planned."""
+def find_sources(folder: RunFolder, record: RunRecord, reporter: Reporter) -> tuple[RunRecord, Sources]:
+    """The artifacts to start from, those of the record or made now, and the record with them."""
+    if record.sources:
+        return record, Sources(artifacts=tuple(map(folder.open, record.sources)), problems=record.problems)
     found = gather_sources(record.request, folder.artifacts, reporter)
-    rows = plan_rows(record.request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
     stored = tuple(folder.relative(a) for a in found.artifacts)
-    record = replace(record, rows=tuple(row.id for row in rows), sources=stored, problems=found.problems)
+    return replace(record, sources=stored, problems=found.problems), found
+
+
+def _plan(folder: RunFolder, record: RunRecord, reporter: Reporter) -> RunRecord:
+    """The record with its rows planned."""
+    record, found = find_sources(folder, record, reporter)
+    rows = plan_rows(record.request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
+    record = replace(record, rows=tuple(row.id for row in rows))
     folder.write_record(record)
     return record
 
@@ -158,13 +136,7 @@ def _measure(
     request = record.request
     rows = plan_rows(request, sources, probe=find_installed, takes=takes, problems=record.problems)
     campaign = Campaign(
-        folder,
-        rows,
-        record.machine,
-        timeout_s=request.timeout_s,
-        reporter=reporter,
-        judged=judged,
-        task=request.task,
+        folder, rows, record.machine, timeout_s=request.timeout_s, reporter=reporter, judged=judged, task=request.task
     )
     if resume:
         campaign.restore()

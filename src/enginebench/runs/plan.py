@@ -73,9 +73,7 @@ def plan_rows(
     """Every row of the request, each once: for each batch and precision all engines in a row, the baseline first.
 
     Args:
-        request: what was asked.
         sources: the artifacts to start from, in all precisions.
-        probe: whether an engine can run here.
         takes: the kind of artifact that an engine starts from.
         problems: PRECISION, or `EVERY_GRAPH`, to the reason why there is no graph in it.
     """
@@ -99,7 +97,6 @@ def never_runs(spec: EngineSpec, sources: Sequence[Artifact], kind: ArtifactKind
 
 
 def is_wanted(request: RunRequest, spec: EngineSpec) -> bool:
-    """Whether the request names this combination, or no combination at all."""
     return not request.wanted or any(
         (wanted.engine, wanted.batch, wanted.scope) == (format_engine(spec), spec.batch, request.measure.scope)
         and meets_precision(wanted.precision, spec.precision, spec.recipe)
@@ -143,7 +140,6 @@ def list_here(request: RunRequest) -> list[str]:
 def list_engines(
     request: RunRequest, sources: Sequence[Artifact], takes: Callable[[str], ArtifactKind]
 ) -> list[EngineSpec]:
-    """Engine, precision and batch of every row, recipes resolved."""
     return [
         EngineSpec(
             backend=name,
@@ -351,11 +347,7 @@ def _with_batch(source: Artifact, batch: int) -> Artifact:
 
 
 def _with_shapes(source: Artifact, shapes: Mapping[str, tuple[int, ...]]) -> Artifact:
-    """The artifact as fed with these shapes: a graph along its open axes, PyTorch along any but the batch.
-
-    Raises:
-        UsageError: the graph fixes an axis at another length.
-    """
+    """The artifact as fed with these shapes: a graph along its open axes, PyTorch along any but the batch."""
     if source.kind != "torch":
         return replace(source, inputs=size_axes(source.inputs, shapes))
     inputs = (replace(s, shape=(*s.shape[:1], *shapes.get(s.name, s.shape)[1:])) for s in source.inputs)
@@ -363,7 +355,6 @@ def _with_shapes(source: Artifact, shapes: Mapping[str, tuple[int, ...]]) -> Art
 
 
 def _chain(sources: Sequence[Artifact], last: Artifact | None) -> tuple[Artifact, ...]:
-    """The artifacts from the first source to `last`."""
     if last is None:
         return tuple(sources[:1])
     parents = {a.sha256: a for a in sources}

@@ -25,7 +25,7 @@ from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.report.run.sections import list_report
 from enginebench.report.run.series import label_rows
 from enginebench.report.table import Chart
-from enginebench.runs.folder import RunRecord, check_inside, read_results
+from enginebench.runs.folder import RunRecord, check_inside
 from enginebench.stats.ranking import Ref, Rules, rank_results
 from enginebench.stats.stages import StagesDocument
 
@@ -40,8 +40,6 @@ DRAWN = ("html", "png")
 
 
 class Written(Struct, frozen=True, kw_only=True):
-    """The files of a report, and why some are missing."""
-
     paths: tuple[Path, ...]
     notes: tuple[str, ...] = ()
 
@@ -97,12 +95,6 @@ def write_reports(
     Args:
         formats: any of html, md, csv, json, png. Without the extra `report` there is no html and no png, and a note
             says how to get them.
-        record: of the run, for the command that repeats it.
-        results: its rows with their samples, for the charts.
-
-    Raises:
-        UsageError: a format is unknown.
-        ArtifactError: the folder cannot be written.
     """
     formats = check_formats(formats)
     charts, notes = _draw(document, results, read_stages(root)) if set(formats) & set(DRAWN) else ([], ())
@@ -115,11 +107,6 @@ def write_reports(
 
 
 def check_formats(names: Sequence[str]) -> list[str]:
-    """The formats, without spaces around them.
-
-    Raises:
-        UsageError: a format is unknown, or none is given.
-    """
     formats = [name.strip() for name in names if name.strip()]
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
@@ -129,12 +116,7 @@ def check_formats(names: Sequence[str]) -> list[str]:
 
 
 def read_stages(root: Path) -> list[StagesDocument]:
-    """The documents of `stages --out` in a run's folder, from files named `stages*.json`.
-
-    Raises:
-        ParseError: one is damaged, or is not such a document.
-        ArtifactError: one is a symbolic link.
-    """
+    """The documents of `stages --out` in a run's folder, from files named `stages*.json`."""
     paths = sorted(root.glob("stages*.json"))
     for path in paths:
         check_inside(root, path)
@@ -144,7 +126,6 @@ def read_stages(root: Path) -> list[StagesDocument]:
 def _draw(
     document: RunDocument, results: Sequence[Result], stages: Sequence[StagesDocument]
 ) -> tuple[list[Chart], tuple[str, ...]]:
-    """(the charts, the reason if there are none)."""
     try:
         load_bundle()
         return draw_run(document, results, stages), ()
@@ -183,13 +164,3 @@ def _render(
         return format_sections(sections, pictures=[path.name for path in pictures]).encode()
     title = f"{document.model}: engines compared"
     return format_page(title, sections, bundle=load_bundle(), labels=label_rows(document), footer=FOOTER).encode()
-
-
-def report_folder(root: Path, formats: Sequence[str]) -> Written:
-    """Writes the reports of the run stored in `root`, from its files alone.
-
-    Raises:
-        ParseError: the folder holds no run, or a damaged one.
-    """
-    record, results = read_results(root)
-    return write_reports(root, describe_stored(record, results), formats, record=record, results=results)

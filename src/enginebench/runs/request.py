@@ -55,39 +55,23 @@ class Shared(Struct, frozen=True, kw_only=True):
         allow_code(*self.ort_extension)
 
     def count_threads(self) -> int:
-        """Threads of every engine: those asked for, else the physical cores."""
         from enginebench.measure.pin import default_threads
 
         return self.threads or default_threads()
 
     def read_shapes(self) -> dict[str, tuple[int, ...]] | None:
-        """{input name: shape}; None if nothing was given.
-
-        Raises:
-            UsageError: the text has another form, a shape an axis below 1, or an input several shapes.
-        """
+        """{input name: shape}; None if nothing was given."""
         buckets = self.read_buckets()
         if len(buckets) > 1:
             raise UsageError("--input-shape gives several shapes of one input; only run measures each")
         return buckets[0] if buckets else None
 
     def read_buckets(self) -> tuple[dict[str, tuple[int, ...]], ...]:
-        """{input name: shape} for each of the shapes that an input is given; empty if nothing was given.
-
-        Raises:
-            UsageError: as `read_shapes`, or two inputs have different numbers of shapes.
-        """
         if isinstance(self.input_shape, Mapping):
             return tuple(filter(None, [check_shapes(self.input_shape)]))
         return parse_buckets(self.input_shape)
 
     def make_source(self, model: str, input_size: int | None = None) -> ModelSource:
-        """The model, and how its weights and inputs are made.
-
-        Raises:
-            UsageError: a shape is malformed.
-            MissingDependency: a package of a built-in model is not installed.
-        """
         require_packages(model)
         return ModelSource(
             model=model,
@@ -114,10 +98,6 @@ class Shared(Struct, frozen=True, kw_only=True):
 
         Args:
             batches: the values of --batch; None if it was not given.
-
-        Raises:
-            UsageError: a shape is malformed, its first axis contradicts --batch, an engine does not have an option, or
-                something that is named is not there.
         """
         engines = tuple(engines)
         allow_engines(engines)
@@ -161,11 +141,6 @@ class Shared(Struct, frozen=True, kw_only=True):
         time_limit_s: float,
         input_size: int | None,
     ) -> RunRequest:
-        """The request for one row of `target`, timed in one process.
-
-        Raises:
-            UsageError: the engine, the precision or a shape is malformed.
-        """
         return self.make_request(
             target,
             engines=[read_engine(engine)],
@@ -176,11 +151,6 @@ class Shared(Struct, frozen=True, kw_only=True):
         )
 
     def make_side_request(self, input_size: int | None, profile_index: int | None = None) -> SideRequest:
-        """What the sides of a comparison have in common.
-
-        Raises:
-            UsageError: a shape is malformed.
-        """
         from enginebench.runs.targets.sides import SideRequest
 
         return SideRequest(
@@ -192,8 +162,6 @@ class Shared(Struct, frozen=True, kw_only=True):
 
 
 class Timing(Struct, frozen=True, kw_only=True):
-    """How a row is measured."""
-
     warmup: int | None
     iters: int | None
     time_limit: float
@@ -214,9 +182,6 @@ class Timing(Struct, frozen=True, kw_only=True):
 
         Where nobody says how many processes, ten at most: fewer once no verdict at `margin` can change, if it is given.
         With several builds each has as many processes, two at least: without, nobody could tell the builds apart.
-
-        Raises:
-            UsageError: one process is to time several builds.
         """
         if quick and builds:
             raise UsageError("--quick times one process, and --builds needs two of each build; leave one of them out")
@@ -239,26 +204,11 @@ class Timing(Struct, frozen=True, kw_only=True):
 
 
 def name_default_engines(device: str) -> str:
-    """The ENGINEs of a `run` that names none."""
     return DEFAULT_ENGINES[find_kind(device)]
 
 
-def check_baseline(baseline: str | None, engines: Sequence[tuple[str, dict[str, str]]], named: str) -> None:
-    """Checks that the baseline, if named, is one of the engines.
-
-    Raises:
-        UsageError: it is not.
-    """
-    if baseline is not None and read_engine(baseline) not in engines:
-        raise UsageError(f"--baseline {baseline} is not among --engines {named}")
-
-
 def parse_device(text: str) -> str:
-    """`cpu` or `cuda:N` (`cuda` is `cuda:0`).
-
-    Raises:
-        UsageError: it is neither.
-    """
+    """`cpu` or `cuda:N` (`cuda` is `cuda:0`)."""
     found = _DEVICE.fullmatch(text.strip().lower())
     if found is None:
         raise UsageError(f"{text!r} is neither cpu nor cuda:N, for example cuda:0")
@@ -266,11 +216,6 @@ def parse_device(text: str) -> str:
 
 
 def use_trtexec(path: str | None, engines: Iterable[str]) -> None:
-    """Runs trtexec as the executable that --trtexec names.
-
-    Raises:
-        UsageError: trtexec is not among the engines, or `path` is not an executable file.
-    """
     if path is None:
         return
     if "trtexec" not in engines:
@@ -281,11 +226,6 @@ def use_trtexec(path: str | None, engines: Iterable[str]) -> None:
 
 
 def merge_options(engine: str, own: dict[str, str], given: dict[str, str]) -> dict[str, str]:
-    """The `key=value` options of ENGINE and those that have a name of their own.
-
-    Raises:
-        UsageError: both set the same option to different values.
-    """
     for key in own.keys() & given.keys():
         if own[key] != given[key]:
             raise UsageError(
@@ -307,11 +247,7 @@ def name_settings(cuda_graph: bool | None, profile_index: int | None, extra: Seq
 
 
 def choose_drop(of_metric: float | None, top1_points: float | None, metrics: Sequence[str] = ()) -> float | None:
-    """What a row may lose of the metric that decides: given in its own unit, or as points of top-1 accuracy.
-
-    Raises:
-        UsageError: both are given, or the points are of another metric than the one that decides.
-    """
+    """What a row may lose of the metric that decides: given in its own unit, or as points of top-1 accuracy."""
     if top1_points is None:
         return of_metric
     if of_metric is not None:
@@ -331,11 +267,6 @@ def choose_row_batch(
 
 
 def parse_axes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """{input: axes} of `ids:1,mask:1`.
-
-    Raises:
-        UsageError: the text is malformed.
-    """
     axes: dict[str, tuple[int, ...]] = {}
     for text in (piece.strip() for t in texts for piece in t.split(",")):
         name, _, axis = text.rpartition(":")
@@ -349,9 +280,6 @@ def parse_buckets(texts: Iterable[str]) -> tuple[dict[str, tuple[int, ...]], ...
     """A {name: shape} for each shape of `ids:1x16,1x128`: a shape without a name is one more of the input before it.
 
     Several inputs have as many shapes each, or one that goes with all of them.
-
-    Raises:
-        UsageError: the text is malformed, or two inputs have different numbers of shapes.
     """
     found: dict[str, list[tuple[int, ...]]] = {}
     name = ""
@@ -378,11 +306,6 @@ def _parse_shape(text: str, dims: str, name: str) -> tuple[int, ...]:
 
 
 def check_shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]] | None:
-    """The shapes as tuples; None if there are none.
-
-    Raises:
-        UsageError: one is empty, or has an axis that is no positive number.
-    """
     for name, shape in shapes.items():
         if not shape or not all(isinstance(axis, int) and axis > 0 for axis in shape):
             raise UsageError(f"--input-shape {name}: {tuple(shape)!r} is no shape; expected positive whole numbers")
@@ -390,11 +313,7 @@ def check_shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ..
 
 
 def choose_batches(given: tuple[int, ...] | None, shapes: dict[str, tuple[int, ...]] | None) -> tuple[int, ...]:
-    """The batches of --batch, else the first axis that all shapes of --input-shape share, else 1.
-
-    Raises:
-        UsageError: both were given, and the first axis is neither among the batches nor 1, a single entry.
-    """
+    """The batches of --batch, else the first axis that all shapes of --input-shape share, else 1."""
     firsts = {shape[0] for shape in (shapes or {}).values()}
     first = firsts.pop() if len(firsts) == 1 else None
     if given is None:

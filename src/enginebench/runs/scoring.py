@@ -22,11 +22,7 @@ SCORE_TIMEOUT_S = 6 * 3600.0
 
 
 def choose_metrics(named: Sequence[str], task: Task | None) -> tuple[str, ...]:
-    """The metrics that were asked for, else those of the task, else of a classifier.
-
-    Raises:
-        UsageError: a name is neither that of a built-in metric nor package.module:function.
-    """
+    """The metrics that were asked for, else those of the task, else of a classifier."""
     for name in named:
         module, _, attribute = name.partition(":")
         if name not in BUILTIN and not (module and attribute):
@@ -43,13 +39,7 @@ class Judged(Struct, frozen=True, kw_only=True):
 
 
 def open_metrics(labelled: Labelled) -> tuple[Facts, ...]:
-    """What is known of the metrics; asked in a child, since one may be the user's code.
-
-    Raises:
-        UsageError: a metric cannot be had.
-        MissingDependency: it needs a package that is not installed.
-        ParseError: the targets cannot be read.
-    """
+    """What is known of the metrics; asked in a child, since one may be the user's code."""
     if labelled.targets is None and set(labelled.metrics) <= {"top1", "top5"}:
         return tuple(BUILTIN[name](Targets(values=[])).facts for name in labelled.metrics)
     job = MetricsJob(metrics=labelled.metrics, targets=labelled.targets)
@@ -57,16 +47,6 @@ def open_metrics(labelled: Labelled) -> tuple[Facts, ...]:
 
 
 def score_file(metrics: Sequence[Facts], answers: Path, reference: Path | None) -> tuple[Score, ...]:
-    """The scores of the answers kept in a file; a metric that cannot be wrong about them is left out.
-
-    Args:
-        metrics: in their order; the first one decides.
-        answers: the file of the row.
-        reference: that of the reference, if there is one.
-
-    Raises:
-        UsageError: a metric failed on these answers, or on the reference's.
-    """
     kept = load_arrays(answers)
     before = load_arrays(reference) if reference is not None else None
     found = [_score(facts, kept, before, answers, reference) for facts in metrics]

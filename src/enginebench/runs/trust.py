@@ -51,11 +51,7 @@ def find_allowed(name: str) -> str | None:
 
 
 def require_named(name: str, found: str | None, what: str, where: Path | str, option: str = "--allow-code ") -> str:
-    """`found`, what this program calls something that a stored file names.
-
-    Raises:
-        UsageError: it does not name it.
-    """
+    """`found`, what this program calls something that a stored file names."""
     if found is None:
         raise UsageError(
             f"{where} names {name!r}, {what}. A stored file runs no code and opens nothing outside of its folder that "
@@ -76,12 +72,7 @@ def _list_outside(name: str, options: Mapping[str, str]) -> list[str]:
 
 
 def trust_artifact(artifact: Artifact, where: Path | str) -> Artifact:
-    """A stored artifact that may be opened: its libraries are those that this program names.
-
-    Raises:
-        UsageError: it names code that this program does not.
-        ArtifactError: it is an exported program, and not the one that this program names.
-    """
+    """A stored artifact that may be opened: its libraries are those that this program names."""
     model = artifact.model
     if artifact.kind == "torch" and Path(artifact.path).suffix.lower() == ".pt2":
         what = "an exported program, whose expressions Python evaluates"

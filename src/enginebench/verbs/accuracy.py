@@ -10,12 +10,11 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import GateFailed, UsageError
-from enginebench.core.records import Caveat
 from enginebench.models.precision.calibration_data import explain_unlabelled
 from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
 from enginebench.options import InputSize, Judging, Modules, Opt, PathLike, Printed, Shared, Side, Trusting, verb
 from enginebench.report.accuracy import AccuracyDocument, list_accuracy, tell_nonfinite
-from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import AnswerJob, Labelled, LabelledAnswer
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
@@ -39,8 +38,7 @@ class AccuracyOptions(Modules, Judging, Shared, total=False):
     n: Annotated[int | None, Opt("Number of samples, drawn with --seed. [all]", ge=1)]
     ref: Annotated[Side | None, Opt("Compare with this side on the same samples.", metavar="SIDE")]
     model: Annotated[
-        str | None,
-        Opt("Model whose preprocessing to use when TARGET is a file. [that of a SIDE]", metavar="MODEL"),
+        str | None, Opt("Model whose preprocessing to use when TARGET is a file. [that of a SIDE]", metavar="MODEL")
     ]
     max_metric_drop: Annotated[
         float | None,
@@ -115,12 +113,9 @@ def measure_side_accuracy(
     """The scores of a side with intervals, and the differences to a reference on the same samples.
 
     Args:
-        sides: SIDE, and the SIDE to compare with.
         data: `digits` (the held-out ones), a folder of pictures, or prepared arrays; None: the inputs of the request.
-        request: what both sides have in common.
         options: of these n, model, metric, targets and task count.
         max_metric_drop: what the side may lose of the first metric against the reference, in its own unit.
-        reporter: progress.
     """
     (side, reference), n, task = sides, options["n"], options["task"]
     targets, model = to_text(options["targets"]), options["model"]
@@ -155,6 +150,7 @@ def measure_side_accuracy(
     if answer.nonfinite:
         failures.append(tell_nonfinite(side, answer.nonfinite, answer.n))
     top1 = find_score(scores, "top1")
+    few = make_caveat("partly_compared.data", data=data or str(request.source.inputs), n=answer.n, asked=n or 0)
     return AccuracyDocument(
         n=answer.n,
         top1=find_value(scores, "top1"),
@@ -180,35 +176,20 @@ def measure_side_accuracy(
         caveats=(
             *dict.fromkeys(c for s in (own, other) if s is not None for c in s.artifact.caveats),
             *answer.caveats,
-            *doubt_number(answer.n, n, data or str(request.source.inputs)),
+            *([few] if n is not None and answer.n < n else []),
         ),
     )
 
 
 def judge(document: AccuracyDocument) -> AccuracyDocument:
-    """The document, if not more was lost than a limit of the user's own allows, and all outputs are finite.
-
-    Raises:
-        GateFailed: more was, or they are not.
-    """
+    """The document, if not more was lost than a limit of the user's own allows, and all outputs are finite."""
     if document.max_metric_drop is not None and document.failures:
         raise GateFailed(f"the gate failed. {'; '.join(document.failures)}")
     return document
 
 
-def doubt_number(found: int, asked: int | None, data: str) -> tuple[Caveat, ...]:
-    """The caveat on scores over fewer samples than asked for."""
-    if asked is None or found >= asked:
-        return ()
-    return (make_caveat("partly_compared.data", data=data, n=found, asked=asked),)
-
-
 def check_labelled(data: str | None, targets: str | None) -> None:
-    """Checks that there can be right answers, before a model is built.
-
-    Raises:
-        UsageError: the data have no labels, and no targets were given; or they are not there.
-    """
+    """Checks that there can be right answers, before a model is built."""
     if data is not None and data != "digits" and not Path(data).exists():
         found = "is made up" if data == "fake" else "is not a folder"
         raise UsageError(f"--data {data!r} {found}; expected digits, a folder of pictures, or prepared arrays (.npz)")
@@ -222,11 +203,7 @@ def check_labelled(data: str | None, targets: str | None) -> None:
 
 
 def _find_model(own: OpenSide, other: OpenSide | None, labelled: Labelled) -> str:
-    """The model whose preprocessing is known: pictures for a file are prepared as for the model on the other side.
-
-    Raises:
-        UsageError: neither is known, and the data are not prepared already.
-    """
+    """The model whose preprocessing is known: pictures for a file are prepared as for the model on the other side."""
     for side in (own, other):
         if side is not None and (side.model in BUILTIN or side.model.startswith(TIMM_PREFIX)):
             return side.model
@@ -238,7 +215,6 @@ def _find_model(own: OpenSide, other: OpenSide | None, labelled: Labelled) -> st
 def _answer(
     side: OpenSide, labelled: Labelled, model: str, request: SideRequest, scratch: Path, reporter: Reporter
 ) -> LabelledAnswer:
-    """What was read, in a child process; what the metrics need of the answers lies in `scratch`."""
     job = AnswerJob(
         artifact=side.artifact,
         engine=replace(side.engine, batch=choose_step((side,), request)),
@@ -251,8 +227,5 @@ def _answer(
     )
     with lock_devices((side.engine.device,), on_wait=reporter.say):
         return run_child(
-            job,
-            timeout_s=ACCURACY_TIMEOUT_S,
-            environment=child_environment(side.engine.threads),
-            on_note=lambda text: reporter.step(f"{side.describe()}: {text}"),
+            job, timeout_s=ACCURACY_TIMEOUT_S, on_note=lambda text: reporter.step(f"{side.describe()}: {text}")
         )

@@ -98,7 +98,6 @@ def _remove(name: str, shown: Printed, **options: Unpack[Stored]) -> None:
 
 
 def print_baselines(found: BaselineList, console: Console) -> None:
-    """Prints them as a table."""
     from enginebench.report.table import Section, list_texts, make_table
     from enginebench.report.terminal import print_sections
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, TypeAlias, Unpack
@@ -15,10 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
+from enginebench import options as opts
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, parse_precision
-from enginebench.core.records import Artifact, Caveat, EngineSpec, MeasureSpec, Result
+from enginebench.core.records import Artifact, Caveat, EngineSpec, Result
 from enginebench.core.shapes import format_shapes
 from enginebench.core.store import bring_files, encode, hash_file, read_record, write_atomic
 from enginebench.engines.abilities import KeepsLog
@@ -32,36 +32,14 @@ from enginebench.engines.registry import (
     takes,
 )
 from enginebench.measure.machine import describe_machine
-from enginebench.options import (
-    COMMAND,
-    Batch,
-    Builds,
-    DryRunning,
-    Env,
-    InputSize,
-    Margin,
-    Model,
-    Modules,
-    Opt,
-    PathLike,
-    Precision,
-    Shared,
-    Side,
-    Timeout,
-    Timing,
-    Trtexec,
-    Trusting,
-    Wait,
-    pick,
-    verb,
-)
+from enginebench.options import COMMAND, Opt, PathLike, pick, verb
 from enginebench.report.bench import list_bench
 from enginebench.runs import request as requests
 from enginebench.runs.bundles.reading import is_bundle
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.elsewhere import find_available
 from enginebench.runs.child.places import enter
-from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest, check_request, holds_run
+from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRequest, Stored, begin_record, check_request, holds_run
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import PlannedRow, list_devices, plan_rows, plan_stored, with_suffix
 from enginebench.runs.progress import Reporter
@@ -70,30 +48,21 @@ from enginebench.runs.targets import stored as sides
 from enginebench.runs.targets.bundles import fill_request, find_row, open_as_stored, read_target
 from enginebench.runs.targets.sources import choose_judged, gather_sources
 from enginebench.runs.targets.stored import parse_side
-from enginebench.runs.targets.stored_row import Stored
 from enginebench.stats.diff import diff_results
+from enginebench.verbs import given
 from enginebench.verbs.benches import Bench
 from enginebench.verbs.build import check_dry_run, print_dry_run
 from enginebench.verbs.diff import DiffPrinted, write_verdict
 from enginebench.verbs.dry_run import DryRun, check_command, plan_measure
-from enginebench.verbs.given import (
-    choose_batches,
-    choose_root,
-    name_environments,
-    name_model,
-    share,
-    take_model,
-    take_side,
-)
 from enginebench.verbs.progress import open_progress
 from enginebench.verbs.runs import note_folder
 
 
-class BenchOptions(Modules, Timing, Shared, total=False):
-    precision: Precision
-    batch: Batch
+class BenchOptions(opts.Modules, opts.Timing, opts.Shared, total=False):
+    precision: opts.Precision
+    batch: opts.Batch
     against: Annotated[
-        Side | None,
+        opts.Side | None,
         Opt(
             "ENGINE, ENGINE@TARGET, the file of a stored result, or a bundle; if TARGET is a bundle, also its RUN.",
             metavar="SIDE",
@@ -109,27 +78,26 @@ class BenchOptions(Modules, Timing, Shared, total=False):
             more="Also if the sides were requested in one precision and ran in two",
         ),
     ]
-    margin: Margin
+    margin: opts.Margin
     percentile: Annotated[str | Sequence[float], Opt("Percentiles to report, separated by commas.", "50,90,95,99")]
-    input_size: InputSize
-    timeout: Timeout
-    wait: Wait
+    input_size: opts.InputSize
+    timeout: opts.Timeout
+    wait: opts.Wait
     cuda_graph: Annotated[
-        bool | None,
-        Opt("Launch as a CUDA graph. [the engine's default]", names="--cuda-graph/--no-cuda-graph"),
+        bool | None, Opt("Launch as a CUDA graph. [the engine's default]", names="--cuda-graph/--no-cuda-graph")
     ]
     profile_index: Annotated[int | None, Opt("Optimization profile of a plan.", ge=0)]
     extra: Annotated[
         Sequence[str],
         Opt("Extra argument for trtexec; can be repeated.", (), metavar="ARG", multiple=True, feature="trtexec"),
     ]
-    trtexec: Trtexec
-    env: Env
-    builds: Builds
+    trtexec: opts.Trtexec
+    env: opts.Env
+    builds: opts.Builds
     out: Annotated[PathLike | None, Opt("Folder of the results. [results/bench-TARGET-TIME]", program=True)]
 
 
-class BenchPrinted(DiffPrinted, DryRunning, Trusting, total=False):
+class BenchPrinted(DiffPrinted, opts.DryRunning, opts.Trusting, total=False):
     log: Annotated[
         str | None,
         Opt(
@@ -153,7 +121,7 @@ Engine: TypeAlias = Annotated[
 
 
 @verb(BenchOptions)
-def bench(target: Model, engine: Engine = None, **options: Unpack[BenchOptions]) -> Bench:
+def bench(target: opts.Model, engine: Engine = None, **options: Unpack[BenchOptions]) -> Bench:
     """Measure one engine on TARGET; with --against, compare it with another one.
 
     Example: enginebench bench digits-cnn --engine ort --against pytorch
@@ -171,7 +139,7 @@ def bench(target: Model, engine: Engine = None, **options: Unpack[BenchOptions])
         MeasurementError: a row is not ok.
         GateFailed: under `gate`, the candidate is slower, its outputs differ, or the sides cannot be compared.
     """
-    root = choose_root(options["out"], f"bench-{Path(name_model(target)).stem}")
+    root = given.choose_root(options["out"], f"bench-{Path(given.name_model(target)).stem}")
     with ask(target, engine, options) as (request, side, reporter), note_folder(root):
         results = bench_sides(request, side, root, reporter=reporter, wait=options["wait"], command=COMMAND.get())
         return Bench(root, tuple(results), options["margin"]).check(gate=options["gate"])
@@ -191,7 +159,7 @@ def command(target: str, engine: str | None, shown: BenchPrinted, **options: Unp
             print_dry_run(plan_dry_run(target, request, shown["tensorrt_version"]), shown)
             return
         stem = Path(target).stem if target.endswith(".onnx") or is_bundle(Path(target)) else target
-        root = choose_root(None, f"bench-{stem}")
+        root = given.choose_root(None, f"bench-{stem}")
         results = bench_sides(request, side, root, reporter=reporter, wait=options["wait"], command=COMMAND.get())
     if shown["log"] is not None:
         keep_log(root, results[-1], Path(shown["log"]))
@@ -210,20 +178,16 @@ def command(target: str, engine: str | None, shown: BenchPrinted, **options: Unp
 
 @contextmanager
 def ask(
-    target: Model, engine: str | None, options: BenchOptions, *, dry: bool = False
+    target: opts.Model, engine: str | None, options: BenchOptions, *, dry: bool = False
 ) -> Iterator[tuple[RunRequest, sides.Side | None, Reporter]]:
-    """The request that the options are, the other side, and progress; children can have a module while it runs.
-
-    Raises:
-        UsageError: a value or a combination that cannot be.
-    """
+    """The request that the options are, the other side, and progress; children can have a module while it runs."""
     against, extra, text = options["against"], options["extra"], isinstance(target, str | os.PathLike)
     if against is None and options["gate"]:
         raise UsageError(TWO_SIDES)
     if against is None and options["against_precision"]:
         raise UsageError("--against-precision is that of the other side; add --against SIDE")
-    name_environments(options["env"])
-    shared, timing = share(options), pick(requests.Timing, options)
+    given.name_environments(options["env"])
+    shared, timing = given.share(options), pick(requests.Timing, options)
     fixed: dict[str, object] = {"--engine": engine, "--extra": extra}
     for name in ("batch", "threads", "input_shape", "inputs", "input_size", "profile_index", "cuda_graph"):
         fixed[f"--{name.replace('_', '-')}"] = options[name]
@@ -233,8 +197,8 @@ def ask(
     name, own = read_engine(engine or "") if bundle is None else (bundle.engine.backend, bundle.engine.options)
     own = merge_options(name, own, name_settings(options["cuda_graph"], options["profile_index"], extra))
     with (
-        take_model(target, options["example_inputs"]) as taken,
-        take_side(against if against is not None else "", options["example_inputs"]) as other,
+        given.take_model(target, options["example_inputs"]) as taken,
+        given.take_side(against if against is not None else "", options["example_inputs"]) as other,
         open_progress(options["progress"]) as reporter,
     ):
         batch = choose_row_batch(options["batch"], own, shared.read_shapes())
@@ -242,7 +206,7 @@ def ask(
             taken.text,
             engines=[(name, own)],
             precisions=[parse_precision(options["precision"])],
-            batches=choose_batches(batch, options, taken),
+            batches=given.choose_batches(batch, options, taken),
             measure=timing.make_measure(
                 shared.seed,
                 percentiles=read_percentiles(options["percentile"]),
@@ -263,11 +227,7 @@ TWO_SIDES = "--gate, --junit and --summary need a verdict on two sides; add --ag
 
 
 def read_percentiles(given: str | Sequence[float]) -> tuple[float, ...]:
-    """The percentiles of `50,99,99.9`, or of a list.
-
-    Raises:
-        UsageError: not numbers between 0 and 100.
-    """
+    """The percentiles of `50,99,99.9`, or of a list."""
     try:
         values = tuple(float(piece) for piece in (given.split(",") if isinstance(given, str) else given))
     except ValueError:
@@ -278,7 +238,6 @@ def read_percentiles(given: str | Sequence[float]) -> tuple[float, ...]:
 
 
 def plan_dry_run(target: str, request: RunRequest, version: str | None) -> DryRun:
-    """The command that would run, and what would happen before it."""
     ((name, options),), ((precision, recipe),) = request.engines, request.precisions
     if request.input_shapes:  # a dry run opens no graph whose axes could be fixed
         options = {"shapes": format_shapes(request.input_shapes), **options}
@@ -305,7 +264,8 @@ def explain_difference(results: Sequence[Result]) -> list[Caveat]:
     plans = {r.artifacts[-1].sha256 for r in (tool, ours) if r.artifacts}
     if len(plans) > 1:
         return [make_caveat("environment.plans")]
-    return [*compare_switches(tool, ours), *compare_clocks(tool.measure)]
+    copies = [make_caveat("environment.copies")] if tool.measure.scope == "io" else []
+    return [*compare_switches(tool, ours), make_caveat("environment.clocks"), *copies]
 
 
 def compare_switches(tool: Result, ours: Result) -> Iterator[Caveat]:
@@ -315,23 +275,11 @@ def compare_switches(tool: Result, ours: Result) -> Iterator[Caveat]:
         ("spin", "1", "spin-wait"),
         ("profile_index", "0", "optimization profile"),
     ):
-        theirs, mine = (read_option(r.engine, option, default) for r in (tool, ours))
+        theirs, mine = (r.engine.options.get(option, default) for r in (tool, ours))
         if theirs != mine:
             yield make_caveat("environment.switch", what=what, option=option, theirs=theirs, mine=mine)
-    if read_option(tool.engine, "streams", "1") != "1":
+    if tool.engine.options.get("streams", "1") != "1":
         yield make_caveat("environment.streams")
-
-
-def compare_clocks(measure: MeasureSpec) -> Iterator[Caveat]:
-    """What stays when every switch is matched."""
-    yield make_caveat("environment.clocks")
-    if measure.scope == "io":
-        yield make_caveat("environment.copies")
-
-
-def read_option(engine: EngineSpec, key: str, default: str) -> str:
-    """The value of an option that took effect."""
-    return engine.options.get(key, default)
 
 
 def bench_sides(
@@ -346,10 +294,6 @@ def bench_sides(
     """The result of the engine of `request`; with `against`, preceded by that of the other side, measured in turns.
 
     Both sides answer the inputs of the other side's model, whose answers are the reference of the comparison.
-
-    Raises:
-        DeviceBusy: another run holds a device of a side and `wait` is false.
-        UsageError: the sides differ in batch or threads and cannot be compared, or a tool does not take its options.
     """
     other = None if against is None else _request_of(request, against)
     for side in filter(None, (request, other)):
@@ -358,14 +302,7 @@ def bench_sides(
         check_request(other)
     folder = RunFolder(root)
     folder.check_free()
-    record = RunRecord(
-        request=request,
-        machine=describe_machine(),
-        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        rows=(),
-        verb="bench",
-        command=command,
-    )
+    record = begin_record(request, describe_machine(), verb="bench", command=command)
     judged = choose_judged(request) if request.metrics or request.targets else None
     devices = [device for asked in filter(None, (request, other)) for device in list_devices(asked)]
     with lock_devices(devices, wait=wait, on_wait=reporter.say):
@@ -403,12 +340,7 @@ def keep_log(root: Path, result: Result, out: Path) -> None:
     """Writes what the row's tool printed to `out`: builds and processes in their order.
 
     Args:
-        root: the folder of `bench`.
         result: the row; a failed one has a log as well. If nothing ran for it there is no log, and nothing is written.
-        out: the file to write.
-
-    Raises:
-        ArtifactError: the file cannot be written.
     """
     place = RunFolder(root.absolute()).build_path(result.id, 0) if result.builds else root.absolute() / ARTIFACTS
     backend: object = open_backend(result.engine.backend, cache_dir=place / "cache")
@@ -420,11 +352,6 @@ def keep_log(root: Path, result: Result, out: Path) -> None:
 
 
 def check_log(engine: str) -> None:
-    """Checks that an engine is a tool that writes a log.
-
-    Raises:
-        UsageError: it is not.
-    """
     if find_entry(engine).find_program is None:
         raise UsageError(f"engine {engine} runs inside EngineBench and has no log; --log is for trtexec")
 

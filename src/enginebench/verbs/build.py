@@ -24,7 +24,7 @@ from enginebench.core.store import copy_file, encode
 from enginebench.engines.registry import accepts, check_options, find_device, find_entry, read_engine
 from enginebench.options import DryRunning, Opt, PathLike, Printed, Progress, Trtexec, verb
 from enginebench.runs.child.elsewhere import find_available
-from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import BuildAnswer, BuildJob, ProbeJob, Proof
 from enginebench.runs.child.places import enter, find_place
 from enginebench.runs.child.proving import doubt_record
@@ -32,14 +32,7 @@ from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import merge_options
 from enginebench.stats.effective import judge_precision
-from enginebench.verbs.dry_run import (
-    DryRun,
-    check_batch_axis,
-    needs_graph,
-    open_composing,
-    plan_build,
-    quantized_path,
-)
+from enginebench.verbs.dry_run import DryRun, check_batch_axis, needs_graph, open_composing, plan_build, quantized_path
 from enginebench.verbs.given import read_device, to_path
 from enginebench.verbs.progress import open_progress
 from enginebench.verbs.quantize import quantize
@@ -52,8 +45,6 @@ CHECK_TIMEOUT_S = 120.0
 
 
 class BuildDocument(Struct, frozen=True, kw_only=True):
-    """The JSON document of `build`."""
-
     schema: str = "enginebench.build/1"
     artifact: Artifact
     lowered: Artifact | None
@@ -178,7 +169,6 @@ def command(
 
 
 def print_build(document: BuildDocument, _: Console) -> None:
-    """Prints what was built, and where its log lies."""
     artifact = document.artifact
     tool = "TensorRT for RTX" if "tensorrt-rtx" in artifact.made_by else "TensorRT"
     click.echo(
@@ -195,11 +185,7 @@ def print_build(document: BuildDocument, _: Console) -> None:
 
 
 def check_dry_run(shown: DryRunning) -> None:
-    """Checks that no option was given that this run, dry or real, would ignore.
-
-    Raises:
-        UsageError: one was.
-    """
+    """Checks that no option was given that this run, dry or real, would ignore."""
     if shown["tensorrt_version"] is not None and not shown["dry_run"]:
         raise UsageError("--tensorrt-version only writes a command without running it; add --dry-run")
 
@@ -233,11 +219,7 @@ def list_settings(options: BuildOptions) -> dict[str, str]:
 
 
 def plan_engine(onnx: Path, asked: BuildOptions) -> EngineSpec:
-    """The engine that is asked for; without a precision in that of the graph.
-
-    Raises:
-        UsageError: settings that contradict each other, or that the engine does not have.
-    """
+    """The engine that is asked for; without a precision in that of the graph."""
     from enginebench.models.onnx.source import read_onnx_head
 
     (name, own), precision, batch = read_engine(asked["engine"]), asked["precision"], asked["batch"]
@@ -273,11 +255,6 @@ def build_engine(onnx: Path, out: Path, spec: EngineSpec, options: BuildOptions,
     """Builds the engine file `out`. Log, layers and cache stay in `<out>.build`, where a repeat finds the plan.
 
     A graph in another precision than asked for is quantized first, unless typing is weak; `reporter` says so.
-
-    Raises:
-        UsageError: the engine builds no file, or its version does not know an option.
-        ArtifactError: the graph cannot be quantized or built; the message names the first error and the log.
-        MissingDependency: the engine is not installed.
     """
     from enginebench.models.onnx.source import read_onnx_head
 
@@ -306,7 +283,6 @@ def build_engine(onnx: Path, out: Path, spec: EngineSpec, options: BuildOptions,
         answer = run_child(
             BuildJob(source=str(onnx.absolute()), engine=spec, out_dir=str(folder)),
             timeout_s=options["timeout"],
-            environment=child_environment(spec.threads),
             on_note=lambda text: reporter.step(f"{onnx.name}: {text}"),
         )
     document = describe_build(answer, out, known(spec.precision), spec.device, doubts)
@@ -326,9 +302,6 @@ def open_folder(folder: Path) -> Iterator[Path]:
     """The folder, created if it does not exist; if so, and the user interrupts the build, it goes with it.
 
     What a build that was killed has left unfinished goes in any case: its process cannot remove it.
-
-    Raises:
-        ArtifactError: it cannot be created.
     """
     is_new = not folder.exists()
     try:
@@ -347,11 +320,7 @@ def open_folder(folder: Path) -> Iterator[Path]:
 
 
 def judge_ranges(artifact: Artifact, calib: Path | None, calib_cache: Path | None) -> tuple[Caveat, ...]:
-    """The caveats on the ranges that TensorRT's own calibrator takes under weak typing.
-
-    Raises:
-        ArtifactError: the arrays do not fit the graph, or were prepared for another preprocessing.
-    """
+    """The caveats on the ranges that TensorRT's own calibrator takes under weak typing."""
     from enginebench.models.precision.calibration import explain_external
     from enginebench.models.precision.calibration_data import open_arrays
     from enginebench.runs.child.perform.answers import check_prepared_alike

@@ -15,12 +15,7 @@ from enginebench import door
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import Artifact, Caveat, ModelSource
-from enginebench.models.precision.calibration import (
-    Calibration,
-    Method,
-    write_calibration,
-    write_calibration_cache,
-)
+from enginebench.models.precision.calibration import Calibration, Method, write_calibration, write_calibration_cache
 from enginebench.models.precision.calibration_data import (
     CalibrationData,
     check_source,
@@ -103,10 +98,7 @@ def calibrate(model: Model, data: Data, out: Out, **options: Unpack[CalibrateOpt
     """
     check_cpu(options["device"], "ranges are calibrated on the CPU and apply to every device")
     shared = share(options)
-    with (
-        take_model(model, options["example_inputs"]) as taken,
-        open_progress(options["progress"]) as reporter,
-    ):
+    with take_model(model, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         source = shared.make_source(taken.text, options["input_size"])
         return calibrate_model(source, to_text(data), Path(out), shared.count_threads(), options, reporter)
 
@@ -117,7 +109,6 @@ def command(model: str, data: str | None, out: str, shown: Printed, **options: U
 
 
 def print_calibration(document: CalibrateDocument, _: Console) -> None:
-    """Prints what was written, and over what."""
     how = f"{document.method} {document.percentile:g}" if document.percentile else document.method
     click.echo(f"{document.path}: {how}, ranges of {document.tensors} tensors over {document.n} entries")
     if document.batches:
@@ -140,12 +131,7 @@ def calibrate_model(
         raise UsageError("ranges need entries: give --data or --inputs")
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
-        job = SourceJob(
-            source=source,
-            out_dir=scratch,
-            batch=batch,
-            dynamic_batch=source.input_shapes is None,
-        )
+        job = SourceJob(source=source, out_dir=scratch, batch=batch, dynamic_batch=source.input_shapes is None)
         artifact = _make_graph(job, threads, reporter)
         entries = _open_entries(source, data, artifact, n)
         reporter.step(f"{source.model}: {method} over {entries.n} entries of {entries.source}")
@@ -160,7 +146,6 @@ def calibrate_model(
 
 
 def _open_entries(source: ModelSource, data: str | None, artifact: Artifact, n: int) -> CalibrationData:
-    """The entries of --data, else those of --inputs."""
     if data is None and source.inputs is not None:
         return open_given(source.inputs, artifact.inputs, n)
     return open_data(
@@ -180,19 +165,11 @@ def _make_graph(job: SourceJob, threads: int, reporter: Reporter) -> Artifact:
 def _describe_calibration(
     calibration: Calibration, out: Path, batches_out: Path | None, seconds: float
 ) -> CalibrateDocument:
+    same = {*CalibrateDocument.__struct_fields__} & {*Calibration.__struct_fields__} - {"schema"}
     return CalibrateDocument(
         path=str(out),
-        model=calibration.model,
-        model_sha256=calibration.model_sha256,
-        weights_sha256=calibration.weights_sha256,
-        method=calibration.method,
-        percentile=calibration.percentile,
-        n=calibration.n,
-        source=calibration.source,
-        data_sha256=calibration.data_sha256,
-        preprocess_sha256=calibration.preprocess_sha256,
         tensors=len(calibration.ranges),
         batches=str(batches_out) if batches_out else None,
         seconds=seconds,
-        caveats=calibration.caveats,
+        **{name: getattr(calibration, name) for name in same},
     )

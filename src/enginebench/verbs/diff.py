@@ -89,8 +89,7 @@ class DiffOptions(Progress, total=False):
         ),
     ]
     max_top1_drop: Annotated[
-        float | None,
-        Opt("The same of top-1 accuracy, in points: 1 is --max-metric-drop 0.01.", ge=0, metavar="POINTS"),
+        float | None, Opt("The same of top-1 accuracy, in points: 1 is --max-metric-drop 0.01.", ge=0, metavar="POINTS")
     ]
     store: Store
 
@@ -150,11 +149,6 @@ def command(base: str, cand: tuple[str, ...], shown: DiffPrinted, **options: Unp
 
 
 def judge(document: DiffDocument) -> DiffDocument:
-    """The document, if no row fails the gate.
-
-    Raises:
-        GateFailed: a row does; the message names each and what is wrong with it.
-    """
     if document.gate_failed:
         failed = [f"{row.id}: {', '.join(row.failures)}" for row in document.rows if row.failures]
         raise GateFailed(f"the gate failed. {'; '.join(failed) or 'There are no configurations to compare'}")
@@ -162,11 +156,7 @@ def judge(document: DiffDocument) -> DiffDocument:
 
 
 def write_verdict(document: DiffDocument, shown: DiffPrinted, *, gate: bool) -> None:
-    """Writes JUnit XML and appends the markdown to the summary, as CI servers expect.
-
-    Raises:
-        ArtifactError: a file cannot be written.
-    """
+    """Writes JUnit XML and appends the markdown to the summary, as CI servers expect."""
     if shown["junit"] is not None:
         write_atomic(Path(shown["junit"]), format_junit(document).encode())
     if shown["summary"] is not None:
@@ -186,11 +176,6 @@ def _list_sides(given: Stored | Sequence[Stored]) -> list[PathLike]:
 
 
 def compare_sides(given: Iterable[Stored], options: DiffOptions) -> DiffDocument:
-    """The verdicts on these sides, or runs with --between.
-
-    Raises:
-        UsageError: the sides or the options contradict each other.
-    """
     sides, store = [os.fspath(side) for side in _list_sides(list(given))], to_path(options["store"])
     asked = any((options["targets"], options["data"], options["inputs"], options["task"]))
     drop = choose_drop(options["max_metric_drop"], options["max_top1_drop"], _name_metric(options))
@@ -227,12 +212,7 @@ def ask_again(base: Path, cand: Path, options: DiffOptions) -> tuple[Sequence[Re
 
     Args:
         base: the folder of a run, or the file of a stored row.
-        cand: the same.
         options: without inputs and data, those that the candidate was measured on.
-
-    Raises:
-        UsageError: there are no labelled samples, or the metric fails.
-        ArtifactError: the artifacts of a row are gone, or have changed since.
     """
     data, targets = to_text(options["data"]), to_text(options["targets"])
     inputs = options["inputs"] if data is not None or options["inputs"] is not None else _find_inputs(cand)
@@ -263,11 +243,6 @@ def _find_file(side: Path, result: Result) -> Path:
 
 
 def _find_inputs(side: Path) -> str:
-    """The inputs that were given to a run.
-
-    Raises:
-        UsageError: none were.
-    """
     folder = RunFolder(side if side.is_dir() else side.parent.parent)
     if (given := find_samples(folder.artifacts)) is None:
         raise UsageError(

@@ -34,8 +34,6 @@ FLEET_TIMEOUT_S = 600.0
 
 
 class DoctorDocument(Struct, frozen=True, kw_only=True):
-    """The JSON document of `doctor`."""
-
     schema: str = "enginebench.doctor/1"
     machine: Machine
     engines: tuple[Availability, ...]
@@ -86,10 +84,6 @@ def examine(on_engine: Callable[[str], None] = lambda name: None, environment: s
     Args:
         on_engine: called with the name of each before it is asked.
         environment: the name of another one, which is asked in place of this one.
-
-    Raises:
-        UsageError: no environment has this name.
-        DependencyError: it has no working python, or lacks what every child needs.
     """
     place = describe_place(environment) if environment else None
     answers = []
@@ -112,8 +106,6 @@ class NodeAnswer(Struct, frozen=True, kw_only=True):
 
 
 class FleetDoctorDocument(Struct, frozen=True, kw_only=True):
-    """The JSON document of `doctor --on`."""
-
     schema: str = "enginebench.doctor-fleet/1"
     nodes: tuple[NodeAnswer, ...]
 
@@ -124,12 +116,6 @@ def examine_here(_: bytes) -> bytes:
 
 
 def examine_fleet(address: str) -> FleetDoctorDocument:
-    """What every node of a Ray cluster answers.
-
-    Raises:
-        MissingDependency: Ray is not installed here.
-        BackendUnavailable: no cluster answers at this address.
-    """
     told = find("offers", "ask_nodes")(address, examine_here, timeout_s=FLEET_TIMEOUT_S)
     return FleetDoctorDocument(nodes=tuple(read_answer(name, answer) for name, answer in told))
 
@@ -223,7 +209,6 @@ def describe_state(engine: Availability) -> str:
 
 
 def _print_pair(console: Console, name: str, text: str) -> None:
-    """Prints a name and its text, wrapped beside it."""
     from rich.table import Table
     from rich.text import Text
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeAlias, Unpack
 from msgspec import Struct
 
 from enginebench import door
+from enginebench import options as opts
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, GateFailed, UsageError
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
@@ -16,27 +17,8 @@ from enginebench.core.records import Caveat, Drift, TensorSpec
 from enginebench.core.store import encode, write_atomic
 from enginebench.engines.registry import accepts
 from enginebench.models.precision.calibration import explain_external
-from enginebench.models.samples import (
-    cut_entries,
-    group_samples,
-    join_samples,
-    name_only,
-    resolve_given,
-    write_samples,
-)
-from enginebench.options import (
-    InputSize,
-    Modules,
-    Opt,
-    PathLike,
-    Printed,
-    Shared,
-    Side,
-    TaskOption,
-    Texts,
-    Trusting,
-    verb,
-)
+from enginebench.models.samples import cut_entries, group_samples, join_samples, name_only, resolve_given, write_samples
+from enginebench.options import Opt, PathLike, verb
 from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument, list_drift
 from enginebench.runs.builds import cut_common
 from enginebench.runs.child.arrays import load_arrays, save_arrays
@@ -65,10 +47,10 @@ from enginebench.stats.drift import (
 from enginebench.verbs.given import list_texts, share, take_side, to_path
 from enginebench.verbs.progress import open_progress
 
-Limits: TypeAlias = Mapping[str, float] | Texts
+Limits: TypeAlias = Mapping[str, float] | opts.Texts
 
 
-class DriftOptions(Modules, Shared, total=False):
+class DriftOptions(opts.Modules, opts.Shared, total=False):
     n: Annotated[
         int | None,
         Opt(
@@ -88,7 +70,7 @@ class DriftOptions(Modules, Shared, total=False):
             "`mean_abs`, `mean_rel`, `agreement`, `samples`",
         ),
     ]
-    input_size: InputSize
+    input_size: opts.InputSize
     profile_index: Annotated[
         int | None,
         Opt(
@@ -99,12 +81,12 @@ class DriftOptions(Modules, Shared, total=False):
     ]
     skip_output_save: Annotated[bool, Opt("Do not write samples/ into --out.", False)]
     out: Annotated[PathLike | None, Opt("Folder for the figures of every sample and its outputs.", path="folder")]
-    task: TaskOption
+    task: opts.TaskOption
     gate: Annotated[bool, Opt("Raise GateFailed where a limit of your own is not kept.", True, program=True)]
 
 
 @verb(DriftOptions)
-def drift(reference: Side, candidate: Side, **options: Unpack[DriftOptions]) -> DriftDocument:
+def drift(reference: opts.Side, candidate: opts.Side, **options: Unpack[DriftOptions]) -> DriftDocument:
     """Compare the outputs of CAND with those of REF on the same inputs.
 
     Example: enginebench drift pytorch@digits-cnn ort@digits-cnn
@@ -134,8 +116,8 @@ def drift(reference: Side, candidate: Side, **options: Unpack[DriftOptions]) -> 
     return judge(document) if options["gate"] else document
 
 
-@door.command(drift, "REF", "CAND", shown=Trusting)
-def command(reference: str, candidate: str, shown: Printed, **options: Unpack[DriftOptions]) -> None:
+@door.command(drift, "REF", "CAND", shown=opts.Trusting)
+def command(reference: str, candidate: str, shown: opts.Printed, **options: Unpack[DriftOptions]) -> None:
     options["gate"] = False
     document = drift(reference, candidate, **options)
     door.show(document, shown, door.tables(list_drift))
@@ -143,22 +125,13 @@ def command(reference: str, candidate: str, shown: Printed, **options: Unpack[Dr
 
 
 def judge(document: DriftDocument) -> DriftDocument:
-    """The document, if its own limits are kept.
-
-    Raises:
-        GateFailed: one is not, or there was nothing to compare.
-    """
     if document.gate and not document.passed:
         raise GateFailed("; ".join(document.exceeded) or "there was nothing to compare")
     return document
 
 
 def read_limits(given: Limits | None) -> dict[str, float] | None:
-    """The limits of {"cosine": 0.99} or of `cosine=0.99,top1=0.98`; None if there are none.
-
-    Raises:
-        UsageError: a name is unknown or given twice, or a value is not a number or beyond every figure.
-    """
+    """The limits of {"cosine": 0.99} or of `cosine=0.99,top1=0.98`; None if there are none."""
     texts = [f"{name}={value}" for name, value in given.items()] if isinstance(given, Mapping) else given or ()
     limits: dict[str, float] = {}
     for piece in list_texts(texts if isinstance(texts, str) else ",".join(texts)) if texts else ():
@@ -244,8 +217,6 @@ SAMPLES = 64
 
 
 class Inputs(Struct, frozen=True, kw_only=True, eq=False):
-    """What goes through both sides."""
-
     entries: list[dict[str, Any]]  # of each input name -> array, one entry on its batch axis
     source: str
     preprocess_sha256: str | None = None
@@ -256,13 +227,8 @@ def make_inputs(side: OpenSide, text: str | None, n: int | None, seed: int) -> I
     """The user's entries, else held-out digits for the digits models, else what is made up.
 
     Args:
-        side: whose inputs they are to fit.
         text: --inputs; None if there are none.
         n: entries; None: 64, or all that the user gave.
-        seed: of what is made up.
-
-    Raises:
-        FeedError, ParseError: the user's inputs do not match those of the side.
     """
     from enginebench.models.task import count_held_out, find_own_data, hash_preprocess, sample_feeds
 
@@ -320,11 +286,6 @@ def _check_profile_index(request: SideRequest, sides: tuple[OpenSide, ...]) -> N
 
 
 def check_prepared(given: Inputs, sides: tuple[OpenSide, ...]) -> None:
-    """Checks that the inputs are prepared as the sides need them, as far as this is known.
-
-    Raises:
-        ArtifactError: both hashes are known, and differ.
-    """
     for side in sides:
         known = side.artifact.preprocess_sha256
         if differ(given.preprocess_sha256, known):

@@ -27,13 +27,7 @@ def plan_build(onnx: Path, plan: Path, spec: EngineSpec, *, version: str | None 
     """The command that would build `plan` from `onnx`.
 
     Args:
-        plan: the engine file that would be written.
-        spec: the engine and its options.
         version: the version of TensorRT, installed or not; None: that of the installed tool.
-
-    Raises:
-        UsageError: the version lacks an option that was asked for, or the engine runs no program.
-        ParseError: `onnx` is not an ONNX file.
     """
     from enginebench.models.onnx.source import read_onnx_head
 
@@ -48,11 +42,7 @@ def plan_build(onnx: Path, plan: Path, spec: EngineSpec, *, version: str | None 
 
 
 def plan_measure(target: Path, spec: EngineSpec, measure: MeasureSpec, *, version: str | None = None) -> DryRun:
-    """The command that would time the plan `target`; a graph would be built first.
-
-    Raises:
-        UsageError: `target` is a model's name and not a file, or the version lacks an option that was asked for.
-    """
+    """The command that would time the plan `target`; a graph would be built first."""
     from enginebench.models.onnx.source import read_onnx_head
 
     if not target.suffix:
@@ -71,22 +61,13 @@ def plan_measure(target: Path, spec: EngineSpec, measure: MeasureSpec, *, versio
 
 
 def check_command(engine: EngineSpec, measure: MeasureSpec) -> None:
-    """Checks that a tool takes the command that a row will be timed with; nothing to check for what is not here.
-
-    Raises:
-        UsageError: an option is unknown, or given twice, or the tool cannot do what is asked.
-    """
+    """Checks that a tool takes the command that a row will be timed with; nothing to check for what is not here."""
     if find_entry(engine.backend).find_program is not None and find_installed(engine.backend).available:
         plan = Artifact(kind="plan", model="", path="any.plan", sha256="", files=(), inputs=(), outputs=())
         open_composing(engine).compose_measure(plan, engine, measure, None)
 
 
 def open_composing(spec: EngineSpec) -> Composing:
-    """The backend that runs a program.
-
-    Raises:
-        UsageError: this engine runs no program.
-    """
     backend: object = open_backend(spec.backend) if find_entry(spec.backend).find_program else None
     if not isinstance(backend, Composing):
         raise UsageError(f"a dry run prints a tool's command line, as trtexec's; engine {spec.backend} has none")
@@ -94,11 +75,7 @@ def open_composing(spec: EngineSpec) -> Composing:
 
 
 def check_batch_axis(graph: Artifact, spec: EngineSpec) -> None:
-    """Checks that the graph has the requested batch, or a dynamic axis for it.
-
-    Raises:
-        UsageError: it does not; the message names both batches.
-    """
+    """Checks that the graph has the requested batch, or a dynamic axis for it."""
     first = graph.inputs[0].shape[:1] if graph.inputs else ()
     if first and isinstance(first[0], int) and spec.batch not in (1, first[0]):
         raise UsageError(

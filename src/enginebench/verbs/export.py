@@ -31,8 +31,6 @@ EXPORT_TIMEOUT_S = 1800.0
 
 
 class ExportDocument(Struct, frozen=True, kw_only=True):
-    """The JSON document of `export`."""
-
     schema: str = "enginebench.export/1"
     artifact: Artifact
     seconds: float
@@ -109,7 +107,6 @@ def command(model: str, out: str | None, shown: Printed, **options: Unpack[Expor
 
 
 def print_export(document: ExportDocument, _: Console) -> None:
-    """Prints what was written, and how far it is from PyTorch."""
     artifact = document.artifact
     check = artifact.export_check
     click.echo(f"{artifact.path}: opset {artifact.opset}, sha256 {artifact.sha256[:12]}")

@@ -6,8 +6,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
 from enginebench.core.names import parse_precision
@@ -17,15 +19,11 @@ from enginebench.engines.registry import read_engines as read_engine_list
 from enginebench.options import Model, PathLike, Shapes, Shared, Side
 from enginebench.runs import request
 from enginebench.runs.child import places
-from enginebench.runs.folder import default_folder
+from enginebench.runs.folder import RunRequest, default_folder
 
 
 def share(options: Shared) -> request.Shared:
-    """What the verbs that run engines have in common.
-
-    Raises:
-        UsageError: the device is neither cpu nor cuda:N.
-    """
+    """What the verbs that run engines have in common."""
     return request.Shared(
         device=read_device(options["device"]),
         threads=options["threads"],
@@ -56,12 +54,7 @@ class TakenModel(Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def take_model(model: Model, example_inputs: object = None) -> Iterator[TakenModel]:
-    """The model as text; a module can be had by children of this process while the block runs.
-
-    Raises:
-        UsageError: it is neither a text nor a module, or only one of module and example inputs is given.
-        ModelError: something in the module cannot leave this process.
-    """
+    """The model as text; a module can be had by children of this process while the block runs."""
     if isinstance(model, str | os.PathLike):
         if example_inputs is not None:
             raise UsageError(
@@ -103,11 +96,7 @@ def to_path(path: PathLike | None) -> Path | None:
 
 
 def read_axes(given: str | Sequence[str] | Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-    """{input: axes} of such a mapping, or of texts as on the command line.
-
-    Raises:
-        UsageError: a text is malformed, or an axis is below 0.
-    """
+    """{input: axes} of such a mapping, or of texts as on the command line."""
     if not isinstance(given, Mapping):
         return request.parse_axes((given,) if isinstance(given, str) else given)
     for name, axes in given.items():
@@ -122,11 +111,7 @@ def list_libraries(given: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
 
 
 def read_device(text: str) -> str:
-    """The one spelling of --device.
-
-    Raises:
-        UsageError: it is neither cpu nor cuda:N.
-    """
+    """The one spelling of --device."""
     try:
         return request.parse_device(text)
     except UsageError as error:
@@ -134,11 +119,7 @@ def read_device(text: str) -> str:
 
 
 def check_cpu(device: str, why: str) -> None:
-    """Checks that --device is the CPU.
-
-    Raises:
-        UsageError: it is not; says `why` nothing else will do.
-    """
+    """Checks that --device is the CPU."""
     if read_device(device) != "cpu":
         raise UsageError(f"--device {device}: {why}; leave out --device")
 
@@ -151,22 +132,14 @@ def to_text(path: PathLike | None) -> str | None:
 def choose_batches(
     batch: int | str | Iterable[int] | None, options: Shared, taken: TakenModel
 ) -> tuple[int, ...] | None:
-    """The batches asked for, as numbers or as `1,8`, else that of the example inputs; None if neither says one.
-
-    Raises:
-        UsageError: one is below 1, or given twice.
-    """
+    """The batches asked for, as numbers or as `1,8`, else that of the example inputs; None if neither says one."""
     if batch is None:
         return None if taken.batch is None or options["input_shape"] else (taken.batch,)
     return read_numbers("batch", batch)
 
 
 def read_numbers(name: str, given: int | str | Iterable[int]) -> tuple[int, ...]:
-    """Different positive numbers, one or several, or as `1,8`.
-
-    Raises:
-        UsageError: they are not.
-    """
+    """Different positive numbers, one or several, or as `1,8`."""
     pieces = given.split(",") if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
     numbers = [int(text) for text in map(str, pieces) if text.strip().isdecimal()]
     if len(numbers) < len(pieces) or not pieces or min(numbers) < 1 or len(set(numbers)) != len(numbers):
@@ -175,11 +148,7 @@ def read_numbers(name: str, given: int | str | Iterable[int]) -> tuple[int, ...]
 
 
 def read_share(given: float | str) -> float:
-    """A fraction between 0 and 1, also as `5%`.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """A fraction between 0 and 1, also as `5%`."""
     text = str(given)
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -190,12 +159,22 @@ def read_share(given: float | str) -> float:
     return share
 
 
-def read_engines(given: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]:
-    """The engines of `ort,openvino` or of ["ort", "pytorch-compile:mode=reduce-overhead"].
+def judge_by(asked: RunRequest, options: Any) -> RunRequest:
+    """The request with the options by which outputs are judged, their data, and the time of one process."""
+    metrics = read_metrics(options["metric"])
+    return replace(
+        asked,
+        timeout_s=options["timeout"],
+        data=to_text(options["data"]),
+        metrics=metrics,
+        targets=to_text(options["targets"]),
+        task=options["task"],
+        max_metric_drop=request.choose_drop(options["max_metric_drop"], options["max_top1_drop"], metrics),
+    )
 
-    Raises:
-        UsageError: a name is unknown, given twice, or there is none.
-    """
+
+def read_engines(given: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]:
+    """The engines of `ort,openvino` or of ["ort", "pytorch-compile:mode=reduce-overhead"]."""
     if isinstance(given, str):
         return read_engine_list(given)
     listed = list(given)
@@ -209,20 +188,12 @@ def read_engines(given: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]
 
 
 def read_precisions(given: str | Iterable[str]) -> list[tuple[Precision, Recipe | None]]:
-    """The precisions of `fp32,int8@cpu` or of a list of them.
-
-    Raises:
-        UsageError: one is unknown.
-    """
+    """The precisions of `fp32,int8@cpu` or of a list of them."""
     return [parse_precision(text) for text in list_texts(given)]
 
 
 def name_environments(given: Mapping[str, PathLike] | Sequence[str]) -> None:
-    """Makes environments known by their names.
-
-    Raises:
-        UsageError: a name is not plain or stands for two, or nothing that can be started is there.
-    """
+    """Makes environments known by their names."""
     texts = (f"{name}={os.fspath(path)}" for name, path in given.items()) if isinstance(given, Mapping) else given
     places.name_environments(texts)
 

@@ -21,7 +21,7 @@ from enginebench.engines.registry import find_device, find_entry, read_engine, t
 from enginebench.models.samples import name_only, resolve_given, take_sizes
 from enginebench.options import GraphEngine, Model, Modules, Opt, PathLike, Printed, Shared, verb
 from enginebench.runs.child.arrays import load_arrays, save_arrays
-from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import InferJob, SourceJob
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
@@ -39,8 +39,6 @@ INFER_TIMEOUT_S = 1800.0
 
 
 class InferDocument(Struct, frozen=True, kw_only=True):
-    """The JSON document of `infer`."""
-
     schema: str = "enginebench.infer/1"
     engine: EngineSpec
     outputs: tuple[TensorSpec, ...]
@@ -96,11 +94,6 @@ def command(target: str, given: str | None, shown: InferPrinted, **options: Unpa
 
 
 def take_arrays(given: Mapping[str, Any]) -> dict[str, Array]:
-    """The arrays of a program.
-
-    Raises:
-        FeedError: one holds Python objects.
-    """
     import numpy as np
 
     arrays = {str(name): np.asarray(value) for name, value in given.items()}
@@ -113,39 +106,21 @@ def take_arrays(given: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def infer_file(target: Model, given: PathLike | None, out: Path, options: InferOptions) -> InferDocument:
-    """Saves the outputs of the target for INPUT.npz or --inputs at `out`.
-
-    Raises:
-        UsageError: neither was given, or both.
-    """
     if (given is None) == (options["inputs"] is None):
         raise UsageError("give the arrays once: INPUT.npz, or --inputs")
     options["inputs"] = given if given is not None else options["inputs"]
     shared = share(options)
     engine = read_engine(shared.name_engine(options["engine"]))
-    with (
-        take_model(target, options["example_inputs"]) as taken,
-        open_progress(options["progress"]) as reporter,
-    ):
+    with take_model(target, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         return save_outputs(
             shared.make_source(taken.text), out, engine, shared.device, shared.count_threads(), reporter
         )
 
 
 def save_outputs(
-    source: ModelSource,
-    out: Path,
-    engine: tuple[str, dict[str, str]],
-    device: str,
-    threads: int,
-    reporter: Reporter,
+    source: ModelSource, out: Path, engine: tuple[str, dict[str, str]], device: str, threads: int, reporter: Reporter
 ) -> InferDocument:
-    """Saves the outputs of the target `source` for its inputs at `out`.
-
-    Raises:
-        ParseError: the inputs are no .npz of plain arrays.
-        FeedError: the arrays do not match the inputs of the model; the message names each difference.
-    """
+    """Saves the outputs of the target `source` for its inputs at `out`."""
     assert source.inputs is not None
     calls = resolve_given(source.inputs)
     first = next(iter(calls[0].values()), None)
@@ -156,12 +131,7 @@ def save_outputs(
     batch = int(first.shape[0]) if first.ndim else 1
     spec = EngineSpec(backend=name, options=options, device=device, batch=batch, threads=threads)
     with open_scratch() as scratch:
-        job = SourceJob(
-            source=source,
-            out_dir=str(scratch),
-            batch=spec.batch,
-            onnx=takes(name) == "onnx",
-        )
+        job = SourceJob(source=source, out_dir=str(scratch), batch=spec.batch, onnx=takes(name) == "onnx")
         sources = make_sources(job, threads=threads, timeout_s=INFER_TIMEOUT_S, reporter=reporter)
         artifact = choose_source(sources, spec, takes(name))
         if artifact.kind in ("onnx", "plan"):  # they run in the precision that they are in
@@ -180,7 +150,7 @@ def save_outputs(
             outputs_path=str(out.absolute()),
         )
         with lock_devices((device,), on_wait=reporter.say):
-            answer = run_child(infer, timeout_s=INFER_TIMEOUT_S, environment=child_environment(threads))
+            answer = run_child(infer, timeout_s=INFER_TIMEOUT_S)
     return InferDocument(engine=spec, outputs=answer.outputs, path=str(out))
 
 

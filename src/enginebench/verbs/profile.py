@@ -10,30 +10,18 @@ from pathlib import Path
 from typing import Annotated, Unpack
 
 import click
-from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
+from enginebench import options as opts
 from enginebench.core.errors import ChildFailed
 from enginebench.core.features import find
 from enginebench.core.records import LayerProfile
 from enginebench.engines.registry import find_entry
 from enginebench.models.samples import find_samples
-from enginebench.options import (
-    Batch,
-    GraphEngine,
-    InputSize,
-    Model,
-    Modules,
-    Opt,
-    Precision,
-    Printed,
-    Shared,
-    TopK,
-    Wait,
-    verb,
-)
-from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.options import Opt, verb
+from enginebench.runs.child.elsewhere import PROBE_TIMEOUT_S
+from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob, ProfileJob
 from enginebench.runs.folder import ARTIFACTS, RunRequest
 from enginebench.runs.lock import lock_devices
@@ -47,34 +35,25 @@ from enginebench.stats.layers import EngineProfileDocument, describe_profile
 from enginebench.verbs.given import share, take_model
 from enginebench.verbs.progress import open_progress
 
-# Importing the slowest runtimes one after the other took 10 s; ten times that is a hang.
-PROBE_TIMEOUT_S = 100.0
 # Time for the runs without the profiler: enough for a median to compare the layers with, not for a verdict.
 TIMED_S = 1.0
 
 
-class MadeProfile(Struct, frozen=True, kw_only=True):
-    """The document, and the layers that it is made of."""
-
-    document: EngineProfileDocument
-    profile: LayerProfile
-
-
-class ProfileOptions(Modules, Shared, total=False):
-    engine: GraphEngine
-    precision: Precision
-    batch: Batch
-    input_size: InputSize
-    wait: Wait
+class ProfileOptions(opts.Modules, opts.Shared, total=False):
+    engine: opts.GraphEngine
+    precision: opts.Precision
+    batch: opts.Batch
+    input_size: opts.InputSize
+    wait: opts.Wait
 
 
-class ProfilePrinted(Printed, total=False):
-    topk: TopK
+class ProfilePrinted(opts.Printed, total=False):
+    topk: opts.TopK
     out: Annotated[str | None, Opt("Folder for the JSON, the CSV and the picture.", path="folder")]
 
 
 @verb(ProfileOptions)
-def profile(target: Model, **options: Unpack[ProfileOptions]) -> EngineProfileDocument:
+def profile(target: opts.Model, **options: Unpack[ProfileOptions]) -> EngineProfileDocument:
     """Profile one engine on TARGET: the time of each layer, and the time outside layers.
 
     Example: enginebench profile digits-cnn --engine ort
@@ -90,7 +69,7 @@ def profile(target: Model, **options: Unpack[ProfileOptions]) -> EngineProfileDo
         ModelError: the model cannot be found, built or exported.
         DeviceBusy: another run holds the device, and `wait` is false.
     """
-    return make_both(target, options).document
+    return make_both(target, options)[0]
 
 
 @door.command(profile, "TARGET", shown=ProfilePrinted)
@@ -98,24 +77,19 @@ def command(target: str, shown: ProfilePrinted, **options: Unpack[ProfileOptions
     from enginebench.report.charts import draw_layers
     from enginebench.report.layer_table import list_engine_profile, write_engine_profile
 
-    made, topk = make_both(target, options), shown["topk"]
-    document, layers = made.document, made.profile.layers
+    (document, layers), topk = make_both(target, options), shown["topk"]
     door.show(document, shown, door.tables(lambda document: list_engine_profile(document, topk)))
     if shown["out"] is not None:
         out = Path(shown["out"])
         for path in write_engine_profile(document, out):
             click.echo(str(path), err=True)
         title = f"Layers of {document.engine} {document.precision}"
-        door.draw(lambda: draw_layers(layers, title, topk), out / "per_layer_time.png")
+        door.draw(lambda: draw_layers(layers.layers, title, topk), out / "per_layer_time.png")
 
 
-def make_both(target: Model, options: ProfileOptions) -> MadeProfile:
-    """The document and the layers of what the options ask for."""
+def make_both(target: opts.Model, options: ProfileOptions) -> tuple[EngineProfileDocument, LayerProfile]:
     shared = share(options)
-    with (
-        take_model(target, options["example_inputs"]) as taken,
-        open_progress(options["progress"]) as reporter,
-    ):
+    with take_model(target, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         request = shared.make_row_request(
             taken.text,
             shared.name_engine(options["engine"]),
@@ -127,23 +101,16 @@ def make_both(target: Model, options: ProfileOptions) -> MadeProfile:
         return profile_target(request, reporter=reporter, wait=options["wait"])
 
 
-def profile_target(request: RunRequest, *, reporter: Reporter, wait: bool = True) -> MadeProfile:
+def profile_target(
+    request: RunRequest, *, reporter: Reporter, wait: bool = True
+) -> tuple[EngineProfileDocument, LayerProfile]:
     """Where one engine spends its time, layer by layer.
 
     Args:
         request: one model, engine, precision and batch; its time limit applies to the runs without the profiler.
-        reporter: progress.
-        wait: if another run holds the device, wait for it or refuse.
-
-    Raises:
-        DependencyError: the engine is not available, or cannot time its layers.
-        DeviceBusy: another run holds the device and `wait` is false.
     """
     _check_profiler(request.engines[0][0])
-    with (
-        open_scratch() as scratch,
-        lock_devices(list_devices(request), wait=wait, on_wait=reporter.say),
-    ):
+    with open_scratch() as scratch, lock_devices(list_devices(request), wait=wait, on_wait=reporter.say):
         place = scratch / ARTIFACTS
         row, source = plan_one(request, place, reporter)
         answer = run_child(
@@ -156,7 +123,6 @@ def profile_target(request: RunRequest, *, reporter: Reporter, wait: bool = True
                 inputs=find_samples(scratch / ARTIFACTS),
             ),
             timeout_s=request.timeout_s,
-            environment=child_environment(request.threads),
             on_note=lambda text: reporter.step(f"{request.model}: {text}"),
         )
         limited = LimitedLayers(layers=answer.profile.layers)
@@ -176,14 +142,10 @@ def profile_target(request: RunRequest, *, reporter: Reporter, wait: bool = True
         bound=limited.bound,
         notes=limited.notes,
     )
-    return MadeProfile(document=document, profile=profile)
+    return document, profile
 
 
 def _check_profiler(name: str) -> None:
-    """Checks that an engine can time its layers, as far as is known before anything is made for it.
-
-    Raises:
-        BackendUnavailable: it cannot.
-    """
+    """Checks that an engine can time its layers, as far as is known before anything is made for it."""
     with suppress(ChildFailed):  # an engine that cannot be imported is refused with the reason when it is planned
         run_child(ProbeJob(engine=find_entry(name).name, to_profile=True), timeout_s=PROBE_TIMEOUT_S)

@@ -9,19 +9,7 @@ from typing import Any
 
 from enginebench.core.text import clean_lines
 from enginebench.report.progress import LiveReporter, PlainReporter
-from enginebench.runs.progress import Reporter
-
-
-class SilentReporter:
-    """Says nothing."""
-
-    def begin(self, total: int) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-    def step(self, text: str) -> None: ...
-
-    def advance(self) -> None: ...
+from enginebench.runs.progress import Reporter, Silent
 
 
 class NotebookReporter:
@@ -70,7 +58,7 @@ def open_progress(progress: bool | None) -> Iterator[Reporter]:
         with LiveReporter(console) if console.is_terminal else PlainReporter() as reporter:
             yield reporter
     else:
-        yield SilentReporter()
+        yield Silent()
 
 
 def find_display() -> Any:

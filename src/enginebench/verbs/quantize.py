@@ -17,17 +17,8 @@ from enginebench.core.names import format_precision, name_mix, parse_precision
 from enginebench.core.records import Artifact, Precision, Recipe
 from enginebench.core.text import count_of
 from enginebench.measure.pin import default_threads
-from enginebench.models.precision.calibration import (
-    Calibration,
-    read_calibration,
-    read_calibration_cache,
-)
-from enginebench.models.precision.calibration_data import (
-    CalibrationData,
-    open_arrays,
-    open_data,
-    open_given,
-)
+from enginebench.models.precision.calibration import Calibration, read_calibration, read_calibration_cache
+from enginebench.models.precision.calibration_data import CalibrationData, open_arrays, open_data, open_given
 from enginebench.models.zoo import resolve_model
 from enginebench.options import Libraries, Opt, PathLike, Printed, Progress, verb
 from enginebench.runs.progress import Reporter
@@ -65,11 +56,7 @@ class QuantizeDocument(Struct, frozen=True, kw_only=True):
 class QuantizeOptions(Progress, total=False):
     calib: Annotated[
         PathLike | None,
-        Opt(
-            "Ranges from calibrate, or prepared arrays to take them from.",
-            metavar="calib.json|F.npz",
-            path="file",
-        ),
+        Opt("Ranges from calibrate, or prepared arrays to take them from.", metavar="calib.json|F.npz", path="file"),
     ]
     inputs: Annotated[
         PathLike | None,
@@ -126,7 +113,6 @@ def command(path: str, to: str, out: str | None, shown: Printed, **options: Unpa
 
 
 def print_quantized(document: QuantizeDocument, _: Console) -> None:
-    """Prints what was written, and what an engine would say of it."""
     artifact = document.artifact
     label = format_precision(artifact.precision, artifact.recipe, name_mix(artifact.excluded))
     click.echo(
@@ -149,11 +135,7 @@ def print_quantized(document: QuantizeDocument, _: Console) -> None:
 
 
 def quantize_file(
-    path: Path,
-    out: Path,
-    asked: tuple[Precision, Recipe | None],
-    options: QuantizeOptions,
-    reporter: Reporter,
+    path: Path, out: Path, asked: tuple[Precision, Recipe | None], options: QuantizeOptions, reporter: Reporter
 ) -> QuantizeDocument:
     """Converts the ONNX file to another precision, writes it to `out` and describes the result."""
     from enginebench.models.onnx.source import read_onnx
@@ -232,12 +214,7 @@ def _take_ranges(
 
 
 def reopen_data(calibration: Calibration, artifact: Artifact) -> CalibrationData:
-    """The data that a calibration was made from, found again by its name.
-
-    Raises:
-        UsageError: the calibration does not name its data, or the data are gone.
-        ArtifactError: their images are prepared differently now.
-    """
+    """The data that a calibration was made from, found again by its name."""
     if calibration.n is None:
         raise UsageError(f"{calibration.source} holds ranges without their data; give --calib F.npz")
     inputs = artifact.inputs

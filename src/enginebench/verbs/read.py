@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import fields
 
-from enginebench.core.ceilings import CEILINGS_SCHEMA, Ceilings
+from enginebench.core.ceilings import Ceilings
 from enginebench.core.errors import ParseError
 from enginebench.core.features import find, find_each
 from enginebench.core.store import is_result, read_record, read_result, read_schema
@@ -16,12 +17,12 @@ from enginebench.options import PathLike
 from enginebench.report.accuracy import AccuracyDocument
 from enginebench.report.bench import BenchDocument
 from enginebench.report.drift import DriftDocument, SamplesDocument
-from enginebench.report.history.table import HISTORY_SCHEMA, HistoryDocument
-from enginebench.report.run.rows import RUN_SCHEMA, RunDocument
+from enginebench.report.history.table import HistoryDocument
+from enginebench.report.run.rows import RunDocument
 from enginebench.runs import baselines, folder
-from enginebench.runs.bundles.record import BUNDLE_SCHEMA, Bundle
-from enginebench.stats.diff import DIFF_SCHEMA, DiffDocument
-from enginebench.stats.layer_records import LAYERS_SCHEMA, PROFILE_SCHEMA, LayersDocument, ProfileDocument
+from enginebench.runs.bundles.record import Bundle
+from enginebench.stats.diff import DiffDocument
+from enginebench.stats.layer_records import LayersDocument, ProfileDocument
 from enginebench.stats.layers import EngineProfileDocument
 from enginebench.stats.stages import StagesDocument
 from enginebench.verbs.benches import Bench
@@ -36,30 +37,14 @@ from enginebench.verbs.runs import Run
 # What `read` answers with: a record of the kernel or of a feature.
 Document: TypeAlias = Run | Bench | Struct
 
+RECORDS: tuple[type[Struct], ...] = (
+    *(RunDocument, DiffDocument, HistoryDocument, ProfileDocument, LayersDocument, baselines.BaselineList, Bundle),
+    *(FleetDoctorDocument, BenchDocument, DriftDocument, SamplesDocument, AccuracyDocument, StagesDocument),
+    *(EngineProfileDocument, BuildDocument, ExportDocument, InferDocument, CalibrateDocument, QuantizeDocument),
+    *(DoctorDocument, Ceilings),
+)
 # Schema of a stored document of the kernel -> its record. Rows and calibrations have readers of their own.
-DOCUMENTS: dict[str, type[Struct]] = {
-    RUN_SCHEMA: RunDocument,
-    DIFF_SCHEMA: DiffDocument,
-    HISTORY_SCHEMA: HistoryDocument,
-    PROFILE_SCHEMA: ProfileDocument,
-    LAYERS_SCHEMA: LayersDocument,
-    baselines.BASELINE_SCHEMA: baselines.BaselineList,
-    BUNDLE_SCHEMA: Bundle,
-    "enginebench.doctor-fleet/1": FleetDoctorDocument,
-    "enginebench.bench/1": BenchDocument,
-    "enginebench.drift/1": DriftDocument,
-    "enginebench.drift-samples/1": SamplesDocument,
-    "enginebench.accuracy/2": AccuracyDocument,
-    "enginebench.stages/1": StagesDocument,
-    "enginebench.profile/1": EngineProfileDocument,
-    "enginebench.build/1": BuildDocument,
-    "enginebench.export/1": ExportDocument,
-    "enginebench.infer/1": InferDocument,
-    "enginebench.calibrate/1": CalibrateDocument,
-    "enginebench.quantize/1": QuantizeDocument,
-    "enginebench.doctor/1": DoctorDocument,
-    CEILINGS_SCHEMA: Ceilings,
-}
+DOCUMENTS = {field.default: kind for kind in RECORDS for field in fields(kind) if field.name == "schema"}
 READABLE = "a run, a stored result, a document of enginebench, or a file of trtexec"
 
 

@@ -68,11 +68,7 @@ def command(path: str, formats: str, shown: Wide, **options: Unpack[ReportOption
 
 
 def report_any(path: str, formats: Texts, options: ReportOptions) -> tuple[Written, Struct, Drawn | None]:
-    """The files of a report, the document that they show, and what lists its sections for a terminal.
-
-    Raises:
-        UsageError: an option belongs to another kind of report.
-    """
+    """The files of a report, the document that they show, and what lists its sections for a terminal."""
     asked, folder = check_formats(list_texts(formats)), Path(path)
     if {*options.values()} != {None} and not find("offers", "holds_sweep")(path):
         raise UsageError(f"--out and --prices belong to the report on a sweep, and {path} holds none")

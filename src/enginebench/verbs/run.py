@@ -12,33 +12,13 @@ import click
 from msgspec.structs import replace
 
 from enginebench import door
+from enginebench import options as opts
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.features import find
 from enginebench.core.records import Result
+from enginebench.engines.registry import read_engine
 from enginebench.models.zoo import OBJECT
-from enginebench.options import (
-    COMMAND,
-    Axes,
-    Builds,
-    Data,
-    Engines,
-    Env,
-    InputSize,
-    Judging,
-    Model,
-    Modules,
-    Opt,
-    PathLike,
-    Precisions,
-    Shared,
-    Timeout,
-    Timing,
-    Trtexec,
-    Wait,
-    Wide,
-    pick,
-    verb,
-)
+from enginebench.options import COMMAND, Opt, PathLike, pick, verb
 from enginebench.report.run.sections import list_sections
 from enginebench.runs import request as requests
 from enginebench.runs.campaign import judge_outcome, judge_precisions
@@ -47,27 +27,15 @@ from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, format_res
 from enginebench.runs.main_job import run_model
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored, write_reports
-from enginebench.runs.request import check_baseline, choose_drop, name_default_engines, use_trtexec
-from enginebench.verbs.given import (
-    choose_batches,
-    choose_root,
-    name_environments,
-    name_model,
-    read_axes,
-    read_engines,
-    read_metrics,
-    read_precisions,
-    share,
-    take_model,
-    to_text,
-)
+from enginebench.runs.request import name_default_engines, use_trtexec
+from enginebench.verbs import given
 from enginebench.verbs.progress import open_progress
 from enginebench.verbs.runs import Run, note_folder
 
 
-class RunOptions(Modules, Judging, Timing, Shared, total=False):
-    engines: Engines
-    precisions: Precisions
+class RunOptions(opts.Modules, opts.Judging, opts.Timing, opts.Shared, total=False):
+    engines: opts.Engines
+    precisions: opts.Precisions
     batch: Annotated[
         int | str | Sequence[int] | None, Opt("Batch sizes, separated by commas. [that of --input-shape, else 1]")
     ]
@@ -87,7 +55,7 @@ class RunOptions(Modules, Judging, Timing, Shared, total=False):
             more="It is measured first in every round",
         ),
     ]
-    data: Data
+    data: opts.Data
     calibration_method: Annotated[
         Literal["minmax", "entropy", "percentile"], Opt("How the ranges of 8-bit graphs are calibrated.", "minmax")
     ]
@@ -105,12 +73,12 @@ class RunOptions(Modules, Judging, Timing, Shared, total=False):
     strict_precision: Annotated[
         bool, Opt("Exit with code 4 if a configuration ran in another precision than requested.", False)
     ]
-    input_size: InputSize
-    dynamic_axes: Axes
-    timeout: Timeout
-    trtexec: Trtexec
-    env: Env
-    builds: Builds
+    input_size: opts.InputSize
+    dynamic_axes: opts.Axes
+    timeout: opts.Timeout
+    trtexec: opts.Trtexec
+    env: opts.Env
+    builds: opts.Builds
     resume: Annotated[
         bool,
         Opt(
@@ -126,7 +94,7 @@ class RunOptions(Modules, Judging, Timing, Shared, total=False):
         PathLike | None,
         Opt("Also deploy the recommended configuration to this folder.", path="folder", feature="deliver"),
     ]
-    wait: Wait
+    wait: opts.Wait
     out: Annotated[
         PathLike | None,
         Opt(
@@ -138,7 +106,7 @@ class RunOptions(Modules, Judging, Timing, Shared, total=False):
 
 
 @verb(RunOptions)
-def run(model: Model, **options: Unpack[RunOptions]) -> Run:
+def run(model: opts.Model, **options: Unpack[RunOptions]) -> Run:
     """Benchmark MODEL on several engines, verify that their outputs agree, and print the table.
 
     Example: enginebench run digits-cnn --engines pytorch,ort --quick
@@ -158,7 +126,7 @@ def run(model: Model, **options: Unpack[RunOptions]) -> Run:
         MeasurementError: the baseline, or every other row, is not ok. The rows are kept in the folder all the same.
         KeyboardInterrupt: what was measured is kept; a note on the exception says where.
     """
-    root = choose_root(options["out"], name_model(model))
+    root = given.choose_root(options["out"], given.name_model(model))
     with ask(model, options, root) as (request, reporter), note_folder(root):
         resume, wait = options["resume"], options["wait"]
         record, results = run_model(request, root, reporter=reporter, resume=resume, wait=wait)
@@ -168,9 +136,9 @@ def run(model: Model, **options: Unpack[RunOptions]) -> Run:
     return done
 
 
-@door.command(run, "MODEL", shown=Wide)
-def command(model: str, shown: Wide, **options: Unpack[RunOptions]) -> None:
-    root = choose_root(options["out"], model)
+@door.command(run, "MODEL", shown=opts.Wide)
+def command(model: str, shown: opts.Wide, **options: Unpack[RunOptions]) -> None:
+    root = given.choose_root(options["out"], model)
     with keep_partial(root) as seen, ask(model, options, root) as (request, reporter):
         record, results = run_model(
             request,
@@ -190,50 +158,39 @@ def command(model: str, shown: Wide, **options: Unpack[RunOptions]) -> None:
 
 
 @contextmanager
-def ask(model: Model, options: RunOptions, root: Path) -> Iterator[tuple[RunRequest, Reporter]]:
-    """The request that the options are, and progress; a module can be had by children while the block runs.
-
-    Raises:
-        UsageError: a value or a combination that cannot be.
-    """
+def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[RunRequest, Reporter]]:
+    """The request that the options are, and progress; a module can be had by children while the block runs."""
     if options["deliver"] is not None:
         find("offers", "check_free")(Path(options["deliver"]))
-    resume, metrics = options["resume"], read_metrics(options["metric"])
+    resume = options["resume"]
     if resume and options["out"] is None:
         raise UsageError("--resume needs --out DIR, the folder of the run to continue")
-    name_environments(options["env"])
-    shared = share(options)
+    given.name_environments(options["env"])
+    shared = given.share(options)
     named = options["engines"] if options["engines"] is not None else name_default_engines(shared.device)
-    chosen = read_engines(named)
-    check_baseline(options["baseline"], chosen, named if isinstance(named, str) else ",".join(named))
+    chosen = given.read_engines(named)
+    if options["baseline"] is not None and read_engine(options["baseline"]) not in chosen:
+        listed = named if isinstance(named, str) else ",".join(named)
+        raise UsageError(f"--baseline {options['baseline']} is not among --engines {listed}")
     # A stored run names its own engines.
     use_trtexec(options["trtexec"], ("trtexec",) if resume else (name for name, _ in chosen))
     timing = pick(requests.Timing, options)
-    with (
-        take_model(model, options["example_inputs"]) as taken,
-        open_progress(options["progress"]) as reporter,
-    ):
+    with given.take_model(model, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         request = shared.make_request(
             taken.text,
             engines=chosen,
-            precisions=read_precisions(options["precisions"]),
-            batches=choose_batches(options["batch"], options, taken),
+            precisions=given.read_precisions(options["precisions"]),
+            batches=given.choose_batches(options["batch"], options, taken),
             measure=timing.make_measure(shared.seed, quick=options["quick"], builds=options["builds"]),
             input_size=options["input_size"],
         )
         request = replace(
-            request,
+            given.judge_by(request, options),
             any_engine=options["engines"] is None,
-            dynamic_axes=read_axes(options["dynamic_axes"]),
-            timeout_s=options["timeout"],
+            dynamic_axes=given.read_axes(options["dynamic_axes"]),
             baseline=options["baseline"],
             quick=options["quick"],
-            data=to_text(options["data"]),
             calibration_method=options["calibration_method"],
-            metrics=metrics,
-            targets=to_text(options["targets"]),
-            task=options["task"],
-            max_metric_drop=choose_drop(options["max_metric_drop"], options["max_top1_drop"], metrics),
             p99_limit_ms=options["p99_limit_ms"],
             load_p99_ms=options["load_p99_ms"],
         )
@@ -264,8 +221,7 @@ def _show_partial(root: Path, record: RunRecord, results: Sequence[Result]) -> N
     click.echo(f"\nThis run is not finished. To continue: {command}", err=True)
 
 
-def finish(root: Path, record: RunRecord, results: Sequence[Result], shown: Wide) -> None:
-    """Writes the reports of a run, and prints the table or the JSON document."""
+def finish(root: Path, record: RunRecord, results: Sequence[Result], shown: opts.Wide) -> None:
     document = describe_stored(record, results)
     written = write_reports(root, document, ("html", "md", "csv", "png"), record=record, results=results)
     list_parts = partial(list_sections, folder=root, wide=shown["wide"], warnings=shown["warnings"])
@@ -281,11 +237,7 @@ def finish(root: Path, record: RunRecord, results: Sequence[Result], shown: Wide
 
 
 def check_same_object(folder: Path, text: str) -> None:
-    """Checks that the run to continue is of this module, if MODEL is a module.
-
-    Raises:
-        UsageError: it is of another one.
-    """
+    """Checks that the run to continue is of this module, if MODEL is a module."""
     stored = RunFolder(folder).read_record().request.model
     if stored != text and OBJECT.fullmatch(text):
         raise UsageError(

@@ -14,7 +14,7 @@ from enginebench.core.store import encode, write_atomic
 from enginebench.measure.pin import default_threads
 from enginebench.options import InputSize, Model, Opt, PathLike, Precision, Printed, Shared, Wait, verb
 from enginebench.report.stages import list_stages
-from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import StagesJob
 from enginebench.runs.folder import ARTIFACTS, RunRequest, hide_home
 from enginebench.runs.lock import lock_devices
@@ -103,19 +103,13 @@ def measure_stages(request: RunRequest, options: StagesOptions, reporter: Report
     photos = gather_photos(images, n, request.measure.seed, reporter)
     if (kept := to_path(options["save_images"])) is not None:
         write_photos(kept, photos)
-    with (
-        open_scratch() as scratch,
-        lock_devices(list_devices(request), wait=options["wait"], on_wait=reporter.say),
-    ):
+    with open_scratch() as scratch, lock_devices(list_devices(request), wait=options["wait"], on_wait=reporter.say):
         folder = scratch / "photos"
         write_photos(folder, photos)
         decoders = options["decoders"] or default_threads()
         job = plan_stages(request, scratch, folder, len(photos), decoders, reporter)
         answer = run_child(
-            job,
-            timeout_s=STAGES_TIMEOUT_S,
-            environment=child_environment(request.threads),
-            on_note=lambda text: reporter.step(f"{request.model}: {text}"),
+            job, timeout_s=STAGES_TIMEOUT_S, on_note=lambda text: reporter.step(f"{request.model}: {text}")
         )
     return describe_stages(
         model=job.model,
@@ -134,7 +128,6 @@ def measure_stages(request: RunRequest, options: StagesOptions, reporter: Report
 
 
 def gather_photos(images: Path | None, n: int, seed: int, reporter: Reporter) -> list[bytes]:
-    """JPEG files, from a folder or generated."""
     from enginebench.models.sample_images import make_photos, read_photos
 
     if images is not None:
@@ -146,11 +139,6 @@ def gather_photos(images: Path | None, n: int, seed: int, reporter: Reporter) ->
 def plan_stages(
     request: RunRequest, scratch: Path, photos: Path, n: int, decoders: int, reporter: Reporter
 ) -> StagesJob:
-    """The child's job: the one row of the request, on its own graph.
-
-    Raises:
-        BackendUnavailable: the row cannot run; the message says why.
-    """
     row, source = plan_one(request, scratch / ARTIFACTS, reporter)
     return StagesJob(
         model=row.model,

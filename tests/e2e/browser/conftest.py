@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import pytest
 
-from enginebench.runs.reporting import report_folder
+from enginebench.verbs.report import write_report
 from stored_run import make_doubtful_results, make_results, write_run
 
 # CI sets it: what cannot be had there is a failure, not a reason to skip.
@@ -81,7 +81,7 @@ def visit(browser: object) -> Iterator[Callable[..., Visit]]:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of six rows, two of which did not run."""
     run = write_run(tmp_path_factory.mktemp("runs") / "ein läuf", make_results(n=200))
-    report_folder(run, ("html",))
+    write_report(run, ("html",))
     return run / "report.html"
 
 
@@ -89,7 +89,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def doubtful_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of six rows: one is valid, three were disturbed, two did not run."""
     run = write_run(tmp_path_factory.mktemp("runs") / "doubtful", make_doubtful_results())
-    report_folder(run, ("html",))
+    write_report(run, ("html",))
     return run / "report.html"
 
 
@@ -97,7 +97,7 @@ def doubtful_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def evil_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a run whose every name is an attack."""
     run = write_run(tmp_path_factory.mktemp("runs") / "evil", make_results(evil=True))
-    report_folder(run, ("html",))
+    write_report(run, ("html",))
     return run / "report.html"
 
 

@@ -18,7 +18,8 @@ from enginebench.core.records import Caveat
 from enginebench.core.text import HIDDEN, clean_text, clean_texts
 from enginebench.report.charts import render_png, style_chart
 from enginebench.runs.folder import read_results
-from enginebench.runs.reporting import describe_stored, report_folder
+from enginebench.runs.reporting import describe_stored
+from enginebench.verbs.report import write_report
 from processes import Cli, environment
 from reports import show
 from stored_run import make_results, write_run
@@ -37,8 +38,8 @@ def evil_run(tmp_path: Path) -> Path:
 
 def test_pictures_of_a_run_are_drawn_whatever_its_names_hold(evil_run: Path) -> None:
     """In a process of its own: what a renderer cannot take ends the process."""
-    script = "import sys; from pathlib import Path; from enginebench.runs.reporting import report_folder\n"
-    script += "print(len(report_folder(Path(sys.argv[1]), ['png', 'html']).paths))"
+    script = "import sys; from pathlib import Path; from enginebench.verbs.report import write_report\n"
+    script += "print(len(write_report(Path(sys.argv[1]), ['png', 'html']).paths))"
     done = subprocess.run(
         [sys.executable, "-c", script, str(evil_run)], env=environment(evil_run.parent), capture_output=True, text=True
     )
@@ -58,7 +59,7 @@ def test_every_text_of_a_specification_is_clean() -> None:
 
 
 def test_names_are_text_in_every_form_of_a_report(evil_run: Path) -> None:
-    report_folder(evil_run, ["html", "md", "csv"])
+    write_report(evil_run, ["html", "md", "csv"])
     record, results = read_results(evil_run)
     terminal = show(describe_stored(record, results), 200)
     texts = {

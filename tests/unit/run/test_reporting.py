@@ -18,8 +18,9 @@ from enginebench.core.store import encode
 from enginebench.core.text import count_of
 from enginebench.report.run.rows import RunDocument
 from enginebench.runs.folder import check_inside, read_results
-from enginebench.runs.reporting import FORMATS, check_formats, describe_stored, report_folder
+from enginebench.runs.reporting import FORMATS, check_formats, describe_stored
 from enginebench.stats.stages import STAGES, describe_stages
+from enginebench.verbs.report import write_report
 from processes import ROOT, Cli
 from stored_run import make_results, write_final, write_run
 
@@ -38,7 +39,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_every_file_of_a_run(run: Path) -> None:
-    written = report_folder(run, FORMATS)
+    written = write_report(run, FORMATS)
     names = {path.name for path in written.paths}
     assert {"report.html", "report.md", "table.csv", "report.json"} <= names
     assert {"latency_hist.png", "percentiles.png", "per_layer_time.png", "speedup.png"} <= names
@@ -61,15 +62,15 @@ def test_stages_that_lie_in_the_folder_are_shown(run: Path) -> None:
         image_bytes=[1],
     )
     (run / "stages.json").write_bytes(encode(document))
-    report_folder(run, ("html",))
+    write_report(run, ("html",))
     assert "ort fp32, batch 4, file to label" in (run / "report.html").read_text()
     (run / "stages.json").write_text("{}")
     with pytest.raises(ParseError, match=r"stages\.json"):
-        report_folder(run, ("html",))
+        write_report(run, ("html",))
     (run / "stages.json").unlink()
     (run / "stages-2.json").symlink_to(run / "run.json")
     with pytest.raises(ArtifactError, match="symbolic link"):
-        report_folder(run, ("html",))
+        write_report(run, ("html",))
 
 
 @pytest.mark.parametrize("stored", STORED, ids=lambda path: path.name)
@@ -78,7 +79,7 @@ def test_results_of_every_earlier_schema_still_render(stored: Path, tmp_path: Pa
     (copy / "rows").mkdir(parents=True)
     for path in (*stored.glob("*.json"), *stored.glob("rows/*.json")):
         (copy / path.relative_to(stored)).write_bytes(path.read_bytes())
-    written = report_folder(copy, ("html", "md", "csv", "json"))
+    written = write_report(copy, ("html", "md", "csv", "json"))
     assert len(written.paths) == 4
     page = (copy / "report.html").read_text()
     assert re.search(r'<dt>FASTEST</dt>\n<dd class="answer">(ort int8 \(cpu\)|openvino int8 \(nncf\)) ', page)
@@ -112,13 +113,13 @@ def test_links_in_the_folder_are_refused(run: Path, tmp_path: Path) -> None:
     row.rename(secret)
     row.symlink_to(secret)
     with pytest.raises(ArtifactError, match="symbolic link"):
-        report_folder(run, ("md", "csv"))
+        write_report(run, ("md", "csv"))
     row.unlink()
     secret.rename(row)
     (run / "rows").rename(tmp_path / "rows elsewhere")
     (run / "rows").symlink_to(tmp_path / "rows elsewhere")
     with pytest.raises(ArtifactError, match="symbolic link"):
-        report_folder(run, ("md",))
+        write_report(run, ("md",))
 
 
 def test_a_pipe_is_refused_not_waited_for(run: Path) -> None:
@@ -140,14 +141,14 @@ def test_a_link_where_a_report_goes_is_replaced_not_followed(run: Path, tmp_path
     victim.write_text("precious")
     for name in ("report.html", "report.md", "table.csv", "speedup.png"):
         (run / name).symlink_to(victim)
-    report_folder(run, ("html", "md", "csv", "png"))
+    write_report(run, ("html", "md", "csv", "png"))
     assert victim.read_text() == "precious"
     assert not (run / "report.html").is_symlink()
 
 
 def test_names_of_strangers_are_text_in_every_format(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", make_results(evil=True))
-    report_folder(run, ("html", "md", "csv"))
+    write_report(run, ("html", "md", "csv"))
     markdown = (run / "report.md").read_text()
     assert "<img" not in markdown and "<script" not in markdown
     assert "<img src=x" not in (run / "report.html").read_text()
@@ -158,7 +159,7 @@ def test_names_of_strangers_are_text_in_every_format(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written(run: Path) -> None:
     run.chmod(0o500)
     with pytest.raises(ArtifactError, match="cannot write"):
-        report_folder(run, ("md",))
+        write_report(run, ("md",))
 
 
 def describe_folder(root: Path) -> RunDocument:
@@ -176,7 +177,7 @@ def test_the_final_of_a_search_recommends_what_the_search_says_to_take(
     head = document.headline
     assert head is not None and (head.id, head.state, head.ratio, head.tied_with) == (winner, "searched", None, ())
     assert {row.baseline for row in document.rows} == {winner} and document.rows[0].id == winner
-    report_folder(root, ("html", "md", "json"))
+    write_report(root, ("html", "md", "json"))
     for name in ("report.html", "report.md"):
         text = (root / name).read_text()
         assert "as reported by the search that measured these" in text and "FASTEST" in text

@@ -28,11 +28,6 @@ class FoundModule(Struct, frozen=True, kw_only=True):
 
 
 def find_module(artifact: Artifact) -> FoundModule:
-    """How the module of a `torch` artifact is made.
-
-    Raises:
-        ArtifactError: it is a user's own, and its source is more than one file.
-    """
     ref = resolve_model(artifact.model)
     if ref.kind == "object":
         raise ArtifactError(

@@ -55,11 +55,10 @@ from enginebench.runs.bundles.record import Bundle, Figures
 from enginebench.runs.campaign import CHECK_SAMPLES
 from enginebench.runs.child.arrays import load_answers
 from enginebench.runs.child.isolate import child_environment
-from enginebench.runs.folder import RunFolder, RunRequest, read_results
+from enginebench.runs.folder import RunFolder, RunRequest, Stored, read_results
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored
 from enginebench.runs.targets.stored import open_stored
-from enginebench.runs.targets.stored_row import Stored
 from enginebench.stats.drift import default_limits
 from enginebench.verbs.given import list_texts
 from enginebench.verbs.progress import open_progress
@@ -131,7 +130,6 @@ def command(run: str, out: str, shown: Printed, **options: Unpack[DeliverOptions
 
 
 def print_delivery(document: DeliverDocument, *, err: bool = False) -> None:
-    """Prints what was delivered, what is doubtful about it, and how to try it."""
     for line in describe_delivery(document):
         click.echo(line, err=err)
 
@@ -150,26 +148,14 @@ def describe_delivery(document: DeliverDocument) -> Iterator[str]:
 
 
 def deliver_row(
-    root: Path,
-    out: Path,
-    *,
-    row: str | None = None,
-    forms: Sequence[str] = (),
-    force: bool = False,
-    reporter: Reporter,
+    root: Path, out: Path, *, row: str | None = None, forms: Sequence[str] = (), force: bool = False, reporter: Reporter
 ) -> DeliverDocument:
     """Writes a row of the run in `root` as a bundle at `out`, and has the bundle compare its answers with the row's.
 
     Args:
-        root: folder of a run.
         out: folder of the bundle; made, and left as it was if anything goes wrong.
         row: id; None: the row that the run recommends, or that a search says to take.
         forms: what to write beside the bundle itself, of `servers.FORMS`.
-        force: hand the bundle over even if it does not pass its own check here.
-
-    Raises:
-        UsageError: there is no such row, none is recommended, the row cannot be delivered, or `out` holds something.
-        ArtifactError: the row's files are gone, were changed or cannot be put into a bundle; or its check fails.
     """
     check_forms(forms)
     record, results = read_results(root)
@@ -201,11 +187,7 @@ def deliver_row(
 
 
 def choose_row(document: RunDocument, results: Sequence[Result], row: str | None) -> tuple[Result, Row]:
-    """The row with this id, or the recommended one; it can be delivered.
-
-    Raises:
-        UsageError: there is none, or it cannot.
-    """
+    """The row with this id, or the recommended one; it can be delivered."""
     by_id = {result.id: result for result in results}
     if row is None and document.recommended is None and document.recommended_by == "search":
         raise UsageError("the search named no winner, so that there is nothing to deliver; continue it with --resume")
@@ -234,7 +216,6 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
 
 
 def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, request: RunRequest) -> Bundle:
-    """Every file of the bundle, and the document over them."""
     result, contents = stored.result, choose_contents(stored.spec)
     versions = result.machine.versions if result.machine else {}
     runtime = find_versions(contents.runtime, versions)
@@ -254,12 +235,7 @@ def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, reque
 
 
 def write_row_check(stage: Path, folder: RunFolder, stored: Stored, *, given: bool) -> None:
-    """Writes `check.npz`: the check inputs of the run, given or made again from their seed, and the row's outputs.
-
-    Raises:
-        ParseError: the outputs are gone or damaged.
-        ArtifactError: inputs were given to the run, and are gone.
-    """
+    """Writes `check.npz`: the check inputs of the run, given or made again from their seed, and the row's outputs."""
     result, spec, specs = stored.result, stored.spec, stored.chain[-1].inputs
     outputs, calls = load_answers(folder.find_outputs(result.id))
     samples = find_samples(folder.artifacts)
@@ -311,7 +287,6 @@ def describe_bundle(
     runtime: dict[str, str],
     requirements: dict[str, str],
 ) -> Bundle:
-    """The document of a bundle but for its files."""
     result, spec, machine = stored.result, stored.spec, stored.result.machine
     assert row.p50_ms is not None  # an ok row has samples
     return Bundle(
@@ -368,11 +343,7 @@ def _find_fault(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def check_bundle(stage: Path, bundle: Bundle, *, force: bool) -> str | None:
-    """None if the bundle's own program gives the row's outputs; else why it was not asked, or what it said.
-
-    Raises:
-        ArtifactError: it answered otherwise, or failed, and `force` is false.
-    """
+    """None if the bundle's own program gives the row's outputs; else why it was not asked, or what it said."""
     here = find_installed(bundle.engine.backend)
     if not here.available:
         return f"not checked: {here.reason}. Where the engine is: python predict.py --check"

@@ -122,11 +122,6 @@ def command(shown: BudgetPrinted, **options: Unpack[BudgetOptions]) -> None:
 def make_transfers(
     sizes: dict[str, tuple[int | None, int]], link: str | None, given: dict[str, float | None]
 ) -> dict[str, Transfer]:
-    """The copies given in bytes.
-
-    Raises:
-        UsageError: bytes without a link, a link without bytes, or a copy given twice.
-    """
     asked = {name: size for name, size in sizes.items() if size[0] is not None or size[1]}
     if asked and link is None:
         raise UsageError("bytes are given, but no link to carry them; add --link, for example --link uart:115200")
@@ -152,11 +147,7 @@ def make_spec(
     batch: int,
     baseline_ms: float | None,
 ) -> BudgetSpec:
-    """The spec. A term comes from the first of: a time by hand, bytes over a link, a stored result, zero.
-
-    Raises:
-        UsageError: no term is given.
-    """
+    """The spec. A term comes from the first of: a time by hand, bytes over a link, a stored result, zero."""
     times = {name: stored.get(name, 0.0) if time is None else time for name, time in given.items()}
     if not transfers and not stored and not call_ms and all(time is None for time in given.values()):
         raise UsageError("no term is given; start with --t-compute-ms, --bytes-in with --link, or --from result.json")
@@ -173,11 +164,7 @@ def make_spec(
 
 
 def read_terms(path: Path) -> dict[str, float]:
-    """{term of the budget: milliseconds per item} of a stored result. All of a row of scope `io` counts as compute.
-
-    Raises:
-        ParseError: the file is missing, damaged, of another kind, or has no measured time.
-    """
+    """{term of the budget: milliseconds per item} of a stored result. All of a row of scope `io` counts as compute."""
     document = _read_document(path)
     schema = str(document.get("schema"))
     if is_result(schema):
@@ -244,7 +231,6 @@ def _read_batch(path: Path, row: Mapping[str, Any]) -> int:
 
 
 def list_budget(budget: Budget) -> list[Section]:
-    """The terms, then what follows from them."""
     from enginebench.report.table import Section, list_texts, make_notes, make_table
 
     lines = [(name, f"{time:.6g}", f"{budget.shares[name]:.1%}") for name, time in budget.terms_ms.items()]
@@ -253,7 +239,6 @@ def list_budget(budget: Budget) -> list[Section]:
 
 
 def describe_budget(budget: Budget) -> list[str]:
-    """What follows from the terms, one sentence each."""
     lines = []
     if budget.throughput_serial_per_s and budget.throughput_pipelined_per_s:
         verb = "set" if budget.bottleneck == "copies" else "sets"

@@ -42,13 +42,7 @@ class Design(TypedDict, total=False):
     lanes: Annotated[int, Opt("Products per clock cycle.", 8, ge=1, le=64)]
     divisor: Annotated[int, Opt("Clock cycles per bit on the UART.", 12, ge=1, le=65535)]
     multiplier_bits: Annotated[
-        int,
-        Opt(
-            "Width of the requantizer's multiplier: 32 agrees with ONNX Runtime, 16 is cheaper.",
-            32,
-            ge=4,
-            le=32,
-        ),
+        int, Opt("Width of the requantizer's multiplier: 32 agrees with ONNX Runtime, 16 is cheaper.", 32, ge=4, le=32)
     ]
 
 
@@ -175,7 +169,6 @@ command = door.group(
 
 
 def describe_simulation(document: SimulateDocument) -> list[str]:
-    """What the simulation found, one sentence each."""
     ratio = document.cycles_per_inference / document.ideal_cycles
     lines = [
         f"{document.n} inferences on {document.lanes} lanes: {document.mismatches} numbers differ from the reference",
@@ -199,7 +192,6 @@ def describe_simulation(document: SimulateDocument) -> list[str]:
 
 
 def describe_synthesis(document: Synthesis) -> list[str]:
-    """What synthesis found, one sentence each."""
     lines = [
         f"{document.part}, {document.lanes} lanes, multiplier of {document.multiplier_bits} bits: "
         f"{document.luts} LUTs, {document.ffs} flip-flops, {document.dsps} DSPs, {document.brams} block RAMs"
@@ -261,11 +253,7 @@ class _Source(Struct, frozen=True, eq=False):
 
 
 def quantize_default(out_dir: Path) -> Path:
-    """`digits-mlp` in INT8 by the recipe of ONNX Runtime's row, calibrated on the training digits.
-
-    Raises:
-        MissingDependency: onnxruntime or onnx is not installed.
-    """
+    """`digits-mlp` in INT8 by the recipe of ONNX Runtime's row, calibrated on the training digits."""
     from enginebench.models.onnx.source import read_onnx
     from enginebench.models.precision.calibrate import calibrate
     from enginebench.models.precision.calibration_data import open_data
@@ -287,11 +275,7 @@ def quantize_default(out_dir: Path) -> Path:
 
 
 def find_network_file(model: str | None, out_dir: Path) -> Path:
-    """The quantized file that MODEL means: an .onnx file, or `digits-mlp`, which is quantized now.
-
-    Raises:
-        UsageError: another MODEL.
-    """
+    """The quantized file that MODEL means: an .onnx file, or `digits-mlp`, which is quantized now."""
     if model is None or model == DEFAULT_MODEL:
         return quantize_default(out_dir)
     if not model.lower().endswith(".onnx"):
@@ -300,7 +284,6 @@ def find_network_file(model: str | None, out_dir: Path) -> Path:
 
 
 def read_model(model: str | None, multiplier_bits: int, rounding: Rounding = "half_even") -> Network:
-    """The network of MODEL."""
     require_module("amaranth")
     from enginebench.features.fpga.onnx_reader import read_network
 
@@ -323,19 +306,8 @@ def simulate_model(
     """Sends inputs through the simulated device and compares the answers with the integer reference and ONNX Runtime.
 
     Args:
-        model: MODEL, or None for the digits network.
-        options: the hardware.
         n: number of inputs; None: all digits, or 100 random inputs for another network.
-        multiplier_bits: width of the requantizer's multiplier.
-        rounding: how the requantizer rounds.
-        simulator: `compiled` or `amaranth`.
-        clock_mhz: the clock that converts cycles to time.
         cache_dir: folder that keeps compiled designs; None: they are not kept.
-        seed: of random inputs.
-
-    Raises:
-        MissingDependency: a tool is not installed.
-        MeasurementError: the device gave a wrong answer, or none.
     """
     require_module("amaranth")
     from enginebench.features.fpga.simulation import simulate_inferences
@@ -410,13 +382,7 @@ def _load_graph(backend: Loadable, artifact: Artifact, batch: int) -> Engine:
 def find_differences(
     ours: NDArray[np.float32], theirs: NDArray[np.float32], labels: NDArray[np.int64] | None
 ) -> tuple[Difference, ...]:
-    """The inputs for which the largest answers belong to different classes.
-
-    Args:
-        ours: [n, classes], the device's.
-        theirs: [n, classes], ONNX Runtime's.
-        labels: [n], or None.
-    """
+    """The inputs, rows of [n, classes], for which the largest answers belong to different classes."""
     mine, other = ours.argmax(axis=1), theirs.argmax(axis=1)
     return tuple(
         Difference(
@@ -472,11 +438,6 @@ def _describe(
 
 
 def write_verilog(model: str | None, options: DesignOptions, multiplier_bits: int, out: Path) -> int:
-    """Writes the device as one Verilog file; returns its number of lines.
-
-    Raises:
-        ArtifactError: the file cannot be written.
-    """
     network = read_model(model, multiplier_bits)
     from enginebench.features.fpga.compiled import convert_rtlil
     from enginebench.features.fpga.gateware.device import Device, check_design
@@ -490,21 +451,9 @@ def write_verilog(model: str | None, options: DesignOptions, multiplier_bits: in
 
 
 def synthesize_model(
-    model: str | None,
-    *,
-    part: str,
-    lanes: int,
-    divisor: int,
-    multiplier_bits: int,
-    seeds: int,
-    out_dir: Path,
+    model: str | None, *, part: str, lanes: int, divisor: int, multiplier_bits: int, seeds: int, out_dir: Path
 ) -> Synthesis:
-    """Synthesizes the device for a part: cells and Fmax, with the tools' logs in `out_dir`.
-
-    Raises:
-        UsageError: the part is unknown.
-        MissingDependency: a tool is not installed.
-    """
+    """Synthesizes the device for a part: cells and Fmax, with the tools' logs in `out_dir`."""
     from enginebench.features.fpga.synth import find_part, synthesize
 
     found = find_part(part)
@@ -537,13 +486,7 @@ def serve_model(
     """Serves a simulated board on a pseudo-terminal until `stop`; `on_ready` gets path, baud rate and network.
 
     Args:
-        model: MODEL, or None for the digits network.
-        lanes: products per clock cycle.
         divisor: clock cycles per bit; with the clock it gives the baud rate, which is kept.
-        multiplier_bits: width of the requantizer's multiplier.
-        clock_mhz: clock of the board.
-        on_ready: called once.
-        stop: asked about ten times a second.
     """
     network = read_model(model, multiplier_bits)
     from enginebench.features.fpga.compiled import CompiledDevice, compile_device

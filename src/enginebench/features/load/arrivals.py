@@ -51,11 +51,7 @@ def schedule_constant(rate_per_s: float, count: int) -> Times:
 
 
 def read_trace(path: Path) -> Times:
-    """Offsets in nanoseconds of a text file with one time in seconds on each line, the first arrival at 0.
-
-    Raises:
-        ParseError: the file cannot be read, a line is no number, or a time is before the one above it.
-    """
+    """Offsets in nanoseconds of a text file with one time in seconds on each line, the first arrival at 0."""
     expected = "one time in seconds on each line, none before the one above it"
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -128,10 +124,7 @@ def release_all(
     """Releases every request when it is due, and wakes the engine; returns how many were released.
 
     Args:
-        board: with `offset` and the start.
         wake: tells the engine; False if there is none any more.
-        clock: host nanoseconds.
-        sleep: seconds.
         spin: wait busily for what a sleep would miss; only on a core of one's own.
     """
     due = (board.offset + board.head[START]).tolist()
@@ -179,10 +172,8 @@ class BoardSource:
     """Requests as the generator releases them on the board.
 
     Args:
-        board: shared with the generator.
         bell: the pipe through which the generator wakes this process.
         kinds: of the samples; only requests of one kind are computed together.
-        clock: host nanoseconds.
     """
 
     def __init__(self, board: Board, bell: int, kinds: Sequence[Hashable], clock: Clock) -> None:
@@ -275,11 +266,7 @@ class BoardSink:
 
 
 def count_arrivals(rate_per_s: float, duration_s: float) -> int:
-    """Arrivals of a rate in a time; at least one.
-
-    Raises:
-        UsageError: that many cannot be scheduled.
-    """
+    """Arrivals of a rate in a time; at least one."""
     count = max(1, round(rate_per_s * duration_s))
     if count > MAX_ARRIVALS:
         raise UsageError(f"{rate_per_s:g} requests a second for {duration_s:g} s are {count}; at most {MAX_ARRIVALS}")

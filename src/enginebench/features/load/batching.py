@@ -19,7 +19,6 @@ class Batcher:
     """The queue of an engine, first come, first served.
 
     Args:
-        max_batch: requests that are computed together at most.
         max_wait_ns: how long the oldest request waits for others to fill its batch.
         limit: requests that may wait; who comes then is turned away.
     """
@@ -62,7 +61,6 @@ class Batcher:
         return batch
 
     def clear(self) -> list[Waiting]:
-        """Everybody who still waits; the queue is empty afterwards."""
         left = list(self._queue)
         self._queue.clear()
         return left

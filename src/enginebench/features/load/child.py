@@ -106,18 +106,13 @@ def find_kind_of(sample: Feeds) -> Hashable:
 
 
 def rest_collector() -> None:
-    """Keeps the garbage collector away from what is timed."""
     gc.collect()
     gc.freeze()
     gc.disable()
 
 
 def open_streams(backend: Backend, job: ServeJob) -> Streams:
-    """The engine as streams: by its own asynchronous interface, else one engine a stream.
-
-    Raises:
-        UsageError: the engine times itself.
-    """
+    """The engine as streams: by its own asynchronous interface, else one engine a stream."""
     wanted = StreamsSpec(streams=job.streams, max_batch=job.max_batch)
     if isinstance(backend, Streaming):
         streams = backend.open_streams(job.artifact, job.engine, wanted, CLOCK)
@@ -161,11 +156,6 @@ def load_all(backend: Loadable, artifact: Artifact, specs: Sequence[EngineSpec])
 
 
 def warm_up(streams: Streams, samples: Sequence[Feeds], max_batch: int) -> None:
-    """Has every stream compute every batch of every shape that may come a few times.
-
-    Raises:
-        MeasurementError: one of them failed: the engine cannot serve at all.
-    """
     for sample in {find_kind_of(sample): sample for sample in samples}.values():
         for size in choose_buckets(max_batch):
             for _ in range(WARMUP_RUNS):
@@ -184,7 +174,6 @@ def _fill_once(streams: Streams, batch: Sequence[Feeds]) -> None:
 
 
 def release_board(job: ArriveJob) -> ArriveAnswer:
-    """Waits for the engine, then releases every request when it is due."""
     if job.cpus:
         pin_to(job.cpus)
     sharpen_timers()

@@ -35,8 +35,6 @@ LOAD_TIMEOUT_S = 900.0
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What is probed: the engine's job, its rate and limit."""
-
     job: ServeJob
     row: str
     qps: float | None
@@ -56,11 +54,6 @@ def open_memory() -> Iterator[int]:
 
 
 def probe_open(plan: Plan, offsets: Times, samples: Times) -> LoadPoint:
-    """The point of requests that arrive by a schedule.
-
-    Raises:
-        EngineBenchError: nothing was measured; else what ended it is a doubt about the point.
-    """
     engine_cpus, own_cpus = share_cpus(plan.job.streams * plan.job.engine.threads)
     alone = not set(engine_cpus) & set(own_cpus)
     doubts = () if alone else (make_caveat("shared_cores", cores=len(engine_cpus)),)
@@ -119,7 +112,6 @@ def probe_closed(plan: Plan, samples: Times) -> LoadPoint:
 def _measure(
     plan: Plan, board: MemoryBoard, known: Sequence[Caveat], watch: BlockWatch, serve: Callable[[], ServeAnswer]
 ) -> LoadPoint:
-    """The point of what stands on the board in the end."""
     failure: BaseException | None = None
     answer: ServeAnswer | None = None
     try:
@@ -163,6 +155,5 @@ def _describe(failure: BaseException) -> str:
 
 
 def copy_stamps(board: MemoryBoard) -> Stamps:
-    """The stamps, in memory of this process."""
     columns = (board.released, board.started, board.computed, board.done, board.status)
     return Stamps(board.scheduled, *(column.copy() for column in columns))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -87,8 +87,6 @@ CLOSED_RATE = 100_000
 
 
 class Bench(Struct, frozen=True, kw_only=True):
-    """One configuration, ready to be probed."""
-
     row: LoadRow
     job: ServeJob
 
@@ -111,11 +109,7 @@ def make_bench(row: LoadRow, artifact: Artifact, *, model: str, out_dir: Path, s
 
     Args:
         artifact: what its engine loads; where a batch is open it may be any.
-        model: whose inputs are made.
         out_dir: where the engine was built, with the user's inputs beside it.
-
-    Raises:
-        UsageError: its requests cannot be joined into batches.
     """
     if row.max_batch > 1 and not takes_batches(artifact):
         raise UsageError(
@@ -200,7 +194,6 @@ class Prober:
         self.failures: dict[str, EngineBenchError] = {}  # what ended a row
 
     def probe(self, bench: Bench) -> LoadPoint:
-        """One point in the scenario that was asked for."""
         settings = self._settings
         if settings.scenario in ("single", "multi"):
             point = self._probe_closed(bench, 1 if settings.scenario == "single" else MULTI_QUERY)
@@ -241,7 +234,6 @@ class Prober:
         return found[-1]
 
     def _schedule(self, bench: Bench, qps: float | None, count: int | None = None) -> Times:
-        """When requests come."""
         settings = self._settings
         if settings.arrivals not in ("poisson", "constant"):
             return read_trace(Path(settings.arrivals))
@@ -258,9 +250,7 @@ class Prober:
         seconds = float(offsets[-1]) / 1e9
         rate = qps or (len(offsets) / seconds if seconds else None)
         job = replace(
-            bench.job,
-            queue_limit=count_fullest(offsets, max(QUEUE_S, 10 * limit_s)),
-            grace_s=max(GRACE_S, 2 * limit_s),
+            bench.job, queue_limit=count_fullest(offsets, max(QUEUE_S, 10 * limit_s)), grace_s=max(GRACE_S, 2 * limit_s)
         )
         told = f"{rate:.4g} requests a second for {seconds:.3g} s" if rate else f"{len(offsets)} requests at once"
         plan = Plan(job=job, row=bench.row.id, qps=rate, limit=self._settings.limit)
@@ -285,7 +275,6 @@ class Prober:
         return self._take(self.points, plan, told, None, partial(probe_closed, plan, samples))
 
     def _draw(self, bench: Bench, count: int) -> Times:
-        """The sample of each request."""
         rng = np.random.default_rng(self._seed)
         return rng.integers(0, bench.job.samples, count)
 
@@ -297,11 +286,7 @@ class Prober:
         """One search of one configuration, within the time that searches may take.
 
         Args:
-            bench: what is probed; its row is among `rows`.
             earlier: what searches of it found before: this one begins where the last one ended.
-
-        Raises:
-            MeasurementError: it answers nothing.
         """
         end_s = self._spent_s + self._settings.time_budget_s
         search = self._begin_search(bench, earlier)
@@ -313,9 +298,6 @@ class Prober:
         """Searches every configuration as often as asked, all of them in turns, until it is settled or too late.
 
         One that cannot be probed any more keeps what it has shown until then, and the others go on.
-
-        Raises:
-            EngineBenchError: none of them could be probed to its end.
         """
         end_s = self._spent_s + self._settings.time_budget_s
         found: dict[str, list[Capacity]] = {bench.row.id: [] for bench in benches}
@@ -331,7 +313,6 @@ class Prober:
         self.raise_failure(benches)
 
     def _search_round(self, benches: Sequence[Bench], found: dict[str, list[Capacity]], end_s: float) -> None:
-        """One search of each, all in turns; `found` gets what they show, whatever ends them."""
         searches: dict[str, CapacitySearch] = {}
         try:
             for bench in benches:
@@ -344,7 +325,9 @@ class Prober:
             for name, search in searches.items():
                 if search.probes:
                     found[name].append(search.describe(ended_early=search.next_rate() is not None))
-            self._keep_capacities(found)
+            for name, ended in found.items():
+                capacity = join_capacities(ended)
+                self.rows[name] = replace(self.rows[name], capacity=capacity, rounds=tuple(ended))
 
     def _go_on(self, search: CapacitySearch, bench: Bench, end_s: float) -> bool:
         """One more probe, if there is time for it; whether the search goes on."""
@@ -370,10 +353,6 @@ class Prober:
         """Raises what ended the first configuration, if something ended each of them."""
         if benches and all(bench.row.id in self.failures for bench in benches):
             raise self.failures[benches[0].row.id]
-
-    def _keep_capacities(self, found: Mapping[str, Sequence[Capacity]]) -> None:
-        for name, capacities in found.items():
-            self.rows[name] = replace(self.rows[name], capacity=join_capacities(capacities), rounds=tuple(capacities))
 
     def _begin_search(self, bench: Bench, earlier: Sequence[Capacity]) -> CapacitySearch:
         """A search that begins at half of what the engine computes when all requests are there; or where one ended.

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """Where requests come from."""
-
     def take(self) -> Sequence[Waiting]:
         """Those that have come since the last call."""
         ...
@@ -30,8 +28,6 @@ class Source(Protocol):
 
 
 class Sink(Protocol):
-    """Where requests go."""
-
     def finish(self, batch: Sequence[Waiting], ended: Ended) -> None: ...
 
     def drop(self, request: Waiting) -> None: ...
@@ -50,10 +46,7 @@ def serve(
     """Serves until the source is exhausted and everything has ended; returns the nanoseconds that streams were busy.
 
     Args:
-        source: where requests come from.
         sink: where they go, in the order in which they end.
-        find_sample: the inputs of the request of this number.
-        clock: host nanoseconds.
         deadline_ns: from then on nothing new is begun, and whoever waits is dropped.
     """
     flying: dict[int, list[Waiting]] = {}
@@ -74,11 +67,7 @@ def serve(
             return busy_ns
         must_end = none_to_come or len(flying) >= streams.depth
         if not must_end:
-            source.wait(_soonest(batcher.due_ns, deadline_ns))
+            source.wait(min((at for at in (batcher.due_ns, deadline_ns) if at is not None), default=None))
         for ended in streams.collect(must_end) if flying else ():
             busy_ns += ended.done_ns - ended.started_ns
             sink.finish(flying.pop(ended.ticket), ended)
-
-
-def _soonest(*moments: int | None) -> int | None:
-    return min((moment for moment in moments if moment is not None), default=None)

@@ -21,9 +21,7 @@ def make_lane(engines: Mapping[int, Engine], any_batch: bool, clock: Clock) -> L
     """One stream: what computes a batch on the engine that fits it, padded where its batch is fixed.
 
     Args:
-        engines: by the batch that they were loaded for.
         any_batch: there is one engine, and it takes what comes.
-        clock: host nanoseconds.
     """
     sizes = sorted(engines)
 
@@ -67,7 +65,6 @@ class InlineStream:
         return ended
 
     def close(self) -> None:
-        """Frees the engine; may be called twice."""
         self._close()
 
 
@@ -96,7 +93,6 @@ class ThreadStreams:
         return [one for one in found if isinstance(one, Ended)]
 
     def close(self) -> None:
-        """Ends the threads and frees the engines; may be called twice."""
         for _ in self._threads:
             self._work.put(None)
         for thread in self._threads:

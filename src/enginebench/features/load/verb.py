@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Unpack
 
@@ -13,16 +12,11 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from enginebench import door
-from enginebench.core.errors import (
-    BackendUnavailable,
-    EngineBenchError,
-    MissingDependency,
-    ParseError,
-    UsageError,
-)
+from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, ParseError, UsageError
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, Recipe
 from enginebench.core.shapes import free_batch
 from enginebench.core.store import encode, read_record, write_atomic
+from enginebench.core.text import stamp_utc
 from enginebench.engines.registry import find_installed, takes
 from enginebench.features.load.arrivals import read_trace
 from enginebench.features.load.charts import draw_load
@@ -32,19 +26,7 @@ from enginebench.features.load.sections import FOOTER, list_load
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads
 from enginebench.models.samples import find_samples
-from enginebench.options import (
-    InputSize,
-    Model,
-    Modules,
-    Opt,
-    PathLike,
-    Printed,
-    Shared,
-    Texts,
-    Trusting,
-    Wait,
-    verb,
-)
+from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printed, Shared, Texts, Trusting, Wait, verb
 from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
 from enginebench.report.page import format_page
@@ -52,7 +34,7 @@ from enginebench.report.table import Section
 from enginebench.runs import request as requests
 from enginebench.runs.bundles.reading import is_bundle
 from enginebench.runs.campaign import CHECK_SAMPLES
-from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import PrepareJob
 from enginebench.runs.folder import RunFolder, RunRequest, check_inside, hide_home
 from enginebench.runs.lock import lock_devices
@@ -63,15 +45,7 @@ from enginebench.runs.reporting import Written
 from enginebench.runs.targets.bundles import fill_request, open_as_stored, read_target
 from enginebench.runs.targets.sources import gather_sources
 from enginebench.stats.capacity import agrees_with_probes
-from enginebench.verbs.given import (
-    choose_root,
-    name_model,
-    read_engines,
-    read_numbers,
-    read_precisions,
-    share,
-    take_model,
-)
+from enginebench.verbs import given
 from enginebench.verbs.progress import open_progress
 
 if TYPE_CHECKING:
@@ -95,8 +69,7 @@ class LoadOptions(Modules, Shared, total=False):
     p99_limit_ms: Annotated[float | None, Opt("Limit on the --percentile of latency.", gt=0, metavar="X")]
     percentile: Annotated[float, Opt("The percentile that the limit is on.", 99.0, gt=50, lt=100)]
     arrivals: Annotated[
-        PathLike,
-        Opt("poisson, constant, or a file with one time in seconds on each line.", "poisson", metavar="KIND"),
+        PathLike, Opt("poisson, constant, or a file with one time in seconds on each line.", "poisson", metavar="KIND")
     ]
     duration: Annotated[float | None, Opt("Seconds of a point. [10; of a probe 3]", gt=0, metavar="S")]
     rounds: Annotated[
@@ -116,8 +89,7 @@ class LoadOptions(Modules, Shared, total=False):
 
 
 Engine: TypeAlias = Annotated[
-    Texts | None,
-    Opt("ENGINE[:key=value,...]; several, separated by commas, are interleaved. A bundle brings its own."),
+    Texts | None, Opt("ENGINE[:key=value,...]; several, separated by commas, are interleaved. A bundle brings its own.")
 ]
 
 
@@ -139,13 +111,13 @@ def load(target: Model, engine: Engine = None, **options: Unpack[LoadOptions]) -
         MeasurementError: nothing was answered.
         KeyboardInterrupt: what was measured is kept in `out`.
     """
-    root = choose_root(options["out"], f"load-{name_model(target)}")
+    root = given.choose_root(options["out"], f"load-{given.name_model(target)}")
     return measure_load(target, engine, options, root, lambda document: write_load(root, document))
 
 
 @door.command(load, "TARGET", shown=Trusting)
 def command(target: str, engine: str | None, shown: Printed, **options: Unpack[LoadOptions]) -> None:
-    root = choose_root(options["out"], f"load-{target}")
+    root = given.choose_root(options["out"], f"load-{target}")
 
     def show(document: LoadDocument) -> None:
         notes = write_load(root, document)
@@ -172,25 +144,22 @@ def measure_load(
         percentile=options["percentile"],
         arrivals=str(options["arrivals"]),
         duration_s=options["duration"],
-        streams=read_numbers("streams", options["streams"] or 1),
-        max_batches=read_numbers("max-batch", options["max_batch"] or 1),
+        streams=given.read_numbers("streams", options["streams"] or 1),
+        max_batches=given.read_numbers("max-batch", options["max_batch"] or 1),
         max_wait_ms=options["max_wait_ms"],
         rounds=options["rounds"],
         time_budget_s=options["time_budget"],
     )
     check_settings(settings)
-    shared = share(options)
-    with (
-        take_model(target, options["example_inputs"]) as taken,
-        open_progress(options["progress"]) as reporter,
-    ):
+    shared = given.share(options)
+    with given.take_model(target, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         fixed = {"--engine": engine, "--threads": options["threads"], "--input-shape": options["input_shape"]}
         bundle = read_target(taken.text, fixed)
         request = make_request(
             shared,
             taken.text,
-            read_engines(engine) if engine else [],
-            read_precisions(options["precision"]),
+            given.read_engines(engine) if engine else [],
+            given.read_precisions(options["precision"]),
             input_size=options["input_size"],
             streams=max(settings.streams),
         )
@@ -216,7 +185,7 @@ class Loading:
         self._request, self._settings = request, settings
         self._folder, self._reporter = RunFolder(root), reporter
         self._machine = describe_machine()
-        now = datetime.now(UTC).isoformat(timespec="seconds")
+        now = stamp_utc()
         self._started_utc = earlier.started_utc if earlier else now
         self._model = request.model
         seed, timeout_s = request.measure.seed, request.timeout_s
@@ -253,11 +222,7 @@ class Loading:
         write_atomic(self._folder.root / DOCUMENT, encode(self.describe(finished=False), indent=2))
 
     def run(self) -> LoadDocument:
-        """Prepares every configuration, and probes them in turns.
-
-        Raises:
-            EngineBenchError: none could be prepared, or something ended each of them.
-        """
+        """Prepares every configuration, and probes them in turns."""
         benches = self._prepare()
         if self._settings.find_capacity:
             self._prober.find_capacities(benches)
@@ -320,8 +285,7 @@ class Loading:
             prove=False,
             inputs=find_samples(self._folder.artifacts),
         )
-        environment = child_environment(row.engine.threads)
-        return free_batch(run_child(job, timeout_s=self._request.timeout_s, environment=environment).artifact)
+        return free_batch(run_child(job, timeout_s=self._request.timeout_s).artifact)
 
     def _describe_row(self, engine: EngineSpec, streams: int, max_batch: int) -> LoadRow:
         return name_row(engine, streams=streams, max_batch=max_batch, max_wait_ms=self._settings.max_wait_ms)
@@ -340,12 +304,6 @@ def write_load(root: Path, document: LoadDocument) -> tuple[str, ...]:
 
 
 def read_load(root: Path) -> LoadDocument:
-    """The document of a stored load.
-
-    Raises:
-        ParseError: it is damaged, or a capacity is not what its probes say.
-        ArtifactError: it is a symbolic link.
-    """
     check_inside(root, root / DOCUMENT)
     document = read_record(root / DOCUMENT, LoadDocument)
     for i, row in enumerate(document.rows):
@@ -363,10 +321,6 @@ def report_load(root: Path, document: LoadDocument, formats: Sequence[str]) -> t
 
     Returns:
         The files, and notes about what is missing.
-
-    Raises:
-        UsageError: none of `formats` is one of a load.
-        ArtifactError: the folder cannot be written.
     """
     if not set(formats) & set(FORMATS):
         raise UsageError(f"the report of a load is {' and '.join(FORMATS)}; asked for {', '.join(formats)}")
@@ -410,17 +364,7 @@ def load_target(
     """What the engines of `request` carry under these arrivals.
 
     Args:
-        request: model, engines, precisions and threads.
-        root: folder of what is made and found.
-        wait: if another run holds a device, wait for it or refuse.
-        resume: continue the load that `root` holds.
         on_partial: gets the document if somebody interrupts, or an error ends what has begun.
-
-    Raises:
-        UsageError: `root` holds a load that is not to be continued, none, or another.
-        DependencyError: no engine can run here.
-        MeasurementError: something ended each engine.
-        DeviceBusy: another run holds a device and `wait` is false.
     """
     earlier = take_up(request, settings, root) if resume else None
     if not resume and (root / DOCUMENT).exists():
@@ -438,11 +382,7 @@ def load_target(
 
 
 def take_up(request: RunRequest, settings: LoadSettings, root: Path) -> LoadDocument:
-    """The load that was interrupted; it must have been asked the same, but for its rounds and its time.
-
-    Raises:
-        UsageError: there is none, or it was asked something else.
-    """
+    """The load that was interrupted; it must have been asked the same, but for its rounds and its time."""
     if not (root / DOCUMENT).exists():
         raise UsageError(f"{root} holds no load to continue: there is no {DOCUMENT}. Leave --resume out to begin")
     found, target = read_load(root), Path(request.model)
@@ -472,9 +412,6 @@ def make_request(
     """The request for these engines and precisions; a client's request has one entry.
 
     Threads of each stream are, unless given, the cores that the generator leaves, shared among the streams.
-
-    Raises:
-        UsageError: a shape is malformed.
     """
     measure = MeasureSpec(seed=shared.seed, processes=1)
     return replace(shared, threads=shared.threads or count_stream_threads(streams)).make_request(
@@ -483,11 +420,6 @@ def make_request(
 
 
 def check_settings(settings: LoadSettings) -> None:
-    """Checks that nothing in the settings contradicts the rest.
-
-    Raises:
-        UsageError: something is missing, or would be ignored.
-    """
     qps, arrivals, find_capacity = settings.qps, settings.arrivals, settings.find_capacity
     server, trace = settings.scenario == "server", arrivals not in ("poisson", "constant")
     if not server and (qps or find_capacity or arrivals != "poisson"):

@@ -67,9 +67,6 @@ def observe(
     Args:
         trials: several of one kind and precision are ways to the same ceiling.
         budget_s: seconds for each ceiling in each repetition.
-        timer: of the device's work.
-        clock: by which the budget is spent.
-        repetitions: how often all of it is done.
     """
     groups: dict[tuple[CeilingKind, Precision | None], list[Trial]] = {}
     for trial in trials:

@@ -11,13 +11,6 @@ from enginebench.runs.child.jobs import NoteCall
 
 
 def perform_ceilings(job: CeilingsJob, note: NoteCall) -> CeilingsAnswer:
-    """The peaks of a device, in this process.
-
-    Raises:
-        UsageError: the device has no instructions for any of the precisions.
-        MissingDependency: PyTorch is not installed.
-        BackendUnavailable: PyTorch does not see the GPU.
-    """
     note(f"peaks of {job.device}" + (f", {job.threads} threads" if job.device == "cpu" else ""))
     return _observe_cpu(job) if job.device == "cpu" else _observe_gpu(job)
 
@@ -28,8 +21,8 @@ def _observe_cpu(job: CeilingsJob) -> CeilingsAnswer:
     pinned = pin_process(job.threads)
     import torch
 
-    from enginebench.features.roofline.caches import read_caches
     from enginebench.features.roofline.trials_cpu import list_precisions, list_trials
+    from enginebench.measure.caches import read_caches
 
     torch.set_num_threads(job.threads)
     possible = list_precisions(describe_machine().cpu_flags)

@@ -37,11 +37,6 @@ class Works:
         self._known: dict[tuple[str, str], GraphWork | EngineBenchError] = {}
 
     def count(self, graph: Artifact, engine: EngineSpec, shapes: dict[str, tuple[int, ...]]) -> GraphWork:
-        """The work of a graph at the shapes that were timed.
-
-        Raises:
-            EngineBenchError: the graph cannot be read, or its shapes cannot be inferred.
-        """
         key = graph.path, repr((engine.batch, sorted(shapes.items())))
         if key not in self._known:
             job = WorkJob(path=graph.path, shapes=shapes, batch=engine.batch)
@@ -77,9 +72,7 @@ def limit_layers(
     """The layers of a profile, joined to the graph and bounded.
 
     Args:
-        place: where its sources lie.
         ran: the engine, what it started from, and the shapes of its inputs.
-        layers: as they were timed.
     """
     engine, source, shapes = ran
     found = find_ceilings(describe_machine())
@@ -157,9 +150,6 @@ class _Graphs:
         self._exported: Artifact | EngineBenchError | None = None
 
     def find(self, result: Result) -> Artifact:
-        """Raises:
-        EngineBenchError: there is none, and none can be exported.
-        """
         found = find_graph(result, self._sources)
         if found is not None:
             return found

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import MissingDependency
 from enginebench.core.records import Precision
-from enginebench.features.roofline.caches import DataCache
 from enginebench.features.roofline.ceilings import Trial
+from enginebench.measure.caches import DataCache
 
 try:
     import torch
@@ -79,11 +79,7 @@ def _list_products(precision: Precision) -> Iterator[Trial]:
         a, b = torch.randn(n, n).to(dtype), torch.randn(n, n).to(dtype)
         out = torch.empty(n, n, dtype=dtype)
         yield Trial(
-            kind="gemm",
-            precision=precision,
-            work=n**3,
-            call=partial(torch.mm, a, b, out=out),
-            how=f"torch.mm {n}x{n}",
+            kind="gemm", precision=precision, work=n**3, call=partial(torch.mm, a, b, out=out), how=f"torch.mm {n}x{n}"
         )
 
 

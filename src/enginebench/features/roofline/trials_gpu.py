@@ -17,12 +17,7 @@ except ModuleNotFoundError as missing:
     raise MissingDependency(str(missing.name), 'pip install "enginebench[torch]"') from missing
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
-_DTYPES: dict[str, Any] = {
-    "fp32": torch.float32,
-    "tf32": torch.float32,
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-}
+_DTYPES: dict[str, Any] = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 PRODUCTS = (2048, 4096, 8192)
 # (channels, height and width, kernel, batch): those of ResNets at the batches where GPUs are at their best.
 CONVOLUTIONS = ((64, 56, 3, 64), (128, 28, 3, 128), (256, 14, 3, 256), (512, 7, 3, 256), (256, 56, 1, 64))
@@ -68,7 +63,6 @@ def list_trials(precisions: Sequence[Precision], *, quick: bool = False) -> Iter
     Trials that this GPU or this build has not are left out.
 
     Args:
-        precisions: of products and convolutions.
         quick: fewer shapes, since cuDNN tries every algorithm on each.
     """
     torch.backends.cudnn.benchmark = True  # the fastest algorithm, Winograd among them, is found by trying

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, TypeAlias, Unpack
 
@@ -16,7 +15,7 @@ from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind, Ceilings
 from enginebench.core.errors import DependencyError, EngineBenchError, UsageError
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Machine, Precision
-from enginebench.core.text import count_of
+from enginebench.core.text import count_of, stamp_utc
 from enginebench.features.roofline.jobs import CeilingsAnswer, CeilingsJob
 from enginebench.features.roofline.sections import draw_ceilings, list_ceilings
 from enginebench.measure.machine import describe_machine
@@ -88,7 +87,6 @@ def command(shown: Printed, **options: Unpack[RooflineOptions]) -> None:
 
 
 def measure_and_store(options: RooflineOptions) -> tuple[Ceilings, Sequence[Path]]:
-    """The ceilings, and the files that keep them."""
     request = read_request(options["precisions"], options["threads"], options["device"], options["quick"])
     with open_progress(options["progress"]) as reporter:
         document = measure_ceilings(request, reporter=reporter, wait=options["wait"])
@@ -108,11 +106,7 @@ Given: TypeAlias = str | int | Iterable[str | int] | None
 def read_request(
     precisions: Given = None, threads: Given = None, device: Given = None, quick: bool = False
 ) -> RooflineRequest:
-    """What to measure, of texts as on the command line, or of lists.
-
-    Raises:
-        UsageError: a precision, a number of threads or a device that there is not.
-    """
+    """What to measure, of texts as on the command line, or of lists."""
     chosen = [parse_precision(text) for text in _split(precisions)]
     if any(recipe for _, recipe in chosen):
         raise UsageError(f"--precisions {precisions}: a peak has no recipe; give int8 alone")
@@ -132,18 +126,7 @@ def _split(given: Given) -> list[str]:
 
 
 def measure_ceilings(request: RooflineRequest, *, reporter: Reporter, wait: bool = True) -> Ceilings:
-    """The peaks of this machine.
-
-    Args:
-        request: what to measure.
-        reporter: progress.
-        wait: if a run holds a device, wait for it or refuse.
-
-    Raises:
-        UsageError: more threads than CPUs, or a device or precision that is not there.
-        DependencyError: PyTorch, through which all of it is measured, is not installed.
-        DeviceBusy: a run holds a device and `wait` is false.
-    """
+    """The peaks of this machine."""
     machine = describe_machine()
     jobs = list(plan_jobs(request, machine))
     with lock_devices([job.device for job in jobs], wait=wait, on_wait=reporter.say):
@@ -154,7 +137,7 @@ def measure_ceilings(request: RooflineRequest, *, reporter: Reporter, wait: bool
     return Ceilings(
         machine=machine,
         ceilings=ceilings,
-        measured_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        measured_utc=stamp_utc(),
         quick=request.quick,
         processes=1 if request.quick else PROCESSES,
         notes=tuple(dict.fromkeys(_list_notes(measured))),
@@ -167,11 +150,6 @@ def _list_notes(measured: Sequence[Measured]) -> Iterator[str]:
 
 
 def plan_jobs(request: RooflineRequest, machine: Machine) -> Iterator[CeilingsJob]:
-    """One job for each device and number of threads.
-
-    Raises:
-        UsageError: more threads than CPUs, or a GPU that is not there.
-    """
     gpus = [f"cuda:{gpu.index}" for gpu in machine.gpus]
     devices = request.devices or ("cpu", *gpus)
     if missing := [device for device in devices if device not in ("cpu", *gpus)]:
@@ -189,11 +167,7 @@ def plan_jobs(request: RooflineRequest, machine: Machine) -> Iterator[CeilingsJo
 
 
 def choose_threads(request: RooflineRequest, machine: Machine) -> tuple[int, ...]:
-    """Numbers of threads: those asked for, else 1, 2, 4 and so on up to the default; in haste 1 and the default.
-
-    Raises:
-        UsageError: more than this process may use CPUs.
-    """
+    """Numbers of threads: those asked for, else 1, 2, 4 and so on up to the default; in haste 1 and the default."""
     most = machine.default_threads
     if over := [count for count in request.threads if count > len(machine.cpus_allowed)]:
         raise UsageError(f"--threads {over[0]}: this process may use {len(machine.cpus_allowed)} CPUs")

@@ -8,14 +8,12 @@ import platform
 import re
 import tempfile
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
 from enginebench.core.records import Artifact, Machine, Result
-from enginebench.engines.registry import find_installed, takes
 from enginebench.features.sweep.parts import describe_group, has_finished, read_group
 from enginebench.features.sweep.records import (
     GIVEN,
@@ -30,21 +28,13 @@ from enginebench.features.sweep.records import (
     SweepRecord,
 )
 from enginebench.features.sweep.spec import Group
-from enginebench.features.sweep.store import (
-    Store,
-    fetch_folder,
-    open_store,
-    read_document,
-    send_files,
-    write_document,
-)
+from enginebench.features.sweep.store import Store, fetch_folder, open_store, read_document, send_files, write_document
 from enginebench.features.sweep.tuning import tune_group
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import default_threads
 from enginebench.models.samples import SAMPLES
-from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest
+from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest, begin_record
 from enginebench.runs.main_job import list_changes, run_model
-from enginebench.runs.plan import plan_rows
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.sources import gather_sources
 
@@ -53,9 +43,6 @@ class GroupFolder(RunFolder):
     """A run's folder on this machine, whose files go to the store as they are written.
 
     Args:
-        root: the folder here.
-        store: where the files go.
-        prefix: of their names there.
         machine: token of this machine, which each measurement carries.
     """
 
@@ -67,7 +54,6 @@ class GroupFolder(RunFolder):
         self._sent: set[Path] = set()
 
     def begin(self) -> None:
-        """Fetches what the store has of the group."""
         fetch_folder(self._store, self._prefix, self.root, ("run.json", "rows/", f"{ARTIFACTS}/"))
 
     def write_record(self, record: RunRecord) -> None:
@@ -94,12 +80,10 @@ class GroupFolder(RunFolder):
 
 
 def list_samples(folder: RunFolder) -> set[Path]:
-    """The files of the inputs that all rows are fed."""
     return {path.absolute() for path in (folder.artifacts / SAMPLES).rglob("*") if path.is_file()}
 
 
 def list_files(root: Path, artifacts: Iterable[Artifact]) -> set[Path]:
-    """The files of the artifacts that lie in `root`."""
     found = set()
     for artifact in artifacts:
         path = Path(artifact.path)
@@ -165,20 +149,12 @@ def name_locks() -> tuple[str, ...]:
 
 def _begin(job: GroupJob, folder: GroupFolder, request: RunRequest, machine: Machine) -> None:
     """Writes the record of a new run, with the graphs that were made for the whole fleet."""
-    record = RunRecord(
-        request=request,
-        machine=machine,
-        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        rows=(),
-    )
     store = open_store(job.store)
     made = read_document(store, f"{SOURCES}/{job.sources}.json", StoredSources) if job.sources else None
     if made is not None:
         fetch_folder(store, f"{SOURCES}/{job.sources}", folder.root, (ARTIFACTS,))
-        sources = tuple(folder.absolute(a) for a in made.artifacts)
-        rows = plan_rows(request, sources, probe=find_installed, takes=takes, problems=made.problems)
-        record = replace(record, rows=tuple(row.id for row in rows), sources=made.artifacts, problems=made.problems)
-    folder.create(record)
+    found = made or StoredSources(artifacts=())
+    folder.create(begin_record(request, machine, sources=found.artifacts, problems=found.problems))
 
 
 def finish_group(store: Store, group: Group) -> int:
@@ -205,11 +181,7 @@ def make_sources(job: SourcesJob, reporter: Reporter) -> Ended:
             paths = list_files(folder.root, found.artifacts) | list_samples(folder)
             send_files(store, f"{SOURCES}/{job.key}", folder.root, paths)
             stored = tuple(folder.relative(a) for a in found.artifacts)
-            write_document(
-                store,
-                f"{SOURCES}/{job.key}.json",
-                StoredSources(artifacts=stored, problems=found.problems),
-            )
+            write_document(store, f"{SOURCES}/{job.key}.json", StoredSources(artifacts=stored, problems=found.problems))
     except EngineBenchError as error:
         reporter.say(f"{job.request.model}: {error}")
         return Ended(ok=False, reason=str(error), kind=type(error).__name__)

@@ -14,7 +14,7 @@ from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Machine, Result
 from enginebench.features.sweep.document import Environment, SweepCell, SweepRow, describe_environment, take_row
 from enginebench.features.sweep.records import GROUPS, Finished
-from enginebench.features.sweep.spec import Cell, Group, show_model
+from enginebench.features.sweep.spec import Cell, Group, show_model, spell_cell
 from enginebench.features.sweep.store import Store, read_document
 from enginebench.runs.folder import RunRecord, Wanted, check_model
 from enginebench.runs.plan import meets_precision
@@ -32,8 +32,6 @@ def identify_environment(machine: Machine) -> str:
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """What a store has of a group."""
-
     record: RunRecord
     results: tuple[Result, ...]
 
@@ -53,11 +51,7 @@ def read_group(store: Store, group: str) -> Measured | None:
 
 
 def read_finished(store: Store, group: Group) -> Finished | None:
-    """The figures that were stored when the group ended; None if it has not.
-
-    Raises:
-        ParseError: the file is damaged, or of another group.
-    """
+    """The figures that were stored when the group ended; None if it has not."""
     name = f"{GROUPS}/{group.id}/done.json"
     try:
         done = read_document(store, name, Finished)
@@ -79,13 +73,7 @@ def has_finished(store: Store, group: Group, reporter: Reporter) -> bool:
         return False
 
 
-def is_final(result: Result) -> bool:
-    """Whether a row will not change any more."""
-    return result.status in FINAL
-
-
 def covers(wanted: Wanted, result: Result) -> bool:
-    """Whether the row is what was wanted."""
     return (wanted.engine, wanted.batch, wanted.scope) == (
         format_engine(result.engine),
         result.engine.batch,
@@ -96,7 +84,7 @@ def covers(wanted: Wanted, result: Result) -> bool:
 def describe_group(group: Group, measured: Measured | None) -> tuple[tuple[SweepCell, ...], tuple[Environment, ...]]:
     """(the group's cells with what was found of them, the machine that this comes from)."""
     if measured is None:
-        return tuple(_fill(cell, None) for cell in group.cells), ()
+        return tuple(SweepCell(**spell_cell(cell)) for cell in group.cells), ()
     machine = measured.record.machine
     identity = identify_environment(machine)
     document = describe_stored(measured.record, measured.results)
@@ -118,7 +106,7 @@ def describe_group(group: Group, measured: Measured | None) -> tuple[tuple[Sweep
         for result, row in found
         if id(row) not in met and not any(covers(wanted, result) for wanted in group.request.wanted)
     ]
-    return (*(_fill(cell, row) for cell, row in chosen), *others), (environment,)
+    return (*(SweepCell(**spell_cell(cell), row=row) for cell, row in chosen), *others), (environment,)
 
 
 def _choose(cell: Cell, found: Sequence[tuple[Result, SweepRow]]) -> SweepRow | None:
@@ -126,26 +114,14 @@ def _choose(cell: Cell, found: Sequence[tuple[Result, SweepRow]]) -> SweepRow | 
     return next((row for result, row in found if covers(wanted, result)), None)
 
 
-def _fill(cell: Cell, row: SweepRow | None) -> SweepCell:
-    return SweepCell(
-        model=show_model(cell.model),
-        machine_kind=cell.machine,
-        engine=cell.engine,
-        precision=cell.precision,
-        batch=cell.batch,
-        scope=cell.scope,
-        row=row,
-    )
-
-
 def _describe_cell(group: Group, result: Result, row: SweepRow) -> SweepCell:
     """The cell of a row that nobody asked for as it came: a graph that is not in FP32 keeps its own precision."""
-    return SweepCell(
-        model=show_model(group.model),
-        machine_kind=group.machine.kind,
+    cell = Cell(
+        model=group.model,
+        machine=group.machine.kind,
         engine=format_engine(result.engine),
         precision=format_precision(result.requested_precision, result.engine.recipe),
         batch=result.engine.batch,
         scope=result.measure.scope,
-        row=row,
     )
+    return SweepCell(**spell_cell(cell), row=row)

@@ -17,10 +17,9 @@ import msgspec
 
 from enginebench.core.errors import BackendUnavailable, MissingDependency
 from enginebench.core.text import clean_text
-from enginebench.features.sweep.records import Ended, GroupJob, SourcesJob
-from enginebench.features.sweep.schedule import Lost
+from enginebench.features.sweep.records import Ended, GroupJob, Job
+from enginebench.features.sweep.schedule import Lost, answer
 from enginebench.features.sweep.spec import HERE, Group, MachineEntry
-from enginebench.features.sweep.worker import answer_group, answer_sources
 
 INSTALL = 'pip install "enginebench[ray]"'
 # The resource that stands for a machine, and how much of the resource of its kind a task takes: as good as nothing.
@@ -53,12 +52,7 @@ def _join(ray: Any, address: str) -> None:
 
 
 def connect(address: str) -> Any:
-    """Ray, connected to the cluster at `auto` or ray://HOST:PORT.
-
-    Raises:
-        MissingDependency: Ray is not installed.
-        BackendUnavailable: no cluster answers there.
-    """
+    """Ray, connected to the cluster at `auto` or ray://HOST:PORT."""
     try:
         import ray
     except ImportError as error:
@@ -76,12 +70,7 @@ def connect(address: str) -> Any:
 
 
 def check_port(address: str) -> None:
-    """Knocks at ray://HOST:PORT: Ray itself tries for half a minute.
-
-    Raises:
-        OSError: nobody answers.
-        ValueError: there is no port in it.
-    """
+    """Knocks at ray://HOST:PORT: Ray itself tries for half a minute."""
     found = urlsplit(address)
     if found.scheme == "ray":
         socket.create_connection((found.hostname or "", found.port or 10001), timeout=KNOCK_S).close()
@@ -91,7 +80,6 @@ class RayFleet:
     """The nodes of a cluster with the resource `machine`.
 
     Args:
-        address: `auto`, or ray://HOST:PORT.
         shared: on a machine of several GPUs, a task for each.
         patience_s: how long jobs wait for a machine of a kind that has gone.
     """
@@ -100,7 +88,7 @@ class RayFleet:
         self._ray = connect(address)
         self._shared = shared
         self._patience_s = patience_s
-        self._running: dict[Any, GroupJob | SourcesJob] = {}
+        self._running: dict[Any, Job] = {}
         self._missing_since: dict[str, float] = {}
 
     def __enter__(self) -> RayFleet:
@@ -110,7 +98,6 @@ class RayFleet:
         self.close()
 
     def close(self) -> None:
-        """Ends what still runs, and leaves the cluster."""
         for reference in self._running:
             with suppress(Exception):  # the cluster may be gone
                 self._ray.cancel(reference, force=True)
@@ -118,7 +105,6 @@ class RayFleet:
         self._ray.shutdown()
 
     def list_nodes(self, machine: MachineEntry | None = None) -> list[Mapping[str, Any]]:
-        """The nodes that may measure; those of one kind, if it is given."""
         nodes = [n for n in self._ray.nodes() if n.get("Alive") and n.get("Resources", {}).get(MACHINE, 0) > 0]
         return [n for n in nodes if machine is None or is_of_kind(n, machine)]
 
@@ -133,10 +119,9 @@ class RayFleet:
             return f"--share-machine needs GPUs, and a node of the kind {machine.kind!r} reports none to Ray"
         return ""
 
-    def start(self, job: GroupJob | SourcesJob) -> None:
-        work = answer_group if isinstance(job, GroupJob) else answer_sources
+    def start(self, job: Job) -> None:
         options = self._place_group(job) if isinstance(job, GroupJob) else self._place_sources()
-        task = self._ray.remote(max_retries=0, **options)(work)
+        task = self._ray.remote(max_retries=0, **options)(answer)
         self._running[task.remote(msgspec.json.encode(job))] = job
 
     def _place_group(self, job: GroupJob) -> dict[str, Any]:
@@ -158,7 +143,7 @@ class RayFleet:
         cores = [int(n["Resources"].get("CPU", 1)) for n in self.list_nodes()]
         return {"num_cpus": 0, "resources": {MACHINE: part(max(1, min(cores, default=1)))}}
 
-    def wait(self) -> list[tuple[GroupJob | SourcesJob, Ended | Lost]]:
+    def wait(self) -> list[tuple[Job, Ended | Lost]]:
         while True:
             done, _ = self._ray.wait(list(self._running), num_returns=1, timeout=POLL_S)
             if done:
@@ -179,10 +164,9 @@ class RayFleet:
         except msgspec.DecodeError as error:
             return Lost(reason=f"its response cannot be read: {error}")
 
-    def _find_stranded(self) -> list[tuple[GroupJob | SourcesJob, Ended | Lost]]:
-        """Jobs for machines of a kind that has been gone for too long."""
+    def _find_stranded(self) -> list[tuple[Job, Ended | Lost]]:
         now = time.monotonic()
-        stranded: list[tuple[GroupJob | SourcesJob, Ended | Lost]] = []
+        stranded: list[tuple[Job, Ended | Lost]] = []
         for reference, job in list(self._running.items()):
             machine = job.group.machine if isinstance(job, GroupJob) else None
             kind = machine.kind if machine else MACHINE
@@ -204,7 +188,6 @@ def name_resources(machine: MachineEntry) -> dict[str, float]:
 
 
 def is_of_kind(node: Mapping[str, Any], machine: MachineEntry) -> bool:
-    """Whether a node has the resources and labels of a kind."""
     resources, labels = node.get("Resources", {}), node.get("Labels", {})
     return all(resources.get(name, 0) >= amount for name, amount in name_resources(machine).items()) and all(
         labels.get(name) == value for name, value in machine.labels.items()
@@ -212,17 +195,11 @@ def is_of_kind(node: Mapping[str, Any], machine: MachineEntry) -> bool:
 
 
 def part(count: int) -> float:
-    """One of `count` parts of a resource; Ray counts in ten thousandths."""
     return int(10_000 / max(1, count)) / 10_000
 
 
 def ask_nodes(address: str, ask: Callable[[bytes], bytes], *, timeout_s: float) -> Sequence[tuple[str, bytes | str]]:
-    """(the node, its answer) of every node that is alive; the reason in words where there is none.
-
-    Args:
-        ask: a function of a module that every node has.
-        timeout_s: for all of them together.
-    """
+    """(the node, its answer) of every node that is alive; the reason in words where there is none."""
     ray = connect(address)
     try:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

@@ -24,7 +24,7 @@ from enginebench.features.sweep.document import (
 )
 from enginebench.features.sweep.parts import describe_group, read_finished, read_group
 from enginebench.features.sweep.records import EARLIER_SCHEMA, GROUPS, RECORD, SWEEP_RECORD_SCHEMA, SweepRecord
-from enginebench.features.sweep.spec import Group, list_groups, show_model
+from enginebench.features.sweep.spec import Group, list_groups, show_model, spell_cell
 from enginebench.features.sweep.store import FolderStore, Store, open_store, read_document
 from enginebench.features.sweep.tuning import name_answer
 from enginebench.stats.compare import compare_apart
@@ -40,12 +40,6 @@ def holds_sweep(url: str) -> bool:
 
 
 def read_sweep_record(store: Store) -> SweepRecord:
-    """What was asked of the sweep in a store.
-
-    Raises:
-        UsageError: it holds none.
-        ParseError: its record is damaged, or a newer version wrote it.
-    """
     record = read_document(store, RECORD, SweepRecord)
     if record is None:
         raise UsageError(f"{store.url} holds no sweep ({RECORD} is missing)")
@@ -107,19 +101,10 @@ def _list_failed(group: Group, cells: tuple[SweepCell, ...], reason: str) -> Ite
         if row is not None and row.status == "ok":
             continue
         told = row.reason or ("not finished" if row.status == "partial" else row.status) if row else "not measured yet"
-        yield FailedCell(
-            model=show_model(cell.model),
-            machine_kind=cell.machine,
-            engine=cell.engine,
-            precision=cell.precision,
-            batch=cell.batch,
-            scope=cell.scope,
-            reason=reason or told,
-        )
+        yield FailedCell(**spell_cell(cell), reason=reason or told)
 
 
 def _join(machines: dict[tuple[str, str], Environment], new: Environment) -> None:
-    """Counts the rows of one environment over all groups."""
     key = (new.machine_kind, new.id)
     old = machines.get(key)
     if old is None:
@@ -154,7 +139,6 @@ def _list_rows(store: Store, group: str) -> Iterator[Result]:
 
 
 def _list_tuned(store: Store, groups: tuple[Group, ...]) -> Iterator[Tuned]:
-    """What the searches came to, of the groups that have one."""
     for group in groups:
         if group.tune_budget_s is not None:
             for batch in group.request.batches or (1,):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from msgspec import Struct
 
 from enginebench.core.records import Artifact
@@ -43,10 +45,9 @@ class Finished(Struct, frozen=True, kw_only=True):
 
     cells: tuple[SweepCell, ...]
     machines: tuple[Environment, ...] = ()
-    reason: str = ""  # why nothing more can be had
 
 
-class GroupJob(Struct, frozen=True, kw_only=True):
+class GroupJob(Struct, frozen=True, kw_only=True, tag="group"):
     """What a machine is told: measure this group, and keep everything in that store."""
 
     store: str
@@ -56,12 +57,13 @@ class GroupJob(Struct, frozen=True, kw_only=True):
     shared: bool = False  # one of several GPUs of its machine, which others measure on meanwhile
 
 
-class SourcesJob(Struct, frozen=True, kw_only=True):
-    """Make the graphs of one model in every precision that the sweep needs."""
-
+class SourcesJob(Struct, frozen=True, kw_only=True, tag="sources"):
     store: str
     key: str
     request: RunRequest
+
+
+Job: TypeAlias = GroupJob | SourcesJob
 
 
 class Ended(Struct, frozen=True, kw_only=True):

@@ -37,12 +37,6 @@ class Prices(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def read_prices(path: Path) -> Prices:
-    """The prices in a TOML file.
-
-    Raises:
-        UsageError: it cannot be read, or a price is negative.
-        ParseError: it is no TOML, or holds something else.
-    """
     try:
         found = msgspec.toml.decode(path.read_bytes(), type=Prices)
     except OSError as error:
@@ -61,12 +55,8 @@ def report_sweep(
     """The document of a sweep, and the files of its report.
 
     Args:
-        formats: of html, csv, json; there is no md and no png of a sweep, and a note says so.
         out: folder of the files; by default the store, if it is a folder.
         prices: TOML file with the price of an hour of each machine kind.
-
-    Raises:
-        UsageError: it holds no sweep, nobody said where the files go, or a price is of a kind that it does not have.
     """
     store = open_store(url)
     folder = out or (store.root if isinstance(store, FolderStore) else None)

@@ -7,17 +7,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.names import slug
 from enginebench.features.sweep.group import make_sources, run_group
-from enginebench.features.sweep.parts import has_finished, is_final, read_group
-from enginebench.features.sweep.records import GIVEN, SOURCES, Ended, GroupJob, SourcesJob, StoredSources
+from enginebench.features.sweep.parts import FINAL, has_finished, read_group
+from enginebench.features.sweep.records import GIVEN, SOURCES, Ended, GroupJob, Job, SourcesJob, StoredSources
 from enginebench.features.sweep.spec import Group
 from enginebench.features.sweep.store import Store, read_document, send_files
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.progress import Reporter
+from enginebench.runs.progress import Reporter, Silent
 
 # A job that is lost so often without a repetition more in the store takes its machines down itself.
 MOST_LOSSES = 3
@@ -30,15 +31,13 @@ class Lost(Struct, frozen=True, kw_only=True):
 
 
 class Fleet(Protocol):
-    """Machines that take jobs."""
-
     def refuse(self, group: Group) -> str:
         """Why nobody here can measure this group; empty if somebody can."""
 
-    def start(self, job: GroupJob | SourcesJob) -> None:
+    def start(self, job: Job) -> None:
         """Gives a job to a machine that is free, now or later."""
 
-    def wait(self) -> list[tuple[GroupJob | SourcesJob, Ended | Lost]]:
+    def wait(self) -> list[tuple[Job, Ended | Lost]]:
         """The jobs that have ended since; waits for the first one."""
 
 
@@ -48,24 +47,32 @@ class LocalFleet:
     def __init__(self, reporter: Reporter, kind: str | None = None) -> None:
         self._reporter = reporter
         self._kind = kind
-        self._waiting: list[GroupJob | SourcesJob] = []
+        self._waiting: list[Job] = []
 
     def refuse(self, group: Group) -> str:
         if self._kind in (None, group.machine.kind):
             return ""
         return f"this machine is measured as {self._kind}; run the same sweep on one of the kind {group.machine.kind}"
 
-    def start(self, job: GroupJob | SourcesJob) -> None:
+    def start(self, job: Job) -> None:
         self._waiting.append(job)
 
-    def wait(self) -> list[tuple[GroupJob | SourcesJob, Ended | Lost]]:
+    def wait(self) -> list[tuple[Job, Ended | Lost]]:
         job = self._waiting.pop(0)
         return [(job, perform(job, self._reporter))]
 
 
-def perform(job: GroupJob | SourcesJob, reporter: Reporter) -> Ended:
-    """Does a job on this machine."""
+def perform(job: Job, reporter: Reporter) -> Ended:
     return make_sources(job, reporter) if isinstance(job, SourcesJob) else run_group(job, reporter)
+
+
+def answer(data: bytes) -> bytes:
+    """What runs on a machine of a cluster: JSON of a job in, of how it ended out. Ray would pickle what is raised."""
+    try:
+        ended = perform(msgspec.json.decode(data, type=Job), Silent())
+    except Exception as error:  # the driver is told in words, whatever it is
+        ended = Ended(ok=False, reason=f"{type(error).__name__}: {error}", kind=type(error).__name__)
+    return msgspec.json.encode(ended)
 
 
 class Schedule:
@@ -86,7 +93,7 @@ class Schedule:
 
     def run(self, groups: Sequence[Group]) -> None:
         """Returns once every group has ended, one way or another; what came of it lies in the store."""
-        left = [group for group in groups if not self._is_done(group)]
+        left = [group for group in groups if not has_finished(self._store, group, self._reporter)]
         self._total = len(left)
         self._reporter.begin(self._total)
         for group in left:
@@ -95,7 +102,8 @@ class Schedule:
                 self._reporter.say(f"{group.id}: {reason}")
         left = [group for group in left if group.id not in self.refused]
         for key, members in group_by_model(left).items():
-            jobs = [self._make_job(group, key) for group in members]
+            store, salt, shared = self._store.url, self._salt, self._shared
+            jobs = [GroupJob(store=store, group=one, salt=salt, sources=key, shared=shared) for one in members]
             if read_document(self._store, f"{SOURCES}/{key}.json", StoredSources) is not None:
                 for ready in jobs:
                     self._start(ready)
@@ -107,18 +115,6 @@ class Schedule:
                 self._running -= 1
                 self._settle(job, outcome)
 
-    def _is_done(self, group: Group) -> bool:
-        return has_finished(self._store, group, self._reporter)
-
-    def _make_job(self, group: Group, key: str) -> GroupJob:
-        return GroupJob(
-            store=self._store.url,
-            group=group,
-            salt=self._salt,
-            sources=key,
-            shared=self._shared,
-        )
-
     def _describe_sources(self, key: str, groups: Sequence[Group]) -> SourcesJob:
         """The job that makes a model's graphs; a model that is a file goes along, for machines that do not have it."""
         request = join_requests(groups)
@@ -128,11 +124,11 @@ class Schedule:
         send_files(self._store, f"{SOURCES}/{key}/{GIVEN}", path.parent, files)
         return SourcesJob(store=self._store.url, key=key, request=request)
 
-    def _start(self, job: GroupJob | SourcesJob) -> None:
+    def _start(self, job: Job) -> None:
         self._running += 1
         self._fleet.start(job)
 
-    def _settle(self, job: GroupJob | SourcesJob, outcome: Ended | Lost) -> None:
+    def _settle(self, job: Job, outcome: Ended | Lost) -> None:
         name = job.key if isinstance(job, SourcesJob) else job.group.id
         if isinstance(outcome, Lost):
             self._reporter.say(f"{name} was lost: {outcome.reason}")
@@ -153,7 +149,7 @@ class Schedule:
         if not outcome.ok:
             self.refused[name] = outcome.reason
 
-    def _may_try_again(self, job: GroupJob | SourcesJob, name: str) -> bool:
+    def _may_try_again(self, job: Job, name: str) -> bool:
         """Whether a lost job starts again: as long as each attempt leaves something in the store."""
         now = count_repetitions(self._store, name) if isinstance(job, GroupJob) else 0
         self._losses[name] = 0 if now > self._progress.get(name, 0) else self._losses[name]
@@ -165,7 +161,7 @@ class Schedule:
 def count_repetitions(store: Store, group: str) -> int:
     """How many processes of a group are in the store, and how many rows are settled without one."""
     measured = read_group(store, group)
-    return sum(len(row.measurements) + is_final(row) for row in measured.results) if measured else 0
+    return sum(len(row.measurements) + (row.status in FINAL) for row in measured.results) if measured else 0
 
 
 def group_by_model(groups: Iterable[Group]) -> dict[str, list[Group]]:
@@ -177,7 +173,6 @@ def group_by_model(groups: Iterable[Group]) -> dict[str, list[Group]]:
 
 
 def join_requests(groups: Sequence[Group]) -> RunRequest:
-    """One request for the graphs of all these groups."""
     requests = [group.request for group in groups]
     return replace(
         requests[0],

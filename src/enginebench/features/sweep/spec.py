@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import ParseError, UsageError
@@ -28,6 +28,10 @@ MOST_CELLS = 200_000
 # The kind of a machine that nobody named.
 HERE = "local"
 
+Count = Annotated[int, Meta(ge=1)]
+Positive = Annotated[float, Meta(gt=0, le=1e9)]  # finite
+NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
+Some = Meta(min_length=1)
 Text = str | tuple[str, ...]
 Numbers = int | tuple[int, ...]
 
@@ -44,9 +48,9 @@ class ModelEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     metric: tuple[str, ...] = ()
     targets: str | None = None
     task: Task | None = None
-    max_metric_drop: float | None = None
-    p99_limit_ms: float | None = None
-    load_p99_ms: float | None = None
+    max_metric_drop: NotNegative | None = None
+    p99_limit_ms: Positive | None = None
+    load_p99_ms: Positive | None = None
 
 
 class MachineEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,7 +58,7 @@ class MachineEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     kind: str
     device: str | None = None
-    threads: int | None = None
+    threads: Count | None = None
     resources: dict[str, float] = {}
     labels: dict[str, str] = {}
     price_per_hour: float | None = None
@@ -74,29 +78,29 @@ class Selection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class SweepSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The specification as the file has it."""
 
-    engines: tuple[str, ...]
-    model: tuple[ModelEntry, ...]
+    engines: Annotated[tuple[str, ...], Some]
+    model: Annotated[tuple[ModelEntry, ...], Some]
     machine: tuple[MachineEntry, ...] = ()
-    precisions: tuple[str, ...] = ("fp32",)
-    batches: tuple[int, ...] = (1,)
-    scopes: tuple[Scope, ...] = ("compute",)
+    precisions: Annotated[tuple[str, ...], Some] = ("fp32",)
+    batches: Annotated[tuple[Count, ...], Some] = (1,)
+    scopes: Annotated[tuple[Scope, ...], Some] = ("compute",)
     include: tuple[Selection, ...] = ()
     exclude: tuple[Selection, ...] = ()
     steps: tuple[Literal["measure", "load", "tune"], ...] = ("measure",)
-    load_p99_ms: float | None = None
+    load_p99_ms: Positive | None = None
     baseline: str | None = None
     device: str = "cpu"
-    threads: int | None = None
+    threads: Count | None = None
     quick: bool = False
-    processes: int = 10
-    time_limit_s: float = 3.0
+    processes: Count = 10
+    time_limit_s: Positive = 3.0
     warmup: int | None = None
     iters: int | None = None
     cache: Cache = "hot"
     seed: int = 0
-    timeout_s: float = 900.0
+    timeout_s: Positive = 900.0
     calibration_method: Literal["minmax", "entropy", "percentile"] = "minmax"
-    tune_budget_s: float = 1200.0
+    tune_budget_s: Positive = 1200.0
 
 
 class Cell(Struct, frozen=True, kw_only=True, order=True):
@@ -122,12 +126,6 @@ class Group(Struct, frozen=True, kw_only=True):
 
 
 def read_spec(path: Path) -> SweepSpec:
-    """The specification in a TOML file, checked.
-
-    Raises:
-        UsageError: the file is missing or too large, or asks for what cannot be.
-        ParseError: it is no TOML, or a field is unknown or of the wrong type; names it.
-    """
     try:
         if path.stat().st_size > SPEC_LIMIT_BYTES:
             raise UsageError(f"{path} is larger than {SPEC_LIMIT_BYTES >> 20} MiB: it is no specification of a sweep")
@@ -138,31 +136,20 @@ def read_spec(path: Path) -> SweepSpec:
         spec = msgspec.toml.decode(data, type=SweepSpec)
     except msgspec.ValidationError as error:
         text, _, where = str(error).partition(" - at `")
-        found = text[0].lower() + text[1:]
-        raise ParseError(path, where.rstrip("`"), found, "a specification of a sweep; see docs/fleet.md") from error
+        found, expected = text[0].lower() + text[1:], "a specification of a sweep"
+        if text.startswith("Expected "):
+            expected, _, found = text.removeprefix("Expected ").partition(", got ")
+        raise ParseError(path, where.rstrip("`"), found or "another value", expected, "See docs/fleet.md") from error
     except DECODE_ERRORS as error:
         raise ParseError(path, "", str(error), "TOML") from error
     return anchor_paths(check_spec(spec), path.parent)
 
 
 def check_spec(spec: SweepSpec) -> SweepSpec:
-    """The specification with names spelt in the one way that rows have.
-
-    Raises:
-        UsageError: an axis is empty, a name is unknown or given twice, a number is out of range.
-    """
-    for axis in ("engines", "model", "precisions", "batches", "scopes"):
-        if not getattr(spec, axis):
-            raise UsageError(f"{axis} of the sweep is empty; give at least one")
+    """The specification with names spelt in the one way that rows have."""
     engines = tuple(spell_engine(text) for text in spec.engines)
     for text in spec.precisions:
         parse_precision(text)
-    positive = {"batches": min(spec.batches), "processes": spec.processes, "timeout_s": spec.timeout_s}
-    positive |= {"time_limit_s": spec.time_limit_s, "threads": 1 if spec.threads is None else spec.threads}
-    for name, value in positive.items():
-        if not (math.isfinite(value) and value > 0):
-            raise UsageError(f"{name} of the sweep is {value:g}; expected a number above 0")
-    _check_limits(spec)
     if spec.baseline is not None and spell_engine(spec.baseline) not in engines:
         raise UsageError(f"baseline {spec.baseline} is not among the engines of the sweep: {', '.join(spec.engines)}")
     for step in set(spec.steps) - {"measure", *list_names("functions")}:
@@ -181,49 +168,31 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
     return replace(spec, engines=engines, machine=machines, batches=tuple(dict.fromkeys(spec.batches)))
 
 
-def _check_limits(spec: SweepSpec) -> None:
-    """Refuses limits that nothing can be held against; a model may allow its metric no drop at all."""
-    given = [("load_p99_ms of the sweep", spec.load_p99_ms, False)]
-    for model in spec.model:
-        given += [
-            (f"{name} of {model.name}", getattr(model, name), name == "max_metric_drop")
-            for name in ("max_metric_drop", "p99_limit_ms", "load_p99_ms")
-        ]
-    for name, value, zero in given:
-        if value is not None and not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
-            raise UsageError(f"{name} is {value:g}; expected a finite number {'from 0 on' if zero else 'above 0'}")
-
-
 def check_tune(spec: SweepSpec) -> None:
-    """Checks that a search can be had.
-
-    Raises:
-        UsageError: its final would have too few processes, or it would have no time.
-    """
     processes = 1 if spec.quick else spec.processes
     if processes < MIN_REPETITIONS:
         raise UsageError(
             f'steps has "tune", whose final gives a verdict, which needs {MIN_REPETITIONS} trials each: '
             f"{'leave quick out' if spec.quick else f'raise processes, now {processes}'}"
         )
-    if not (math.isfinite(spec.tune_budget_s) and spec.tune_budget_s > 0):
-        raise UsageError(f"tune_budget_s of the sweep is {spec.tune_budget_s:g}; expected a number above 0")
     if set(spec.scopes) != {"compute"}:
         raise UsageError('steps has "tune", which searches in the scope compute alone: leave scopes out')
 
 
 def spell_engine(text: str) -> str:
-    """The one spelling of an ENGINE: its options in the order of their names.
-
-    Raises:
-        UsageError: the engine or an option is unknown.
-    """
+    """The one spelling of an ENGINE: its options in the order of their names."""
     return format_options(*read_engine(text))
 
 
 def show_model(name: str) -> str:
     """A model as tables name it: a file by its name alone."""
     return Path(name).name if Path(name).suffix in (".onnx", ".pt2") else name
+
+
+def spell_cell(cell: Cell) -> dict[str, Any]:
+    """The fields of a cell as the document of a sweep has them."""
+    own = msgspec.structs.asdict(cell)
+    return {"machine_kind": own.pop("machine"), **own, "model": show_model(cell.model)}
 
 
 def _check_once(what: str, names: Iterable[str]) -> None:
@@ -249,11 +218,7 @@ def anchor_paths(spec: SweepSpec, folder: Path) -> SweepSpec:
 
 
 def list_cells(spec: SweepSpec) -> tuple[Cell, ...]:
-    """Every cell once: the matrix less what is excluded, then what is included.
-
-    Raises:
-        UsageError: an exclude or include meets nothing, or nothing is left, or there are too many.
-    """
+    """Every cell once: the matrix less what is excluded, then what is included."""
     models, machines = [m.name for m in spec.model], [m.kind for m in spec.machine]
     axes: dict[str, list[Any]] = {
         "model": models,
@@ -338,11 +303,6 @@ def _tell(selection: Selection) -> str:
 
 
 def list_groups(spec: SweepSpec) -> tuple[Group, ...]:
-    """The groups of a sweep, in the order of its models.
-
-    Raises:
-        UsageError: as `list_cells`.
-    """
     found: dict[tuple[str, str], list[Cell]] = {}
     for cell in list_cells(spec):
         found.setdefault((cell.model, cell.machine), []).append(cell)
@@ -369,7 +329,6 @@ def name_group(model: str, kind: str) -> str:
 
 
 def make_request(spec: SweepSpec, model: ModelEntry, machine: MachineEntry, cells: Iterable[Cell]) -> RunRequest:
-    """The request of one group: its axes, and which of their combinations are wanted."""
     wanted = tuple(
         Wanted(engine=cell.engine, precision=cell.precision, batch=cell.batch, scope=cell.scope) for cell in cells
     )

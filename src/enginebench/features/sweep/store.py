@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -27,45 +27,15 @@ OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "az", "memory")
 INSTALL = 'pip install "enginebench[fleet]"'
 
 
-class Store(Protocol):
-    """Files by name. A reader sees the old file or the new one, never half of one."""
-
-    url: str
-
-    def read(self, name: str) -> bytes | None:
-        """The content of a file; None if there is none."""
-
-    def write(self, name: str, data: bytes) -> None:
-        """Puts a file in place of whatever was there."""
-
-    def names(self, folder: str) -> list[tuple[str, str]]:
-        """(name, what tells whether it is still the same) of every file in a folder and below, sorted."""
-
-    def fetch(self, name: str, path: Path) -> bool:
-        """Copies a file to `path`; False if there is none."""
-
-    def send(self, path: Path, name: str) -> None:
-        """Copies `path` into the store."""
-
-
 def check_name(name: str) -> str:
-    """`name`, which stays inside of the store.
-
-    Raises:
-        ArtifactError: it leads out of it, or is no plain name.
-    """
+    """`name`, which stays inside of the store."""
     if not _NAME.fullmatch(name) or len(name) > 1000:
         raise ArtifactError(f"{name!r} is no name of a file in a store; it is not read")
     return name
 
 
 def open_store(url: str) -> Store:
-    """The store at `url`: a folder, file://FOLDER, or an object store such as s3://BUCKET/PREFIX.
-
-    Raises:
-        UsageError: it is neither.
-        MissingDependency: fsspec, or what it needs for this kind of store, is not installed.
-    """
+    """The store at `url`: a folder, file://FOLDER, or an object store such as s3://BUCKET/PREFIX."""
     protocol, found, rest = url.partition("://")
     if not found:
         return FolderStore(Path(url))
@@ -77,7 +47,11 @@ def open_store(url: str) -> Store:
 
 
 class FolderStore:
-    """A folder, which all machines of the sweep see under the same path. Links inside it are not followed."""
+    """A folder, which all machines of the sweep see under the same path. Links inside it are not followed.
+
+    `read` gives None, and `fetch` False, where there is no such file; `names` has beside each name what tells whether
+    the file is still the same. A reader sees the old file or the new one, never half of one.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
@@ -194,6 +168,9 @@ class ObjectStore:
             self._files.put_file(str(path), self._path(name))
 
 
+Store: TypeAlias = FolderStore | ObjectStore
+
+
 def _too_large(path: str) -> ArtifactError:
     return ArtifactError(f"{path} is larger than {DOCUMENT_LIMIT_BYTES >> 20} MiB: no document of ours; it is not read")
 
@@ -214,11 +191,6 @@ def _explain(url: str, doing: str) -> Iterator[None]:
 
 
 def read_document(store: Store, name: str, kind: type[R]) -> R | None:
-    """The record in a file of the store; None if there is none.
-
-    Raises:
-        ParseError: it is damaged, or something else.
-    """
     data = store.read(name)
     if data is None:
         return None
@@ -230,7 +202,6 @@ def read_document(store: Store, name: str, kind: type[R]) -> R | None:
 
 
 def write_document(store: Store, name: str, record: msgspec.Struct) -> None:
-    """Puts a record into the store."""
     store.write(name, encode(record))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from enginebench.features.sweep.records import GROUPS, SOURCES, GroupJob, Stored
 from enginebench.features.sweep.spec import show_model
 from enginebench.features.sweep.store import Store, fetch_folder, read_document, write_document
 from enginebench.measure.pin import default_threads
-from enginebench.runs.folder import ARTIFACTS, TUNE_FILE, TUNE_PAGE, RunFolder, RunRecord, RunRequest
+from enginebench.runs.folder import ARTIFACTS, TUNE_FILE, TUNE_PAGE, RunFolder, RunRequest, begin_record
 from enginebench.runs.progress import Reporter
 
 
@@ -54,12 +53,10 @@ def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter
 
 
 def name_answer(group: str, batch: int) -> str:
-    """The file in a store with what the search for a batch of a group came to."""
     return f"{GROUPS}/{group}/tuned-b{batch}.json"
 
 
 def _fill(blank: Tuned, document: Any, page: str) -> Tuned:
-    """What a search came to, in the words of its document."""
     return replace(
         blank,
         winner=_name(document.winner),
@@ -84,16 +81,5 @@ def _fetch_sources(job: GroupJob, store: Store, request: RunRequest, root: Path,
     made = read_document(store, f"{SOURCES}/{job.sources}.json", StoredSources) if job.sources else None
     if made is not None:
         fetch_folder(store, f"{SOURCES}/{job.sources}", root, (ARTIFACTS,))
-        RunFolder(root).create(_make_record(request, machine, made))
-
-
-def _make_record(request: RunRequest, machine: Machine, made: StoredSources) -> RunRecord:
-    return RunRecord(
-        request=request,
-        machine=machine,
-        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        rows=(),
-        verb="tune",
-        sources=made.artifacts,
-        problems=made.problems,
-    )
+        record = begin_record(request, machine, verb="tune", sources=made.artifacts, problems=made.problems)
+        RunFolder(root).create(record)

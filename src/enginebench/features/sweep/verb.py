@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import time
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, TypeAlias, Unpack
 
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 
 from enginebench import door
 from enginebench.core.errors import MeasurementError, UsageError
+from enginebench.core.text import stamp_utc
 from enginebench.features.sweep.document import SweepDocument
 from enginebench.features.sweep.ray_fleet import RayFleet
 from enginebench.features.sweep.reading import ALONE, read_sweep, read_sweep_record
@@ -25,17 +25,14 @@ from enginebench.features.sweep.spec import Cell, Group, SweepSpec, list_groups,
 from enginebench.features.sweep.store import Store, open_store, read_document, write_document
 from enginebench.options import COMMAND, Opt, PathLike, Printed, Progress, verb
 from enginebench.report.table import Section
+from enginebench.runs.child.elsewhere import PROBE_TIMEOUT_S
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
 from enginebench.runs.progress import Reporter
 from enginebench.verbs.progress import open_progress
 
-PROBE_TIMEOUT_S = 60.0
-
 
 class KindPlan(Struct, frozen=True, kw_only=True):
-    """What one kind of machine has to do."""
-
     machine_kind: str
     groups: int
     rows: int
@@ -44,8 +41,6 @@ class KindPlan(Struct, frozen=True, kw_only=True):
 
 
 class SweepPlan(Struct, frozen=True, kw_only=True):
-    """What `sweep --dry-run` prints."""
-
     schema: str = "enginebench.sweep-plan/1"
     cells: tuple[Cell, ...]
     kinds: tuple[KindPlan, ...]
@@ -204,11 +199,7 @@ def cut_alone(group: Group) -> Group:
 
 
 def choose_kind(spec: SweepSpec, on: str, kind: str | None) -> str | None:
-    """The kind of this machine; None on a cluster.
-
-    Raises:
-        UsageError: it is not in the sweep, or not clear.
-    """
+    """The kind of this machine; None on a cluster."""
     kinds = [machine.kind for machine in spec.machine]
     if on != "local":
         if kind is not None:
@@ -226,16 +217,11 @@ def choose_kind(spec: SweepSpec, on: str, kind: str | None) -> str | None:
 def take_up(
     store: Store, spec: SweepSpec, *, resume: bool, shared: bool = False, command: tuple[str, ...] = ()
 ) -> SweepRecord:
-    """The record of the sweep in the store, a new one if it is empty.
-
-    Raises:
-        UsageError: it holds a sweep already and `resume` is false, or another one.
-    """
     if read_document(store, RECORD, SweepRecord) is None:
         record = SweepRecord(
             spec=spec,
             salt=secrets.token_hex(16),
-            started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+            started_utc=stamp_utc(),
             command=command,
             shared=shared,
         )

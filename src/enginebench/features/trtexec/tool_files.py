@@ -26,12 +26,7 @@ class ToolFiles(PlanFiles):
     """Also reads the times and the log."""
 
     def read_times(self, times: Path, log: Path, *, batch: int, drop: int, keep: int | None) -> Measurement:
-        """The raw times of one run; what its log says otherwise is a caveat.
-
-        Raises:
-            ParseError: a file is damaged.
-            MeasurementError: fewer queries were timed than asked for.
-        """
+        """The raw times of one run; what its log says otherwise is a caveat."""
         from enginebench.features.trtexec.log import parse_log
         from enginebench.features.trtexec.times import select_timed, summarize_trace
         from enginebench.features.trtexec.trace import read_trace
@@ -51,7 +46,6 @@ class ToolFiles(PlanFiles):
         )
 
     def read_switches(self, log: Path) -> dict[str, bool | int | None]:
-        """The switches as they took effect."""
         from enginebench.features.trtexec.log import parse_log
 
         run = parse_log(log).choose_run()
@@ -63,18 +57,11 @@ class ToolFiles(PlanFiles):
         }
 
     def read_types(self, layers: Path) -> dict[str, str]:
-        """input or output -> its type, of those whose layers say it."""
         return {tensor.name: tensor.dtype for tensor in parse_layers(layers).io if tensor.dtype}
 
 
 # Column of a trace -> field of a Measurement.
-FIELDS = {
-    "latency": "latency_ns",
-    "compute": "device_ns",
-    "enqueue": "enqueue_ns",
-    "h2d": "h2d_ns",
-    "d2h": "d2h_ns",
-}
+FIELDS = {"latency": "latency_ns", "compute": "device_ns", "enqueue": "enqueue_ns", "h2d": "h2d_ns", "d2h": "d2h_ns"}
 
 
 def make_measurement(
@@ -109,15 +96,12 @@ def compare_with_log(document: TimesDocument, run: LogRun) -> list[Caveat]:
             what = name.removesuffix("_ms")
             figures = {"printed_ms": printed.median, "computed_ms": computed.median}
             found.append(make_caveat("log_disagrees.median", what=what, **figures))
-    return found + [_read_warning(text) for text in run.warnings if _is_doubt(text)]
-
-
-def _is_doubt(text: str) -> bool:
-    return "bound by Enqueue Time" in text or "GPU compute time is unstable" in text
-
-
-def _read_warning(text: str) -> Caveat:
-    return make_caveat("enqueue_bound.tool" if "Enqueue" in text else "not_settled.tool", warning=text.lstrip("* "))
+    for text in run.warnings:
+        if "bound by Enqueue Time" in text:
+            found.append(make_caveat("enqueue_bound.tool", warning=text.lstrip("* ")))
+        elif "GPU compute time is unstable" in text:
+            found.append(make_caveat("not_settled.tool", warning=text.lstrip("* ")))
+    return found
 
 
 def _to_ns(milliseconds: NDArray[np.floating]) -> list[int]:

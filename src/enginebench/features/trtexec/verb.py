@@ -63,8 +63,7 @@ class LayersOptions(Recorded, total=False):
         PathLike | None, Opt("Profile of the same engine; percentages are then of time.", metavar="F", path="file")
     ]
     against: Annotated[
-        PathLike | None,
-        Opt("Layers of another engine of the same model, to compare with.", metavar="F", path="file"),
+        PathLike | None, Opt("Layers of another engine of the same model, to compare with.", metavar="F", path="file")
     ]
     against_profile: Annotated[
         PathLike | None,

@@ -32,7 +32,7 @@ from enginebench.features.tune.space import Arm, Setting
 from enginebench.models.samples import find_samples
 from enginebench.runs.builds import cut_common
 from enginebench.runs.child.arrays import load_answers
-from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import PrepareJob, ProfileJob
 from enginebench.runs.folder import RunFolder, check_inside
 from enginebench.runs.plan import PlannedRow
@@ -106,8 +106,6 @@ class Layering(Struct, frozen=True, kw_only=True):
 
 
 class MixedDocument(Struct, frozen=True, kw_only=True):
-    """`mixed.json` in the folder of a search."""
-
     schema: str = MIXED_SCHEMA
     layerings: tuple[Layering, ...] = ()
 
@@ -129,8 +127,6 @@ class MixedProposer:
         """Takes up what the folder holds.
 
         Args:
-            arms: its engines and precisions.
-            rows: get the graphs that are made.
             judged: labelled samples, whose metric decides where the request has no limits of drift.
         """
         self._judged = judged
@@ -156,7 +152,6 @@ class MixedProposer:
         return [setting for setting in found if setting.name not in seen][:count]
 
     def describe(self) -> tuple[str, ...]:
-        """Which layer must stay in FP32, in words: one sentence for each line."""
         return tuple(map(describe_layering, self.document.layerings))
 
     def write_best(self, tried: Sequence[Tried]) -> Path | None:
@@ -217,7 +212,7 @@ class MixedProposer:
     def _follow(self, setting: Setting, label: str, base: PlannedRow, full: PlannedRow) -> Layering:
         """Sensitivity, profiles, the line, and its graphs checked."""
         end_s = time.monotonic() + LINE_SHARE * self._request.budget_s
-        limits = self._find_limits()
+        limits = dict(self._request.limits or limits_between("fp32", "int8", self._request.run.task))
         allowed = allow_noise(limits)
         found = self._ask_sensitivity(label, base, full, allowed)
         saved, unmapped = self._profile(label, base, full, found)
@@ -245,9 +240,6 @@ class MixedProposer:
             graphs=tuple(self._make_graphs(label, base, full, cuts, found, held, end_s)),
         )
 
-    def _find_limits(self) -> dict[str, float]:
-        return dict(self._request.limits or limits_between("fp32", "int8", self._request.run.task))
-
     def _tell(self, label: str, found: SensitivityAnswer, alone: Sequence[str], graphs: int) -> None:
         first = f"from the input on, {found.first} is the first to break them" if found.first else "they do not break"
         must = f", and by itself {', '.join(alone[:3])}" if alone else ""
@@ -273,7 +265,6 @@ class MixedProposer:
         return run_child(
             job,
             timeout_s=run.timeout_s + job.time_limit_s,
-            environment=child_environment(full.engine.threads),
             on_note=lambda text: self._reporter.step(f"{label}: {text}"),
         )
 
@@ -307,7 +298,6 @@ class MixedProposer:
                 inputs=find_samples(self._place),
             ),
             timeout_s=self._request.run.timeout_s,
-            environment=child_environment(row.engine.threads),
         )
         return answer.profile
 
@@ -439,7 +429,6 @@ class MixedProposer:
                 inputs=find_samples(self._place) if self._request.run.inputs is not None else None,
             ),
             timeout_s=self._request.run.timeout_s,
-            environment=child_environment(row.engine.threads),
         )
         return load_answers(path)[0]
 
@@ -455,7 +444,6 @@ def explain_hopeless(setting: Setting, tried: Sequence[Tried]) -> str:
     """Why no graph between FP32 and 8 bits can be expected to win; empty where one can, or nobody knows.
 
     Args:
-        setting: of an engine in 8 bits.
         tried: what was found out so far. A setting that broke a limit has no cost: in between there may be a fast one.
     """
     costs: dict[str, list[float]] = {"fp32": [], setting.precision: []}
@@ -472,7 +460,6 @@ def explain_hopeless(setting: Setting, tried: Sequence[Tried]) -> str:
 
 
 def describe_layering(layering: Layering) -> str:
-    """Which groups break the answers, and what was not looked at."""
     label = f"{layering.engine} {layering.precision}"
     if layering.reason is not None:
         return f"{label}: no precision by layer: {layering.reason}."
@@ -497,11 +484,7 @@ def describe_held(held: Sequence[Held]) -> str:
 
 
 def read_mixed(folder: RunFolder) -> MixedDocument:
-    """What a search has found out about precision by layer; nothing, if it has not begun.
-
-    Raises:
-        ParseError: the file is damaged, or a newer version wrote it.
-    """
+    """What a search has found out about precision by layer; nothing, if it has not begun."""
     path: Path = folder.root / MIXED_FILE
     if not path.exists():
         return MixedDocument()

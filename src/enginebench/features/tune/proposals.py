@@ -48,7 +48,7 @@ class Walk:
         ranked = sorted(filter(None, (find_best(arm, tried) for arm in self._arms)), key=lambda best: best.cost)
         found: dict[str, Setting] = {}
         for changes in range(1, MOST_CHANGES + 1):
-            lines = [best.list_near(changes) for best in ranked]
+            lines = [map(best.arm.set, list_choices(best.arm, changes, best.chosen)) for best in ranked]
             for setting in _take_turns(lines[:1] + lines):  # the fastest goes twice in each turn
                 if setting.name not in seen and setting.name not in found:
                     found[setting.name] = setting
@@ -58,19 +58,12 @@ class Walk:
 
 
 class Best(Struct, frozen=True, kw_only=True):
-    """The fastest setting of an arm that is known."""
-
     arm: Arm
     chosen: dict[str, str]
     cost: float
 
-    def list_near(self, changes: int) -> Iterator[Setting]:
-        """The settings of the arm that differ from this one in so many knobs."""
-        return (self.arm.set(chosen) for chosen in list_choices(self.arm, changes, self.chosen))
-
 
 def find_best(arm: Arm, tried: Sequence[Tried]) -> Best | None:
-    """The fastest of the tried settings of an arm; None if there is none that ran."""
     ran = [(one.cost, chosen) for one in tried if one.cost is not None and (chosen := arm.read(one.setting))]
     if not ran:
         return None
@@ -79,7 +72,6 @@ def find_best(arm: Arm, tried: Sequence[Tried]) -> Best | None:
 
 
 def list_choices(arm: Arm, changes: int, start: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """The choices that differ from `start` in so many knobs."""
     for names in itertools.combinations(arm.knobs, changes):
         others = ([v for v in arm.knobs[name] if v != start[name]] for name in names)
         for values in itertools.product(*others):
@@ -98,7 +90,6 @@ def _take_turns(lines: Sequence[Iterator[Setting]]) -> Iterator[Setting]:
 
 
 def make_proposer(arms: Sequence[Arm], seed: int) -> Proposer:
-    """Optuna's, where it is installed; else plain enumeration."""
     from importlib.util import find_spec
 
     if find_spec("optuna") is None:

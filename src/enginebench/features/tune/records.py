@@ -21,8 +21,6 @@ MOST_FOR_ONE, LEAST_CHILD_S = 0.15, 120.0
 
 
 class SearchRequest(Struct, frozen=True, kw_only=True):
-    """What was asked for."""
-
     run: RunRequest  # model, engines, precisions, data, limits; how the final is measured
     goal: Goal = "latency"
     budget_s: float = 1200.0
@@ -67,28 +65,19 @@ class Budget:
 
     @property
     def spent_s(self) -> float:
-        """Seconds so far, those of earlier sittings with them."""
         return self._before_s + self._clock() - self._start_s
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left; negative where it took longer."""
         return self._total_s - self.spent_s
 
 
 def write_search(root: Path, record: SearchRecord) -> None:
-    """Writes `search.json`."""
     request = replace(record.request, run=hide_paths(record.request.run))
     write_atomic(root / SEARCH_FILE, encode(replace(record, request=request), indent=2))
 
 
 def read_search(root: Path) -> SearchRecord:
-    """The search that a folder holds.
-
-    Raises:
-        UsageError: it holds none.
-        ParseError: it is damaged, or a newer version wrote it.
-    """
     path = root / SEARCH_FILE
     check_inside(root, path)
     if not path.exists():

@@ -83,11 +83,7 @@ class Search:
         return list({arm.default.name: arm.default for arm in self._arms}.values())
 
     def run(self) -> None:
-        """Goes through what is stored, then on, until the budget is spent or nothing is left to propose.
-
-        Raises:
-            MeasurementError: no candidate could race, or nothing was measured within the budget.
-        """
+        """Goes through what is stored, then on, until the budget is spent or nothing is left to propose."""
         for index in range(len(self.record.generations)):
             self._pass_turns(self.record.generations[index].proposer)
             self._go_through(index)
@@ -243,7 +239,6 @@ class Search:
         self._keep(replace(self.record, finished=final.over))
 
     def _explain_spent(self) -> str:
-        """On what the budget was spent, where no round of the final was."""
         budget = f"the budget of {self.record.request.budget_s:g} s was spent on"
         laps = self.record.lap_s
         if not laps:
@@ -262,6 +257,5 @@ class Search:
         return [min(settings, key=lambda setting: self._find_cost(setting) or 0.0) for settings in found.values()]
 
     def _find_cost(self, setting: Setting) -> float | None:
-        """The cost over the leader's: infinite if it did not race yet, None if it failed."""
         one = self._tried.get(setting.name)
         return math.inf if one is None else one.cost

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -17,13 +16,7 @@ from enginebench.features.tune.document import Candidate, Dropped, Finalist, Fro
 from enginebench.features.tune.mixed import MixedProposer
 from enginebench.features.tune.picture import draw_frontier
 from enginebench.features.tune.proposals import Proposer, make_proposer
-from enginebench.features.tune.records import (
-    Budget,
-    SearchRecord,
-    SearchRequest,
-    read_search,
-    write_search,
-)
+from enginebench.features.tune.records import Budget, SearchRecord, SearchRequest, read_search, write_search
 from enginebench.features.tune.rows import Rows
 from enginebench.features.tune.search import Lost, Search
 from enginebench.features.tune.sections import FOOTER, list_tune_page
@@ -43,16 +36,17 @@ from enginebench.runs.folder import (
     RunRecord,
     RunRequest,
     allow_request,
+    begin_record,
     check_request,
     holds_run,
     read_results,
 )
 from enginebench.runs.lock import lock_devices
-from enginebench.runs.main_job import take_up
+from enginebench.runs.main_job import find_sources, take_up
 from enginebench.runs.plan import list_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored, write_reports
-from enginebench.runs.targets.sources import Sources, choose_judged, gather_sources, judge_sources
+from enginebench.runs.targets.sources import choose_judged, judge_sources
 from enginebench.stats.compare import Comparison
 from enginebench.stats.metrics.scores import find_score
 from enginebench.stats.ranking import QUALITY_DIGITS
@@ -65,7 +59,6 @@ COSINE = "centred cosine"
 
 
 def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[str]) -> TuneDocument:
-    """The document of what was found so far."""
     request, final = search.record.request, search.final
     challenger = search.record.finalists[0] if search.record.finalists else search.leader
     found = final.compare(final.best_default) if final and final.best_default else None
@@ -235,22 +228,17 @@ def tune_model(
 
     Args:
         request: what is searched; with `resume` the stored one is taken, which must be of the same model.
-        root: folder of the search. Its final is a run, which `report`, `diff` and `deliver` take.
-        resume: continue the search that `root` holds.
         budget_s: seconds in all, in place of those that the continued search was given.
-        wait: if another run holds one of the devices, wait for it or refuse.
-        command: the command line, stored.
-        on_partial: gets the document if somebody interrupts.
-
-    Raises:
-        UsageError: there is nothing to continue, or it is of another model or machine.
-        MeasurementError: no candidate could race, or nothing was measured within the budget.
-        EngineBenchError: the model cannot be exported, no engine can run here, ...
     """
     folder = RunFolder(root)
     allow_request(request.run)
     check_request(request.run)
-    run, record = _take_up(folder, request) if resume else _begin(folder, request, command)
+    if resume:
+        run, record = _take_up(folder, request)
+    else:
+        run = begin_record(request.run, describe_machine(), verb="tune", command=command)
+        record = SearchRecord(request=request)
+        folder.check_free()
     if budget_s is not None:
         record = replace(record, request=replace(record.request, budget_s=budget_s))
     with lock_devices(list_devices(record.request.run), wait=wait, on_wait=reporter.say):
@@ -290,19 +278,6 @@ def tune_run(run: RunRequest, root: Path, *, threads: int | None, budget_s: floa
     return tune_model(request, root, reporter=reporter, resume=made)[0]
 
 
-def _begin(folder: RunFolder, request: SearchRequest, command: tuple[str, ...]) -> tuple[RunRecord, SearchRecord]:
-    run = RunRecord(
-        request=request.run,
-        machine=describe_machine(),
-        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        rows=(),
-        verb="tune",
-        command=command,
-    )
-    folder.check_free()
-    return run, SearchRecord(request=request)
-
-
 def _take_up(folder: RunFolder, request: SearchRequest) -> tuple[RunRecord, SearchRecord]:
     record, run = read_search(folder.root), take_up(folder, request.run)
     # Paths stand in run.json in a form that says nothing about the user.
@@ -312,18 +287,13 @@ def _take_up(folder: RunFolder, request: SearchRequest) -> tuple[RunRecord, Sear
 def _open(
     folder: RunFolder, run: RunRecord, record: SearchRecord, budget: Budget, reporter: Reporter
 ) -> tuple[Search, list[Proposer]]:
-    """The search, ready to begin or to go on."""
     request = record.request
-    sources = _find_sources(folder, run, reporter)
+    known, sources = find_sources(folder, run, reporter)
+    if known is not run:
+        folder.write_record(known)
     judged = judge_sources(choose_judged(request.run), request.run, sources.artifacts, reporter)
     campaign = Campaign(
-        folder,
-        [],
-        run.machine,
-        timeout_s=request.child_s,
-        reporter=reporter,
-        judged=judged,
-        task=request.run.task,
+        folder, [], run.machine, timeout_s=request.child_s, reporter=reporter, judged=judged, task=request.run.task
     )
     rows = Rows(request.run, sources, folder.artifacts, reporter)
     arms = find_arms(request, run.machine)
@@ -342,11 +312,6 @@ def _open(
 
 
 def find_arms(request: SearchRequest, machine: Machine) -> list[Arm]:
-    """Every engine that can run here, in every precision.
-
-    Raises:
-        BackendUnavailable: none can; says why.
-    """
     found = {name: find_installed(name) for name, _ in request.run.engines}
     engines = tuple((name, options) for name, options in request.run.engines if found[name].available)
     if not engines:
@@ -358,17 +323,6 @@ def find_arms(request: SearchRequest, machine: Machine) -> list[Arm]:
         threads = (count_stream_threads(1),)  # the generator has a core of its own, where one is to spare
     streams = list_stream_counts(cores)
     return list_arms(replace(request.run, engines=engines), request.goal, threads=threads, streams=streams)
-
-
-def _find_sources(folder: RunFolder, run: RunRecord, reporter: Reporter) -> Sources:
-    """The artifacts to start from: those of the stored search, else made now and stored."""
-    if run.sources:
-        return Sources(artifacts=tuple(map(folder.open, run.sources)), problems=run.problems)
-    found = gather_sources(run.request, folder.artifacts, reporter)
-    folder.write_record(
-        replace(run, sources=tuple(folder.relative(a) for a in found.artifacts), problems=found.problems)
-    )
-    return found
 
 
 def write_tune(root: Path, document: TuneDocument, record: RunRecord | None = None) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 from msgspec import Struct
 
@@ -15,7 +15,6 @@ from enginebench.runs.folder import RunRequest
 from enginebench.runs.plan import FP8_RECIPE
 
 Goal = Literal["latency", "throughput", "capacity"]
-GOALS: tuple[Goal, ...] = get_args(Goal)
 
 # Knobs beside the options of an engine.
 THREADS, STREAMS, BATCH, RECIPE = "threads", "streams", "max_batch", "recipe"
@@ -108,7 +107,6 @@ def list_arms(request: RunRequest, goal: Goal, *, threads: tuple[int, ...], stre
         request: engines with the options that the user fixed, and precisions.
         goal: under `latency` one request is computed at a time, so that streams and batches are no knobs.
         threads: values that the number of threads may take, the default first; of all streams together.
-        streams: the same of streams.
     """
     arms = [
         Arm(
@@ -160,13 +158,7 @@ def _list_recipes(engine: str, precision: Precision, recipe: Recipe | None, meth
 
 
 def list_thread_counts(default: int, most: int, asked: int | None) -> tuple[int, ...]:
-    """The numbers of threads that a search tries, the default first: halves of it, and one for each CPU.
-
-    Args:
-        default: what `run` takes: the physical cores.
-        most: CPUs that may be used.
-        asked: by the user, who then wants no other.
-    """
+    """The numbers of threads that a search tries, the default first: halves of it, and one for each CPU."""
     if asked is not None:
         return (asked,)
     halves = [default >> i for i in range(1, default.bit_length())]

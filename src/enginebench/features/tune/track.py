@@ -36,7 +36,6 @@ def find_refusal(
     user named hold beside it. Else the drift decides. Random weights and inputs refuse what is grossly wrong alone.
 
     Args:
-        result: the row, built and checked.
         reference: the row that its answers were compared with, if there is one.
         max_drop: what may be lost of the metric; None: the usual.
         limits: of drift, by name; None: those of the precision, which were applied when the answers were compared.
@@ -100,8 +99,6 @@ RACE = "race"
 
 
 class Lap(Struct, frozen=True, kw_only=True):
-    """What one process found: a cost, or why there is none."""
-
     cost: float | None = None
     reason: str = ""
 
@@ -153,7 +150,6 @@ class TimedTrack:
         self._planned: dict[tuple[str, bool], PlannedRow] = {}
 
     def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
-        """Name of each setting -> why it may not race; None if it may."""
         planned = {setting.name: self._plan(setting) for setting in settings}
         self._campaign.add(list(planned.values()))
         self._campaign.restore(with_failed=True)
@@ -166,14 +162,12 @@ class TimedTrack:
         return find_refusal(result, reference, max_drop=request.run.max_metric_drop, limits=request.limits)
 
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
-        """Whether this lap was run before."""
         if final:
             self._enter_final(setting)
         result = self.find_result(setting, final=final)
         return result is not None and any(m.repetition == round_number for m in result.measurements)
 
     def run(self, setting: Setting, round_number: int, *, final: bool = False) -> Lap:
-        """One fresh process, timed."""
         if final:
             self._enter_final(setting)
         name = self._plan(setting, final=final).id
@@ -184,12 +178,10 @@ class TimedTrack:
         return measure_lap(timed[0], result.engine.batch) if timed else Lap(reason=result.reason or result.status)
 
     def count_laps(self, setting: Setting) -> int:
-        """Laps of the race that a setting has run."""
         result = self.find_result(setting)
         return len(result.measurements) if result else 0
 
     def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[Caveat, ...]]:
-        """(verdict, warnings) on the laps that a setting has run, as on a row of a run."""
         result = self.find_result(setting, final=final)
         if result is None or not result.measurements:
             return "valid", ()
@@ -197,14 +189,12 @@ class TimedTrack:
         return validity, tuple(dict.fromkeys([*(c for m in result.measurements for c in m.caveats), *doubts]))
 
     def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
-        """As of two rows of a run."""
         a, b = (self.find_result(setting, final=True) for setting in (base, candidate))
         if a is None or b is None:
             return found
         return trust_ratio(found, a.measurements, b.measurements, (base.name, candidate.name))
 
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
-        """The row of a setting as it stands; None before it was built."""
         return self._campaign.results.get(self._plan(setting, final=final).id)
 
     def _plan(self, setting: Setting, *, final: bool = False) -> PlannedRow:
@@ -224,7 +214,6 @@ class TimedTrack:
             self._campaign.adopt(row, self._campaign.results[self._plan(setting).id])
 
     def close(self, settings: Sequence[Setting]) -> tuple[str, ...]:
-        """Ends the final: the ids of its rows, finished."""
         names = {self._plan(setting).id: self._plan(setting, final=True).id for setting in settings}
         names = {raced: name for raced, name in names.items() if name in self._campaign.results}
         self._campaign.finish(names)

@@ -58,13 +58,11 @@ class LoadTrack:
         self._laps = list(read_record(self._path, Laps).laps) if self._path.exists() else []
 
     def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
-        """Name of each setting -> why it may not race; None if it may."""
         bases = {setting.name: make_base(setting) for setting in settings}
         refusals = self._timed.check(list(dict.fromkeys(bases.values())))
         return {s.name: refusals[bases[s.name].name] or self._find_refusal(s) for s in settings}
 
     def _find_refusal(self, setting: Setting) -> str | None:
-        """Why a setting cannot be put under load."""
         try:
             find("offers", "bench_row")(*self._name_row(setting))
         except UsageError as error:
@@ -76,7 +74,6 @@ class LoadTrack:
         return self._folder, self.find_result(setting), setting.streams, setting.max_batch
 
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
-        """Whether this lap was run before."""
         return self._find(setting, round_number, final) is not None
 
     def _find(self, setting: Setting, round_number: int, final: bool) -> StoredLap | None:
@@ -116,7 +113,6 @@ class LoadTrack:
         return replace(lap, validity=found.validity, caveats=found.caveats)
 
     def _explain_none(self, capacity: Capacity) -> str:
-        """Why a search has no rate."""
         if capacity.ended == "budget":
             return f"no rate that meets {capacity.limit_ms:g} ms was found within {self._request.child_s:g} s"
         lowest = min((probe.qps for probe in capacity.probes), default=0.0)
@@ -126,11 +122,9 @@ class LoadTrack:
         )
 
     def count_laps(self, setting: Setting) -> int:
-        """Laps of the race that a setting has run."""
         return sum(lap.candidate == setting.name and not lap.final for lap in self._laps)
 
     def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[Caveat, ...]]:
-        """(verdict, warnings) on the laps that a setting has run."""
         laps = [lap for lap in self._laps if (lap.candidate, lap.final) == (setting.name, final)]
         return find_worst(lap.validity for lap in laps), tuple(dict.fromkeys(c for lap in laps for c in lap.caveats))
 
@@ -145,7 +139,6 @@ class LoadTrack:
         return replace(found, ratio_validity=validity, ratio_reason=why, reasons=(*found.reasons, *doubts))
 
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
-        """The row of a setting, one request at a time; None before it was built."""
         return self._timed.find_result(make_base(setting), final=final)
 
     def close(self, settings: Sequence[Setting]) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated, Unpack
 
 import click
-from msgspec.structs import replace
 
 from enginebench import door
+from enginebench import options as opts
 from enginebench.core.errors import UsageError
 from enginebench.core.features import find
 from enginebench.core.records import MeasureSpec
@@ -20,39 +20,12 @@ from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.sections import list_tune
 from enginebench.features.tune.sitting import tune_model
 from enginebench.features.tune.space import Goal
-from enginebench.options import (
-    COMMAND,
-    Data,
-    Engines,
-    Env,
-    InputSize,
-    Judging,
-    Model,
-    Modules,
-    Opt,
-    PathLike,
-    Precisions,
-    Printed,
-    Shared,
-    Timeout,
-    Wait,
-    verb,
-)
+from enginebench.options import COMMAND, Opt, PathLike, verb
 from enginebench.runs.folder import format_resume
-from enginebench.runs.request import choose_drop, name_default_engines
+from enginebench.runs.request import name_default_engines
 from enginebench.stats.compare import MIN_REPETITIONS
+from enginebench.verbs import given
 from enginebench.verbs.drift import Limits, read_limits
-from enginebench.verbs.given import (
-    choose_root,
-    name_environments,
-    name_model,
-    read_engines,
-    read_metrics,
-    read_precisions,
-    share,
-    take_model,
-    to_text,
-)
 from enginebench.verbs.progress import open_progress
 
 UNITS_OF_TIME = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -60,11 +33,7 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
 
 
 def parse_budget(text: str) -> float:
-    """Seconds of `20m`, `90s`, `1.5h` or `90`.
-
-    Raises:
-        UsageError: it is no such text, or no time at all.
-    """
+    """Seconds of `20m`, `90s`, `1.5h` or `90`."""
     found = _TIME.fullmatch(text.strip())
     seconds = float(found[1]) * UNITS_OF_TIME[found[2]] if found else 0.0
     if not 0 < seconds < math.inf:
@@ -72,9 +41,9 @@ def parse_budget(text: str) -> float:
     return seconds
 
 
-class TuneOptions(Modules, Judging, Shared, total=False):
-    engines: Engines
-    precisions: Precisions
+class TuneOptions(opts.Modules, opts.Judging, opts.Shared, total=False):
+    engines: opts.Engines
+    precisions: opts.Precisions
     goal: Annotated[
         Goal,
         Opt(
@@ -95,24 +64,23 @@ class TuneOptions(Modules, Judging, Shared, total=False):
             multiple=True,
         ),
     ]
-    data: Data
+    data: opts.Data
     p99_limit_ms: Annotated[float | None, Opt("SLO of the goal capacity.", gt=0, metavar="X", feature="load")]
     batch: Annotated[int | None, Opt("Batch size of the goal latency. [that of --input-shape, else 1]", ge=1)]
     processes: Annotated[
-        int,
-        Opt("Trials (fresh processes) of each finalist, at least; a verdict needs 6.", 10, ge=1, le=1000),
+        int, Opt("Trials (fresh processes) of each finalist, at least; a verdict needs 6.", 10, ge=1, le=1000)
     ]
-    input_size: InputSize
-    timeout: Timeout
-    env: Env
+    input_size: opts.InputSize
+    timeout: opts.Timeout
+    env: opts.Env
     resume: Annotated[bool, Opt("Continue the search in --out.", False)]
     deliver: Annotated[PathLike | None, Opt("Also deploy the winner to this folder.", path="folder", feature="deliver")]
-    wait: Wait
+    wait: opts.Wait
     out: Annotated[PathLike | None, Opt("Folder. [results/tune-MODEL-TIME]", path="folder")]
 
 
 @verb(TuneOptions)
-def tune(model: Model, **options: Unpack[TuneOptions]) -> TuneDocument:
+def tune(model: opts.Model, **options: Unpack[TuneOptions]) -> TuneDocument:
     """Search the settings of every engine for the fastest that keeps the outputs of MODEL.
 
     Example: enginebench tune digits-cnn --engines ort --time-budget 60s
@@ -130,7 +98,7 @@ def tune(model: Model, **options: Unpack[TuneOptions]) -> TuneDocument:
         MeasurementError: no setting could race, or nothing was measured within the budget.
         KeyboardInterrupt: what was found is kept in `out`; continue it with `resume`.
     """
-    root = choose_root(options["out"], f"tune-{name_model(model)}")
+    root = given.choose_root(options["out"], f"tune-{given.name_model(model)}")
     document, _ = search(model, options, root, lambda document, request: None)
     if options["deliver"] is not None:
         find("functions", "deliver")(root, options["deliver"], progress=options["progress"])
@@ -138,8 +106,8 @@ def tune(model: Model, **options: Unpack[TuneOptions]) -> TuneDocument:
 
 
 @door.command(tune, "MODEL")
-def command(model: str, shown: Printed, **options: Unpack[TuneOptions]) -> None:
-    root = choose_root(options["out"], f"tune-{model}")
+def command(model: str, shown: opts.Printed, **options: Unpack[TuneOptions]) -> None:
+    root = given.choose_root(options["out"], f"tune-{model}")
 
     def show(document: TuneDocument, request: SearchRequest) -> None:
         door.show(document, shown, door.tables(list_tune))
@@ -157,17 +125,14 @@ def command(model: str, shown: Printed, **options: Unpack[TuneOptions]) -> None:
 
 
 def search(
-    model: Model, options: TuneOptions, root: Path, show: Callable[[TuneDocument, SearchRequest], None]
+    model: opts.Model, options: TuneOptions, root: Path, show: Callable[[TuneDocument, SearchRequest], None]
 ) -> tuple[TuneDocument, Sequence[str]]:
     """The search that the options ask for, and notes on its page; `show` gets its document, finished or not."""
     if options["deliver"] is not None:
         find("offers", "check_free")(Path(options["deliver"]))
-    name_environments(options["env"])
+    given.name_environments(options["env"])
     budget = options["time_budget"]
-    with (
-        take_model(model, options["example_inputs"]) as taken,
-        open_progress(options["progress"]) as reporter,
-    ):
+    with given.take_model(model, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         request = make_request(taken.text, options, taken.batch)
         document, notes = tune_model(
             request,
@@ -184,16 +149,6 @@ def search(
 
 
 def make_request(model: str, options: TuneOptions, known_batch: int | None = None) -> SearchRequest:
-    """The request for a search.
-
-    Args:
-        model: MODEL.
-        options: what was asked.
-        known_batch: that of the example inputs.
-
-    Raises:
-        UsageError: something is missing, or would be ignored.
-    """
     goal, limits, processes = options["goal"], read_limits(options["limit"]), options["processes"]
     batch = options["batch"] or (None if options["input_shape"] else known_batch)
     if options["resume"] and options["out"] is None:
@@ -206,27 +161,18 @@ def make_request(model: str, options: TuneOptions, known_batch: int | None = Non
         raise UsageError("--limit samples=... is for drift: in a search 98% of the samples keep snr")
     if goal != "latency" and batch not in (None, 1):
         raise UsageError(f"--goal {goal} chooses how many requests are computed together: leave --batch out")
-    shared, metrics = share(options), read_metrics(options["metric"])
+    shared = given.share(options)
     measure = MeasureSpec(seed=shared.seed, processes=processes)
     batches = None if batch is None else (batch,)
     run = shared.make_request(
         model,
-        engines=read_engines(options["engines"] or name_default_engines(shared.device)),
-        precisions=read_precisions(options["precisions"]),
+        engines=given.read_engines(options["engines"] or name_default_engines(shared.device)),
+        precisions=given.read_precisions(options["precisions"]),
         batches=batches,
         measure=measure,
         input_size=options["input_size"],
     )
     if len(run.batches) > 1 or run.buckets:
         raise UsageError("a search is about one batch and one set of shapes: give one --input-shape")
-    run = replace(
-        run,
-        timeout_s=options["timeout"],
-        data=to_text(options["data"]),
-        metrics=metrics,
-        targets=to_text(options["targets"]),
-        task=options["task"],
-        max_metric_drop=choose_drop(options["max_metric_drop"], options["max_top1_drop"], metrics),
-    )
-    limit_ms = options["p99_limit_ms"]
+    run, limit_ms = given.judge_by(run, options), options["p99_limit_ms"]
     return SearchRequest(run=run, goal=goal, limits=limits, threads=shared.threads, p99_limit_ms=limit_ms)

@@ -12,26 +12,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
+from enginebench import options as opts
 from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
 from enginebench.core.limits import REGRESSION_MARGIN
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Estimate, Result, Verdict
 from enginebench.engines.registry import ENTRIES, read_engine
 from enginebench.features.versions.env import install_environment, list_versions
-from enginebench.options import (
-    Batch,
-    Judging,
-    Model,
-    Modules,
-    Opt,
-    PathLike,
-    Printed,
-    Shared,
-    Timeout,
-    Timing,
-    pick,
-    verb,
-)
+from enginebench.options import Opt, PathLike, pick, verb
 from enginebench.report.bench import describe_bench
 from enginebench.report.numbers import format_range, format_ratio, format_verdict
 from enginebench.report.table import Section, list_texts, make_notes, make_table
@@ -39,11 +27,10 @@ from enginebench.runs import request as requests
 from enginebench.runs.child.places import OPTION, list_environments
 from enginebench.runs.folder import RunRequest, default_folder
 from enginebench.runs.progress import Reporter
-from enginebench.runs.request import choose_drop
 from enginebench.runs.targets.stored import Side
 from enginebench.stats.metrics.scores import find_score, loses_too_much
 from enginebench.verbs.bench import bench_sides
-from enginebench.verbs.given import choose_batches, read_metrics, read_share, share, take_model, to_text
+from enginebench.verbs.given import choose_batches, judge_by, read_metrics, read_share, share, take_model
 from enginebench.verbs.progress import open_progress
 
 By = Literal["time", "drift", "metric"]
@@ -84,17 +71,16 @@ class BisectDocument(Struct, frozen=True, kw_only=True):
     tried: tuple[TriedVersion, ...]
 
 
-class BisectOptions(Modules, Judging, Timing, Shared, total=False):
+class BisectOptions(opts.Modules, opts.Judging, opts.Timing, opts.Shared, total=False):
     engine: Annotated[str | None, Opt("ENGINE[:key=value,...] that is measured. [the one that the package is for]")]
     margin: Annotated[float | str, Opt("How much slower is bad: 5% or 0.05.", REGRESSION_MARGIN, metavar="M")]
     drift: Annotated[bool, Opt("Bad means other outputs, not longer times.", False)]
     data: Annotated[
-        PathLike | None,
-        Opt("Labelled data for --metric, and for the ranges of 8-bit graphs.", metavar="DIR|digits"),
+        PathLike | None, Opt("Labelled data for --metric, and for the ranges of 8-bit graphs.", metavar="DIR|digits")
     ]
     precision: Annotated[str, Opt("Precision, with a recipe as in int8@cpu.", "fp32")]
-    batch: Batch
-    timeout: Timeout
+    batch: opts.Batch
+    timeout: opts.Timeout
     out: Annotated[PathLike | None, Opt("Folder of the measurements. [results/bisect-...]", path="folder")]
 
 
@@ -104,7 +90,9 @@ Bad: TypeAlias = Annotated[str, Opt("A later version that is bad.", metavar="V",
 
 
 @verb(BisectOptions)
-def bisect(model: Model, package: Package, good: Good, bad: Bad, **options: Unpack[BisectOptions]) -> BisectDocument:
+def bisect(
+    model: opts.Model, package: Package, good: Good, bad: Bad, **options: Unpack[BisectOptions]
+) -> BisectDocument:
     """Find the first version of a package with which an engine is slower on MODEL, or its outputs differ.
 
     Example: enginebench bisect resnet18 --package torch --good 2.11 --bad 2.13
@@ -121,11 +109,8 @@ def bisect(model: Model, package: Package, good: Good, bad: Bad, **options: Unpa
         BackendUnavailable: the package index cannot be reached, or a version cannot be installed.
         MeasurementError: two versions cannot be compared.
     """
-    metrics = read_metrics(options["metric"])
-    with (
-        take_model(model, options["example_inputs"]) as taken,
-        open_progress(options["progress"]) as reporter,
-    ):
+    by = choose_judge(options["drift"], read_metrics(options["metric"]))
+    with take_model(model, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         request = share(options).make_request(
             taken.text,
             engines=[read_engine(options["engine"] or find_engine_of(package))],
@@ -135,27 +120,21 @@ def bisect(model: Model, package: Package, good: Good, bad: Bad, **options: Unpa
             input_size=None,
         )
         return bisect_package(
-            replace(
-                request,
-                timeout_s=options["timeout"],
-                data=to_text(options["data"]),
-                metrics=metrics,
-                targets=to_text(options["targets"]),
-                task=options["task"],
-                max_metric_drop=choose_drop(options["max_metric_drop"], options["max_top1_drop"], metrics),
-            ),
+            judge_by(request, options),
             package,
             good,
             bad,
             Path(options["out"] or default_folder(f"bisect-{Path(taken.name).stem}-{package}")),
-            by=choose_judge(options["drift"], metrics),
+            by=by,
             margin=read_share(options["margin"]),
             reporter=reporter,
         )
 
 
 @door.command(bisect, "MODEL")
-def command(model: str, package: str, good: str, bad: str, shown: Printed, **options: Unpack[BisectOptions]) -> None:
+def command(
+    model: str, package: str, good: str, bad: str, shown: opts.Printed, **options: Unpack[BisectOptions]
+) -> None:
     door.show(bisect(model, package, good, bad, **options), shown, door.tables(list_bisect))
 
 
@@ -175,19 +154,7 @@ def bisect_package(
 
     Args:
         request: one engine on one model; its processes are those of the first try at each version.
-        package: distribution on the package index.
-        good: a version that is good by definition.
-        bad: a later one.
-        root: folder of the measurements, one below it for each.
         by: time; drift: whether the outputs agree; or metric: the first of the request, on its labelled samples.
-        margin: of the verdicts.
-        reporter: where progress goes.
-        find_versions: the versions of a package, oldest first.
-
-    Raises:
-        UsageError: a version does not exist, or they are not in this order.
-        BackendUnavailable: the index cannot be reached, or one of the two versions cannot be installed.
-        MeasurementError: the two cannot be compared. Versions between them that cannot are passed over.
     """
     versions = cut_range(find_versions(package), package, good, bad)
     ((backend, options),) = request.engines
@@ -237,11 +204,6 @@ def bisect_package(
 
 
 def find_engine_of(package: str) -> str:
-    """The first engine that a package is for.
-
-    Raises:
-        UsageError: it is for none.
-    """
     for name, entry in ENTRIES.items():
         if package.lower() in entry.distributions:
             return name
@@ -249,11 +211,6 @@ def find_engine_of(package: str) -> str:
 
 
 def choose_judge(drift: bool, metrics: Sequence[str]) -> By:
-    """What makes a version bad.
-
-    Raises:
-        UsageError: two things are to.
-    """
     if drift and metrics:
         raise UsageError("--drift and --metric both define what is bad; give one of them")
     return "metric" if metrics else "drift" if drift else "time"
@@ -292,7 +249,6 @@ def find_first_bad(
 
 
 def judge_rows(rows: Sequence[Result], version: str, by: By, margin: float, request: RunRequest) -> TriedVersion:
-    """What the rows of the good version and of another show."""
     compared = describe_bench(rows, margin=margin).comparison
     assert compared is not None
     judgement, change, reasons = "not_comparable", None, compared.reasons or (compared.verdict,)
@@ -324,11 +280,7 @@ def judge_rows(rows: Sequence[Result], version: str, by: By, margin: float, requ
 
 
 def cut_range(versions: Sequence[str], package: str, good: str, bad: str) -> list[str]:
-    """The versions from the good one to the bad one; `1.24` stands for the newest 1.24.
-
-    Raises:
-        UsageError: one of them does not exist, or the bad one is not later.
-    """
+    """The versions from the good one to the bad one; `1.24` stands for the newest 1.24."""
 
     def find(text: str) -> int:
         series = [i for i, v in enumerate(versions) if v == text or re.match(rf"{re.escape(text)}\.", v)]

@@ -23,12 +23,7 @@ from enginebench.measure.machine import PACKAGES
 from enginebench.options import Printed, Progress, Texts, verb
 from enginebench.runs.child import places
 from enginebench.runs.child.isolate import run_group
-from enginebench.runs.child.places import (
-    NEEDED,
-    check_name,
-    describe_place,
-    environments_folder,
-)
+from enginebench.runs.child.places import NEEDED, check_name, describe_place, environments_folder
 from enginebench.runs.progress import Reporter
 from enginebench.verbs.given import list_texts
 from enginebench.verbs.progress import open_progress
@@ -107,7 +102,6 @@ def _show(lines: tuple[EnvironmentLine, ...], shown: Printed) -> None:
 
 
 def print_environments(document: EnvironmentsDocument, console: Console) -> None:
-    """Prints them as a table."""
     from enginebench.report.table import Section, list_texts, make_table
     from enginebench.report.terminal import print_sections
 
@@ -180,11 +174,6 @@ def has_pip() -> bool:
 
 
 def _run(command: Sequence[str]) -> str:
-    """What a command printed.
-
-    Raises:
-        BackendUnavailable: it failed; with its own last words.
-    """
     try:
         done = run_group(command, INSTALL_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
@@ -212,7 +201,6 @@ def _find_line(lines: Sequence[str], *signs: str) -> str:
 
 
 def describe(name: str, path: Path) -> EnvironmentLine:
-    """An environment, with what is installed in it, or what is wrong with it."""
     try:
         place = describe_place(name)
     except EngineBenchError as error:
@@ -251,12 +239,7 @@ def remove_environment(name: str) -> Path:
 
 
 def list_versions(package: str) -> list[str]:
-    """The versions of a package on the index that install here, oldest first.
-
-    Raises:
-        BackendUnavailable: the index cannot be reached, or knows no such package.
-        MissingDependency: pip is not here.
-    """
+    """The versions of a package on the index that install here, oldest first."""
     if not has_pip():
         raise MissingDependency("pip, which asks the package index,", f"{sys.executable} -m ensurepip")
     said = _run([sys.executable, "-m", "pip", "--disable-pip-version-check", "index", "versions", package])

@@ -25,11 +25,7 @@ HERE = "the current environment"
 
 
 def parse_between(text: str) -> tuple[str, str | None]:
-    """(the environment before, the one after) of OLD or OLD,NEW; None is the current environment.
-
-    Raises:
-        UsageError: it names none, more than two, or one twice.
-    """
+    """(the environment before, the one after) of OLD or OLD,NEW; None is the current environment."""
     names = [name.strip() for name in text.split(",")]
     if not all(names) or len(names) > 2 or len(set(names)) != len(names):
         raise UsageError(f"--between {text!r}: expected OLD or OLD,NEW, two environments of the run")
@@ -50,14 +46,7 @@ def diff_environments(
     Args:
         runs: folders, each of a run that measured both environments in turns.
         asked: OLD or OLD,NEW.
-        margin: relative difference that matters.
         allow_not_comparable: rows that cannot be compared do not fail the gate.
-        metric: that the rows are held to, where they have it; None: the first one that both have.
-        max_metric_drop: what a row may lose of it, in its own unit.
-
-    Raises:
-        UsageError: a run has no results of one of them, or no row has the metric.
-        ParseError: a folder holds no run, or a damaged one.
     """
     between = parse_between(asked)
     documents: list[DiffDocument] = []
@@ -87,11 +76,6 @@ def diff_environments(
 def pair_environments(
     results: Sequence[Result], between: tuple[str, str | None], root: Path
 ) -> list[tuple[Result | None, Result | None]]:
-    """The rows of both environments that are the same but for it, in the order of the run; None: not there.
-
-    Raises:
-        UsageError: one of the environments has no row.
-    """
     sides: list[dict[str, Result]] = []
     for name in between:
         found = {find_twin(r): r for r in results if r.engine.options.get(OPTION) == name}

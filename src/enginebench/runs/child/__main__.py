@@ -67,7 +67,6 @@ def wait_for_job(fd: int) -> Job[Any]:
 
 
 def tell(fd: int, text: str) -> None:
-    """Says what the job is at."""
     send(fd, Note(text=text))
 
 
@@ -89,7 +88,6 @@ def _first_line(error: Exception) -> str:
 
 
 def send(fd: int, message: Message[Any]) -> None:
-    """Writes one message, whole, to the result pipe."""
     data = memoryview(msgspec.json.encode(message) + b"\n")
     while data:
         data = data[os.write(fd, data) :]

@@ -39,11 +39,6 @@ def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def load_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of an .npz file.
-
-    Raises:
-        ParseError: it is no .npz, is damaged, or holds pickled objects, which are never loaded.
-    """
     import numpy as np
 
     try:
@@ -65,7 +60,6 @@ def limit_calls(calls: int, values: int, most: int = CHECKED_VALUES) -> int:
 
 
 def count_values(arrays: Mapping[str, Array]) -> int:
-    """Values in all arrays together."""
     return sum(array.size for array in arrays.values())
 
 
@@ -77,22 +71,14 @@ def save_answers(path: Path, answers: Mapping[str, Array], calls: int) -> None:
 
 
 def load_answers(path: Path) -> tuple[dict[str, Array], int | None]:
-    """The answers of a row, and of how many calls they are; None where an older version stored them.
-
-    Raises:
-        ParseError: as `load_arrays` says.
-    """
+    """The answers of a row, and of how many calls they are; None where an older version stored them."""
     arrays = load_arrays(path)
     calls = arrays.pop(CALLS, None)
     return arrays, None if calls is None else int(calls)
 
 
 def reduce_answers(path: Path) -> None:
-    """Keeps the answers of the first few calls, if there are many values.
-
-    Raises:
-        ParseError: as `load_arrays` says.
-    """
+    """Keeps the answers of the first few calls, if there are many values."""
     answers, calls = load_answers(path)
     if not calls or any(len(array) % calls for array in answers.values()):
         return

@@ -49,11 +49,7 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
     higher_is_better: bool = True
 
     def call(self, outputs: Outputs, targets: Targets) -> float | Floats:
-        """What the function says of these samples: one number, or one for each.
-
-        Raises:
-            UsageError: it raised, with the line of its code; or returned something else.
-        """
+        """What the function says of these samples: one number, or one for each."""
         given = next(iter(outputs.values())) if len(outputs) == 1 else dict(outputs)
         n = count_samples(outputs)
         try:
@@ -77,8 +73,6 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
         return values
 
     def as_whole(self) -> Metric:
-        """The metric that looks at all samples together."""
-
         def prepare(outputs: Outputs, targets: Targets) -> Ask:
             def ask(places: Picks) -> float:
                 found = self.call(pick_samples(outputs, places), targets.pick(places))
@@ -91,8 +85,6 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
         return Metric(name=self.text, higher_is_better=self.higher_is_better, share=False, prepare=prepare)
 
     def as_counted(self) -> Metric:
-        """The metric that says something of each sample."""
-
         def count(outputs: Outputs, targets: Targets) -> Floats:
             found = self.call(outputs, targets)
             if isinstance(found, float):
@@ -108,11 +100,7 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def load_metric(text: str) -> UserMetric:
-    """The function that `package.module:function` names, from the user's folder.
-
-    Raises:
-        UsageError: it cannot be imported, is not there, or cannot be called.
-    """
+    """The function that `package.module:function` names, from the user's folder."""
     module, _, attribute = text.partition(":")
     look_here()
     try:
@@ -146,11 +134,6 @@ TARGETS = "targets"
 
 
 def open_metric(name: str, targets: Targets) -> Metric | UserMetric:
-    """A built-in metric, or the user's function.
-
-    Raises:
-        UsageError: there is neither.
-    """
     return BUILTIN[name](targets) if name in BUILTIN else load_metric(name)
 
 
@@ -171,12 +154,6 @@ class Collector:
         self._dropped: set[str] = set()
 
     def add(self, places: Sequence[int], outputs: Mapping[str, Any]) -> None:
-        """Takes the outputs for some samples.
-
-        Args:
-            places: of these samples among all.
-            outputs: by name, [samples, ...].
-        """
         targets = self._targets.pick(np.asarray(places, np.int64))
         for name in list(self._metrics):
             if name not in self._failures and name not in self._dropped:
@@ -210,11 +187,6 @@ class Collector:
             self._rows[place] = {name: values[i] for name, values in outputs.items()}
 
     def collect(self) -> dict[str, Any]:
-        """What was kept, as arrays for a file.
-
-        Raises:
-            UsageError: no metric has anything to say about these answers.
-        """
         if len(self._dropped) == len(self._metrics):
             raise UsageError(f"--metric {', '.join(self._dropped)} cannot be wrong about so few classes; name another")
         kept: dict[str, Any] = {COUNTS + name: table for name, table in self._counts.items()}
@@ -261,25 +233,14 @@ def unpack_outputs(kept: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_metrics(job: MetricsJob) -> MetricsAnswer:
-    """What is known of the metrics of a job, whose targets can be read.
-
-    Raises:
-        UsageError: a metric cannot be had.
-        MissingDependency: it needs a package that is not installed.
-        ParseError: the targets cannot be read.
-    """
+    """What is known of the metrics of a job, whose targets can be read."""
     if job.targets is not None:
         read_targets(Path(job.targets))
     return MetricsAnswer(metrics=tuple(describe_metric(name) for name in job.metrics))
 
 
 def describe_metric(name: str) -> Facts:
-    """What is known of a metric before any answer, so that a wrong name shows before anything is built.
-
-    Raises:
-        UsageError: it cannot be had.
-        MissingDependency: it needs a package that is not installed.
-    """
+    """What is known of a metric before any answer, so that a wrong name shows before anything is built."""
     if name in BUILTIN:
         _check_packages(name)
         return BUILTIN[name](Targets(values=[])).facts
@@ -295,11 +256,7 @@ def _check_packages(name: str) -> None:
 
 
 def score_answers(job: ScoreJob) -> Score:
-    """The score by a metric that looks at all samples together, and its difference to the reference.
-
-    Raises:
-        UsageError: the metric has no value for these answers.
-    """
+    """The score by a metric that looks at all samples together, and its difference to the reference."""
     kept = load_arrays(Path(job.answers_path))
     targets, outputs = _unpack_targets(kept), unpack_outputs(kept)
     ask, n = _prepare(job.metric, outputs, targets), count_samples(outputs)

@@ -29,7 +29,6 @@ def describe_error(error: EngineBenchError) -> ErrorAnswer:
 
 
 def _to_data(value: object) -> Any:
-    """What JSON can hold of a value."""
     try:
         return msgspec.json.decode(msgspec.json.encode(value, enc_hook=_to_text))
     except (UnicodeError, TypeError):  # a file name that is no text, keys of a mapping that are objects

@@ -64,7 +64,7 @@ def run_child(
 
     Args:
         timeout_s: after this long the child and all that it started are killed.
-        environment: variables added to the child's environment.
+        environment: variables added to the child's environment; None: those for the threads that the job names.
         on_note: called with each line of progress.
         place: where the child runs; None: where the job's engine says, else here.
 
@@ -72,10 +72,15 @@ def run_child(
         ChildFailed: it died, hung or answered nonsense; carries the tail of its stderr.
         EngineBenchError: the error that the child raised on purpose, with its own class and attributes.
     """
-    with Child(
-        {**({} if job.timed else PATIENCE), **(environment or {})}, place or find_place(get_engine(job))
-    ) as child:
+    own = find_variables(job) if environment is None else environment
+    with Child({**({} if job.timed else PATIENCE), **own}, place or find_place(get_engine(job))) as child:
         return child.perform(job, timeout_s=timeout_s, on_note=on_note)
+
+
+def find_variables(job: Job[Any]) -> dict[str, str]:
+    """Variables for the threads that a job, or its engine, names; none if it names none."""
+    threads = getattr(get_engine(job) or job, "threads", None)
+    return child_environment(threads) if threads else {}
 
 
 def run_group(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
@@ -112,12 +117,8 @@ class Child:
     """A fresh process that waits for one job. At the end of the `with` block it is gone, and all that it started.
 
     Args:
-        environment: variables added to the child's environment.
         place: the environment of Python packages; None: this one.
         pass_fds: descriptors that the child inherits, under the same numbers.
-
-    Raises:
-        ChildFailed: the interpreter of the place is gone.
     """
 
     def __init__(
@@ -174,7 +175,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The number of the process, and of its group."""
         return self._child.pid
 
     def ask_to_preload(self, job: PreloadJob) -> None:
@@ -193,13 +193,11 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended."""
         return self._child.poll() is None
 
     def perform(
         self, job: Job[Answer], *, timeout_s: float, on_note: Callable[[str], None] = lambda text: None
     ) -> Answer:
-        """The child's answer; it does one job only. Raises as `run_child` does."""
         return self.start(job, timeout_s=timeout_s, on_note=on_note).finish()
 
     def start(
@@ -234,7 +232,6 @@ class Work(Generic[Answer]):
 
     @property
     def file_numbers(self) -> list[int]:
-        """What there is to wait for."""
         return self._conversation.file_numbers
 
     def listen(self) -> None:

@@ -185,8 +185,6 @@ class MeasureAnswer(Provable, frozen=True, kw_only=True):
 
 
 class MeasureJob(Job[MeasureAnswer], frozen=True, kw_only=True, tag="measure"):
-    """One repetition of one row; with `prove` a loaded engine is asked for its record after it."""
-
     timed = True
 
     model: str
@@ -256,8 +254,6 @@ class StagesAnswer(Struct, frozen=True, kw_only=True):
 
 
 class StagesJob(Job[StagesAnswer], frozen=True, kw_only=True, tag="stages"):
-    """Time a model from JPEG file to label, stage by stage and overlapped."""
-
     timed = True
 
     model: str
@@ -288,8 +284,6 @@ class ProfileAnswer(Struct, frozen=True, kw_only=True):
 
 
 class ProfileJob(Job[ProfileAnswer], frozen=True, kw_only=True, tag="profile"):
-    """Time one engine, then its layers."""
-
     timed = True
 
     model: str
@@ -393,8 +387,6 @@ class PreloadJob(Struct, frozen=True, kw_only=True, tag="preload"):
 
 
 class Answered(Struct, Generic[Answer], frozen=True, kw_only=True, tag="answered"):
-    """What was asked for."""
-
     answer: Answer
 
 
@@ -434,7 +426,6 @@ Message: TypeAlias = Answered[Answer] | Kept[Answer] | ErrorAnswer | Ready | Not
 
 
 def read_job(line: bytes) -> Job[Any] | PreloadJob:
-    """The job that a parent wrote, of whatever kind."""
     find("jobs", msgspec.json.decode(line, type=Tag).type)  # that of a feature is known once it is imported
     kinds: Any = Union[(PreloadJob, *Job.__subclasses__())]
     found: Job[Any] | PreloadJob = msgspec.json.decode(line, type=kinds)
@@ -442,18 +433,13 @@ def read_job(line: bytes) -> Job[Any] | PreloadJob:
 
 
 def read_message(line: bytes, answer: type[Answer]) -> Message[Answer]:
-    """What a child wrote that answers with an `answer`.
-
-    Raises:
-        msgspec.DecodeError: it is nothing that such a child says.
-    """
+    """What a child wrote that answers with an `answer`."""
     said: Any = Message
     found: Message[Answer] = msgspec.json.decode(line, type=said[answer])
     return found
 
 
 def find_answer(job: type[Job[Answer]]) -> type[Answer]:
-    """The type of a job's answer, as its class names it."""
     bases: tuple[Any, ...] = job.__orig_bases__  # type: ignore[attr-defined]
     (found,) = get_args(bases[0])
     answer: type[Answer] = found

@@ -32,12 +32,7 @@ def load_module(artifact: Artifact) -> object:
 
 
 def open_for(engine: EngineSpec, out_dir: str) -> Backend:
-    """The backend of an engine, with the model loader and the folder of its caches handed in.
-
-    Raises:
-        UsageError: an option is none of the engine's: it is not left to each engine to refuse those.
-        DependencyError: the engine cannot be had here.
-    """
+    """The backend of an engine, with the model loader and the folder of its caches handed in."""
     check_options(engine)
     backend = open_backend(engine.backend, load_module, Path(out_dir) / "cache")
     if isinstance(backend, NeedsPlanReader):
@@ -48,11 +43,7 @@ def open_for(engine: EngineSpec, out_dir: str) -> Backend:
 
 
 def build_graph(backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir: str, note: NoteCall) -> Artifact:
-    """What the engine loads, built from `artifact`; a quantized graph is looked at before a long build is paid for.
-
-    Raises:
-        ArtifactError: TensorRT would refuse a node; names it, and why.
-    """
+    """What the engine loads, built from `artifact`; a quantized graph is looked at before a long build is paid for."""
     artifact = lower_first(backend, artifact, engine, out_dir, note)
     if find_entry(engine.backend).qdq_rules and artifact.kind == "onnx" and artifact.precision in ("int8", "fp8"):
         _check_for_tensorrt(Path(artifact.path), note)
@@ -64,10 +55,6 @@ def lower_first(backend: Backend, artifact: Artifact, engine: EngineSpec, out_di
     """The graph in an operator set that the engine's tool reads, made under `out_dir`; as it is where it reads it.
 
     A graph of which the types alone are newer (BF16 convolutions came with 22) stays as it is, too.
-
-    Raises:
-        UnsupportedOperator: an operator has no equal in that one; names it, and what to do.
-        MissingDependency: onnx or onnxruntime is not installed.
     """
     if not isinstance(backend, ReadsOpsets) or artifact.kind != "onnx" or artifact.opset is None:
         return artifact
@@ -94,11 +81,7 @@ def lower_first(backend: Backend, artifact: Artifact, engine: EngineSpec, out_di
 
 
 def build_row(backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir: str, note: NoteCall) -> Artifact:
-    """As `build_graph`, for a row that is called by its batch; a backend that reports its progress does so.
-
-    Raises:
-        ArtifactError: TensorRT would refuse a node, or a finished plan runs another batch.
-    """
+    """As `build_graph`, for a row that is called by its batch; a backend that reports its progress does so."""
     note("building")
     pass_notes(backend, note)
     built = build_graph(backend, artifact, engine, out_dir, note)
@@ -108,11 +91,6 @@ def build_row(backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir:
 
 
 def check_batch(plan: Artifact, engine: EngineSpec) -> None:
-    """Checks that a finished plan runs the batch that its row is named after.
-
-    Raises:
-        ArtifactError: it runs another.
-    """
     for name, allowed in plan.allowed.items():
         low, high = (shape[:1] for shape in (allowed.smallest, allowed.largest))
         if not low <= (engine.batch,) <= high:
@@ -158,6 +136,5 @@ def _doubt_products(graph: Artifact, ahead: AheadOfTime | None) -> tuple[Caveat,
 
 
 def pass_notes(backend: object, note: NoteCall) -> None:
-    """Lets a backend that reports its progress do so."""
     if isinstance(backend, ReportsProgress):
         backend.take_note(note)

@@ -50,8 +50,6 @@ Spec = TypeVar("Spec", bound=Struct)
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """An environment that children can run in."""
-
     name: str
     python: str  # path of the interpreter
     version: tuple[int, ...]
@@ -65,11 +63,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 def name_environments(texts: Iterable[str]) -> None:
-    """Remembers each NAME=PATH of `--env`; PATH is a virtual environment or a python.
-
-    Raises:
-        UsageError: one has another form, a name stands for two, or nothing that can be started is there.
-    """
+    """Remembers each NAME=PATH of `--env`; PATH is a virtual environment or a python."""
     for text in texts:
         name, sep, path = text.partition("=")
         if not sep or not path:
@@ -80,22 +74,13 @@ def name_environments(texts: Iterable[str]) -> None:
 
 
 def check_name(name: str) -> str:
-    """The name of an environment.
-
-    Raises:
-        UsageError: it is not plain.
-    """
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} is no name of an environment: letters, digits, dots, hyphens and underscores")
     return name
 
 
 def find_python(name: str, path: Path) -> Path:
-    """The interpreter of an environment, or the interpreter itself. The path stays as it is: a link is an environment.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The interpreter of an environment, or the interpreter itself. The path stays: a link is an environment."""
     if path.is_dir():
         inside = path / "bin" / "python"
         if not inside.exists():
@@ -109,31 +94,22 @@ def find_python(name: str, path: Path) -> Path:
 
 
 def environments_folder() -> Path:
-    """Where `env make` keeps environments: the user's cache folder."""
     return find_cache() / "environments"
 
 
 def list_environments() -> dict[str, Path]:
-    """The folder of every environment that `env make` finished, by name."""
     folder = environments_folder()
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     return {path.name: path for path in found if _NAME.fullmatch(path.name) and (path / "bin" / "python").exists()}
 
 
 def find_place(engine: EngineSpec | None) -> Place | None:
-    """The environment of an engine; None: this one.
-
-    Raises:
-        UsageError: its name is not known.
-        BackendUnavailable: the interpreter cannot be started, or is too old.
-        MissingDependency: it lacks a package that every child needs.
-    """
     name = engine.options.get(OPTION) if engine is not None else None
     return None if name is None else describe_place(name)
 
 
 def describe_place(name: str) -> Place:
-    """The environment of this name, asked for its version and its packages; raises as `find_place`."""
+    """The environment of this name, asked for its version and its packages."""
     python = _named.get(name)
     if python is None:
         made = list_environments()
@@ -197,7 +173,6 @@ def enter(spec: Spec) -> Spec:
 
 
 def get_engine(job: object) -> EngineSpec | None:
-    """The engine that a job is about, if it is about one."""
     engine = getattr(job, "engine", None)
     return engine if isinstance(engine, EngineSpec) else None
 

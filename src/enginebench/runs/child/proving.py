@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def prove_engine(engine: Engine) -> Proof:
-    """The record of a loaded engine, on what was bound last."""
     shares = engine.effective_precision() if isinstance(engine, PrecisionProof) else None
     layers, doubts = list_layers(engine.profile_layers if isinstance(engine, LayerProfiler) else None)
     return Proof(effective_precision=shares, layers=layers, caveats=doubts)
@@ -39,12 +38,10 @@ def prove_timed_engine(engine: Engine) -> Proof:
 
 
 def doubt_record(requested: Precision | None, failure: str) -> Caveat:
-    """The doubt about a precision whose proof failed."""
     return make_caveat("failed_proof", asked=requested or NOT_KNOWN, failure=failure)
 
 
 def prove_plan(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> Proof:
-    """The record of a backend that times itself."""
     shares = prove_precision(backend, artifact, spec, note)
     layers, doubts = list_layers(
         partial(backend.profile_plan, artifact, spec) if isinstance(backend, PlanProfiler) else None
@@ -78,7 +75,6 @@ def prove_file(backend: object, artifact: Artifact, spec: EngineSpec, note: Note
 
 
 def prove_precision(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> dict[str, float] | None:
-    """Shares of time by precision, by a backend that can show them."""
     if isinstance(backend, Loadable):
         return _prove_loaded(backend, artifact, spec, note)
     if not isinstance(backend, PlanProof):

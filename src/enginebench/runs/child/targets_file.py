@@ -26,9 +26,6 @@ def read_targets(path: Path) -> Targets:
     An .npy file has one array; an .npz one, or several by name; a .json a list, an object by sample, or
     {"targets": ..., "vocabulary": [...], "blank": 0}; a .csv a column of targets, and one of file names if it has two;
     a .txt a line for each sample.
-
-    Raises:
-        ParseError: the file is missing, damaged, or of another form.
     """
     readers = {".npz": _read_arrays, ".npy": _read_array, ".json": _read_json, ".csv": _read_csv, ".txt": _read_lines}
     read = readers.get(path.suffix.lower())
@@ -90,13 +87,6 @@ def _read_csv(path: Path) -> Targets:
     return Targets(values=values, names=tuple(row[0].strip() for row in kept) if named else None)
 
 
-def _is_head(rows: Sequence[Sequence[str]], named: bool) -> bool:
-    """Whether the first row says what the columns are."""
-    if named:
-        return rows[0][0].strip().lower() in NAME_COLUMNS
-    return len(rows) > 1 and not _is_number(rows[0][0]) and all(_is_number(row[0]) for row in rows[1:])
-
-
 def _read_lines(path: Path) -> Targets:
     lines = path.read_text(encoding="utf-8-sig").splitlines()
     return Targets(values=_as_values([_read_cell(line) for line in lines]))
@@ -131,12 +121,8 @@ def match_targets(targets: Targets, n: int, names: Sequence[str] | None, cut: bo
     """The targets of the samples, in the order of the samples.
 
     Args:
-        targets: as the file has them.
         names: of the samples, where they have any: paths of pictures.
         cut: there are more samples than were asked for, so that there may be more targets.
-
-    Raises:
-        UsageError: they are not as many, or a sample has none.
     """
     if targets.names is None:
         if names is not None:

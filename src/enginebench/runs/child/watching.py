@@ -35,15 +35,7 @@ def time_watched(
     pinned: tuple[int, ...] | None,
     gpu: GpuWatch | None,
 ) -> Measurement:
-    """The measurement, its blocks marked where something disturbed them.
-
-    Args:
-        feeds: what it is fed, in turn.
-        measure: how it is timed.
-        spec: which engine it is.
-        pinned: the cores that this process is bound to.
-        gpu: what `open_gpu` gave.
-    """
+    """The measurement, its blocks marked where something disturbed them."""
     from enginebench.measure import watch
     from enginebench.measure.loop import measure_engine
     from enginebench.measure.topology import whole_cores
@@ -77,7 +69,6 @@ def add_telemetry(measured: Measurement, spec: EngineSpec, measure: MeasureSpec,
 
 
 def doubt_telemetry(spec: EngineSpec, gpu: GpuWatch | None) -> tuple[Caveat, ...]:
-    """What could not be watched of an engine's GPU."""
     from enginebench.measure.nvml import HIDDEN_PROCESSES, NO_TELEMETRY
 
     if spec.device == "cpu":

@@ -20,9 +20,8 @@ from enginebench.measure.machine import describe_machine
 from enginebench.runs.bundles.reading import find_problems, is_bundle, open_artifact, read_bundle
 from enginebench.runs.bundles.record import Bundle
 from enginebench.runs.child.opening import open_for
-from enginebench.runs.folder import RunFolder, RunRequest
+from enginebench.runs.folder import RunFolder, RunRequest, Stored
 from enginebench.runs.targets.scratch import open_scratch
-from enginebench.runs.targets.stored_row import Stored
 from enginebench.runs.trust import trust_artifact, trust_engine
 
 if TYPE_CHECKING:
@@ -30,12 +29,7 @@ if TYPE_CHECKING:
 
 
 def open_bundle(root: Path, *, force: bool = False) -> tuple[Bundle, Artifact]:
-    """A bundle, and the artifact that its engine opens.
-
-    Raises:
-        ArtifactError: it is damaged or leads elsewhere; or, unless `force`, its files, the runtime or this machine are
-            not those that were measured.
-    """
+    """A bundle, and the artifact that its engine opens."""
     bundle = read_trusted(root)
     machine = describe_machine()
     problems = list(find_problems(root, bundle, machine.cpu_flags, tuple(gpu.name for gpu in machine.gpus)))
@@ -71,14 +65,7 @@ def open_as_stored(root: Path) -> Stored:
 
 
 def read_target(target: str, fixed: Mapping[str, object]) -> Bundle | None:
-    """The bundle that TARGET is; None of any other target.
-
-    Args:
-        fixed: the options that a bundle brings itself, with what was given for them.
-
-    Raises:
-        UsageError: one of these is given for a bundle, or no engine for another target.
-    """
+    """The bundle that TARGET is; None of any other target."""
     if not is_bundle(Path(target)):
         if not fixed["--engine"]:
             raise UsageError("--engine is missing: name the engine for TARGET; only a bundle contains its own")
@@ -104,11 +91,6 @@ def fill_request(request: RunRequest, bundle: Bundle) -> RunRequest:
 
 
 def find_row(run: Path, bundle: Bundle) -> Path:
-    """The file of the row of a run that a bundle was made of.
-
-    Raises:
-        UsageError: the run has no such row.
-    """
     path = RunFolder(run).row_path(bundle.row)
     if not path.is_file():
         raise UsageError(
@@ -174,12 +156,7 @@ class LoadedBundle(LoadedEngine):
 
 
 def load_bundle(root: Path, *, force: bool = False) -> LoadedBundle:
-    """The engine of a bundle, set as its row was. Of a user's own PyTorch module this runs the source in the bundle.
-
-    Raises:
-        ArtifactError: as `open_bundle`.
-        DependencyError: its engine cannot be had here.
-    """
+    """The engine of a bundle, set as its row was. Of a user's own PyTorch module this runs the source in the bundle."""
     bundle, artifact = open_bundle(root, force=force)
     if bundle.module is not None and bundle.module.flat and bundle.module.file:
         sys.path.append(str(root.absolute()))

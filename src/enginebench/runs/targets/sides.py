@@ -15,7 +15,7 @@ from enginebench.core.records import Artifact, EngineSpec, ModelSource
 from enginebench.core.shapes import find_batch_axes, find_plan_batch, free_batch
 from enginebench.engines.registry import accepts, find_device, takes
 from enginebench.runs.bundles.reading import is_bundle
-from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import InferJob, SourceJob
 from enginebench.runs.plan import add_shapes, find_fixed_batch
 from enginebench.runs.progress import Reporter
@@ -52,7 +52,6 @@ class OpenSide(Struct, frozen=True, kw_only=True):
     engine: EngineSpec
 
     def describe(self) -> str:
-        """Engine, precision and target in words."""
         spec = self.engine
         return f"{format_engine(spec)} {format_precision(spec.precision, spec.recipe)} on {self.model}"
 
@@ -66,24 +65,13 @@ def open_side(
     that it was measured on, a bundle on its own.
 
     Args:
-        request: what both sides have in common.
-        scratch: folder of what is made for it.
         made: what sides before it start from; this one takes the same where it would make the same, and adds its own.
-
-    Raises:
-        UsageError: it is neither.
-        ArtifactError: the artifact of the stored row is gone or has changed since.
-        ModelError: TARGET cannot be built or exported.
     """
     if _is_row(text):
         return _open_row(Path(text), request)
     side = check_side(text)
     name, options = side.engine
-    job = SourceJob(
-        source=replace(request.source, model=side.target),
-        out_dir=str(scratch),
-        onnx=takes(name) == "onnx",
-    )
+    job = SourceJob(source=replace(request.source, model=side.target), out_dir=str(scratch), onnx=takes(name) == "onnx")
     made = {} if made is None else made
     same = msgspec.json.encode(replace(job, out_dir=""))
     if same not in made:
@@ -114,11 +102,7 @@ def _open_plan(plan: Artifact, spec: EngineSpec, place: Path) -> Artifact:
 
 
 def check_side(text: str) -> Side:
-    """Checks what `text` names before anything is opened; for a stored row only that its file exists.
-
-    Raises:
-        UsageError: it is neither ENGINE@TARGET, nor the file of a stored row, nor a bundle.
-    """
+    """Checks what `text` names before anything is opened; for a stored row only that its file exists."""
     if _is_row(text):
         return Side(engine=("", {}), target=text)
     side = parse_side(text, "")
@@ -149,11 +133,6 @@ def _add_profile(options: dict[str, str], backend: str, request: SideRequest) ->
 
 
 def choose_step(sides: tuple[OpenSide, ...], request: SideRequest) -> int:
-    """Entries per call: the fixed batch of a graph, else that of the given shapes, else a few.
-
-    Raises:
-        FeedError: the sides have different fixed batches.
-    """
     if any(_counts_whole(side.artifact) for side in sides):
         return 1
     batches = [find_fixed_batch(side.artifact) for side in sides]
@@ -189,11 +168,7 @@ def _fit_step(step: int, sides: tuple[OpenSide, ...]) -> int:
 
 
 def check_sides(reference: OpenSide, candidate: OpenSide) -> None:
-    """Checks that both sides have the same inputs and outputs. An open axis fits every length.
-
-    Raises:
-        FeedError: they differ; the message lists every difference in name, dtype, shape and preprocessing.
-    """
+    """Checks that both sides have the same inputs and outputs. An open axis fits every length."""
     ref, cand, names = reference.artifact, candidate.artifact, (reference.text, candidate.text)
     problems = [
         *compare_preparation(ref.preprocess_sha256, cand.preprocess_sha256),
@@ -207,7 +182,6 @@ def check_sides(reference: OpenSide, candidate: OpenSide) -> None:
 def run_side(
     side: OpenSide, inputs: Path, outputs: Path, *, n: int, step: int, scratch: Path, reporter: Reporter
 ) -> None:
-    """Saves the outputs of a side for the `n` entries of a file, computed in a child process."""
     reporter.step(f"{side.describe()}: running")
     job = InferJob(
         artifact=side.artifact,
@@ -220,6 +194,5 @@ def run_side(
     run_child(
         job,
         timeout_s=SIDE_TIMEOUT_S + STEP_TIMEOUT_S * -(-n // step),
-        environment=child_environment(side.engine.threads),
         on_note=lambda text: reporter.step(f"{side.describe()}: {text}"),
     )

@@ -40,13 +40,6 @@ RANGES = "calib.json"
 
 
 def make_sources(job: SourceJob, *, threads: int, timeout_s: float, reporter: Reporter) -> tuple[Artifact, ...]:
-    """The torch artifact and its ONNX export, or the ONNX graph alone.
-
-    Raises:
-        ModelError: the model cannot be built or exported.
-        MissingDependency: it needs a package that is not installed.
-        ChildFailed: the process that built it died or hung.
-    """
     return _make(job, threads, timeout_s, reporter).artifacts
 
 
@@ -83,11 +76,7 @@ class Sources(Struct, frozen=True, kw_only=True):
 
 
 def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sources:
-    """Makes the sources of a request in `place`, in every precision that its rows need.
-
-    Raises:
-        UsageError: the user's inputs cannot be held against the model, since it is a plan.
-    """
+    """Makes the sources of a request in `place`, in every precision that its rows need."""
     kinds = {takes(name) for name in list_here(request)}
     job = SourceJob(
         source=request.source,
@@ -142,9 +131,7 @@ def _complete(artifact: Artifact, request: RunRequest, place: Path) -> Artifact:
 def ask_plan(plan: Artifact, spec: EngineSpec, place: Path, timeout_s: float, *, prove: bool = False) -> BuildAnswer:
     """What an engine finds in a finished plan: its inputs and outputs; the precision that runs, if that is asked."""
     return run_child(
-        BuildJob(source=plan.path, engine=spec, out_dir=str(place.absolute()), prove=prove),
-        timeout_s=timeout_s,
-        environment=child_environment(spec.threads),
+        BuildJob(source=plan.path, engine=spec, out_dir=str(place.absolute()), prove=prove), timeout_s=timeout_s
     )
 
 
@@ -159,11 +146,7 @@ def list_differing_axes(buckets: Sequence[Mapping[str, tuple[int, ...]]]) -> dic
 
 
 def plan_one(request: RunRequest, place: Path, reporter: Reporter) -> tuple[PlannedRow, Artifact]:
-    """The one row of a request, and its source, made in `place`.
-
-    Raises:
-        BackendUnavailable: the row cannot run; the message says why.
-    """
+    """The one row of a request, and its source, made in `place`."""
     found = gather_sources(request, place, reporter)
     (row,) = plan_rows(request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
     if row.skip is not None or row.source is None:
@@ -200,17 +183,9 @@ def make_graph(
     """The FP32 graph of a request in another precision.
 
     Args:
-        request: with the data and the method of the ranges.
-        graph: in FP32.
-        precision: of the new one.
-        recipe: of 8 bits.
-        place: where the sources of the request lie.
         out: folder of the graph and of the ranges, where they are others than those in `place`.
         exclude: nodes that stay in FP32; such graphs share the ranges of their folder.
         keep_cosine: of recipe nncf: what its accuracy control is to keep.
-
-    Raises:
-        EngineBenchError: there is no such graph of this model; says why.
     """
     folder = (out or place).absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -234,10 +209,7 @@ def make_graph(
         keep_cosine=keep_cosine,
     )
     answer = run_child(
-        job,
-        timeout_s=request.timeout_s,
-        environment=child_environment(request.threads),
-        on_note=lambda text: reporter.step(f"{request.model} {label}: {text}"),
+        job, timeout_s=request.timeout_s, on_note=lambda text: reporter.step(f"{request.model} {label}: {text}")
     )
     return answer.artifact
 
@@ -251,12 +223,7 @@ def choose_judged(request: RunRequest, sources: Sequence[Artifact] = ()) -> Judg
     """The samples that every row answers, with the metrics that judge them; None if there are none.
 
     Args:
-        request: with data, targets, metrics and task.
         sources: of the rows, once they are made: only then a model of the user's says how many classes it has.
-
-    Raises:
-        UsageError: a metric is unknown, there is nothing that it could be asked about, or data are not there.
-        ArtifactError: a folder holds no pictures.
     """
     metrics, data, n, why = choose_metrics(request.metrics, request.task), choose_data(request), LABELLED_ENTRIES, None
     path = check_source(data) if data else None
@@ -317,11 +284,6 @@ def judge_sources(
 
 
 def choose_source(sources: tuple[Artifact, ...], engine: EngineSpec, kind: ArtifactKind) -> Artifact:
-    """The artifact that an engine starts from.
-
-    Raises:
-        ArtifactError: none has a kind that it takes.
-    """
     for artifact in sources:
         if artifact.kind == kind or (artifact.kind == "plan" and "plan" in accepts(engine.backend)):
             return artifact

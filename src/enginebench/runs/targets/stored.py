@@ -11,15 +11,12 @@ from enginebench.core.records import Precision, Recipe
 from enginebench.core.store import read_result
 from enginebench.engines.registry import find_entry, has_engine, read_engine
 from enginebench.runs.bundles.reading import is_bundle
-from enginebench.runs.folder import RunFolder
+from enginebench.runs.folder import RunFolder, Stored
 from enginebench.runs.targets.bundles import open_as_stored
-from enginebench.runs.targets.stored_row import Stored
 from enginebench.runs.trust import allow_engines, allow_model, trust_engine
 
 
 class Side(Struct, frozen=True, kw_only=True):
-    """One side of a comparison: an engine, in a precision, on a target."""
-
     engine: tuple[str, dict[str, str]]
     target: str
     precision: tuple[Precision | None, Recipe | None] = ("fp32", None)
@@ -29,13 +26,7 @@ class Side(Struct, frozen=True, kw_only=True):
 
 
 def parse_side(text: str, target: str, precision: tuple[Precision, Recipe | None] = ("fp32", None)) -> Side:
-    """The side that `text` names: `ENGINE@TARGET`, `ENGINE` (on the same target), a stored row's file, or a bundle.
-
-    Raises:
-        UsageError: it is none of these.
-        ParseError: the stored row is damaged.
-        ArtifactError: its artifact is gone or has changed since.
-    """
+    """The side that `text` names: `ENGINE@TARGET`, `ENGINE` (on the same target), a stored row's file, or a bundle."""
     if text.endswith(".json") and Path(text).exists():
         return _make_side(open_stored(Path(text)))
     if is_bundle(Path(text)):
@@ -52,7 +43,6 @@ def parse_side(text: str, target: str, precision: tuple[Precision, Recipe | None
 
 
 def _make_side(stored: Stored) -> Side:
-    """A stored row as a side: its engine on its own artifact, to be measured again."""
     spec = stored.spec
     return Side(
         engine=(spec.backend, spec.options),
@@ -65,12 +55,7 @@ def _make_side(stored: Stored) -> Side:
 
 
 def open_stored(path: Path) -> Stored:
-    """The row of a file, with the artifact that its engine loaded or, if that cannot be reopened, was built from.
-
-    Raises:
-        ParseError: the row is damaged.
-        ArtifactError: it has no such artifact, or the artifact is gone or has changed since.
-    """
+    """The row of a file, with the artifact that its engine loaded or, if that cannot be reopened, was built from."""
     result = read_result(path)
     entry = find_entry(result.engine.backend)
     kinds = (*entry.accepts, *entry.reopens)

@@ -18,7 +18,6 @@ from enginebench.features.load.document import LoadSettings
 from enginebench.features.load.jobs import ServeJob
 from enginebench.features.load.probe import Plan
 from enginebench.features.load.rates import Bench, Prober, name_row
-from enginebench.features.load.simulated import simulate
 from enginebench.features.load.winners import load_row
 from enginebench.measure.watch import BlockReading, make_block
 from enginebench.runs.folder import RunFolder
@@ -32,6 +31,7 @@ from enginebench.stats.queueing import (
 from queues import wait_quantile_md1
 from reporters import Silent
 from samples import make_result
+from simulated_load import simulate
 
 SERVICE_NS = 5_000_000
 TRUE_QPS = 160.0

@@ -22,7 +22,6 @@ from enginebench.features.load import verb
 from enginebench.features.load.document import LoadDocument, LoadSettings
 from enginebench.features.load.probe import Interrupted, Plan
 from enginebench.features.load.rates import Prober
-from enginebench.features.load.simulated import simulate
 from enginebench.features.load.verb import load_target, make_request, read_load
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.request import Shared
@@ -30,6 +29,7 @@ from enginebench.stats.queueing import LoadPoint, Stamps, describe_point
 from in_process import Children
 from reporters import Silent
 from samples import make_machine
+from simulated_load import simulate
 
 ENGINES = ("fake", "fake:latency_us=9")
 USUAL: dict[str, Any] = {

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from enginebench.features.roofline.caches import DataCache, read_caches, read_size
 from enginebench.features.roofline.ceilings import MOST_CALLS, Trial, count_calls, find_value, join_repetitions, observe
+from enginebench.measure.caches import DataCache, read_caches, read_size
 
 
 def simulate(times_s: dict[str, Iterator[float]]) -> Callable[[Callable[[], object], int], float]:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.errors import UsageError
+from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.records import Estimate
 from enginebench.core.store import read_record
 from enginebench.features.sweep.document import SweepDocument, Tuned
@@ -104,14 +104,14 @@ def test_what_was_not_beaten_is_said_as_such() -> None:
     [
         ("processes = 6", "processes = 5", "raise processes, now 5"),
         ("processes = 6", "quick = true", "leave quick out"),
-        ("= 600", "= 0", "tune_budget_s of the sweep is 0"),
-        ("= 600", "= inf", "tune_budget_s of the sweep is inf"),
+        ("= 600", "= 0", "tune_budget_s: found another value; expected `float` > 0"),
+        ("= 600", "= inf", "tune_budget_s: found another value; expected `float` <= 1"),
         ("threads = 2", 'scopes = ["compute", "io"]', "leave scopes out"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in SPEC
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(EngineBenchError, match=said):
         read(tmp_path, SPEC.replace(old, new))
 
 

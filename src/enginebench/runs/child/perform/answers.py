@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 
 def infer_arrays(job: InferJob, note: NoteCall) -> InferAnswer:
-    """Saves the engine's outputs for the arrays of one .npz file."""
     given = resolve_given(job.inputs_path)
     backend = open_for(job.engine, job.out_dir)
     pass_notes(backend, note)
@@ -57,7 +56,6 @@ def infer_arrays(job: InferJob, note: NoteCall) -> InferAnswer:
 
 
 def _ask_tool(backend: Answering, artifact: Artifact, job: InferJob, calls: Sequence[Feeds]) -> Mapping[str, Array]:
-    """What a tool that starts anew for each answer says to all entries."""
     if job.step is None:
         return backend.answer(artifact, job.engine, calls)
     return run_steps(lambda feeds: backend.answer(artifact, job.engine, [feeds]), calls, artifact.inputs, job.step)
@@ -70,9 +68,6 @@ def run_steps(
 
     A step that has fewer is filled up, since a graph's batch may be fixed. An output without a row for each entry
     counts as one row where a step is one entry.
-
-    Raises:
-        UsageError: an output does not have one answer for each entry.
     """
     entries = [entry for arrays in calls for entry in cut_entries(arrays, specs)]
     return run_entries(ask, entries, specs, step)
@@ -86,16 +81,8 @@ def run_entries(
     for places in group_samples(entries, step, specs):
         answer = ask(join_samples([entries[i] for i in places], specs, step))
         for i, place in enumerate(places):
-            rows[place] = {name: _take_row(name, array, i, step) for name, array in answer.items()}
+            rows[place] = {name: _take_rows(name, array, step, step)[i : i + 1] for name, array in answer.items()}
     return join_rows(rows[i] for i in range(len(entries)))
-
-
-def _take_row(name: str, array: Array, i: int, step: int) -> Array:
-    if array.ndim and len(array) == step:
-        return array[i : i + 1]
-    if step > 1:
-        raise UsageError(f"output {name!r} has no batch axis; its samples cannot be separated")
-    return array[None]
 
 
 def join_rows(answers: Iterable[Mapping[str, Array]], apart: Collection[str] = ()) -> dict[str, Array]:
@@ -127,11 +114,6 @@ def join_rows(answers: Iterable[Mapping[str, Array]], apart: Collection[str] = (
 
 
 def ask_engine(engine: Engine, feeds: Feeds) -> dict[str, Array]:
-    """The engine's outputs for one feed.
-
-    Raises:
-        ArtifactError: the engine cannot run the graph on it; names the operator first where it names one.
-    """
     engine.bind(feeds)
     try:
         engine.run()
@@ -157,12 +139,6 @@ def _stands_apart(name: str, answers: Sequence[Mapping[str, Array]], entries: Co
 
 
 def answer_labelled(job: AnswerJob, note: NoteCall) -> LabelledAnswer:
-    """Saves what the metrics need of one engine's outputs for labelled data.
-
-    Raises:
-        UsageError: the data have no labels, or the answers do not fit the metric.
-        ArtifactError: the engine's graph was made for another preprocessing.
-    """
     backend = open_for(job.engine, job.out_dir)
     artifact = build_graph(backend, job.artifact, job.engine, job.out_dir, note)
     if not isinstance(backend, Loadable):
@@ -190,11 +166,7 @@ class Entries(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def open_labelled(job: PrepareJob | AnswerJob) -> Entries:
-    """The labelled samples of a job: the user's inputs, or data that go through the model's preprocessing.
-
-    Raises:
-        ArtifactError: the graph was made for another preprocessing than the data go through.
-    """
+    """The labelled samples of a job: the user's inputs, or data that go through the model's preprocessing."""
     assert job.labelled is not None
     if job.labelled.data is not None:
         return _open_data(job, job.labelled, job.labelled.data)
@@ -253,9 +225,6 @@ def collect_answers(engine: Engine, batch: int, entries: Entries, labelled: Labe
     """What the metrics need of the engine's answers, and the number of samples with a value that is not finite.
 
     The last call is filled up, and its answers cut again.
-
-    Raises:
-        UsageError: the data have no labels, or an output has not one answer for each sample.
     """
     collector: Collector | None = None
     nonfinite = 0
@@ -319,9 +288,6 @@ def check_prepared_alike(artifact: Artifact, found: str | None) -> None:
 
     Args:
         found: hash of the preprocessing that the data go through.
-
-    Raises:
-        ArtifactError: both are known, and differ.
     """
     known = artifact.preprocess_sha256
     if differ(known, found):

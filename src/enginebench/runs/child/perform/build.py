@@ -105,11 +105,7 @@ def _ask_graph(graph: Artifact, feeds: Sequence[Feeds]) -> list[dict[str, Array]
 
 
 def require_alike(plan: Artifact, graph: Artifact, drift: Drift, spec: EngineSpec) -> Artifact:
-    """The plan with its doubts, unless it is another network than the graph.
-
-    Raises:
-        ArtifactError: it is; names output, figure and limit.
-    """
+    """The plan with its doubts, unless it is another network than the graph."""
     from enginebench.stats.drift import find_exceeded
 
     if drift.passed:
@@ -260,12 +256,6 @@ def build_file(job: BuildJob, note: NoteCall, keep: KeepCall[BuildAnswer]) -> Bu
 
 
 def probe_engine(job: ProbeJob) -> ProbeAnswer:
-    """Whether an engine can run here, found out by importing its runtime.
-
-    Raises:
-        BackendUnavailable: it was to be profiled, and cannot time its layers.
-        UsageError: it was to build something, and its version cannot.
-    """
     from enginebench.engines.registry import open_backend, probe
 
     if job.to_profile:

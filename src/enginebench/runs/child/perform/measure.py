@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -13,6 +12,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import UsageError
 from enginebench.core.protocols import Loadable, SelfTimed
 from enginebench.core.records import EngineSpec, Measurement, MeasureSpec
+from enginebench.core.text import stamp_utc
 from enginebench.engines.abilities import ImportsLate
 from enginebench.runs.child.jobs import KeepCall, MeasureAnswer, MeasureJob, NoteCall
 from enginebench.runs.child.opening import open_for, pass_notes
@@ -34,7 +34,7 @@ def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAn
     from enginebench.measure.pin import pin_process
     from enginebench.measure.reference import time_reference
 
-    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    started = stamp_utc()
     pinned = pin_process(job.engine.threads) if job.pin else None
     before = time_reference(REFERENCE_REPEATS)
 
@@ -66,17 +66,11 @@ def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAn
 
 
 def check_cache(engine: EngineSpec, measure: MeasureSpec) -> None:
-    """Checks that an engine that times itself measures what its row is named after.
-
-    Raises:
-        UsageError: the row would be called cold, and be measured with a cache as the call before left it.
-    """
     if measure.cache == "cold":
         raise UsageError(f"{engine.backend} times itself and cannot empty a cache before each call. Use --cache hot")
 
 
 def _rotate(feeds: Feeds, job: MeasureJob) -> list[Feeds]:
-    """Copies of the feeds, together larger than the last-level cache."""
     from enginebench.measure.rotation import rotate_feeds, rotating_count
 
     size = sum(array.nbytes for array in feeds.values())

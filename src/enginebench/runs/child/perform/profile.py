@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 
 
 def perform_profile(job: ProfileJob, note: NoteCall) -> ProfileAnswer:
-    """Times the engine, then profiles it, in this process.
-
-    Raises:
-        BackendUnavailable: the engine cannot time its layers.
-    """
     from enginebench.measure.pin import pin_process
     from enginebench.runs.child.opening import build_row, open_for
     from enginebench.runs.child.watching import open_gpu
@@ -74,11 +69,6 @@ def _profile_loaded(
 
 
 def check_profiler(name: str) -> None:
-    """Checks that an engine can time its layers, unless that shows only once it is loaded.
-
-    Raises:
-        BackendUnavailable: it cannot; names those that are installed and can.
-    """
     if _ask_for_layers(name) is False:
         raise _refuse(name)
 

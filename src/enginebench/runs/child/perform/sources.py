@@ -85,11 +85,7 @@ def size_inputs(
 
 
 def draw_data(job: SourceJob, artifact: Artifact) -> list[Feeds] | None:
-    """The first entries of the user's data, for checks and timing; None where nobody gave any but the model's own.
-
-    Raises:
-        UsageError: they do not fit the model.
-    """
+    """The first entries of the user's data, for checks and timing; None where nobody gave any but the model's own."""
     from enginebench.models.precision.calibration_data import open_data
     from enginebench.models.task import find_own_data
 
@@ -183,7 +179,6 @@ def _take_onnx(path: Path, out_dir: Path, libraries: Sequence[str] = ()) -> tupl
 
 
 def _take_shipped(job: SourceJob) -> tuple[Artifact, ...]:
-    """The trained graph that the package ships, for use without PyTorch."""
     from enginebench.models.task import hash_preprocess
     from enginebench.models.zoo import packaged_onnx
 
@@ -196,15 +191,6 @@ def _take_shipped(job: SourceJob) -> tuple[Artifact, ...]:
 
 
 def take_file(path: Path, out_dir: Path, libraries: Sequence[str] = ()) -> tuple[Artifact, ...]:
-    """The artifact of an engine file or a graph as it is.
-
-    Args:
-        out_dir: where what it needs is brought to.
-        libraries: of the custom operators in a graph.
-
-    Raises:
-        ArtifactError: a graph has no inputs, or a file cannot be used.
-    """
     if path.suffix.lower() in PLAN_SUFFIXES:
         return (_take_plan(path, out_dir),)
     taken = _take_onnx(path, out_dir, libraries)
@@ -254,12 +240,7 @@ def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:
         data = use_samples(read_samples(job.inputs, job.n), job.artifact.inputs)
     elif needs_data:
         data = open_data(
-            job.data,
-            model=job.model,
-            inputs=job.artifact.inputs,
-            n=job.n,
-            seed=job.seed,
-            input_size=job.input_size,
+            job.data, model=job.model, inputs=job.artifact.inputs, n=job.n, seed=job.seed, input_size=job.input_size
         )
     calibration = _find_ranges(job, data, note) if data is not None and job.recipe != "nncf" else None
     note(f"to {job.precision}")

@@ -41,7 +41,6 @@ MIN_BATCHES = 10
 
 
 def perform_stages(job: StagesJob, note: NoteCall) -> StagesAnswer:
-    """Both measurements, in this process."""
     from enginebench.models.sample_images import read_photos
     from enginebench.runs.child.opening import build_row, open_for
     from enginebench.runs.child.perform.answers import check_prepared_alike
@@ -82,11 +81,6 @@ def choose_waiting(spec: EngineSpec) -> EngineSpec:
 
 
 def decode_photo(jpeg: bytes) -> Any:
-    """The picture, decoded.
-
-    Raises:
-        MissingDependency: Pillow is not installed.
-    """
     picture = import_pillow().open(io.BytesIO(jpeg))
     picture.load()  # opening alone reads the header only
     return picture
@@ -162,7 +156,6 @@ def _note_device(engine: object, device: dict[str, list[int]]) -> None:
 
 
 def _cycle_batches(photos: Sequence[bytes], batch: int) -> Iterator[list[bytes]]:
-    """Batches without end, round and round the photos."""
     for start in count(0, batch):
         yield [photos[(start + i) % len(photos)] for i in range(batch)]
 
@@ -185,10 +178,6 @@ def time_overlapped(
 
     Args:
         load: makes an engine; called once in each lane, one after another.
-        batch: pictures of one call.
-        lanes: batches on their way at a time.
-        seconds: how long, after the first batches.
-        clock: host nanoseconds.
     """
     with ThreadPoolExecutor(decoders, thread_name_prefix="decode") as pool:
         supply = _Supply(pool, photos, preprocess, batch, ahead=2 * lanes * batch + decoders)
@@ -222,7 +211,6 @@ class _Supply:
         return np.stack([future.result() for future in chosen])
 
     def cancel(self) -> None:
-        """Orders nothing more, and forgets what nobody has begun."""
         for future in self._waiting:
             future.cancel()
 
@@ -239,7 +227,7 @@ class _Tally:
     def __init__(self, lanes: int, seconds: float, clock: Clock) -> None:
         self._clock, self._limit_ns = clock, int(seconds * 1e9)
         self._lock = threading.Lock()
-        self._ready = threading.Barrier(lanes)
+        self.ready = threading.Barrier(lanes)
         self._warm_left = WARMUP_BATCHES * lanes
         self._begin_ns = self._end_ns = 0
         self._done = 0
@@ -249,10 +237,6 @@ class _Tally:
     def lock(self) -> threading.Lock:
         """Held while an engine is loaded: nothing else may be allocated on a GPU while a graph is captured."""
         return self._lock
-
-    def meet(self) -> None:
-        """Waits until every lane has its engine."""
-        self._ready.wait()
 
     def add(self, pictures: int) -> None:
         with self._lock:
@@ -271,14 +255,9 @@ class _Tally:
 
     def fail(self, error: BaseException) -> None:
         self._error = self._error or error
-        self._ready.abort()
+        self.ready.abort()
 
     def finish(self) -> float:
-        """Pictures a second.
-
-        Raises:
-            Exception: what a lane raised.
-        """
         if self._error is not None:
             raise self._error
         return self._done * 1e9 / max(1, self._end_ns - self._begin_ns)
@@ -289,7 +268,7 @@ def _drive_lane(load: Callable[[], Engine], supply: _Supply, tally: _Tally) -> N
         with tally.lock:
             engine = load()
         with engine:
-            tally.meet()
+            tally.ready.wait()  # every lane has its engine
             name, output = engine.inputs[0].name, engine.outputs[0].name
             while tally.goes_on():
                 array = supply.take()

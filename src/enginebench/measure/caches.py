@@ -31,7 +31,7 @@ def read_caches(cpu: int = 0, root: Path = ROOT) -> tuple[DataCache, ...]:
     found = []
     for folder in sorted((root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*")):
         level, size = read_int(folder / "level"), read_size(read_text(folder / "size") or "")
-        if level and size and read_text(folder / "type") in ("Data", "Unified"):
+        if level and size and read_text(folder / "type") in ("Data", "Unified", None):
             shared = parse_cpu_list(read_text(folder / "shared_cpu_list") or "")
             found.append(DataCache(level, size, max(1, len(shared))))
     return tuple(sorted(found))

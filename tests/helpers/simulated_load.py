@@ -43,7 +43,6 @@ class SimulatedArrivals:
 
     Args:
         board: with the schedule; the release is stamped there.
-        late_ns: how late the generator is.
     """
 
     def __init__(self, board: MemoryBoard, clock: SimulatedClock, late_ns: int = 0) -> None:
@@ -107,10 +106,7 @@ def simulate(
     Args:
         offsets: when requests come, in nanoseconds.
         service_ns: of so many requests that are computed together.
-        streams: submissions at a time.
         batcher: the queue; by default one request at a time, without end.
-        late_ns: how late the generator is.
-        deadline_ns: as `serve` has it.
     """
     clock, board = SimulatedClock(), MemoryBoard(offsets)
     board.head[START] = 1  # a stamp of 0 means that it has not happened
