@@ -1,0 +1,49 @@
+"""What benchmarks and tools import of the package is there: nothing else runs most of them."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SCRIPTS = sorted([*ROOT.glob("benchmarks/*.py"), *ROOT.glob("tools/*.py")])
+
+
+def find_module(name: str) -> Path | None:
+    base = ROOT / "src" / Path(*name.split("."))
+    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+
+
+def list_names(path: Path) -> Iterator[str]:
+    """The names that a module has, also those that only type checkers see."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def list_lost(path: Path) -> Iterator[str]:
+    """The imports of ours in a file that find nothing."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("enginebench."):
+            continue
+        module = find_module(node.module or "")
+        names = set(list_names(module)) if module else set()
+        for alias in node.names:
+            if alias.name not in names and find_module(f"{node.module}.{alias.name}") is None:
+                yield f"{node.module}.{alias.name}"
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_what_a_script_imports_is_there(script: Path) -> None:
+    assert list(list_lost(script)) == []
+
+
+def test_what_is_gone_is_found(tmp_path: Path) -> None:
+    script = tmp_path / "old.py"
+    script.write_text("from enginebench.core.errors import UsageError, Gone\nfrom enginebench.gone import what\n")
+    assert list(list_lost(script)) == ["enginebench.core.errors.Gone", "enginebench.gone.what"]
