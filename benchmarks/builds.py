@@ -17,9 +17,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import enginebench
+from enginebench.report.markdown import format_sections
 from enginebench.report.run.builds import make_builds, state_builds
 from enginebench.report.table import Section
-from enginebench.report.terminal import format_text
 from enginebench.runs import campaign
 
 # (model, precision, batch, builds, processes) by kind of device
@@ -68,7 +68,7 @@ def parse_arguments() -> argparse.Namespace:
 def show(bench: enginebench.Bench, seconds: float) -> None:
     """The figures of the builds, each build on its own, and the doubts."""
     row, (result,) = bench.row, bench.results
-    print(format_text([Section(parts=tuple(make_builds([row])))]))
+    print(format_sections([Section(parts=tuple(make_builds([row])))], level=2))
     medians = row.builds.medians_ms if row.builds else ()
     for i, (build, median_ms) in enumerate(zip(result.builds, medians, strict=False), start=1):
         print(f"build {i}: {median_ms:.4f} ms, made in {build.build_s:.1f} s, {(build.fingerprint or 'no hash')[:12]}")
