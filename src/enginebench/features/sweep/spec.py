@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -139,10 +141,21 @@ def read_spec(path: Path) -> SweepSpec:
         found, expected = text[0].lower() + text[1:], "a specification of a sweep"
         if text.startswith("Expected "):
             expected, _, found = text.removeprefix("Expected ").partition(", got ")
-        raise ParseError(path, where.rstrip("`"), found or "another value", expected, "See docs/fleet.md") from error
+        where = where.rstrip("`")
+        raise ParseError(path, where, found or _show_value(data, where), expected, "See docs/fleet.md") from error
     except DECODE_ERRORS as error:
         raise ParseError(path, "", str(error), "TOML") from error
     return anchor_paths(check_spec(spec), path.parent)
+
+
+def _show_value(data: bytes, where: str) -> str:
+    """The value at a path such as `$.batches[0]`; msgspec says `[...]` for a key of a table that may have any."""
+    if "[...]" in where:
+        return "another value"
+    value: Any = tomllib.loads(data.decode())
+    for key, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", where):
+        value = value[int(index)] if index else value[key]
+    return repr(value)[:80]
 
 
 def check_spec(spec: SweepSpec) -> SweepSpec:
