@@ -26,7 +26,7 @@ from enginebench.core.errors import ArtifactError, ChildFailed, ParseError, Usag
 from enginebench.core.names import parse_engine
 from enginebench.core.records import Artifact, Capacity, EngineSpec, Probe, TensorSpec
 from enginebench.core.store import encode, read_record
-from enginebench.features.load import probe
+from enginebench.features.load import probe, winners
 from enginebench.features.load.arrivals import RELEASED, Board, read_trace, schedule_constant, schedule_poisson
 from enginebench.features.load.document import LoadDocument, LoadSettings
 from enginebench.features.load.jobs import ArriveJob
@@ -35,7 +35,6 @@ from enginebench.features.load.verb import check_settings, load_target, make_req
 from enginebench.measure.pin import share_cpus
 from enginebench.measure.watch import BlockReading, BlockWatch
 from enginebench.models.zoo import DATA_DIR
-from enginebench.runs import main_job
 from enginebench.runs.child.isolate import Child
 from enginebench.runs.request import Shared
 from enginebench.verbs.report import command as report
@@ -341,12 +340,12 @@ def test_the_command_prints_one_document(cli: Cli) -> None:
 def test_a_run_adds_the_capacity_of_the_rows_that_won(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which row wins hangs on the machine, so here it is said."""
     monkeypatch.setattr(
-        main_job,
+        winners,
         "describe_stored",
         lambda record, results: SimpleNamespace(fastest=SimpleNamespace(id=results[-1].id), recommended=None),
     )
     # As fine as usual, the search would take minutes.
-    monkeypatch.setattr(main_job, "LoadSettings", partial(LoadSettings, resolution=1.5, time_budget_s=19.0))
+    monkeypatch.setattr(winners, "LoadSettings", partial(LoadSettings, resolution=1.5, time_budget_s=19.0))
     engines = ["fake:latency_us=9000,waiting=asleep", "fake:latency_us=3000,waiting=asleep"]
     done = enginebench.run("digits-mlp", engines=engines, quick=True, threads=1, load_p99_ms=300, out=tmp_path / "r")
     slow, fast = done.rows

@@ -57,5 +57,5 @@ def test_an_environment_deleted_while_it_runs_costs_the_repetitions_that_were_le
     assert (here.status, len(here.measurements)) == ("ok", 3)
     assert (there.status, len(there.measurements)) == ("failed", 1), "what was measured is kept"
     reason = there.reason or ""
-    assert "in process 2: environment lost: " in reason and "cannot be started any more" in reason
+    assert "in trial 2: environment lost: " in reason and "cannot be started any more" in reason
     assert reason.count("\n") == 0

@@ -97,5 +97,5 @@ def test_failing_tool_ends_with_its_last_words(tmp_path):
 
 def test_bytes_that_are_no_answer_are_named():
     line = waves.join([waves.rest(3), waves.encode_bytes(pack_answer(0, 1, b"ab") + b"\x00", 2), waves.rest(5)])
-    with pytest.raises(MeasurementError, match="no response"):
+    with pytest.raises(MeasurementError, match="belong to no reply"):
         read_answers(line, 2)

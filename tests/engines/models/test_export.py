@@ -286,7 +286,7 @@ def test_a_graph_that_answers_something_else_is_noticed(mlp: Artifact, tmp_path:
         module.head.bias[3] = torch.nan
     with pytest.raises(ModelError, match="which values are finite"):
         compare_with_torch(module, Path(artifact.path), artifact.inputs, (1, 1), 0, "digits-mlp")
-    with pytest.raises(ModelError, match="answers with shape"):
+    with pytest.raises(ModelError, match="gives shape"):
         compare_with_torch(nn.Flatten(0), Path(artifact.path), artifact.inputs, (1, 1), 0, "digits-mlp")
 
 

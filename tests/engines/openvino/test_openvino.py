@@ -149,7 +149,7 @@ def test_folder_that_cannot_be_written_is_named(onnx_artifact: Artifact, tmp_pat
 
 def test_artifact_that_describes_another_graph_is_refused(onnx_artifact: Artifact) -> None:
     wrong = replace(onnx_artifact.outputs[0], name="other")
-    with pytest.raises(ArtifactError, match=r"its artifact says \[\('other', 'float32'\)\]"):
+    with pytest.raises(ArtifactError, match=r"its artifact has \[\('other', 'float32'\)\]"):
         OpenvinoBackend().load(replace(onnx_artifact, outputs=(wrong,)), SPEC)
 
 
@@ -181,7 +181,7 @@ def test_nodes_too_short_for_the_clock_prove_a_precision_and_have_no_times(
     with OpenvinoBackend().load(onnx_artifact, SPEC) as engine:
         engine.bind(random_feeds(engine.inputs, 1, 0))
         assert sum(engine.effective_precision().values()) == pytest.approx(1)
-        with pytest.raises(MeasurementError, match=r"layers?, no time of which is as long as its clock can tell"):
+        with pytest.raises(MeasurementError, match=r"layers?, all shorter than the resolution of its clock"):
             engine.profile_layers()
 
 

@@ -138,7 +138,8 @@ def read_spec(path: Path) -> SweepSpec:
         spec = msgspec.toml.decode(data, type=SweepSpec)
     except msgspec.ValidationError as error:
         text, _, where = str(error).partition(" - at `")
-        found, expected = text[0].lower() + text[1:], "a specification of a sweep"
+        found = text.replace("Object contains unknown", "an unknown").replace("Object missing required", "no")
+        expected = "a specification of a sweep"
         if text.startswith("Expected "):
             expected, _, found = text.removeprefix("Expected ").partition(", got ")
         where = where.rstrip("`")
