@@ -139,7 +139,7 @@ def custom(path: Path) -> None:
 
 KINDS: dict[str, Callable[[Path], None]] = {
     "fixed shapes": lambda path: product(path, rows=2),
-    "open axes": product,
+    "dynamic axes": product,
     "operator set 7": lambda path: product(path, opset=7),
     "operator set 26": lambda path: product(path, opset=26),
     "external data": lambda path: product(path, external=True),
