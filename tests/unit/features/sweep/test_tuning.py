@@ -104,8 +104,8 @@ def test_what_was_not_beaten_is_said_as_such() -> None:
     [
         ("processes = 6", "processes = 5", "raise processes, now 5"),
         ("processes = 6", "quick = true", "leave quick out"),
-        ("= 600", "= 0", "tune_budget_s: found another value; expected `float` > 0"),
-        ("= 600", "= inf", "tune_budget_s: found another value; expected `float` <= 1"),
+        ("= 600", "= 0", "tune_budget_s: found 0; expected `float` > 0"),
+        ("= 600", "= inf", "tune_budget_s: found inf; expected `float` <= 1"),
         ("threads = 2", 'scopes = ["compute", "io"]', "leave scopes out"),
     ],
 )
