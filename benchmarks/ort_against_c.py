@@ -52,10 +52,7 @@ WARM_CALLS = 5  # untimed calls at the head of each slice, after the other side 
 SPINNING_CHOICE = "run"
 
 # (model, limit of the upper end of the ratio's 95 % interval, limit of the upper end of the difference in us)
-CASES: dict[str, tuple[float | None, float | None]] = {
-    "mobilenet_v3_small": (1.01, None),
-    "digits-mlp": (None, 6.0),
-}
+CASES: dict[str, tuple[float | None, float | None]] = {"mobilenet_v3_small": (1.01, None), "digits-mlp": (None, 6.0)}
 
 
 class Interval(Struct, frozen=True):

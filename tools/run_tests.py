@@ -17,10 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # Many tests wait (for traffic, a cluster, a turn) while others have work, so no fewer than four; eight are enough.
 WORKERS = min(8, max(4, os.cpu_count() or 1))
-PASSES = {
-    "serial": ["-m", "serial"],
-    "side by side": ["-m", "not serial", "-n", str(WORKERS), "--dist", "worksteal"],
-}
+PASSES = {"serial": ["-m", "serial"], "side by side": ["-m", "not serial", "-n", str(WORKERS), "--dist", "worksteal"]}
 
 
 def main(arguments: list[str]) -> int:

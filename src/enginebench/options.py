@@ -188,8 +188,7 @@ def pick(kind: type[S], options: Mapping[str, Any]) -> S:
 
 
 TaskOption: TypeAlias = Annotated[
-    Task | None,
-    Opt("What the model is for: decides how its outputs are read and compared, and the metric."),
+    Task | None, Opt("What the model is for: decides how its outputs are read and compared, and the metric.")
 ]
 InputSize: TypeAlias = Annotated[int | None, Opt("Height and width of the model's images. [the model's own]", ge=1)]
 Wait: TypeAlias = Annotated[
@@ -227,8 +226,7 @@ Threads: TypeAlias = Annotated[
     int | None, Opt("Threads per engine. [physical cores; tune searches them]", ge=1, le=4096)
 ]
 Trtexec: TypeAlias = Annotated[
-    str | None,
-    Opt("The trtexec executable. [$TRTEXEC, PATH, the usual folders]", metavar="PATH", feature="trtexec"),
+    str | None, Opt("The trtexec executable. [$TRTEXEC, PATH, the usual folders]", metavar="PATH", feature="trtexec")
 ]
 Env: TypeAlias = Annotated[
     Mapping[str, PathLike] | Sequence[str],
@@ -279,8 +277,7 @@ Margin: TypeAlias = Annotated[
     ),
 ]
 Store: TypeAlias = Annotated[
-    PathLike | None,
-    Opt("Folder of baselines. [$ENGINEBENCH_BASELINES, else results/baselines]", path="folder"),
+    PathLike | None, Opt("Folder of baselines. [$ENGINEBENCH_BASELINES, else results/baselines]", path="folder")
 ]
 Precision: TypeAlias = Annotated[str, Opt("fp32, tf32, fp16, bf16, int8 or fp8.", "fp32")]
 
@@ -338,14 +335,7 @@ class Progress(TypedDict, total=False):
 class Shared(Progress, total=False):
     """What the verbs that run engines have in common."""
 
-    device: Annotated[
-        str,
-        Opt(
-            "cpu or cuda:N",
-            "cpu",
-            more="Engines for GPUs run on `cuda:0` unless another is named",
-        ),
-    ]
+    device: Annotated[str, Opt("cpu or cuda:N", "cpu", more="Engines for GPUs run on `cuda:0` unless another is named")]
     threads: Threads
     seed: Annotated[int, Opt("Seed for generated inputs and random weights.", 0, ge=0, le=2**32 - 1)]
     input_shape: Annotated[
@@ -420,14 +410,11 @@ class Judging(TypedDict, total=False):
     max_metric_drop: Annotated[
         float | None,
         Opt(
-            "Allowed loss of the metric, in its own unit. [0.01 of a fraction, 1% of anything else]",
-            ge=0,
-            metavar="X",
+            "Allowed loss of the metric, in its own unit. [0.01 of a fraction, 1% of anything else]", ge=0, metavar="X"
         ),
     ]
     max_top1_drop: Annotated[
-        float | None,
-        Opt("The same of top-1 accuracy, in points: 1 is --max-metric-drop 0.01.", ge=0, metavar="POINTS"),
+        float | None, Opt("The same of top-1 accuracy, in points: 1 is --max-metric-drop 0.01.", ge=0, metavar="POINTS")
     ]
 
 

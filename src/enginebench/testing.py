@@ -63,11 +63,7 @@ class Inconclusive(Exception):
 
 
 def check_backend(
-    engine: str | Backend,
-    *,
-    entry: Entry | None = None,
-    expect: Expect | None = None,
-    cache_dir: Path | None = None,
+    engine: str | Backend, *, entry: Entry | None = None, expect: Expect | None = None, cache_dir: Path | None = None
 ) -> None:
     """Checks that an engine keeps every promise of the seam; warns of those on which the machine was too disturbed.
 
@@ -176,11 +172,7 @@ class Case:
 
 @contextmanager
 def open_case(
-    engine: str | Backend,
-    *,
-    entry: Entry | None = None,
-    expect: Expect | None = None,
-    cache_dir: Path | None = None,
+    engine: str | Backend, *, entry: Entry | None = None, expect: Expect | None = None, cache_dir: Path | None = None
 ) -> Iterator[Case]:
     """The engine with the network before it; what was made is gone afterwards."""
     entry = entry or find_entry(engine if isinstance(engine, str) else engine.name)

@@ -65,12 +65,7 @@ EMPTY = LoadDocument(
 
 def load(folder: Path, engine: str, *, model: str = GRAPH, inputs: str | None = None, **given: Any) -> LoadDocument:
     request = make_request(
-        Shared(threads=1, inputs=inputs),
-        model,
-        [parse_engine(engine)],
-        [("fp32", None)],
-        input_size=None,
-        streams=1,
+        Shared(threads=1, inputs=inputs), model, [parse_engine(engine)], [("fp32", None)], input_size=None, streams=1
     )
     return load_target(request, LoadSettings(**{**QUICK, **given}), folder, reporter=Silent())
 
@@ -365,10 +360,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            {"qps": 0.1, "duration_s": 1.0},
-            r"--qps 0\.1 for 1 s is less than one request: give --duration 10 or more",
-        ),
+        ({"qps": 0.1, "duration_s": 1.0}, r"--qps 0\.1 for 1 s is less than one request: give --duration 10 or more"),
         ({"qps": 1e-9, "duration_s": None}, "for 10 s is less than one request"),
     ],
 )

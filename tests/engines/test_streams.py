@@ -50,12 +50,7 @@ def open_engine(
         spec = EngineSpec(backend=name, options=options)
         built = backend.build(torch_artifact if takes(name) == "torch" else onnx_artifact, spec, tmp_path)
         job = ServeJob(
-            model="small",
-            artifact=built,
-            engine=spec,
-            out_dir=str(tmp_path),
-            streams=streams,
-            max_batch=max_batch,
+            model="small", artifact=built, engine=spec, out_dir=str(tmp_path), streams=streams, max_batch=max_batch
         )
         opened.append(open_streams(backend, job))
         return opened[-1]

@@ -12,10 +12,7 @@ VERSIONS = ("8.6", "10.16", "11.4")
 LEAN = "tensorrt_lean_bindings"
 RTX = "tensorrt_rtx_bindings"
 # Those alone that import either: records of a module that is dropped no longer find their types.
-REBUILT = (
-    *("cuda", "tensorrt", "backends.tensorrt.rtx", "backends.tensorrt.tensorrt"),
-    "backends.tensorrt.engine",
-)
+REBUILT = (*("cuda", "tensorrt", "backends.tensorrt.rtx", "backends.tensorrt.tensorrt"), "backends.tensorrt.engine")
 OURS = {f"enginebench.engines.{name}" for name in REBUILT}
 
 

@@ -71,15 +71,7 @@ def shift_right(value, shift, rounding="half_even"):
     return floor + round_up(floor, number[shift - 1], number[: shift - 1].any() if shift > 1 else C(0), rounding)
 
 
-def requantize(
-    accumulator,
-    multiplier,
-    shift,
-    zero_point,
-    low=-128,
-    high=127,
-    rounding="half_even",
-):
+def requantize(accumulator, multiplier, shift, zero_point, low=-128, high=127, rounding="half_even"):
     """clamp(round(accumulator * multiplier / 2**shift) + zero_point) in one combinational piece.
 
     The engine spreads the same steps over pipeline stages; this form is the one that is proved against the reference.

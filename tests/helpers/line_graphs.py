@@ -16,10 +16,7 @@ FAST = ("--warmup", 2, "--iters", 20, "--processes", 1)
 def write_lines(folder: Path, batch: int | str = "batch") -> Path:
     """A convolution over lines of any width: OpenVINO refuses to compile it for a width of 1, where 3 is its least."""
     weights = np.random.default_rng(0).standard_normal((4, 3, 8, 3)).astype(np.float32)
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"]),
-        helper.make_node("Relu", ["c"], ["y"]),
-    ]
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Relu", ["c"], ["y"])]
     graph = helper.make_graph(
         nodes,
         "g",

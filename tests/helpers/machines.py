@@ -74,8 +74,7 @@ INTEL_V1 = {
 
 JETSON = {
     "proc/cpuinfo": make_cpuinfo(
-        2,
-        "BogoMIPS\t: 62.50\nFeatures\t: fp asimd fphp asimdhp asimddp\nCPU implementer\t: 0x41\nCPU part\t: 0xd42",
+        2, "BogoMIPS\t: 62.50\nFeatures\t: fp asimd fphp asimdhp asimddp\nCPU implementer\t: 0x41\nCPU part\t: 0xd42"
     ),
     "proc/device-tree/model": "NVIDIA Jetson AGX Orin Developer Kit\0",
     "proc/meminfo": "MemTotal:       31000000 kB\n",

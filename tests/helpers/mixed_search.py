@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from enginebench.core.records import MeasureSpec
-from enginebench.features.tune.mixed import (
-    MixedProposer,
-)
+from enginebench.features.tune.mixed import MixedProposer
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.rows import Rows
 from enginebench.features.tune.space import list_arms

@@ -90,11 +90,7 @@ def drifts(draw: st.DrawFn, precision: Precision, references: list[str]) -> Drif
     output = draw(_outputs(n))
     passed = n > 0 and not output.nonfinite and draw(st.booleans())
     return Drift(
-        n=n,
-        outputs=(output,),
-        limits=default_limits(precision),
-        passed=passed,
-        reference=draw(one_of(*references)),
+        n=n, outputs=(output,), limits=default_limits(precision), passed=passed, reference=draw(one_of(*references))
     )
 
 

@@ -173,8 +173,7 @@ TEMPLATES: dict[str, Template] = {
         "the file's metadata, enginebench.kept_fp32, lists all of them",
     ),
     "kept_fp32.excluded": Template(
-        "{count} excluded nodes stay in FP32 ({names})",
-        "the file's metadata, enginebench.excluded, lists all of them",
+        "{count} excluded nodes stay in FP32 ({names})", "the file's metadata, enginebench.excluded, lists all of them"
     ),
     "log_disagrees.median": Template(
         "the log prints a median {what} of {printed_ms:g} ms, the exported times give {computed_ms:g} ms",
@@ -217,8 +216,7 @@ TEMPLATES: dict[str, Template] = {
         "other programs' use of the CPU cannot be seen here", "make sure that nothing else runs"
     ),
     "no_layer_times": Template(
-        "the engine's profiler gave no layer times: {failure}",
-        "times, outputs and precision do not depend on it",
+        "the engine's profiler gave no layer times: {failure}", "times, outputs and precision do not depend on it"
     ),
     "nonfinite.outputs": Template(
         "{count} output values are not finite, its own and the reference's together",
@@ -291,8 +289,7 @@ TEMPLATES: dict[str, Template] = {
     ),
     "random_weights": Template("weights are random, seed {seed} ({reason})", "give --weights FILE"),
     "relabelled": Template(
-        "{record} Reported as {ran}",
-        "compare it with {ran}; another engine or recipe may have kernels for {asked}",
+        "{record} Reported as {ran}", "compare it with {ran}; another engine or recipe may have kernels for {asked}"
     ),
     "relabelled.fp32": Template(
         "{record} Reported as {ran}", "something makes FP32 shorter here: a setting, or the graph itself"

@@ -9,16 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 # In this order engines are listed, reports are looked for, and what ends a run is done.
-NAMES = (
-    "deliver",
-    "tune",
-    "roofline",
-    "load",
-    "versions",
-    "sweep",
-    "trtexec",
-    "fpga",
-)
+NAMES = ("deliver", "tune", "roofline", "load", "versions", "sweep", "trtexec", "fpga")
 
 if TYPE_CHECKING:  # what type checkers see of the public interface; the program finds it by `Feature.functions`
     from enginebench.features.deliver.verb import deliver as deliver

@@ -14,13 +14,7 @@ from enginebench.core.features import find
 from enginebench.core.limits import MARGIN, MOST
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Cache, EngineSpec, MeasureSpec, ModelSource, Precision, Recipe, Scope
-from enginebench.engines.registry import (
-    check_options,
-    choose_graph_engine,
-    find_device,
-    list_unasked,
-    read_engine,
-)
+from enginebench.engines.registry import check_options, choose_graph_engine, find_device, list_unasked, read_engine
 from enginebench.models.zoo import require_packages
 from enginebench.runs.child.places import enter
 from enginebench.runs.folder import RunRequest, check_request

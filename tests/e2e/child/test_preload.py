@@ -142,9 +142,7 @@ def test_rows_take_turns_whether_started_ahead_or_not(
     monkeypatch.setattr(campaign, "Child", Listening)
     failing = {"fault": "raise", "after": "500"}  # beyond the runs of the check
     request = RunRequest(
-        model=GRAPH,
-        engines=(("fake", {}), ("fake", failing)),
-        measure=MeasureSpec(warmup=0, iters=600, processes=3),
+        model=GRAPH, engines=(("fake", {}), ("fake", failing)), measure=MeasureSpec(warmup=0, iters=600, processes=3)
     )
     reporter = Silent()
     _, results = run_model(request, tmp_path / "run", reporter=reporter)

@@ -32,10 +32,7 @@ def run_family(folder: Path, engines: tuple[str, ...]) -> Path:
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("engines", FAMILIES, ids="+".join)
 def test_the_check_passes_with_the_requirements_alone(
-    environments: Environments,
-    tmp_path: Path,
-    engines: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
+    environments: Environments, tmp_path: Path, engines: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_family(tmp_path, engines)
     # What the run compiled is found again; whether it can be compiled is not what is asked here.

@@ -77,10 +77,7 @@ NAMES = ("../secret", "/etc/passwd", "model/../../x", "a\\b", ".hidden", "model/
 TRAPS = {
     "a link": (link, "symbolic link"),
     **{
-        f"a file named {name!r}": (
-            lambda b, name=name: edit(b, lambda d: d["files"][0].update(path=name)),
-            "expected",
-        )
+        f"a file named {name!r}": (lambda b, name=name: edit(b, lambda d: d["files"][0].update(path=name)), "expected")
         for name in NAMES
     },
     "a model elsewhere": (lambda b: edit(b, lambda d: d["artifact"].update(path="../model.onnx")), "expected"),

@@ -10,14 +10,7 @@ import pytest
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.features.sweep import store as stores
 from enginebench.features.sweep.records import Ended
-from enginebench.features.sweep.store import (
-    Store,
-    fetch_folder,
-    open_store,
-    read_document,
-    send_files,
-    write_document,
-)
+from enginebench.features.sweep.store import Store, fetch_folder, open_store, read_document, send_files, write_document
 
 
 @pytest.fixture(params=["folder", "s3"])

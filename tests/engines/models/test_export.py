@@ -207,10 +207,7 @@ def test_answers_that_differ_grossly_are_refused(user_model: Callable[[str], Art
 
 
 def test_a_model_that_branches_on_values_is_explained(user_model: Callable[[str], Artifact], tmp_path: Path) -> None:
-    with pytest.raises(
-        ModelError,
-        match=r"it branches on the values of a tensor \(user_exports.py:27: return x if",
-    ):
+    with pytest.raises(ModelError, match=r"it branches on the values of a tensor \(user_exports.py:27: return x if"):
         export_onnx(user_model("branching"), tmp_path / "a.onnx")
 
 

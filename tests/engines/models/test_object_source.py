@@ -114,10 +114,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], object]] = {
     "a closure": (lambda: Called(make_closure(2.5)), (torch.zeros(5, 4),)),
     "a buffer changed": (make_buffered, torch.zeros(5, 4)),
     "tied weights": (Tied, [torch.zeros(5, 4)]),
-    "keyword inputs": (
-        Keywords,
-        {"shift": torch.zeros(5, 4), "scale": torch.zeros(5, 1), "x": torch.zeros(5, 4)},
-    ),
+    "keyword inputs": (Keywords, {"shift": torch.zeros(5, 4), "scale": torch.zeros(5, 1), "x": torch.zeros(5, 4)}),
     "half precision": (lambda: nn.Linear(4, 2).half(), torch.zeros(5, 4, dtype=torch.float16)),
     "a hook": (lambda: add_hook(nn.Linear(4, 2)), torch.zeros(5, 4)),
     "importable layers": (lambda: nn.Sequential(nn.Linear(4, 2), nn.ReLU()), torch.zeros(5, 4).numpy()),

@@ -164,11 +164,7 @@ def test_dynamic_shapes(judge: Judge, tmp_path: Path, precision: str) -> None:
         enginebench.quantize(path, precision, tmp_path / "q.onnx", calib=tmp_path / "calib.json")
         path = tmp_path / "q.onnx"
     (name,) = [value.name for value in model.graph.input]
-    shapes = {
-        "min_shapes": f"{name}:1x3x16x16",
-        "opt_shapes": f"{name}:4x3x32x32",
-        "max_shapes": f"{name}:8x3x64x64",
-    }
+    shapes = {"min_shapes": f"{name}:1x3x16x16", "opt_shapes": f"{name}:4x3x32x32", "max_shapes": f"{name}:8x3x64x64"}
     short = precision.split("@")[0]
     for more in ({}, {"profiles": f"{name}:16x3x32x32/16x3x32x32/32x3x32x32"}):
         found = judge.build(path, short, compute_capability=TARGETS, **shapes, **more)

@@ -15,13 +15,7 @@ import pytest
 from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
-from enginebench.core.errors import (
-    ArtifactError,
-    BackendUnavailable,
-    FeedError,
-    MeasurementError,
-    UsageError,
-)
+from enginebench.core.errors import ArtifactError, BackendUnavailable, FeedError, MeasurementError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Backend, CacheFlusher, DeviceClock, LayerProfiler, Loadable, PrecisionProof
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision
@@ -292,10 +286,7 @@ def test_the_device_clock_reaches_the_row(backend: Any, graph: Artifact, tmp_pat
 
 @pytest.mark.parametrize(
     ("fault", "kind", "words"),
-    [
-        ("build", ArtifactError, "cannot build .*Error Code 10"),
-        ("profile", ArtifactError, "refuses the profile"),
-    ],
+    [("build", ArtifactError, "cannot build .*Error Code 10"), ("profile", ArtifactError, "refuses the profile")],
 )
 def test_a_failed_build_says_why(
     backend: Any, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, kind: type, words: str

@@ -298,8 +298,7 @@ class Counting(torch.nn.Sequential):
 
 
 @pytest.mark.parametrize(
-    ("length", "accepted", "seen"),
-    [("batch", (2, 64), [2]), (64, (2, 64), [2]), (64, (64,), [2, 64]), (1, (1,), [1])],
+    ("length", "accepted", "seen"), [("batch", (2, 64), [2]), (64, (2, 64), [2]), (64, (64,), [2, 64]), (1, (1,), [1])]
 )
 def test_folding_is_checked_on_few_samples_if_the_module_takes_them(
     length: int | str, accepted: tuple[int, ...], seen: list[int]

@@ -297,10 +297,7 @@ def test_a_cache_that_tensorrt_would_pass_over_is_refused(
     if content is not None:
         cache.write_bytes(content)
     spec = EngineSpec(
-        backend="trtexec",
-        device="cuda:0",
-        precision="int8",
-        options={"weak_typing": "1", "calib_cache": str(cache)},
+        backend="trtexec", device="cuda:0", precision="int8", options={"weak_typing": "1", "calib_cache": str(cache)}
     )
     with pytest.raises(ArtifactError, match="calibration cache"):
         create_backend(tmp_path / "run" / "cache").build(graph, spec, tmp_path / "run")

@@ -5,14 +5,7 @@ import pytest
 
 from enginebench.core.errors import UsageError
 from enginebench.features.fpga import waves
-from enginebench.features.fpga.frames import (
-    Command,
-    Status,
-    pack_request,
-    split_answers,
-    unpack_cycles,
-    unpack_info,
-)
+from enginebench.features.fpga.frames import Command, Status, pack_request, split_answers, unpack_cycles, unpack_info
 from enginebench.features.fpga.gateware.device import Device, check_design
 from enginebench.features.fpga.latency import count_transaction_cycles
 from enginebench.features.fpga.simulation import simulate_pins

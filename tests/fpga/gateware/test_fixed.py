@@ -95,10 +95,7 @@ def test_gateware_requantizes_at_full_width(bits):
     multipliers[::3], accumulators[::3] = 2 ** (bits - 2), rng.integers(-300, 300, 100) * 2 + 1
     for rounding in ROUNDINGS:
         found = evaluate(
-            [signed(32), unsigned(bits - 1)],
-            requantizer(bits - 1, 3, -128, 127, rounding),
-            accumulators,
-            multipliers,
+            [signed(32), unsigned(bits - 1)], requantizer(bits - 1, 3, -128, 127, rounding), accumulators, multipliers
         )
         expected = integers.requantize(accumulators, multipliers, bits - 1, 3, rounding=rounding)
         assert found.tolist() == expected.tolist()

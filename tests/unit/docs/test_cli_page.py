@@ -29,14 +29,7 @@ from enginebench.features.sweep.document import (
 )
 from enginebench.features.sweep.verb import KindPlan, SweepPlan
 from enginebench.features.trtexec.records import LogDocument, LogRun, Stat, TimesDocument
-from enginebench.features.tune.document import (
-    Candidate,
-    Dropped,
-    Finalist,
-    FrontierPoint,
-    TuneDocument,
-    TuneRef,
-)
+from enginebench.features.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
 from enginebench.features.versions.bisect import BisectDocument
 from enginebench.features.versions.env import EnvironmentsDocument
 from enginebench.models.zoo import ModelCard

@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 
 from enginebench.core.precisions import classify_kernel
-from enginebench.engines.proof.kernels import (
-    WATCHED_RUN,
-    read_kernel_times,
-    split_kernels,
-    summarize_kernels,
-)
+from enginebench.engines.proof.kernels import WATCHED_RUN, read_kernel_times, split_kernels, summarize_kernels
 
 CASES = {
     "fp32": [
@@ -80,10 +75,7 @@ def test_names(dtype: str, name: str) -> None:
 
 def make_event(name: str, start_ns: int, duration_ns: int, device: str = "DeviceType.CUDA") -> Any:
     return SimpleNamespace(
-        name=lambda: name,
-        start_ns=lambda: start_ns,
-        duration_ns=lambda: duration_ns,
-        device_type=lambda: device,
+        name=lambda: name, start_ns=lambda: start_ns, duration_ns=lambda: duration_ns, device_type=lambda: device
     )
 
 

@@ -21,11 +21,7 @@ from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.core.store import hash_files
 
 MODULES = Path(__file__).parents[2] / "fakes" / "modules"
-OURS = (
-    "enginebench.engines.cuda",
-    "enginebench.engines.ort_cuda",
-    "enginebench.engines.backends.onnxruntime.ort_cuda",
-)
+OURS = ("enginebench.engines.cuda", "enginebench.engines.ort_cuda", "enginebench.engines.backends.onnxruntime.ort_cuda")
 SPEC = EngineSpec(backend="ort-cuda", device="cuda:0", batch=2)
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 RealSession = onnxruntime.InferenceSession

@@ -331,11 +331,7 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
     ),
     "aliased inputs": (engine_with(copy_in=lambda self, feeds: dict(feeds)), "inputs are copied", "what bind took"),
     "inputs spoiled": (engine_with(compute=compute_in_place), "run leaves its inputs", "gives other outputs"),
-    "strides ignored": (
-        engine_with(copy_in=ignore_strides),
-        "odd arrays are taken",
-        "Fortran's order",
-    ),
+    "strides ignored": (engine_with(copy_in=ignore_strides), "odd arrays are taken", "Fortran's order"),
     "read-only outputs": (engine_with(copy_out=lambda self, answer: freeze(answer)), "outputs are as", "writeable"),
     "another output type": (
         engine_with(copy_out=lambda self, answer: answer.astype(np.float64)),

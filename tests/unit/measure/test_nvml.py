@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from enginebench.measure.nvml import (
-    ENERGY_PERIOD_NS,
-    GpuState,
-    GpuWatch,
-    find_marks,
-    open_gpu_watch,
-    read_index,
-)
+from enginebench.measure.nvml import ENERGY_PERIOD_NS, GpuState, GpuWatch, find_marks, open_gpu_watch, read_index
 from enginebench.measure.watch import BlockReading, JointWatch
 from scripted import ScriptedClock
 

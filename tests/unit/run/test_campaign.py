@@ -185,11 +185,7 @@ def test_a_failure_keeps_what_was_measured_and_stops_no_other(
 def test_a_row_that_cannot_be_built_stops_no_other_and_is_no_reference(
     graph: Artifact, tmp_path: Path, children: Children
 ) -> None:
-    bad, good, other = (
-        plan(graph, "1", fault="raise", at="build"),
-        plan(graph, "2"),
-        plan(graph, "3", bias="1"),
-    )
+    bad, good, other = (plan(graph, "1", fault="raise", at="build"), plan(graph, "2"), plan(graph, "3", bias="1"))
     failed, first, second = start(tmp_path / "r", bad, good, other).run()
     assert failed.status == "failed" and failed.measurements == () and failed.drift is None
     assert str(failed.reason).startswith("while it was built and checked: RuntimeError: the fake engine raised")

@@ -177,27 +177,11 @@ VERBS: dict[str, tuple[Any, Callable[[Path], object], set[str]]] = {
         ),
         {"cpu", "cuda:0"},
     ),
-    "stages": (
-        stages,
-        lambda d: stages.stages("resnet18", engine="trtexec", n=1, decoders=1),
-        {"cuda:0"},
-    ),
-    "drift": (
-        drifting,
-        lambda d: drifting.drift(f"ort@{GRAPH}", f"tensorrt@{GRAPH}", n=1),
-        {"cpu", "cuda:0"},
-    ),
-    "accuracy": (
-        accuracy,
-        lambda d: accuracy.accuracy(f"tensorrt@{GRAPH}", "digits", model="digits-cnn"),
-        {"cuda:0"},
-    ),
+    "stages": (stages, lambda d: stages.stages("resnet18", engine="trtexec", n=1, decoders=1), {"cuda:0"}),
+    "drift": (drifting, lambda d: drifting.drift(f"ort@{GRAPH}", f"tensorrt@{GRAPH}", n=1), {"cpu", "cuda:0"}),
+    "accuracy": (accuracy, lambda d: accuracy.accuracy(f"tensorrt@{GRAPH}", "digits", model="digits-cnn"), {"cuda:0"}),
     "infer": (inference, infer, {"cuda:0"}),
-    "build": (
-        building,
-        lambda d: building.build(GRAPH, d / "net.plan"),
-        {"cuda:0"},
-    ),
+    "build": (building, lambda d: building.build(GRAPH, d / "net.plan"), {"cuda:0"}),
 }
 
 

@@ -33,10 +33,7 @@ GRAPH = Artifact(
 def test_a_cold_cache_needs_a_gpu(cache: Cache, device: str, skip: str | None) -> None:
     request = RunRequest(model="toy", engines=(("fake", {}),), device=device, measure=MeasureSpec(cache=cache))
     (row,) = plan_rows(
-        request,
-        (GRAPH,),
-        probe=lambda name: Availability(engine=name, available=True),
-        takes=lambda name: "onnx",
+        request, (GRAPH,), probe=lambda name: Availability(engine=name, available=True), takes=lambda name: "onnx"
     )
     assert row.skip == skip
 

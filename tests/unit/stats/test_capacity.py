@@ -9,12 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.records import Capacity
-from enginebench.stats.capacity import (
-    CapacitySearch,
-    agrees_with_probes,
-    compare_capacities,
-    join_capacities,
-)
+from enginebench.stats.capacity import CapacitySearch, agrees_with_probes, compare_capacities, join_capacities
 from enginebench.stats.queueing import Limit
 
 LIMIT = Limit(ms=10.0)

@@ -13,15 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from scipy import stats
 
-from enginebench.core.records import (
-    Artifact,
-    EngineSpec,
-    Machine,
-    Measurement,
-    MeasureSpec,
-    Result,
-    TensorSpec,
-)
+from enginebench.core.records import Artifact, EngineSpec, Machine, Measurement, MeasureSpec, Result, TensorSpec
 from enginebench.stats.compare import choose_clock, comparable, compare, compare_apart, count_needed, judge_spread
 from enginebench.stats.intervals import Spread
 

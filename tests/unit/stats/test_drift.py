@@ -12,14 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from enginebench.core.errors import FeedError, UsageError
 from enginebench.core.records import Drift, OutputDrift, Precision
-from enginebench.stats.drift import (
-    LIMITS,
-    SNR_CEILING_DB,
-    default_limits,
-    doubt_samples,
-    find_exceeded,
-    measure_drift,
-)
+from enginebench.stats.drift import LIMITS, SNR_CEILING_DB, default_limits, doubt_samples, find_exceeded, measure_drift
 
 REF = np.array([[1.0, 2.0, 2.0, 0.0, -1.0, 0.5], [0.0, 3.0, 4.0, 1.0, 2.0, -2.0]], dtype=np.float32)
 

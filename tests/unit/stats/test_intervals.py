@@ -9,12 +9,7 @@ import pytest
 from scipy import stats
 
 from enginebench.core.errors import MeasurementError
-from enginebench.stats.intervals import (
-    estimate_geometric,
-    measure_difference,
-    measure_spread,
-    take_logs,
-)
+from enginebench.stats.intervals import estimate_geometric, measure_difference, measure_spread, take_logs
 
 A = [0.1, 0.3, 0.2, 0.6, 0.25, 0.35]
 B = [0.0, 0.4, 0.1, 0.2]

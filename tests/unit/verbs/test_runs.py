@@ -91,17 +91,7 @@ def test_text_of_others_is_no_markup_in_a_notebook(tmp_path: Path) -> None:
     assert isinstance(run, Run)
     html = run._repr_html_()
     assert EVIL not in html
-    assert set(re.findall(r"<(\w+)", html)) <= {
-        "div",
-        "b",
-        "br",
-        "table",
-        "thead",
-        "tbody",
-        "tr",
-        "th",
-        "td",
-    }
+    assert set(re.findall(r"<(\w+)", html)) <= {"div", "b", "br", "table", "thead", "tbody", "tr", "th", "td"}
     assert "&lt;script&gt;" in html
     assert not re.search(r"https?://|src=|url\(", re.sub(r"&\w+;[^<]*", "", html))
 

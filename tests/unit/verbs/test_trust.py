@@ -321,11 +321,7 @@ def test_what_a_run_named_outside_of_its_folder_is_named_again(
 
 def test_the_command_to_continue_names_what_must_be_named_again() -> None:
     request = RunRequest(
-        model="m.onnx",
-        engines=(("ort", {}),),
-        data="my photos",
-        metrics=("top1", "m:f"),
-        operator_libraries=("o.so",),
+        model="m.onnx", engines=(("ort", {}),), data="my photos", metrics=("top1", "m:f"), operator_libraries=("o.so",)
     )
     again = "--data 'my photos' --metric m:f --ort-extension o.so --resume --out r"
     assert format_resume("run", request, Path("r")) == f"enginebench run m.onnx {again}"

@@ -11,9 +11,7 @@ FPGA_SIM = Entry(
     takes="onnx",
     options={
         "part": Option(
-            default="ecp5-25k",
-            choices=("ice40up5k", "ice40hx8k", "ecp5-25k"),
-            meaning="the device whose clock counts",
+            default="ecp5-25k", choices=("ice40up5k", "ice40hx8k", "ecp5-25k"), meaning="the device whose clock counts"
         ),
         "lanes": Option(default="16", meaning="products per clock cycle"),
         "multiplier_bits": Option(default="32", meaning="width of the requantizer's multiplier; 32 agrees with ort"),

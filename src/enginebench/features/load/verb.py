@@ -82,8 +82,7 @@ class LoadOptions(Modules, Shared, total=False):
     input_size: InputSize
     wait: Wait
     resume: Annotated[
-        bool,
-        Opt("Continue the load in --out with the same options, except --rounds and --time-budget.", False),
+        bool, Opt("Continue the load in --out with the same options, except --rounds and --time-budget.", False)
     ]
     out: Annotated[PathLike | None, Opt("Folder. [results/load-TARGET-TIME]", path="folder")]
 

@@ -219,11 +219,7 @@ def take_up(
 ) -> SweepRecord:
     if read_document(store, RECORD, SweepRecord) is None:
         record = SweepRecord(
-            spec=spec,
-            salt=secrets.token_hex(16),
-            started_utc=stamp_utc(),
-            command=command,
-            shared=shared,
+            spec=spec, salt=secrets.token_hex(16), started_utc=stamp_utc(), command=command, shared=shared
         )
         write_document(store, RECORD, record)
         return record

@@ -75,12 +75,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
 
 
 def compose_build(
-    tool: Trtexec,
-    onnx: str,
-    plan: str,
-    settings: BuildSettings,
-    layers: str | None = None,
-    extra: tuple[str, ...] = (),
+    tool: Trtexec, onnx: str, plan: str, settings: BuildSettings, layers: str | None = None, extra: tuple[str, ...] = ()
 ) -> list[str]:
     """The argv that makes `plan` from `onnx` and runs nothing."""
     argv = [tool.path or "trtexec", f"--onnx={onnx}", f"--saveEngine={plan}", BUILD_ONLY]

@@ -64,11 +64,7 @@ _PICTURES = {
         "Latency relative to its median over all trials, one panel a configuration: drift, throttling.",
     ),
     "stages": ("stages", "Stages", "Stacked bars of the time of each stage, a bar for each configuration."),
-    "precision": (
-        "proof",
-        "Precision by time",
-        "Stacked bars of the fraction of time of each configuration in each.",
-    ),
+    "precision": ("proof", "Precision by time", "Stacked bars of the fraction of time of each configuration in each."),
 }
 
 

@@ -236,9 +236,7 @@ def match_boxes(reference: Boxes, candidate: Boxes) -> Matches:
     ]
     pairs = [(i, *pair) for i, (_, sample) in enumerate(found) for pair in sample]
     return Matches(
-        decided=sum(decided for decided, _ in found),
-        shared=len(pairs),
-        pairs=np.array(pairs, np.int64).reshape(-1, 3),
+        decided=sum(decided for decided, _ in found), shared=len(pairs), pairs=np.array(pairs, np.int64).reshape(-1, 3)
     )
 
 

@@ -21,13 +21,7 @@ from enginebench.features.load.rates import Bench, Prober, name_row
 from enginebench.features.load.winners import load_row
 from enginebench.measure.watch import BlockReading, make_block
 from enginebench.runs.folder import RunFolder
-from enginebench.stats.queueing import (
-    Limit,
-    LoadPoint,
-    Stamps,
-    describe_point,
-    seems_to_hold,
-)
+from enginebench.stats.queueing import Limit, LoadPoint, Stamps, describe_point, seems_to_hold
 from queues import wait_quantile_md1
 from reporters import Silent
 from samples import make_result

@@ -7,11 +7,7 @@ import pytest
 
 from enginebench.features.load.arrivals import DONE, DROPPED, MemoryBoard, schedule_constant, schedule_poisson
 from enginebench.features.load.batching import Batcher
-from enginebench.stats.queueing import (
-    LoadPoint,
-    Stamps,
-    describe_point,
-)
+from enginebench.stats.queueing import LoadPoint, Stamps, describe_point
 from queues import mean_wait_md1, system_quantile_mm1, wait_quantile_md1
 from simulated_load import simulate
 

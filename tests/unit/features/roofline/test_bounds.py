@@ -145,9 +145,7 @@ def test_absorbed_nodes_never_make_a_bound_larger() -> None:
     """An addition of a large tensor that nobody tells may have been done elsewhere."""
     add = NodeWork(name="add", op="Add", inputs=("y", "huge"), outputs=("z",))
     graph = GraphWork(
-        nodes=(*GRAPH.nodes, add),
-        tensors=GRAPH.tensors | {"huge": tensor(10**8), "z": tensor(10**8)},
-        outputs=("z",),
+        nodes=(*GRAPH.nodes, add), tensors=GRAPH.tensors | {"huge": tensor(10**8), "z": tensor(10**8)}, outputs=("z",)
     )
     layers = [layer("conv", 1), layer("gemm", 1)]
     found = bound_layers(join_layers(layers, graph), graph, LIMITS, "fp32").layers[1]

@@ -26,13 +26,7 @@ from enginebench.features.trtexec.sections import list_trtexec
 from enginebench.features.trtexec.times import select_timed
 from enginebench.features.trtexec.trace import read_trace
 from enginebench.features.trtexec.verb import parse_times
-from enginebench.report.charts import (
-    draw_layers,
-    draw_series,
-    import_altair,
-    render_png,
-    shorten,
-)
+from enginebench.report.charts import draw_layers, draw_series, import_altair, render_png, shorten
 from enginebench.report.markdown import format_sections
 from enginebench.report.page import format_page
 from enginebench.stats.layer_diff import compare_layers

@@ -107,10 +107,7 @@ def test_an_open_picture_gets_a_size_that_its_strides_accept_and_the_caveat_name
 
 def test_a_line_of_text_is_as_high_as_the_graph_needs_it(tmp_path: Path) -> None:
     """A recognizer squeezes its height away: a square picture is refused, 48 is not."""
-    nodes = [
-        node("MaxPool", ["x"], ["p"], kernel_shape=[48, 4], strides=[48, 4]),
-        node("Squeeze", ["p", "two"], ["y"]),
-    ]
+    nodes = [node("MaxPool", ["x"], ["p"], kernel_shape=[48, 4], strides=[48, 4]), node("Squeeze", ["p", "two"], ["y"])]
     inputs: dict[str, tuple[int, Axes]] = {"x": (FLOAT, ("?", 3, "?", "?"))}
     made = settle_inputs(write(tmp_path, nodes, inputs, {"y": (FLOAT, (None, 3, None))}, {"two": np.array([2])}))
     assert shapes_of(made) == {"x": (1, 3, 48, 320)}

@@ -8,15 +8,7 @@ import numpy as np
 import pytest
 
 from enginebench.core.errors import FeedError, MissingDependency
-from enginebench.stats.metrics.boxes import (
-    MOST,
-    NOTHING,
-    Boxes,
-    match_boxes,
-    measure_overlaps,
-    prepare_map,
-    read_boxes,
-)
+from enginebench.stats.metrics.boxes import MOST, NOTHING, Boxes, match_boxes, measure_overlaps, prepare_map, read_boxes
 from enginebench.stats.metrics.metric import Targets
 
 CORNERS = np.array([[10.0, 10, 30, 50], [12, 11, 31, 52], [100, 100, 140, 120]])

@@ -19,15 +19,7 @@ from enginebench.engines.refusals import explain_refusal
 from enginebench.models.samples import cut_entries, find_batch, group_samples, join_samples, name_only, resolve_given
 from enginebench.runs.child.arrays import CHECKED_VALUES, FEWEST_CALLS, count_values, limit_calls, save_arrays
 from enginebench.runs.child.collecting import Collector
-from enginebench.runs.child.jobs import (
-    AnswerJob,
-    InferAnswer,
-    InferJob,
-    Labelled,
-    LabelledAnswer,
-    NoteCall,
-    PrepareJob,
-)
+from enginebench.runs.child.jobs import AnswerJob, InferAnswer, InferJob, Labelled, LabelledAnswer, NoteCall, PrepareJob
 from enginebench.runs.child.opening import build_graph, open_for, pass_notes
 from enginebench.runs.child.targets_file import match_targets, read_targets
 from enginebench.stats.metrics.metric import Targets
