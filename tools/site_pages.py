@@ -7,6 +7,7 @@ root: `[engines](docs/engines.md)` in README.md is then right in both places, an
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,16 +29,40 @@ OUTSIDE_OF_DOCS = (
 
 
 OPTIONS = "<!-- the options of every function, from their declarations -->"
+FUNCTIONS = "<!-- the functions of every feature -->"
+BLOCK = """\
+::: {home}
+    options:
+      heading_level: 3
+      show_root_heading: false
+      show_root_toc_entry: false
+      members: [{names}]
+"""
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """The page, with the tables of options where it asks for them."""
+    """The page, with the functions of features and the tables of options where it asks for them."""
+    if FUNCTIONS in markdown:
+        markdown = markdown.replace(FUNCTIONS, "\n".join(list_functions()))
     if OPTIONS not in markdown:
         return markdown
     sys.path.insert(0, str(ROOT / "tools"))
     from option_tables import write_arguments
 
     return markdown.replace(OPTIONS, write_arguments())
+
+
+def list_functions() -> Iterator[str]:
+    """For each module of a feature a block of the functions that it brings: read as text, their names are not seen."""
+    sys.path.insert(0, str(ROOT / "src"))
+    from enginebench.core.features import HOME, list_features
+
+    for feature, brought in list_features().items():
+        homes: dict[str, list[str]] = {}
+        for target in brought.functions.values():
+            module, _, name = target.partition(":")
+            homes.setdefault(f"{HOME}.{feature}.{module}", []).append(name)
+        yield from (BLOCK.format(home=home, names=", ".join(names)) for home, names in homes.items())
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
