@@ -2,7 +2,7 @@
 
     python tools/lift_out.py [NAME...] [--tests]
 
-In the copy the feature's folder is gone, the lines of `features/__init__.py` that name it, and its tests: folders of
+In the copy the feature's folder is gone, its name and its lines in `features/__init__.py`, and its tests: folders of
 its name, and files that import it. Then every module is imported, `--help` printed, and `run` done over the engine
 `fake`; the checker of types reads a copy in which all the features are gone that were named, since one by one they
 would take its time each. With --tests also the unit and smoke tests of each copy.
@@ -93,8 +93,8 @@ def lift(copy: Path, name: str) -> int:
     """Takes a feature out of a copy; the number of files of tests that went with it."""
     shutil.rmtree(copy / FEATURES / name)
     listed = copy / FEATURES / "__init__.py"
-    lines = listed.read_text("utf-8").splitlines(keepends=True)
-    kept = [line for line in lines if f'"{name}"' not in line and f"features.{name}." not in line]
+    lines = re.sub(rf'"{name}",? ?', "", listed.read_text("utf-8")).splitlines(keepends=True)
+    kept = [line for line in lines if f"features.{name}." not in line]
     if kept[-1].startswith("if TYPE_CHECKING"):
         kept.append("    pass\n")
     listed.write_text("".join(kept), "utf-8")

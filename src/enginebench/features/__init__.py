@@ -1,7 +1,7 @@
 """What can be lifted out: each folder has its verbs, the jobs of its children, its statistics and its sections.
 
 The kernel finds what a feature brings by this list (`core/features.py`); a feature imports the kernel, and no other
-feature. To lift one out, delete its folder and the lines that name it here.
+feature. To lift one out, delete its folder, and here its name and its lines.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 # In this order engines are listed, reports are looked for, and what ends a run is done.
-NAMES = ("deliver", "tune", "roofline", "load", "versions", "sweep", "trtexec", "fpga")
+NAMES: list[str] = ["deliver", "tune", "roofline", "load", "versions", "sweep", "trtexec", "fpga"]
 
 if TYPE_CHECKING:  # what type checkers see of the public interface; the program finds it by `Feature.functions`
     from enginebench.features.deliver.verb import deliver as deliver
