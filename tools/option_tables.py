@@ -1,6 +1,8 @@
-"""The tables of options in docs/cli.md, written anew from the declarations of the verbs; those of docs/api.md as text.
+"""The tables of docs/cli.md, written anew: options from the declarations of the verbs, JSON fields from the records.
 
-python tools/option_tables.py
+    python tools/option_tables.py
+
+Those of docs/api.md as text (`write_arguments`).
 """
 
 from __future__ import annotations
@@ -11,15 +13,136 @@ from importlib import import_module
 from pathlib import Path
 
 import click
+import msgspec
 
 import enginebench
 from enginebench import options
+from enginebench.core.ceilings import Ceiling, Ceilings
+from enginebench.core.records import Availability, Capacity, Caveat, Estimate, Score
 from enginebench.door import VERBS
+from enginebench.features.deliver.verb import DeliverDocument
+from enginebench.features.fpga.budget import Budget
+from enginebench.features.fpga.synth import Synthesis
+from enginebench.features.fpga.verb import SimulateDocument
+from enginebench.features.load.document import LoadDocument, LoadRow
+from enginebench.features.sweep.document import (
+    Environment,
+    FailedCell,
+    Interference,
+    SweepCell,
+    SweepDocument,
+    SweepRow,
+    Tuned,
+)
+from enginebench.features.sweep.verb import KindPlan, SweepPlan
+from enginebench.features.trtexec.records import LogDocument, LogRun, Stat, TimesDocument
+from enginebench.features.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
+from enginebench.features.versions.bisect import BisectDocument
+from enginebench.features.versions.env import EnvironmentsDocument
+from enginebench.models.zoo import ModelCard
 from enginebench.options import Opt
+from enginebench.report.accuracy import AccuracyDocument
+from enginebench.report.bench import BenchDocument
+from enginebench.report.drift import DriftDocument
+from enginebench.report.history.table import HistoryDocument
+from enginebench.report.run.rows import Row, RunDocument
+from enginebench.runs.baselines import BaselineList
+from enginebench.stats.builds import BuildEffect
+from enginebench.stats.capacity import CapacityVerdict
+from enginebench.stats.compare import Comparison
+from enginebench.stats.diff import Change, DiffDocument, DiffRow
+from enginebench.stats.headline import Headline, Rejected
+from enginebench.stats.layer_records import EngineLayer, LayersDocument, ProfiledLayer, ProfileDocument
+from enginebench.stats.layers import EngineLayerTime, EngineProfileDocument
+from enginebench.stats.queueing import LoadPoint
+from enginebench.stats.ranking import Ref
+from enginebench.stats.stages import StagesDocument
+from enginebench.verbs.build import BuildDocument
+from enginebench.verbs.calibrate import CalibrateDocument
+from enginebench.verbs.doctor import DoctorDocument, FleetDoctorDocument, NodeAnswer
+from enginebench.verbs.export import ExportDocument
+from enginebench.verbs.infer import InferDocument
+from enginebench.verbs.models import ModelsDocument
+from enginebench.verbs.quantize import QuantizeDocument
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 COMMON = [option.name for option in options.list_options(options.Shared).values() if not option.program] + ["as_json"]
-TABLE = re.compile(r"^\| option \| default \| meaning \|\n(?:\|.*\|\n?)+", re.MULTILINE)
+TABLE = re.compile(r"^\| (?:option|document) \|.*\n(?:\|.*\|\n?|\n(?=\|))+", re.MULTILINE)
+
+# What `--json` prints: as the page names it -> its record, whose fields the page lists.
+DOCUMENTS: dict[str, type[msgspec.Struct]] = {
+    "`run`, `report`": RunDocument,
+    "`bench`": BenchDocument,
+    "`deliver`": DeliverDocument,
+    "`load`": LoadDocument,
+    "`tune`": TuneDocument,
+    "`build`": BuildDocument,
+    "`export`": ExportDocument,
+    "`drift`": DriftDocument,
+    "`accuracy`": AccuracyDocument,
+    "`infer`": InferDocument,
+    "`stages`": StagesDocument,
+    "`profile`": EngineProfileDocument,
+    "`budget`": Budget,
+    "`fpga simulate`": SimulateDocument,
+    "`fpga synth`": Synthesis,
+    "`calibrate`": CalibrateDocument,
+    "`quantize`": QuantizeDocument,
+    "`doctor`": DoctorDocument,
+    "`doctor --on`": FleetDoctorDocument,
+    "`sweep`": SweepDocument,
+    "`sweep --dry-run`": SweepPlan,
+    "`models`": ModelsDocument,
+    "`roofline`": Ceilings,
+    "`env make`": EnvironmentsDocument,
+    "`bisect`": BisectDocument,
+    "`diff`": DiffDocument,
+    "`baseline list`": BaselineList,
+    "`history`": HistoryDocument,
+    "`parse log`": LogDocument,
+    "`parse times`": TimesDocument,
+    "`parse profile`": ProfileDocument,
+    "`parse layers`": LayersDocument,
+}
+# What those hold.
+PARTS: dict[str, type[msgspec.Struct]] = {
+    "row": Row,
+    "estimate": Estimate,
+    "score": Score,
+    "ref (`fastest`, `recommended`)": Ref,
+    "headline of a batch and shape": Headline,
+    "`rejected` of a headline": Rejected,
+    "comparison": Comparison,
+    "row of `diff`": DiffRow,
+    "`change` of a row of `diff`": Change,
+    "builds of a row": BuildEffect,
+    "engine of `doctor`": Availability,
+    "ceiling of `roofline`": Ceiling,
+    "model of `models`": ModelCard,
+    "run of `parse log`": LogRun,
+    "statistic of `parse`": Stat,
+    "layer of `profile`": EngineLayerTime,
+    "layer of `parse profile`": ProfiledLayer,
+    "layer of `parse layers`": EngineLayer,
+    "point of `load`": LoadPoint,
+    "row of `load`": LoadRow,
+    "capacity": Capacity,
+    "verdict of `load`": CapacityVerdict,
+    "ref of `tune` (`winner`, `default`, `challenger`)": TuneRef,
+    "dropped of `tune`": Dropped,
+    "row of the final of `tune`": Finalist,
+    "candidate of `tune`": Candidate,
+    "point of the frontier of `tune`": FrontierPoint,
+    "caveat": Caveat,
+    "node of `doctor --on`": NodeAnswer,
+    "cell of `sweep`": SweepCell,
+    "row of `sweep`": SweepRow,
+    "failed cell of `sweep`": FailedCell,
+    "machine of `sweep`": Environment,
+    "interference of `sweep`": Interference,
+    "tuned model of `sweep`": Tuned,
+    "kind of `sweep --dry-run`": KindPlan,
+}
 
 
 def list_commands() -> Iterator[tuple[str, click.Command]]:
@@ -72,8 +195,26 @@ def write_tables(page: str) -> str:
         if declared is not None:
             common = COMMON if COMMON[0] in declared and COMMON[1] in declared else []
             tables[f"`{words}`"] = format_table(o for o in declared.values() if o.name not in common)
+    tables["JSON documents"] = list_fields()
     head, *sections = re.split(r"^## ", page, flags=re.MULTILINE)
     return "## ".join([head, *(replace_table(section, tables) for section in sections)])
+
+
+def list_fields() -> str:
+    """The fields of each document, then those of its parts."""
+    documents = [f"| {name} | {_read_schema(kind)} | {_name_fields(kind)} |\n" for name, kind in DOCUMENTS.items()]
+    parts = [f"| {name} | {_name_fields(kind)} |\n" for name, kind in PARTS.items()]
+    return "".join(
+        ["| document | schema | fields |\n|---|---|---|\n", *documents, "\n| part | fields |\n|---|---|\n", *parts]
+    )
+
+
+def _read_schema(kind: type[msgspec.Struct]) -> str:
+    return next(str(field.default) for field in msgspec.structs.fields(kind) if field.name == "schema")
+
+
+def _name_fields(kind: type[msgspec.Struct]) -> str:
+    return " ".join(f"`{name}`" for name in kind.__struct_fields__)
 
 
 def replace_table(section: str, tables: dict[str, str]) -> str:

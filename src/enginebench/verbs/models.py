@@ -10,6 +10,11 @@ from enginebench.models.zoo import BUILTIN, ModelCard
 from enginebench.options import Printed
 
 
+class ModelsDocument(msgspec.Struct, frozen=True, kw_only=True):
+    schema: str = "enginebench.models/1"
+    models: tuple[ModelCard, ...]
+
+
 def list_models() -> tuple[ModelCard, ...]:
     """List the built-in models: input, parameters, multiply-adds, source of the weights.
 
@@ -27,8 +32,7 @@ def command(shown: Printed) -> None:
     from enginebench.report.terminal import print_sections
 
     if shown["as_json"]:
-        document = {"schema": "enginebench.models/1", "models": list_models()}
-        click.echo(msgspec.json.encode(document).decode())
+        click.echo(msgspec.json.encode(ModelsDocument(models=list_models())).decode())
         return
     lines = [
         (
