@@ -1,7 +1,5 @@
 """What all tests share, and what lets them run side by side: each worker has its CPUs and its folders."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

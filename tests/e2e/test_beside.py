@@ -1,7 +1,5 @@
 """Rows that are built and checked side by side: what may be, and that it changes nothing but the time it takes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

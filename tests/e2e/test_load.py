@@ -1,7 +1,5 @@
 """`load` with real processes: what it counts, what it keeps when something dies."""
 
-from __future__ import annotations
-
 import csv
 import html
 import os

@@ -1,7 +1,5 @@
 """An environment that is deleted while a run measures in it."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

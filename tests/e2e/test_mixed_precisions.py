@@ -1,7 +1,5 @@
 """Precision by layer in a search: the line of graphs, what samples show of them, and a folder that goes on."""
 
-from __future__ import annotations
-
 from enginebench.core.names import name_mix
 from enginebench.features.tune import mixed
 from mixed_search import search

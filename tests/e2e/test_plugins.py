@@ -1,7 +1,5 @@
 """Engines from other packages: found, run beside ours, and, where they are broken, a line in `doctor`."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

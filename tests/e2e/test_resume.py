@@ -4,8 +4,6 @@ Most runs here do their jobs in this process, since an interrupt at every step o
 counts is what lies on the disk at that moment, and that is the same: a child process dies with its parent.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -135,7 +133,7 @@ class InProcess:
     def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
 
-    def __enter__(self) -> InProcess:
+    def __enter__(self) -> "InProcess":
         return self
 
     def __exit__(self, *error: object) -> None: ...

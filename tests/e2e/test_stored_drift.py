@@ -1,7 +1,5 @@
 """`read` and its like: every stored thing comes back as what it is, and nothing in it is executed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Trained models that nobody here made, each through a run in several precisions, judged by what it is for."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

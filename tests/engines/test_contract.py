@@ -1,7 +1,5 @@
 """The promises of every engine (`enginebench.testing`), each held for each engine that this version ships."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What engines say of graphs that they do not take, told in one sentence that begins with the operator."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`docs/engines.md` against the registry, the options, and what engines accept and refuse."""
 
-from __future__ import annotations
-
 import re
 from importlib import import_module
 from pathlib import Path

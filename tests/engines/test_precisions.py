@@ -1,7 +1,5 @@
 """Each engine in each precision that it takes: the same network and promises, answers as near as its bits allow."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

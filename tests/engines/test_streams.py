@@ -1,7 +1,5 @@
 """The promises of engines under load: every request gets the answer of depth 1, and one that fails fails alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A plan of the fakes: one line of JSON, then the ONNX bytes that are run through ONNX Runtime. Both fakes read it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -8,8 +8,6 @@ ignores_precision, ignores_tf32, no_passed, log_disagrees, enqueue_bound, profil
 no_library, weights, not_ready (in the first of two runs).
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """The fake `tensorrt` and `cuda.bindings` modules, in this process or for another, one version at a time."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

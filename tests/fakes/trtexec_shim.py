@@ -1,7 +1,5 @@
 """An executable `trtexec` in a folder of its own, which is the fake of one version."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

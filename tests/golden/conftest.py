@@ -1,7 +1,5 @@
 """`--rewrite`: the expectations become what the commands say now; list each change in CHANGES.md."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """The graphs and files that the sessions start from; their weights are sixteenths, so that sums have no rounding."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 `~` commands measure: the rules below are about names and forms of fields, never about single commands.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -4,8 +4,6 @@ The first prints these fields of each entry of a list. The second prints the nam
 of its parts, or of the first entry of its lists.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

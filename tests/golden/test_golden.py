@@ -14,8 +14,6 @@ files and the fields of the documents.
 `python -m pytest tests/golden --rewrite` writes the files anew. Each line that changes is listed in CHANGES.md.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import os

@@ -4,8 +4,6 @@ What takes long to import and is not ours is there already. A line of JSON on st
 `cwd`, `environment`, and the files `stdout` and `stderr`); the line that is written back is its exit code.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import json

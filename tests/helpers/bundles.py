@@ -1,7 +1,5 @@
 """Runs that are measured just enough to have rows, and bundles of those rows asked from outside."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

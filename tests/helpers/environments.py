@@ -1,7 +1,5 @@
 """Fresh virtual environments, each with the packages that were asked for and nothing else."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """PyTorch models that nobody here wrote, small and with random weights, as factories for MODEL; and a few odd ones."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small graphs for the tests of precision transforms."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

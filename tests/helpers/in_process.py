@@ -1,7 +1,5 @@
 """Children that do their jobs in this process: the real work, without the price of a process for each."""
 
-from __future__ import annotations
-
 import gc
 import signal
 import subprocess
@@ -45,7 +43,7 @@ class Children:
     def of(self, kind: type[Any]) -> list[Any]:
         return [job for job in self.jobs if isinstance(job, kind)]
 
-    def start(self, environment: Mapping[str, str] | None = None, place: object = None) -> InProcess:
+    def start(self, environment: Mapping[str, str] | None = None, place: object = None) -> "InProcess":
         self.environments.append(environment or {})
         return InProcess(self)
 
@@ -62,7 +60,7 @@ class InProcess:
         self.kept: Any = None
         self._family = family
 
-    def __enter__(self) -> InProcess:
+    def __enter__(self) -> "InProcess":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -73,7 +71,7 @@ class InProcess:
 
     def wait_until_ready(self, deadline: float) -> None: ...
 
-    def start(self, job: Job[Answer], **_: object) -> InProcessWork[Answer]:
+    def start(self, job: Job[Answer], **_: object) -> "InProcessWork[Answer]":
         return InProcessWork(self, job)
 
     def perform(self, job: Job[Answer], **_: object) -> Answer:

@@ -1,7 +1,5 @@
 """Whether this processor is Intel's: ONNX Runtime's OpenVINO provider offers no other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Interruptions at any change of a file, and a clock that only the fake engine moves."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Graphs of classic machine learning: words to numbers and back, scores to maps, a forest."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

@@ -1,7 +1,5 @@
 """A lane without a GPU: tensors lie on the CPU, events are moments of a clock that the test moves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +16,7 @@ class FakeEvent:
     def synchronize(self) -> None:
         assert self.at_ns >= 0, "waits for an event that was never recorded"
 
-    def elapsed_time(self, end: FakeEvent) -> float:
+    def elapsed_time(self, end: "FakeEvent") -> float:
         return (end.at_ns - self.at_ns) / 1e6
 
 

@@ -1,7 +1,5 @@
 """A convolution over lines of any width, arrays for it, and the rows that a run stored."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

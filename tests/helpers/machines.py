@@ -1,7 +1,5 @@
 """File trees of machines that exist, shortened to what is read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 

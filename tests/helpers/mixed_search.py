@@ -1,7 +1,5 @@
 """A search of precision by layer over the small CNN, its line of graphs made."""
 
-from __future__ import annotations
-
 import pytest
 
 from enginebench.core.records import MeasureSpec

@@ -1,7 +1,5 @@
 """An environment in which a child can live, and no engine but fake."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import sysconfig

@@ -1,7 +1,5 @@
 """A graph that nobody knows, inputs for it, and the right answers in every form."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

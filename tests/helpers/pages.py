@@ -1,7 +1,5 @@
 """The documentation as data: its pages, their sections, tables and shell blocks."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

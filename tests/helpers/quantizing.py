@@ -1,7 +1,5 @@
 """The verbs calibrate and quantize, called in a folder with the shipped graph in it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What theory says of queues: the times in systems with one server and Poisson arrivals."""
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal, localcontext
 

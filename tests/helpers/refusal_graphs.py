@@ -1,7 +1,5 @@
 """Small quantized graphs, one trait each: the rules of `find_refusals` are held against NVIDIA's parser by them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Reporters for tests."""
 
-from __future__ import annotations
-
 
 class Silent:
     """A reporter that keeps what it was told."""

@@ -1,7 +1,5 @@
 """A run in every form that a person reads."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ A drawing is a ```text block. Each of its lines with an arrow names rooms (folde
 these may import: names, `all below` (everything on the lines below), or `nothing`. A remark in brackets is left out.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """NVIDIA's own parser and builder as a judge of graphs: in a process of its own, since some graphs crash it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -62,7 +60,7 @@ class Judge:
                 process.kill()
             self._process = None
 
-    def __enter__(self) -> Judge:
+    def __enter__(self) -> "Judge":
         return self
 
     def __exit__(

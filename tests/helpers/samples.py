@@ -1,7 +1,5 @@
 """A run as it comes from a machine: the rows that the tests of the report render."""
 
-from __future__ import annotations
-
 import numpy as np
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """Graphs y = factor * x, and what bench says of two of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A clock that only moves when told, and engines that move it: the loop can be checked to the nanosecond."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
@@ -68,7 +66,7 @@ class ScriptedEngine:
 
     def close(self) -> None: ...
 
-    def __enter__(self) -> ScriptedEngine:
+    def __enter__(self) -> "ScriptedEngine":
         return self
 
     def __exit__(

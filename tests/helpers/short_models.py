@@ -1,7 +1,5 @@
 """Built-in models of which each stage keeps two blocks, as factories: NVIDIA's builder takes minutes for whole ones."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Fixtures that open an engine on the small network of the contract suite, and that network in both of its forms."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Two stored runs of six rows, an hour apart."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

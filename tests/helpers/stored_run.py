@@ -6,8 +6,6 @@ The folder under `tests/data` was written once by the version that its name give
 version must still read it.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Random results that a run could have stored: every status, clock, doubt, and every way to be compared or not."""
 
-from __future__ import annotations
-
 from functools import cache, lru_cache
 from typing import Any, get_args
 

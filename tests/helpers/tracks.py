@@ -1,7 +1,5 @@
 """A track of scripted costs: no process, no clock but its own."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Trained models that lie in packages of the extras `models` and `models-test`, and labelled data made for them."""
 
-from __future__ import annotations
-
 import ctypes
 import io
 import json

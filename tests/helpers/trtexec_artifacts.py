@@ -1,7 +1,5 @@
 """Artifacts in the layouts of trtexec, made here; tests hold the layouts against real files where those are at hand."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

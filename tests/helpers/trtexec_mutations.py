@@ -1,7 +1,5 @@
 """Damage to trtexec artifacts, from a seed: what a fuzzer and the tests share."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

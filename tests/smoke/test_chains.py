@@ -1,7 +1,5 @@
 """One real chain of processes for each capability, as a user types it: each command takes what the last one left."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

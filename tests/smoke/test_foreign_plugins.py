@@ -1,7 +1,5 @@
 """The suite where others have plug-ins of pytest installed: what these say while they are set up is no failure."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

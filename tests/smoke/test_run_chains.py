@@ -1,7 +1,5 @@
 """The main job as a process of its own, with the public fake engine: results, faults, interrupts, continuation."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`enginebench tune` as a process, with real processes behind it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

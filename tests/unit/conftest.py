@@ -1,7 +1,5 @@
 """The command line and its children without processes; and nothing of this tier imports PyTorch when collected."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The words: help that shows how, docstrings that say what is checked, one spelling."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

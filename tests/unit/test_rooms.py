@@ -1,7 +1,5 @@
 """Imports point one way: the drawings of docs/architecture.md and of rooms.md say which are allowed."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The script that times the loop around nothing: what it prints, not how fast this machine is."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import sys

@@ -1,7 +1,5 @@
 """The C side really runs the same library, and the figures are those of the rounds."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import sys

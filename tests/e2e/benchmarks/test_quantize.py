@@ -1,7 +1,5 @@
 """The script that weighs calibrating and quantizing: its cases and its limits, not the figures of this machine."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """How often a search finds the best and what it costs: the figures of `benchmarks/tune.py` on fewer searches."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """How often verdicts are right and intervals cover: the figures of `benchmarks/verdicts.py` on fewer runs."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A real browser: Debian's Chromium, driven by Playwright, on pages made from stored results."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """report.html in Chromium: no errors, no requests, sorting, filtering, files, phone, dark, paper, accessibility."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Children that die, hang or answer nonsense, for real."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Environments that children run in: good ones, and every way in which one can be broken."""
 
-from __future__ import annotations
-
 import ast
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Children that import before their turn: what they do ahead, and what becomes of those that fail."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """When an engine is asked for its record, and what comes of it."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A stored run of a small network, and bundles of its rows; made once."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Callable, Iterator

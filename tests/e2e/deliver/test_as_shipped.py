@@ -1,7 +1,5 @@
 """The copied programs against the code of this package that they stand for."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `deliver` writes: complete, checked, the row itself; and what it refuses."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """Bundles in virtual environments that hold their requirements.txt and nothing else, in every precision."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Bundles of runs on the user's own inputs: they are checked on those, and ask for nothing that the run did not."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """PyTorch rows: a user's own module, and every way in which a module is prepared."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

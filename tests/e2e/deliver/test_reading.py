@@ -1,7 +1,5 @@
 """Tampering and drift of versions: the bundle's own program and our reader say the same before anything runs."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import warnings

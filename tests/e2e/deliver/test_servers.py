@@ -1,7 +1,5 @@
 """Layouts for servers, read by their own definitions."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

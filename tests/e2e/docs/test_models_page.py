@@ -1,7 +1,5 @@
 """`docs/models.md`, ONNX models: every kind that the page names, made small, and run by the engines that it says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`docs/python.md` is one script, and runs as a user would run it; what it says of functions and errors is so."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

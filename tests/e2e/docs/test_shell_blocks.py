@@ -4,8 +4,6 @@ Blocks fenced ```console and ```text show output and are not run. What a test mu
 environment, measure for minutes) stands in `LEFT_TO_CI`, and what stands there is run by `.ci/run` on a clean clone.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The documentation site: built strictly from the pages as they are, with every public name, and without a network."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A real S3 server for the stores of sweeps, in this process."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Iterator

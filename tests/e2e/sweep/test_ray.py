@@ -1,7 +1,5 @@
 """A real Ray cluster of two nodes: a sweep that loses a node, what every node answers, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """A sweep whose store is a bucket, its children in this process: cut off, taken up, reported, followed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

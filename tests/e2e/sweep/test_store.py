@@ -1,7 +1,5 @@
 """Stores: a folder, and a real S3 server. What lies in either is a stranger's."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The door: help without heavy imports, verbs as documented, exit codes, errors without tracebacks."""
 
-from __future__ import annotations
-
 import json
 
 from processes import Cli

@@ -1,7 +1,5 @@
 """The verb drift: files, figures, gates, and refusals that list every difference."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`env`, `--env`, `doctor --env` and `bisect` as a user types them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The user's inputs and shapes through whole commands: what was given is what is fed, timed, compared and told."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A model of one's own, judged by a metric of one's own: through `accuracy`, `run` and `diff`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A module of the user's own script through `run`: real children, a class of `__main__`, weights intact."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

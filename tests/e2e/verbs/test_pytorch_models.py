@@ -1,7 +1,5 @@
 """PyTorch models that nobody here wrote, through `run`: names, reasons, and answers that agree."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """File to label: what is timed, how stages overlap, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The small verbs on real engines: export, infer, bench, diff, report."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`.pt2` files as MODEL."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

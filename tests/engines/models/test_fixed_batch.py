@@ -1,7 +1,5 @@
 """Modules that take one batch only, and what a run, an export and a comparison make of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A user's module as engines call it: nested inputs and answers, state, values of its examples."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`hf:` models: from folders as the Hub has them, made by transformers itself; and without a network."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

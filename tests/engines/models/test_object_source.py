@@ -1,7 +1,5 @@
 """Modules that a program gives: what reaches another process, what stays as it was, and what is refused."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

@@ -1,7 +1,5 @@
 """The download path, without a network: files behind file:// addresses, openers that fail, servers that hang."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import socket

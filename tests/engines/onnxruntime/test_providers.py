@@ -1,7 +1,5 @@
 """Providers that are packages of their own: OpenVINO's runs here, that of TensorRT for RTX says what it lacks."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

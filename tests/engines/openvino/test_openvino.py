@@ -1,7 +1,5 @@
 """OpenVINO: every setting is read back, and its own files keep the weights as they are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Mean times of nodes out of counters that tell whole microseconds, averaged over all runs so far."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from enginebench.engines.backends.openvino.settings import choose_calm_window, choose_longest, note_clock

@@ -1,7 +1,5 @@
 """Layers from the runtimes' own records: named, typed, in the precision that ran, once for proof and layers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

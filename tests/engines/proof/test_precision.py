@@ -1,7 +1,5 @@
 """The proof of precision comes from the runtimes' records, also where the label says otherwise."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

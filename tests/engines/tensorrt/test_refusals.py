@@ -1,7 +1,5 @@
 """Our rules for quantized graphs against NVIDIA's own parser and builder: TensorRT for RTX judges, without a GPU."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

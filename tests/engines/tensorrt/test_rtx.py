@@ -1,7 +1,5 @@
 """NVIDIA's own TensorRT for RTX: what is built with it here, without a GPU, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

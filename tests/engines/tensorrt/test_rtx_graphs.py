@@ -4,8 +4,6 @@ A refusal, a crash, or a product that the graph gives in 8 bits and the plan com
 one of the exceptions below.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """How engine `tensorrt-rtx` runs a plan, over a stand-in that has exactly the names of 1.7."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """TensorRT's Python API over a stand-in that has exactly the names of 8.6, 10.16, 11.4, or the lean runtime."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

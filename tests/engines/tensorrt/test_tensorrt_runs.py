@@ -1,7 +1,5 @@
 """The main job, `build`, `bench` and `infer` with both TensorRT engines over stand-ins, as whole processes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shlex

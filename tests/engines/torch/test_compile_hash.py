@@ -1,7 +1,5 @@
 """What tells two builds of `pytorch-compile` apart: the code that was generated, and what timing chose."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """PyTorch on a GPU, over a lane that needs none; what needs one is marked and skipped elsewhere."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Kernels that torch.compile generated, each under the layers whose work it does."""
 
-from __future__ import annotations
-
 import json
 import logging
 from types import SimpleNamespace

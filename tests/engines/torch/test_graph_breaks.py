@@ -1,7 +1,5 @@
 """Recurrent layers under torch.compile: left to PyTorch's own kernels, and everything around them compiled."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Kernels of a GPU, each under the module that launched it."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Paths for commands that do not quote them."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

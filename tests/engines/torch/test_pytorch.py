@@ -1,7 +1,5 @@
 """PyTorch, eager and compiled: strict FP32, its threads, its layouts, and what a module may return."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

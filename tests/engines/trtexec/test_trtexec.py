@@ -1,7 +1,5 @@
 """The engine `trtexec` over a stand-in for five versions: plans, rows, answers, proof, and every way to fail."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shlex

@@ -1,7 +1,5 @@
 """A doubt is its figures, and one template makes the sentence; of several rows, one sentence with ranges."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from functools import cache

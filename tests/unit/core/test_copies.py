@@ -1,7 +1,5 @@
 """Copies of files: whole or not at all, and nothing in common with the original."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

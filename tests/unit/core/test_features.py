@@ -1,7 +1,5 @@
 """What features bring is there under the name that they give, and what is gone with one is not missed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib import import_module

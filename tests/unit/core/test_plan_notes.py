@@ -1,7 +1,5 @@
 """What lies beside a plan is believed of these bytes alone, and is nothing that a reader must have."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from enginebench.core.preprocess import EXTERNAL, differ, is_known, shorten

@@ -1,7 +1,5 @@
 """Shapes that a user names, against those of a model."""
 
-from __future__ import annotations
-
 import pytest
 
 from enginebench.core.errors import UsageError

@@ -1,7 +1,5 @@
 """8-bit sums that do not saturate are asked for where they would, and nowhere else."""
 
-from __future__ import annotations
-
 import platform
 from pathlib import Path
 from typing import Any

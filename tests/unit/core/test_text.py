@@ -1,7 +1,5 @@
 """Text that cannot move a terminal's cursor."""
 
-from __future__ import annotations
-
 import pytest
 
 from enginebench.core.text import clean_lines, clean_text, count_of, name_type

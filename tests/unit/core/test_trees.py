@@ -1,7 +1,5 @@
 """Names and order of what stands in nested arguments and answers."""
 
-from __future__ import annotations
-
 from collections import OrderedDict, UserDict, namedtuple
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """CHANGELOG.md by the rules of Keep a Changelog 1.1.0."""
 
-from __future__ import annotations
-
 import re
 
 import enginebench

@@ -1,7 +1,5 @@
 """What the pages cite of the code exists: `room/file.py: name`, and the constants with their values."""
 
-from __future__ import annotations
-
 import re
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`docs/cli.md` against the program: verbs, arguments, options, defaults, exit codes, JSON fields."""
 
-from __future__ import annotations
-
 import re
 import sys
 

@@ -1,7 +1,5 @@
 """docs/results.md: every table is what its stored rows give today."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 

@@ -1,7 +1,5 @@
 """The fake: exact answers, exact times, and faults that are real."""
 
-from __future__ import annotations
-
 import os
 import signal
 import statistics

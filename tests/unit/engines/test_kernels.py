@@ -1,7 +1,5 @@
 """Names of kernels, as cuDNN, cuBLAS, CUTLASS, PyTorch and Triton give them, to the precision that they compute in."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

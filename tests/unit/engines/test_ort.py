@@ -1,7 +1,5 @@
 """ONNX Runtime: what is bound, what is refused, what cannot be known before a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

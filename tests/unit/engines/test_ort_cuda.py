@@ -1,7 +1,5 @@
 """`ort-cuda` without a GPU: CUDA is the fake on host memory, and a session of the CPU stands in for one of the GPU."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from ctypes import c_byte
@@ -70,7 +68,7 @@ def add_names(runtime: Any) -> None:
 class GpuSession:
     """A session on the CPU that takes addresses of the fake device, which is host memory, for its own."""
 
-    made: list[GpuSession] = []
+    made: list["GpuSession"] = []
     dropped, kept = False, {}
     fail: str | None = None
     host_inputs: tuple[str, ...] = ()  # that a node reads on the CPU

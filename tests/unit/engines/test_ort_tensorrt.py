@@ -1,7 +1,5 @@
 """`ort-tensorrt`: its settings and its fallback check, over ONNX Runtime's CPU provider in the place of TensorRT's."""
 
-from __future__ import annotations
-
 from ctypes import c_byte
 from pathlib import Path
 from typing import Any

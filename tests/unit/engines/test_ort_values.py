@@ -1,7 +1,5 @@
 """Graphs whose inputs or answers are no plain tensors of numbers: text, sequences, maps, custom operators."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Engines by name: what is there, what is missing, and what the user is told to do about it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib import import_module, metadata

@@ -1,7 +1,5 @@
 """What is refused before anything is loaded, and how it is said."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

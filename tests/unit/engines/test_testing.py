@@ -1,7 +1,5 @@
 """The contract suite says yes to an engine that keeps its promises, and no to one that breaks any."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -93,7 +91,7 @@ class SoundEngine:
         for worker in self.workers:
             worker.shutdown()
 
-    def __enter__(self) -> SoundEngine:
+    def __enter__(self) -> "SoundEngine":
         return self
 
     def __exit__(self, *error: object) -> None:

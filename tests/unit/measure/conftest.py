@@ -1,7 +1,5 @@
 """Machines laid out as files: proc, sys and etc under a folder of the test."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The CUDA driver's own numbers of GPUs, with a driver that the test plays."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

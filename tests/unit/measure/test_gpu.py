@@ -1,7 +1,5 @@
 """GPUs, through an NVML that the test plays."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The loop, to the nanosecond: a scripted engine under a scripted clock."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from array import array

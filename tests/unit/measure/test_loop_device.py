@@ -1,7 +1,5 @@
 """The loop with an engine on a device: copies, cold caches, clocks that rise."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Machines as their files show them."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import socket

@@ -1,7 +1,5 @@
 """How many threads, and on which CPUs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The reference kernel: how often it runs and what is counted, by a clock of the test."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """The rotating set of inputs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The rules, fed by hand."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

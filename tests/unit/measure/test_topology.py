@@ -1,7 +1,5 @@
 """What the kernel's files say about CPUs, quotas and limits."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

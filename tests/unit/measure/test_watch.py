@@ -1,7 +1,5 @@
 """Foreign CPU time, from counters that the test writes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Pictures with labels and without, and the photographs that a built-in model brings along."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Made photographs: their size, their spectrum, and folders of JPEG files."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

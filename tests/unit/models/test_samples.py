@@ -1,7 +1,5 @@
 """The user's inputs: read, cut into entries, kept, and joined again; what does not fit is refused by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The verdict of `bench`: what the answers of both sides make of it, and what it then says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

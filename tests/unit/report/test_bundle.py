@@ -1,7 +1,5 @@
 """The chart bundle: made once, read from the cache after that, never half."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Sentences and figures that were false: each by the smallest run that showed it."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """History: rows found, read once, shown, exported; nothing outside of the folder is touched."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

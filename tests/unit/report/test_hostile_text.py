@@ -1,7 +1,5 @@
 """Names and documents that somebody else wrote: no character of them reaches a terminal, a page or a picture raw."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Names of fused layers, for a reader."""
 
-from __future__ import annotations
-
 import pytest
 
 from enginebench.report.layer_names import fold_name, fold_names

@@ -1,7 +1,5 @@
 """A report takes as many steps for each row, however many rows there are: counted as calls, not as time."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

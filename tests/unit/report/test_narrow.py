@@ -1,7 +1,5 @@
 """Tables on narrow terminals: which row a figure belongs to is never lost, and what is left out is said."""
 
-from __future__ import annotations
-
 import pytest
 from click.testing import CliRunner
 

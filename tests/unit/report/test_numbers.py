@@ -1,7 +1,5 @@
 """Numbers as printed: digits, units, intervals that never claim more than was found."""
 
-from __future__ import annotations
-
 import pytest
 
 from enginebench.core.records import Estimate

@@ -1,7 +1,5 @@
 """No path leads from "not compared" to "agrees", from "asked" to "ran", from a part to all; over random runs."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections import Counter

@@ -1,7 +1,5 @@
 """The four renderers of one model: in any width, with any text, and with nothing that becomes markup or a formula."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

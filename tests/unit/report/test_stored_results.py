@@ -1,7 +1,5 @@
 """Stored runs look as they did: the tables and answers of `results/` are held against what was rendered before."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from types import ModuleType

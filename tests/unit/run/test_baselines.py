@@ -1,7 +1,5 @@
 """Named baselines: saved, listed, compared with, removed; names and links that would lead elsewhere."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

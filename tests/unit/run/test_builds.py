@@ -1,7 +1,5 @@
 """Several builds of one engine in a run: each from nothing, measured in turns, kept whatever happens."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

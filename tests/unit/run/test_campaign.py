@@ -1,7 +1,5 @@
 """Rows on their way: order, faults in the middle, what is kept, and how a run ends."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

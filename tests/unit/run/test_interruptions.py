@@ -1,7 +1,5 @@
 """Any moment of interruption, then `--resume`: the document is that of an undisturbed run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Locks of devices: every device that a row runs on, in one order, whatever the verb."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """A run from the request to its rows: what is stored when, who is told, and how it is continued."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from typing import Any

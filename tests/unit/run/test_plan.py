@@ -1,7 +1,5 @@
 """Rows that are known to be impossible before anything is built."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

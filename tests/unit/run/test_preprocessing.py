@@ -1,7 +1,5 @@
 """How inputs are prepared, held against what every graph, calibration and file says about it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

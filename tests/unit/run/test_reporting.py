@@ -1,7 +1,5 @@
 """Reports from stored results alone: files, older schemas, folders of strangers, machines without the extra."""
 
-from __future__ import annotations
-
 import html
 import json
 import os

@@ -1,7 +1,5 @@
 """The search for a capacity: where it ends, what it does not believe, and what its verdicts say."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

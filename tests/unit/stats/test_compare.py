@@ -1,7 +1,5 @@
 """Verdicts, by hand and by simulation; and what must not be compared."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What fails the gate beside time: lost accuracy, outputs that no longer agree, another precision."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """The normal distribution and Student's t, against scipy and against closed forms."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri

@@ -1,7 +1,5 @@
 """Drift against figures by hand, and everything that must never pass."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import numpy as np

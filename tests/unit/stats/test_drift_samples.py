@@ -1,7 +1,5 @@
 """Drift sample by sample, and flips against the margin that they had to overcome."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

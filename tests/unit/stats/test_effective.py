@@ -1,7 +1,5 @@
 """The judge of precision: what contradicts a label, what is only doubt, and what proves nothing."""
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 import pytest

@@ -1,7 +1,5 @@
 """Student and Welch intervals against hand-computed cases and scipy."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Answers of open length against each other."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from enginebench.stats.drift import default_limits, measure_drift

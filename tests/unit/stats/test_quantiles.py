@@ -1,7 +1,5 @@
 """Median and nearest rank: hand-computed cases, and properties over many."""
 
-from __future__ import annotations
-
 import math
 import statistics
 

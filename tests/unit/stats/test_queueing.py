@@ -1,7 +1,5 @@
 """Points from stamps, the rule that believes a percentile, and queueing theory against what is known of it."""
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The answers of a run, from results alone: nothing of how they are shown is needed for them."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The validity of a ratio, by scripted samples: its interval holds what both sides share, not what slows one alone."""
 
-from __future__ import annotations
-
 import runpy
 from collections.abc import Sequence
 from pathlib import Path

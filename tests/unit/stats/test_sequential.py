@@ -1,7 +1,5 @@
 """Trials that end early: how often that is wrong, what is printed then, and which rows go on."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import sys

@@ -1,7 +1,5 @@
 """Times of stages to shares, rates and bounds, by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from enginebench.core.records import EngineSpec

@@ -1,7 +1,5 @@
 """Summaries against figures that can be done by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

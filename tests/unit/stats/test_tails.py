@@ -1,7 +1,5 @@
 """High percentiles: how many samples they need, how alike neighbours are, and what the interval covers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats

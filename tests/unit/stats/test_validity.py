@@ -1,7 +1,5 @@
 """Validity: each doubt alone, with advice; thresholds at their edges."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

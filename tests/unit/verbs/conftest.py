@@ -1,7 +1,5 @@
 """One finished run for all tests that only look at one."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

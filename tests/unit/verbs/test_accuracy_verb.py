@@ -1,7 +1,5 @@
 """The verb accuracy: digits and labelled folders, through the model's own preprocessing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

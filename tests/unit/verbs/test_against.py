@@ -1,7 +1,5 @@
 """`bench --against` holds the answers of both sides against each other: what makes it say no, and what it then says."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

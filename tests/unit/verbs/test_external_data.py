@@ -1,7 +1,5 @@
 """A user's model with its weights in a second file: no verb changes what lies there, and none stumbles over links."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

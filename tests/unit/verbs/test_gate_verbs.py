@@ -1,7 +1,5 @@
 """The gate as a CI job sees it: exit codes, JUnit XML, a summary, baselines; each a whole process."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from xml.etree import ElementTree

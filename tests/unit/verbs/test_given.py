@@ -1,7 +1,5 @@
 """Values that cannot be are refused before anything runs, with the argument's name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The names that the package offers: which they are, that they cost nothing, and that they say what the verbs say."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import subprocess

@@ -1,7 +1,5 @@
 """Options that verbs share reach a verb as one record each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any

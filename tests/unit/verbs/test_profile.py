@@ -1,7 +1,5 @@
 """The verb `profile`, and the layers that a run keeps."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The verbs `calibrate` and `quantize`, one after the other as a user calls them."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

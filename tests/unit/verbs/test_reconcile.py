@@ -1,7 +1,5 @@
 """Why one plan has two times."""
 
-from __future__ import annotations
-
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Result
 from enginebench.verbs.bench import explain_difference
 

@@ -1,7 +1,5 @@
 """A record of options: what Python callers, `help()` and the command line get of one declaration."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias, Unpack

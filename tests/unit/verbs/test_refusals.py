@@ -1,7 +1,5 @@
 """What cannot be is refused at once: before the machine is waited for, and before anything is started."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

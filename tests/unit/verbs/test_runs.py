@@ -1,7 +1,5 @@
 """`run` and `bench` as functions: what they return, what they leave, and how they end."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
@@ -180,7 +178,7 @@ class Shown:
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def __call__(self, shown: object, display_id: bool) -> Shown:
+    def __call__(self, shown: object, display_id: bool) -> "Shown":
         assert display_id
         self.update(shown)
         return self

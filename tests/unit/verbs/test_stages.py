@@ -1,7 +1,5 @@
 """File to label: what is timed, how stages overlap, and what is refused."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import threading
@@ -58,7 +56,7 @@ class Brightness:
         level = (self.array.mean(axis=(1, 2, 3)) * 255 / 16).astype(int)
         return {"y": 10 * np.eye(16, dtype=np.float32)[level]}
 
-    def __enter__(self) -> Brightness:
+    def __enter__(self) -> "Brightness":
         return self
 
     def __exit__(self, *args: object) -> None:

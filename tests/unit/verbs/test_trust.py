@@ -1,7 +1,5 @@
 """No stored file makes the program load a library, import a module, start a program or open a path of its choice."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

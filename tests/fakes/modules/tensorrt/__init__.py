@@ -8,8 +8,6 @@ builder (none, and a warning that says why), runtime (an error, and an object al
 a plan of TensorRT for RTX the name of a diagnostic, or suboptimal.
 """
 
-from __future__ import annotations
-
 import ctypes
 import enum
 import json

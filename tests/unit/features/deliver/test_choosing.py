@@ -1,7 +1,5 @@
 """Which row of a run is delivered."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

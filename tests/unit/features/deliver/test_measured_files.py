@@ -1,7 +1,5 @@
 """What an engine brings into a bundle: its own files, and next to nothing of ours beside them."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What Triton asks a delivered model: requests that it can answer, warm-up first."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

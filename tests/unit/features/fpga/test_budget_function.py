@@ -1,7 +1,5 @@
 """`budget` for programs: the same as on the command line, and read again from a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

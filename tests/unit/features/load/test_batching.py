@@ -1,7 +1,5 @@
 """Who is computed together, and who is turned away: decided by numbers alone."""
 
-from __future__ import annotations
-
 from enginebench.features.load.batching import Batcher, Waiting
 
 

@@ -1,7 +1,5 @@
 """The search for a rate on simulated processes: what it finds against theory, and what a rough search saves."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A load that is interrupted at any moment and goes on, over `fake` in simulated time: the document is the same."""
 
-from __future__ import annotations
-
 import math
 from contextlib import suppress
 from functools import partial

@@ -1,7 +1,5 @@
 """The server in simulated time, against what queueing theory knows, and its promises when there is too much to do."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The least time of work, against figures worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

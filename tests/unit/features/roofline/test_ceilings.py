@@ -1,7 +1,5 @@
 """Ceilings from trials whose times are known, and the caches that Linux lists."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path

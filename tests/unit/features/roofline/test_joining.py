@@ -1,7 +1,5 @@
 """Layers joined to nodes, by the names that runtimes were seen to give."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Layers of any engine: shares, groups, and what is left over."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """A run beside stored ceilings: its rows get bounds, and whoever beats one is doubted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

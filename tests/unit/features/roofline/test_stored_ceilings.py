@@ -1,7 +1,5 @@
 """Ceilings kept, found again, and refused; the verb with children that answer at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Any moment of interruption of a sweep, then `--resume`: the document is that of an undisturbed one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

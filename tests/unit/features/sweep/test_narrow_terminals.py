@@ -1,7 +1,5 @@
 """The table of a sweep on narrow terminals."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

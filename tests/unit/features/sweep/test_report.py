@@ -1,7 +1,5 @@
 """The report on a sweep: what the files hold, at which price, and that foreign text stays text."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

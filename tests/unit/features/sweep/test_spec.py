@@ -1,7 +1,5 @@
 """What a sweep asks for: its cells, its groups, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A sweep with children in this process: what is measured, what a loss costs, and what the store then says."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path

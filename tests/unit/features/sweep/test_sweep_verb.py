@@ -1,7 +1,5 @@
 """`sweep`, `report` and `history` of its store, on the command line, with children in this process."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The step `tune` of a sweep, with children in this process: its answers in the store, and what a failure costs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

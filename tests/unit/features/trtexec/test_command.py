@@ -1,7 +1,5 @@
 """Command lines for five versions of trtexec: accepted as they are by the option parser of each."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

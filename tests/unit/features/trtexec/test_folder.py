@@ -1,7 +1,5 @@
 """Folders: which file is what, which belong together, and whether log and timing file agree."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Damaged artifacts: an answer or a ParseError, never anything else. `benchmarks/fuzz_trtexec.py` runs for longer."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

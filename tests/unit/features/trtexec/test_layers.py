@@ -1,7 +1,5 @@
 """Engine layers: types, precisions, operators, times; and two engines against each other."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The generated artifacts have the layouts of the real ones."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

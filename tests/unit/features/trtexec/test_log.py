@@ -1,7 +1,5 @@
 """Logs: every figure, every version, every way in which a log arrives damaged."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What NVIDIA's own TensorRT 8.6.0 wrote on an H200 (tests/data/tensorrt-8.6), as every reader of it takes it."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The verb `parse`: documents on stdout, files under --out, exit code 5 for what cannot be read."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Layer profiles: all layouts, broken names, duplicates, nan."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

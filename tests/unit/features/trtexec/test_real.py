@@ -1,7 +1,5 @@
 """Every real log and file gives the values that it holds. Skipped where the real artifacts are absent."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

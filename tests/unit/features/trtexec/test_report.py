@@ -1,7 +1,5 @@
 """Reports, files and pictures made from trtexec's artifacts."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

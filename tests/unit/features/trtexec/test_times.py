@@ -1,7 +1,5 @@
 """Timing files: layouts, units, warm-up, both percentile rules, and every kind of damage."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

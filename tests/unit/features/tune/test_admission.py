@@ -1,7 +1,5 @@
 """Who may race."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """The greedy line: what saves most time for its noise is quantized, what loses time is not."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """The picture of a search: every candidate with two figures, and a line along those that nothing beats."""
 
-from __future__ import annotations
-
 import pytest
 
 from enginebench.features.tune.document import Candidate, FrontierPoint, TuneDocument

@@ -1,7 +1,5 @@
 """Noise and divergence of answers, against figures worked out by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

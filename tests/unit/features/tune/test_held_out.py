@@ -1,7 +1,5 @@
 """Limits held against held-out samples: kept by the value, and shown by the interval."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """Precision by layer in a search: the line of graphs, what samples show of them, and a folder that goes on."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

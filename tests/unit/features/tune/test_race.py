@@ -1,7 +1,5 @@
 """Who drops out of a race and when, and when a final says that the default was beaten: scripted costs, no clock."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rows of settings: which graph each starts from, and what makes two of them different."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The story of a search on scripted laps: what is tried, who drops out, the budget, and going on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any

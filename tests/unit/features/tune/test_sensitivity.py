@@ -1,7 +1,5 @@
 """One group of nodes quantized at a time: the pairs are those of the recipe, and nothing else changes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What may be set, and who proposes it."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from typing import Any
 

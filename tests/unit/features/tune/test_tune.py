@@ -1,7 +1,5 @@
 """`tune` from the request to its folder, with the fake engine in this process: no figure is looked at."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

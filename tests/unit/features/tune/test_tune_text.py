@@ -1,7 +1,5 @@
 """What `tune` says, as text and as a page, from documents made by hand."""
 
-from __future__ import annotations
-
 import html
 from typing import Any
 

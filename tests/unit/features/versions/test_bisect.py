@@ -1,7 +1,5 @@
 """`bisect` around its measurements, and what it says of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

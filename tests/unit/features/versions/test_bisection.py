@@ -1,7 +1,5 @@
 """Bisection over simulated versions, judged by the comparison that rows are judged by."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Several builds of one engine: deviations apart, the best of them told honestly, and the build as the unit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

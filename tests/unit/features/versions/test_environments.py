@@ -1,7 +1,5 @@
 """What pip and uv say, in one sentence. Their words were copied from pip 23.2 and 25.3, and from uv 0.9."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The upgrade report: rows of two environments of stored runs, each against its twin."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

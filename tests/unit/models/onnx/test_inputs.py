@@ -1,7 +1,5 @@
 """What a graph says of its inputs, read and tried: graphs that say it, and graphs that mislead."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a graph tells of its precision and origin, in its metadata and by its types."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

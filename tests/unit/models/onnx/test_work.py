@@ -1,7 +1,5 @@
 """The work of graphs, against counts worked out by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

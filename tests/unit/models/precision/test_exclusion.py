@@ -1,7 +1,5 @@
 """Nodes left out of a precision by name: every recipe keeps them in FP32, and the file says so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Graphs in an older operator set: what has an equal there, what has none, and that answers are compared."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Our rules for quantized graphs against what the parser of TensorRT 8.6.0 said of the same graphs, on a GPU."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The rules for quantized graphs that every TensorRT has, each by its node."""
 
-from __future__ import annotations
-
 import pytest
 
 from enginebench.core.errors import ArtifactError

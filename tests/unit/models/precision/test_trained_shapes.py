@@ -1,7 +1,5 @@
 """Forms of graphs that trained models have and hand-made ones lack: transforms take them."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

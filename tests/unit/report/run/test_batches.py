@@ -1,7 +1,5 @@
 """Latency against throughput: series, the largest batch within a limit, the page, the picture."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from enginebench.report.run.batches import describe_limit, find_largest, list_batches, make_batches

@@ -1,7 +1,5 @@
 """What a report says of several builds of one engine."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """Charts of a run: which there are, that Vega takes them, and what they hold."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

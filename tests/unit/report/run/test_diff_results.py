@@ -1,7 +1,5 @@
 """Two runs row by row: partners, verdicts, the gate, and how it reads."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """FASTEST, OUTPUTS and TRUST: every state of the head, and that all formats print the same lines."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

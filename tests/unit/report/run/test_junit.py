@@ -1,7 +1,5 @@
 """JUnit XML: what fails, what is skipped, and that names are text."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree
 
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """The page as text: what it says, that names stay text, and that its policy names its own scripts alone."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Rows as the contract names them, baselines, answers, the Pareto front."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

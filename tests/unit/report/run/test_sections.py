@@ -1,7 +1,5 @@
 """The model of a run's report: what its sections hold, before anything draws them."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """What charts are made of: labels, bins, curves, traces."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from msgspec.structs import replace

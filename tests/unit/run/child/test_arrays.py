@@ -1,7 +1,5 @@
 """Answers in files: how many are compared, and how few stay."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

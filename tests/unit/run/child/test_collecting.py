@@ -1,7 +1,5 @@
 """Answers as they come: what of them is kept for which metric."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Errors that leave a child: with their class, their message, and everything else that they were made with."""
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Jobs: each names its answer and its work, and finds its way through the pipe by that alone."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any, get_type_hints
 

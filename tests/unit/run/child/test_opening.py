@@ -1,7 +1,5 @@
 """Quantized graphs are looked at before TensorRT is asked to build them."""
 
-from __future__ import annotations
-
 from importlib import util
 from pathlib import Path
 from typing import Any

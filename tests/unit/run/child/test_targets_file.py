@@ -1,7 +1,5 @@
 """The file of right answers: every form, and what is said of one that does not fit."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A user's metric: what it may return, and what is said of one that fails."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

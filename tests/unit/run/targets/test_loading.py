@@ -1,7 +1,5 @@
 """An engine from a file, in a few lines of a program."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

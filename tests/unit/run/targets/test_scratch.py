@@ -1,7 +1,5 @@
 """What stays of a folder that is needed only meanwhile."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Two sides of one model start from the same export."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is said of a stored row whose artifact cannot be taken."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

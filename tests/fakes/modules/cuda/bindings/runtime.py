@@ -5,8 +5,6 @@ what was made and not yet destroyed. `FAKE_CUDA_DEVICES` is the number of GPUs (
 `FAKE_CUDA_FAULT=capture` breaks captures.
 """
 
-from __future__ import annotations
-
 import ctypes
 import enum
 import os
@@ -46,7 +44,7 @@ INVALID = cudaError_t.cudaErrorInvalidValue
 
 
 class _Stream:
-    all: dict[int, _Stream] = {}
+    all: dict[int, "_Stream"] = {}
 
     def __init__(self) -> None:
         self.recorded: list[Callable[[], None]] | None = None

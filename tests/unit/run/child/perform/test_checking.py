@@ -1,7 +1,5 @@
 """A plan is held against its graph: TensorRT 8.6 makes another network of some graphs, and says nothing."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

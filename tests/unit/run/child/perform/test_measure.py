@@ -1,7 +1,5 @@
 """What a watch on a GPU adds to a measurement, with a watch that the test plays."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

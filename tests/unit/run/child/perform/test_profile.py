@@ -1,7 +1,5 @@
 """The child's part of `profile` goes the way of the other verbs: the same refusals, the same watch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
