@@ -218,3 +218,4 @@ def test_a_run_that_lost_all_rows_says_so(cli: Cli, run: Path) -> None:
     (run / "rows").rename(run / "elsewhere")
     said = " ".join(cli("report", run, "--format", "md").stdout.split())
     assert "nothing was measured" in said and "6 configurations without results" in said and "pytorch-fp32-b1" in said
+    assert "Page" not in said  # none was written

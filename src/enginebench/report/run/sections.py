@@ -43,8 +43,9 @@ def list_sections(
     place = str(folder) if folder else "DIR"
     head = Section(title=" · ".join([document.model, *list_facts(document)]), parts=(format_answer(document),))
     found = [Section(title="Warnings", parts=(list_warnings(document),))] if warnings else []
-    commands = Notes(lines=tuple(_list_commands(document, place, warnings)), kind="command")
-    return [head, *list_tables(document, wide=wide), *list_others(document), *found, Section(parts=(commands,))]
+    commands = tuple(_list_commands(document, place, warnings))
+    found += [Section(parts=(Notes(lines=commands, kind="command"),))] if commands else []
+    return [head, *list_tables(document, wide=wide), *list_others(document), *found]
 
 
 def list_report(
@@ -236,7 +237,8 @@ def _list_commands(document: RunDocument, place: str, printed: bool) -> Iterator
     count = 0 if printed else count_warnings(document)
     if count:
         yield f"Warnings ({count})", shlex.join(["enginebench", "report", place, "--warnings"])
-    yield "Page", str(Path(place) / "report.html")
+    if place == "DIR" or Path(place, "report.html").is_file():  # without the extra `report` there is none
+        yield "Page", str(Path(place) / "report.html")
 
 
 def _list_chapters(document: RunDocument, charts: Sequence[Chart]) -> Iterator[Section]:
