@@ -23,7 +23,6 @@ from enginebench.stats.metrics.boxes import (
     Boxes,
     Layout,
     Matches,
-    find_box_axis,
     find_layout,
     holds_boxes,
     match_boxes,
@@ -406,7 +405,7 @@ def _measure_numbers(name: str, reference: Array, candidate: Array, how: _How) -
 
 def _measure_slices(ref: Floats, cand: Floats) -> Slices | None:
     """The worst figures of slices of a like scale; None where the output is judged as a whole, and nothing is lost."""
-    split = split_slices(ref, cand, find_box_axis(ref))
+    split = split_slices(ref, cand)
     if split is None or (len(split.groups) < 2 and not split.lost):
         return None
     of = len(split.scale)

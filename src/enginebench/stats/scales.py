@@ -41,7 +41,7 @@ class Split(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def groups(self) -> list[NDArray[np.int64]]:
-        """Those of a like scale; what is reached in small steps is alike, as are the channels of a feature map."""
+        """Those of a like scale."""
         scale, scores = self.scale[self.order], self.scores[self.order]
         jumps = (scale[:-1] > JUMP * scale[1:]) & ~(scores[:-1] & scores[1:])
         return [np.sort(group) for group in np.split(self.order, np.flatnonzero(jumps) + 1)]
@@ -52,18 +52,13 @@ def are_scores(low: Any, high: Any) -> Any:
     return (low >= -ROUNDING * high) & (high <= 1 + ROUNDING)
 
 
-def split_slices(ref: Floats, cand: Floats, boxes: int | None = None) -> Split | None:
-    """The axis of finite answers [samples, ...] whose slices differ most in scale; None: none has enough values.
-
-    The first four slices of the axis `boxes` are coordinates, also where they go from 0 to 1 as scores do.
-    """
+def split_slices(ref: Floats, cand: Floats) -> Split | None:
+    """The axis of finite answers [samples, ...] whose slices differ most in scale; None: none has enough values."""
     axes = [a for a in range(1, ref.ndim) if ref.shape[a] > 1 and ref.size // ref.shape[a] >= LEAST_VALUES]
-    return max(
-        (_split_axis(axis, ref, cand, axis == boxes) for axis in axes), key=lambda split: split.rank, default=None
-    )
+    return max((_split_axis(axis, ref, cand) for axis in axes), key=lambda split: split.rank, default=None)
 
 
-def _split_axis(axis: int, ref: Floats, cand: Floats, boxes: bool) -> Split:
+def _split_axis(axis: int, ref: Floats, cand: Floats) -> Split:
     rest = tuple(a for a in range(ref.ndim) if a != axis)
     low, high = ref.min(axis=rest), ref.max(axis=rest)
     size = np.maximum(np.abs(low), np.abs(high))
@@ -71,7 +66,7 @@ def _split_axis(axis: int, ref: Floats, cand: Floats, boxes: bool) -> Split:
     before, after = ((side / whole).var(axis=rest) for side in (ref, cand))
     scale = np.sqrt(before + (ref.mean(axis=rest) / whole) ** 2)
     varies = (high - low > ROUNDING * size) & (scale > ROUNDING * np.sqrt(np.mean(scale**2)))
-    scores = are_scores(low, high) & ~(boxes & (np.arange(len(low)) < 4))
+    scores = are_scores(low, high)
     lost = varies & (~scores | (high >= LEAST_SCORE)) & (after < LOST_VARIANCE * before)
     order = np.argsort(-scale, kind="stable")
     return Split(axis=axis, scale=scale, scores=scores, order=order[varies[order]], lost=int(lost.sum()))

@@ -59,20 +59,6 @@ def test_a_detector_that_finds_nothing_does_not_agree(classes: int, last: bool, 
     assert ("unread_boxes" in [c.code for c in doubt_samples(drift)]) is not a_score_for_objects_alone
 
 
-@pytest.mark.parametrize("classes", [1, 80])
-def test_scores_are_judged_apart_from_coordinates_between_0_and_1(classes: int):
-    """A detector whose boxes are fractions of the picture: its scores share their range, and not their scale."""
-    reference = make_yolo(classes=classes)
-    reference[:, :4] /= 640
-    reference[:, 4:] *= 0.2
-    sound = np.concatenate([add_noise(reference[:, :4], 30), np.round(reference[:, 4:] * 256) / 256], axis=1)
-    assert compare(reference, sound)[0].passed
-    deaf = np.concatenate([add_noise(reference[:, :4], 30), np.zeros_like(reference[:, 4:])], axis=1)
-    drift, out = compare(reference, deaf)
-    assert out.snr_db > 6 and not drift.passed
-    assert (out.slices.axis, out.slices.first, out.slices.count) == (1, 4, classes)
-
-
 def test_a_sound_detector_agrees_although_rare_classes_are_lost():
     """Scores share a unit: of 8 bits 1/256 is left, and a class that never reaches it decides nothing."""
     reference = make_yolo()

@@ -146,12 +146,6 @@ def resembles_boxes(array: Any) -> bool:
     return score > 0 and size > max(1 + SCORE_SLACK, 10 * score)
 
 
-def find_box_axis(array: Any) -> int | None:
-    """The axis along which an output has the four numbers of a box, then scores; None where it has no such shape."""
-    kind = _find_columns(array) if array.ndim == 3 and array.size else None
-    return None if kind is None else 1 if kind == "scores" else 2
-
-
 def _take_columns(kind: Columns, array: Any) -> tuple[Floats, Floats]:
     """(four numbers of each box, its scores)."""
     table = np.moveaxis(array, -2, -1) if kind == "scores" else array
