@@ -78,8 +78,8 @@ class LazyGroup(click.Group):
         own = args[: args.index("--")] if "--" in args else args
         for before, given in zip(["enginebench", *own], own, strict=False):
             if not given or re.fullmatch("--[a-z0-9-]+=", given):
-                what = given.rstrip("=") or before
-                raise UsageError(f"{what}: the text is empty. Is a variable of the shell unset? Else leave {what} out")
+                what = given.rstrip("=") or (before if before.startswith("-") else f"the argument after {before}")
+                raise UsageError(f"{what}: the text is empty. Is a variable of the shell unset? Else leave it out")
         return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

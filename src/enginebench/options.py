@@ -152,6 +152,9 @@ def verb(record: type) -> Callable[[F], F]:
                     continue
                 near = "".join(f"; did you mean {text}?" for text in difflib.get_close_matches(name, options, 1))
                 raise TypeError(f"{function.__name__}() has no argument {name!r}{near}")
+            for name, value in (bound.arguments | bound.arguments["options"]).items():
+                if isinstance(value, str) and not value:  # a path would be the current folder
+                    raise UsageError(f"{name}: the text is empty; expected a text, or None")
             bound.arguments |= {name: option.check(bound.arguments[name]) for name, option in first.items()}
             bound.arguments["options"] = fill(record, bound.arguments["options"])
             return function(*bound.args, **bound.kwargs)

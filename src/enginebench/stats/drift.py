@@ -23,11 +23,11 @@ from enginebench.stats.metrics.boxes import (
     Boxes,
     Layout,
     Matches,
+    find_box_axis,
     find_layout,
     holds_boxes,
     match_boxes,
     read_boxes,
-    resembles_boxes,
 )
 from enginebench.stats.metrics.sequences import decode_tokens
 from enginebench.stats.metrics.tasks import SEQUENTIAL, read_map
@@ -398,7 +398,7 @@ def _measure_numbers(name: str, reference: Array, candidate: Array, how: _How) -
         slices=_measure_slices(a.reshape(shape), b.reshape(shape)),
         samples=how.share,
         snr_most_db=_measure_most(a, b, how.share),
-        boxes_like=how.task is None and resembles_boxes(reference),
+        boxes_like=how.task is None and find_box_axis(reference) is not None,
         **(_count_flips(a, b) if classes else {}),
     )
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import enginebench
+from enginebench.core.errors import UsageError
 from enginebench.core.records import Availability
 from enginebench.door import VERBS, main, program
 from enginebench.verbs.doctor import describe_state
@@ -120,7 +122,7 @@ def test_models_lists_the_zoo(cli: Cli) -> None:
     [
         (("run", "digits-mlp", "--data", ""), "--data: the text is empty"),
         (("run", "digits-mlp", "--data="), "--data: the text is empty"),
-        (("run", ""), "run: the text is empty"),
+        (("run", ""), "the argument after run: the text is empty"),
         (("baseline", "save", "x", "r", "--store", ""), "--store: the text is empty"),
         (("report", "r", "--out", "", "--prices", "x"), "--out: the text is empty"),
     ],
@@ -128,3 +130,12 @@ def test_models_lists_the_zoo(cli: Cli) -> None:
 def test_an_empty_text_is_no_path(cli: Cli, words: tuple[str, ...], named: str) -> None:
     done = cli(*words)
     assert (done.returncode, named in done.stderr) == (2, True), done.stderr
+
+
+def test_an_empty_text_is_no_path_in_a_program_either() -> None:
+    with pytest.raises(UsageError, match=r"^data: the text is empty"):
+        enginebench.accuracy("fake@digits-mlp", data="")
+    with pytest.raises(UsageError, match=r"^model: the text is empty"):
+        enginebench.run("", engines="fake")
+    with pytest.raises(UsageError, match=r"^out: the text is empty"):
+        enginebench.run("digits-mlp", engines="fake", out="")

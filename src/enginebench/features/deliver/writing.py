@@ -170,6 +170,8 @@ def write_check(stage: Path, feeds: Sequence[Feeds], outputs: Mapping[str, Array
         f"inputs.{name}": np.stack([f[name] for f in feeds[:count]]) for name in feeds[0]
     }
     for name, array in outputs.items():
+        if name not in ranks:
+            raise ArtifactError(f"output {name!r} is none of its graph's: {', '.join(ranks)}; the run is damaged")
         if len(array) % len(feeds):
             raise ArtifactError(f"output {name!r} has {len(array)} entries for {len(feeds)} calls; the run is damaged")
         apart = array.ndim > max(1, ranks[name]) and len(array) == len(feeds)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from enginebench.core.errors import EngineBenchError, UsageError
+from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.names import format_precision, slug
 from enginebench.core.records import Artifact, MeasureSpec
 from enginebench.engines.registry import find_installed, takes
@@ -54,6 +54,8 @@ class Rows:
     def _choose(self, setting: Setting) -> tuple[list[Artifact], str | None]:
         """(the artifacts that the row may start from, why there is none for it)."""
         if setting.graph:
+            if setting.graph not in self.graphs:
+                raise ArtifactError(f"the stored search names the graph {setting.graph!r}, which it has not made")
             return [a for a in self._artifacts if a.kind == "torch"] + [self.graphs[setting.graph]], None
         label = format_precision(setting.precision, setting.recipe)
         have = any((a.precision, a.recipe) == (setting.precision, setting.recipe) for a in self._artifacts)

@@ -12,12 +12,12 @@ from enginebench.models.onnx.work import Shape
 from enginebench.models.precision.graph import make_producers
 
 # Operators that only move, select or cut values: what goes in as one of 256 levels comes out as one of them. `Resize`
-# only where it takes the nearest.
+# only where it takes the nearest; `Cast` to a shorter format moves levels, and makes no more of them.
 LEVEL_KEEPING = frozenset(
     (
         *("Clip", "Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
         *("GlobalMaxPool", "Identity", "MaxPool", "Pad", "Relu", "Reshape", "Resize", "Slice", "SpaceToDepth"),
-        *("Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+        *("Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Cast"),
     )
 )
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
@@ -45,12 +45,13 @@ def infer_shapes(model: ModelProto) -> dict[str, Shape]:
 
 def measure_coverage(model: ModelProto) -> float:
     """Share of multiply-accumulates whose both operands come from 8-bit values; 0 for a graph without any."""
-    counts = count_macs(model)
-    producers = make_producers(model)
-    nodes = {node.name: node for node in model.graph.node}
-    integer = sum(1 for node in model.graph.node if node.op_type in _INTEGER_OPS)
-    covered = sum(macs for name, macs in counts.items() if _is_quantized(nodes[name], producers))
-    total = sum(counts.values())
+    shapes, producers = infer_shapes(model), make_producers(model)
+    total = covered = integer = 0
+    for node in model.graph.node:
+        if node.op_type in PRODUCTS | _INTEGER_OPS:
+            macs, whole = work.count_macs(node, shapes), node.op_type in _INTEGER_OPS
+            total, integer = total + macs, integer + whole
+            covered += macs if whole or _is_quantized(node, producers) else 0
     if not total:
         return 1.0 if integer else 0.0
     return covered / total

@@ -88,8 +88,8 @@ def find_layout(outputs: Outputs) -> Layout:
 
     Known are: `boxes`, `scores`, `labels`, also of one sample without a first axis (torchvision); one output
     [samples, boxes, 6] of x1, y1, x2, y2, score, class; [samples, 4 + classes, boxes] or [samples, boxes, 5 + classes]
-    of centre, size and scores (YOLO); boxes of centre and size [samples, boxes, 4] beside scores [samples, boxes,
-    classes] (DETR with a sigmoid).
+    of centre, size and scores (YOLO), or [samples, boxes, 5] of a single one; boxes of centre and size
+    [samples, boxes, 4] beside scores [samples, boxes, classes] (DETR with a sigmoid).
     """
     if holds_boxes(outputs):
         return Layout(kind="named")
@@ -137,19 +137,30 @@ def _hold_scores(values: Any) -> bool:
     return bool(((values < -SCORE_SLACK) | (values > 1 + SCORE_SLACK)).sum() <= SCORE_SLACK * values.size)
 
 
-def resembles_boxes(array: Any) -> bool:
-    """Whether an output looks like a detector's: coordinates beyond 1, far larger than the scores beside them."""
+def find_box_axis(array: Any) -> int | None:
+    """The axis whose first four slices are the coordinates, where an output looks like a detector's; else None.
+
+    Coordinates are beyond 1 and far larger than the scores beside them; or class ids stand beside them; or each of the
+    four is mostly far above what most scores are, and a row does not sum to 1 as the probabilities of classes do.
+    """
     if array.ndim != 3 or array.dtype.kind != "f" or not array.size or (kind := _find_columns(array)) is None:
-        return False
+        return None
     boxes, scores = _take_columns(kind, array)
-    size, score = (float(np.abs(part).max()) for part in (boxes, scores[..., :1] if kind == "ended" else scores))
-    return score > 0 and size > max(1 + SCORE_SLACK, 10 * score)
+    scores = scores[..., :1] if kind == "ended" else scores
+    size, score = float(np.abs(boxes).max()), float(np.abs(scores).max())
+    axis = 1 if kind == "scores" else 2
+    if not score or size > max(1 + SCORE_SLACK, 10 * score):
+        return axis if score else None
+    near = np.abs(array.sum(axis=axis) - 1) <= SCORE_SLACK
+    rare = 10 * max(np.median(scores), LEAST_SCORE) < np.median(boxes, axis=(0, 1)).min() and not near.all()
+    return axis if kind == "ended" or rare else None
 
 
 def _take_columns(kind: Columns, array: Any) -> tuple[Floats, Floats]:
     """(four numbers of each box, its scores)."""
     table = np.moveaxis(array, -2, -1) if kind == "scores" else array
-    return table[..., :4], table[..., 5:] * table[..., 4:5] if kind == "objects" else table[..., 4:]
+    objects = kind == "objects" and table.shape[-1] > 5  # five: a box and its only score
+    return table[..., :4], table[..., 5:] * table[..., 4:5] if objects else table[..., 4:]
 
 
 def _read_named(arrays: dict[str, Array]) -> Boxes:

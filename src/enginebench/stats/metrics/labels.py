@@ -118,8 +118,8 @@ def _check_logits(logits: Array, labels: Array, targets: Targets) -> None:
 def read_labels(answers: Any, right: Any, targets: Targets, axes: tuple[int, ...] = (-1, 1)) -> Labels:
     """Answers as class ids in the shape of the right ones.
 
-    Whole numbers are class ids already. Scores with one axis more are classes along that axis, the last or the second;
-    scores of the same shape are one class, yes from 0.5 on.
+    Whole numbers are class ids already, whatever their type. Scores with one axis more are classes along that axis, the
+    last or the second; scores of the same shape are one class, yes from 0.5 on. What is not finite is -1, no class.
 
     Args:
         answers: [samples, ...].
@@ -129,11 +129,20 @@ def read_labels(answers: Any, right: Any, targets: Targets, axes: tuple[int, ...
     while answers.ndim > len(shape) and answers.shape[-1] == 1:
         answers = answers[..., 0]
     if answers.shape == shape:
-        found: Labels = (answers if answers.dtype.kind in "biu" else answers >= YES).astype(np.int64)
-        return found
+        if answers.dtype.kind in "biu":
+            return np.asarray(answers, np.int64)
+        known = np.where(finite := np.isfinite(answers), answers, 0)
+        if (known % 1 > 0).any():
+            if known.min() < 0 or known.max() > 1:
+                raise FeedError(
+                    f"outputs are {known.min():.4g} to {known.max():.4g} with one value for each target; expected "
+                    "class ids, or scores of 0 to 1 (add the sigmoid to the graph, or give a --metric of your own)"
+                )
+            known = known >= YES
+        return np.where(finite, known, -1).astype(np.int64)
     for axis in axes:
         if answers.ndim == len(shape) + 1 and np.delete(answers.shape, axis).tolist() == list(shape):
-            return np.asarray(answers.argmax(axis=axis), np.int64)
+            return np.where(np.isfinite(answers).all(axis=axis), answers.argmax(axis=axis), -1)
     told = f"outputs have shape {list(targets.tell_shape(answers))}, targets {list(targets.tell_shape(right))}"
     raise FeedError(f"{told}; expected the same shape, or one axis more for the classes")
 

@@ -3,10 +3,12 @@
 import ast
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from enginebench.core.errors import ArtifactError
 from enginebench.features.deliver.contents import CPU, GPU, MODULE, PACKAGE, PROGRAMS
-from enginebench.features.deliver.writing import list_sources
+from enginebench.features.deliver.writing import list_sources, write_check
 
 # What it may bring beside them.
 KERNEL = {"core/engine_api.py", "core/sums.py", "core/trees.py"}
@@ -31,3 +33,8 @@ def test_what_is_copied_imports_ours_by_relative_paths_alone(source: str) -> Non
 def test_the_programs_around_it_stay_a_few_pages() -> None:
     lines = {path.name: len(path.read_text("utf-8").splitlines()) for path in Path(PROGRAMS).glob("*.py")}
     assert lines["predict.py"] <= 60 and sum(lines.values()) <= 460, lines
+
+
+def test_outputs_that_are_none_of_the_graphs_are_a_damaged_run(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="output 'y' is none of its graph's: z; the run is damaged"):
+        write_check(tmp_path, [{"x": np.zeros(1)}], {"y": np.zeros(1)}, {"z": 1})

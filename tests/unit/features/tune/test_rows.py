@@ -47,6 +47,11 @@ def test_the_graphs_of_the_request_serve_without_being_made_again(made: list[Any
     assert row.id == "ort-int8.cpu-b1-compute-t2-hot-race" and row.chain == (GRAPH, INT8)
 
 
+def test_a_graph_that_no_search_has_made_is_an_error_of_ours() -> None:
+    with pytest.raises(ArtifactError, match=r"the stored search names the graph '\.\./secret', which it has not made"):
+        make_rows().plan(replace(SETTING, graph="../secret"), MeasureSpec())
+
+
 def test_another_method_has_a_graph_and_ranges_of_its_own_made_once(made: list[Any]) -> None:
     found = make_rows()
     entropy = replace(SETTING, method="entropy")

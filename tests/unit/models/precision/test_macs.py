@@ -62,8 +62,25 @@ MOVERS = {
     "Expand": (["shape"], {}),
     "Tile": (["repeats"], {}),
     "Dropout": ([], {}),
+    "Cast": ([], {"to": onnx.TensorProto.FLOAT}),
     "Resize": (["", "repeats_f"], {"mode": "nearest"}),
 }
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_coverage_counts_integer_operators_and_nodes_without_a_name(names: bool):
+    quantized = ["s", "z", "w", "s", "z", "s", "z"]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("QLinearMatMul", ["q", *quantized], ["h8"]),
+        helper.make_node("DequantizeLinear", ["h8", "s", "z"], ["h"]),
+        helper.make_node("MatMul", ["h", "v"], ["y"]),
+    ]
+    for i, node in enumerate(nodes):
+        node.name = f"node{i}" if names else ""
+    constants = {"s": np.float32(0.1), "z": np.int8(0), "w": np.ones((4, 30), np.int8)}
+    model = build_graph(nodes, constants | {"v": np.ones((30, 2), np.float32)}, [2, 4], [2, 2])
+    assert measure_coverage(model) == pytest.approx(240 / (240 + 120))
 
 
 @pytest.mark.parametrize("op", MOVERS)

@@ -43,6 +43,9 @@ def test_layouts_of_detectors():
     yolov5 = spread(40, objectness=True)[None]
     assert list_first(read_boxes({"output0": yolov8})) == KEPT
     assert list_first(read_boxes({"output0": yolov5})) == KEPT
+    alone = np.concatenate([to_centres(CORNERS) / 200, SCORES[:, None]], axis=1)
+    found = list_first(read_boxes({"output0": np.repeat(alone, 20, axis=0)[None]}))  # within 0 to 1, as scores are
+    assert [(score, label) for _, score, label in found] == [(0.9, 0), (0.6, 0)]
     ended = np.concatenate([CORNERS, SCORES[:, None], CLASSES[:, None]], axis=1)[None]
     assert list_first(read_boxes({"output0": ended})) == ALL
     named = {"boxes": CORNERS, "labels": CLASSES, "scores": SCORES}

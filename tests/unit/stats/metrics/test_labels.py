@@ -130,6 +130,24 @@ def test_a_predicted_class_that_no_target_has_counts_as_scikit_learn_counts_it(m
     assert measure(metric, right, right, found).delta.value == pytest.approx(1 - whole)
 
 
+@pytest.mark.parametrize("metric", ["f1", "miou"])
+def test_class_ids_in_floats_are_class_ids_and_logits_are_no_scores(metric):
+    right = np.array([[[0, 1], [2, 3]], [[4, 5], [0, 1]]])
+    wrong = np.where(right > 0, 6.0, 0.0)
+    assert measure(metric, right.astype(np.float32), right).value.value == 1.0
+    assert measure(metric, wrong, right).value.value == measure(metric, wrong.astype(int), right).value.value < 0.2
+    with pytest.raises(FeedError, match=r"outputs are -3.5 to 1.5 with one value for each target; expected class ids"):
+        measure(metric, right - 3.5, right)
+
+
+def test_what_is_not_finite_is_no_class():
+    right = np.zeros((1, 2, 2), int)
+    lost = np.where([[[True, False], [False, False]]], np.nan, 0.2)
+    for answers in (lost, np.stack([1 - lost, lost], axis=1), np.where(lost > 0, 0.0, np.nan)):
+        assert measure("miou", answers, right).value.value == 0.75
+    assert measure("f1", 1 - lost, right + 1).value.value == pytest.approx(6 / 7)
+
+
 def test_a_class_id_that_no_table_of_classes_can_hold_is_refused():
     with pytest.raises(FeedError, match="class 4000000; expected class ids below 65536"):
         measure("miou", np.full((1, 2, 2), 4_000_000), np.zeros((1, 2, 2), int))
