@@ -15,6 +15,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import msgspec
 import torch
@@ -50,28 +51,29 @@ def find_answers() -> Path:
 
 
 def trust_instructions(folder: Path | None) -> None:
-    """Lets PyTorch's compiler take the vector instructions that an earlier process with this `folder` tried out.
+    """Lets PyTorch's compiler take the answers of an earlier process with this `folder` to what the C++ compiler takes.
 
-    PyTorch compiles and loads a small program for each set of instructions in every process, a second each time. The
-    first process with a folder lets it, and leaves the answer there. Another answer later, as on another machine,
-    makes it ask again. Compiled code is found again only under the same setting, so the first changes to it, too.
+    PyTorch compiles and loads a small program for each set of vector instructions in every process, a second each time.
+    The first process with a folder lets it, and leaves each answer there.
 
-    Source: torch/_inductor/cpu_vec_isa.py, `VecISA.__bool__` (`cpp.vec_isa_ok`).
+    Source: torch/_inductor/cpu_vec_isa.py, `VecISA.check_build`; what it answers is kept for the process.
     """
-    inductor.cpp.vec_isa_ok = None
     if folder is None:
         return
-    known = folder / f"instructions-{torch.__version__}.txt"
-    stored = known.read_text("utf-8") if known.is_file() else None
-    if stored is None:
-        stored = str(cpu_vec_isa.pick_vec_isa())
-        with suppress(ArtifactError):  # a home that cannot be written: then each process asks
-            write_atomic(known, stored.encode())
-    inductor.cpp.vec_isa_ok = True
-    cpu_vec_isa.valid_vec_isa_list.cache_clear()
-    if str(cpu_vec_isa.pick_vec_isa()) != stored:
-        inductor.cpp.vec_isa_ok = None
-        cpu_vec_isa.valid_vec_isa_list.cache_clear()
+    try_out = cpu_vec_isa.VecISA.check_build
+
+    def ask_once(isa: cpu_vec_isa.VecISA, code: str) -> bool:
+        question = repr((torch.__version__, isa.build_arch_flags(), code)).encode()
+        known = folder / f"{hashlib.sha256(question).hexdigest()[:16]}.txt"
+        if not known.is_file():
+            answer = b"yes" if try_out(isa, code) else b"no"
+            with suppress(ArtifactError):  # a home that cannot be written: then each process asks
+                write_atomic(known, answer)
+            return answer == b"yes"
+        return known.read_bytes() == b"yes"
+
+    with patch.object(cpu_vec_isa.VecISA, "check_build", ask_once):
+        bool(cpu_vec_isa.pick_vec_isa())
 
 
 def is_one_word(path: Path) -> bool:
