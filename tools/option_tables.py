@@ -35,7 +35,7 @@ from enginebench.features.sweep.document import (
     Tuned,
 )
 from enginebench.features.sweep.verb import KindPlan, SweepPlan
-from enginebench.features.trtexec.records import LogDocument, LogRun, Stat, TimesDocument
+from enginebench.features.trtexec.records import Joint, LogDocument, LogRun, Stat, TimesDocument
 from enginebench.features.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
 from enginebench.features.versions.bisect import BisectDocument
 from enginebench.features.versions.env import EnvironmentsDocument
@@ -120,6 +120,7 @@ PARTS: dict[str, type[msgspec.Struct]] = {
     "ceiling of `roofline`": Ceiling,
     "model of `models`": ModelCard,
     "run of `parse log`": LogRun,
+    "`joint` of `parse log`": Joint,
     "statistic of `parse`": Stat,
     "layer of `profile`": EngineLayerTime,
     "layer of `parse profile`": ProfiledLayer,

@@ -274,6 +274,7 @@ def write(document: Struct, out: str | None, write_all: Callable[[Path], list[Pa
     from enginebench.core.store import write_document
 
     if out is None:
+        click.echo("Nothing written; --out DIR writes all files, --out F.json the document.", err=True)
         return None
     place = Path(out)
     single = place.suffix.lower() == ".json" and not place.is_dir()

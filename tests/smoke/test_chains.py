@@ -64,10 +64,15 @@ def test_a_module_becomes_a_graph_the_graph_int8_and_both_answer_alike(cli: Cli,
 def test_trtexec_builds_a_plan_times_it_and_its_log_is_read(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
     tool = ("--engine", "trtexec", "--trtexec", install_trtexec(tmp_path / "tools", "10.16"))
     assert cli("build", tiny_onnx, *tool, "--precision", "fp16", "--out", "m.plan").returncode == 0
-    row = ask(cli, "bench", "m.plan", *tool, "--processes", "1", "--iters", "20", "--log", "run.log")["row"]
+    asked = ("--iters", "20", "--log", "run.log", "--out", "b")
+    row = ask(cli, "bench", "m.plan", *tool, "--processes", "1", *asked)["row"]
     assert row["clock"] == "tool" and row["p50_device_ms"]["value"] > 0
     (parsed,) = ask(cli, "parse", "log", "run.log")["runs"]
     assert parsed["status"] == "passed" and parsed["latency_ms"]["median"] > 0
+    left = {path.name for path in (tmp_path / "b" / "trtexec").iterdir()}
+    assert left == {"trtexec_stdout.log", "times.json", "profile.json", "layers.json"}
+    assert cli("report", "b/trtexec", "--format", "md").returncode == 0
+    assert "| m.plan |" in (tmp_path / "b" / "trtexec" / "report.md").read_text("utf-8")
 
 
 def test_a_short_load_has_every_request_in_it(cli: Cli, tiny_onnx: Path) -> None:

@@ -106,6 +106,10 @@ class Composing(Protocol):
     ) -> Composed: ...
 
 
+# How the folder of one process of a tool begins; its number follows.
+PROCESS = "process-"
+
+
 @runtime_checkable
 class KeepsLog(Protocol):
     """Can be a backend: the tool that it runs writes logs."""

@@ -20,8 +20,8 @@ from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, parse_precision
 from enginebench.core.records import Artifact, Caveat, EngineSpec, Result
 from enginebench.core.shapes import format_shapes
-from enginebench.core.store import bring_files, encode, hash_file, read_record, write_atomic
-from enginebench.engines.abilities import KeepsLog
+from enginebench.core.store import bring_files, copy_file, encode, hash_file, read_record, write_atomic
+from enginebench.engines.abilities import PROCESS, KeepsLog
 from enginebench.engines.registry import (
     check_options,
     find_device,
@@ -108,7 +108,10 @@ class BenchPrinted(DiffPrinted, opts.DryRunning, opts.Trusting, total=False):
             more="The build, if there was one, then each process; refused for engines that run no tool",
         ),
     ]
-    out: Annotated[str | None, Opt("Also write the JSON document to this file.", path="file")]
+    out: Annotated[
+        str | None,
+        Opt("Folder of the results, or one JSON file. [results/bench-TARGET-TIME]", metavar="DIR|F.json", path="any"),
+    ]
 
 
 Engine: TypeAlias = Annotated[
@@ -159,13 +162,15 @@ def command(target: str, engine: str | None, shown: BenchPrinted, **options: Unp
             print_dry_run(plan_dry_run(target, request, shown["tensorrt_version"]), shown)
             return
         stem = Path(target).stem if target.endswith(".onnx") or is_bundle(Path(target)) else target
-        root = given.choose_root(None, f"bench-{stem}")
+        out = Path(shown["out"]) if shown["out"] is not None else None
+        file = out if out is not None and out.suffix.lower() == ".json" else None
+        root = given.choose_root(out if file is None else None, f"bench-{stem}")
         results = bench_sides(request, side, root, reporter=reporter, wait=options["wait"], command=COMMAND.get())
-    if shown["log"] is not None:
-        keep_log(root, results[-1], Path(shown["log"]))
+    if shown["log"] is not None and (logs := find_logs(root, results[-1])):
+        write_atomic(Path(shown["log"]), b"".join(path.read_bytes().rstrip(b"\n") + b"\n" for path in logs))
     done = Bench(root, tuple(results), options["margin"])
-    if shown["out"] is not None:
-        write_atomic(Path(shown["out"]), encode(done.document))
+    if file is not None:
+        write_atomic(file, encode(done.document))
     door.show(done.document, shown, door.tables(list_bench))
     if not shown["as_json"]:
         click.echo(f"\nStored in {root}", err=True)
@@ -324,7 +329,10 @@ def bench_sides(
             judged=judged,
             task=request.task,
         )
-        return _explain(folder, campaign.run())
+        results = _explain(folder, campaign.run())
+        if find_entry(results[-1].engine.backend).find_program is not None:
+            keep_files(root, results[-1])
+        return results
 
 
 def _check_side(request: RunRequest) -> None:
@@ -336,19 +344,23 @@ def _check_side(request: RunRequest) -> None:
     check_command(spec, request.measure)
 
 
-def keep_log(root: Path, result: Result, out: Path) -> None:
-    """Writes what the row's tool printed to `out`: builds and processes in their order.
-
-    Args:
-        result: the row; a failed one has a log as well. If nothing ran for it there is no log, and nothing is written.
-    """
+def find_logs(root: Path, result: Result) -> list[Path]:
+    """What the row's tool printed, builds and processes in their order; empty if nothing ran, or there is no tool."""
     place = RunFolder(root.absolute()).build_path(result.id, 0) if result.builds else root.absolute() / ARTIFACTS
     backend: object = open_backend(result.engine.backend, cache_dir=place / "cache")
-    assert isinstance(backend, KeepsLog)
+    if not isinstance(backend, KeepsLog) or not result.artifacts:
+        return []
     spec = replace(result.engine, precision=result.requested_precision)  # a relabelled row keeps its folder
-    logs = backend.find_logs(result.artifacts[-1], spec, result.measure) if result.artifacts else []
-    if logs:
-        write_atomic(out, b"".join(path.read_bytes().rstrip(b"\n") + b"\n" for path in logs))
+    return backend.find_logs(result.artifacts[-1], spec, result.measure)
+
+
+def keep_files(root: Path, result: Result) -> None:
+    """Copies what the row's tool wrote to `root`, into a folder of its name, with one for each of several processes."""
+    folders = [log.parent for log in find_logs(root, result) if log.parent.name.startswith(PROCESS)]
+    for folder in folders:
+        home = root / result.engine.backend / (folder.name if len(folders) > 1 else "")
+        for path in filter(Path.is_file, folder.iterdir()):
+            copy_file(path, home / path.name)
 
 
 def check_log(engine: str) -> None:

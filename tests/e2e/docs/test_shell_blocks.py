@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.trtexec_shim import install_trtexec
 from pages import PAGES, find_shell_blocks
 from processes import ROOT, environment
 
@@ -24,6 +25,8 @@ LEFT_TO_CI = {
     r"make docs\b.*": "make docs",
     r"(?:python3? -m )?pip install\b.*": "pip install",
 }
+# Pages whose commands run trtexec: here over the fake.
+WITH_TRTEXEC = ("a-day-with-trtexec.md", "layer-fusion.md")
 TIMEOUT_S = 240
 # Half of the pages begin with it; it is run once, and the others get a copy of its graph by the name that they chose.
 EXPORT = re.compile(r"enginebench export digits-mlp --dynamic-batch --out ([\w.-]+\.onnx)(?:\s+#.*)?")
@@ -86,15 +89,21 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_shell_blocks_of_a_page_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_the_shell_blocks_of_a_page_run(
+    page: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begins = any(EXPORT.fullmatch(line) for block in find_shell_blocks(page) for line in block.splitlines())
     graph = request.getfixturevalue("exported") if begins else None
+    if page.name in WITH_TRTEXEC:
+        monkeypatch.setenv(
+            "PATH", f"{install_trtexec(tmp_path / 'tools', '10.16').parent}{os.pathsep}{os.environ['PATH']}"
+        )
     done = run_script(make_script(page, graph), tmp_path)
     assert done.returncode == 0, f"{page.name} ends with {done.returncode}:\n{done.stdout}\n{done.stderr}"
 
 
 def test_some_pages_have_shell_blocks() -> None:
-    assert {page.name for page in PAGES if find_shell_blocks(page)} >= {"cli.md"}
+    assert {page.name for page in PAGES if find_shell_blocks(page)} >= {"cli.md", *WITH_TRTEXEC}
 
 
 def test_a_command_that_fails_fails_its_page(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from enginebench.core.records import (
 )
 from enginebench.core.shapes import concrete_shape
 from enginebench.core.store import copy_file, write_atomic
-from enginebench.engines.abilities import Composed, Reader
+from enginebench.engines.abilities import PROCESS, Composed, Reader
 from enginebench.engines.backends.tensorrt.plan_store import PlanBackend, PlanRecord, PlanStore, describe_gpu, keep_plan
 from enginebench.engines.backends.tensorrt.settings import (
     BuildSettings,
@@ -105,7 +105,6 @@ REPETITION_VARIABLE = "ENGINEBENCH_REPETITION"
 
 LOG = "trtexec_stdout.log"
 BUILD_LOG_SUFFIX = ".build.log"
-PROCESS = "process-"
 ADOPT = "adopt"
 TIMES = "times.json"
 PROFILE = "profile.json"
@@ -150,8 +149,7 @@ class TrtexecBackend(PlanBackend):
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """A plan for this version, GPU and these settings: the stored one if there is one, else a new one."""
         check_request(artifact, spec, ("onnx", "plan"), PRECISIONS, (spec.device,))
-        options = read_options(spec, OPTIONS)
-        tool = read_trtexec(require_trtexec(options["path"] or None))
+        options, tool = _read(spec)
         if artifact.kind == "plan":
             return self._adopt(artifact, spec, tool, options)
         settings = fit_to_version(read_settings(spec, options, artifact), tool.version)
@@ -198,8 +196,7 @@ class TrtexecBackend(PlanBackend):
 
     def measure(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Measurement:
         """The raw times of one run of trtexec."""
-        options = read_options(spec, OPTIONS)
-        tool = read_trtexec(require_trtexec(options["path"] or None))
+        options, tool = _read(spec)
         timing, settings = plan_timing(measure), self._time_settings(artifact, spec, options, measure)
         repetition = os.environ.get(REPETITION_VARIABLE, "0")
         folder = self._row_folder(artifact, spec, measure) / f"{PROCESS}{repetition}"
@@ -230,8 +227,7 @@ class TrtexecBackend(PlanBackend):
         """
         import numpy as np
 
-        options = read_options(spec, OPTIONS)
-        tool = read_trtexec(require_trtexec(options["path"] or None))
+        options, tool = _read(spec)
         rows = []
         for index, feed in enumerate(feeds):
             self._note(f"answering, run {index + 1} of {len(feeds)}")
@@ -240,13 +236,12 @@ class TrtexecBackend(PlanBackend):
 
     def describe_reader(self, spec: EngineSpec) -> Reader:
         """TensorRT, and the newest operator set that this tool's version reads."""
-        version = read_trtexec(require_trtexec(read_options(spec, OPTIONS)["path"] or None)).version_text
+        version = _read(spec)[1].version_text
         return Reader(f"TensorRT {version}", find_newest_opset(version))
 
     def prove_precision(self, artifact: Artifact, spec: EngineSpec) -> dict[str, float] | None:
         """Shares of time by precision: the plan's layers joined with a profile; None where layers have no detail."""
-        options = read_options(spec, OPTIONS)
-        tool = read_trtexec(require_trtexec(options["path"] or None))
+        options, tool = _read(spec)
         settings = replace(
             self._run_settings(artifact, spec, options),
             warmup_ms=0,
@@ -447,6 +442,11 @@ class TrtexecBackend(PlanBackend):
 
 
 create_backend = TrtexecBackend
+
+
+def _read(spec: EngineSpec) -> tuple[dict[str, str], Trtexec]:
+    options = read_options(spec, OPTIONS)
+    return options, read_trtexec(require_trtexec(options["path"] or None))
 
 
 def choose_tool(options: dict[str, str], version: str | None) -> Trtexec:

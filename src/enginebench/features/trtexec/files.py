@@ -70,17 +70,16 @@ def list_stat(stat: Stat | None, labels: Sequence[str]) -> list[Cell]:
 def write_times(document: TimesDocument, timed: TimedQueries, out: Path) -> list[Path]:
     """summary.json, summary.csv, latency_percentiles.csv, and a series for each time that the file holds."""
     columns = timed.columns
-    paths = [
+    return [
         write_document(document, out / "summary.json"),
         write_times_table(document, out / "summary.csv"),
         write_percentiles(document, columns["latency"], out / "latency_percentiles.csv"),
-        write_series(columns["latency"], "latency_ms", out / "latency_series.csv"),
+        *(
+            write_series(columns[name], title, out / f"{name}_series.csv")
+            for name, title in (("latency", "latency_ms"), ("enqueue", "enqueue_ms"), ("compute", "gpu_compute_ms"))
+            if name in columns
+        ),
     ]
-    if "enqueue" in columns:
-        paths.append(write_series(columns["enqueue"], "enqueue_ms", out / "enqueue_series.csv"))
-    if "compute" in columns:
-        paths.append(write_series(columns["compute"], "gpu_compute_ms", out / "compute_series.csv"))
-    return paths
 
 
 def write_times_table(document: TimesDocument, path: Path) -> Path:

@@ -12,6 +12,7 @@ import msgspec
 
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.store import DECODE_ERRORS
+from enginebench.engines.abilities import PROCESS
 from enginebench.features.trtexec.log import read_log
 from enginebench.features.trtexec.records import LogRun, Stat, TimesDocument
 from enginebench.features.trtexec.times import TimedQueries, select_timed, summarize_trace
@@ -51,6 +52,8 @@ _SUFFIX = re.compile(r"\.(?:json|log|txt|out|stdout|stderr|err)(?:\.gz)?$", re.I
 # --exportOutput; its values are of no use here.
 _OUTPUT = ("output.json", "output.json.gz")
 _DRIFT = "output_diff.json"
+# Of `enginebench drift`: what a report shows of each output.
+DRIFT_FIELDS = ("name", "mean_abs_diff", "max_abs_diff", "cosine_mean", "cosine_min", "top1_agreement", "nonfinite")
 # The log prints six digits and sums in 32 bits: figures of one run differ by less than this (0.00005 was the largest
 # difference in the files that were seen); figures of two runs practically never agree to it.
 _SAME = 2e-4
@@ -75,7 +78,14 @@ class TrtexecCase:
 
 def is_trtexec_folder(folder: Path) -> bool:
     """Whether a folder holds something that trtexec wrote (and no run of ours)."""
-    return not (folder / "run.json").exists() and any(kind != "drift" for _, kind in list_files(folder))
+    found = (kind for place in list_folders(folder) for _, kind in list_files(place))
+    return not (folder / "run.json").exists() and any(kind != "drift" for kind in found)
+
+
+def list_folders(folder: Path) -> list[Path]:
+    """The folder itself, and those that `bench --engine trtexec` makes in it of several processes."""
+    found = [path for path in folder.glob(f"{PROCESS}*") if path.is_dir() and not path.is_symlink()]
+    return [folder, *sorted(found, key=lambda path: (len(path.name), path.name))]
 
 
 def read_folder(folder: Path) -> list[TrtexecCase]:
@@ -90,6 +100,9 @@ def read_folder(folder: Path) -> list[TrtexecCase]:
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder")
     groups = group_files(list(list_files(folder)))
+    for place in list_folders(folder)[1:]:
+        found = group_files(list(list_files(place)))
+        groups |= {place.name if len(found) == 1 else f"{place.name} {name}": found[name] for name in found}
     if not groups:
         raise UsageError(f"{folder} holds neither a run of enginebench nor a log, times, profile or layers of trtexec")
     read = [read_case(name, files) for name, files in groups.items()]
@@ -253,6 +266,11 @@ def read_case_drift(case: TrtexecCase) -> TrtexecCase:
         drift = msgspec.json.decode(read_text(path), type=dict[str, Any])
     except DECODE_ERRORS as error:
         raise ParseError(path, "", str(error), "a JSON object, as `enginebench drift` writes it") from error
+    outputs = drift.get("outputs")
+    each = [output for output in outputs if isinstance(output, dict)] if isinstance(outputs, list) else None
+    if each is None or (each and not any(set(DRIFT_FIELDS[1:]) & set(output) for output in each)):
+        found = f"the keys {', '.join(drift)[:200] or '(none)'}"
+        raise ParseError(path, "", found, f"`outputs`, a list with {', '.join(DRIFT_FIELDS[1:])} of each")
     return replace(case, drift=drift)
 
 

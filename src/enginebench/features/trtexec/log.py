@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,7 +14,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ParseError
 from enginebench.core.text import count_of
 from enginebench.features.trtexec.lines import Line, RunLines, decode_version, split_runs
-from enginebench.features.trtexec.records import LogDocument, LogRun, RunStatus, Stat
+from enginebench.features.trtexec.records import Joint, LogDocument, LogRun, RunStatus, Stat
 from enginebench.stats.plans.source import read_text
 
 # As C++ streams print a float: 6 digits, "inf", "nan", "-nan", and "nan(ind)" from the Windows runtime.
@@ -99,7 +101,55 @@ def read_log(text: str, path: Path) -> LogDocument:
         if index in parents and run.latency_ms is None:
             note = "a tuning run: the runs that it started were timed, not itself"
             read[index] = replace(run, notes=(*run.notes, note))
-    return LogDocument(path=str(path), runs=tuple(read))
+    return LogDocument(path=str(path), joint=join_runs(read), runs=tuple(read))
+
+
+def join_runs(runs: list[LogRun]) -> Joint | None:
+    """Runs that were timed as one, if they are two or more of the same command."""
+    timed = [run for run in runs if run.parent is None and run.latency_ms is not None]
+    if len(timed) < 2 or timed[0].command is None or len({run.command for run in timed}) > 1:
+        return None
+    rows = {row: _join_stats([stat for run in timed if (stat := getattr(run, row))]) for row in _FIELD_OF_ROW.values()}
+    medians = [run.latency_ms.median for run in timed if run.latency_ms]
+    return Joint(
+        runs=len(timed),
+        throughput_qps=_join(median, [run.throughput_qps for run in timed]),
+        low_ms=_join(min, medians),
+        high_ms=_join(max, medians),
+        **rows,
+    )
+
+
+def _join_stats(stats: list[Stat]) -> Stat | None:
+    labels = dict.fromkeys(label for stat in stats for label in stat.percentiles)
+    joined: dict[str, Callable[[list[float]], float]] = {"min": min, "max": max, "mean": median, "median": median}
+    return Stat(
+        **{name: _join(function, [getattr(stat, name) for stat in stats]) for name, function in joined.items()},
+        percentiles={label: _join(median, [stat.percentiles.get(label) for stat in stats]) for label in labels},
+    ) if stats else None  # fmt: skip
+
+
+def _join(function: Callable[[list[float]], float], values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return function(known) if known else None
+
+
+def find_images(run: LogRun) -> float | None:
+    """Images in a second by the log: with an implicit batch (8.6 and older) its qps count images already."""
+    if not run.throughput_qps or not run.batch:
+        return None
+    batch = run.options.get("Inference Options", {}).get("Batch") or read_argument(run.command, "batch") or ""
+    return run.throughput_qps * (1 if batch.isdecimal() and batch != "1" else run.batch)
+
+
+def complete_run(run: LogRun) -> LogRun:
+    """The run with images in a second, and with each row's median among its percentiles, as 50."""
+    rows = {
+        row: replace(stat, percentiles={"50": stat.median} | stat.percentiles)
+        for row in _FIELD_OF_ROW.values()
+        if (stat := getattr(run, row)) is not None and stat.median is not None
+    }
+    return replace(run, images_per_second=find_images(run), **rows)
 
 
 def read_run(run: RunLines) -> LogRun:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from enginebench.core.caveats import format_caveat
 from enginebench.core.text import count_of
-from enginebench.features.trtexec.records import LogDocument, LogRun, Stat, TimesDocument
+from enginebench.features.trtexec.records import Joint, LogDocument, LogRun, Stat, TimesDocument
+from enginebench.features.trtexec.report import format_bounds
 from enginebench.report.layer_table import DIGITS, format_cell, format_share, list_groups
 from enginebench.report.numbers import format_significant, read_label
 from enginebench.report.table import Section, Table, list_texts, make_notes, make_table
@@ -25,14 +26,32 @@ _DIFF_ROWS = 20
 
 
 def list_log(document: LogDocument) -> list[Section]:
-    """Every run of a log: verdict, facts, figures."""
-    return [_list_run(run) for run in document.runs]
+    """Every run of a log: verdict, facts, figures; first those of one command together."""
+    return [*_list_joint(document.joint), *map(_list_run, document.runs)]
+
+
+def _list_joint(joint: Joint | None) -> list[Section]:
+    if joint is None:
+        return []
+    facts = [f"median over the processes; their median latencies: {format_cell(joint.low_ms)} to "
+             f"{format_cell(joint.high_ms)} ms"]  # fmt: skip
+    facts += [f"throughput {joint.throughput_qps:g} qps"] if joint.throughput_qps is not None else []
+    return [Section(title=f"{joint.runs} processes of one command", parts=(*make_notes(facts), *_list_stats(joint)))]
 
 
 def _list_run(run: LogRun) -> Section:
     version = f"TensorRT {run.version}" if run.version else "unknown version"
-    facts = [("precision", run.precision), ("batch", run.batch), ("device", run.device), ("queries", run.queries)]
-    facts += [("throughput", f"{run.throughput_qps:g} qps" if run.throughput_qps is not None else None)]
+    facts: list[tuple[str, object]] = [
+        ("precision", run.precision),
+        ("batch", run.batch),
+        ("device", run.device),
+        ("queries", run.queries),
+    ]
+    if run.throughput_qps is not None:
+        images = (
+            f" ({run.images_per_second:g} images/s)" if run.images_per_second not in (None, run.throughput_qps) else ""
+        )
+        facts += [("throughput", f"{run.throughput_qps:g} qps{images}")]
     known = ", ".join(f"{name} {value}" for name, value in facts if value is not None)
     notes = [*(f"warning: {w.strip()}" for w in run.warnings), *(f"error: {e.strip()}" for e in run.errors)]
     title = "  ".join(filter(None, (run.status.upper(), version, run.model)))
@@ -60,18 +79,11 @@ def list_times(document: TimesDocument) -> list[Section]:
     theirs = format_cell(document.trtexec["latency_ms"].percentiles["99"])
     below = [f"percentiles: nearest rank (p99 by trtexec's rule: {theirs} ms)"]
     below.append(f"warm-up dropped: {document.warmup_dropped} queries ({document.warmup_reason})")
-    bounds = [text for label in ("50", "99") if (text := _format_bounds(document, label))]
+    intervals = document.intervals.get("latency_ms", {})
+    bounds = [text for label in ("50", "99") if (text := format_bounds(label, intervals.get(label)))]
     below += [f"95 % within this run: {', '.join(bounds)}"] if bounds else []
     below += [*document.notes, *map(format_caveat, document.caveats)]
     return [Section(title=", ".join(facts), parts=(*_list_stats(document), *make_notes(below)))]
-
-
-def _format_bounds(document: TimesDocument, label: str) -> str | None:
-    """`p99 0.131 to 0.132 ms`, if there is an interval."""
-    estimate = document.intervals.get("latency_ms", {}).get(label)
-    if estimate is None or estimate.low is None or estimate.high is None:
-        return None
-    return f"p{label} {format_cell(estimate.low)} to {format_cell(estimate.high)} ms"
 
 
 def list_profile(document: ProfileDocument, topk: int) -> list[Section]:

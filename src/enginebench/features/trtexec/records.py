@@ -25,7 +25,7 @@ class Stat(Struct, frozen=True, kw_only=True):
 
 
 class LogRun(Struct, frozen=True, kw_only=True):
-    """One run of trtexec as its log tells it. Nothing is computed: a missing line is a None."""
+    """One run of trtexec as its log tells it. Only images in a second are computed: a missing line is a None."""
 
     version: str | None = None
     build: int | None = None
@@ -36,6 +36,7 @@ class LogRun(Struct, frozen=True, kw_only=True):
     precision: str | None = None
     batch: int | None = None
     throughput_qps: float | None = None
+    images_per_second: float | None = None
     latency_ms: Stat | None = None
     end_to_end_ms: Stat | None = None
     enqueue_ms: Stat | None = None
@@ -67,11 +68,27 @@ class LogRun(Struct, frozen=True, kw_only=True):
     parent: int | None = None  # index of the tuning run that started this one
 
 
+class Joint(Struct, frozen=True, kw_only=True):
+    """Several processes of one command as one: medians over them, the smallest `min` and the largest `max`."""
+
+    runs: int
+    throughput_qps: float | None = None
+    latency_ms: Stat | None = None
+    end_to_end_ms: Stat | None = None
+    enqueue_ms: Stat | None = None
+    h2d_ms: Stat | None = None
+    gpu_compute_ms: Stat | None = None
+    d2h_ms: Stat | None = None
+    low_ms: float | None = None  # the smallest median latency of a process
+    high_ms: float | None = None
+
+
 class LogDocument(Struct, frozen=True, kw_only=True):
     """All runs in one log file, in the order in which they started."""
 
     schema: str = LOG_SCHEMA
     path: str
+    joint: Joint | None = None
     runs: tuple[LogRun, ...]
 
     def choose_run(self) -> LogRun:

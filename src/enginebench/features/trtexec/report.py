@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -11,10 +12,12 @@ from msgspec import Struct
 from enginebench.core.caveats import format_caveat
 from enginebench.core.precisions import REORDER
 from enginebench.core.records import Estimate, LayerTime
-from enginebench.features.trtexec.folder import TrtexecCase
+from enginebench.features.trtexec.folder import DRIFT_FIELDS, TrtexecCase
+from enginebench.features.trtexec.log import find_images
 from enginebench.features.trtexec.records import LogRun, RunStatus, Stat, TimesDocument
 from enginebench.features.trtexec.times import note_streams
 from enginebench.report.charts import Spec, draw_layers, draw_series
+from enginebench.report.layer_table import format_share
 from enginebench.report.numbers import format_significant
 from enginebench.report.run.charts import draw_histogram, draw_percentiles
 from enginebench.report.run.series import bin_calls, follow_calls
@@ -26,8 +29,6 @@ if TYPE_CHECKING:
 SCHEMA = "enginebench.report-trtexec/1"
 TOP_LAYERS = 30
 _DIGITS = 5
-# Of `enginebench drift`.
-DRIFT_FIELDS = ("name", "mean_abs_diff", "max_abs_diff", "cosine_mean", "cosine_min", "top1_agreement", "nonfinite")
 
 
 class Metrics(Struct, frozen=True, kw_only=True):
@@ -43,7 +44,10 @@ class Metrics(Struct, frozen=True, kw_only=True):
     n: int | None = None
     mean_ms: float | None = None
     p50_ms: float | None = None
+    p90_ms: float | None = None
+    p95_ms: float | None = None
     p99_ms: float | None = None
+    p999_ms: float | None = None
     latency_ms: Stat | None = None
     gpu_compute_ms: Stat | None = None
     intervals: dict[str, Estimate] = {}
@@ -52,6 +56,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
     build_s: float | None = None
     engine_bytes: int | None = None
     workspace: str | None = None
+    calibration: str | None = None
     build_options: dict[str, str] = {}
     tensorrt_version: str | None = None
     gpu: str | None = None
@@ -82,7 +87,7 @@ class TrtexecReport(Struct, frozen=True, kw_only=True):
 
 
 # Fields that a log and the figures of a run have in common.
-_OF_LOG = ("status_reason", "model", "precision", "batch", "build_s", "engine_bytes", "cuda_graph", "data_transfers",
+_OF_LOG = ("status_reason", "precision", "batch", "build_s", "engine_bytes", "cuda_graph", "data_transfers",
            "warnings", "errors")  # fmt: skip
 
 
@@ -104,7 +109,9 @@ def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metric
         status=log.status if case.log else None,
         **{name: getattr(log, name) for name in _OF_LOG},
         **collect_times(case, log),
+        model=Path(log.model).name if log.model else None,
         workspace=find_workspace(build),
+        calibration=build.get("Calibration") or None,
         build_options=build,
         tensorrt_version=log.version,
         gpu=log.device,
@@ -132,23 +139,12 @@ def collect_times(case: TrtexecCase, log: LogRun) -> dict[str, Any]:
     }
 
 
-def find_images(log: LogRun) -> float | None:
-    """Images in a second by the log: with an implicit batch (8.6 and older) its qps count images already."""
-    if not log.throughput_qps or not log.batch:
-        return None
-    explicit = log.options.get("Inference Options", {}).get("Batch") == "Explicit"
-    return log.throughput_qps * log.batch if explicit else log.throughput_qps
-
-
 def pick_figures(stat: Stat | None) -> dict[str, float | None]:
-    """Mean, median and p99 of a summary row. A log has no p50 of its own, so its median stands for it."""
+    """Mean and percentiles of a summary row. A log has no p50 of its own, so its median stands for it."""
     if stat is None:
         return {}
-    return {
-        "mean_ms": stat.mean,
-        "p50_ms": stat.percentiles.get("50", stat.median),
-        "p99_ms": stat.percentiles.get("99"),
-    }
+    tails = {f"p{label.replace('.', '')}_ms": stat.percentiles.get(label) for label in ("90", "95", "99", "99.9")}
+    return {"mean_ms": stat.mean, "p50_ms": stat.percentiles.get("50", stat.median), **tails}
 
 
 def collect_layers(case: TrtexecCase) -> dict[str, Any]:
@@ -227,7 +223,8 @@ def list_facts(case: Metrics) -> list[str]:
     facts = []
     if case.source:
         ranges = [text for label in ("50", "99") if (text := format_bounds(label, case.intervals.get(label)))]
-        text = f"{case.n} queries, figures from the {'timing file' if case.source == 'times' else 'log'}"
+        count = "" if case.n is None else f"{case.n} queries, "
+        text = f"{count}figures from the {'timing file' if case.source == 'times' else 'log'}"
         facts.append(f"{text}; 95 % within this run: {', '.join(ranges)}" if ranges else text)
     switches = [("CUDA graph", case.cuda_graph), ("data transfers", case.data_transfers)]
     known = [f"{name} {'on' if value else 'off'}" for name, value in switches if value is not None]
@@ -269,15 +266,9 @@ def list_shares(case: Metrics) -> list[str]:
     return texts
 
 
-def format_share(share: float | None) -> str:
-    """A share in percent, or nothing."""
-    return "" if share is None else f"{100 * share:.1f} %"
-
-
 def list_drift(drift: dict[str, Any] | None) -> list[list[str]]:
     """A row of `DRIFT_FIELDS` for each of the first hundred outputs."""
-    outputs = drift.get("outputs") if drift else None
-    found = [output for output in outputs[:100] if isinstance(output, dict)] if isinstance(outputs, list) else []
+    found = [output for output in drift["outputs"][:100] if isinstance(output, dict)] if drift else []
     return [[format_value(output.get(name)) for name in DRIFT_FIELDS] for output in found]
 
 

@@ -8,21 +8,21 @@ from typing import Any
 
 from msgspec import Struct
 
-from enginebench.core.errors import MissingDependency, UsageError
+from enginebench.core.errors import MissingDependency
 from enginebench.core.store import encode, write_atomic
 from enginebench.features.trtexec import verb
 from enginebench.features.trtexec.folder import is_trtexec_folder, read_folder, sniff_kind
-from enginebench.features.trtexec.log import parse_log
 from enginebench.features.trtexec.report import TrtexecReport, describe_cases
-from enginebench.features.trtexec.sections import FOOTER, draw_cases, list_trtexec
+from enginebench.features.trtexec.sections import FIELDS, FOOTER, draw_cases, list_trtexec
 from enginebench.report.bundle import load_bundle
+from enginebench.report.csv_table import format_csv
 from enginebench.report.markdown import format_sections
 from enginebench.report.page import format_page
 from enginebench.report.table import Chart
 from enginebench.runs.reporting import DRAWN, FILES, Written, write_pictures
 
 READERS: dict[str, Callable[[Path], Struct]] = {
-    "log": parse_log,
+    "log": verb.parse_log,
     "times": verb.parse_times,
     "profile": verb.parse_profile,
     "layers": verb.parse_layers,
@@ -38,25 +38,17 @@ def read_any(place: Path) -> Struct | None:
 
 
 def report_any(path: str, formats: Sequence[str], options: Mapping[str, Any]) -> tuple[Written, Struct, None]:
-    """The files of the report on a folder, and its document.
-
-    Raises:
-        UsageError: it holds no file of trtexec, or none of the formats is one of such a report.
-        ParseError: nothing in it can be read.
-    """
-    written, report = report_folder(Path(path), formats)
-    return written, report, None
+    """As `report_folder`; a terminal shows no table of it."""
+    return (*report_folder(Path(path), formats), None)
 
 
 def report_folder(folder: Path, formats: Sequence[str]) -> tuple[Written, TrtexecReport]:
     """Writes the reports of a folder with files of trtexec.
 
     Raises:
-        UsageError: it holds no file of trtexec, or none of the formats is one of such a report.
+        UsageError: it holds no file of trtexec.
         ParseError: nothing in it can be read.
     """
-    if not {"html", "md", "json", "png"} & set(formats):
-        raise UsageError(f"--format {','.join(formats)}: of trtexec's files there are html, md, json and png")
     cases = read_folder(folder)
     charts: dict[str, list[Chart]] = {}
     notes: tuple[str, ...] = ()
@@ -73,6 +65,7 @@ def report_folder(folder: Path, formats: Sequence[str]) -> tuple[Written, Trtexe
     texts = {
         "html": lambda: format_page(title, sections, bundle=bundle, footer=FOOTER).encode(),
         "md": lambda: format_sections(sections, pictures=[path.name for path in paths]).encode(),
+        "csv": lambda: format_csv(FIELDS, report.cases).encode(),
         "json": lambda: encode(report, indent=2) + b"\n",
     }
     made = [name for name in formats if name in texts and not (name == "html" and notes)]

@@ -6,17 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
 from enginebench.core.names import slug
-from enginebench.features.trtexec.folder import TrtexecCase
-from enginebench.features.trtexec.report import (
-    DRIFT_FIELDS,
-    Metrics,
-    TrtexecReport,
-    draw_case,
-    format_share,
-    list_drift,
-    list_facts,
-    list_shares,
-)
+from enginebench.features.trtexec.folder import DRIFT_FIELDS, TrtexecCase
+from enginebench.features.trtexec.report import Metrics, TrtexecReport, draw_case, list_drift, list_facts, list_shares
+from enginebench.report.layer_table import format_share
 from enginebench.report.numbers import format_significant
 from enginebench.report.table import Chart, Column, Notes, Section, Table, list_texts, make_notes, make_table
 
@@ -36,7 +28,8 @@ def _text(title: str, name: str) -> Column:
 
 def _figure(title: str, name: str) -> Column:
     take: Callable[[object], float | None] = attrgetter(name)
-    return Column(title, lambda case: _show(take(case)), take, align="right")
+    known: Callable[[Sequence[object]], bool] = lambda cases: any(take(case) is not None for case in cases)  # noqa: E731
+    return Column(title, lambda case: _show(take(case)), take, align="right", when=known)
 
 
 _COLUMNS = (
@@ -47,13 +40,24 @@ _COLUMNS = (
     Column("batch", lambda case: str(case.batch or ""), attrgetter("batch"), align="right"),
     _figure("mean ms", "mean_ms"),
     _figure("p50 ms", "p50_ms"),
+    _figure("p90 ms", "p90_ms"),
+    _figure("p95 ms", "p95_ms"),
     _figure("p99 ms", "p99_ms"),
+    _figure("p99.9 ms", "p999_ms"),
     _figure("queries/s", "throughput_qps"),
     _figure("images/s", "images_per_s"),
     _text("workspace", "workspace"),
+    _text("calibration", "calibration"),
     _text("TensorRT", "tensorrt_version"),
     _text("GPU", "gpu"),
 )
+# Of table.csv.
+FIELDS = tuple(
+    Column(name, str, attrgetter(name))
+    for name in ("name", "status", "model", "precision", "calibration", "batch", "n", "mean_ms", "p50_ms", "p90_ms",
+                 "p95_ms", "p99_ms", "p999_ms", "throughput_qps", "images_per_s", "workspace", "build_s",
+                 "engine_bytes", "tensorrt_version", "gpu", "cuda_graph", "data_transfers")
+)  # fmt: skip
 _LAYERS = (
     Column("layer", attrgetter("name")),
     Column("average ms", lambda layer: _show(layer.average_ms), attrgetter("average_ms"), align="right"),

@@ -49,12 +49,7 @@ class ToolFiles(PlanFiles):
         from enginebench.features.trtexec.log import parse_log
 
         run = parse_log(log).choose_run()
-        return {
-            "cuda_graph": run.cuda_graph,
-            "data_transfers": run.data_transfers,
-            "spin_wait": run.spin_wait,
-            "streams": run.streams,
-        }
+        return {name: getattr(run, name) for name in ("cuda_graph", "data_transfers", "spin_wait", "streams")}
 
     def read_types(self, layers: Path) -> dict[str, str]:
         return {tensor.name: tensor.dtype for tensor in parse_layers(layers).io if tensor.dtype}

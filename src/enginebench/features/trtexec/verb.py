@@ -81,7 +81,8 @@ def parse_log(file: PathLike, **options: Unpack[Recorded]) -> LogDocument:
 
     Example: enginebench parse log trtexec.log --json
 
-    For each run: summary, version, device, options, warnings, PASSED or FAILED.
+    For each run: summary, version, device, options, warnings, PASSED or FAILED. Runs of one command also have a joint
+    summary.
 
     Args:
         file: the log.
@@ -90,7 +91,7 @@ def parse_log(file: PathLike, **options: Unpack[Recorded]) -> LogDocument:
         ParseError: it is no log of trtexec.
     """
     document = logs.parse_log(Path(file))
-    return replace(document, runs=tuple(_record(run, options) for run in document.runs))
+    return replace(document, runs=tuple(logs.complete_run(_record(run, options)) for run in document.runs))
 
 
 @verb(TimesOptions)
@@ -153,8 +154,9 @@ def parse_layers(file: PathLike, **options: Unpack[LayersOptions]) -> LayersDocu
 
 def _record(document: Document, options: Recorded) -> Document:
     """The document with what the user says in place of what its file does."""
-    said = {"model": options["model"], "precision": options["precision"], "batch": options["batch"]}
-    return replace(document, **{name: value for name, value in said.items() if value is not None})
+    return replace(
+        document, **{name: value for name in Recorded.__annotations__ if (value := options.get(name)) is not None}
+    )
 
 
 def _summarize(trace: Trace, file: PathLike, run: LogRun | None, options: TimesOptions) -> TimesDocument:

@@ -126,8 +126,24 @@ def test_drift_beside_the_artifacts(tmp_path: Path) -> None:
     (tmp_path / "output_diff.json").write_text('{"n": 3, "outputs": [{"name": "logits", "max_abs_diff": 0.5}]}')
     (case,) = read_folder(tmp_path)
     assert case.drift is not None and case.drift["n"] == 3
-    (tmp_path / "output_diff.json").write_text("[1]")
-    assert "JSON object" in read_folder(tmp_path)[0].unreadable[0]
+    for foreign, said in (
+        ("[1]", "JSON object"),
+        ('{"tensors": []}', "tensors"),
+        ('{"outputs": [{"max": 1}]}', "outputs"),
+    ):
+        (tmp_path / "output_diff.json").write_text(foreign)
+        assert (
+            said in read_folder(tmp_path)[0].unreadable[0]
+            and "output_diff.json" in read_folder(tmp_path)[0].unreadable[0]
+        )
+
+
+def test_processes_in_folders_of_their_own_are_runs_of_the_folder_around_them(tmp_path: Path) -> None:
+    for number in (0, 2, 10):
+        (tmp_path / f"process-{number}").mkdir()
+        fill(tmp_path / f"process-{number}")
+    assert is_trtexec_folder(tmp_path)
+    assert [case.name for case in read_folder(tmp_path)] == ["process-0", "process-2", "process-10"]
 
 
 def test_compute_time_from_a_timing_file_or_a_log(tmp_path: Path) -> None:

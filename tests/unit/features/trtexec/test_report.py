@@ -14,7 +14,7 @@ import pytest
 import enginebench
 import trtexec_artifacts as made
 from enginebench import ParseError
-from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UsageError
+from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency
 from enginebench.features.trtexec.files import write_layers, write_log, write_profile, write_series, write_times
 from enginebench.features.trtexec.folder import read_folder
 from enginebench.features.trtexec.log import parse_log
@@ -302,9 +302,21 @@ def test_the_page_has_what_the_markdown_has(folder: Path) -> None:
     assert "logits&lt;b&gt;" in page and "max_abs_diff" in page
 
 
-def test_a_format_that_there_is_none_in_is_refused(folder: Path) -> None:
-    with pytest.raises(UsageError, match="--format csv: of trtexec's files there are html, md, json and png"):
-        report_folder(folder, ("csv",))
+def test_the_table_is_a_file_with_all_percentiles(folder: Path) -> None:
+    paths = render_trtexec_folder(folder, ["csv", "md"])
+    assert {path.name for path in paths} == {"report.md", "table.csv"}
+    (row,) = read_csv(folder / "table.csv")
+    assert float(row["p90_ms"]) <= float(row["p95_ms"]) <= float(row["p99_ms"]) <= float(row["p999_ms"])
+    assert (row["tensorrt_version"], row["gpu"], row["n"]) == ("11.1.0", "NVIDIA H200", "400")
+    assert "| p99.9 ms |" in (folder / "report.md").read_text()
+
+
+def test_a_log_without_a_count_of_queries_has_figures_all_the_same(tmp_path: Path) -> None:
+    log = made.make_log()
+    (tmp_path / "run.log").write_text("\n".join(line for line in log.splitlines() if "Timing trace has" not in line))
+    report_folder(tmp_path, ["md"])
+    text = (tmp_path / "report.md").read_text()
+    assert "- figures from the log" in text and "None" not in text
 
 
 def test_what_trtexec_left_is_read_as_what_it_is() -> None:
