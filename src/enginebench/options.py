@@ -344,7 +344,7 @@ class Shared(Progress, total=False):
     input_shape: Annotated[
         Shapes,
         Opt(
-            "Shape of an input. Repeat it, or separate several by commas.",
+            "Shape of an input, also NAME:1,3,224,224. Repeat it, or separate several by commas.",
             (),
             metavar="NAME:1x3x224x224",
             multiple=True,

@@ -16,8 +16,15 @@ from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 
 # The name of a first axis that takes any number of entries.
 BATCH_AXIS = "batch"
+# Axes between commas, up to the end, to the next of min/opt/max or to the next name.
+_COMMAS = re.compile(r"(?<=[:/])\s*\d+(?:\s*,\s*\d+)+(?=\s*(?:$|/|,[^,]*:))")
 # Inputs whose shapes a heading tells; a decoder with a cache has fifty.
 _SHOWN = 4
+
+
+def join_axes(text: str) -> str:
+    """Shapes with an x between their axes, where they are all written as trtexec's users do: `NAME:1,3,8,8`."""
+    return _COMMAS.sub(lambda found: "x".join(map(str.strip, found[0].split(","))), text)
 
 
 def find_size(engine: EngineSpec) -> tuple[int, str]:

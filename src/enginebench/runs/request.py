@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
@@ -14,6 +15,7 @@ from enginebench.core.features import find
 from enginebench.core.limits import MARGIN, MOST
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Cache, EngineSpec, MeasureSpec, ModelSource, Precision, Recipe, Scope
+from enginebench.core.shapes import join_axes
 from enginebench.engines.registry import check_options, choose_graph_engine, find_device, list_unasked, read_engine
 from enginebench.models.zoo import require_packages
 from enginebench.runs.child.places import enter
@@ -228,14 +230,20 @@ def merge_options(engine: str, own: dict[str, str], given: dict[str, str]) -> di
     return {**own, **given}
 
 
+def join_argv(extra: Sequence[str]) -> str:
+    """All arguments of --extra as one option's text; each may hold several, quoted as for a shell."""
+    try:
+        return shlex.join(piece for text in extra for piece in shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"--extra {' '.join(extra)!r}: {error}; close the quotation") from error
+
+
 def name_settings(cuda_graph: bool | None, profile_index: int | None, extra: Sequence[str]) -> dict[str, str]:
     """The options of an engine that have a name of their own in `bench`."""
-    import shlex
-
     given = {
         "graph": None if cuda_graph is None else str(int(cuda_graph)),
         "profile_index": None if profile_index is None else str(profile_index),
-        "run_extra": shlex.join(extra) or None,
+        "run_extra": join_argv(extra) or None,
     }
     return {key: value for key, value in given.items() if value is not None}
 
@@ -277,7 +285,7 @@ def parse_buckets(texts: Iterable[str]) -> tuple[dict[str, tuple[int, ...]], ...
     """
     found: dict[str, list[tuple[int, ...]]] = {}
     name = ""
-    for text in (piece.strip() for t in texts for piece in t.split(",")):
+    for text in (piece.strip() for t in texts for piece in join_axes(t).split(",")):
         before, colon, dims = text.rpartition(":")
         name = before if colon else name
         found.setdefault(name, []).append(_parse_shape(text, dims, name))

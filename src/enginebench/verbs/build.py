@@ -30,7 +30,7 @@ from enginebench.runs.child.places import enter, find_place
 from enginebench.runs.child.proving import doubt_record
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
-from enginebench.runs.request import merge_options
+from enginebench.runs.request import join_argv, merge_options
 from enginebench.stats.effective import judge_precision
 from enginebench.verbs.dry_run import DryRun, check_batch_axis, needs_graph, open_composing, plan_build, quantized_path
 from enginebench.verbs.given import read_device, to_path
@@ -115,7 +115,7 @@ class BuildOptions(Progress, total=False):
     extra: Annotated[
         Sequence[str],
         Opt(
-            "Extra argument for trtexec; can be repeated, or give them all after --.",
+            "Extra arguments for trtexec, split as by a shell; can be repeated, or give them after --.",
             (),
             metavar="ARG",
             multiple=True,
@@ -160,7 +160,7 @@ def command(
 ) -> None:
     version, target = shown["tensorrt_version"], out or Path(onnx).with_suffix(".plan")
     check_dry_run(shown)
-    options["extra"] = (*options["extra"], *arguments)
+    options["extra"] = (*options["extra"], *map(shlex.quote, arguments))
     if shown["dry_run"]:
         spec = plan_engine(Path(onnx), options)
         print_dry_run(plan_build(Path(onnx), Path(target), spec, version=version), shown)
@@ -213,7 +213,7 @@ def list_settings(options: BuildOptions) -> dict[str, str]:
         "calib_cache": cache.absolute() if cache and weak else None,
         "calib_data": data.absolute() if data and weak else None,
         "path": options["trtexec"],
-        "extra": shlex.join(options["extra"]),
+        "extra": join_argv(options["extra"]),
     }
     return {key: str(value) for key, value in settings.items() if value not in (None, "")}
 

@@ -12,7 +12,7 @@ from enginebench import options
 from enginebench.core.errors import UsageError
 from enginebench.core.records import MeasureSpec
 from enginebench.door import VERBS, FiniteRange
-from enginebench.runs.request import Shared, Timing, choose_batches, merge_options
+from enginebench.runs.request import Shared, Timing, choose_batches, merge_options, name_settings, parse_buckets
 from enginebench.verbs.given import share
 
 COMMON = Shared(device="cpu", threads=3, seed=7, input_shape=("x:1x4",), weights="random")
@@ -74,6 +74,18 @@ def test_sides_are_asked_for_with_all_that_was_given() -> None:
 def test_a_shape_of_another_form_is_explained() -> None:
     with pytest.raises(UsageError, match="--input-shape 'x:1x-4'"):
         replace(COMMON, input_shape=("x:1x-4",)).make_side_request(None)
+
+
+def test_axes_between_commas_are_one_shape() -> None:
+    assert parse_buckets(["x:1,3,8,8"]) == ({"x": (1, 3, 8, 8)},)
+    assert parse_buckets(["a:b:1,3, y:2 , 4"]) == ({"a:b": (1, 3), "y": (2, 4)},)
+    assert parse_buckets(["x:1x16,1x128"]) == ({"x": (1, 16)}, {"x": (1, 128)})
+
+
+def test_one_extra_may_hold_several_arguments() -> None:
+    assert name_settings(None, None, ("--a=4 --b", "'--c=d e'")) == {"run_extra": "--a=4 --b '--c=d e'"}
+    with pytest.raises(UsageError, match=r"--extra .*No closing quotation"):
+        name_settings(None, None, ("--a='4",))
 
 
 def test_an_option_said_twice_must_say_the_same() -> None:

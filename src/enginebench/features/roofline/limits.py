@@ -108,7 +108,10 @@ def _export(request: RunRequest, place: Path, reporter: Reporter) -> Artifact:
         data=request.data,
     )
     made = make_sources(job, threads=request.threads, timeout_s=request.timeout_s, reporter=reporter)
-    return next(artifact for artifact in made if artifact.kind == "onnx")
+    for artifact in made:
+        if artifact.kind == "onnx":
+            return artifact
+    raise ArtifactError(f"{request.source.model} holds no ONNX graph")
 
 
 def bound_results(folder: RunFolder, record: RunRecord, results: dict[str, Result], reporter: Reporter) -> None:

@@ -10,7 +10,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.records import Precision
 from enginebench.core.shapes import format_shapes, quote_name
 from enginebench.engines.backends.tensorrt.settings import BuildSettings, ShapeProfile
-from enginebench.features.trtexec.flags import FLAGS, REPEATABLE, Trtexec
+from enginebench.features.trtexec.flags import REPEATABLE, Trtexec
 
 # The builder flags that ask for a precision under weak typing. Layers that the lower precision does not have fall back
 # to FP16 rather than FP32: that is what every recipe of these versions means by INT8.
@@ -125,8 +125,8 @@ def check_extra(tool: Trtexec, extra: tuple[str, ...], composed: Sequence[str] =
     seen = {_name_option(argument): argument for argument in composed}
     for argument in extra:
         name = _name_option(argument)
-        if name in FLAGS:
-            tool.require(name, f"argument {argument}")
+        if name:
+            tool.check_argument(name, argument)
         if name and name in seen and name not in REPEATABLE:
             raise UsageError(
                 f"argument {argument}: the command already has {seen[name]}, and trtexec accepts an option only once. "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -71,6 +72,20 @@ FLAGS: dict[str, tuple[Version, Version | None]] = {
     ),
 }
 
+# Further options that the help of 8.6.1, 10.0.1, 10.16, 11.0 or 11.1 lists; none is ever composed here.
+OTHERS = frozenset(
+    (
+        *("adjustForDLA", "allocationStrategy", "asyncFileReader", "atol", "buildDLAStandalone", "consistency"),
+        *("cpuOnly", "decomposableAttentions", "dumpKernelText", "dumpOptimizationProfile", "dumpRawBindingsToFile"),
+        *("enablePluginOverride", "ignoreParsedPluginLibs", "l2LimitForTiling", "layerDeviceTypes", "leanDLLPath"),
+        *("markDebug", "markUnfusedTensorsAsDebugTensors", "output", "pluginInstanceNorm", "refitFromOnnx"),
+        *("remoteAutoTuningConfig", "reportCapabilityDLA", "restricted", "rtol", "runtimePlatform", "safetyPlugins"),
+        *("saveAllDebugTensors", "saveAllEngines", "stripAllWeights", "tacticSources", "tempfileControls"),
+        *("tuneBuildRouteFile", "tuningCacheFile", "tuningSearch", "tuningTimeOut", "uffInput", "uffNHWC"),
+        *("uint8AsymmetricQuantizationDLA", "useManagedMemory"),
+    )
+)
+
 # What took the place of an option that is gone, and does its work where it is not known yet.
 INSTEAD = {
     **dict.fromkeys(
@@ -129,10 +144,23 @@ class Trtexec(Struct, frozen=True, kw_only=True):
         """
         if flag in self.listed:
             return True
-        if self.listed and not OLDEST <= self.version < (NEWEST[0], NEWEST[1] + 1, 0):
+        if self.listed and not self._covered:
             return False
         first, gone = FLAGS.get(flag, (None, None))
         return first is not None and first <= self.version and (gone is None or self.version < gone)
+
+    @property
+    def _covered(self) -> bool:
+        return OLDEST <= self.version < (NEWEST[0], NEWEST[1] + 1, 0)
+
+    def check_argument(self, flag: str, argument: str) -> None:
+        """Checks an option that the user wrote. Without its help, a version later than the table may have any other."""
+        if flag in FLAGS:
+            self.require(flag, f"argument {argument}")
+        elif flag not in OTHERS | self.listed and (self.listed or self._covered):
+            near = get_close_matches(flag, {*FLAGS, *OTHERS, *self.listed}, n=1)
+            hint = f"; did you mean --{near[0]}?" if near else ""
+            raise UsageError(f"argument {argument}: trtexec {self.version_text} does not know --{flag}{hint}")
 
     def require(self, flag: str, wanted: str) -> None:
         """Checks that an option is known."""

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind, Ceilings
 from enginebench.core.errors import ModelError
-from enginebench.core.records import MeasureSpec, Precision
+from enginebench.core.records import Artifact, EngineSpec, LayerTime, MeasureSpec, Precision
+from enginebench.features.roofline.limits import limit_layers
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.ceilings import store_ceilings
 from enginebench.runs.folder import RunRequest, read_results
@@ -81,3 +82,13 @@ def test_a_row_whose_graph_cannot_be_made_says_so(
     assert any("none can be exported: its branches depend on its inputs" in text for text in reporter.said)
     record, results = read_results(tmp_path / "r")
     assert describe_stored(record, results).rows[0].bound_ms is None
+
+
+def test_the_layers_of_a_plan_stay_without_limits_and_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan holds no graph to count; found as a StopIteration."""
+    store(40.0)
+    plan = Artifact(kind="plan", path="m.plan", sha256="0", files=(), model="m", inputs=(), outputs=())
+    monkeypatch.setattr("enginebench.features.roofline.limits.make_sources", lambda *_, **__: (plan,))
+    engine, layers = EngineSpec(backend="fake"), [LayerTime(name="conv", mean_ns=1.0)]
+    found = limit_layers(replace(REQUEST, model="m.plan"), tmp_path, (engine, plan, {}), layers, Silent())
+    assert [layer.name for layer in found.layers] == ["conv"] and "m.plan holds no ONNX graph" in found.notes[0]

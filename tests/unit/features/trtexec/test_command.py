@@ -182,11 +182,18 @@ def test_implicit_batch_is_of_eight() -> None:
 
 
 def test_the_users_own_arguments_are_kept_and_known_mistakes_refused() -> None:
-    extra = ("--sparsity=enable", "--somethingNew=1", "plain")
+    extra = ("--sparsity=enable", "--markDebug=a", "plain")
     assert compose_build(tool("11"), "m", "p", BuildSettings(), extra=extra)[-3:] == list(extra)
     with pytest.raises(UsageError, match=r"argument --workspace=1024: trtexec 10.*--workspace-mb"):
         check_extra(tool("10.0"), ("--workspace=1024",))
     assert check_extra(tool("8.6"), ("--workspace=1024",)) == ("--workspace=1024",)
+    with pytest.raises(UsageError, match=r"--sparsty=enable: trtexec 10.* know --sparsty; did you mean --sparsity\?"):
+        compose_build(tool("10.16"), "m", "p", BuildSettings(), extra=("--sparsty=enable",))
+    listed = Trtexec(version=(10, 99, 0), listed=frozenset({"somethingNew"}))
+    for knows in (listed, tool("12")):
+        assert check_extra(knows, ("--somethingNew=1",)) == ("--somethingNew=1",)
+    with pytest.raises(UsageError, match=r"does not know --somethingNow; did you mean --somethingNew\?"):
+        check_extra(listed, ("--somethingNow",))
 
 
 def test_an_option_that_is_composed_already_is_refused_by_name() -> None:
@@ -225,7 +232,7 @@ def test_files_are_named_by_their_whole_path(tmp_path: Path, monkeypatch: pytest
 def test_names_with_colons_are_quoted() -> None:
     assert quote_name("input.1/x-y") == "input.1/x-y"
     assert format_shapes({"in:0": (1, 3), "b": (2,)}) == "'in:0':1x3,b:2"
-    assert read_shapes("'in:0':1x3,b:2") == {"in:0": (1, 3), "b": (2,)}
+    assert read_shapes("'in:0':1x3,b:2") == read_shapes("'in:0':1,3,b:2") == {"in:0": (1, 3), "b": (2,)}
 
 
 @pytest.mark.parametrize("text", ["1x3", "in:1xx3", "in:-1x3", "in:1x3x", ":1x3"])
@@ -235,7 +242,7 @@ def test_malformed_shapes(text: str) -> None:
 
 
 def test_profiles() -> None:
-    assert read_profile("in:1x3/4x3/8x3") == PROFILE
+    assert read_profile("in:1x3/4x3/8x3") == read_profile("in:1,3/4,3/8,3") == PROFILE
     assert make_profile({}, {"in": (4, 3)}, {}).largest == {"in": (4, 3)}
     with pytest.raises(UsageError, match="NAME:MIN/OPT/MAX"):
         read_profile("in:1x3/4x3")

@@ -15,7 +15,7 @@ from enginebench.core.entry import Option, switch
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import known
 from enginebench.core.records import Artifact, EngineSpec, Precision
-from enginebench.core.shapes import concrete_shape, format_shapes
+from enginebench.core.shapes import concrete_shape, format_shapes, join_axes
 from enginebench.engines.request import read_number
 
 LAST_WEAK_MAJOR = 10
@@ -226,7 +226,7 @@ def check_profile(profile: ShapeProfile, artifact: Artifact) -> None:
 def read_shapes(text: str) -> dict[str, tuple[int, ...]]:
     """{name: shape} of `NAME:1x3x224x224`, several separated by commas; names may contain colons."""
     shapes: dict[str, tuple[int, ...]] = {}
-    for piece in filter(None, text.split(",")):
+    for piece in filter(None, join_axes(text).split(",")):
         name, _, dims = piece.rpartition(":")
         shapes[name.strip().strip("'")] = _read_dims(dims, piece)
         if not name:
@@ -237,7 +237,7 @@ def read_shapes(text: str) -> dict[str, tuple[int, ...]]:
 def read_profile(text: str) -> ShapeProfile:
     """The profile of `NAME:1x3x8x8/4x3x8x8/16x3x8x8` (min, opt, max), several inputs separated by commas."""
     sides: tuple[dict[str, tuple[int, ...]], ...] = ({}, {}, {})
-    for piece in filter(None, text.split(",")):
+    for piece in filter(None, join_axes(text).split(",")):
         name, _, dims = piece.rpartition(":")
         parts = dims.split("/")
         if not name or len(parts) != len(sides):
