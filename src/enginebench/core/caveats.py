@@ -1,7 +1,5 @@
 """Every doubt that EngineBench can have about a number, the sentence it is told in, and one sentence for several."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import cast
 

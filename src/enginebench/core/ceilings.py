@@ -1,7 +1,5 @@
 """What a machine was seen to do at best: rates, bandwidths and launch costs, stored with the machine that did it."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """What is true of one engine before anything of it is imported: its `Entry`, and the options that it takes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal

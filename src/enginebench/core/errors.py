@@ -18,8 +18,6 @@ EngineBenchError                 1
 Doubt about a number is not an error: it is a `Caveat` in the record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

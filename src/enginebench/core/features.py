@@ -4,8 +4,6 @@ Each feature says in `features/NAME/__init__.py` what it has: `FEATURE = Feature
 its line in the list of `features/__init__.py`, what it brought is not found, and nothing else changes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module

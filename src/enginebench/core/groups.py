@@ -1,7 +1,5 @@
 """Groups of nodes that change their precision together: what each costs in answers, and what it saves in time."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 

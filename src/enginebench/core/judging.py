@@ -1,7 +1,5 @@
 """Whether a bundle and a machine still are what was measured. Bundles hold a copy: Python's own library only."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping

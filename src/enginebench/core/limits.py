@@ -1,7 +1,5 @@
 """What may differ before a verdict says so: the limits that hold where the user names none."""
 
-from __future__ import annotations
-
 # Relative difference of two medians that matters. Rows of one machine repeat within it where nothing disturbs them.
 MARGIN = 0.02
 # How much slower a version is bad, where versions are searched for the first bad one.

@@ -1,7 +1,5 @@
 """The small languages of the command line, and the names of files: ENGINE, PRECISION, row ids, slugs."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Custom operators for a session of ONNX Runtime, from the libraries that a graph names."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 from pathlib import Path

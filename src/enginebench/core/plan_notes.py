@@ -1,7 +1,5 @@
 """What lies beside a finished plan: how it was asked for, which a plan itself does not say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """The names under which time is recorded by precision, and the precision of a GPU kernel, read from its name."""
 
-from __future__ import annotations
-
 import re
 
 # From one type or layout to another: quantize, dequantize, cast, reorder. It computes nothing in either type.

@@ -1,7 +1,5 @@
 """Whether two artifacts were made for inputs that are prepared alike, as far as their hashes tell."""
 
-from __future__ import annotations
-
 # In place of a hash, where the user's own array took the place of a picture: nobody can know how it was prepared.
 EXTERNAL = "external"
 

@@ -4,8 +4,6 @@ Raw samples are kept; summaries (`Estimate`, and what `stats` makes of them) are
 `None` always means "not measured".
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """Shapes of inputs: which axes are open, and what a user's shapes make of them. Without NumPy: a dry run needs this."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Records as files: atomic writes and copies, reads that name file and field, and upgrades of older schemas."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """8-bit sums that do not saturate: ONNX Runtime's setting for them, on the processors that need it."""
 
-from __future__ import annotations
-
 import platform
 import re
 from pathlib import Path

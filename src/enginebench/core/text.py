@@ -1,7 +1,5 @@
 """Text from files, models, logs and tools, made safe to show on a terminal."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Sequence
 from datetime import datetime, timezone

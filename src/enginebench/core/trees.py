@@ -6,8 +6,6 @@ PyTorch's own pytree knows neither dataclasses nor mappings that nobody register
 `torch.compile` traces.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """What every node of a graph has to do, whoever does it: multiply-accumulates, and the tensors that it needs."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from msgspec import Struct

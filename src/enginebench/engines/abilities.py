@@ -3,8 +3,6 @@
 All of them are found with `isinstance`. An engine that our own loop times needs none of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable

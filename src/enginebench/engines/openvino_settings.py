@@ -1,7 +1,5 @@
 """What OpenVINO's CPU plugin is told, in its own package or in ONNX Runtime. Bundles hold a copy of this file."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A PyTorch module made ready for an engine: folded, placed, laid out and cast. Bundles hold a copy of this file."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping
 from typing import Any

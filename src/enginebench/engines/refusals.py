@@ -1,7 +1,5 @@
 """What an engine says of a graph that it does not take, in one sentence: the operator first, all its words in `log`."""
 
-from __future__ import annotations
-
 import re
 
 from enginebench.core.errors import ArtifactError, UnsupportedOperator

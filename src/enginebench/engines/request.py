@@ -1,7 +1,5 @@
 """What every backend checks about a request before it loads anything: artifact, precision, options."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from pathlib import Path

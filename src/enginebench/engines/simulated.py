@@ -1,7 +1,5 @@
 """The entry of `fake`, which waits as told."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 from enginebench.core.entry import Entry, Option

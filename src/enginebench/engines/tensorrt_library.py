@@ -3,8 +3,6 @@
 Bundles hold a copy of this file.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from importlib import import_module

@@ -1,7 +1,5 @@
 """The machines on which engines were seen to work, and an option that several of them have."""
 
-from __future__ import annotations
-
 from enginebench.core.entry import switch
 
 CPU_VERIFIED = "x86-64 (AVX512-VNNI), Debian 12, Python 3.11"

@@ -1,7 +1,5 @@
 """The data caches of a CPU, as Linux lists them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Where it ran: everything about a machine that affects a latency, and nothing that names its owner."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

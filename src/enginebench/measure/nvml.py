@@ -3,8 +3,6 @@
 Nothing here changes a card's settings, and nothing raises for a question that a card does not answer.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -1,7 +1,5 @@
 """How many CPUs an engine runs on, and which."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A fixed piece of work that tells whether runs made at different times can be compared."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 No clock is read here; the rules see medians and durations and answer.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Protocol

@@ -4,8 +4,6 @@ Every reader takes the file-system root under which proc and sys lie, answers No
 and never raises.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path

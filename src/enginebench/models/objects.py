@@ -5,8 +5,6 @@ the parent that started it, wrote a moment ago: the list of them passes from par
 never through a run's folder, which may come from a stranger.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

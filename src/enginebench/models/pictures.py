@@ -1,7 +1,5 @@
 """How a picture becomes one entry of a batch. Bundles hold a copy of this file."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

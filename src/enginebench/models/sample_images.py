@@ -1,7 +1,5 @@
 """Pictures that cost what photographs cost: the spectrum of natural scenes, ImageNet's usual size, stored as JPEG."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable
 from pathlib import Path

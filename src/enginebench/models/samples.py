@@ -1,7 +1,5 @@
 """The user's inputs: read once from wherever they lie, kept one entry a file, and joined to what an engine is fed."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import zipfile

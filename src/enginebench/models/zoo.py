@@ -1,7 +1,5 @@
 """The built-in models, and what a MODEL text on the command line means. Needs no engine and no PyTorch."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What `accuracy` says: its document, and the same in a few lines."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from enginebench.core.caveats import format_caveat

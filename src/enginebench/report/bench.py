@@ -1,7 +1,5 @@
 """The document and the lines that `bench` ends with: one row, and the verdict on two."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """The JavaScript of Vega, as one file that needs no network: made once by vl-convert, then kept in the user's cache."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Columns of a table as CSV after RFC 4180: CRLF line ends, cells quoted where they must be, one number a cell."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """What `drift` says: its document, and the same in a few lines."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """Names of layers as a reader wants them: of a fusion its parts, of a kernel what tells it from the others."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Layer times of any engine, as sections and as files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sections as GitHub-flavoured markdown."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Numbers and foreign text as people read them: units chosen here and nowhere else, digits that carry something."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Literal

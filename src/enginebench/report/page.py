@@ -3,8 +3,6 @@
 A page loads nothing, and runs nothing but the scripts that its policy names by their hashes.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """Scores in words: what a metric is called, its figure with its interval, what changed against a reference."""
 
-from __future__ import annotations
-
 from enginebench.core.records import Estimate, Score
 from enginebench.report.numbers import format_significant
 from enginebench.stats.metrics.scores import Scored, find_score

@@ -1,7 +1,5 @@
 """Where the time goes from file to label."""
 
-from __future__ import annotations
-
 from operator import attrgetter
 
 from enginebench.core.caveats import format_caveat

@@ -1,7 +1,5 @@
 """What every report is made of: sections of tables, notes and charts, which four renderers draw."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Literal

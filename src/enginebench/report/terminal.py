@@ -1,7 +1,5 @@
 """Sections as a terminal shows them, in whatever width it has."""
 
-from __future__ import annotations
-
 import io
 import math
 import re

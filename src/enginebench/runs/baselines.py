@@ -1,7 +1,5 @@
 """Named baselines: copies of stored rows, without artifacts, that later runs are compared with."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Which rows may be built and checked beside each other: nothing is timed then, but much is chosen and filled."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from enginebench.core.records import EngineSpec, Machine

@@ -1,7 +1,5 @@
 """Several builds of one engine: how many a row has, where each lies, and what is known of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The row's file is rewritten after every repetition, so that nothing measured is lost, however the run ends.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Where ceilings are kept: one file a machine in the user's cache folder, and one in every run that used them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The files hold only paths relative to the folder, so that it can be moved and reveals no home folder.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shlex

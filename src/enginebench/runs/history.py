@@ -1,7 +1,5 @@
 """All stored rows under a folder, each read once: the figures of unchanged rows come from a cache."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """One run at a time on a device: an advisory lock on a file shared by all users of the machine."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib

@@ -1,7 +1,5 @@
 """The main job, as a story: describe the machine, make the sources, plan the rows, measure them, keep everything."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path

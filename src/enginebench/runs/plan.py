@@ -1,7 +1,5 @@
 """What to run: the rows of a request, in order, each with a reason if it cannot run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """The interface for showing progress."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 

@@ -1,7 +1,5 @@
 """Makes documents and files from a stored run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

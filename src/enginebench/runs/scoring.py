@@ -1,7 +1,5 @@
 """From the answers that were kept of a row to its scores, and to its differences from the reference's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 A program is one command line, or a process that uses the Python API.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path

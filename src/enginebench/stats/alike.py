@@ -1,7 +1,5 @@
 """Whether two sides were asked the same, whether they answered the same, and what that shows; else why nobody knows."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """How near stored times are to their bounds, and the doubt where one is shorter than its bound."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from msgspec import Struct

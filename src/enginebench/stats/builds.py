@@ -4,8 +4,6 @@ The design is nested: builds of one engine, and processes of each build. The bui
 times kernels and keeps what was fastest on that day; so it is the unit that a statement about the engine rests on.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The search for the highest rate whose percentile holds: which rate comes next, and what the answers add up to."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

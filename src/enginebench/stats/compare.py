@@ -9,8 +9,6 @@ Sources: K. K. G. Lan, D. L. DeMets, "Discrete sequential boundaries for clinica
     Soc. B 51 (1989).
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence

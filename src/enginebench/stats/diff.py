@@ -1,7 +1,5 @@
 """Two runs, row by row: faster, slower, equivalent, not shown, or not comparable and why."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter

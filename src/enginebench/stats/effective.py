@@ -5,8 +5,6 @@ A record is the fraction of time of each precision, and three more: "reorder" is
 the record has no precision (generated code, nodes with graphs of their own, unknown names).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import get_args
 

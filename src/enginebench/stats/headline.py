@@ -1,7 +1,5 @@
 """The answer on one batch and shape as a record: the configuration that is named, against what, and its trust."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal

@@ -4,8 +4,6 @@ A percentile bootstrap over five processes covers about 84 % where it says 95; a
 correlated samples covers far less. The t interval over the logs of the process medians covers what it says.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import lru_cache

@@ -4,8 +4,6 @@ Fusion and renaming make layer names useless across engines: "Conv_0 + Relu_1" o
 other. Layers that share an operator, directly or through a third, form one row.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from typing import Literal, NamedTuple

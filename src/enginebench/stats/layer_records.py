@@ -1,7 +1,5 @@
 """The layers of a built engine, their times, and the differences between two engines, as they are stored."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from msgspec import Struct

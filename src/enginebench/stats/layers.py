@@ -1,7 +1,5 @@
 """Layer times of any engine as one document: shares, groups by precision and type, and what no layer explains."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 

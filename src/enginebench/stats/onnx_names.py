@@ -1,7 +1,5 @@
 """ONNX operators in what TensorRT calls a layer: its metadata, or its fused name."""
 
-from __future__ import annotations
-
 import re
 
 _METADATA = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f\s\[]|$)", re.DOTALL)

@@ -1,7 +1,5 @@
 """Which row of a run is the fastest, which one is recommended, and between which of them only the user can choose."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Literal
 

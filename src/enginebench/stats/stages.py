@@ -1,7 +1,5 @@
 """File to label: times of every stage to shares, rates, and what bounds them. Pure numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What one row of a run says: its samples, its outputs, and its times beside those of its baseline."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """Whether the samples of a row can be believed: a verdict, and every doubt with what to do about it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import geometric_mean
 from typing import NamedTuple, get_args

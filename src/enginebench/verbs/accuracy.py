@@ -1,7 +1,5 @@
 """`accuracy`: how good a side's outputs for labelled samples are, and the paired difference to a reference."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Unpack
 

@@ -1,7 +1,5 @@
 """`diff`: two stored runs row by row, two environments, or the engines of both on the same samples now."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

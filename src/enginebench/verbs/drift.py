@@ -1,7 +1,5 @@
 """`drift`: how far apart the outputs of two engines for the same inputs are."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, Unpack

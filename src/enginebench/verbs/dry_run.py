@@ -1,7 +1,5 @@
 """What would be run, without running it; without TensorRT, too, if a version is given."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from msgspec import Struct

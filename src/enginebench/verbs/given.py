@@ -1,7 +1,5 @@
 """What verbs are given, taken to what works: models and sides as texts, lists, paths, progress."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """`history`: all stored rows under a folder, as one table and as trends."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, TypedDict, Unpack
 

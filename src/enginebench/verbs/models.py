@@ -1,7 +1,5 @@
 """`models`: the built-in models."""
 
-from __future__ import annotations
-
 import click
 import msgspec
 

@@ -3,8 +3,6 @@
 Timing and profiling run in one child process, timing first, since a profiler slows the engine down.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Unpack

@@ -1,7 +1,5 @@
 """Progress of a verb that a program called: nothing, a bar in a notebook, or the command line's display."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What lies in files: `read`, `diff`, `history`, baselines, and what trtexec left."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TypeAlias
 

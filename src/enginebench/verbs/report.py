@@ -1,7 +1,5 @@
 """`report`: page, tables and pictures of a stored run, a load, a sweep, or of what trtexec wrote."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`run`: the main job: every engine measured on a model, each checked for its outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial

@@ -3,8 +3,6 @@
 A child process takes the times (`runs/child/perform/stages`); the parent makes pictures, graph and document.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Unpack
 

@@ -1,7 +1,5 @@
 """The kernels that a GPU ran, as CUPTI recorded them, each in the precision that its name tells."""
 
-from __future__ import annotations
-
 import time
 from bisect import bisect_right
 from collections.abc import Sequence

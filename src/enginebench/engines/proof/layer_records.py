@@ -1,7 +1,5 @@
 """A runtime's record of its operators as layers: one line a name, in one vocabulary for every engine."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean, median

@@ -1,7 +1,5 @@
 """Shares of time by precision, from what a runtime recorded about its own operators."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A row as a folder that runs without EngineBench: what stands in it, and how it is written (`as-shipped/`)."""
 
-from __future__ import annotations
-
 from enginebench.core.features import Feature, Verb
 
 FEATURE = Feature(

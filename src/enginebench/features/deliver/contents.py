@@ -1,7 +1,5 @@
 """What goes into a bundle, engine by engine: programs, packages, the processor's instructions; or why nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How a PyTorch module is made outside of this package: its constructor, its file, what that imports."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a bundle may hold beside itself for whoever serves it: a Triton repository, KServe's metadata, a Dockerfile."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence

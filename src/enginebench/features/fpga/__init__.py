@@ -1,7 +1,5 @@
 """Annex: an INT8 network as gateware, its integer reference, simulation, host driver, and the latency budget."""
 
-from __future__ import annotations
-
 from enginebench.core.features import Feature, Verb
 
 FEATURE = Feature(

@@ -1,7 +1,5 @@
 """The picture of a latency budget: its terms stacked, and the speed-up against the rate of the link."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

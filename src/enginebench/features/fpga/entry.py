@@ -1,7 +1,5 @@
 """The entry of the simulated board."""
 
-from __future__ import annotations
-
 from enginebench.core.entry import Entry, Option
 from enginebench.engines.verified import CPU_VERIFIED
 

@@ -6,8 +6,6 @@
 The CRC covers everything but itself and the first byte. The sequence number of a request comes back in its answer.
 """
 
-from __future__ import annotations
-
 import binascii
 import struct
 from enum import IntEnum

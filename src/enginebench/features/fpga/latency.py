@@ -1,7 +1,5 @@
 """Cycles in closed form: of the engine, and of a request with its answer. The simulators give the same numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from enginebench.features.fpga.frames import FRAME_BYTES

@@ -1,7 +1,5 @@
 """Synthesis, place and route with the open tools: what a design costs on a part, and how fast its clock may run."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The open FPGA tools from the package registry: yosys and nextpnr as WebAssembly, run as processes of their own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

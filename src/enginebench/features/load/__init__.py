@@ -1,7 +1,5 @@
 """Requests under arrivals: the server, the rates that are tried, and what was measured at each."""
 
-from __future__ import annotations
-
 from enginebench.core.features import Feature, Verb
 
 FEATURE = Feature(

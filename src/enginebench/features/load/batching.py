@@ -1,7 +1,5 @@
 """Requests that wait, and which of them are computed together: dynamic batching, and a queue that has an end."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Hashable
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Charts of a load: latency over the rate, throughput over latency, and how busy the streams were."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

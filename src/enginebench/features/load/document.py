@@ -1,7 +1,5 @@
 """The JSON document of `load`."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from msgspec import Struct

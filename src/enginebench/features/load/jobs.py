@@ -1,7 +1,5 @@
 """What `load` asks of a child process: to serve the requests of a board, and to release them."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from enginebench.core.records import Artifact, Caveat, EngineSpec

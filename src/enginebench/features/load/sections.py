@@ -1,7 +1,5 @@
 """What `load` measured, as sections: the capacities and verdicts, every point, and the warnings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 

@@ -1,7 +1,5 @@
 """Rows of a run under load, on the artifacts that they were timed on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a machine can do at best, and how far rows and layers are from it."""
 
-from __future__ import annotations
-
 from enginebench.core.features import Feature, Verb
 
 FEATURE = Feature(

@@ -6,8 +6,6 @@ leaves it, once each: what stays inside need never reach memory. Source: William
 insightful visual performance model for multicore architectures", CACM 52(4), 2009.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 
 from msgspec import Struct

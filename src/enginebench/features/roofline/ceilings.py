@@ -4,8 +4,6 @@ A rate that was reached once can be reached: noise only ever takes away. So a ce
 spread of the bests over repetitions says how near it is to settled.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias

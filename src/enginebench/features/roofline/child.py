@@ -1,7 +1,5 @@
 """The child's part of `roofline`: one device, one number of threads, every ceiling of it."""
 
-from __future__ import annotations
-
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.records import Precision
 from enginebench.features.roofline.ceilings import Observed, Trial, join_repetitions, observe

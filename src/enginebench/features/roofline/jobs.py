@@ -1,7 +1,5 @@
 """What `roofline`, and whoever bounds a row, asks of a child."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from enginebench.core.ceilings import Ceiling

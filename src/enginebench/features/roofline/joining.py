@@ -4,8 +4,6 @@ Runtimes name what they fuse after one of its parts, or after all of them, and a
 joined to the nodes that its name tells; nodes that no layer tells are fused into a neighbour, as far as they can be.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 

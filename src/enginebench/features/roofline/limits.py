@@ -1,7 +1,5 @@
 """How far rows and layers are from what their machine can do: its ceilings against the work of their graph."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,7 +1,5 @@
 """Ways to a CPU's ceilings through PyTorch: products and convolutions of oneDNN and MKL, reads and copies of memory."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Ways to a GPU's ceilings through PyTorch: cuBLAS, cuDNN, copies, and kernels that do nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial

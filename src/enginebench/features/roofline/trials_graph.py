@@ -1,7 +1,5 @@
 """Ways to a CPU's ceilings through ONNX Runtime and OpenVINO, whose kernels are not PyTorch's: the best ones count."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise

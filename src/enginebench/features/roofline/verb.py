@@ -1,7 +1,5 @@
 """`roofline`: what this machine can do at best, found in fresh processes, for `run` and `profile`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, TypeAlias, Unpack

@@ -4,8 +4,6 @@ A group (one model on one kind of machine) is measured in turns on one machine, 
 row is measured: that is `main_job`'s story.
 """
 
-from __future__ import annotations
-
 from enginebench.core.features import Feature, Verb
 
 FEATURE = Feature(

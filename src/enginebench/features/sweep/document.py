@@ -1,7 +1,5 @@
 """The document of a sweep: one cell for each row, each with the figures that the matrix shows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from msgspec import Struct

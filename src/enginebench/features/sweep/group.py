@@ -1,7 +1,5 @@
 """One group on this machine: what the store has of it is taken up, the rest measured, everything kept there at once."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

@@ -4,8 +4,6 @@ The matrix has a line for each model, machine and engine, with the fastest of it
 page. Lines are data, of which the script makes those that a filter leaves: a hundred thousand rows open at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any

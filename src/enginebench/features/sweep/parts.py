@@ -1,7 +1,5 @@
 """What a store has of a group: its run, and its cells."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from statistics import median

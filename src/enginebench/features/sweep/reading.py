@@ -1,7 +1,5 @@
 """A store as people read it: the document of all its cells, and a copy of its rows for `history`."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The records of a sweep: what the store holds beside rows, and what goes to a machine and comes back."""
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 from msgspec import Struct

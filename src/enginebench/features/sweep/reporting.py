@@ -1,7 +1,5 @@
 """Writes the report of a sweep: the matrix page with the pages of its groups, the table, the document."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Who measures what when: graphs first, then groups; what is lost with a machine is started again from the store."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path

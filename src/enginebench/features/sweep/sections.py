@@ -1,7 +1,5 @@
 """A sweep as sections: the fastest row of each engine, the machines, what came of searches, and what has no figures."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 

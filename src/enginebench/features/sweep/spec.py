@@ -1,7 +1,5 @@
 """What a sweep asks for: a TOML file, and the cells (one row each) and groups (measured together) that it comes to."""
 
-from __future__ import annotations
-
 import math
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """The step `tune`: a search over the settings of a group's engines, on the machine that has just measured its rows."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`sweep`: a matrix over models and machines, measured group by group and kept in a store."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from contextlib import nullcontext

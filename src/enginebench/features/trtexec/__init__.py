@@ -4,8 +4,6 @@ Reads what trtexec 8 to 11 writes. Every function takes a path or bytes, returns
 `ParseError` and nothing else when a file is not what it should be.
 """
 
-from __future__ import annotations
-
 from enginebench.core.features import Feature, Verb
 
 FEATURE = Feature(

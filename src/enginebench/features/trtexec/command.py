@@ -1,7 +1,5 @@
 """Command lines that a given version of trtexec accepts: to build a plan, and to time one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct

@@ -3,8 +3,6 @@
 What it leaves is the folder that people know: `times.json`, `profile.json`, `layers.json`, `trtexec_stdout.log`.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path

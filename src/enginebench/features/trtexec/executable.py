@@ -1,7 +1,5 @@
 """Where trtexec is, and what it says about itself: version from its banner, options from its help."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

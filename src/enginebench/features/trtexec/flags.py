@@ -1,7 +1,5 @@
 """Which options each trtexec knows: 8.6 to 11.1 by table, any other by its own help text."""
 
-from __future__ import annotations
-
 import re
 from difflib import get_close_matches
 from typing import TypeAlias

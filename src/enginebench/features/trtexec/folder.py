@@ -1,7 +1,5 @@
 """A folder that trtexec left: which file is what, which belong together, and whether they agree."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ Source: the banners, prefixes and their order are those of samples/common/sample
 NVIDIA/TensorRT, tags 8.0 to 11.1.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`parse_log`: everything that a trtexec log says about its runs, for trtexec 8 to 11."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The little that the engine itself reads from trtexec: tensors, outputs, and whether a build is one."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

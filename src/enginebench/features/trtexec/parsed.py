@@ -1,7 +1,5 @@
 """What `enginebench parse` shows, as sections."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from enginebench.core.caveats import format_caveat

@@ -1,7 +1,5 @@
 """One call of trtexec: its full log kept, success told from failure, a failure explained."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import signal

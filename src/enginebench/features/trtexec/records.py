@@ -1,7 +1,5 @@
 """The records that the trtexec readers return; their JSON is what `enginebench parse ... --json` prints."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """`report` and `read` of what trtexec left: a file, or a folder with one run or several."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

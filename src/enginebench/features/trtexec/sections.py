@@ -1,7 +1,5 @@
 """A folder that trtexec left, as sections: the table of all runs, then each with its contradictions first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 

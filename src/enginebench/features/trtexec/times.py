@@ -1,7 +1,5 @@
 """`summarize_trace`: what --exportTimes wrote, as numbers: warm-up removed, by our percentile rule and by trtexec's."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any, NamedTuple

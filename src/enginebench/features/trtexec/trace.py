@@ -3,8 +3,6 @@
 It is decoded in pieces with types, so that a million queries need neither a second nor a gigabyte.
 """
 
-from __future__ import annotations
-
 import mmap
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`parse`: what trtexec wrote, as numbers, CSV and pictures; files that belong together are read together."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, TypedDict, TypeVar, Unpack
 

@@ -1,7 +1,5 @@
 """`tune`: what may be set, who proposes settings, the race between them, and precision by layer."""
 
-from __future__ import annotations
-
 from enginebench.core.features import Feature, Verb
 
 FEATURE = Feature(

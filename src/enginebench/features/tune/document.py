@@ -1,7 +1,5 @@
 """The JSON document of `tune`."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from enginebench.core.records import Caveat, Estimate, Machine, RatioValidity, Validity, Verdict

@@ -1,7 +1,5 @@
 """A greedy line of graphs in mixed precision, by the noise that each group of nodes adds and the time that it saves."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence, Set

@@ -1,7 +1,5 @@
 """What `tune` asks of a child process."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from enginebench.core.groups import GroupHarm, Harm

@@ -4,8 +4,6 @@ Of each engine with 8 bits: the harm of every group alone; the time that each sa
 along the greedy line between them, each checked on samples that nothing was chosen by. The race says which is fastest.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence

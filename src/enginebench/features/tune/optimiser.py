@@ -1,7 +1,5 @@
 """Optuna proposes settings: a sampler that learns which values go with low costs. Imported where it is asked for."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterator, Sequence

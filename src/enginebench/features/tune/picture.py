@@ -1,7 +1,5 @@
 """The picture of a search: speed over quality, with a line along those that no candidate beats in both."""
 
-from __future__ import annotations
-
 from enginebench.core.text import clean_text
 from enginebench.features.tune.document import TuneDocument
 from enginebench.report.charts import GREY, Row, Spec, finish, import_altair, read_rows

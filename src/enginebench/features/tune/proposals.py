@@ -1,7 +1,5 @@
 """Who says what is tried next. The race decides; a bad proposal costs time, and nothing else."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol

@@ -5,8 +5,6 @@ each round every candidate that is left gets one process. So candidates are comp
 what slows the machine for a while slows both.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 

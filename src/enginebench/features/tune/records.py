@@ -1,7 +1,5 @@
 """What a search was asked, and how far it is: `search.json` in its folder, from which it goes on."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From settings to rows that can be built and measured: each finds its graph, which is made when it is first needed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from msgspec.structs import replace

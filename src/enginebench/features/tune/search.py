@@ -4,8 +4,6 @@ Everything that is decided follows from what is stored: who is dropped from the 
 list of generations. So a search that was interrupted is gone through again without measuring anything twice.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """What `tune` found, as sections: the answer, the final, its warnings, which candidates were dropped, when and why."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 

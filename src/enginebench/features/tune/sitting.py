@@ -1,7 +1,5 @@
 """One sitting of a search: begun or taken up, run within its budget, written down as documents and as a run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a search may set: for each engine and precision its knobs, each with the values that it may take."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

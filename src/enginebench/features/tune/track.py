@@ -1,7 +1,5 @@
 """Where candidates run: built and checked once, then one fresh process for each round."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 

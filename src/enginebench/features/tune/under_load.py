@@ -1,7 +1,5 @@
 """The track of the goals `throughput` and `capacity`: each lap puts a setting under load, in a process of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """`tune`: the fastest settings of any engine with the same outputs, and whether they beat the defaults."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Other versions of a runtime: environments, what an upgrade changed, and which version it was."""
 
-from __future__ import annotations
-
 from enginebench.core.features import Feature, Verb
 
 FEATURE = Feature(

@@ -1,7 +1,5 @@
 """`bisect`: the first version of a package with which an engine is slower, or its outputs differ."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """What another version of a runtime changed beside the time: answers, memory, build, size, and which layers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

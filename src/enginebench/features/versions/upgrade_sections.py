@@ -1,7 +1,5 @@
 """What changed with another version beside the time, in sentences: answers, memory, build, size, layers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from enginebench.core.text import count_of

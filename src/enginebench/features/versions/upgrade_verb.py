@@ -1,7 +1,5 @@
 """Two environments in stored runs: each row of the one against the same row of the other, measured in turns."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

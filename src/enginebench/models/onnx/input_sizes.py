@@ -3,8 +3,6 @@
 Nothing here opens a graph; `models/onnx/inputs.py` tries the lengths and keeps those that every operator accepts.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence

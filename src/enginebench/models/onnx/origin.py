@@ -1,7 +1,5 @@
 """Where an ONNX graph comes from, written into its own metadata: a file may leave the run that made it."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set

@@ -1,7 +1,5 @@
 """Any ONNX file to an artifact: its inputs and outputs, its precision read from the graph, every file hashed."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator

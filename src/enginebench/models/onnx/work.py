@@ -1,7 +1,5 @@
 """What an ONNX graph has to do: multiply-accumulates and tensors of every node, shapes inferred for real inputs."""
 
-from __future__ import annotations
-
 import ast
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Inputs of a model from the user's data, read as they are needed: for calibration, and with labels for accuracy."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """FP16 and BF16 by casting the graph, branches and loops included; what cannot be cast stays in FP32, by name."""
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """The nodes that a graph leaves out of a lower precision: a text file of names, and where each is after preparation."""
 
-from __future__ import annotations
-
 import difflib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

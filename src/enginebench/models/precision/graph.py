@@ -1,7 +1,5 @@
 """ONNX graphs before and after a precision transform: loaded, prepared, checked, written, and what they are made of."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools

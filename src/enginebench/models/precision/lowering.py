@@ -5,8 +5,6 @@ definitions have: an operator that is a function is replaced by its body, and ev
 the older schema of its operator.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

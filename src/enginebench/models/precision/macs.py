@@ -1,7 +1,5 @@
 """Multiply-accumulates by node, and the share of them that a quantized graph takes in low precision."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import onnx

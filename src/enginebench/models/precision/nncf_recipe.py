@@ -1,7 +1,5 @@
 """INT8 by NNCF's post-training quantization of the ONNX graph, placed for OpenVINO's CPU kernels."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import logging

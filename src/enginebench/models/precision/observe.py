@@ -1,7 +1,5 @@
 """What the tensors of a graph range over while inputs stream through it; nothing but running figures is kept."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """INT8 and FP8 by explicit Q/DQ nodes: what the recipes ask of onnxruntime's quantizer, and what they add to it."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Artifact to Artifact in another precision: cast, or with explicit Q/DQ nodes, and what came of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path

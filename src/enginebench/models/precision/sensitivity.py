@@ -3,8 +3,6 @@
 The pairs are those that a recipe made, so that ranges, placement and rounding are those of the graph that will run.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

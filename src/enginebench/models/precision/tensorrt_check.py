@@ -4,8 +4,6 @@ They are what users meet with graphs of other tools, and what ends a builder's p
 to NVIDIA's own parser: each build asks it first, and it names the node.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """A ModelRef to a PyTorch module: built-in, from timm, or from the user's own factory. Weights come later."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import math

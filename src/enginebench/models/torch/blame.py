@@ -1,7 +1,5 @@
 """The line of the user's source that an error of PyTorch's exporter goes back to."""
 
-from __future__ import annotations
-
 import linecache
 import os
 import re

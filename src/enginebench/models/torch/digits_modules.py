@@ -1,7 +1,5 @@
 """The two digits networks as PyTorch modules."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

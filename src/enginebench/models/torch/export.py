@@ -1,7 +1,5 @@
 """PyTorch to ONNX, checked against PyTorch."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import re

@@ -1,7 +1,5 @@
 """A `.pt2` file, as `torch.export.save` writes it, to a module with its example inputs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A user's module as engines call it: tensors in, tensors out, by the names that `core/trees.py` gives them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

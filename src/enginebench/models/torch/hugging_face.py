@@ -4,8 +4,6 @@ The class is the one that the model's `config.json` names; code of the model's o
 called with is made from the configuration, since a checkpoint brings no inputs.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 from pathlib import Path

@@ -4,8 +4,6 @@ Whatever can be imported travels as a reference; what is defined in `__main__`, 
 travels by value. Tensors keep their values, their types and what they share; they arrive on the CPU.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re

@@ -3,8 +3,6 @@
 Their downloaders have no time limit of their own or retry for minutes, so the server is asked once first, with a limit.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 import urllib.error

@@ -5,8 +5,6 @@ networks then shrink their signal layer by layer (standard deviation 1e-14 at th
 comparison of precisions compares rounding noise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

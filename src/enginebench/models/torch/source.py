@@ -1,7 +1,5 @@
 """A MODEL to a `torch` artifact (model text and state dict), and back to the module in any process."""
 
-from __future__ import annotations
-
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence

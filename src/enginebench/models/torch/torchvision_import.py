@@ -7,8 +7,6 @@ names is enough; detectors call one of them, which then runs in Python, and say 
 here runs but the import.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Iterator

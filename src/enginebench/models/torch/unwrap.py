@@ -1,7 +1,5 @@
 """An exported graph under the names of the user's own module, as if that had been exported without our wrapper."""
 
-from __future__ import annotations
-
 import ast
 import re
 from typing import Any

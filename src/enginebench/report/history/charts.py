@@ -1,7 +1,5 @@
 """Trends: the p50 of each engine over the time at which it was measured."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

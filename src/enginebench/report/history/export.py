@@ -1,7 +1,5 @@
 """A history for other tools: Parquet, and MLflow, where each row becomes a run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path

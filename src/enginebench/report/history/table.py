@@ -1,7 +1,5 @@
 """All stored rows of a folder as one table: what it holds, and how it reads."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from operator import attrgetter
 

@@ -1,7 +1,5 @@
 """Latency against throughput: what each engine makes of larger batches, and the largest within a limit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from enginebench.core.names import format_precision

@@ -1,7 +1,5 @@
 """Several builds of one engine: how far they differ, and what keeping the best one gains and costs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from enginebench.core.names import format_precision

@@ -3,8 +3,6 @@
 Every chart hides the rows whose labels stand in its parameter `hidden`: the page's filter sets it.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

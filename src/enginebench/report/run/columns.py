@@ -1,7 +1,5 @@
 """The columns of a table of results, declared once: for people, and for programs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """A comparison of two runs as sections: every row with its verdict, ratio and reasons; then the verdict over all."""
 
-from __future__ import annotations
-
 from enginebench.core.features import find_each
 from enginebench.report.numbers import format_ratio, format_verdict
 from enginebench.report.table import Column, Section, make_notes, make_table

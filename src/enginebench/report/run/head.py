@@ -1,7 +1,5 @@
 """The head of a report, the same lines in every format: FASTEST, OUTPUTS and TRUST, from the document's headlines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct

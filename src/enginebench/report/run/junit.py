@@ -1,7 +1,5 @@
 """A comparison as JUnit XML, which CI servers show as tests: one case a row."""
 
-from __future__ import annotations
-
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from enginebench.core.text import clean_text

@@ -1,7 +1,5 @@
 """What is said beside the tables of a run: remarks and warnings."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from enginebench.core.caveats import find_sentence, format_caveat

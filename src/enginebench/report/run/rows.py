@@ -1,7 +1,5 @@
 """Results to the rows that every table, file and verdict of a run is made of: schema `enginebench.run/1`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """A run as sections: its answer, a table for each batch and shape, what to do next; then all that is known of it."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

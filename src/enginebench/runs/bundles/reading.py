@@ -1,7 +1,5 @@
 """A bundle opened by EngineBench itself: nothing in it is run, and it is held to the rules that its programs keep."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`bundle.json`: everything that a bundle says of itself. Its programs read the same fields, without this package."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """What runs in another environment, found out in a child there."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from enginebench.core.errors import EngineBenchError

@@ -1,7 +1,5 @@
 """Errors of a child in the parent: of their own class, with every attribute that they left with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -4,8 +4,6 @@ A job names the type of its answer, and the function that works it out, imported
 is its record and its work: no list of jobs is kept anywhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, Union, get_args
 

@@ -1,7 +1,5 @@
 """The pipes between a process and what it starts; apart, since a child needs nothing else of what starts it."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

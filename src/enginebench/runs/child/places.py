@@ -4,8 +4,6 @@ An environment has a name, which the option `env=NAME` of an engine refers to. T
 (`--env NAME=PATH`), or one that `env make` made in the user's cache folder.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import re

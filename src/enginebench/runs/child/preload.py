@@ -4,8 +4,6 @@ Importing PyTorch takes seconds, several times what a row is timed for. A child 
 without using a CPU, a GPU or more than its own memory, so whoever is timed meanwhile is as alone as before.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """The file of `--targets`: the right answer of every sample, by its place or by its name."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Loads an engine from a file, for use in a program: from a plan, a graph, or anything else that an engine takes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path

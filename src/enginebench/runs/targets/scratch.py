@@ -1,7 +1,5 @@
 """A folder for files that a verb needs only while it runs."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """SIDEs of `drift` and `accuracy`: an engine and the artifact that it starts from, whoever made it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """Turns MODEL into the artifacts that engines start from, in a child so that the parent stays light."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The sides of a comparison as the user names them: an engine on a target, or a stored row."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """`parse_layers`: what the engine inspector says (--exportLayerInfo), joined with a profile."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """`parse_profile`: what --exportProfile wrote, slowest layer first; broken names repaired, duplicates merged."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Reads what TensorRT's inspector and profiler leave, for engines, which may not read files themselves."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bytes and text of an artifact, however a shell or an archive wrapped them."""
 
-from __future__ import annotations
-
 import codecs
 import mmap
 import re

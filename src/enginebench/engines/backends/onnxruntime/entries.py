@@ -1,7 +1,5 @@
 """Entries of the engines that run on ONNX Runtime, one for each of its providers. It is not imported here."""
 
-from __future__ import annotations
-
 from enginebench.core.entry import Entry, Option, switch
 from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
 

@@ -5,8 +5,6 @@ and a session is given devices and options. What the provider does not take fall
 without a word, unless the session forbids it.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Mapping
 from functools import cache

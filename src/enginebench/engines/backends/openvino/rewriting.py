@@ -4,8 +4,6 @@ Branches that shapes decide, or the value of a single number, are settled; what 
 Runtime's operators on eight bits become ONNX's own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What OpenVINO's CPU plugin is told, and what its counters say: with its own package, or inside of ONNX Runtime."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from enginebench.core.precisions import REORDER, UNKNOWN

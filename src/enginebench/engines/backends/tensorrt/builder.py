@@ -3,8 +3,6 @@
 Names that a version lacks are asked for with `hasattr`; which those are, `tools/tensorrt_names.py` tells from a wheel.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What a plan says of itself: its tensors, its profile, and, while it runs, its layers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory

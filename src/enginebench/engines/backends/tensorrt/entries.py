@@ -1,7 +1,5 @@
 """The entry of TensorRT's Python API, which is not imported here."""
 
-from __future__ import annotations
-
 from enginebench.core.entry import Entry, Option, switch
 from enginebench.engines.backends.tensorrt.settings import BUILD_OPTIONS
 from enginebench.engines.tensorrt_library import MODULES, RTX_MODULE

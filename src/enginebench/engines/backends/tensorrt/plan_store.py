@@ -1,7 +1,5 @@
 """Keeps plans by everything that determines them: graph, TensorRT's version, GPU, flags. Building takes minutes."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """How a TensorRT engine is built, read from the `key=value` options of ENGINE: shared by trtexec and the Python API."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from ctypes import CDLL

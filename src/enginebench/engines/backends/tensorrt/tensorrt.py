@@ -1,7 +1,5 @@
 """`tensorrt`: plans built and run through TensorRT's Python API, on a stream of their own, timed by CUDA events."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

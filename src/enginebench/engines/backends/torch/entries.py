@@ -1,7 +1,5 @@
 """Entries of the engines that run PyTorch modules. PyTorch is not imported here."""
 
-from __future__ import annotations
-
 from enginebench.core.entry import DeviceKind, Entry, Option, switch
 from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
 

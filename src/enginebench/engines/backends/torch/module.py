@@ -1,7 +1,5 @@
 """What PyTorch runs on this CPU, and the module of a `torch` artifact made ready: folded, placed, laid out and cast."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

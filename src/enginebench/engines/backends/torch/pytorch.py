@@ -1,7 +1,5 @@
 """`pytorch`: the module as it is, run eagerly; in strict FP32 it is the baseline of every table."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

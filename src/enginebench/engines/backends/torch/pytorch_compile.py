@@ -1,7 +1,5 @@
 """`pytorch-compile`: the module through `torch.compile`, for the CPU (C++) or a GPU (Triton), before the first run."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """`pytorch-cudagraph`: the eager module captured once as a CUDA graph and launched as one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

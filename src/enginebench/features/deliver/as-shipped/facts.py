@@ -3,8 +3,6 @@
 While it is imported it sets the variables that the row's process had: NumPy and the runtimes read them only once.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

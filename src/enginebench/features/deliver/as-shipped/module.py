@@ -1,7 +1,5 @@
 """The PyTorch module of this bundle, made by its own code, with the weights of the bundle."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -8,8 +8,6 @@
 `python predict.py --check` compares with the outputs that were measured, `python predict.py --bench` times it here.
 """
 
-from __future__ import annotations
-
 import facts  # first: it sets variables that NumPy and the runtime read while they are imported
 
 # isort: split

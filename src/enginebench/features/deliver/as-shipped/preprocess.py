@@ -1,7 +1,5 @@
 """A picture as this model takes it, by preprocess.json: resized, cropped, scaled, less `mean`, divided by `std`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

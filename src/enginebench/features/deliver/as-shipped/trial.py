@@ -1,7 +1,5 @@
 """The command line of predict.py: `--check` compares with the row's outputs, `--bench` times the calls here."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -1,7 +1,5 @@
 """The bundle beside this file as a model of Triton's Python backend: the row's own program answers the requests."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The device: UART, framed protocol, and the engine between them, with two banks so that copies and compute overlap."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple

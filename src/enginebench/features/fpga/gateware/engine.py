@@ -7,8 +7,6 @@ starts as soon as the first answers of this one are written; it waits only for a
     issue, memories, register, product, sum | shift, parameters, + bias, product, align, round, clamp, write
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any

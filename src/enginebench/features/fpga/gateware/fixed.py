@@ -3,8 +3,6 @@
 Each equals its namesake in `enginebench.features.fpga.integers` bit for bit. Registers are the caller's choice.
 """
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 from amaranth import C, Mux, Value

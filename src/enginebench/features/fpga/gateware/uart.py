@@ -1,7 +1,5 @@
 """UART, 8 data bits, no parity, one stop bit: receiver and transmitter. A bit lasts `divisor` clock cycles."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from amaranth import C, Cat, Module, Signal
