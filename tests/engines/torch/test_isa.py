@@ -46,4 +46,3 @@ def test_the_first_process_asks_and_the_next_ones_believe_it(tmp_path: Path, ask
     forget()
     trust_instructions(tmp_path)
     assert len(asked) == questions and cpu_vec_isa.pick_vec_isa().build_arch_flags() == flags
-
