@@ -19,8 +19,8 @@ from rich.text import Text
 from enginebench.core.text import clean_lines, clean_text
 from enginebench.report.table import Column, Notes, Section, Table
 
-# Columns of a bar that is worth its room, and that it takes at most.
-_BAR = (6, 24)
+# Columns of a bar: at least, beside columns that need not be shown, and at most.
+_BAR = (4, 6, 24)
 # A column of words is not made narrower: a name would no longer be read as one.
 _LEAST = 12
 # Nor is the first one, unless it is longer than this.
@@ -133,7 +133,7 @@ class _Fitted:
                 break
             widths[id(widest)] -= 1
         left = room - sum(widths.values()) - gap * len(shown)
-        yield self._draw(shown, cells, widths, gap, 0 if options.ascii_only or left < _BAR[0] else min(left, _BAR[1]))
+        yield self._draw(shown, cells, widths, gap, 0 if options.ascii_only or left < _BAR[0] else min(left, _BAR[2]))
         rest = [column for column in self.table.columns if column in given]
         if rest and self.table.wide and any(column.wide for column in rest):
             yield Text("")
@@ -148,7 +148,7 @@ class _Fitted:
     def _choose(self, widths: dict[int, int], room: int) -> list[Column]:
         """All columns, or the usual ones and as many of the others as there is room for, the dearest first."""
         usual = [column for column in self.table.columns if self.table.wide or not column.wide]
-        used = sum(widths[id(column)] + 2 for column in usual) + (_BAR[0] + 2) * any(column.bar for column in usual)
+        used = sum(widths[id(column)] + 2 for column in usual) + (_BAR[1] + 2) * any(column.bar for column in usual)
         for column in sorted(self.table.columns, key=lambda c: c.spare):
             if column not in usual and used + widths[id(column)] + 2 <= room:
                 usual.append(column)

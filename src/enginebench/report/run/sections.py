@@ -38,10 +38,9 @@ def list_sections(
     document: RunDocument, *, folder: Path | None = None, wide: bool = False, warnings: bool = False
 ) -> list[Section]:
     """What a terminal shows: the answer, the tables, and the next two commands."""
-    place = str(folder) if folder else "DIR"
     head = Section(title=" · ".join([document.model, *list_facts(document)]), parts=(format_answer(document),))
     found = [Section(title="Warnings", parts=(list_warnings(document),))] if warnings else []
-    commands = tuple(_list_commands(document, place, warnings))
+    commands = tuple(_list_commands(document, folder, warnings))
     found += [Section(parts=(Notes(lines=commands, kind="command"),))] if commands else []
     return [head, *list_tables(document, wide=wide), *list_others(document), *found]
 
@@ -62,7 +61,7 @@ def list_report(
     """
     facts = " · ".join([*list_facts(document), *([started_utc] if started_utc else [])])
     top: list[Table | Notes] = [*make_notes([facts]), format_answer(document)]
-    deploy = tuple(line for line in _list_commands(document, ".", True) if line[0] == "Deploy it")
+    deploy = tuple(line for line in _list_commands(document, Path(), True) if line[0] == "Deploy it")
     top += [Notes(lines=deploy, kind="command")] if deploy else []
     sections = [Section(title=document.model, parts=(*top, *_draw_ratios(document)))]
     tables = list_tables(document, wide=True)
@@ -228,15 +227,17 @@ def _list_missing(document: RunDocument) -> Iterator[tuple[str, str]]:
         )
 
 
-def _list_commands(document: RunDocument, place: str, printed: bool) -> Iterator[tuple[str, str]]:
+def _list_commands(document: RunDocument, folder: Path | None, printed: bool) -> Iterator[tuple[str, str]]:
+    place = str(folder or "DIR")
     if document.recommended is not None:
         short = shorten_ids(document.rows)[document.recommended.id]
         yield "Deploy it", shlex.join(["enginebench", "deliver", place, "--row", short, "--out", "ship"])
     count = 0 if printed else count_warnings(document)
     if count:
         yield f"Warnings ({count})", shlex.join(["enginebench", "report", place, "--warnings"])
-    if place == "DIR" or Path(place, "report.html").is_file():  # without the extra `report` there is none
-        yield "Page", str(Path(place) / "report.html")
+    page = Path(place, "report.html")
+    if folder is None or page.is_file():  # not before the end of a run, nor without what draws its charts
+        yield "Page", str(page)
 
 
 def _list_chapters(document: RunDocument, charts: Sequence[Chart]) -> Iterator[Section]:

@@ -1,5 +1,7 @@
 """The model of a run's report: what its sections hold, before anything draws them."""
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
@@ -10,6 +12,7 @@ from enginebench.report.run.remarks import count_warnings, list_remarks, list_wa
 from enginebench.report.run.rows import RunDocument, describe_run, group_rows
 from enginebench.report.run.sections import list_facts, list_report, list_sections, list_tables
 from enginebench.report.table import Notes, Table
+from enginebench.report.terminal import format_text
 from reports import show
 from samples import make_drift, make_machine, make_result, make_run
 from stored_run import make_doubtful_results
@@ -123,6 +126,15 @@ def test_the_next_commands_can_be_pasted_and_warnings_are_counted() -> None:
     doubtful = describe(*make_doubtful_results())
     assert dict(read_lines(doubtful))[f"Warnings ({count_warnings(doubtful)})"] == "enginebench report DIR --warnings"
     assert count_warnings(doubtful) < len(list_warnings(doubtful).lines)
+
+
+def test_a_page_is_named_where_there_is_one(tmp_path: Path) -> None:
+    def is_named() -> bool:
+        return "report.html" in format_text(list_sections(make_run(), folder=tmp_path))
+
+    assert not is_named(), "altair is not installed, or the run is not over"
+    (tmp_path / "report.html").touch()
+    assert is_named()
 
 
 def test_a_warning_names_its_configurations_and_the_range_of_its_figures() -> None:
