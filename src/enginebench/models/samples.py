@@ -49,6 +49,8 @@ def resolve_given(text: str) -> list[dict[str, Array]]:
 
 def _read_file(path: Path) -> dict[str, Array]:
     try:
+        if path.exists() and not path.is_file():  # of a pipe it would wait for a writer
+            raise ValueError("no regular file")
         with path.open("rb") as file:  # NumPy leaves a file that it opened itself open when it is damaged
             stored = np.load(file, allow_pickle=False)
             if isinstance(stored, np.ndarray):

@@ -1,5 +1,6 @@
 """The user's inputs: read, cut into entries, kept, and joined again; what does not fit is refused by name."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -165,3 +166,10 @@ def test_files_without_a_batch_axis_are_calls_of_their_own() -> None:
     specs = (TensorSpec(name="x", dtype="float32", shape=("length", 2), sizes=(3, 2)),)
     entries = [{"x": np.full((3, 2), i, np.float32)} for i in range(3)]
     assert group_samples(entries, 8, specs) == [[0], [1], [2]]
+
+
+def test_a_pipe_is_refused_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.npz")
+    for named in (tmp_path / "x.npz", tmp_path):
+        with pytest.raises(ParseError, match=r"x\.npz: found no regular file; expected one array for each input"):
+            resolve_given(str(named))

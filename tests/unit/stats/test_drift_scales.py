@@ -92,6 +92,8 @@ def test_small_steps_of_scale_add_up(step: float):
     assert compare(reference, candidate)[0].passed
     candidate[:, 5:] = add_noise(reference[:, 5:], 0)
     assert not compare(reference, candidate)[0].passed
+    jump = np.random.default_rng(1).standard_normal((8, 2, 100)) * [[30.0], [1.0]]
+    assert not compare(jump, np.stack([jump[:, 0], add_noise(jump[:, 1], 0)], axis=1))[0].passed
     features = np.random.default_rng(2).standard_normal((8, 300, 100)) * np.geomspace(1, 1e-3, 300)[:, None]
     assert compare(features, add_noise(features, 25))[1].slices is None, "all scales, one close to the next"
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from msgspec.structs import fields
 
@@ -28,9 +28,9 @@ def write_parquet(rows: Sequence[HistoryRow], path: Path) -> None:
         import pyarrow.parquet
     except ImportError as error:
         raise MissingDependency("pyarrow, which writes Parquet,", 'pip install "enginebench[parquet]"') from error
-    kinds = {"int": pyarrow.int64(), "float": pyarrow.float64(), "str": pyarrow.string()}
+    kinds = {int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
     names = [field.name for field in fields(HistoryRow)]
-    hints = {name: str(HistoryRow.__annotations__[name]).partition(" ")[0] for name in names}
+    hints = {field.name: (get_args(field.type) or (field.type,))[0] for field in fields(HistoryRow)}
     schema = pyarrow.schema([(name, kinds[hint]) for name, hint in hints.items()])
     columns = {name: [getattr(row, name) for row in rows] for name in names}
     sink = pyarrow.BufferOutputStream()
