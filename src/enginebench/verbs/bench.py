@@ -162,8 +162,8 @@ def command(target: str, engine: str | None, shown: BenchPrinted, **options: Unp
     if shown["dry_run"] and options["against"] is not None:
         raise UsageError("--dry-run prints the command of one side only; leave out --against")
     with ask(target, engine, options, dry=shown["dry_run"]) as (request, side, reporter):
-        if shown["log"] is not None:
-            check_log(request.engines[0][0])
+        if shown["log"] is not None and find_entry(name := request.engines[0][0]).find_program is None:
+            raise UsageError(f"engine {name} runs inside EngineBench and has no log; --log is for trtexec")
         if shown["dry_run"]:
             print_dry_run(plan_dry_run(target, request, shown["tensorrt_version"]), shown)
             return
@@ -323,7 +323,10 @@ def bench_sides(
             graph = find_graph(Path(request.model))
             rows = [replace(row, graph=str(graph.absolute()) if graph else None) for row in rows]
         if against is not None and other is not None:
-            base = with_suffix(_plan_other(folder, other, against, reporter), "against")
+            if (stored := against.stored) is None:
+                base = with_suffix(_plan_side(folder, other, "against", reporter), "against")
+            else:
+                base = with_suffix(_plan_stored(folder, other, stored, "against"), "against")
             rows = [replace(row, fed_as=base.model) for row in (base, *rows)]
         folder.write_record(replace(record, rows=tuple(row.id for row in rows)))
         campaign = Campaign(
@@ -369,15 +372,9 @@ def keep_files(root: Path, result: Result) -> None:
             copy_file(path, home / path.name)
 
 
-def check_log(engine: str) -> None:
-    if find_entry(engine).find_program is None:
-        raise UsageError(f"engine {engine} runs inside EngineBench and has no log; --log is for trtexec")
-
-
 def _explain(folder: RunFolder, results: list[Result]) -> list[Result]:
     """The results; the last one says why two TensorRT engines time the same plan differently."""
-    reasons = explain_difference(results)
-    if reasons:
+    if reasons := explain_difference(results):
         results[-1] = replace(results[-1], caveats=(*results[-1].caveats, *reasons))
         folder.write_result(results[-1])
     return results
@@ -388,13 +385,6 @@ def _request_of(request: RunRequest, side: sides.Side) -> RunRequest:
         if theirs not in (None, mine):
             raise UsageError(f"the stored result has {name} {theirs}, this side has {mine}; give --{name} {theirs}")
     return replace(request, model=side.target, engines=(side.engine,), precisions=(side.precision,))
-
-
-def _plan_other(folder: RunFolder, request: RunRequest, side: sides.Side, reporter: Reporter) -> PlannedRow:
-    """The row of the other side: a stored one on its own artifact, any other from its target."""
-    if side.stored is None:
-        return _plan_side(folder, request, "against", reporter)
-    return _plan_stored(folder, request, side.stored, "against")
 
 
 def _plan_stored(folder: RunFolder, request: RunRequest, stored: Stored, place: str) -> PlannedRow:

@@ -474,12 +474,8 @@ def doubt_opset(artifact: Artifact, tool: Trtexec) -> tuple[str, ...]:
 
 def check_switches(seen: dict[str, bool | int | None], settings: RunSettings) -> Iterator[Caveat]:
     """A caveat for each switch that the log shows set differently from what was asked for."""
-    asked = {
-        "cuda_graph": settings.cuda_graph,
-        "data_transfers": settings.transfers,
-        "spin_wait": settings.spin_wait,
-        "streams": settings.streams,
-    }
+    asked: dict[str, bool | int] = {"cuda_graph": settings.cuda_graph, "data_transfers": settings.transfers}
+    asked |= {"spin_wait": settings.spin_wait, "streams": settings.streams}
     for name, value in asked.items():
         if seen.get(name) in (None, value):
             continue

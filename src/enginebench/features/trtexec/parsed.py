@@ -31,8 +31,7 @@ def list_log(document: LogDocument) -> list[Section]:
 def _list_joint(joint: Joint | None) -> list[Section]:
     if joint is None:
         return []
-    facts = [f"median over the processes; their median latencies: {format_cell(joint.low_ms)} to "
-             f"{format_cell(joint.high_ms)} ms"]  # fmt: skip
+    facts = [f"medians over them; single medians {format_cell(joint.low_ms)} to {format_cell(joint.high_ms)} ms"]
     facts += [f"throughput {joint.throughput_qps:g} qps"] if joint.throughput_qps is not None else []
     return [Section(title=f"{joint.runs} processes of one command", parts=(*make_notes(facts), *_list_stats(joint)))]
 

@@ -118,9 +118,7 @@ class Row(Struct, frozen=True, kw_only=True):
     repetitions_needed: int | None = None
     nonfinite: int = 0
     outputs_agree: bool | None = None  # None: not compared
-    agreement: float | None = (
-        None  # fraction of the reference's decisions (labels, boxes, sequences) that the row shares
-    )
+    agreement: float | None = None  # fraction of the reference's decisions (labels, boxes, ...) that the row shares
     is_reference: bool = False  # the row that others were compared with
     peak_device_memory_bytes: int | None = None
     energy_interval_mj: tuple[float, float] | None = None  # what the resolution of the counter leaves open

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import enginebench
 import trtexec_artifacts as made
@@ -23,13 +24,17 @@ from enginebench.features.trtexec.reporting import report_folder
 from enginebench.features.trtexec.sections import list_trtexec
 from enginebench.features.trtexec.times import select_timed
 from enginebench.features.trtexec.trace import read_trace
+from enginebench.features.trtexec.verb import command as parse_command
 from enginebench.features.trtexec.verb import parse_times
 from enginebench.report.charts import draw_layers, draw_series, import_altair, render_png, shorten
 from enginebench.report.markdown import format_sections
 from enginebench.report.page import format_page
+from enginebench.runs.reporting import FORMATS
 from enginebench.stats.layer_diff import compare_layers
 from enginebench.stats.plans.layers import parse_layers
 from enginebench.stats.plans.profile import parse_profile
+from enginebench.verbs.report import write_report
+from pages import find_code, find_section, find_tables, read_page
 from trtexec_artifacts import find_real_artifacts
 from trtexec_mutations import damage
 
@@ -83,6 +88,19 @@ def test_a_report_with_all_that_the_issue_names(folder: Path) -> None:
         and "](latency_hist.png)" in text
         and "Fraction of the time by precision (number of layers): " in text
     )
+
+
+def test_the_files_that_help_and_page_promise_are_those_that_are_written(folder: Path, tmp_path: Path) -> None:
+    page, help_text = read_page("trtexec.md"), write_report.__doc__ or ""
+    written = {path.name for path in render_trtexec_folder(folder, FORMATS)}
+    assert {name for name in written if not name.endswith(".png")} == set(re.findall(r"\b\w+\.\w+(?=[ ,])", help_text))
+    (table,) = find_tables(find_section(page, "## A whole folder"))
+    assert written == {name for row in table for name in find_code(row["file"])}
+    asked = "--out", str(tmp_path / "out")
+    assert CliRunner().invoke(parse_command, ["times", str(folder / "times.json"), *asked]).exit_code == 0
+    (promised,) = re.findall(r"^Files: ((?:.+\n)+)", find_section(page, "### Timing files"), re.MULTILINE)
+    names = set(find_code(promised.partition(" A series")[0]))
+    assert {path.name for path in (tmp_path / "out").iterdir()} == names
 
 
 def test_a_contradiction_is_said_first(folder: Path) -> None:

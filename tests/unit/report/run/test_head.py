@@ -13,7 +13,7 @@ from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.report.run.sections import list_sections
 from enginebench.stats.ranking import Rules
 from reports import show, write_markdown, write_page
-from samples import make_drift, make_machine, make_result
+from samples import make_drift, make_estimate, make_machine, make_result
 
 AGREE = make_drift(1e-6)
 GROSS = make_drift(9.0, passed=False, centred=0.2)
@@ -53,6 +53,20 @@ def test_a_single_trial_has_two_digits_and_no_interval() -> None:
     found = head(make_result(processes=1, median_ms=123.4), ort(10, processes=1))
     assert found["FASTEST"].endswith("about 12x pytorch fp32   (1 trial each: no interval)")
     assert found["TRUST"].startswith("ratios: low (1 trial each: no interval); ")
+
+
+def test_a_clearly_lower_p99_of_another_configuration_is_named() -> None:
+    document = describe(PYTORCH, ort())
+    slow, fast = (make_estimate(value, 0.99 * value, 1.01 * value) for value in (90.0, 21.0))
+    rows = {row.engine: row for row in document.rows}
+    parts = {"p50_device_ms": make_estimate(5.0), "enqueue_ms": make_estimate(1.0)}
+    pytorch = replace(rows["pytorch"], p99_ms=fast, **parts)
+    winner = replace(rows["ort"], p99_ms=slow, p50_device_ms=make_estimate(6.0), enqueue_ms=make_estimate(9.0))
+    found = format_head(replace(document, rows=(pytorch, winner)))[0].lines
+    part = "largest difference: enqueue time 1.00 against 9.00 ms"
+    assert found[1:] == (f"by p99 pytorch fp32 is faster: 21.0 against 90.0 ms; {part}",)
+    unknown = replace(winner, p99_ms=replace(slow, supported=False))
+    assert format_head(replace(document, rows=(pytorch, unknown)))[0].lines == found[:1]
 
 
 def test_a_tie_is_told_and_one_is_taken() -> None:
