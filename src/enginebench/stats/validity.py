@@ -114,7 +114,7 @@ def judge_ratio(
     slowed, least = [estimate_slowdown(side) for side in trials], _find_least(*trials)
     if slowed[0] is None or slowed[1] is None:
         busy = names[slowed.index(None)]
-        why = f"other programs kept the CPUs of {busy} busy, by an unknown amount"
+        why = f"other programs slowed {busy} by an unknown amount"
         return Trust("not_given", why, least=least)
     bias = slowed[0] / slowed[1]
     apart = max(bias, 1 / bias)
