@@ -101,8 +101,9 @@ def judge_ratio(
 ) -> Trust:
     """What a ratio is worth. A disturbance of both sides alike is in its interval.
 
-    `not_given`: others slowed one side far more than the other, or by nobody knows how much, or a side left a part of
-    its work to what is not timed; then no interval holds the ratio that the user would see.
+    `not_given`: others slowed one side far more than the other, or by nobody knows how much, or ran beside one side all
+    the time and there is no interval to hold what that cost, or a side left a part of its work to what is not timed;
+    then no interval holds the ratio that the user would see.
     """
     for side, name in zip((base, cand), names, strict=True):
         if hides_work(side):
@@ -111,7 +112,7 @@ def judge_ratio(
     slowed, least = [estimate_slowdown(side) for side in trials], _find_least(*trials)
     if slowed[0] is None or slowed[1] is None:
         busy = names[slowed.index(None)]
-        why = f"other programs kept the CPUs of {busy} busy, by an unknown amount"
+        why = f"other programs slowed {busy} by an unknown amount"
         return Trust("not_given", why, least=least)
     bias = slowed[0] / slowed[1]
     apart = max(bias, 1 / bias)
@@ -122,6 +123,9 @@ def judge_ratio(
             trust, validity="not_given", reason=f"{first} was slowed by other programs far more than {second}"
         )
     marked = [share_marked(side) for side in (base, cand)]
+    if ratio.low is None and trust.doubt > 1 and max(marked) - min(marked) > SUSPECT_SHARE:
+        busy = names[marked.index(max(marked))]
+        return replace(trust, validity="not_given", reason=f"other programs ran beside {busy} alone, in 1 trial")
     unsettled = max(_share_unsettled(side) for side in (base, cand))
     validity, why = grade_ratio(widen_ratio(ratio, trust), marked, apart=apart, unsettled=unsettled)
     alike = trust.doubt == 1 and disturbed_alike(marked, apart)

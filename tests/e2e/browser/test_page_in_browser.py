@@ -221,6 +221,8 @@ def test_paper_has_every_chart_and_no_buttons(visit: Visits, report: Path) -> No
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     fills = page.eval_on_selector_all(".chart svg text", "all => [...new Set(all.map(t => getComputedStyle(t).fill))]")
     assert fills == ["rgb(17, 17, 17)"]
+    sizes = page.eval_on_selector_all("thead button", "all => [...new Set(all.map(b => getComputedStyle(b).fontSize))]")
+    assert sizes == ["10px"], "7.5pt as the cells, so that more columns fit"
     assert page.pdf().startswith(b"%PDF")
 
 

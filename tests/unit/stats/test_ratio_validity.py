@@ -124,6 +124,16 @@ def test_short_calls_beside_others_all_the_time_leave_a_doubt() -> None:
     assert found.ratio.low < 4 / 1.4 and (found.ratio.high or 0) > 4 * 1.4 and found.verdict == "faster"
 
 
+def test_a_single_trial_beside_others_that_ran_beside_one_side_alone_gives_no_ratio() -> None:
+    """All of its calls may be slower, and no interval allows for that; beside both it is the usual one."""
+    busy, quiet, also = (make_side(ms, slowed=[1.0], marked=m, seed=i) for i, (ms, m) in enumerate(
+        ((0.3, 1.0), (0.01, 0.0), (0.01, 1.0))
+    ))  # fmt: skip
+    assert weigh(busy, quiet) == ("not_given", "other programs ran beside pytorch fp32 alone, in 1 trial")
+    assert weigh(quiet, busy)[1] == "other programs ran beside ort fp32 alone, in 1 trial"
+    assert weigh(busy, also) == ("low", "1 trial each: no interval")
+
+
 def test_a_few_marked_blocks_cost_nothing() -> None:
     assert weigh(make_side(20, marked=0.1, slowed=[2.0] * TRIALS), make_side(5, seed=1))[0] == "good"
 

@@ -222,14 +222,12 @@ def test_one_line_for_each_batch() -> None:
 
 def test_a_side_that_starved_costs_the_ratio_and_not_the_name() -> None:
     found = head(spoil(PYTORCH), ort())
-    assert found["FASTEST"].startswith(
-        "ort fp32   10.0 ms   no ratio: other programs kept the CPUs of pytorch fp32 busy"
-    )
+    assert found["FASTEST"] == "ort fp32   10.0 ms   no ratio: other programs slowed pytorch fp32 by an unknown amount"
     assert found["TRUST"] == "ratios: not given; absolute times: low (virtual machine, 1 of 2 disturbed)"
     document = describe(spoil(PYTORCH), ort())
     assert document.rows[1].ratio_validity == "not_given" and document.recommended is not None
     text = show(document, 100, warnings=True)
-    assert "no ratio: other programs kept the CPUs" in " ".join(text.split())
+    assert "no ratio: other programs slowed pytorch" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
