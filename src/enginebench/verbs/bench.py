@@ -89,13 +89,7 @@ class BenchOptions(opts.Modules, opts.Timing, opts.Shared, total=False):
     profile_index: Annotated[int | None, Opt("Optimization profile of a plan.", ge=0)]
     extra: Annotated[
         Sequence[str],
-        Opt(
-            "Extra arguments for trtexec, split as by a shell; can be repeated.",
-            (),
-            metavar="ARG",
-            multiple=True,
-            feature="trtexec",
-        ),
+        Opt("Extra arguments for trtexec; can be repeated.", (), metavar="ARG", multiple=True, feature="trtexec"),
     ]
     trtexec: opts.Trtexec
     env: opts.Env

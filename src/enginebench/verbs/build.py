@@ -20,8 +20,9 @@ from enginebench.core.features import list_features
 from enginebench.core.names import format_precision, known, parse_precision
 from enginebench.core.plan_notes import write_note
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, Precision
-from enginebench.core.store import copy_file, encode
+from enginebench.core.store import copy_file, encode, hash_file
 from enginebench.engines.registry import accepts, check_options, find_device, find_entry, read_engine
+from enginebench.models.precision.calibration_data import keep_batches
 from enginebench.options import DryRunning, Opt, PathLike, Printed, Progress, Trtexec, verb
 from enginebench.runs.child.elsewhere import find_available
 from enginebench.runs.child.isolate import run_child
@@ -35,7 +36,7 @@ from enginebench.stats.effective import judge_precision
 from enginebench.verbs.dry_run import DryRun, check_batch_axis, needs_graph, open_composing, plan_build, quantized_path
 from enginebench.verbs.given import read_device, to_path
 from enginebench.verbs.progress import open_progress
-from enginebench.verbs.quantize import quantize
+from enginebench.verbs.quantize import open_calibration, quantize
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -105,12 +106,17 @@ class BuildOptions(Progress, total=False):
     calib: Annotated[
         PathLike | None,
         Opt(
-            "Ranges or arrays, for a graph that is quantized first.",
-            path="file",
-            more="Arrays for `tensorrt` under weak typing",
+            "Ranges, or arrays or images to take them from.",
+            metavar="calib.json|F.npy|F.npz|DIR",
+            path="any",
+            more="The graph gets Q/DQ nodes of these ranges first. Under weak typing `tensorrt` runs TensorRT's own "
+            "calibrator on the entries and keeps its cache; `trtexec` takes `--calib-cache` only",
         ),
     ]
-    calib_cache: Annotated[PathLike | None, Opt("Ranges as TensorRT's text cache.", path="file")]
+    calib_cache: Annotated[
+        PathLike | None,
+        Opt("Ranges as TensorRT's text cache; with --calib written there, unless it exists.", path="file"),
+    ]
     trtexec: Trtexec
     extra: Annotated[
         Sequence[str],
@@ -280,6 +286,7 @@ def build_engine(onnx: Path, out: Path, spec: EngineSpec, options: BuildOptions,
     # A builder that times kernels: a run beside it would spoil its choice, and it would spoil the run's times.
     busy = (spec.device,) if find_entry(spec.backend).tunes else ()
     with open_folder(out.with_name(f"{out.name}.build").absolute()) as folder, lock_devices(busy, on_wait=reporter.say):
+        spec = keep_calibration(spec, artifact, folder)
         answer = run_child(
             BuildJob(source=str(onnx.absolute()), engine=spec, out_dir=str(folder)),
             timeout_s=options["timeout"],
@@ -322,16 +329,31 @@ def open_folder(folder: Path) -> Iterator[Path]:
 def judge_ranges(artifact: Artifact, calib: Path | None, calib_cache: Path | None) -> tuple[Caveat, ...]:
     """The caveats on the ranges that TensorRT's own calibrator takes under weak typing."""
     from enginebench.models.precision.calibration import explain_external
-    from enginebench.models.precision.calibration_data import open_arrays
     from enginebench.runs.child.perform.answers import check_prepared_alike
 
     if calib_cache is not None and (calib is None or calib_cache.exists()):  # else the build writes it
         return (explain_external(f"ranges come from TensorRT's cache {calib_cache.name}"),)
     if calib is None:
         return ()
-    data = open_arrays(calib, artifact.inputs, 1)
+    if (data := open_calibration(calib, artifact)) is None:
+        raise UsageError(f"--calib {calib}: weak typing takes F.npy, F.npz, a folder of images, or --calib-cache")
     check_prepared_alike(artifact, data.preprocess_sha256)
     return data.caveats
+
+
+def keep_calibration(spec: EngineSpec, artifact: Artifact, folder: Path) -> EngineSpec:
+    """The spec with the entries to calibrate on as a file of `folder`, and a cache beside it unless one is named.
+
+    Both are named by what they hold: a cache of other entries or of another graph is never read.
+    """
+    data = open_calibration(Path(spec.options["calib_data"]), artifact) if "calib_data" in spec.options else None
+    if data is None:
+        return spec
+    keep_batches(data, folder / "calibration.npz")
+    entries = folder / f"calibration-{hash_file(folder / 'calibration.npz')[:12]}.npz"
+    (folder / "calibration.npz").replace(entries)
+    cache = entries.with_suffix(f".{artifact.sha256[:12]}.cache")
+    return replace(spec, options={"calib_cache": str(cache), **spec.options, "calib_data": str(entries)})
 
 
 def quantize_first(

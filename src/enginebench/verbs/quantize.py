@@ -17,7 +17,12 @@ from enginebench.core.names import format_precision, name_mix, parse_precision
 from enginebench.core.records import Artifact, Precision, Recipe
 from enginebench.core.text import count_of
 from enginebench.measure.pin import default_threads
-from enginebench.models.precision.calibration import Calibration, read_calibration, read_calibration_cache
+from enginebench.models.precision.calibration import (
+    Calibration,
+    read_calibration,
+    read_calibration_cache,
+    write_calibration_cache,
+)
 from enginebench.models.precision.calibration_data import CalibrationData, open_arrays, open_data, open_given
 from enginebench.models.zoo import resolve_model
 from enginebench.options import Libraries, Opt, PathLike, Printed, Progress, verb
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
 
 # More than any file of batches holds: an array file is read to its end.
 ALL_ENTRIES = 1 << 62
+SOME_ENTRIES = 256  # of images, as calibrate takes them
 
 
 class TensorRtRefusal(Struct, frozen=True, kw_only=True):
@@ -56,7 +62,11 @@ class QuantizeDocument(Struct, frozen=True, kw_only=True):
 class QuantizeOptions(Progress, total=False):
     calib: Annotated[
         PathLike | None,
-        Opt("Ranges from calibrate, or prepared arrays to take them from.", metavar="calib.json|F.npz", path="file"),
+        Opt(
+            "Ranges from calibrate, or what to take them from: arrays, images.",
+            metavar="calib.json|F.npy|F.npz|DIR",
+            path="any",
+        ),
     ]
     inputs: Annotated[
         PathLike | None,
@@ -66,7 +76,10 @@ class QuantizeOptions(Progress, total=False):
         ),
     ]
     ort_extension: Libraries
-    calib_cache: Annotated[PathLike | None, Opt("Ranges as TensorRT's text cache.", path="file")]
+    calib_cache: Annotated[
+        PathLike | None,
+        Opt("Ranges as TensorRT's text cache; with --calib written there, unless it exists.", path="file"),
+    ]
     io_types: Annotated[
         Literal["keep", "cast"], Opt("For fp16 and bf16: keep the types of inputs and outputs, or cast them.", "keep")
     ]
@@ -146,8 +159,8 @@ def quantize_file(
     exclude, calib, calib_cache = (to_path(options[name]) for name in ("exclude", "calib", "calib_cache"))
     inputs, threads = to_text(options["inputs"]), options["threads"] or default_threads()
     names = read_exclusion(exclude) if exclude is not None else ()
-    if sum(given is not None for given in (calib, inputs, calib_cache)) > 1:
-        raise UsageError("--calib, --inputs and --calib-cache each give the ranges; keep one")
+    if inputs is not None and (calib or calib_cache):
+        raise UsageError("--inputs gives the ranges, as --calib and --calib-cache do; keep one")
     if to == "bf16" and (calib or inputs or calib_cache):  # FP16 looks among them for what it cannot hold
         raise UsageError("--to bf16 takes no ranges: leave out --calib, --inputs and --calib-cache")
     if out.resolve() == path.resolve():
@@ -190,15 +203,35 @@ def _find_ranges(
     reporter: Reporter,
 ) -> tuple[Calibration | None, CalibrationData | None]:
     """(ranges, data), each only if it is given and the recipe needs it."""
-    if calib_cache is not None:
+    if calib_cache is not None and (calib is None or calib_cache.exists()):
+        if calib is not None:
+            reporter.say(f"ranges are read from {calib_cache}, not from {calib}")
         return read_calibration_cache(calib_cache), None
     if calib is None:
         return None, None
+    data = open_calibration(calib, artifact)
+    if data is not None:
+        calibration, data = _take_ranges(artifact, recipe, data, threads, reporter)
+    else:
+        calibration = read_calibration(calib)
+        takes_data = recipe == "nncf" and artifact.precision == "fp32"
+        data = reopen_data(calibration, artifact) if takes_data else None
+    if calib_cache is not None:
+        if calibration is None:
+            raise UsageError(
+                "this recipe takes its own ranges, so that there are none to write; leave out --calib-cache"
+            )
+        write_calibration_cache(calibration, calib_cache)
+        reporter.say(f"ranges written to {calib_cache}")
+    return calibration, data
+
+
+def open_calibration(calib: Path, artifact: Artifact) -> CalibrationData | None:
+    """The entries that --calib names: arrays, or a folder of images; None for a file of ranges."""
     if calib.suffix.lower() in (".npy", ".npz"):
-        return _take_ranges(artifact, recipe, open_arrays(calib, artifact.inputs, ALL_ENTRIES), threads, reporter)
-    calibration = read_calibration(calib)
-    takes_data = recipe == "nncf" and artifact.precision == "fp32"
-    return calibration, reopen_data(calibration, artifact) if takes_data else None
+        return open_arrays(calib, artifact.inputs, ALL_ENTRIES)
+    found = calib.is_dir()
+    return open_data(str(calib), model=artifact.model, inputs=artifact.inputs, n=SOME_ENTRIES) if found else None
 
 
 def _take_ranges(

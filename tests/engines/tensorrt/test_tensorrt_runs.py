@@ -373,6 +373,10 @@ def test_doubts_name_where_the_ranges_came_from_and_folders_that_cannot_be(cli: 
     assert made.returncode == 0 and "cache new.cache" not in made.stdout, made.stderr
     read = cli("build", take_graph(tmp_path), *weak, *calib[2:], env=variables)
     assert read.returncode == 0 and "cache new.cache" in read.stdout, read.stderr
+    np.save(tmp_path / "in.npy", np.zeros((4, 1, 8, 8), np.float32))
+    alone = cli("build", take_graph(tmp_path), *weak, "--calib", "in.npy", env=variables)
+    assert alone.returncode == 0, alone.stderr
+    assert list((tmp_path / "net.plan.build").glob("calibration-*.cache")), "its cache is kept without the option, too"
     (tmp_path / "file").touch()
     nowhere = cli("build", take_graph(tmp_path), "--engine", "tensorrt", "--out", "file/net.plan", env=variables)
     assert nowhere.returncode == 5 and "cannot create" in nowhere.stderr and "Traceback" not in nowhere.stderr

@@ -34,6 +34,11 @@ def test_tensorrts_cache_is_written_and_read(folder: Path) -> None:
     call_json(calibrate, "mlp.onnx", "--data", "x.npy", "--out", "calib.cache")
     assert (folder / "calib.cache").read_text().startswith("TRT-100001-MinMaxCalibration\ninput: ")
     made = call_json(quantize, "mlp.onnx", "--to", "int8@tensorrt", "--calib-cache", "calib.cache")
+    both = ("--calib", "x.npy", "--calib-cache", "new.cache")
+    call_json(quantize, "mlp.onnx", "--to", "int8", *both, "--out", "a.onnx")
+    assert (folder / "new.cache").read_text() == (folder / "calib.cache").read_text()
+    said = call(quantize, "mlp.onnx", "--to", "int8", "--calib", "nowhere.npy", *both[2:]).stderr
+    assert "read from new.cache, not from nowhere.npy" in said, "a cache that is there is read"
     assert made["coverage"] == 1
     with pytest.raises(UsageError, match="needs the data"):
         call(quantize, "mlp.onnx", "--to", "int8@nncf", "--calib-cache", "calib.cache")
@@ -81,7 +86,8 @@ def test_prints_what_was_done(folder: Path) -> None:
         (["mlp.onnx", "--to", "int4"], "unknown precision"),
         (["mlp.onnx", "--to", "int8@magic"], "unknown recipe"),
         (["mlp.onnx", "--to", "int8"], "needs ranges"),
-        (["mlp.onnx", "--to", "int8", "--calib", "x.npy", "--calib-cache", "c"], "keep one"),
+        (["mlp.onnx", "--to", "int8", "--inputs", "x.npy", "--calib-cache", "c"], "keep one"),
+        (["mlp.onnx", "--to", "int8@nncf", "--calib", "x.npy", "--calib-cache", "c"], "none to write"),
         (["mlp.onnx", "--to", "fp16", "--out", "./mlp.onnx"], "is the file to be quantized"),
     ],
 )

@@ -156,8 +156,9 @@ class Trtexec(Struct, frozen=True, kw_only=True):
         if flag in FLAGS:
             self.require(flag, f"argument {argument}")
         elif flag not in OTHERS | self.listed and (self.listed or self._covered):
-            near = get_close_matches(flag, {*FLAGS, *OTHERS, *self.listed}, n=1)
-            hint = f"; did you mean --{near[0]}?" if near else ""
+            hint = "".join(
+                f"; did you mean --{near}?" for near in get_close_matches(flag, {*FLAGS, *OTHERS, *self.listed}, 1)
+            )
             raise UsageError(f"argument {argument}: trtexec {self.version_text} does not know --{flag}{hint}")
 
     def require(self, flag: str, wanted: str) -> None:
