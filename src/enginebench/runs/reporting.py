@@ -22,6 +22,7 @@ from enginebench.report.run.columns import list_fields
 from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.report.run.sections import list_report
 from enginebench.report.run.series import label_rows
+from enginebench.report.stages import list_stages
 from enginebench.report.table import Chart
 from enginebench.runs.folder import RunRecord, check_inside
 from enginebench.stats.ranking import Ref, Rules, rank_results
@@ -95,12 +96,13 @@ def write_reports(
             says how to get them.
     """
     formats = check_formats(formats)
-    charts, notes = _draw(document, results, read_stages(root)) if set(formats) & set(DRAWN) else ([], ())
+    stages = read_stages(root)
+    charts, notes = _draw(document, results, stages) if set(formats) & set(DRAWN) else ([], ())
     pictures = write_pictures(root, charts) if "png" in formats else []
     texts = [name for name in formats if name in FILES and not (name in DRAWN and notes)]
     paths = [root / FILES[name] for name in texts]
     for name, path in zip(texts, paths, strict=True):
-        write_atomic(path, _render(document, name, charts, pictures, record, results))
+        write_atomic(path, _render(document, name, charts, pictures, record, results, stages))
     return Written(paths=(*paths, *pictures), notes=notes)
 
 
@@ -149,6 +151,7 @@ def _render(
     pictures: Sequence[Path],
     record: RunRecord | None,
     results: Sequence[Result],
+    stages: Sequence[StagesDocument],
 ) -> bytes:
     if name == "json":
         return encode(document, indent=2)
@@ -158,6 +161,7 @@ def _render(
     explain = find("offers", "explain_refusal")
     refusals = {result.id: explain(result) for result in results} if explain else {}
     sections = list_report(document, charts=charts, command=command, started_utc=started, refusals=refusals)
+    sections += [section for one in stages for section in list_stages(one)]
     if name == "md":
         return format_sections(sections, pictures=[path.name for path in pictures]).encode()
     title = f"{document.model}: engines compared"

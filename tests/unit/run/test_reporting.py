@@ -60,8 +60,9 @@ def test_stages_that_lie_in_the_folder_are_shown(run: Path) -> None:
         image_bytes=[1],
     )
     (run / "stages.json").write_bytes(encode(document))
-    write_report(run, ("html",))
+    write_report(run, ("html", "md"))
     assert "ort fp32, batch 4, file to label" in (run / "report.html").read_text()
+    assert "| decode JPEG | 2.00 | 2.00 | 17% |" in (run / "report.md").read_text()
     (run / "stages.json").write_text("{}")
     with pytest.raises(ParseError, match=r"stages\.json"):
         write_report(run, ("html",))
