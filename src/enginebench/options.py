@@ -268,6 +268,16 @@ Engines: TypeAlias = Annotated[
     ),
 ]
 GraphEngine: TypeAlias = Annotated[str | None, Opt("ENGINE[:key=value,...] [ort; on a GPU ort-cuda]")]
+Extra: TypeAlias = Annotated[
+    Sequence[str],
+    Opt(
+        "Extra arguments for trtexec, split as by a shell; can be repeated, or give them after --.",
+        (),
+        metavar="ARG",
+        multiple=True,
+        feature="trtexec",
+    ),
+]
 TopK: TypeAlias = Annotated[int, Opt("Number of layers to show and draw.", 30, ge=1)]
 Margin: TypeAlias = Annotated[
     float,

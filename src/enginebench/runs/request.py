@@ -248,6 +248,14 @@ def name_settings(cuda_graph: bool | None, profile_index: int | None, extra: Seq
     return {key: value for key, value in given.items() if value is not None}
 
 
+def pass_on(engines: Iterable[tuple[str, dict[str, str]]], extra: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
+    """The engines, of which trtexec takes the arguments of --extra; refused where none of them is trtexec."""
+    listed, added = list(engines), name_settings(None, None, extra)
+    if added and all(name != "trtexec" for name, _ in listed):
+        raise UsageError("--extra and arguments after -- are for the engine trtexec, which this command does not use")
+    return [(name, merge_options(name, own, added) if name == "trtexec" else own) for name, own in listed]
+
+
 def choose_drop(of_metric: float | None, top1_points: float | None, metrics: Sequence[str] = ()) -> float | None:
     """What a row may lose of the metric that decides: given in its own unit, or as points of top-1 accuracy."""
     if top1_points is None:

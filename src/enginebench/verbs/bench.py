@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -43,7 +44,7 @@ from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRequest, Stored, be
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import PlannedRow, list_devices, plan_rows, plan_stored, with_suffix
 from enginebench.runs.progress import Reporter
-from enginebench.runs.request import choose_row_batch, merge_options, name_settings, use_trtexec
+from enginebench.runs.request import choose_row_batch, merge_options, name_settings, pass_on, use_trtexec
 from enginebench.runs.targets import stored as sides
 from enginebench.runs.targets.bundles import fill_request, find_row, open_as_stored, read_target
 from enginebench.runs.targets.sources import choose_judged, gather_sources
@@ -53,7 +54,7 @@ from enginebench.verbs import given
 from enginebench.verbs.benches import Bench
 from enginebench.verbs.build import check_dry_run, print_dry_run
 from enginebench.verbs.diff import DiffPrinted, write_verdict
-from enginebench.verbs.dry_run import DryRun, check_command, plan_measure
+from enginebench.verbs.dry_run import DryRun, plan_measure
 from enginebench.verbs.progress import open_progress
 from enginebench.verbs.runs import note_folder
 
@@ -87,10 +88,7 @@ class BenchOptions(opts.Modules, opts.Timing, opts.Shared, total=False):
         bool | None, Opt("Launch as a CUDA graph. [the engine's default]", names="--cuda-graph/--no-cuda-graph")
     ]
     profile_index: Annotated[int | None, Opt("Optimization profile of a plan.", ge=0)]
-    extra: Annotated[
-        Sequence[str],
-        Opt("Extra arguments for trtexec; can be repeated.", (), metavar="ARG", multiple=True, feature="trtexec"),
-    ]
+    extra: opts.Extra
     trtexec: opts.Trtexec
     env: opts.Env
     builds: opts.Builds
@@ -148,8 +146,11 @@ def bench(target: opts.Model, engine: Engine = None, **options: Unpack[BenchOpti
         return Bench(root, tuple(results), options["margin"]).check(gate=options["gate"])
 
 
-@door.command(bench, "TARGET", shown=BenchPrinted)
-def command(target: str, engine: str | None, shown: BenchPrinted, **options: Unpack[BenchOptions]) -> None:
+@door.command(bench, "TARGET", "[ARG]...", shown=BenchPrinted)
+def command(
+    target: str, arguments: tuple[str, ...], engine: str | None, shown: BenchPrinted, **options: Unpack[BenchOptions]
+) -> None:
+    options["extra"] = (*options["extra"], *map(shlex.quote, arguments))
     if options["against"] is None and (shown["junit"] or shown["summary"]):
         raise UsageError(TWO_SIDES)
     check_dry_run(shown)
@@ -200,7 +201,8 @@ def ask(
     if bundle is not None and isinstance(against, str | os.PathLike) and holds_run(Path(against)):
         against = find_row(Path(against), bundle)
     name, own = read_engine(engine or "") if bundle is None else (bundle.engine.backend, bundle.engine.options)
-    own = merge_options(name, own, name_settings(options["cuda_graph"], options["profile_index"], extra))
+    own = merge_options(name, own, name_settings(options["cuda_graph"], options["profile_index"], ()))
+    ((name, own),) = pass_on([(name, own)], extra)
     with (
         given.take_model(target, options["example_inputs"]) as taken,
         given.take_side(against if against is not None else "", options["example_inputs"]) as other,
@@ -340,11 +342,9 @@ def bench_sides(
 
 def _check_side(request: RunRequest) -> None:
     """Checks what can be checked before anything is built: options, and the command of a tool that times itself."""
-    ((name, options),), ((precision, recipe),) = request.engines, request.precisions
-    device, batch = find_device(name, request.device), request.batches[0]
-    spec = EngineSpec(backend=name, options=options, device=device, precision=precision, recipe=recipe, batch=batch)
+    (spec,) = given.list_specs(request)
     check_options(enter(spec))
-    check_command(spec, request.measure)
+    given.check_command(spec, request.measure)
 
 
 def find_logs(root: Path, result: Result) -> list[Path]:

@@ -23,7 +23,7 @@ from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, 
 from enginebench.core.store import copy_file, encode, hash_file
 from enginebench.engines.registry import accepts, check_options, find_device, find_entry, read_engine
 from enginebench.models.precision.calibration_data import keep_batches
-from enginebench.options import DryRunning, Opt, PathLike, Printed, Progress, Trtexec, verb
+from enginebench.options import DryRunning, Extra, Opt, PathLike, Printed, Progress, Trtexec, verb
 from enginebench.runs.child.elsewhere import find_available
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import BuildAnswer, BuildJob, ProbeJob, Proof
@@ -33,8 +33,8 @@ from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import join_argv, merge_options
 from enginebench.stats.effective import judge_precision
-from enginebench.verbs.dry_run import DryRun, check_batch_axis, needs_graph, open_composing, plan_build, quantized_path
-from enginebench.verbs.given import read_device, to_path
+from enginebench.verbs.dry_run import DryRun, check_batch_axis, needs_graph, plan_build, quantized_path
+from enginebench.verbs.given import open_composing, read_device, to_path
 from enginebench.verbs.progress import open_progress
 from enginebench.verbs.quantize import open_calibration, quantize
 
@@ -118,16 +118,7 @@ class BuildOptions(Progress, total=False):
         Opt("Ranges as TensorRT's text cache; with --calib written there, unless it exists.", path="file"),
     ]
     trtexec: Trtexec
-    extra: Annotated[
-        Sequence[str],
-        Opt(
-            "Extra arguments for trtexec, split as by a shell; can be repeated, or give them after --.",
-            (),
-            metavar="ARG",
-            multiple=True,
-            feature="trtexec",
-        ),
-    ]
+    extra: Extra
     device: Annotated[str, Opt("The GPU: cuda:N.", "cuda:0")]
     timeout: Annotated[float, Opt("Seconds that the build may take.", 7200.0, ge=1)]
 

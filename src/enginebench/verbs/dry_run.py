@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import UsageError
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
-from enginebench.engines.abilities import Composing
-from enginebench.engines.registry import find_entry, find_installed, open_backend
+from enginebench.verbs.given import open_composing
 
 
 class DryRun(Struct, frozen=True, kw_only=True):
@@ -56,20 +55,6 @@ def plan_measure(target: Path, spec: EngineSpec, measure: MeasureSpec, *, versio
         artifact = replace(read_onnx_head(target), path=str(plan))
     composed = open_composing(spec).compose_measure(artifact, spec, measure, version)
     return DryRun(command=composed.argv, tensorrt_version=composed.version, before=(*before, *composed.doubts))
-
-
-def check_command(engine: EngineSpec, measure: MeasureSpec) -> None:
-    """Checks that a tool takes the command that a row will be timed with; nothing to check for what is not here."""
-    if find_entry(engine.backend).find_program is not None and find_installed(engine.backend).available:
-        plan = Artifact(kind="plan", model="", path="any.plan", sha256="", files=(), inputs=(), outputs=())
-        open_composing(engine).compose_measure(plan, engine, measure, None)
-
-
-def open_composing(spec: EngineSpec) -> Composing:
-    backend: object = open_backend(spec.backend) if find_entry(spec.backend).find_program else None
-    if not isinstance(backend, Composing):
-        raise UsageError(f"a dry run prints a tool's command line, as trtexec's; engine {spec.backend} has none")
-    return backend
 
 
 def check_batch_axis(graph: Artifact, spec: EngineSpec) -> None:

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
 from enginebench.core.names import parse_precision
-from enginebench.core.records import Precision, Recipe
-from enginebench.engines.registry import read_engine
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, Recipe
+from enginebench.engines.abilities import Composing
+from enginebench.engines.registry import find_device, find_entry, find_installed, open_backend, read_engine
 from enginebench.engines.registry import read_engines as read_engine_list
 from enginebench.options import Model, PathLike, Shapes, Shared, Side
 from enginebench.runs import request
@@ -204,3 +205,40 @@ def name_model(model: Model) -> str:
 def choose_root(out: PathLike | None, name: str) -> Path:
     """The folder of what is measured, a new one unless it is given."""
     return default_folder(name) if out is None else Path(out)
+
+
+def list_specs(request: RunRequest) -> list[EngineSpec]:
+    """The engines of a request, each in its first precision and batch."""
+    (precision, recipe), batch = request.precisions[0], request.batches[0]
+    return [
+        EngineSpec(
+            backend=name,
+            options=options,
+            device=find_device(name, request.device),
+            precision=precision,
+            recipe=recipe,
+            batch=batch,
+        )
+        for name, options in request.engines
+    ]
+
+
+def check_extra(request: RunRequest) -> None:
+    """Checks the arguments that a request passes on to trtexec, before anything is built."""
+    for spec in list_specs(request):
+        if "run_extra" in spec.options:
+            check_command(spec, request.measure)
+
+
+def check_command(engine: EngineSpec, measure: MeasureSpec) -> None:
+    """Checks that a tool takes the command that a row will be timed with; nothing to check for what is not here."""
+    if find_entry(engine.backend).find_program is not None and find_installed(engine.backend).available:
+        plan = Artifact(kind="plan", model="", path="any.plan", sha256="", files=(), inputs=(), outputs=())
+        open_composing(engine).compose_measure(plan, engine, measure, None)
+
+
+def open_composing(spec: EngineSpec) -> Composing:
+    backend: object = open_backend(spec.backend) if find_entry(spec.backend).find_program else None
+    if not isinstance(backend, Composing):
+        raise UsageError(f"a dry run prints a tool's command line, as trtexec's; engine {spec.backend} has none")
+    return backend

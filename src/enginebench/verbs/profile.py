@@ -3,6 +3,7 @@
 Timing and profiling run in one child process, timing first, since a profiler slows the engine down.
 """
 
+import shlex
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Unpack
@@ -25,12 +26,13 @@ from enginebench.runs.folder import ARTIFACTS, RunRequest
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices
 from enginebench.runs.progress import Reporter
+from enginebench.runs.request import pass_on
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
 from enginebench.stats.bounds import LimitedLayers
 from enginebench.stats.effective import judge_precision
 from enginebench.stats.layers import EngineProfileDocument, describe_profile
-from enginebench.verbs.given import share, take_model
+from enginebench.verbs.given import check_extra, share, take_model
 from enginebench.verbs.progress import open_progress
 
 # Time for the runs without the profiler: enough for a median to compare the layers with, not for a verdict.
@@ -42,6 +44,7 @@ class ProfileOptions(opts.Modules, opts.Shared, total=False):
     precision: opts.Precision
     batch: opts.Batch
     input_size: opts.InputSize
+    extra: opts.Extra
     wait: opts.Wait
 
 
@@ -70,8 +73,9 @@ def profile(target: opts.Model, **options: Unpack[ProfileOptions]) -> EngineProf
     return make_both(target, options)[0]
 
 
-@door.command(profile, "TARGET", shown=ProfilePrinted)
-def command(target: str, shown: ProfilePrinted, **options: Unpack[ProfileOptions]) -> None:
+@door.command(profile, "TARGET", "[ARG]...", shown=ProfilePrinted)
+def command(target: str, arguments: tuple[str, ...], shown: ProfilePrinted, **options: Unpack[ProfileOptions]) -> None:
+    options["extra"] = (*options["extra"], *map(shlex.quote, arguments))
     from enginebench.report.charts import draw_layers
     from enginebench.report.layer_table import list_engine_profile, write_engine_profile
 
@@ -96,6 +100,8 @@ def make_both(target: opts.Model, options: ProfileOptions) -> tuple[EngineProfil
             time_limit_s=TIMED_S,
             input_size=options["input_size"],
         )
+        request = replace(request, engines=tuple(pass_on(request.engines, options["extra"])))
+        check_extra(request)
         return profile_target(request, reporter=reporter, wait=options["wait"])
 
 

@@ -1,5 +1,6 @@
 """`run`: the main job: every engine measured on a model, each checked for its outputs."""
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -25,7 +26,7 @@ from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, format_res
 from enginebench.runs.main_job import run_model
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored, write_reports
-from enginebench.runs.request import name_default_engines, use_trtexec
+from enginebench.runs.request import name_default_engines, pass_on, use_trtexec
 from enginebench.verbs import given
 from enginebench.verbs.progress import open_progress
 from enginebench.verbs.runs import Run, note_folder
@@ -74,6 +75,7 @@ class RunOptions(opts.Modules, opts.Judging, opts.Timing, opts.Shared, total=Fal
     input_size: opts.InputSize
     dynamic_axes: opts.Axes
     timeout: opts.Timeout
+    extra: opts.Extra
     trtexec: opts.Trtexec
     env: opts.Env
     builds: opts.Builds
@@ -134,8 +136,9 @@ def run(model: opts.Model, **options: Unpack[RunOptions]) -> Run:
     return done
 
 
-@door.command(run, "MODEL", shown=opts.Wide)
-def command(model: str, shown: opts.Wide, **options: Unpack[RunOptions]) -> None:
+@door.command(run, "MODEL", "[ARG]...", shown=opts.Wide)
+def command(model: str, arguments: tuple[str, ...], shown: opts.Wide, **options: Unpack[RunOptions]) -> None:
+    options["extra"] = (*options["extra"], *map(shlex.quote, arguments))
     root = given.choose_root(options["out"], model)
     with keep_partial(root) as seen, ask(model, options, root) as (request, reporter):
         record, results = run_model(
@@ -170,13 +173,16 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
     if options["baseline"] is not None and read_engine(options["baseline"]) not in chosen:
         listed = named if isinstance(named, str) else ",".join(named)
         raise UsageError(f"--baseline {options['baseline']} is not among --engines {listed}")
+    engines = chosen if resume else pass_on(chosen, options["extra"])
+    if options["baseline"] is not None and read_engine(options["baseline"]) not in engines:
+        raise UsageError("--extra changes trtexec, which --baseline names without it; name another baseline")
     # A stored run names its own engines.
     use_trtexec(options["trtexec"], ("trtexec",) if resume else (name for name, _ in chosen))
     timing = pick(requests.Timing, options)
     with given.take_model(model, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         request = shared.make_request(
             taken.text,
-            engines=chosen,
+            engines=engines,
             precisions=given.read_precisions(options["precisions"]),
             batches=given.choose_batches(options["batch"], options, taken),
             measure=timing.make_measure(shared.seed, quick=options["quick"], builds=options["builds"]),
@@ -192,7 +198,9 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
             p99_limit_ms=options["p99_limit_ms"],
             load_p99_ms=options["load_p99_ms"],
         )
-        if resume:
+        if not resume:
+            given.check_extra(request)
+        else:
             check_same_object(root, taken.text)
         yield request, reporter
 

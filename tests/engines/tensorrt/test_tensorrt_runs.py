@@ -446,6 +446,20 @@ def test_infer_takes_the_shapes_of_the_arrays(cli: Cli, tmp_path: Path) -> None:
             np.testing.assert_array_equal(archive["y"], 2 * x)
 
 
+@pytest.mark.parametrize("verb", ["bench", "run", "profile"])
+def test_what_stands_behind_two_hyphens_reaches_trtexec(cli: Cli, tmp_path: Path, verb: str) -> None:
+    variables, graph = make_environment(tmp_path, "10.16", None), take_graph(tmp_path)
+    option = "--engines" if verb == "run" else "--engine"
+    common = ("--device", "cuda:0", *(("--out", "r", *SHORT) if verb != "profile" else ()))
+    rest = ("--", "--avgRuns=20")
+    other = cli(verb, graph, option, "ort", *rest, env=variables)
+    assert other.returncode == 2 and "trtexec" in other.stderr, other.stderr
+    near = cli(verb, graph, option, "trtexec", *common, "--", "--avgRun=20", env=variables)
+    assert near.returncode == 2 and "did you mean --avgRuns?" in near.stderr, near.stderr
+    done = cli(verb, graph, option, "trtexec", *common, "--json", *rest, env=variables)
+    assert done.returncode == 0 and ("--avgRuns=20" in done.stdout or verb == "profile"), done.stderr
+
+
 def test_bench_says_what_it_would_run(cli: Cli, tmp_path: Path) -> None:
     variables = make_environment(tmp_path, None, None)
     options = ("--engine", "trtexec", "--dry-run", "--warmup", 5, "--iters", 100, "--extra", "--verbose")

@@ -12,7 +12,15 @@ from enginebench import options
 from enginebench.core.errors import UsageError
 from enginebench.core.records import MeasureSpec
 from enginebench.door import VERBS, FiniteRange
-from enginebench.runs.request import Shared, Timing, choose_batches, merge_options, name_settings, parse_buckets
+from enginebench.runs.request import (
+    Shared,
+    Timing,
+    choose_batches,
+    merge_options,
+    name_settings,
+    parse_buckets,
+    pass_on,
+)
 from enginebench.verbs.given import share
 
 COMMON = Shared(device="cpu", threads=3, seed=7, input_shape=("x:1x4",), weights="random")
@@ -86,6 +94,16 @@ def test_one_extra_may_hold_several_arguments() -> None:
     assert name_settings(None, None, ("--a=4 --b", "'--c=d e'")) == {"run_extra": "--a=4 --b '--c=d e'"}
     with pytest.raises(UsageError, match=r"--extra .*No closing quotation"):
         name_settings(None, None, ("--a='4",))
+
+
+def test_arguments_for_trtexec_reach_it_alone() -> None:
+    assert pass_on([("ort", {}), ("trtexec", {"graph": "0"})], ("--verbose",)) == [
+        ("ort", {}),
+        ("trtexec", {"graph": "0", "run_extra": "--verbose"}),
+    ]
+    assert pass_on([("ort", {})], ()) == [("ort", {})]
+    with pytest.raises(UsageError, match="for the engine trtexec, which this command does not use"):
+        pass_on([("ort", {})], ("--verbose",))
 
 
 def test_an_option_said_twice_must_say_the_same() -> None:
