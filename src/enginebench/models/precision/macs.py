@@ -30,7 +30,8 @@ def count_macs(model: ModelProto) -> dict[str, int]:
     Nodes whose shapes cannot be inferred are left out.
     """
     shapes = infer_shapes(model)
-    return {n.name: macs for n in model.graph.node if n.op_type in PRODUCTS and (macs := work.count_macs(n, shapes))}
+    counted = [node for node in model.graph.node if node.op_type in PRODUCTS | _INTEGER_OPS]
+    return {node.name: macs for node in counted if (macs := work.count_macs(node, shapes))}
 
 
 def infer_shapes(model: ModelProto) -> dict[str, Shape]:
@@ -63,7 +64,7 @@ def list_quantized_products(model: ModelProto) -> list[str]:
 
 
 def _is_quantized(node: NodeProto, producers: Mapping[str, NodeProto]) -> bool:
-    return all(_comes_from_levels(name, producers) for name in node.input[:2])
+    return node.op_type in _INTEGER_OPS or all(_comes_from_levels(name, producers) for name in node.input[:2])
 
 
 def _comes_from_levels(name: str, producers: Mapping[str, NodeProto]) -> bool:

@@ -16,6 +16,7 @@ from onnx import ModelProto
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision
+from enginebench.core.recipes import find_needs, list_recipes
 from enginebench.core.records import Artifact, Caveat, Precision, Recipe
 from enginebench.core.shapes import carry_specs
 from enginebench.core.text import list_some
@@ -24,6 +25,7 @@ from enginebench.models.onnx.source import read_metadata, read_onnx, read_precis
 from enginebench.models.precision.calibration import Calibration, TensorRange, check_preprocess
 from enginebench.models.precision.calibration_data import CalibrationData, make_fake
 from enginebench.models.precision.cast import cast_to_bf16, cast_to_fp16, find_floats, find_overflowing, walk_graphs
+from enginebench.models.precision.dynamic_recipe import quantize_dynamically
 from enginebench.models.precision.exclusion import resolve_exclusion
 from enginebench.models.precision.graph import (
     count_quantizers,
@@ -90,8 +92,8 @@ def quantize(
 
     Args:
         to: fp16, bf16, int8 or fp8.
-        recipe: of int8: "tensorrt" (also for None), "cpu" or "nncf"; of fp8: "tensorrt".
-        calibration: ranges of the graph; needed by int8 and fp8 but for nncf, used by fp16 to find overflow.
+        recipe: of int8 or fp8, one of `core.recipes.RECIPES`; None is "tensorrt".
+        calibration: ranges of the graph, where the recipe needs them; used by fp16 to find overflow.
         data: inputs of the graph; needed by nncf, which takes its own ranges.
         io_types: "keep" leaves inputs and outputs in FP32, "cast" gives them the new type. FP16 and BF16 only.
         reduce_range: recipe cpu with 7-bit weights, for x86 CPUs without VNNI, whose 8-bit products saturate.
@@ -113,8 +115,9 @@ def quantize(
     recipe = _check_request(artifact, to, recipe, io_types)
     if calibration is not None:
         _check_calibration(calibration, artifact, model)
-    if recipe == "nncf" and data is not None and calibration is None:
-        check_preprocess(data, artifact.model, artifact.preprocess_sha256)  # NNCF takes its ranges from them
+    needs = find_needs(to, recipe)
+    if needs == "data" and data is not None and calibration is None:
+        check_preprocess(data, artifact.model, artifact.preprocess_sha256)  # the ranges come from them
     prepared = prepare_graph(model, artifact.operator_libraries)
     left_out = resolve_exclusion(exclude, model, prepared)
     _require_floats(prepared, artifact, format_precision(to, recipe))
@@ -137,19 +140,19 @@ def quantize(
 def _check_request(artifact: Artifact, to: Precision, recipe: Recipe | None, io_types: IoTypes) -> Recipe | None:
     """The recipe, or the default of the precision."""
     wanted = format_precision(to, recipe)
-    known: dict[str, tuple[Recipe, ...]] = {"int8": ("tensorrt", "cpu", "nncf"), "fp8": ("tensorrt",)}
+    known = list_recipes(to)
     if to in ("fp32", "tf32"):
         why = "it is a setting of the engine" if to == "tf32" else "it is what the graph has"
         raise UsageError(f"{wanted} is not a precision to quantize to: {why}. Known: fp16, bf16, int8, fp8")
-    if to not in known and recipe is not None:
+    if not known and recipe is not None:
         raise UsageError(f"{to} has no recipes; ask for {to} instead of {wanted}")
-    if to in known and recipe is not None and recipe not in known[to]:
-        raise UsageError(f"{wanted} is unknown; recipes of {to}: {', '.join(known[to])}")
-    if io_types == "cast" and to in known:
+    if known and recipe is not None and recipe not in known:
+        raise UsageError(f"{wanted} is unknown; recipes of {to}: {', '.join(known)}")
+    if io_types == "cast" and known:
         raise UsageError(f"--io-types cast is for fp16 and bf16; inputs and outputs of {wanted} stay FP32")
     if artifact.precision != "fp32":
         raise UsageError(f"{artifact.path} is {artifact.precision} already; {wanted} is made from an FP32 graph")
-    return (recipe or "tensorrt") if to in known else None
+    return recipe or known[0] if known else None
 
 
 def _require_floats(prepared: ModelProto, artifact: Artifact, wanted: str) -> None:
@@ -248,6 +251,8 @@ def _to_eight_bits(
 ) -> _Change:
     if recipe == "nncf":
         return _by_nncf(prepared, data, left_out, keep_cosine)
+    if recipe == "dynamic":
+        return _Change(model=quantize_dynamically(prepared, left_out, reduce_range))
     if calibration is None:
         raise UsageError(
             f"{format_precision(to, recipe)} needs ranges: --calib FILE. Make them with enginebench calibrate MODEL"
@@ -317,7 +322,7 @@ def _finish(
     data: CalibrationData | None,
 ) -> Artifact:
     caveats = list(artifact.caveats)
-    source = data if recipe == "nncf" else calibration
+    source = data if find_needs(to, recipe) == "data" else calibration
     if to in ("int8", "fp8"):
         coverage = _check_coverage(change.model, artifact.path)
         caveats += source.caveats if source else ()

@@ -14,6 +14,7 @@ from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration import TensorRange
 from enginebench.models.precision.calibration_data import open_arrays, open_data
 from enginebench.models.precision.graph import load_whole_graph, prepare_graph
+from enginebench.models.precision.macs import measure_coverage
 from enginebench.models.precision.qdq import SMALLEST_SCALE_SHARE, TENSORRT, insert_quantizers, raise_dead_scales
 from enginebench.models.precision.quantize import quantize
 from enginebench.models.precision.tensorrt_check import find_refusals
@@ -95,6 +96,28 @@ def test_int8_keeps_the_answers_of_the_digits(digits, tmp_path, name, recipe, me
     top1 = [(logits.argmax(1) == labels).mean() for logits in (before, after)]
     assert abs(top1[0] - top1[1]) <= 0.005
     assert measure_centred_cosine(after, before) >= 0.998
+
+
+def test_dynamic_int8_needs_no_data(digits, tmp_path):
+    artifact, _, _, held_out = digits["digits-mlp"]
+    made = quantize(artifact, "int8", "dynamic", tmp_path / "q.onnx")
+    again, model = read_onnx(tmp_path / "q.onnx"), load_whole_graph(tmp_path / "q.onnx")
+    assert (again.precision, again.recipe, made.caveats) == ("int8", "dynamic", ())
+    assert (
+        measure_coverage(model) == 1
+        and count_ops(tmp_path / "q.onnx")["MatMulInteger"] == count_ops(artifact.path)["Gemm"]
+    )
+    feeds = held_out.read(0, held_out.n)
+    assert measure_centred_cosine(run_graph(tmp_path / "q.onnx", feeds), run_graph(artifact.path, feeds)) >= 0.998
+
+
+def test_dynamic_int8_of_convolutions_alone_is_refused(residual, digits, tmp_path):
+    gemms = [node.name for node in nodes_of(residual[0].path, "Gemm")]
+    with pytest.raises(ArtifactError, match=r"none to quantize.*int8@tensorrt, int8@cpu, int8@nncf"):
+        quantize(residual[0], "int8", "dynamic", tmp_path / "q.onnx", exclude=gemms)
+    assert not (tmp_path / "q.onnx").exists()
+    made = quantize(digits["digits-cnn"][0], "int8", "dynamic", tmp_path / "q.onnx")
+    assert [caveat.code for caveat in made.caveats] == ["low_coverage"]
 
 
 def test_provenance(digits, tmp_path):
@@ -625,7 +648,7 @@ def test_one_tensor_may_be_always_0(residual, tmp_path):
         ("fp32", None, {}, "not a precision to quantize to: it is what the graph has"),
         ("tf32", None, {}, "setting of the engine"),
         ("fp16", "cpu", {}, "fp16 has no recipes"),
-        ("int8", "weak", {}, "recipes of int8: tensorrt, cpu, nncf"),
+        ("int8", "weak", {}, "recipes of int8: tensorrt, cpu, nncf, dynamic"),
         ("int8", "qat", {}, "is unknown; recipes"),
         ("fp8", "cpu", {}, "recipes of fp8: tensorrt"),
         ("int8", "cpu", {"io_types": "cast"}, "stay FP32"),
