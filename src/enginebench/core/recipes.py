@@ -19,6 +19,7 @@ class RecipeRecord(Struct, frozen=True, kw_only=True):
     needs: Needs = "ranges"
     tools: tuple[str, ...] = ("onnx", "onnxruntime")
     engines: tuple[str, ...] = ()  # the only ones that compute its nodes in eight bits; (): all that read Q/DQ nodes
+    weights_only: bool = False  # activations stay floats
 
 
 # Recipes that a graph can be made by, the default first. "weak" has no graph of its own, and "qat" is what is left.
@@ -27,6 +28,7 @@ RECIPES: dict[Recipe, RecipeRecord] = {
     "cpu": RecipeRecord(),
     "nncf": RecipeRecord(needs="data", tools=("onnx", "nncf")),
     "dynamic": RecipeRecord(needs="nothing", engines=("ort",)),
+    "w8": RecipeRecord(needs="nothing", tools=("onnx",), engines=("ort",), weights_only=True),
 }
 
 
@@ -39,6 +41,11 @@ def find_needs(precision: Precision | None, recipe: Recipe | None) -> Needs:
     """What a graph in this precision is made from beside the graph; a cast needs nothing."""
     recipes = list_recipes(precision) if precision is not None else ()
     return RECIPES[recipe if recipe in RECIPES else recipes[0]].needs if recipes else "nothing"
+
+
+def quantizes_weights_only(recipe: Recipe | None) -> bool:
+    """Whether graphs of the recipe have weights of few bits, and activations in floats."""
+    return recipe in RECIPES and RECIPES[recipe].weights_only
 
 
 def refuse_recipe(engine: str, recipe: Recipe | None) -> str | None:

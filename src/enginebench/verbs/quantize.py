@@ -14,7 +14,7 @@ from enginebench import door
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision, name_mix, parse_precision
-from enginebench.core.recipes import RECIPES, Needs, find_needs
+from enginebench.core.recipes import RECIPES, Needs, find_needs, quantizes_weights_only
 from enginebench.core.records import Artifact, Precision, Recipe
 from enginebench.core.text import count_of
 from enginebench.measure.pin import default_threads
@@ -250,7 +250,7 @@ def _describe_quantized(parent: Artifact, made: Artifact, out: Path, seconds: fl
         size_bytes=sum(file.size_bytes for file in made.files),
         quantizers=quantizers,
         dequantizers=dequantizers,
-        coverage=measure_coverage(model) if in_eight_bits else None,
+        coverage=measure_coverage(model, quantizes_weights_only(made.recipe)) if in_eight_bits else None,
         tensorrt_refusals=tuple(TensorRtRefusal(node=r.node, reason=r.reason) for r in find_refusals(model)),
         seconds=seconds,
     )

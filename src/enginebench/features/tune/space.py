@@ -144,6 +144,7 @@ def _list_knobs(
     options = entry.gpu_options if kind == "cuda" and entry.gpu_options else entry.options
     for name, option in options.items():
         idle = (goal == "latency" and option.under_load) or precision not in (option.only_in or (precision,))
+        idle |= bool(option.recipes) and (recipe or entry.recipe) not in option.recipes
         if option.search and name not in fixed and not idle:
             knobs[name] = (option.default, *option.search)
     return knobs

@@ -44,13 +44,17 @@ def infer_shapes(model: ModelProto) -> dict[str, Shape]:
     return shapes
 
 
-def measure_coverage(model: ModelProto) -> float:
-    """Share of multiply-accumulates whose both operands come from 8-bit values; 0 for a graph without any."""
+def measure_coverage(model: ModelProto, weights_only: bool = False) -> float:
+    """Share of multiply-accumulates whose both operands come from 8-bit values; 0 for a graph without any.
+
+    Args:
+        weights_only: it is enough that the second one does.
+    """
     counts = count_macs(model)
     producers = make_producers(model)
     nodes = {node.name: node for node in model.graph.node}
     integer = sum(1 for node in model.graph.node if node.op_type in _INTEGER_OPS)
-    covered = sum(macs for name, macs in counts.items() if _is_quantized(nodes[name], producers))
+    covered = sum(macs for name, macs in counts.items() if _is_quantized(nodes[name], producers, weights_only))
     total = sum(counts.values())
     if not total:
         return 1.0 if integer else 0.0
@@ -63,8 +67,10 @@ def list_quantized_products(model: ModelProto) -> list[str]:
     return [n.name for n in model.graph.node if n.op_type in PRODUCTS and _is_quantized(n, producers)]
 
 
-def _is_quantized(node: NodeProto, producers: Mapping[str, NodeProto]) -> bool:
-    return node.op_type in _INTEGER_OPS or all(_comes_from_levels(name, producers) for name in node.input[:2])
+def _is_quantized(node: NodeProto, producers: Mapping[str, NodeProto], weights_only: bool = False) -> bool:
+    return node.op_type in _INTEGER_OPS or all(
+        _comes_from_levels(name, producers) for name in node.input[int(weights_only) : 2]
+    )
 
 
 def _comes_from_levels(name: str, producers: Mapping[str, NodeProto]) -> bool:

@@ -16,7 +16,7 @@ from onnx import ModelProto
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision
-from enginebench.core.recipes import find_needs, list_recipes
+from enginebench.core.recipes import RECIPES, find_needs, list_recipes, quantizes_weights_only
 from enginebench.core.records import Artifact, Caveat, Precision, Recipe
 from enginebench.core.shapes import carry_specs
 from enginebench.core.text import list_some
@@ -53,6 +53,7 @@ from enginebench.models.precision.qdq import (
     write_scalars,
 )
 from enginebench.models.precision.tensorrt_check import refuse_what_tensorrt_refuses
+from enginebench.models.precision.weights_recipe import quantize_weights
 
 IoTypes = Literal["keep", "cast"]
 
@@ -134,6 +135,7 @@ def quantize(
             )
         case _:
             change = _to_eight_bits(prepared, to, recipe, calibration, data, reduce_range, left_out, keep_cosine)
+            change = replace(change, tools=RECIPES[recipe or "tensorrt"].tools)
     return _finish(artifact, replace(change, excluded=tuple(exclude)), to, recipe, out, calibration, data)
 
 
@@ -253,6 +255,8 @@ def _to_eight_bits(
         return _by_nncf(prepared, data, left_out, keep_cosine)
     if recipe == "dynamic":
         return _Change(model=quantize_dynamically(prepared, left_out, reduce_range))
+    if recipe == "w8":
+        return _Change(model=quantize_weights(prepared, left_out))
     if calibration is None:
         raise UsageError(
             f"{format_precision(to, recipe)} needs ranges: --calib FILE. Make them with enginebench calibrate MODEL"
@@ -289,7 +293,7 @@ def _by_nncf(
         )
     from enginebench.models.precision.nncf_recipe import quantize_with_nncf  # optional: an extra of its own
 
-    return _Change(model=quantize_with_nncf(prepared, data, left_out, keep_cosine), tools=("onnx", "nncf"))
+    return _Change(model=quantize_with_nncf(prepared, data, left_out, keep_cosine))
 
 
 def _by_tensorrt_recipe(
@@ -301,7 +305,7 @@ def _by_tensorrt_recipe(
     return made, left
 
 
-def _check_coverage(model: ModelProto, path: str) -> float:
+def _check_coverage(model: ModelProto, path: str, recipe: Recipe | None) -> float:
     """Share of multiply-accumulates in 8 bits."""
     quantizers, dequantizers = count_quantizers(model)
     if not has_quantizers(model):
@@ -309,7 +313,7 @@ def _check_coverage(model: ModelProto, path: str) -> float:
             f"nothing in {path} could be quantized: {quantizers} QuantizeLinear and {dequantizers} DequantizeLinear "
             "nodes. It has no convolution or matrix product with a constant weight and a known range"
         )
-    return measure_coverage(model)
+    return measure_coverage(model, quantizes_weights_only(recipe))
 
 
 def _finish(
@@ -324,7 +328,7 @@ def _finish(
     caveats = list(artifact.caveats)
     source = data if find_needs(to, recipe) == "data" else calibration
     if to in ("int8", "fp8"):
-        coverage = _check_coverage(change.model, artifact.path)
+        coverage = _check_coverage(change.model, artifact.path, recipe)
         caveats += source.caveats if source else ()
         caveats += [make_caveat("low_coverage", share=coverage)] if coverage < LOW_COVERAGE else []
     if all(caveat.code != "kept_fp32" for caveat in caveats):
