@@ -29,6 +29,7 @@ class Option(Struct, frozen=True, kw_only=True):
     search: tuple[str, ...] = ()
     signed: bool = False  # a number below zero will do
     only_in: tuple[Precision, ...] = ()  # it does something in these precisions alone; (): in all of them
+    recipes: tuple[Recipe, ...] = ()  # it does something to graphs of these recipes alone; (): to all
     outside: bool = False  # it names a program, a library or a file, or lets code run: see `runs/trust.py`
     under_load: bool = False  # it does something only where requests meet: with several streams, or joined to batches
 

@@ -64,6 +64,7 @@ def make_session_options(spec: EngineSpec, options: Mapping[str, str]) -> Any:
     settings.log_severity_level = ERRORS_ONLY
     for key, value in SPINNING[options["spinning"]].items():
         settings.add_session_config_entry(key, value)
+    settings.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", options["accuracy_level"])
     keep_sums_exact(settings)
     settings.enable_cpu_mem_arena = options["arena"] != "none"
     if options["arena"] == "shared":

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
 from enginebench.core.names import format_engine, format_precision, name_mix, parse_engine, parse_precision, row_id
+from enginebench.core.recipes import refuse_recipe
 from enginebench.core.records import (
     Artifact,
     ArtifactKind,
@@ -91,6 +92,8 @@ def plan_rows(
 
 def never_runs(spec: EngineSpec, sources: Sequence[Artifact], kind: ArtifactKind) -> bool:
     """Whether nothing that a user could install or change lets the engine run this model in this precision."""
+    if refuse_recipe(spec.backend, spec.recipe):
+        return True
     return kind == "torch" and (spec.precision in EIGHT_BITS or (bool(sources) and sources[0].kind != "torch"))
 
 
@@ -217,7 +220,8 @@ def list_transforms(
     have = {(a.precision, a.recipe) for a in sources if a.kind == "onnx"}
     here = list_here(request)
     engines = [s for s in list_engines(request, sources, takes) if s.recipe != "weak" and s.backend in here]
-    wanted = [(s.precision, s.recipe) for s in engines if takes(s.backend) == "onnx"]
+    graphs = [s for s in engines if takes(s.backend) == "onnx" and not refuse_recipe(s.backend, s.recipe)]
+    wanted = [(s.precision, s.recipe) for s in graphs]
     if ("fp32", None) not in have:  # transforms start from FP32
         return []
     return [pair for pair in dict.fromkeys(wanted) if pair not in have and pair[0] not in ("fp32", "tf32")]
@@ -315,6 +319,8 @@ def _reason_to_skip(
     if kind == "torch" and spec.precision in EIGHT_BITS:
         return f"8 bits are a property of an ONNX graph; ask ort or openvino for {spec.precision}"
     label = format_precision(spec.precision, spec.recipe)
+    if why := refuse_recipe(spec.backend, spec.recipe):
+        return why
     if kind != "torch" and EVERY_GRAPH in problems:
         return f"no ONNX graph: {problems[EVERY_GRAPH]}"
     if kind != "torch" and label in problems:

@@ -14,6 +14,7 @@ from enginebench import door
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision, name_mix, parse_precision
+from enginebench.core.recipes import RECIPES, Needs, find_needs, quantizes_weights_only
 from enginebench.core.records import Artifact, Precision, Recipe
 from enginebench.core.text import count_of
 from enginebench.measure.pin import default_threads
@@ -95,7 +96,9 @@ class QuantizeOptions(Progress, total=False):
     threads: Annotated[int | None, Opt("Threads of ONNX Runtime. [physical cores]", ge=1, le=4096)]
 
 
-To: TypeAlias = Annotated[str, Opt("fp16, bf16, int8[@tensorrt|cpu|nncf] or fp8.", metavar="PRECISION", required=True)]
+To: TypeAlias = Annotated[
+    str, Opt(f"fp16, bf16, int8[@{'|'.join(RECIPES)}] or fp8.", metavar="PRECISION", required=True)
+]
 Out: TypeAlias = Annotated[PathLike, Opt("The ONNX file. [F.PRECISION.onnx]", path="file")]
 
 
@@ -161,17 +164,19 @@ def quantize_file(
     names = read_exclusion(exclude) if exclude is not None else ()
     if inputs is not None and (calib or calib_cache):
         raise UsageError("--inputs gives the ranges, as --calib and --calib-cache do; keep one")
-    if to == "bf16" and (calib or inputs or calib_cache):  # FP16 looks among them for what it cannot hold
-        raise UsageError("--to bf16 takes no ranges: leave out --calib, --inputs and --calib-cache")
+    needs = find_needs(to, recipe)
+    if needs == "nothing" and to != "fp16" and (calib or inputs or calib_cache):  # FP16 looks for what it cannot hold
+        label = format_precision(to, recipe)
+        raise UsageError(f"--to {label} takes no ranges: leave out --calib, --inputs and --calib-cache")
     if out.resolve() == path.resolve():
         raise UsageError(f"--out {out} is the file to be quantized; choose another --out")
     artifact = replace(read_onnx(path), operator_libraries=list_libraries(options["ort_extension"]))
-    if recipe == "nncf" or (to == "fp16" and calib is None and calib_cache is None):
+    if needs == "data" or (to == "fp16" and calib is None and calib_cache is None):
         artifact = _settle(artifact)
     if inputs is None:
-        calibration, data = _find_ranges(artifact, recipe, calib, calib_cache, threads, reporter)
+        calibration, data = _find_ranges(artifact, needs, calib, calib_cache, threads, reporter)
     else:
-        calibration, data = _take_ranges(artifact, recipe, open_given(inputs, artifact.inputs), threads, reporter)
+        calibration, data = _take_ranges(artifact, needs, open_given(inputs, artifact.inputs), threads, reporter)
     reporter.step(f"{path.name}: to {to}")
     made = convert(
         artifact,
@@ -195,12 +200,7 @@ def _settle(artifact: Artifact) -> Artifact:
 
 
 def _find_ranges(
-    artifact: Artifact,
-    recipe: Recipe | None,
-    calib: Path | None,
-    calib_cache: Path | None,
-    threads: int,
-    reporter: Reporter,
+    artifact: Artifact, needs: Needs, calib: Path | None, calib_cache: Path | None, threads: int, reporter: Reporter
 ) -> tuple[Calibration | None, CalibrationData | None]:
     """(ranges, data), each only if it is given and the recipe needs it."""
     if calib_cache is not None and (calib is None or calib_cache.exists()):
@@ -211,10 +211,10 @@ def _find_ranges(
         return None, None
     data = open_calibration(calib, artifact)
     if data is not None:
-        calibration, data = _take_ranges(artifact, recipe, data, threads, reporter)
+        calibration, data = _take_ranges(artifact, needs, data, threads, reporter)
     else:
         calibration = read_calibration(calib)
-        takes_data = recipe == "nncf" and artifact.precision == "fp32"
+        takes_data = needs == "data" and artifact.precision == "fp32"
         data = reopen_data(calibration, artifact) if takes_data else None
     if calib_cache is not None:
         if calibration is None:
@@ -235,12 +235,12 @@ def open_calibration(calib: Path, artifact: Artifact) -> CalibrationData | None:
 
 
 def _take_ranges(
-    artifact: Artifact, recipe: Recipe | None, data: CalibrationData, threads: int, reporter: Reporter
+    artifact: Artifact, needs: Needs, data: CalibrationData, threads: int, reporter: Reporter
 ) -> tuple[Calibration | None, CalibrationData]:
     """(ranges over the data, the data); no ranges where the recipe takes its own."""
     from enginebench.models.precision.calibrate import calibrate
 
-    if recipe == "nncf" or artifact.precision != "fp32":
+    if needs == "data" or artifact.precision != "fp32":
         return None, data
     reporter.step(f"{artifact.path}: minmax over {data.n} entries of {data.source}")
     return calibrate(artifact, data, threads=threads), data
@@ -283,7 +283,7 @@ def _describe_quantized(parent: Artifact, made: Artifact, out: Path, seconds: fl
         size_bytes=sum(file.size_bytes for file in made.files),
         quantizers=quantizers,
         dequantizers=dequantizers,
-        coverage=measure_coverage(model) if in_eight_bits else None,
+        coverage=measure_coverage(model, quantizes_weights_only(made.recipe)) if in_eight_bits else None,
         tensorrt_refusals=tuple(TensorRtRefusal(node=r.node, reason=r.reason) for r in find_refusals(model)),
         seconds=seconds,
     )

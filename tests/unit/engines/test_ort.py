@@ -17,6 +17,9 @@ from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.core.store import hash_files
 from enginebench.engines.backends.onnxruntime import ort
 from enginebench.engines.backends.onnxruntime.ort import OrtBackend, make_session_options
+from enginebench.models.onnx.source import read_onnx
+from enginebench.models.precision.quantize import quantize
+from enginebench.models.zoo import packaged_onnx
 
 SPEC = EngineSpec(backend="ort")
 
@@ -133,6 +136,17 @@ def test_spinning_is_set(spinning: str, allowed: str, stopped: str) -> None:
     options = make_session_options(replace(SPEC, options={"spinning": spinning}))
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == allowed
     assert options.get_session_config_entry("session.force_spinning_stop") == stopped
+
+
+@pytest.mark.parametrize(("opt", "share"), [("all", 1), ("none", 0)])
+def test_weight_only_int8_is_proved_by_its_kernel(tmp_path: Path, opt: str, share: int) -> None:
+    artifact = quantize(read_onnx(packaged_onnx("digits-mlp")), "int8", "w8", tmp_path / "q.onnx")
+    options = {"opt": opt, "accuracy_level": "4"}
+    level = "session.qdq_matmulnbits_accuracy_level"
+    assert make_session_options(replace(SPEC, options=options)).get_session_config_entry(level) == "4"
+    engine = OrtBackend().load(artifact, replace(SPEC, precision="int8", recipe="w8", options=options))
+    engine.bind({"input": np.zeros((1, 64), np.float32)})
+    assert (engine.effective_precision().get("int8", 0) > 0) == share
 
 
 def test_idle_engines_do_not_spin_by_default() -> None:

@@ -111,3 +111,21 @@ def test_nothing_is_made_for_an_engine_that_is_not_installed(monkeypatch: pytest
     monkeypatch.setattr(plan, "find_installed", lambda name: Availability(engine=name, available=name == "ort"))
     request = RunRequest(model="toy", engines=(("openvino", {}), ("ort", {})), precisions=(("int8", None),))
     assert plan.list_transforms(request, (GRAPH,), lambda name: "onnx") == [("int8", "cpu")]
+
+
+def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made() -> None:
+    request = RunRequest(model="toy", engines=(("openvino", {}), ("ort", {})), precisions=(("int8", "dynamic"),))
+    only = replace(request, engines=(("openvino", {}),))
+    assert plan.list_transforms(request, (GRAPH,), lambda name: "onnx") == [("int8", "dynamic")]
+    assert plan.list_transforms(only, (GRAPH,), lambda name: "onnx") == []
+    sources = (GRAPH, replace(GRAPH, precision="int8", recipe="dynamic"))
+
+    def plan_all(asked: RunRequest) -> dict[str, str | None]:
+        rows = plan_rows(
+            asked, sources, probe=lambda name: Availability(engine=name, available=True), takes=lambda _: "onnx"
+        )
+        return {row.engine.backend: row.skip for row in rows}
+
+    why = "int8@dynamic runs on ort, not on openvino, which takes int8@tensorrt, int8@cpu, int8@nncf"
+    assert plan_all(request) == {"openvino": why, "ort": None}
+    assert plan_all(replace(request, any_engine=True)) == {"ort": None}

@@ -44,6 +44,13 @@ def test_tensorrts_cache_is_written_and_read(folder: Path) -> None:
         call(quantize, "mlp.onnx", "--to", "int8@nncf", "--calib-cache", "calib.cache")
 
 
+def test_dynamic_int8_takes_no_ranges(folder: Path) -> None:
+    made = call_json(quantize, "mlp.onnx", "--to", "int8@dynamic")
+    assert (made["artifact"]["recipe"], made["coverage"]) == ("dynamic", 1)
+    with pytest.raises(UsageError, match="--to int8@dynamic takes no ranges"):
+        call(quantize, "mlp.onnx", "--to", "int8@dynamic", "--inputs", "x.npy")
+
+
 def test_casts_need_no_calibration(folder: Path) -> None:
     result = call(quantize, "mlp.onnx", "--to", "fp16", "--io-types", "cast")
     assert result.exit_code == 0 and "mlp.fp16.onnx: fp16, 0.0" in result.stdout

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from enginebench.core.entry import find_kind
 from enginebench.core.names import format_options, format_precision, known
+from enginebench.core.recipes import RECIPES
 from enginebench.core.records import Precision, Recipe
 from enginebench.engines.registry import find_device, find_entry, takes
 from enginebench.runs.folder import RunRequest
@@ -141,6 +142,7 @@ def _list_knobs(
     options = entry.gpu_options if kind == "cuda" and entry.gpu_options else entry.options
     for name, option in options.items():
         idle = (goal == "latency" and option.under_load) or precision not in (option.only_in or (precision,))
+        idle |= bool(option.recipes) and (recipe or entry.recipe) not in option.recipes
         if option.search and name not in fixed and not idle:
             knobs[name] = (option.default, *option.search)
     return knobs
@@ -152,7 +154,7 @@ def _list_recipes(engine: str, precision: Precision, recipe: Recipe | None, meth
     own = recipe or (entry.recipe if precision == "int8" else FP8_RECIPE)
     others = entry.other_recipes if recipe is None and precision == "int8" else ()
     methods = [other for other in METHODS if other != method]
-    return (own, *others, *(f"{own}/{other}" for other in methods if own != "nncf"))
+    return (own, *others, *(f"{own}/{other}" for other in methods if RECIPES[own].needs == "ranges"))
 
 
 def list_thread_counts(default: int, most: int, asked: int | None) -> tuple[int, ...]:

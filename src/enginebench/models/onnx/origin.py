@@ -11,6 +11,7 @@ from msgspec import Struct
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ParseError
 from enginebench.core.names import format_precision
+from enginebench.core.recipes import RECIPES
 from enginebench.core.records import Caveat, Precision, Recipe
 from enginebench.core.store import DECODE_ERRORS
 
@@ -27,8 +28,6 @@ FP64 = 11
 # ONNX Runtime's operators on weights of few bits, several to a byte; what they take and give are floats.
 # Source: onnxruntime, docs/ContribOperators.md.
 PACKED = frozenset({"MatMulNBits", "MatMulBnb4", "GatherBlockQuantized", "MatMulFpQ4", "QMoE"})
-# Recipes that a graph can be made by. "weak" has no graph of its own, and "qat" is what is left.
-RECIPES: tuple[Recipe, ...] = ("tensorrt", "cpu", "nncf")
 # A hash, or the word for an array that the user prepared.
 _PREPROCESS = re.compile(r"[0-9a-f]{64}|external")
 

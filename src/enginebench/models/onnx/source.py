@@ -208,7 +208,7 @@ def read_precision(model: ModelProto) -> tuple[Precision, Recipe | None]:
     if any(node.op_type in QUANTIZED_OPS for node in nodes):
         types = {t.data_type for t in _walk_tensors(model, nodes)}
         precision: Precision = "fp8" if types & FLOAT8_TYPES else "int8"
-        explicit = any(node.op_type == "DequantizeLinear" for node in nodes)
+        explicit = any(node.op_type in ("DequantizeLinear", "DynamicQuantizeLinear") for node in nodes)
         return precision, read_recipe(read_metadata(model), precision) if explicit else "qat"
     return _read_floats(model)[0], None
 

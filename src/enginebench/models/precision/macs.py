@@ -28,7 +28,8 @@ def count_macs(model: ModelProto) -> dict[str, int]:
     Nodes whose shapes cannot be inferred are left out.
     """
     shapes = infer_shapes(model)
-    return {n.name: macs for n in model.graph.node if n.op_type in PRODUCTS and (macs := work.count_macs(n, shapes))}
+    counted = [node for node in model.graph.node if node.op_type in PRODUCTS | _INTEGER_OPS]
+    return {node.name: macs for node in counted if (macs := work.count_macs(node, shapes))}
 
 
 def infer_shapes(model: ModelProto) -> dict[str, Shape]:
@@ -41,15 +42,19 @@ def infer_shapes(model: ModelProto) -> dict[str, Shape]:
     return shapes
 
 
-def measure_coverage(model: ModelProto) -> float:
-    """Share of multiply-accumulates whose both operands come from 8-bit values; 0 for a graph without any."""
+def measure_coverage(model: ModelProto, weights_only: bool = False) -> float:
+    """Share of multiply-accumulates whose both operands come from 8-bit values; 0 for a graph without any.
+
+    Args:
+        weights_only: it is enough that the second one does.
+    """
     shapes, producers = infer_shapes(model), make_producers(model)
     total = covered = integer = 0
     for node in model.graph.node:
         if node.op_type in PRODUCTS | _INTEGER_OPS:
             macs, whole = work.count_macs(node, shapes), node.op_type in _INTEGER_OPS
             total, integer = total + macs, integer + whole
-            covered += macs if whole or _is_quantized(node, producers) else 0
+            covered += macs if _is_quantized(node, producers, weights_only) else 0
     if not total:
         return 1.0 if integer else 0.0
     return covered / total
@@ -61,8 +66,10 @@ def list_quantized_products(model: ModelProto) -> list[str]:
     return [n.name for n in model.graph.node if n.op_type in PRODUCTS and _is_quantized(n, producers)]
 
 
-def _is_quantized(node: NodeProto, producers: Mapping[str, NodeProto]) -> bool:
-    return all(_comes_from_levels(name, producers) for name in node.input[:2])
+def _is_quantized(node: NodeProto, producers: Mapping[str, NodeProto], weights_only: bool = False) -> bool:
+    return node.op_type in _INTEGER_OPS or all(
+        _comes_from_levels(name, producers) for name in node.input[int(weights_only) : 2]
+    )
 
 
 def _comes_from_levels(name: str, producers: Mapping[str, NodeProto]) -> bool:

@@ -14,6 +14,7 @@ from onnx import ModelProto
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision
+from enginebench.core.recipes import RECIPES, find_needs, list_recipes, quantizes_weights_only
 from enginebench.core.records import Artifact, Caveat, Precision, Recipe
 from enginebench.core.shapes import carry_specs
 from enginebench.core.text import list_some
@@ -22,6 +23,7 @@ from enginebench.models.onnx.source import read_metadata, read_onnx, read_precis
 from enginebench.models.precision.calibration import Calibration, TensorRange, check_preprocess
 from enginebench.models.precision.calibration_data import CalibrationData, make_fake
 from enginebench.models.precision.cast import cast_to_bf16, cast_to_fp16, find_floats, find_overflowing, walk_graphs
+from enginebench.models.precision.dynamic_recipe import quantize_dynamically
 from enginebench.models.precision.exclusion import resolve_exclusion
 from enginebench.models.precision.graph import (
     count_quantizers,
@@ -49,6 +51,7 @@ from enginebench.models.precision.qdq import (
     write_scalars,
 )
 from enginebench.models.precision.tensorrt_check import refuse_what_tensorrt_refuses
+from enginebench.models.precision.weights_recipe import quantize_weights
 
 IoTypes = Literal["keep", "cast"]
 
@@ -88,8 +91,8 @@ def quantize(
 
     Args:
         to: fp16, bf16, int8 or fp8.
-        recipe: of int8: "tensorrt" (also for None), "cpu" or "nncf"; of fp8: "tensorrt".
-        calibration: ranges of the graph; needed by int8 and fp8 but for nncf, used by fp16 to find overflow.
+        recipe: of int8 or fp8, one of `core.recipes.RECIPES`; None is "tensorrt".
+        calibration: ranges of the graph, where the recipe needs them; used by fp16 to find overflow.
         data: inputs of the graph; needed by nncf, which takes its own ranges.
         io_types: "keep" leaves inputs and outputs in FP32, "cast" gives them the new type. FP16 and BF16 only.
         reduce_range: recipe cpu with 7-bit weights, for x86 CPUs without VNNI, whose 8-bit products saturate.
@@ -111,8 +114,9 @@ def quantize(
     recipe = _check_request(artifact, to, recipe, io_types)
     if calibration is not None:
         _check_calibration(calibration, artifact, model)
-    if recipe == "nncf" and data is not None and calibration is None:
-        check_preprocess(data, artifact.model, artifact.preprocess_sha256)  # NNCF takes its ranges from them
+    needs = find_needs(to, recipe)
+    if needs == "data" and data is not None and calibration is None:
+        check_preprocess(data, artifact.model, artifact.preprocess_sha256)  # the ranges come from them
     prepared = prepare_graph(model, artifact.operator_libraries)
     left_out = resolve_exclusion(exclude, model, prepared)
     _require_floats(prepared, artifact, format_precision(to, recipe))
@@ -129,25 +133,26 @@ def quantize(
             )
         case _:
             change = _to_eight_bits(prepared, to, recipe, calibration, data, reduce_range, left_out, keep_cosine)
+            change = replace(change, tools=RECIPES[recipe or "tensorrt"].tools)
     return _finish(artifact, replace(change, excluded=tuple(exclude)), to, recipe, out, calibration, data)
 
 
 def _check_request(artifact: Artifact, to: Precision, recipe: Recipe | None, io_types: IoTypes) -> Recipe | None:
     """The recipe, or the default of the precision."""
     wanted = format_precision(to, recipe)
-    known: dict[str, tuple[Recipe, ...]] = {"int8": ("tensorrt", "cpu", "nncf"), "fp8": ("tensorrt",)}
+    known = list_recipes(to)
     if to in ("fp32", "tf32"):
         why = "it is a setting of the engine" if to == "tf32" else "it is what the graph has"
         raise UsageError(f"{wanted} is not a precision to quantize to: {why}. Known: fp16, bf16, int8, fp8")
-    if to not in known and recipe is not None:
+    if not known and recipe is not None:
         raise UsageError(f"{to} has no recipes; ask for {to} instead of {wanted}")
-    if to in known and recipe is not None and recipe not in known[to]:
-        raise UsageError(f"{wanted} is unknown; recipes of {to}: {', '.join(known[to])}")
-    if io_types == "cast" and to in known:
+    if known and recipe is not None and recipe not in known:
+        raise UsageError(f"{wanted} is unknown; recipes of {to}: {', '.join(known)}")
+    if io_types == "cast" and known:
         raise UsageError(f"--io-types cast is for fp16 and bf16; inputs and outputs of {wanted} stay FP32")
     if artifact.precision != "fp32":
         raise UsageError(f"{artifact.path} is {artifact.precision} already; {wanted} is made from an FP32 graph")
-    return (recipe or "tensorrt") if to in known else None
+    return recipe or known[0] if known else None
 
 
 def _require_floats(prepared: ModelProto, artifact: Artifact, wanted: str) -> None:
@@ -246,6 +251,10 @@ def _to_eight_bits(
 ) -> _Change:
     if recipe == "nncf":
         return _by_nncf(prepared, data, left_out, keep_cosine)
+    if recipe == "dynamic":
+        return _Change(model=quantize_dynamically(prepared, left_out, reduce_range))
+    if recipe == "w8":
+        return _Change(model=quantize_weights(prepared, left_out))
     if calibration is None:
         raise UsageError(
             f"{format_precision(to, recipe)} needs ranges: --calib FILE. Make them with enginebench calibrate MODEL"
@@ -282,7 +291,7 @@ def _by_nncf(
         )
     from enginebench.models.precision.nncf_recipe import quantize_with_nncf  # optional: an extra of its own
 
-    return _Change(model=quantize_with_nncf(prepared, data, left_out, keep_cosine), tools=("onnx", "nncf"))
+    return _Change(model=quantize_with_nncf(prepared, data, left_out, keep_cosine))
 
 
 def _by_tensorrt_recipe(
@@ -294,7 +303,7 @@ def _by_tensorrt_recipe(
     return made, left
 
 
-def _check_coverage(model: ModelProto, path: str) -> float:
+def _check_coverage(model: ModelProto, path: str, recipe: Recipe | None) -> float:
     """Share of multiply-accumulates in 8 bits."""
     quantizers, dequantizers = count_quantizers(model)
     if not has_quantizers(model):
@@ -302,7 +311,7 @@ def _check_coverage(model: ModelProto, path: str) -> float:
             f"nothing in {path} could be quantized: {quantizers} QuantizeLinear and {dequantizers} DequantizeLinear "
             "nodes. It has no convolution or matrix product with a constant weight and a known range"
         )
-    return measure_coverage(model)
+    return measure_coverage(model, quantizes_weights_only(recipe))
 
 
 def _finish(
@@ -315,9 +324,9 @@ def _finish(
     data: CalibrationData | None,
 ) -> Artifact:
     caveats = list(artifact.caveats)
-    source = data if recipe == "nncf" else calibration
+    source = data if find_needs(to, recipe) == "data" else calibration
     if to in ("int8", "fp8"):
-        coverage = _check_coverage(change.model, artifact.path)
+        coverage = _check_coverage(change.model, artifact.path, recipe)
         caveats += source.caveats if source else ()
         caveats += [make_caveat("low_coverage", share=coverage)] if coverage < LOW_COVERAGE else []
     if all(caveat.code != "kept_fp32" for caveat in caveats):

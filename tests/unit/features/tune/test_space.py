@@ -63,6 +63,8 @@ def test_knobs_that_do_nothing_for_the_goal_or_the_precision_are_none() -> None:
     assert "recipe" not in find_arms("ort", FP32)["ort fp32"].knobs
     arms = find_arms("pytorch", FP32, ("bf16", None))
     assert "cast" not in arms["pytorch fp32"].knobs and "cast" in arms["pytorch bf16"].knobs
+    assert "accuracy_level" not in find_arms("ort", INT8)["ort int8"].knobs
+    assert find_arms("ort", ("int8", "w8"))["ort int8"].knobs["accuracy_level"] == ("0", "1", "4")
     assert not find_arms("pytorch", INT8), "8 bits are a property of a graph"
 
 

@@ -14,6 +14,7 @@ from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration import TensorRange
 from enginebench.models.precision.calibration_data import open_arrays, open_data
 from enginebench.models.precision.graph import load_whole_graph, prepare_graph
+from enginebench.models.precision.macs import measure_coverage
 from enginebench.models.precision.qdq import SMALLEST_SCALE_SHARE, TENSORRT, insert_quantizers, raise_dead_scales
 from enginebench.models.precision.quantize import quantize
 from enginebench.models.precision.tensorrt_check import find_refusals
@@ -95,6 +96,49 @@ def test_int8_keeps_the_answers_of_the_digits(digits, tmp_path, name, recipe, me
     top1 = [(logits.argmax(1) == labels).mean() for logits in (before, after)]
     assert abs(top1[0] - top1[1]) <= 0.005
     assert measure_centred_cosine(after, before) >= 0.998
+
+
+@pytest.mark.parametrize(("recipe", "operator"), [("dynamic", "MatMulInteger"), ("w8", "DequantizeLinear")])
+def test_dynamic_and_weight_only_int8_need_no_data(digits, tmp_path, recipe, operator):
+    artifact, _, _, held_out = digits["digits-mlp"]
+    made = quantize(artifact, "int8", recipe, tmp_path / "q.onnx")
+    again, model = read_onnx(tmp_path / "q.onnx"), load_whole_graph(tmp_path / "q.onnx")
+    assert (again.precision, again.recipe, made.caveats) == ("int8", recipe, ())
+    assert (
+        measure_coverage(model, weights_only=recipe == "w8") == 1
+        and count_ops(tmp_path / "q.onnx")[operator] == count_ops(artifact.path)["Gemm"]
+    )
+    feeds = held_out.read(0, held_out.n)
+    assert measure_centred_cosine(run_graph(tmp_path / "q.onnx", feeds), run_graph(artifact.path, feeds)) >= 0.998
+
+
+@pytest.mark.parametrize("recipe", ["dynamic", "w8"])
+def test_recipes_of_products_refuse_convolutions_alone(residual, digits, tmp_path, recipe):
+    gemms = [node.name for node in nodes_of(residual[0].path, "Gemm")]
+    with pytest.raises(ArtifactError, match=r"none to quantize.*int8@tensorrt, int8@cpu, int8@nncf"):
+        quantize(residual[0], "int8", recipe, tmp_path / "q.onnx", exclude=gemms)
+    assert not (tmp_path / "q.onnx").exists()
+    made = quantize(digits["digits-cnn"][0], "int8", recipe, tmp_path / "q.onnx")
+    assert [caveat.code for caveat in made.caveats] == ["low_coverage"]
+
+
+def test_weights_in_blocks_are_those_of_the_graph(tmp_path):
+    """The last block is short, one product turns its weights, and one weight has two uses."""
+    rng = np.random.default_rng(0)
+    weights = {
+        name: rng.standard_normal(shape, np.float32) for name, shape in (("w", (40, 24)), ("v", (40, 24)), ("b", (40,)))
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "first"),
+        helper.make_node("Gemm", ["h", "v", "b"], ["k"], "turned", transB=1),
+        helper.make_node("MatMul", ["k", "w"], ["m"], "again"),
+        helper.make_node("Gemm", ["m", "v"], ["y"], "scaled", transB=1, alpha=0.5),
+    ]
+    artifact = read_onnx(save(build_graph(nodes, weights, ["n", 40], ["n", 40]), tmp_path / "f.onnx"))
+    quantize(artifact, "int8", "w8", tmp_path / "q.onnx")
+    assert count_ops(tmp_path / "q.onnx") == {"DequantizeLinear": 3, "MatMul": 3, "Add": 1, "Gemm": 1}
+    feeds = {"x": rng.standard_normal((8, 40)).astype(np.float32)}
+    assert measure_centred_cosine(run_graph(tmp_path / "q.onnx", feeds), run_graph(artifact.path, feeds)) >= 0.999
 
 
 def test_provenance(digits, tmp_path):
@@ -625,7 +669,7 @@ def test_one_tensor_may_be_always_0(residual, tmp_path):
         ("fp32", None, {}, "not a precision to quantize to: it is what the graph has"),
         ("tf32", None, {}, "setting of the engine"),
         ("fp16", "cpu", {}, "fp16 has no recipes"),
-        ("int8", "weak", {}, "recipes of int8: tensorrt, cpu, nncf"),
+        ("int8", "weak", {}, "recipes of int8: tensorrt, cpu, nncf, dynamic, w8"),
         ("int8", "qat", {}, "is unknown; recipes"),
         ("fp8", "cpu", {}, "recipes of fp8: tensorrt"),
         ("int8", "cpu", {"io_types": "cast"}, "stay FP32"),

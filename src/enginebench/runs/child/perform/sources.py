@@ -20,6 +20,7 @@ from enginebench.core.errors import (
 )
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.plan_notes import read_note, write_note
+from enginebench.core.recipes import find_needs
 from enginebench.core.records import Artifact
 from enginebench.core.shapes import find_own_batch, match_axes
 from enginebench.core.store import bring_files, copy_file, hash_files
@@ -234,15 +235,16 @@ def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:
 
     start = time.perf_counter()
     # A graph that holds Q/DQ nodes brings its ranges along, and goes through as it is.
-    needs_data = job.precision in ("int8", "fp8") and job.artifact.precision not in ("int8", "fp8")
+    given = job.artifact.precision in ("int8", "fp8")
+    needs = "nothing" if given else find_needs(job.precision, job.recipe)
     data = None
-    if needs_data and job.inputs is not None:
+    if needs != "nothing" and job.inputs is not None:
         data = use_samples(read_samples(job.inputs, job.n), job.artifact.inputs)
-    elif needs_data:
+    elif needs != "nothing":
         data = open_data(
             job.data, model=job.model, inputs=job.artifact.inputs, n=job.n, seed=job.seed, input_size=job.input_size
         )
-    calibration = _find_ranges(job, data, note) if data is not None and job.recipe != "nncf" else None
+    calibration = _find_ranges(job, data, note) if data is not None and needs == "ranges" else None
     note(f"to {job.precision}")
     artifact = quantize(
         job.artifact,

@@ -1,0 +1,76 @@
+"""Weight-only INT8: weights in blocks behind DequantizeLinear, which ONNX Runtime fuses into `MatMulNBits`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+from enginebench.core.errors import ArtifactError
+from enginebench.models.precision.graph import raise_opset
+
+# Scales by block came to DequantizeLinear with this version. Source: ONNX operator changelog.
+BLOCK_OPSET = 21
+# Weights of one output that share a scale: what ONNX Runtime's quantizer and its fastest kernels take.
+BLOCK = 32
+LARGEST = 127
+
+
+def quantize_weights(model: ModelProto, exclude: Sequence[str] = ()) -> ModelProto:
+    """The graph with the constant weights of its matrix products as symmetric INT8, one scale for 32 of an output."""
+    made = ModelProto()
+    made.CopyFrom(raise_opset(model, BLOCK_OPSET))
+    constants = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer if len(t.dims) == 2}
+    nodes: list[NodeProto] = []
+    blocked: set[str] = set()
+    for node in made.graph.node:
+        if node.name in exclude or not _is_product(node) or node.input[1] not in constants:
+            nodes.append(node)
+            continue
+        # A Gemm is fused only as a product and a sum; one that turns its weights gets a copy of them turned.
+        turned = any(a.name == "transB" and a.i for a in node.attribute)
+        name = node.input[1] + (".T" if turned else "")
+        if name not in blocked:
+            weights = constants[node.input[1]]
+            _add_blocks(made, name, weights.T if turned else weights)
+            blocked.add(name)
+        floats = f"{node.name}.weights"
+        stored = [f"{name}.blocks", f"{name}.scales"]
+        nodes.append(helper.make_node("DequantizeLinear", stored, [floats], f"{floats}/dq", axis=0, block_size=BLOCK))
+        bias = node.input[2] if len(node.input) > 2 else ""
+        product = f"{node.name}.product" if bias else node.output[0]
+        nodes.append(helper.make_node("MatMul", [node.input[0], floats], [product], node.name))
+        if bias:
+            nodes.append(helper.make_node("Add", [product, bias], [node.output[0]], f"{node.name}.bias"))
+    if not blocked:
+        raise ArtifactError(
+            "int8@w8 quantizes the constant weights of MatMul and Gemm, and the graph has none to quantize. "
+            "Recipes that quantize convolutions: int8@tensorrt, int8@cpu, int8@nncf"
+        )
+    del made.graph.node[:]
+    made.graph.node.extend(nodes)
+    used = {name for node in nodes for name in node.input} | {value.name for value in made.graph.output}
+    kept = [tensor for tensor in made.graph.initializer if tensor.name in used]
+    del made.graph.initializer[:]
+    made.graph.initializer.extend(kept)
+    return made
+
+
+def _is_product(node: NodeProto) -> bool:
+    """Whether it is a plain matrix product, with a sum or without."""
+    if node.op_type != "Gemm":
+        return bool(node.op_type == "MatMul")
+    given = {a.name: a.f if a.name in ("alpha", "beta") else a.i for a in node.attribute}
+    return bool(given.get("alpha", 1.0) == given.get("beta", 1.0) == 1.0 and not given.get("transA"))
+
+
+def _add_blocks(model: ModelProto, name: str, weights: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> None:
+    rows, columns = weights.shape
+    count = -(-rows // BLOCK)
+    blocks = np.pad(weights, ((0, count * BLOCK - rows), (0, 0))).reshape(count, BLOCK, columns)
+    scales = np.abs(blocks).max(axis=1) / np.float32(LARGEST)
+    scales[scales == 0] = 1
+    whole = np.rint(blocks / scales[:, None]).astype(np.int8).reshape(-1, columns)[:rows]
+    for array, kind in ((whole, "blocks"), (scales.astype(np.float32), "scales")):
+        model.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), f"{name}.{kind}"))
