@@ -180,6 +180,7 @@ class Trtexec:
         if self.has("onnx") or self.traits["build_block_on_load"]:
             self.info("=== Build Options ===")
             self.info(f"Precision: {'Strongly Typed' if typed else '+'.join(['FP32', *weak])}")
+            self.info(f"Load engine: {self.text('loadEngine')}")
         self.info("=== System Options ===")
         self.info(f"Device: {self.text('device', '0')}")
         self.print_inference_options()

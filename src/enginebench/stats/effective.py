@@ -35,7 +35,7 @@ def judge_precision(
 
     Args:
         requested: what the row was asked to run in; None of a finished plan of which nobody knows it: it is named
-            after what most of the known time ran in.
+            after the shortest format that took a tenth of the time, as it would be with the note beside it.
         shares: of time, by precision, "reorder", "other" and "unknown", as `effective_precision` of an engine gives
             them; None or empty where it keeps no record.
         device: that the row ran on. GPUs shorten FP32 products to TF32 unless they are told not to.
@@ -64,7 +64,8 @@ def _name_unasked(shares: Mapping[str, float]) -> tuple[Precision | None, tuple[
     found: dict[Precision, float] = {p: shares[p] for p in get_args(Precision) if p in shares}
     if not found or shares.get(UNKNOWN, 0.0) >= LOW_SHARE:
         return None, (make_caveat("unproved_precision.plan"),)
-    return max(found, key=lambda p: found[p]), ()
+    ran = [p for p in found if found[p] >= ABSENT_SHARE]  # from the longest to the shortest
+    return ran[-1] if ran else max(found, key=lambda p: found[p]), ()
 
 
 def describe_shares(requested: Precision, shares: Mapping[str, float]) -> str:

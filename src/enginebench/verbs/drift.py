@@ -10,6 +10,7 @@ from enginebench import door
 from enginebench import options as opts
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, GateFailed, UsageError
+from enginebench.core.names import parse_precision
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
 from enginebench.core.records import Caveat, Drift, TensorSpec
 from enginebench.core.store import encode, write_atomic
@@ -67,6 +68,9 @@ class DriftOptions(opts.Modules, opts.Shared, total=False):
             more="NAME is one of `cosine`, `cosine_min`, `centred_cosine`, `snr`, `top1`, `top5`, `max_abs`, "
             "`mean_abs`, `mean_rel`, `agreement`, `samples`",
         ),
+    ]
+    precision: Annotated[
+        str | None, Opt("Judge by the limits of this precision. [the shorter of both sides']", metavar="P")
     ]
     input_size: opts.InputSize
     profile_index: Annotated[
@@ -169,6 +173,7 @@ def _measure(
     options: DriftOptions,
 ) -> DriftDocument:
     (reference, candidate), n, task = sides, options["n"], options["task"]
+    asked = parse_precision(options["precision"])[0] if options["precision"] else None
     out = to_path(options["out"])
     for text in sides:
         check_side(text)
@@ -196,11 +201,11 @@ def _measure(
                     reporter=reporter,
                 )
         answers = cut_common(load_arrays(samples / "reference.npz"), load_arrays(samples / "candidate.npz"))
-    between = ref.engine.precision, cand.engine.precision, task
+    precisions = (asked, asked) if asked else (ref.engine.precision, cand.engine.precision)
+    between = *precisions, task
     chosen = dict(limits_between(*between) if limits is None else limits)
     undecided = limits_undecided(*between) if limits is None else None
-    asked = n or entries
-    drift = measure_drift(*answers, chosen, reference_id=reference, asked=asked, task=task, undecided=undecided)
+    drift = measure_drift(*answers, chosen, reference_id=reference, asked=n or entries, task=task, undecided=undecided)
     _check_gate(drift, limits)
     document = _describe(drift, ref, cand, given, request.source.seed, limits is not None)
     if out is not None:

@@ -23,6 +23,12 @@ class ReportOptions(TypedDict, total=False):
     out: Annotated[PathLike | None, Opt("Folder of the report on a sweep. [DIR]", path="folder", feature="sweep")]
     prices: Annotated[PathLike | None, Opt("TOML file: what an hour of a machine costs.", path="file", feature="sweep")]
 
+    model: Annotated[str | None, Opt("Name of the model to record of trtexec's files.", metavar="M", feature="trtexec")]
+    precision: Annotated[
+        str | None, Opt("Precision to record of them. [the build's or the layers']", metavar="P", feature="trtexec")
+    ]
+    batch: Annotated[int | None, Opt("Images per query of them; adds images/s.", ge=1, feature="trtexec")]
+
 
 Formats: TypeAlias = Annotated[
     Texts, Opt("Formats to write, separated by commas.", "html,md,csv,json,png", names="--format")
@@ -68,8 +74,12 @@ def command(path: str, formats: str, shown: Wide, **options: Unpack[ReportOption
 def report_any(path: str, formats: Texts, options: ReportOptions) -> tuple[Written, Struct, Drawn | None]:
     """The files of a report, the document that they show, and what lists its sections for a terminal."""
     asked, folder = check_formats(list_texts(formats)), Path(path)
-    if {*options.values()} != {None} and not find("offers", "holds_sweep")(path):
-        raise UsageError(f"--out and --prices belong to the report on a sweep, and {path} holds none")
+    for names, kind, of in (
+        (("out", "prices"), "holds_sweep", "a sweep"),
+        (("model", "precision", "batch"), "holds_trtexec", "trtexec's files"),
+    ):
+        if any(options.get(name) is not None for name in names) and not find("offers", kind)(path):
+            raise UsageError(f"--{', --'.join(names)} belong to the report on {of}, and {path} holds none")
     if holds_run(folder):
         record, results = read_results(folder)
         run = describe_stored(record, results)

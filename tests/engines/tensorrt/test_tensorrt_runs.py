@@ -708,8 +708,10 @@ def test_a_plan_brings_its_batch_and_its_precision(cli: Cli, tmp_path: Path) -> 
     done = cli("bench", "net.plan", "--engine", "trtexec", "--batch", 32, "--json", *SHORT, env=variables)
     row = json.loads(done.stdout)["row"]
     assert (row["requested_precision"], row["precision"]) == (None, "fp16")
-    limits = json.loads(cli("drift", f"ort@{graph}", "tensorrt@net.plan", "--json", env=variables).stdout)["limits"]
-    assert limits.items() <= default_limits("fp16").items(), "by the layers, though no note is there any more"
+    for asked, judged in (((), "fp16"), (("--precision", "int8"), "int8")):
+        drift = cli("drift", f"ort@{graph}", "tensorrt@net.plan", "--json", *asked, env=variables)
+        limits = json.loads(drift.stdout)["limits"]
+        assert limits.items() <= default_limits(judged).items(), "by the layers, without a note, or as asked"
     told = cli("bench", "terse.plan", "--engine", "tensorrt", "--json", *SHORT, env=variables)
     row = json.loads(told.stdout)["row"]
     assert (row["requested_precision"], row["precision"]) == ("fp16", "fp16")

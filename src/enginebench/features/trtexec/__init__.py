@@ -17,6 +17,7 @@ FEATURE = Feature(
     engines={"trtexec": "entries:TRTEXEC"},
     offers={
         "choose_trtexec": "executable:choose_trtexec",
+        "holds_trtexec": "folder:is_trtexec_folder",
         "read": "reporting:read_any",
         "report": "reporting:report_any",
     },

@@ -74,8 +74,9 @@ class TrtexecCase:
     unreadable: tuple[str, ...] = field(default=())
 
 
-def is_trtexec_folder(folder: Path) -> bool:
+def is_trtexec_folder(path: Path | str) -> bool:
     """Whether a folder holds something that trtexec wrote (and no run of ours)."""
+    folder = Path(path)
     found = (kind for place in list_folders(folder) for _, kind in list_files(place))
     return not (folder / "run.json").exists() and any(kind != "drift" for kind in found)
 

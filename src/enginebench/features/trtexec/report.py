@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from enginebench.core.caveats import format_caveat
 from enginebench.core.precisions import REORDER
@@ -21,6 +22,7 @@ from enginebench.report.layer_table import format_share
 from enginebench.report.numbers import format_significant
 from enginebench.report.run.charts import draw_histogram, draw_percentiles
 from enginebench.report.run.series import bin_calls, follow_calls
+from enginebench.stats.effective import judge_precision
 from enginebench.stats.layer_records import LayerGroup, LayersDocument, ProfiledLayer, ProfileDocument
 
 if TYPE_CHECKING:
@@ -87,16 +89,20 @@ class TrtexecReport(Struct, frozen=True, kw_only=True):
 
 
 # Fields that a log and the figures of a run have in common.
-_OF_LOG = ("status_reason", "precision", "batch", "build_s", "engine_bytes", "cuda_graph", "data_transfers",
-           "warnings", "errors")  # fmt: skip
+_OF_LOG = ("status_reason", "batch", "build_s", "engine_bytes", "cuda_graph", "data_transfers", "warnings", "errors")
 
 
 def describe_cases(
-    cases: Sequence[TrtexecCase], pictures: Mapping[str, tuple[str, ...]] | None = None, notes: tuple[str, ...] = ()
+    cases: Sequence[TrtexecCase],
+    pictures: Mapping[str, tuple[str, ...]] | None = None,
+    notes: tuple[str, ...] = (),
+    said: Mapping[str, Any] | None = None,
 ) -> TrtexecReport:
-    """The figures of all runs in a folder."""
+    """The figures of all runs in a folder; `said` stands in place of what the files say."""
     written = pictures or {}
-    metrics = [collect_metrics(case, written.get(case.name, ())) for case in cases]
+    metrics = [replace(collect_metrics(case, written.get(case.name, ())), **said or {}) for case in cases]
+    if said and "batch" in said:
+        metrics = [replace(m, images_per_s=m.throughput_qps and m.throughput_qps * said["batch"]) for m in metrics]
     return TrtexecReport(cases=tuple(metrics), notes=notes)
 
 
@@ -109,6 +115,7 @@ def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metric
         status=log.status if case.log else None,
         **{name: getattr(log, name) for name in _OF_LOG},
         **collect_times(case, log),
+        precision=find_precision(case, log),
         model=Path(log.model).name if log.model else None,
         workspace=find_workspace(build),
         calibration=build.get("Calibration") or None,
@@ -168,6 +175,14 @@ def collect_notes(case: TrtexecCase, log: LogRun) -> list[str]:
     for document in (case.profile, case.layers):
         notes += document.notes if document else ()
     return notes
+
+
+def find_precision(case: TrtexecCase, log: LogRun) -> str | None:
+    """That of the build; of a plan that was loaded that of its layers, for its log has the options of no build."""
+    if log.precision and not log.options["Build Options"].get("Load engine"):
+        return log.precision
+    groups = case.layers.by_precision if case.layers else {}
+    return judge_precision(None, {name.lower(): group.share or 0.0 for name, group in groups.items()})[0]
 
 
 def find_workspace(build: dict[str, str]) -> str | None:

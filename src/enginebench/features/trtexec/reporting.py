@@ -37,11 +37,14 @@ def read_any(place: Path) -> Struct | None:
 
 def report_any(path: str, formats: Sequence[str], options: Mapping[str, Any]) -> tuple[Written, Struct, None]:
     """As `report_folder`; a terminal shows no table of it."""
-    return (*report_folder(Path(path), formats), None)
+    said = {name: options[name] for name in ("model", "precision", "batch") if options[name] is not None}
+    return (*report_folder(Path(path), formats, said), None)
 
 
-def report_folder(folder: Path, formats: Sequence[str]) -> tuple[Written, TrtexecReport]:
-    """Writes the reports of a folder with files of trtexec.
+def report_folder(
+    folder: Path, formats: Sequence[str], said: Mapping[str, Any] | None = None
+) -> tuple[Written, TrtexecReport]:
+    """Writes the reports of a folder with files of trtexec; `said` stands in place of what its files say.
 
     Raises:
         UsageError: it holds no file of trtexec.
@@ -57,7 +60,7 @@ def report_folder(folder: Path, formats: Sequence[str]) -> tuple[Written, Trtexe
         notes = (f"no {'report.html and no ' if 'html' in formats else ''}pictures: {error}",)
     paths = write_pictures(folder, [chart for drawn in charts.values() for chart in drawn]) if "png" in formats else []
     written = {name: tuple(f"{chart.name}.png" for chart in drawn) for name, drawn in charts.items() if paths}
-    report = describe_cases(cases, written, notes)
+    report = describe_cases(cases, written, notes, said)
     title = f"trtexec: {folder.name}"
     sections = list_trtexec(report, title, charts)
     texts = {
@@ -70,4 +73,6 @@ def report_folder(folder: Path, formats: Sequence[str]) -> tuple[Written, Trtexe
     for name in made:
         write_atomic(folder / FILES[name], texts[name]())
     notes = notes if "html" in formats else ()
-    return Written(paths=(*(folder / FILES[name] for name in made), *paths), notes=notes), describe_cases(cases)
+    return Written(paths=(*(folder / FILES[name] for name in made), *paths), notes=notes), describe_cases(
+        cases, said=said
+    )

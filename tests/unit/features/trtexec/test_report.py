@@ -33,6 +33,7 @@ from enginebench.runs.reporting import FORMATS
 from enginebench.stats.layer_diff import compare_layers
 from enginebench.stats.plans.layers import parse_layers
 from enginebench.stats.plans.profile import parse_profile
+from enginebench.verbs.report import command as report_command
 from enginebench.verbs.report import write_report
 from pages import find_code, find_section, find_tables, read_page
 from trtexec_artifacts import find_real_artifacts
@@ -101,6 +102,23 @@ def test_the_files_that_help_and_page_promise_are_those_that_are_written(folder:
     (promised,) = re.findall(r"^Files: ((?:.+\n)+)", find_section(page, "### Timing files"), re.MULTILINE)
     names = set(find_code(promised.partition(" A series")[0]))
     assert {path.name for path in (tmp_path / "out").iterdir()} == names
+
+
+def test_a_loaded_plan_has_the_precision_of_its_layers_and_what_is_said_comes_first(folder: Path) -> None:
+    log = made.make_log(n=400)
+    loaded = [f"{made.STAMP} [I] {line}\n" for line in ("=== Build Options ===", "Precision: FP32", "Load engine: a")]
+    (folder / "run.log").write_text("".join(loaded) + log)
+    assert describe_cases(read_folder(folder)).cases[0].precision == "fp32", "not FP32, as the log has it"
+    (folder / "layers.json").unlink()
+    assert describe_cases(read_folder(folder)).cases[0].precision is None, "not that of a build that was none"
+    args = (str(folder), "--format", "json", "--model", "m", "--precision", "fp8", "--batch", "8")
+    assert CliRunner().invoke(report_command, args).exit_code == 0
+    (case,) = json.loads((folder / "report.json").read_text())["cases"]
+    assert (case["model"], case["precision"], case["batch"]) == ("m", "fp8", 8)
+    assert case["images_per_s"] == 8 * case["throughput_qps"]
+    (folder.parent / "empty").mkdir()
+    refused = CliRunner().invoke(report_command, [str(folder.parent / "empty"), "--batch", "8"])
+    assert "the report on trtexec's files, and" in str(refused.exception)
 
 
 def test_a_contradiction_is_said_first(folder: Path) -> None:
