@@ -28,7 +28,7 @@ RECIPES: dict[Recipe, RecipeRecord] = {
     "cpu": RecipeRecord(),
     "nncf": RecipeRecord(needs="data", tools=("onnx", "nncf")),
     "dynamic": RecipeRecord(needs="nothing", engines=("ort",)),
-    "w8": RecipeRecord(needs="nothing", tools=("onnx",), engines=("ort",), weights_only=True),
+    "w8": RecipeRecord(needs="nothing", tools=("onnx",), engines=("ort", "openvino"), weights_only=True),
 }
 
 

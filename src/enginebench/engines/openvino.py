@@ -150,6 +150,7 @@ class OpenvinoEngine(Closing):
     def __init__(self, graph: Graph, artifact: Artifact, *, settings: dict[str, Any], batch: int) -> None:
         self.inputs: tuple[Any, ...] = tuple(artifact.inputs)
         self.outputs: tuple[Any, ...] = tuple(artifact.outputs)
+        self._artifact: Any = artifact
         self._graph: Graph | None = graph
         self._settings = settings
         self._values: dict[str, int] = {}  # of the inputs that the compiled graph has no other value for

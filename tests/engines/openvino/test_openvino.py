@@ -20,6 +20,8 @@ from enginebench.engines.backends.openvino.openvino import OPTIONS, OpenvinoBack
 from enginebench.engines.openvino import compile_model, show_property
 from enginebench.engines.request import read_options
 from enginebench.models.onnx.source import read_onnx
+from enginebench.models.precision.quantize import quantize
+from graphs import build_graph, save
 
 SPEC = EngineSpec(backend="openvino")
 
@@ -32,6 +34,7 @@ def test_precision_is_what_was_asked_for(onnx_artifact: Artifact) -> None:
     compiled = compile_model(read_model(onnx_artifact.path), make_settings(SPEC))
     assert compiled.get_property("INFERENCE_PRECISION_HINT") == openvino.Type.f32
     assert compiled.get_property("ENABLE_CPU_PINNING") is False
+    assert compiled.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE") == 0  # activations of w8 stay floats
     assert compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == 1
 
 
@@ -77,6 +80,18 @@ def test_floats_of_an_int8_graph_can_be_bf16_and_no_other_graph_takes_that(
     assert check_openvino_request(replace(onnx_artifact, precision="int8"), int8)["floats"] == "bf16"
     assert make_settings(int8)["INFERENCE_PRECISION_HINT"] == "bf16"
     assert make_settings(replace(SPEC, precision="int8"))["INFERENCE_PRECISION_HINT"] == "f32"
+
+
+def test_weight_only_int8_is_proved_by_its_kernel(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal((256, 256)).astype(np.float32) for name in ("w", "v")}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("MatMul", ["h", "v"], ["y"])]
+    path = save(build_graph(nodes, weights, ["n", 256], ["n", 256]), tmp_path / "f.onnx")
+    artifact = quantize(read_onnx(path), "int8", "w8", tmp_path / "q.onnx")
+    spec = replace(SPEC, precision="int8", recipe="w8", batch=64)
+    engine = OpenvinoBackend().load(OpenvinoBackend().build(artifact, spec, tmp_path), spec)
+    engine.bind({"x": rng.standard_normal((64, 256)).astype(np.float32)})
+    assert engine.effective_precision()["int8"] > 0.5
 
 
 def test_more_threads_than_the_machine_has_are_refused(onnx_artifact: Artifact) -> None:

@@ -4,7 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from enginebench.core.names import known
 from enginebench.core.precisions import OTHER, REORDER, UNKNOWN
+from enginebench.core.recipes import quantizes_weights_only
+from enginebench.core.records import Artifact
 
 # Eight bits that are data and no numbers to compute with.
 BYTES = "bytes"
@@ -34,6 +37,9 @@ MOVES = frozenset(
     )
 )
 
+# Kernels on weights of few bits, as ONNX Runtime and OpenVINO call them. Where a graph is not fused, there are none.
+WEIGHT_KERNELS = frozenset(("MatMulNBits", "FullyConnectedCompressed"))
+
 # Runs watched for a proof, after one that is not counted: as many as fit into a second. The counters tick in whole
 # microseconds, so that operators of a small network need many; five show a large one well enough.
 WATCH_BUDGET_S = 1.0
@@ -60,6 +66,16 @@ def settle_moves(run: Sequence[Operator]) -> list[Operator]:
     if any(name_precision(o.dtype) == "int8" and not only for o, only in zip(run, moved, strict=True)):
         return list(run)
     return [o._replace(dtype=BYTES) if only else o for o, only in zip(run, moved, strict=True)]
+
+
+def settle_weights(run: Sequence[Operator], artifact: Artifact) -> list[Operator]:
+    """The run with the kernels of weight-only graphs under the precision of the weights.
+
+    They take and give floats, and the records give no type to weights that were packed.
+    """
+    if not quantizes_weights_only(artifact.recipe):
+        return list(run)
+    return [o._replace(dtype=known(artifact.precision)) if o.kind in WEIGHT_KERNELS else o for o in run]
 
 
 def count_watched_runs(first_run_s: float) -> int:

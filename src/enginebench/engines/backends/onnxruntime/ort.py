@@ -21,7 +21,6 @@ from enginebench.core.feeds import check_feeds, join_samples
 from enginebench.core.operators import register_operators
 from enginebench.core.precisions import REORDER
 from enginebench.core.protocols import Array, Feeds
-from enginebench.core.recipes import quantizes_weights_only
 from enginebench.core.records import TEXT, Artifact, Availability, EngineSpec, LayerProfile, Precision
 from enginebench.core.store import derive
 from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
@@ -29,7 +28,13 @@ from enginebench.engines import ort
 from enginebench.engines.backends.onnxruntime.entries import ORT
 from enginebench.engines.ort import PROVIDER, LooseOrtEngine, OrtEngine, needs_values
 from enginebench.engines.proof.layer_records import summarize_layers
-from enginebench.engines.proof.precision import Operator, count_watched_runs, prove_precision, settle_moves
+from enginebench.engines.proof.precision import (
+    Operator,
+    count_watched_runs,
+    prove_precision,
+    settle_moves,
+    settle_weights,
+)
 from enginebench.engines.refusals import explain_refusal
 from enginebench.engines.request import check_graph_precision, check_request, explain_unbound, read_options
 
@@ -54,8 +59,6 @@ DTYPES = {
 # Kernels that compute in another type than that of their first input.
 CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Cast", "ReorderInput", "ReorderOutput")
 INT8_KERNELS = ("DynamicQuantizeMatMul",)
-# Weights of few bits, activations in floats.
-WEIGHT_KERNEL = "MatMulNBits"
 # Kernels that run graphs of their own; the kernels of those stand in the record too, and their time inside of theirs.
 CONTAINERS = ("If", "Loop", "Scan")
 KERNEL_TIME = "_kernel_time"
@@ -196,10 +199,7 @@ class WatchedOrtEngine(OrtEngine):
     def _record(self) -> list[list[Operator]]:
         settings = make_session_options(self._spec)
         runs = read_kernel_times(record_profile(partial(open_session, self._artifact), settings, self._feeds))
-        if quantizes_weights_only(self._artifact.recipe):  # the record gives no type to weights that were packed
-            packed = self._artifact.precision
-            runs = [[o._replace(dtype=packed) if o.kind == WEIGHT_KERNEL else o for o in run] for run in runs]
-        return runs
+        return [settle_weights(run, self._artifact) for run in runs]
 
 
 class WatchedLooseOrtEngine(WatchedOrtEngine, LooseOrtEngine):

@@ -32,7 +32,13 @@ from enginebench.engines.backends.openvino.settings import (
 from enginebench.engines.openvino import OpenvinoEngine, check_declared, copy_outputs, list_fed, make_settings
 from enginebench.engines.openvino_settings import HINTS
 from enginebench.engines.proof.layer_records import summarize_layers
-from enginebench.engines.proof.precision import Operator, count_watched_runs, prove_precision, settle_moves
+from enginebench.engines.proof.precision import (
+    Operator,
+    count_watched_runs,
+    prove_precision,
+    settle_moves,
+    settle_weights,
+)
 from enginebench.engines.request import check_graph_precision, check_instructions, check_request, read_options
 
 # Shapes and values that a graph was compiled for.
@@ -198,7 +204,8 @@ class WatchedOpenvinoEngine(OpenvinoEngine):
             fed = list_fed(compiled)
             runs = record_profile(compiled, {name: view.copy() for name, view in self._views.items() if name in fed})
             boolean, originals = list_boolean(model), list_originals(compiled)
-            named = [list(read_node_times(counters, boolean, originals)) for counters in runs]
+            read = (list(read_node_times(counters, boolean, originals)) for counters in runs)
+            named = [settle_weights(run, self._artifact) for run in read]
             calm, self._averaged = choose_calm_window(named)
             self._watched = [settle_moves(calm)]
             timed = any(node.time_ns for node in calm)
