@@ -385,7 +385,10 @@ class Shared(Progress, total=False):
 class Timing(TypedDict, total=False):
     """How a row is measured."""
 
-    warmup: Annotated[int | None, Opt("Exact number of warm-up calls (queries). [until settled]", ge=0)]
+    warmup: Annotated[
+        int | str | None,
+        Opt("Exact number of warm-up calls (queries); for trtexec also a time. [until settled]", metavar="N|200ms"),
+    ]
     iters: Annotated[int | None, Opt("Exact number of timed calls. [until settled]", ge=1)]
     time_limit: Annotated[float, Opt("Seconds of timed calls in each process.", 3.0, gt=0, metavar="S")]
     processes: Annotated[

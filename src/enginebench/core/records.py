@@ -231,6 +231,7 @@ class MeasureSpec(Struct, frozen=True, kw_only=True):
     """How one row is measured. `warmup` and `iters` of None mean: until settled."""
 
     warmup: int | None = None
+    warmup_ms: int | None = None  # in place of calls, for an engine that times itself
     iters: int | None = None
     time_limit_s: float = 3.0  # of timed samples in one process
     processes: int = 10

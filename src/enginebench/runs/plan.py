@@ -267,13 +267,16 @@ def _plan_row(
         chain=_chain(sources, source),
         skip=problem
         or _reason_to_skip(spec, source, availability, kind, problems)
-        or _reason_not_cold(spec, request.measure),
+        or _reason_not_measured(spec, request.measure),
     )
 
 
-def _reason_not_cold(spec: EngineSpec, measure: MeasureSpec) -> str | None:
-    """Why a row cannot run with a cold cache, known before anything is built: only our loop can empty a GPU's."""
-    if measure.cache == "cold" and find_entry(spec.backend).find_program is not None:
+def _reason_not_measured(spec: EngineSpec, measure: MeasureSpec) -> str | None:
+    """Why a row cannot be measured so, known before anything is built: only our loop can empty a GPU's cache."""
+    program = find_entry(spec.backend).find_program is not None
+    if measure.warmup_ms is not None and not program:
+        return f"--warmup {measure.warmup_ms}ms is for trtexec; {spec.backend} counts calls. Give a number, as in 20"
+    if measure.cache == "cold" and program:
         return f"--cache cold: {spec.backend} times itself and cannot empty a cache before each call. Use hot"
     if measure.cache == "cold" and spec.device == "cpu":
         return f"--cache cold empties the cache of a GPU; {spec.backend} runs on the CPU. Use hot"

@@ -158,12 +158,20 @@ class Shared(Struct, frozen=True, kw_only=True):
 
 
 class Timing(Struct, frozen=True, kw_only=True):
-    warmup: int | None
+    warmup: int | str | None
     iters: int | None
     time_limit: float
     processes: int | None
     scope: Scope
     cache: Cache
+
+    def _read_warmup(self) -> dict[str, int]:
+        found = re.fullmatch(r"(\d{1,9})(ms)?", str(self.warmup))
+        if found is None and self.warmup is not None:
+            raise UsageError(
+                f"--warmup {self.warmup}: expected 0 or more calls, or milliseconds for trtexec, as in 200ms"
+            )
+        return {"warmup_ms" if found[2] else "warmup": int(found[1])} if found else {}
 
     def make_measure(
         self,
@@ -186,7 +194,7 @@ class Timing(Struct, frozen=True, kw_only=True):
         processes = count * max(2, -(-most // count)) if builds else most
         exact = quick or builds or self.processes
         return MeasureSpec(
-            warmup=self.warmup,
+            **self._read_warmup(),
             iters=self.iters,
             time_limit_s=min(self.time_limit, QUICK_TIME_LIMIT_S) if quick else self.time_limit,
             processes=1 if quick else processes,

@@ -36,6 +36,15 @@ def test_a_cold_cache_needs_a_gpu(cache: Cache, device: str, skip: str | None) -
     assert row.skip == skip
 
 
+def test_a_time_for_warm_up_is_for_engines_that_time_themselves() -> None:
+    request = RunRequest(model="toy", engines=(("fake", {}), ("trtexec", {})), measure=MeasureSpec(warmup_ms=200))
+    rows = plan_rows(
+        request, (GRAPH,), probe=lambda name: Availability(engine=name, available=True), takes=lambda name: "onnx"
+    )
+    refusal = "--warmup 200ms is for trtexec; fake counts calls. Give a number, as in 20"
+    assert [row.skip for row in rows if row.skip] == [refusal]
+
+
 @pytest.mark.parametrize(
     ("precision", "problem", "reason"),
     [("fp32", EVERY_GRAPH, "no ONNX graph: operator x"), ("bf16", "bf16", "no graph in bf16: operator x")],

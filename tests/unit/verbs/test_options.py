@@ -42,6 +42,14 @@ def test_options_reach_their_records_and_nothing_else() -> None:
     assert timing == Timing(warmup=None, iters=5, time_limit=3.0, processes=None, scope="compute", cache="cold")
 
 
+@pytest.mark.parametrize(("given", "read"), [("20", (20, None)), (3, (3, None)), ("200ms", (None, 200))])
+def test_warm_up_is_calls_or_a_time(given: str | int, read: tuple[int | None, int | None]) -> None:
+    measure = ask(warmup=given)[0].make_measure(0)
+    assert (measure.warmup, measure.warmup_ms) == read
+    with pytest.raises(UsageError, match="--warmup -1: expected 0 or more calls, or milliseconds for trtexec"):
+        ask(warmup=-1)[0].make_measure(0)
+
+
 def test_defaults_are_those_of_the_measurement() -> None:
     timing, shared = ask()
     assert timing.make_measure(shared.seed) == MeasureSpec(settle=0.02)

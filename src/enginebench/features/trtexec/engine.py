@@ -83,7 +83,7 @@ def plan_timing(measure: MeasureSpec) -> TimingRequest:
     """
     if measure.warmup is None:
         return TimingRequest(
-            warmup_ms=WARMUP_MS,
+            warmup_ms=WARMUP_MS if measure.warmup_ms is None else measure.warmup_ms,
             duration_s=0 if measure.iters else measure.time_limit_s,
             iterations=measure.iters or 1,
             keep=measure.iters,

@@ -383,6 +383,8 @@ def test_exact_numbers_are_had_without_the_tools_warm_up() -> None:
     timed = plan_timing(MeasureSpec(time_limit_s=2.5))
     assert (timed.warmup_ms, timed.duration_s, timed.iterations) == (200, 2.5, 1)
     assert plan_timing(MeasureSpec(warmup=5, time_limit_s=2)).drop == 5
+    asked = plan_timing(MeasureSpec(warmup_ms=50, iters=7))
+    assert (asked.warmup_ms, asked.drop, asked.keep) == (50, 0, 7)
 
 
 def test_an_executable_that_is_chosen_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
