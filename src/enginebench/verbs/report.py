@@ -79,7 +79,7 @@ def report_any(path: str, formats: Texts, options: ReportOptions) -> tuple[Writt
         (("model", "precision", "batch"), "holds_trtexec", "trtexec's files"),
     ):
         if any(options.get(name) is not None for name in names) and not find("offers", kind)(path):
-            raise UsageError(f"--{', --'.join(names)} belong to the report on {of}, and {path} holds none")
+            raise UsageError(f"--{' and --'.join(names)} belong to the report on {of}, and {path} holds none")
     if holds_run(folder):
         record, results = read_results(folder)
         run = describe_stored(record, results)

@@ -360,7 +360,7 @@ def test_what_is_doubtful_is_a_caveat(backend: TrtexecBackend, plan: Artifact, m
 
 
 def test_an_unknown_argument_is_the_users(backend: TrtexecBackend, graph: Artifact, tmp_path: Path) -> None:
-    with pytest.raises((UsageError, BackendUnavailable), match="does not know --noSuchOption|Unknown option: --noSuchOption"):
+    with pytest.raises((UsageError, BackendUnavailable), match="--noSuchOption"):
         build(backend, graph, tmp_path, extra="--noSuchOption=3")
 
 
