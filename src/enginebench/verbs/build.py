@@ -343,7 +343,7 @@ def keep_calibration(spec: EngineSpec, artifact: Artifact, folder: Path) -> Engi
     keep_batches(data, folder / "calibration.npz")
     entries = folder / f"calibration-{hash_file(folder / 'calibration.npz')[:12]}.npz"
     (folder / "calibration.npz").replace(entries)
-    cache = entries.with_suffix(f".{artifact.sha256[:12]}.cache")
+    cache = entries.with_suffix(f".{hash_file(Path(artifact.path))[:12]}.cache")
     return replace(spec, options={"calib_cache": str(cache), **spec.options, "calib_data": str(entries)})
 
 

@@ -74,12 +74,16 @@ def command(path: str, formats: str, shown: Wide, **options: Unpack[ReportOption
 def report_any(path: str, formats: Texts, options: ReportOptions) -> tuple[Written, Struct, Drawn | None]:
     """The files of a report, the document that they show, and what lists its sections for a terminal."""
     asked, folder = check_formats(list_texts(formats)), Path(path)
-    for names, kind, of in (
-        (("out", "prices"), "holds_sweep", "a sweep"),
-        (("model", "precision", "batch"), "holds_trtexec", "trtexec's files"),
+    for names, kind, text in (
+        (("out", "prices"), "holds_sweep", "--out and --prices belong to the report on a sweep"),
+        (
+            ("model", "precision", "batch"),
+            "holds_trtexec",
+            "--model, --precision and --batch belong to the report on trtexec's files",
+        ),
     ):
         if any(options.get(name) is not None for name in names) and not find("offers", kind)(path):
-            raise UsageError(f"--{' and --'.join(names)} belong to the report on {of}, and {path} holds none")
+            raise UsageError(f"{text}, and {path} holds none")
     if holds_run(folder):
         record, results = read_results(folder)
         run = describe_stored(record, results)

@@ -95,6 +95,7 @@ def test_prints_what_was_done(folder: Path) -> None:
         (["mlp.onnx", "--to", "int8"], "needs ranges"),
         (["mlp.onnx", "--to", "int8", "--inputs", "x.npy", "--calib-cache", "c"], "keep one"),
         (["mlp.onnx", "--to", "int8@nncf", "--calib", "x.npy", "--calib-cache", "c"], "none to write"),
+        (["mlp.onnx", "--to", "int8", "--calib", "digits"], "calibrate digits-cnn --data digits --out calib.json"),
         (["mlp.onnx", "--to", "fp16", "--out", "./mlp.onnx"], "is the file to be quantized"),
     ],
 )

@@ -67,6 +67,7 @@ def simulate_inferences(
     inputs: NDArray[np.int8],
     cache_dir: Path,
     simulator: Simulator = "compiled",
+    say: Callable[[str], None] = lambda text: None,
 ) -> Simulated:
     """Every input through the device, one after the other, each answer awaited.
 
@@ -75,11 +76,12 @@ def simulate_inferences(
         simulator: `compiled` needs a C++ compiler; `amaranth` is a thousand times slower.
     """
     check_design(network, options.lanes, options.divisor)
+    say("making the circuit; compiling it takes up to a minute where --cache has none")
     device = Device(network, options.lanes, options.divisor, options.split)
     if simulator == "amaranth":
-        return _simulate_all(network, options, inputs, ReplayedDevice(device).run, len(inputs))
+        return _simulate_all(network, options, inputs, ReplayedDevice(device).run, len(inputs), say)
     with CompiledDevice(compile_device(device, cache_dir)) as running:
-        return _simulate_all(network, options, inputs, running.run, CHUNK)
+        return _simulate_all(network, options, inputs, running.run, CHUNK, say)
 
 
 def simulate_pins(design: Any, rx: Wave) -> Wave:
@@ -121,7 +123,12 @@ class ReplayedDevice:
 
 
 def _simulate_all(
-    network: Network, options: DesignOptions, inputs: NDArray[np.int8], run: RunCall, chunk: int
+    network: Network,
+    options: DesignOptions,
+    inputs: NDArray[np.int8],
+    run: RunCall,
+    chunk: int,
+    say: Callable[[str], None],
 ) -> Simulated:
     answers: list[NDArray[np.int64]] = []
     transactions: list[int] = []
@@ -137,6 +144,7 @@ def _simulate_all(
         return pins
 
     for first in range(0, len(inputs), chunk):
+        say(f"simulating from input {first + 1} of {len(inputs)}")
         found, took, busy = run_chunk(network, options, inputs[first : first + chunk], first, run_timed)
         answers.append(found)
         transactions += took

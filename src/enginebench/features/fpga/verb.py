@@ -84,6 +84,7 @@ def _simulate(model: str | None, shown: Simulation) -> None:
     document = simulate_model(
         model,
         _make_options(shown),
+        say=lambda text: click.echo(text, err=True),
         n=shown["n"],
         multiplier_bits=shown["multiplier_bits"],
         rounding=shown["rounding"],
@@ -302,6 +303,7 @@ def simulate_model(
     clock_mhz: float = DEFAULT_CLOCK_MHZ,
     cache_dir: Path | None = None,
     seed: int = 0,
+    say: Callable[[str], None] = lambda text: None,
 ) -> SimulateDocument:
     """Sends inputs through the simulated device and compares the answers with the integer reference and ONNX Runtime.
 
@@ -316,7 +318,7 @@ def simulate_model(
         source = _open_source(model, n, multiplier_bits, rounding, Path(scratch), seed)
         network = source.network
         rows = network.encode(source.inputs)
-        found = simulate_inferences(network, options, rows, cache_dir or Path(scratch), simulator)
+        found = simulate_inferences(network, options, rows, cache_dir or Path(scratch), simulator, say)
         theirs = _run_onnxruntime(source)
     return _describe(model, source, options, found, rows, theirs, simulator, clock_mhz)
 
