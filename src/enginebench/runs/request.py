@@ -260,7 +260,10 @@ def pass_on(engines: Iterable[tuple[str, dict[str, str]]], extra: Sequence[str])
     """The engines, of which trtexec takes the arguments of --extra; refused where none of them is trtexec."""
     listed, added = list(engines), name_settings(None, None, extra)
     if added and all(name != "trtexec" for name, _ in listed):
-        raise UsageError("--extra and arguments after -- are for the engine trtexec, which this command does not use")
+        raise UsageError(
+            f"{added['run_extra']}: --extra and further arguments are for the engine trtexec, "
+            "which this command does not use"
+        )
     return [(name, merge_options(name, own, added) if name == "trtexec" else own) for name, own in listed]
 
 

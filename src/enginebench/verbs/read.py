@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from enginebench.core.ceilings import Ceilings
-from enginebench.core.errors import ParseError
+from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.features import find, find_each
 from enginebench.core.store import is_result, read_record, read_result, read_schema
 from enginebench.models.precision.calibration import CALIBRATION_SCHEMA, read_calibration
@@ -55,7 +55,10 @@ def read(path: PathLike) -> Document:
 
     Raises:
         ParseError: it is none of these, or damaged; names file and field.
+        UsageError: the path is an empty text.
     """
+    if path == "":  # as a Path it would be the current folder
+        raise UsageError("path: the text is empty; expected a path")
     place = Path(path)
     return _read_folder(place) if place.is_dir() else _read_file(place)
 

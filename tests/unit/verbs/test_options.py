@@ -110,7 +110,9 @@ def test_arguments_for_trtexec_reach_it_alone() -> None:
         ("trtexec", {"graph": "0", "run_extra": "--verbose"}),
     ]
     assert pass_on([("ort", {})], ()) == [("ort", {})]
-    with pytest.raises(UsageError, match="for the engine trtexec, which this command does not use"):
+    with pytest.raises(
+        UsageError, match="--verbose: --extra and further arguments are for the engine trtexec, which this"
+    ):
         pass_on([("ort", {})], ("--verbose",))
 
 

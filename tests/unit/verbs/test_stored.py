@@ -97,6 +97,8 @@ def test_a_folder_with_nothing_and_a_path_that_is_not_there_are_named(tmp_path: 
         enginebench.read(tmp_path)
     with pytest.raises(ParseError, match=r"absent: found no readable file"):
         enginebench.read(tmp_path / "absent")
+    with pytest.raises(UsageError, match="path: the text is empty"):
+        enginebench.read("")
 
 
 def test_two_runs_are_compared_with_and_without_a_gate(folder: Path, tmp_path: Path) -> None:
