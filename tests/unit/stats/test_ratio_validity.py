@@ -218,7 +218,7 @@ def test_who_is_faster_may_be_clear_where_no_ratio_is_given() -> None:
     sides = [replace(row, measurements=of.measurements) for row, of in zip(rows, (quicker, ort), strict=True)]
     told = format_head(describe_run(model="m", machine=None, spec={}, results=sides))[0].lines
     why = "pytorch fp32 was slowed by other programs far more than ort fp32"
-    assert told[0] == f"no clear winner: pytorch fp32 and ort fp32 are too close to call: {why}"
+    assert told[0] == f"no clear winner: pytorch fp32 and ort fp32 cannot be ranked: {why}"
 
 
 def test_simulated_neighbours_give_no_false_ratio() -> None:

@@ -116,7 +116,7 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
     what = "what you have" if headline.is_today and not document.spec.get("baseline") else "the baseline"
     if headline.state == "tie":
         few = "are too close for 1 trial each" if row.processes < 2 else "do not differ significantly"
-        few = f"are too close to call: {headline.tie_reason}" if headline.tie_reason else few
+        few = f"cannot be ranked: {headline.tie_reason}" if headline.tie_reason else few
         equal = f"are equal within {document.margin:.0%}" if headline.equivalent else few
         yield f"{where}no clear winner: {_join([name, *(names[i] for i in headline.tied_with)])} {equal}"
         choice = ", ".join(what if why == "what you have" else why for why in headline.choice)
