@@ -240,7 +240,7 @@ TEMPLATES: dict[str, Template] = {
     ),
     "outputs_differ": Template(
         "the plan's outputs differ from those of {reference}: {found}",
-        "give real inputs to calibrate on, or a graph with Q/DQ nodes (enginebench quantize), and compare again",
+        "compare them on real inputs (enginebench drift); where ranges were given or taken, calibrate on real inputs",
     ),
     "outputs_not_compared.graph": Template(
         "the plan's outputs were not compared with the graph's: {why}", "compare them with enginebench drift"

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from PIL import Image
 
+from enginebench.core.entry import Entry
 from enginebench.core.errors import UsageError
 from enginebench.core.records import EngineSpec, TensorSpec
+from enginebench.engines.registry import ENTRIES, check_options
 from enginebench.models.sample_images import make_photos
 from enginebench.models.task import Preprocess, choose_preprocess, preprocess_for
 from enginebench.runs.child.perform.stages import (
@@ -117,13 +120,20 @@ def test_classes_are_ranked_with_their_probabilities() -> None:
     assert rank_classes(np.zeros((2, 3)))[0].shape == (2, 3)
 
 
-def test_overlapped_lanes_sleep_while_they_wait() -> None:
-    gpu = EngineSpec(backend="pytorch", device="cuda:0")
-    assert choose_waiting(gpu).options == {"wait": "block"}
-    asked = EngineSpec(backend="pytorch", device="cuda:0", options={"wait": "driver"})
-    assert choose_waiting(asked) == asked
-    cpu = EngineSpec(backend="pytorch")
-    assert choose_waiting(cpu) == cpu
+@pytest.mark.parametrize(
+    "entry",
+    [e for e in ENTRIES.values() if (e.device or "cuda" in e.unasked) and not e.find_program],
+    ids=lambda e: e.name,
+)
+def test_overlapped_lanes_sleep_while_they_wait(entry: Entry) -> None:
+    """In the engine's own words: an option that it does not have would end the measurement."""
+    gpu = EngineSpec(backend=entry.name, device="cuda:0")
+    check_options(choose_waiting(gpu))
+    known = entry.gpu_options or entry.options
+    assert bool(choose_waiting(gpu).options) == bool(known.keys() & {"wait", "spin"})
+    asked = replace(gpu, options={"wait": "spin"})
+    assert choose_waiting(asked).options["wait"] == "spin"
+    assert not choose_waiting(EngineSpec(backend="pytorch")).options
 
 
 def test_a_model_without_known_preprocessing_is_refused() -> None:

@@ -87,6 +87,7 @@ ORT_CUDA = Entry(
         ),
     },
     device="cuda:0",
+    beside_itself={"cuda": {"wait": "block"}},
     unasked={"cuda": {}},
     distributions=("onnxruntime-gpu",),
     modules=("cuda.bindings",),

@@ -105,7 +105,12 @@ def _ask_graph(graph: Artifact, feeds: Sequence[Feeds]) -> list[dict[str, Array]
 
 
 def require_alike(plan: Artifact, graph: Artifact, drift: Drift, spec: EngineSpec) -> Artifact:
-    """The plan with its doubts, unless it is another network than the graph."""
+    """The plan with its doubts, unless it is another network than the graph.
+
+    Rounding never breaks the limits of 8 bits in a sound network. What breaks those of its own format alone is given
+    with a warning: the inputs are random, and so may the weights be.
+    """
+    from enginebench.stats.alike import is_gross
     from enginebench.stats.drift import find_exceeded
 
     if drift.passed:
@@ -114,7 +119,9 @@ def require_alike(plan: Artifact, graph: Artifact, drift: Drift, spec: EngineSpe
         doubt = make_caveat("outputs_not_compared.graph", why=drift.unlike[0])
         return replace(plan, caveats=(*plan.caveats, doubt))
     found = "; ".join(find_exceeded(drift))
-    if spec.options.get("weak_typing") == "1":  # by its own ranges and choices, on which nobody set a limit
+    rounded = {graph.precision, spec.precision} - {"fp32", "tf32", None}
+    # Under weak typing ranges and choices are its own, on which nobody set a limit.
+    if spec.options.get("weak_typing") == "1" or (rounded and not is_gross(drift)):
         return replace(
             plan, caveats=(*plan.caveats, make_caveat("outputs_differ", reference=drift.reference, found=found))
         )

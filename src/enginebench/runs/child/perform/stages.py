@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import replace
 
+from enginebench.core.entry import find_kind
 from enginebench.core.errors import UsageError
 from enginebench.core.protocols import CopyClock, DeviceClock, Loadable
 from enginebench.core.records import EngineSpec
+from enginebench.engines.registry import find_entry
 from enginebench.runs.child.jobs import NoteCall, StagesAnswer, StagesJob
 from enginebench.stats.stages import STAGES
 
@@ -75,9 +77,8 @@ def perform_stages(job: StagesJob, note: NoteCall) -> StagesAnswer:
 
 def choose_waiting(spec: EngineSpec) -> EngineSpec:
     """The spec with a wait that leaves the interpreter to others: a lane that spins would hold its lock."""
-    if spec.device == "cpu" or "wait" in spec.options:
-        return spec
-    return replace(spec, options={**spec.options, "wait": "block"})
+    patient = find_entry(spec.backend).beside_itself.get(find_kind(spec.device), {})
+    return replace(spec, options={**patient, **spec.options})
 
 
 def decode_photo(jpeg: bytes) -> Any:

@@ -18,6 +18,7 @@ from enginebench.models.onnx.source import read_onnx
 from enginebench.runs.child.jobs import BuildAnswer, BuildJob, PrepareJob
 from enginebench.runs.child.opening import lower_first, open_for
 from enginebench.runs.child.perform import build
+from enginebench.stats.drift import default_limits, measure_drift
 from fakes.tensorrt_modules import forget_modules, use_fakes
 from fakes.trtexec_shim import install_trtexec
 
@@ -94,6 +95,21 @@ def test_another_network_is_not_delivered(engine: str, build_file: Built, monkey
     said = r"gives other outputs than normalizing.onnx does \(y: .*limit is .*opset 20"
     with pytest.raises(ArtifactError, match=said):
         build_file(engine)
+
+
+def test_what_rounds_too_much_is_given_with_a_warning(normalizing: Path) -> None:
+    """Random weights make a network that rounding alone takes beyond the limits of its format."""
+    graph = read_onnx(normalizing)
+    wanted = {"y": np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)}
+    answered = {"y": wanted["y"] + np.random.default_rng(1).normal(size=(8, 16)).astype(np.float32) * np.float32(0.1)}
+    for precision, given in (("fp16", True), ("fp32", False)):
+        spec = EngineSpec(backend="tensorrt", device="cuda:0", precision=precision)
+        drift = measure_drift(wanted, answered, default_limits(precision), reference_id="g.onnx")
+        if given:
+            assert [c.code for c in build.require_alike(graph, graph, drift, spec).caveats] == ["outputs_differ"]
+        else:
+            with pytest.raises(ArtifactError, match="gives other outputs"):
+                build.require_alike(graph, graph, drift, spec)
 
 
 def test_an_operator_without_an_equal_is_refused_before_a_build(build_file: Built, normalizing: Path) -> None:
