@@ -393,6 +393,17 @@ def test_weak_typing_is_of_eight_and_ten_and_refused_by_name_on_eleven(
         backend.build(graph, replace(spec, batch=2), tmp_path)
 
 
+def test_floats_beside_eight_bits_are_halved_where_flags_decide(
+    backend: Any, graph: Artifact, tmp_path: Path, version: str
+) -> None:
+    spec = replace(make_spec(floats="fp16"), precision="int8")
+    if version == "8.6":
+        assert {"INT8", "FP16"} <= set(read_head(backend.build(graph, spec, tmp_path))["flags"])
+    else:
+        with pytest.raises(UsageError, match="takes the types of the graph as they are"):
+            backend.build(graph, spec, tmp_path)
+
+
 @pytest.mark.parametrize("version", ["8.6", "10.16"], indirect=True)
 def test_calibration_has_the_shapes_of_its_arrays(backend: Any, graph: Artifact, tmp_path: Path, version: str) -> None:
     """The optimum of the plan's own profile is larger: TensorRT would read past the end of the arrays."""

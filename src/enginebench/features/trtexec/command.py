@@ -7,7 +7,7 @@ from msgspec import Struct
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Precision
 from enginebench.core.shapes import format_shapes, quote_name
-from enginebench.engines.backends.tensorrt.settings import BuildSettings, ShapeProfile
+from enginebench.engines.backends.tensorrt.settings import BuildSettings, ShapeProfile, refuse_half_floats
 from enginebench.features.trtexec.flags import REPEATABLE, Trtexec
 
 # The builder flags that ask for a precision under weak typing. Layers that the lower precision does not have fall back
@@ -142,12 +142,12 @@ def _name_option(argument: str) -> str:
 def _state_precision(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
     if settings.weak_typing:
         yield from _state_weak(tool, settings)
-    elif tool.typed_by_graph:
-        pass  # the graph says it, and nothing else can
-    elif tool.accepts("stronglyTyped"):
-        yield "--stronglyTyped"
+    elif tool.typed_by_graph or tool.accepts("stronglyTyped"):
+        refuse_half_floats(settings, tool.version_text)
+        if not tool.typed_by_graph:  # else the graph says it, and nothing else can
+            yield "--stronglyTyped"
     else:
-        for flag in GRAPH_FLAGS[settings.precision]:
+        for flag in (WEAK_FLAGS if settings.half_floats else GRAPH_FLAGS)[settings.precision]:
             tool.require(flag, f"a graph in {settings.precision}")
             yield f"--{flag}"
     if settings.precision == "fp32":

@@ -127,14 +127,17 @@ def test_the_same_measurement_on_ten_and_eleven() -> None:
 
 
 def test_precision_by_graph() -> None:
-    def precision_flags(version: str, precision: Precision) -> list[str]:
-        argv = compose_build(tool(version), "m", "p", BuildSettings(precision=precision))
+    def precision_flags(version: str, precision: Precision, half_floats: bool = False) -> list[str]:
+        argv = compose_build(tool(version), "m", "p", BuildSettings(precision=precision, half_floats=half_floats))
         return [a for a in argv if a in ("--noTF32", "--stronglyTyped", "--fp16", "--int8", "--fp8", "--bf16")]
 
     assert precision_flags("11.1", "fp16") == []
     assert precision_flags("11.1", "fp32") == ["--noTF32"]
     assert precision_flags("10.16", "int8") == ["--stronglyTyped"]
     assert precision_flags("8.6", "int8") == ["--int8"]  # 8.6 has no typed networks: Q/DQ nodes need the flag
+    assert precision_flags("8.6", "int8", half_floats=True) == ["--int8", "--fp16"]
+    with pytest.raises(UsageError, match=r"floats=fp16: TensorRT 10\.16\.0 takes the types of the graph as they are"):
+        precision_flags("10.16", "int8", half_floats=True)
     assert precision_flags("8.6", "tf32") == []
     with pytest.raises(UsageError, match=r"trtexec 8\.6\.0 does not know --bf16"):
         precision_flags("8.6", "bf16")

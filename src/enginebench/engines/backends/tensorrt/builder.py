@@ -14,7 +14,13 @@ import numpy as np
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.protocols import Array
 from enginebench.core.store import write_atomic
-from enginebench.engines.backends.tensorrt.settings import LAST_WEAK_MAJOR, OTHER_RANGES, BuildSettings, adapt_cache
+from enginebench.engines.backends.tensorrt.settings import (
+    LAST_WEAK_MAJOR,
+    OTHER_RANGES,
+    BuildSettings,
+    adapt_cache,
+    refuse_half_floats,
+)
 from enginebench.engines.tensorrt_library import NOISE, Library, is_lean
 
 # The first with tensors by name (`set_tensor_address`, `execute_async_v3`) and with plans for later versions.
@@ -104,6 +110,7 @@ def make_network_flags(library: Library, settings: BuildSettings) -> int:
         require_weak(library, settings)
     if not hasattr(flags, "STRONGLY_TYPED"):
         return 1 << int(flags.EXPLICIT_BATCH)
+    refuse_half_floats(settings, library.version)
     return 0 if settings.weak_typing else 1 << int(flags.STRONGLY_TYPED)
 
 
@@ -172,7 +179,7 @@ def choose_flags(library: Library, settings: BuildSettings) -> Iterator[str]:
     if settings.weak_typing:
         yield from WEAK_FLAGS.get(settings.precision, ())
     elif not hasattr(library.trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED"):
-        yield from GRAPH_FLAGS.get(settings.precision, ())
+        yield from (WEAK_FLAGS if settings.half_floats else GRAPH_FLAGS).get(settings.precision, ())
     if settings.version_compatible:
         yield "VERSION_COMPATIBLE"
     if settings.exclude_lean:

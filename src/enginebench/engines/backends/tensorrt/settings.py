@@ -32,6 +32,13 @@ OTHER_RANGES = (
 
 BUILD_OPTIONS = {
     "weak_typing": switch("set the precision by builder flags (TensorRT 10 and older); 0: the graph sets it"),
+    "floats": Option(
+        default="fp32",
+        choices=("fp32", "fp16"),
+        search=("fp16",),
+        only_in=("int8",),
+        meaning="Q/DQ graphs: what is not INT8 in them computes in FP32, or may in FP16 (TensorRT 8.6)",
+    ),
     "calib_cache": Option(default="", outside=True, meaning="calibration cache, for weak_typing in int8"),
     "workspace_mb": Option(default="", meaning="scratch memory for one layer, in MiB"),
     "min_shapes": Option(default="", meaning="smallest shapes, NAME:1x3x224x224"),
@@ -71,6 +78,7 @@ class BuildSettings(Struct, frozen=True, kw_only=True):
 
     precision: Precision = "fp32"
     weak_typing: bool = False
+    half_floats: bool = False  # beside the Q/DQ nodes of a graph
     calib_cache: str | None = None
     workspace_mb: int | None = None
     profiles: tuple[ShapeProfile, ...] = ()
@@ -99,6 +107,7 @@ def read_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
     return BuildSettings(
         precision=known(spec.precision),
         weak_typing=weak,
+        half_floats=options["floats"] == "fp16",
         calib_cache=_find_file(options["calib_cache"]),
         workspace_mb=_read_whole(spec, options, "workspace_mb"),
         profiles=read_profiles(spec, options, artifact),
@@ -112,6 +121,12 @@ def read_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
         detailed=options["detailed"] == "1",
         device=read_index(spec),
     )
+
+
+def refuse_half_floats(settings: BuildSettings, version: str) -> None:
+    """Checks that the floats of a graph are those that it says, where its types are taken as they are."""
+    if settings.half_floats and not settings.weak_typing:
+        raise UsageError(f"floats=fp16: TensorRT {version} takes the types of the graph as they are; leave it out")
 
 
 def read_plugins(options: dict[str, str]) -> tuple[str, ...]:
