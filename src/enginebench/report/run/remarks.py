@@ -40,6 +40,8 @@ def _state_cause(row: Row) -> str:
     if not shares:
         return "the engine keeps no record of what ran, so that the cause is not known"
     told = list_shares(shares)
+    if any(caveat.code == "enqueue_bound" for caveat in row.caveats):
+        return f"{told}; the GPU waits for the host, so that faster kernels gain nothing"
     own, reorder, unknown = (shares.get(name or "", 0.0) for name in (row.requested_precision, REORDER, UNKNOWN))
     rest = 1 - own - reorder - unknown
     if unknown > max(own, reorder, rest):

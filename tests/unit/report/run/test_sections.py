@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.names import find_rows, shorten_ids
+from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Block, MeasureSpec, Result
 from enginebench.report.run.columns import list_columns
 from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings
@@ -215,6 +216,9 @@ def test_it_says_why_less_precision_is_slower(shares: dict[str, float], cause: s
     slow = replace(make_result("ort", "int8", median_ms=5, drift=AGREE, seed=2), effective_precision=shares)
     text = remark(make_result(median_ms=20), make_result("ort", median_ms=3, drift=AGREE, seed=1), slow)
     assert "ort int8 is slower than the same engine in fp32 (0.6" in text and cause in text
+    waiting = replace(slow, caveats=(make_caveat("enqueue_bound.share", share=1.0),))
+    text = remark(make_result(median_ms=20), make_result("ort", median_ms=3, drift=AGREE, seed=1), waiting)
+    assert "the GPU waits for the host, so that faster kernels gain nothing." in text
 
 
 def test_the_terminal_has_the_design_of_eighty_columns() -> None:
