@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.names import find_rows, shorten_ids
 from enginebench.core.caveats import make_caveat
+from enginebench.core.names import find_rows, shorten_ids
 from enginebench.core.records import Block, MeasureSpec, Result
 from enginebench.report.run.columns import list_columns
 from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings
