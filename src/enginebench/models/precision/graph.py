@@ -22,6 +22,7 @@ from enginebench.models.onnx.source import read_graphs as read_graphs
 
 try:
     import onnx
+    import onnxruntime
     from onnxruntime.quantization import quant_pre_process
 except ModuleNotFoundError as missing:
     raise MissingDependency(str(missing.name), 'pip install "enginebench[ort]"') from missing
@@ -103,10 +104,12 @@ def quiet_logging() -> Iterator[None]:
     """Third-party code below `warning` of the root logger says nothing; ONNX Runtime's advice is for its own users."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
+    onnxruntime.set_default_logger_severity(3)  # errors; its tools open sessions with the defaults
     try:
         yield
     finally:
         logging.disable(before)
+        onnxruntime.set_default_logger_severity(2)
 
 
 def raise_opset(model: ModelProto, smallest: int) -> ModelProto:
