@@ -26,6 +26,7 @@ CUDA_OPTIONS = {
         default="spin",
         choices=("spin", "driver", "block"),
         search=("driver",),
+        timing_only=True,
         meaning="how to wait for the GPU: spinning, the driver's choice, or sleeping",
     ),
 }
@@ -35,6 +36,7 @@ COMPILE_OPTIONS = {
         choices=("default", "reduce-overhead", "max-autotune"),
         # Graph trees took 1.05 to 1.42 times as long as a graph of our own, in each of five models on an H200.
         search=("max-autotune",),
+        dear=("max-autotune",),
         meaning="as in torch.compile; reduce-overhead adds its CUDA-graph trees, max-autotune can take many minutes",
     ),
     "freezing": switch(
@@ -84,6 +86,14 @@ PYTORCH_COMPILE = Entry(
     gpu_options={**COMPILE_OPTIONS, "cuda_graph": CUDA_GRAPH, **CUDA_OPTIONS},
     beside_itself=LET_OTHERS_WORK,
     unasked={"cpu": {}, "cuda": {"cuda_graph": "1"}},
+    known_good={
+        "cpu": {"convolutions": {"channels_last": "1", "freezing": "1"}, "transformers": {"freezing": "1"}},
+        "cuda": {
+            "convolutions": {"channels_last": "1", "fold_bn": "1", "cuda_graph": "1"},
+            "transformers": {"cuda_graph": "1"},
+            "recurrent": {"cuda_graph": "1"},
+        },
+    },
     distributions=("torch",),
     extra="torch",
     packages=("torch", "torchvision"),
@@ -98,6 +108,7 @@ PYTORCH_CUDAGRAPH = Entry(
     beside_itself=LET_OTHERS_WORK,
     device="cuda:0",
     unasked={"cuda": {}},
+    known_good={"cuda": {"convolutions": {"channels_last": "1", "fold_bn": "1"}}},
     distributions=("torch",),
     extra="torch",
     packages=("torch", "torchvision"),
