@@ -24,7 +24,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.features import list_features
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Cache, Scope, Task
-from enginebench.runs.request import DEFAULT_ENGINES
+from enginebench.runs.request import DEFAULT_ENGINES, DEFAULT_PRECISIONS
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound=Struct)
@@ -250,7 +250,13 @@ Builds: TypeAlias = Annotated[
         more="The build is then the unit of a comparison ([rebuilds](versions.md#what-a-rebuild-changes))",
     ),
 ]
-Precisions: TypeAlias = Annotated[Texts, Opt("fp32, tf32, fp16, bf16, int8, fp8; several separated by commas.", "fp32")]
+Precisions: TypeAlias = Annotated[
+    Texts | None,
+    Opt(
+        "fp32, tf32, fp16, bf16, int8, fp8; several separated by commas. "
+        f"[{DEFAULT_PRECISIONS['cpu']}; on a GPU {DEFAULT_PRECISIONS['cuda']}]"
+    ),
+]
 Data: TypeAlias = Annotated[
     PathLike | None,
     Opt(

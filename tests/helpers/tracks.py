@@ -38,6 +38,8 @@ class Clock:
 class Scripted:
     """Laps of known cost; `laps` is what is stored, and outlives an interrupted search."""
 
+    at_once = 1
+
     def __init__(self, clock: Clock | None = None, *, sd: float = 0.001, lap_s: float = 1.0) -> None:
         self.clock, self.sd, self.lap_s = clock or Clock(), sd, lap_s
         self.laps: dict[tuple[str, int, bool], Lap] = {}
@@ -68,6 +70,8 @@ class Scripted:
 
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
         return (setting.name, round_number, final) in self.laps
+
+    def start(self, settings: Sequence[Setting], round_number: int, *, final: bool = False) -> None: ...
 
     def run(self, setting: Setting, round_number: int, *, final: bool = False) -> Lap:
         key = (setting.name, round_number, final)

@@ -92,7 +92,7 @@ TEMPLATES: dict[str, Template] = {
     ),
     "enqueue_bound.share": Template(
         "the GPU waits for the host: enqueueing takes {share:.0%} of the device time",
-        "use a CUDA graph (pytorch-cudagraph, mode=reduce-overhead) or a larger --batch",
+        "use a CUDA graph (pytorch-cudagraph, pytorch-compile:cuda_graph=1) or a larger --batch",
     ),
     "enqueue_bound.tool": Template("trtexec: {warning}", "launch as a CUDA graph"),
     "environment.clock_source": Template(

@@ -9,6 +9,7 @@ from msgspec import Struct
 from enginebench.core.records import ArtifactKind, Axes, Precision, Recipe
 
 DeviceKind = Literal["cpu", "cuda"]
+Family = Literal["convolutions", "transformers", "recurrent"]  # what a model is made of
 
 
 def find_kind(device: str) -> DeviceKind:
@@ -31,6 +32,8 @@ class Option(Struct, frozen=True, kw_only=True):
     only_in: tuple[Precision, ...] = ()  # it does something in these precisions alone; (): in all of them
     recipes: tuple[Recipe, ...] = ()  # it does something to graphs of these recipes alone; (): to all
     outside: bool = False  # it names a program, a library or a file, or lets code run: see `runs/trust.py`
+    timing_only: bool = False  # no output depends on it
+    dear: tuple[str, ...] = ()  # values that take minutes to build: `tune` tries them last
     under_load: bool = False  # it does something only where requests meet: with several streams, or joined to batches
 
 
@@ -78,6 +81,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     builds_apart: bool = False  # its builder can crash: it never runs in the process of whoever loads an engine
     # By kind of device, the options with which `run` takes it where no engine is named; `run` leaves it out elsewhere.
     unasked: Mapping[DeviceKind, Mapping[str, str]] = {}
+    # What the field sets, by kind of device and of model; `tune` tries it before any single setting.
+    known_good: Mapping[DeviceKind, Mapping[Family, Mapping[str, str]]] = {}
     distributions: tuple[str, ...] = ()  # any one of them will do
     modules: tuple[str, ...] = ()  # import names, where many distributions bring them
     stand_ins: tuple[str, ...] = ()  # import names that do in place of the first of these

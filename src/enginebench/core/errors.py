@@ -79,6 +79,10 @@ class ChildFailed(MeasurementError):
         self.stderr_tail = stderr_tail
 
 
+class TimedOut(ChildFailed):
+    """The process took longer than it may."""
+
+
 class DeviceBusy(MeasurementError):
     """Another run holds the lock of the device."""
 

@@ -50,7 +50,8 @@ def open_engine(
 
     prepare_cuda(spec, options)
     ready = compile_module(make_ready(module, artifact, spec, options), options)
-    return CudaTorchEngine(ready, artifact, spec, options, prepare=call_often)
+    graph = options["cuda_graph"] == "1"
+    return CudaTorchEngine(ready, artifact, spec, options, prepare=call_often, graph=graph)
 
 
 def call_often(run: RunCall) -> None:
@@ -64,6 +65,8 @@ def compile_module(module: Any, options: Mapping[str, str]) -> Any:
     import torch._dynamo.config as dynamo
 
     mode = None if options["mode"] == "default" else options["mode"]
+    if mode == "max-autotune" and options.get("cuda_graph") == "1":
+        mode = "max-autotune-no-cudagraphs"
     if hasattr(dynamo, "allow_rnn"):  # since PyTorch 2.8; without it all that comes behind such a layer runs eagerly
         dynamo.allow_rnn = True
     if options["rnn"] == "eager":

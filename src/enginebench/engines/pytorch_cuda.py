@@ -270,10 +270,12 @@ class CudaTorchEngine(TorchEngine):
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            reason = " ".join(str(error).split("\n")[0].split())
+            # The end of a capture fails as well, and says no more than that something did.
+            reason = " ".join(str(error.__context__ or error).split("\n")[0].split())
+            also = ", and pytorch-compile does with cuda_graph=0" if self._name == "pytorch-compile" else ""
             raise ModelError(
                 f"{self._name} cannot capture the module as a CUDA graph: {reason}. Modules that wait for the GPU or "
-                "copy from it inside cannot be captured; pytorch runs them without a graph"
+                f"copy from it inside cannot be captured; pytorch runs them without a graph{also}"
             ) from error
 
     def _find_answer_buffers(self) -> list[tuple[Any, Any]]:

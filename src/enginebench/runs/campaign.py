@@ -5,7 +5,7 @@ The row's file is rewritten after every repetition, so that nothing measured is 
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +24,7 @@ from enginebench.core.errors import (
     GateFailed,
     MeasurementError,
     ParseError,
+    TimedOut,
     UnsupportedOperator,
     UsageError,
 )
@@ -92,7 +93,7 @@ class Campaign:
         rows: Sequence[PlannedRow],
         machine: Machine,
         *,
-        timeout_s: float,
+        timeout_s: float | Callable[[], float],
         reporter: Reporter,
         judged: Judged | None = None,
         task: Task | None = None,
@@ -102,7 +103,7 @@ class Campaign:
         self._task = task
         self._rows = {row.id: row for row in rows}
         self._machine = machine
-        self._timeout_s = timeout_s
+        self._find_timeout = timeout_s if callable(timeout_s) else lambda: timeout_s
         self._reporter = reporter
         self._at_once, self._workers = count_at_once(machine), count_workers(machine)
         self._inputs = find_samples(folder.artifacts)
@@ -112,6 +113,10 @@ class Campaign:
         self._refused: UsageError | None = None
         self._prepared: set[str] = set()  # in this process, not by the run that it continues
         self.results: dict[str, Result] = {}
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._find_timeout()
 
     def add(self, rows: Sequence[PlannedRow]) -> None:
         """Takes more rows, which come after those that it has."""
@@ -238,7 +243,7 @@ class Campaign:
         """Builds and checks rows at the same time, and has their records made one after another.
 
         What a child says is told when its row has its turn, so that the log is the same each time. A row that fails
-        beside others, perhaps for want of memory, is tried again alone.
+        beside others, perhaps for want of memory, is tried again alone; one whose time ran out is not.
         """
         notes: dict[str, list[str]] = {row.id: [] for row in rows}
         if len(rows) > 1:
@@ -252,7 +257,7 @@ class Campaign:
         for row, work in zip(rows, works, strict=True):
             try:
                 answer = self._tell(row, notes[row.id], work)
-            except (UsageError, DependencyError) as error:
+            except (UsageError, DependencyError, TimedOut) as error:
                 self._settle(row, error)
             except EngineBenchError:
                 self._prepare_alone(row)
@@ -307,7 +312,7 @@ class Campaign:
                 try:
                     self._keep_build(row, build, work.finish(), beside=min(len(rows), self._workers) - 1)
                 except EngineBenchError as error:
-                    if len(rows) > 1:
+                    if len(rows) > 1 and not isinstance(error, TimedOut):
                         again.append(row)
                         continue
                     when = f"while build {build + 1} of {count_builds(row)} was made"

@@ -1,14 +1,15 @@
 """What verbs are given, taken to what works: models and sides as texts, lists, paths, progress."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.entry import find_kind
 from enginebench.core.errors import UsageError
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, Recipe
@@ -184,6 +185,20 @@ def read_engines(given: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]
         if engine in engines[:i]:
             raise UsageError(f"engine {listed[i]} is given twice; bench(..., against=...) compares one with itself")
     return engines
+
+
+def choose_precisions(
+    asked: str | Iterable[str] | None, device: str, say: Callable[[str], None]
+) -> list[tuple[Precision, Recipe | None]]:
+    """The precisions asked for, else the defaults; on a GPU `say` is then told what these leave out."""
+    if asked is not None:
+        return read_precisions(asked)
+    kind = find_kind(device)
+    found = read_precisions(request.DEFAULT_PRECISIONS[kind])
+    if kind == "cuda":
+        rest = [name for name in get_args(Precision) if (name, None) not in found]
+        say(f"left out by default: {', '.join(rest)}; name them with --precisions")
+    return found
 
 
 def read_precisions(given: str | Iterable[str]) -> list[tuple[Precision, Recipe | None]]:

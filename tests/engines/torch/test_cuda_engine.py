@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from enginebench.core.errors import (
 from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.engines.backends.torch import cuda_engine as torch_cuda
+from enginebench.engines.backends.torch import pytorch_compile
 from enginebench.engines.backends.torch.cuda_engine import WatchedCudaTorchEngine, check_cuda_request
-from enginebench.engines.backends.torch.entries import CUDA_OPTIONS
+from enginebench.engines.backends.torch.entries import CUDA_OPTIONS, PYTORCH_COMPILE
 from enginebench.engines.backends.torch.pytorch import PytorchBackend
 from enginebench.engines.backends.torch.pytorch_compile import PytorchCompileBackend
 from enginebench.engines.backends.torch.pytorch_cudagraph import PytorchCudagraphBackend
@@ -166,6 +168,42 @@ def test_a_module_that_cannot_be_captured_is_named_with_its_reason() -> None:
     assert str(caught.value).endswith("; pytorch runs them without a graph"), "what else compiles may have failed, too"
 
 
+@pytest.mark.parametrize(("graph", "captures"), [("1", 1), ("0", 0)])
+def test_compiled_code_is_captured_once_it_is_compiled(
+    graph: str, captures: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane, calls = FakeLane(), list[str]()
+
+    def count(image: Any) -> Any:
+        calls.append("captured" if "capture" in lane.log else "called")
+        return double(image)
+
+    options = {"cuda_graph": graph, "fullgraph": "0", "freezing": "0", "mode": "default", "rnn": "eager"}
+    for name in ("check_cuda_request", "check_gpu_tools", "prepare_cuda", "load_ready_module"):
+        monkeypatch.setattr(pytorch_compile, name, lambda *given: {**options, "channels_last": "0"})
+    monkeypatch.setattr(pytorch_compile, "compile_module", lambda *given: count)
+    monkeypatch.setattr(pytorch_compile, "WatchedCudaTorchEngine", partial(WatchedCudaTorchEngine, lane=lane))
+    artifact = Artifact(
+        kind="torch", model="net", path="", sha256="", files=(), precision="fp32", inputs=(IMAGE,), outputs=(SCORES,)
+    )
+    engine = PytorchCompileBackend(None, None).load(artifact, replace(SPEC, backend="pytorch-compile", batch=2))
+    assert lane.log.count("capture") == captures and len(calls) >= pytorch_compile.COMPILING_CALLS
+    feeds = draw(seed=3)  # captured with zeros, it answers to what comes later
+    engine.bind(feeds)
+    engine.run()
+    assert ("replay" in lane.log) == bool(captures)
+    np.testing.assert_array_equal(engine.fetch()["scores"], 2 * feeds["image"].reshape(2, -1))
+
+
+def test_two_kinds_of_graphs_are_not_made_of_one_module(
+    torch_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_cuda, "probe_cuda", lambda: ("cuda:0",))
+    spec = replace(SPEC, backend="pytorch-compile", options={"cuda_graph": "1", "mode": "reduce-overhead"})
+    with pytest.raises(UsageError, match="cuda_graph=1 captures in place of mode=reduce-overhead"):
+        check_cuda_request(torch_artifact, spec, PYTORCH_COMPILE.gpu_options)
+
+
 def test_a_full_gpu_names_the_shapes() -> None:
     def fail(image: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ...")
@@ -272,19 +310,23 @@ def test_probe_without_a_gpu() -> None:
 gpu = pytest.mark.gpu
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU that PyTorch sees")
 
+OPTIONS_OF = {"graph": {"cuda_graph": "1"}, "reduce": {"mode": "reduce-overhead"}}
+COMPILED = ("default", "graph", "reduce")
+GPU_ENGINES = ["pytorch", "pytorch-cudagraph", *(f"pytorch-compile:{name}" for name in COMPILED)]
+
 
 @gpu
 @needs_gpu
 # PyTorch's own advice: to allow TF32 where it is switched off on purpose, to keep events that are read at once, and
 # that the first graph of reduce-overhead, which only makes its memory pool, is empty.
 @pytest.mark.filterwarnings("ignore:TensorFloat32", "ignore:Warning. Profiler clears", "ignore:The CUDA Graph is empty")
-@pytest.mark.parametrize("name", ["pytorch", "pytorch-cudagraph", "pytorch-compile:default", "pytorch-compile:reduce"])
+@pytest.mark.parametrize("name", GPU_ENGINES)
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
 def test_engines_on_a_gpu_answer_like_the_truth(
     name: str, precision: Any, load_engine: Callable[..., Any], expect: Callable[[np.ndarray], np.ndarray]
 ) -> None:
     backend, _, mode = name.partition(":")
-    options = {"mode": "reduce-overhead"} if mode == "reduce" else {}
+    options = OPTIONS_OF.get(mode, {})
     engine = load_engine(backend, device="cuda:0", precision=precision, options=options, batch=4)
     image = np.random.default_rng(0).standard_normal((4, 3, 8, 8)).astype(np.float32)
     with engine:
@@ -304,10 +346,10 @@ def test_engines_on_a_gpu_answer_like_the_truth(
 @gpu
 @needs_gpu
 @pytest.mark.filterwarnings("ignore:TensorFloat32", "ignore:Warning. Profiler clears", "ignore:The CUDA Graph is empty")
-@pytest.mark.parametrize("name", ["pytorch", "pytorch-cudagraph", "pytorch-compile:default", "pytorch-compile:reduce"])
+@pytest.mark.parametrize("name", GPU_ENGINES)
 def test_layers_on_a_gpu_are_modules(name: str, load_engine: Callable[..., Any]) -> None:
     backend, _, mode = name.partition(":")
-    options = {"mode": "reduce-overhead"} if mode == "reduce" else {}
+    options = OPTIONS_OF.get(mode, {})
     engine = load_engine(backend, device="cuda:0", precision="fp16", options=options, batch=4)
     with engine:
         engine.bind({"image": np.random.default_rng(0).standard_normal((4, 3, 8, 8)).astype(np.float32)})

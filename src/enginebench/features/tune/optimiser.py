@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from enginebench.features.tune.proposals import Tried, Walk
+from enginebench.features.tune.proposals import Tried, Walk, find_failed
 from enginebench.features.tune.space import Arm, Setting
 
 # What a failed candidate is told as: more than any that ran would be dropped for, little enough to compare.
@@ -39,10 +39,11 @@ class OptunaProposer:
 
     def _draw(self, count: int, tried: Sequence[Tried], seen: set[str]) -> Iterator[Setting]:
         study = self._make_study(tried)
-        misses = 0
+        failed, misses = find_failed(self._arms, tried), 0
         while count and misses < PATIENCE:
-            setting = self._ask(study)
-            if setting.name in seen:
+            arm, chosen = self._ask(study)
+            setting = arm.set(chosen)
+            if setting.name in seen or arm.is_dear(chosen) or (arm.default.name, arm.find_core(chosen)) in failed:
                 misses += 1
                 continue
             seen.add(setting.name)
@@ -71,10 +72,10 @@ class OptunaProposer:
         value = FAILED if cost is None else math.log(cost)
         return optuna.trial.create_trial(params=parameters, distributions=spaces, value=value)
 
-    def _ask(self, study: optuna.Study) -> Setting:
+    def _ask(self, study: optuna.Study) -> tuple[Arm, dict[str, str]]:
         trial = study.ask()
         index = trial.suggest_categorical(ARM, range(len(self._arms)))
         arm: Arm = self._arms[index]
         chosen = {name: trial.suggest_categorical(f"{index}.{name}", values) for name, values in arm.knobs.items()}
         study.tell(trial, state=optuna.trial.TrialState.FAIL)  # nobody knows its cost yet
-        return arm.set(chosen)
+        return arm, chosen

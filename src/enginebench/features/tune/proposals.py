@@ -30,7 +30,8 @@ class Proposer(Protocol):
 
 
 class Walk:
-    """Plain enumeration: one knob changed from the best setting of each arm, the fastest arms first; then two.
+    """Plain enumeration: one knob changed from the best setting of each arm, the fastest arms first; then two; at last
+    values that take minutes to build.
 
     It needs nothing installed, and finds whatever is found by changing one or two things at a time.
     """
@@ -43,10 +44,11 @@ class Walk:
     def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
         """The untried settings that are nearest to what is known to be fast."""
         seen = {one.setting.name for one in tried}
+        failed = find_failed(self._arms, tried)
         ranked = sorted(filter(None, (find_best(arm, tried) for arm in self._arms)), key=lambda best: best.cost)
         found: dict[str, Setting] = {}
-        for changes in range(1, MOST_CHANGES + 1):
-            lines = [map(best.arm.set, list_choices(best.arm, changes, best.chosen)) for best in ranked]
+        for dear, changes in itertools.product((False, True), range(1, MOST_CHANGES + 1)):
+            lines = [_list_near(best, changes, dear, failed) for best in ranked]
             for setting in _take_turns(lines[:1] + lines):  # the fastest goes twice in each turn
                 if setting.name not in seen and setting.name not in found:
                     found[setting.name] = setting
@@ -55,10 +57,22 @@ class Walk:
         return list(found.values())
 
 
+def find_failed(arms: Sequence[Arm], tried: Sequence[Tried]) -> set[tuple[str, tuple[str, ...]]]:
+    """(arm, what outputs depend on) of every setting that failed or answered wrong: how one waits mends neither."""
+    pairs = ((arm, arm.read(one.setting)) for one in tried if one.cost is None for arm in arms)
+    return {(arm.default.name, arm.find_core(chosen)) for arm, chosen in pairs if chosen}
+
+
 class Best(Struct, frozen=True, kw_only=True):
     arm: Arm
     chosen: dict[str, str]
     cost: float
+
+
+def _list_near(best: Best, changes: int, dear: bool, failed: set[tuple[str, tuple[str, ...]]]) -> Iterator[Setting]:
+    for chosen in list_choices(best.arm, changes, best.chosen):
+        if best.arm.is_dear(chosen) is dear and (best.arm.default.name, best.arm.find_core(chosen)) not in failed:
+            yield best.arm.set(chosen)
 
 
 def find_best(arm: Arm, tried: Sequence[Tried]) -> Best | None:

@@ -21,6 +21,9 @@ from enginebench.stats.intervals import Spread, estimate_geometric, measure_spre
 # optimization", AISTATS (2016), which halves by rank; here the interval decides.
 LOOKS = (2, 3, 4, 6, 8, 10)
 LEVEL = 0.95
+# Whoever takes more than so many times as long as the leader in the first round is out: processes of one setting do not
+# differ so. It is back where all others fail.
+FAR = 2.0
 # A final that can still show that the default is beaten goes on to at most so many times its first length.
 MOST_TIMES = 4
 
@@ -65,6 +68,7 @@ class Race:
         """
         self._logs: dict[str, list[float]] = {name: [] for name in candidates}
         self._margin, self._first, self._looks = margin, first, tuple(looks)
+        self._far: list[str] = []
         self.alive = list(candidates)
         self.drops: list[Drop] = []
         self.rounds = 0
@@ -93,6 +97,9 @@ class Race:
         """Drops a candidate that gave no cost."""
         self.alive.remove(candidate)
         self.drops.append(Drop(candidate=candidate, round=self.next_round, reason=reason))
+        if not self.alive:
+            self.alive, self._far = self._far, []
+            self.drops = [drop for drop in self.drops if drop.candidate not in self.alive]
 
     def add_round(self, costs: Mapping[str, float]) -> None:
         """Takes the costs of everyone who is left, and drops who cannot win any more if it is time to look."""
@@ -101,6 +108,8 @@ class Race:
         self.rounds += 1
         if self.rounds in self._looks:
             self._look()
+        elif self.rounds == 1:
+            self._drop_far()
 
     def compare(self, candidate: str) -> Spread:
         """The log of a candidate's speed over the leader's, round by round: below 0, it is slower."""
@@ -126,6 +135,18 @@ class Race:
             if bounds is not None and bounds[1] < math.log1p(self._margin):
                 self.alive.remove(name)
                 self.drops.append(self._describe(name, str(leader), spread, bounds))
+
+    def _drop_far(self) -> None:
+        leader = str(self.leader)
+        spreads = {name: self.compare(name) for name in self.alive}
+        self._far = [name for name, spread in spreads.items() if -spread.mean > math.log(FAR)]
+        for name in self._far:
+            self.alive.remove(name)
+            ratio = estimate_geometric(spreads[name], LEVEL, 1.0, "the first round")
+            reason = f"far slower than the leader: {ratio.value:.3f}x as fast in the first round"
+            self.drops.append(
+                Drop(candidate=name, round=self.next_round - 1, reason=reason, leader=leader, ratio=ratio)
+            )
 
     def _describe(self, name: str, leader: str, spread: Spread, bounds: tuple[float, float]) -> Drop:
         method = f"{spread.n} rounds, Student t with pooled variance over ln(leader / candidate)"

@@ -1,5 +1,6 @@
 """What a search was asked, and how far it is: `search.json` in its folder, from which it goes on."""
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,12 @@ from enginebench.runs.folder import RunRequest, check_inside, hide_paths
 
 SEARCH_SCHEMA = "enginebench.search/1"
 SEARCH_FILE = "search.json"
-# The share of the budget that one process of a candidate may take, and the seconds that it has in any case.
-MOST_FOR_ONE, LEAST_CHILD_S = 0.15, 120.0
+# The share of the budget that one process of a candidate may take, the share that building the first known combination
+# may take, and the seconds that a process has in any case, as far as the budget goes.
+MOST_FOR_ONE, MOST_FOR_FIRST, LEAST_CHILD_S = 0.2, 0.5, 30.0
+
+# How much longer than what was seen a build may take.
+SLACK = 1.5
 
 
 class SearchRequest(Struct, frozen=True, kw_only=True):
@@ -30,7 +35,11 @@ class SearchRequest(Struct, frozen=True, kw_only=True):
     @property
     def child_s(self) -> float:
         """Seconds that one process of a candidate may take: a hanging one is not to cost the whole search."""
-        return min(self.run.timeout_s, max(LEAST_CHILD_S, MOST_FOR_ONE * self.budget_s))
+        return self.limit_child(MOST_FOR_ONE)
+
+    def limit_child(self, share: float, seen_s: float = 0.0) -> float:
+        """Seconds of a process that may take this share of the budget; longer where its like was seen to be longer."""
+        return min(self.run.timeout_s, max(LEAST_CHILD_S, share * self.budget_s, SLACK * seen_s))
 
 
 class Generation(Struct, frozen=True, kw_only=True):
@@ -60,6 +69,7 @@ class Budget:
     def __init__(self, total_s: float, spent_s: float = 0.0, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._total_s, self._before_s, self._clock = total_s, spent_s, clock
         self._start_s = clock()
+        self.child_s = math.inf  # what the process that runs now may take at most
 
     @property
     def spent_s(self) -> float:
@@ -68,6 +78,10 @@ class Budget:
     @property
     def left_s(self) -> float:
         return self._total_s - self.spent_s
+
+    def limit_child(self) -> float:
+        """Seconds that a process which starts now may take: none outlasts the budget."""
+        return max(0.1, min(self.child_s, self.left_s))
 
 
 def write_search(root: Path, record: SearchRecord) -> None:

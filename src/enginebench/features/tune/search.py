@@ -5,20 +5,21 @@ list of generations. So a search that was interrupted is gone through again with
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import MeasurementError
 from enginebench.core.text import count_of
+from enginebench.features.tune.known import order_first
 from enginebench.features.tune.proposals import Proposer, Tried
-from enginebench.features.tune.race import LOOKS, Drop, Final, Race
-from enginebench.features.tune.records import Budget, Generation, SearchRecord
+from enginebench.features.tune.race import FAR, LOOKS, Drop, Final, Race
+from enginebench.features.tune.records import MOST_FOR_FIRST, MOST_FOR_ONE, Budget, Generation, SearchRecord
 from enginebench.features.tune.space import Arm, Setting
 from enginebench.features.tune.track import RACE_TIME_S, Lap, Track
 from enginebench.runs.progress import Reporter
-from enginebench.stats.compare import Comparison
+from enginebench.stats.compare import MIN_REPETITIONS, Comparison
 
 # Candidates are built and checked so many at a time, so that the budget is looked at in between.
 CHECKED_AT_ONCE = 4
@@ -49,6 +50,7 @@ class Search:
         reporter: Reporter,
         *,
         store: Callable[[SearchRecord], None] = lambda record: None,
+        known: Sequence[Setting] = (),
     ) -> None:
         """A search before it begins or goes on.
 
@@ -57,7 +59,10 @@ class Search:
             arms: the engines and precisions, whose default settings race first.
             proposers: asked in turns, generation by generation, for what comes next.
             budget: of seconds.
+            known: combinations that are tried beside the defaults, before all that is proposed.
         """
+        self._known, self._slow = list(known), {arm.engine for arm in arms if arm.tunes}
+        self._build_s: dict[str, float] = {}  # engine -> the longest build that was seen here
         self.record, self._arms, self.track = record, arms, track
         self._proposers = list(proposers)
         self._budget, self._reporter, self._store = budget, reporter, store
@@ -94,12 +99,13 @@ class Search:
         self._finish()
 
     def _propose(self) -> Generation:
-        """The defaults first; then what the proposers say, each in its turn. One that has nothing left goes."""
+        """Known combinations and the defaults; then what the proposers say, in turns; one with nothing left goes."""
         if not self.record.generations:
-            return Generation(settings=tuple(self.defaults), first_round=0)
+            return Generation(settings=tuple(order_first(self._arms, self._known)), first_round=0)
         while self._proposers:
             proposer = self._proposers.pop(0)
-            if found := proposer.propose(self.record.request.candidates, self.tried):
+            found = proposer.propose(self.record.request.candidates, self.tried)
+            if found := [one for one in found if self._has_time(LOOKS[0], self._expect_build([one]))]:
                 self._proposers.append(proposer)
                 self._reporter.say(f"{len(found)} more settings, proposed by {proposer.name}")
                 return Generation(settings=tuple(found), first_round=self._next_round, proposer=proposer.name)
@@ -117,14 +123,23 @@ class Search:
         self.record = replace(record, spent_s=self._budget.spent_s)
         self._store(self.record)
 
-    def _has_time(self, laps: int = 0) -> bool:
-        """Whether the race may go on: there is more time than so many laps and the final need."""
+    def _has_time(self, laps: int = 0, build_s: float = 0.0) -> bool:
+        """Whether the race may go on: there is more time than so many laps, a build and the final need."""
         measure = self.record.request.run.measure
+        rows, most_s = 1 + len({arm.engine for arm in self._arms}), MOST_FOR_FINAL * self.record.request.budget_s
+        final_s = rows * measure.processes * self._final_lap_s
+        if final_s > most_s:
+            final_s = min(most_s, 2 * MIN_REPETITIONS * self._final_lap_s)
+        return self._budget.left_s > final_s + laps * self._lap_s + build_s
+
+    @property
+    def _lap_s(self) -> float:
         known = self.record.lap_s
-        lap_s = sum(known) / len(known) if known else GUESS_S
-        rows = 1 + len({arm.engine for arm in self._arms})
-        final_s = rows * measure.processes * (lap_s + max(0.0, measure.time_limit_s - RACE_TIME_S))
-        return self._budget.left_s > min(final_s, MOST_FOR_FINAL * self.record.request.budget_s) + laps * lap_s
+        return sum(known) / len(known) if known else GUESS_S
+
+    @property
+    def _final_lap_s(self) -> float:
+        return self._lap_s + max(0.0, self.record.request.run.measure.time_limit_s - RACE_TIME_S)
 
     def _go_through(self, index: int) -> None:
         """Checks and races one generation; the leader of the one before takes part."""
@@ -145,14 +160,18 @@ class Search:
     def _check(self, index: int) -> list[Setting]:
         """The settings of a generation that may race. Those that could not race in time are taken off it."""
         generation, admitted = self.record.generations[index], list[Setting]()
-        for start in range(0, len(generation.settings), CHECKED_AT_ONCE):
+        start = 0
+        for chunk in self._split(generation.settings):
             new = start >= generation.checked
-            if new and admitted and not self._has_time(LOOKS[0] * (len(admitted) + CHECKED_AT_ONCE)):
+            if (
+                new
+                and admitted
+                and not self._has_time(LOOKS[0] * (len(admitted) + len(chunk)), self._expect_build(chunk))
+            ):
                 self._change(index, replace(generation, settings=generation.settings[:start], checked=start))
                 self._reporter.say(f"no time left to try {len(generation.settings) - start} more settings")
                 break
-            chunk = generation.settings[start : start + CHECKED_AT_ONCE]
-            refusals = self.track.check(chunk)
+            refusals = self._build(chunk)
             admitted += [setting for setting in chunk if refusals[setting.name] is None]
             self._admitted |= {setting.name for setting in admitted}
             for setting in chunk:
@@ -160,7 +179,34 @@ class Search:
                     self._lose(setting, index, Drop(candidate=setting.name, round=-1, reason=reason))
             if new:
                 self._change(index, replace(generation, checked=start + len(chunk)))
+            start += len(chunk)
         return admitted
+
+    def _split(self, settings: Sequence[Setting]) -> list[list[Setting]]:
+        """What is built before the budget is looked at again: who compiles for long alone, but beside the first one."""
+        chunks: list[list[Setting]] = []
+        for i, setting in enumerate(settings):
+            alone = setting.engine in self._slow or bool(chunks and chunks[-1][-1].engine in self._slow)
+            if chunks and (i == 1 or not alone) and len(chunks[-1]) < CHECKED_AT_ONCE:
+                chunks[-1].append(setting)
+            else:
+                chunks.append([setting])
+        return chunks
+
+    def _expect_build(self, chunk: Sequence[Setting]) -> float:
+        return max(self._build_s.get(setting.engine, 0.0) for setting in chunk)
+
+    def _build(self, chunk: Sequence[Setting]) -> Mapping[str, str | None]:
+        """Builds and checks, and remembers how long that took for the engine that takes longest."""
+        request, before_s = self.record.request, self._budget.spent_s
+        share = MOST_FOR_FIRST if self._known[:1] and self._known[0] in chunk else MOST_FOR_ONE
+        self._budget.child_s = request.limit_child(share, self._expect_build(chunk))
+        refusals = self.track.check(chunk)
+        self._budget.child_s = request.child_s
+        for engine in {one.engine for one in chunk} & self._slow or {one.engine for one in chunk}:
+            took_s = self._budget.spent_s - before_s
+            self._build_s[engine] = max(took_s, self._build_s.get(engine, 0.0))
+        return refusals
 
     def _change(self, index: int, generation: Generation) -> None:
         before, after = self.record.generations[:index], self.record.generations[index + 1 :]
@@ -177,15 +223,23 @@ class Search:
     ) -> dict[str, Lap] | None:
         """A lap of each; None if the time ran out before all had run."""
         laps: dict[str, Lap] = {}
-        for name in names:
-            go_on = self._budget.left_s > 0 if final else self._has_time()
-            if not go_on and not self.track.holds(settings[name], number, final=final):
+        for start in range(0, len(names), self.track.at_once):
+            group = names[start : start + self.track.at_once]
+            new = [settings[name] for name in group if not self.track.holds(settings[name], number, final=final)]
+            longest_s = max(self.record.lap_s[-len(settings) :], default=0.0)
+            needed_s = longest_s * len(new) if number else longest_s / 2  # nothing is known without a first round
+            go_on = self._budget.left_s > needed_s if final else self._has_time(len(new))
+            if new and not go_on:
                 return None
-            known, before_s = self.track.holds(settings[name], number, final=final), self._budget.spent_s
-            laps[name] = self.track.run(settings[name], number, final=final)
-            if not known:
-                self._keep(replace(self.record, lap_s=(*self.record.lap_s, self._budget.spent_s - before_s)))
-            self.processes += 1
+            before_s = self._budget.spent_s
+            self.track.start(new, number, final=final)
+            laps |= {name: self.track.run(settings[name], number, final=final) for name in group}
+            if new:
+                lap_s = (self._budget.spent_s - before_s) / len(new)
+                self._keep(replace(self.record, lap_s=(*self.record.lap_s, *(lap_s for _ in new))))
+                if self._budget.left_s <= 0 and any(laps[one.name].cost is None for one in new):
+                    return None  # it was ended with the budget
+            self.processes += len(group)
         return laps
 
     def _settle(self, index: int, race: Race, settings: dict[str, Setting]) -> None:
@@ -242,17 +296,24 @@ class Search:
         if not laps:
             return f"{budget} building and checking; give more with --time-budget"
         return (
-            f"{budget} {len(laps)} measurements, the longest of {max(laps):.0f} s; give more with --time-budget, "
-            "or name fewer engines and precisions"
+            f"{budget} {count_of(len(laps), 'measurements')}, the longest of {max(laps):.0f} s; "
+            "give more with --time-budget, or name fewer engines and precisions"
         )
 
     def _list_defaults(self) -> list[Setting]:
-        """The default setting of every engine, in the precision in which it was fastest, as far as that is known."""
+        """The default setting of every engine, in the precision in which it was fastest, as far as that is known; but
+        for those that the race has shown to be far slower than the best default; where time is short that one alone."""
         found: dict[str, list[Setting]] = {}
         for arm in self._arms:
             if arm.default.name in self._admitted and self._find_cost(arm.default) is not None:
                 found.setdefault(arm.engine, []).append(arm.default)
-        return [min(settings, key=lambda setting: self._find_cost(setting) or 0.0) for settings in found.values()]
+        best = [min(settings, key=lambda setting: self._find_cost(setting) or 0.0) for settings in found.values()]
+        least = min((self._find_cost(setting) or 0.0 for setting in best), default=0.0)
+        near = [s for s in best if (cost := self._find_cost(s) or 0.0) <= FAR * least or cost == math.inf]
+        known = self.record.lap_s and least < math.inf
+        if known and self._budget.left_s < (1 + len(near)) * MIN_REPETITIONS * self._final_lap_s:
+            return [setting for setting in near if self._find_cost(setting) == least]
+        return near
 
     def _find_cost(self, setting: Setting) -> float | None:
         one = self._tried.get(setting.name)

@@ -5,12 +5,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from enginebench.core.entry import find_kind
 from enginebench.core.errors import BackendUnavailable, MissingDependency
 from enginebench.core.names import format_options, format_precision
 from enginebench.core.records import Machine, Result
 from enginebench.core.store import encode, write_atomic
 from enginebench.engines.registry import find_installed
 from enginebench.features.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
+from enginebench.features.tune.known import find_families, list_known
 from enginebench.features.tune.mixed import MixedProposer
 from enginebench.features.tune.picture import draw_frontier
 from enginebench.features.tune.proposals import Proposer, make_proposer
@@ -291,7 +293,7 @@ def _open(
         folder.write_record(known)
     judged = judge_sources(choose_judged(request.run), request.run, sources.artifacts, reporter)
     campaign = Campaign(
-        folder, [], run.machine, timeout_s=request.child_s, reporter=reporter, judged=judged, task=request.run.task
+        folder, [], run.machine, timeout_s=budget.limit_child, reporter=reporter, judged=judged, task=request.run.task
     )
     rows = Rows(request.run, sources, folder.artifacts, reporter)
     arms = find_arms(request, run.machine)
@@ -301,12 +303,13 @@ def _open(
             0, MixedProposer(request, arms, rows, folder, reporter, judged if judged and judged.metrics else None)
         )
     timed = TimedTrack(request, rows, campaign)
-    track = timed if request.goal == "latency" else LoadTrack(request, timed, folder, reporter)
+    track = timed if request.goal == "latency" else LoadTrack(request, timed, folder, reporter, budget.limit_child)
+    good = list_known(arms, find_families(sources.artifacts), find_kind(request.run.device))
 
     def store(record: SearchRecord) -> None:
         write_search(folder.root, record)
 
-    return Search(record, arms, track, proposers, budget, reporter, store=store), proposers
+    return Search(record, arms, track, proposers, budget, reporter, store=store, known=good), proposers
 
 
 def find_arms(request: SearchRequest, machine: Machine) -> list[Arm]:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from enginebench.core.entry import find_kind
+from enginebench.core.entry import Option, find_kind
 from enginebench.core.names import format_options, format_precision, known
 from enginebench.core.recipes import RECIPES
 from enginebench.core.records import Precision, Recipe
@@ -57,6 +57,16 @@ class Arm(Struct, frozen=True, kw_only=True):
     fixed: dict[str, str]
     precision: Precision
     knobs: dict[str, tuple[str, ...]]
+    tunes: bool = False  # its engine compiles for long, alone
+    timing_only: frozenset[str] = frozenset()  # knobs on which no output depends
+    dear: frozenset[tuple[str, str]] = frozenset()  # values that take minutes to build
+
+    def find_core(self, chosen: Mapping[str, str]) -> tuple[str, ...]:
+        """What outputs depend on: settings that share it answer alike."""
+        return tuple(value for name, value in chosen.items() if name not in self.timing_only)
+
+    def is_dear(self, chosen: Mapping[str, str]) -> bool:
+        return not self.dear.isdisjoint(chosen.items())
 
     @property
     def default(self) -> Setting:
@@ -113,6 +123,9 @@ def list_arms(request: RunRequest, goal: Goal, *, threads: tuple[int, ...], stre
             fixed=options,
             precision=known(precision),
             knobs=_list_knobs(request, engine, options, known(precision), recipe, goal, threads, streams),
+            tunes=find_entry(engine).tunes,
+            timing_only=frozenset(n for n, o in _list_options(engine, request).items() if o.timing_only),
+            dear=frozenset((n, value) for n, o in _list_options(engine, request).items() for value in o.dear),
         )
         for precision, recipe in request.precisions
         for engine, options in request.engines
@@ -132,6 +145,7 @@ def _list_knobs(
     streams: tuple[int, ...],
 ) -> dict[str, tuple[str, ...]]:
     entry, kind = find_entry(engine), find_kind(find_device(engine, request.device))
+    options = _list_options(engine, request)
     free = goal == "latency" and kind in entry.chooses_threads
     knobs: dict[str, tuple[str, ...]] = {THREADS: tuple(map(str, threads if free else threads[:1]))}
     if precision in ("int8", "fp8"):
@@ -139,13 +153,17 @@ def _list_knobs(
     if goal != "latency":
         knobs[STREAMS] = tuple(map(str, streams))
         knobs[BATCH] = tuple(map(str, BATCHES))
-    options = entry.gpu_options if kind == "cuda" and entry.gpu_options else entry.options
     for name, option in options.items():
         idle = (goal == "latency" and option.under_load) or precision not in (option.only_in or (precision,))
         idle |= bool(option.recipes) and (recipe or entry.recipe) not in option.recipes
         if option.search and name not in fixed and not idle:
             knobs[name] = (option.default, *option.search)
     return knobs
+
+
+def _list_options(engine: str, request: RunRequest) -> Mapping[str, Option]:
+    entry, kind = find_entry(engine), find_kind(find_device(engine, request.device))
+    return entry.gpu_options if kind == "cuda" and entry.gpu_options else entry.options
 
 
 def _list_recipes(engine: str, precision: Precision, recipe: Recipe | None, method: str) -> tuple[str, ...]:

@@ -91,6 +91,8 @@ def _describe(drift: Drift, limits: Mapping[str, float]) -> str:
     return f"{', '.join(told) or 'the limits'}{seen}"
 
 
+# Processes of a round that import side by side; between such groups the budget is looked at.
+AT_ONCE = 4
 # Seconds of timed calls in a process of the race: ten blocks of 100 ms. The final takes what the user asks for.
 RACE_TIME_S = 1.0
 RACE = "race"
@@ -104,12 +106,19 @@ class Lap(Struct, frozen=True, kw_only=True):
 class Track(Protocol):
     """Builds, checks and measures settings. Whatever was measured before is not measured again."""
 
+    at_once: int
+
     def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
         """Name of each setting -> why it may not race; None if it may."""
         ...
 
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
         """Whether this lap was run before."""
+        ...
+
+    def start(self, settings: Sequence[Setting], round_number: int, *, final: bool = False) -> None:
+        """Runs laps, at most `at_once`, whose processes import side by side and are timed one after another; or leaves
+        it all to `run`."""
         ...
 
     def run(self, setting: Setting, round_number: int, *, final: bool = False) -> Lap:
@@ -140,6 +149,8 @@ class Track(Protocol):
 class TimedTrack:
     """The track of the goal `latency`: each lap is a process of a campaign; its cost is the median time."""
 
+    at_once = AT_ONCE
+
     def __init__(self, request: SearchRequest, rows: Rows, campaign: Campaign) -> None:
         self._request, self._rows, self._campaign = request, rows, campaign
         measure = request.run.measure
@@ -165,13 +176,16 @@ class TimedTrack:
         result = self.find_result(setting, final=final)
         return result is not None and any(m.repetition == round_number for m in result.measurements)
 
-    def run(self, setting: Setting, round_number: int, *, final: bool = False) -> Lap:
-        if final:
+    def start(self, settings: Sequence[Setting], round_number: int, *, final: bool = False) -> None:
+        for setting in settings if final else ():
             self._enter_final(setting)
-        name = self._plan(setting, final=final).id
-        if self._campaign.results[name].status == "partial":
-            self._campaign.measure([name], round_number)
-        result = self._campaign.results[name]
+        names = [self._plan(setting, final=final).id for setting in settings]
+        names = [name for name in names if self._campaign.results[name].status == "partial"]
+        self._campaign.measure(names, round_number)
+
+    def run(self, setting: Setting, round_number: int, *, final: bool = False) -> Lap:
+        self.start([setting], round_number, final=final)
+        result = self._campaign.results[self._plan(setting, final=final).id]
         timed = [m for m in result.measurements if m.repetition == round_number]
         return measure_lap(timed[0], result.engine.batch) if timed else Lap(reason=result.reason or result.status)
 

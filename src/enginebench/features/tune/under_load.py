@@ -1,6 +1,6 @@
 """The track of the goals `throughput` and `capacity`: each lap puts a setting under load, in a process of its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -49,8 +49,18 @@ class Laps(Struct, frozen=True, kw_only=True):
 class LoadTrack:
     """Settings under load. What is built and checked, one request at a time, is left to a track of timed rows."""
 
-    def __init__(self, request: SearchRequest, timed: TimedTrack, folder: RunFolder, reporter: Reporter) -> None:
+    at_once = 1  # each lap takes long
+
+    def __init__(
+        self,
+        request: SearchRequest,
+        timed: TimedTrack,
+        folder: RunFolder,
+        reporter: Reporter,
+        find_limit: Callable[[], float] | None = None,
+    ) -> None:
         self._request, self._timed, self._folder = request, timed, folder
+        self._find_limit = find_limit or (lambda: request.child_s)
         self._reporter = reporter
         self._path = folder.root / LAPS_FILE
         self._laps = list(read_record(self._path, Laps).laps) if self._path.exists() else []
@@ -74,6 +84,9 @@ class LoadTrack:
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
         return self._find(setting, round_number, final) is not None
 
+    def start(self, settings: Sequence[Setting], round_number: int, *, final: bool = False) -> None:
+        """Nothing can be done ahead."""
+
     def _find(self, setting: Setting, round_number: int, final: bool) -> StoredLap | None:
         wanted = (setting.name, round_number, final)
         return next((lap for lap in self._laps if (lap.candidate, lap.round, lap.final) == wanted), None)
@@ -93,31 +106,23 @@ class LoadTrack:
     def _probe(self, setting: Setting, round_number: int, final: bool) -> StoredLap:
         request, lap = self._request, StoredLap(candidate=setting.name, round=round_number, final=final, lap=Lap())
         # A lap is a whole search, and it must not cost the others theirs.
-        settings = {"limit_ms": request.p99_limit_ms, "time_budget_s": request.child_s, **({} if final else RACE)}
+        limit_s = self._find_limit()
+        settings = {"limit_ms": request.p99_limit_ms, "time_budget_s": limit_s, **({} if final else RACE)}
         found = find("offers", "load_row")(
             *self._name_row(setting),
             settings,
             name=setting.name,
             earlier=[one.capacity for one in self._laps if one.candidate == setting.name and one.capacity is not None],
             seed=request.run.measure.seed + len(self._laps),
-            timeout_s=request.child_s,
+            timeout_s=limit_s,
             reporter=self._reporter,
         )
         if found.capacity is None:
             lap = replace(lap, achieved_per_s=found.per_s, lap=describe_rate(found.per_s, "no responses"))
         else:
-            rate, why_not = find_middle(found.capacity), self._explain_none(found.capacity)
+            rate, why_not = find_middle(found.capacity), explain_none(found.capacity, limit_s)
             lap = replace(lap, capacity=found.capacity, lap=describe_rate(rate, why_not))
         return replace(lap, validity=found.validity, caveats=found.caveats)
-
-    def _explain_none(self, capacity: Capacity) -> str:
-        if capacity.ended == "budget":
-            return f"no rate that meets {capacity.limit_ms:g} ms was found within {self._request.child_s:g} s"
-        lowest = min((probe.qps for probe in capacity.probes), default=0.0)
-        return (
-            f"no rate that was tried meets {capacity.limit_ms:g} ms, down to {lowest:.3g} requests a second; "
-            "enginebench load --find-capacity looks lower"
-        )
 
     def count_laps(self, setting: Setting) -> int:
         return sum(lap.candidate == setting.name and not lap.final for lap in self._laps)
@@ -151,6 +156,16 @@ class LoadTrack:
 def make_base(setting: Setting) -> Setting:
     """The setting one request at a time: what is built and checked for every number of streams and every batch."""
     return replace(setting, streams=1, max_batch=1)
+
+
+def explain_none(capacity: Capacity, limit_s: float) -> str:
+    if capacity.ended == "budget":
+        return f"no rate that meets {capacity.limit_ms:g} ms was found within {limit_s:g} s"
+    lowest = min((probe.qps for probe in capacity.probes), default=0.0)
+    return (
+        f"no rate that was tried meets {capacity.limit_ms:g} ms, down to {lowest:.3g} requests a second; "
+        "enginebench load --find-capacity looks lower"
+    )
 
 
 def describe_rate(rate: float | None, why_not: str) -> Lap:

@@ -131,7 +131,7 @@ def search(
     given.name_environments(options["env"])
     budget = options["time_budget"]
     with given.take_model(model, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
-        request = make_request(taken.text, options, taken.batch)
+        request = make_request(taken.text, options, taken.batch, reporter.say)
         document, notes = tune_model(
             request,
             root,
@@ -146,7 +146,9 @@ def search(
     return document, notes
 
 
-def make_request(model: str, options: TuneOptions, known_batch: int | None = None) -> SearchRequest:
+def make_request(
+    model: str, options: TuneOptions, known_batch: int | None = None, say: Callable[[str], None] = lambda text: None
+) -> SearchRequest:
     goal, limits, processes = options["goal"], read_limits(options["limit"]), options["processes"]
     batch = options["batch"] or (None if options["input_shape"] else known_batch)
     if options["resume"] and options["out"] is None:
@@ -165,7 +167,7 @@ def make_request(model: str, options: TuneOptions, known_batch: int | None = Non
     run = shared.make_request(
         model,
         engines=given.read_engines(options["engines"] or name_default_engines(shared.device)),
-        precisions=given.read_precisions(options["precisions"]),
+        precisions=given.choose_precisions(options["precisions"], shared.device, say),
         batches=batches,
         measure=measure,
         input_size=options["input_size"],

@@ -21,7 +21,7 @@ from typing import Any, Generic
 import msgspec
 from msgspec.structs import replace
 
-from enginebench.core.errors import ChildFailed, EngineBenchError
+from enginebench.core.errors import ChildFailed, EngineBenchError, TimedOut
 from enginebench.models.objects import list_variables
 from enginebench.runs.child.errors_across import rebuild_error
 from enginebench.runs.child.jobs import (
@@ -345,9 +345,9 @@ class _Conversation:
     def kill(self) -> None:
         end_group(self._child)
 
-    def give_up(self, timeout_s: float) -> ChildFailed:
+    def give_up(self, timeout_s: float) -> TimedOut:
         last = f" (last heard: {self._last_note})" if self._last_note else ""
-        return self._failure(f"no response within the time-out of {timeout_s:g} s; killed{last}")
+        return TimedOut(f"no response within the time-out of {timeout_s:g} s; killed{last}", self._stderr())
 
     def hold(self, deadline: float, timeout_s: float) -> Any:
         with suppress(BrokenPipeError):

@@ -19,17 +19,21 @@ def run_race(race: Race, costs: dict[str, float], sd: float = 0.0, seed: int = 0
 
 
 def test_who_is_far_behind_drops_out_at_the_first_look_and_the_drop_says_why() -> None:
-    race = run_race(Race(["slow", "fast", "middle"]), {"slow": 3.0, "fast": 1.0, "middle": 1.5}, sd=0.01)
+    race = run_race(Race(["slow", "fast", "middle"]), {"slow": 1.9, "fast": 1.0, "middle": 1.5}, sd=0.01)
     assert race.leader == "fast" and race.alive == ["fast"] and race.rounds == 2
     first = next(drop for drop in race.drops if drop.candidate == "slow")
-    assert first.round == 1 and first.leader == "fast" and "slower than the leader: 0.3" in first.reason
+    assert first.round == 1 and first.leader == "fast" and "slower than the leader: 0.5" in first.reason
     assert first.ratio is not None and first.ratio.high is not None and first.ratio.high < 1
 
 
-def test_a_single_figure_drops_nobody() -> None:
-    race = Race(["a", "b"])
-    race.add_round({"a": 1.0, "b": 100.0})
-    assert race.alive == ["a", "b"] and not race.drops and not race.over
+def test_a_single_figure_drops_only_who_is_far_off_until_all_others_fail() -> None:
+    race = Race(["a", "b", "c"])
+    race.add_round({"a": 1.0, "b": 1.9, "c": 100.0})
+    assert race.alive == ["a", "b"] and not race.over
+    assert [(drop.candidate, drop.round, "far slower" in drop.reason) for drop in race.drops] == [("c", 0, True)]
+    race.fail("a", "x")
+    race.fail("b", "x")
+    assert race.alive == ["c"] and "c" not in [drop.candidate for drop in race.drops]
 
 
 def test_where_processes_differ_as_much_as_candidates_nobody_is_dropped() -> None:

@@ -17,7 +17,7 @@ from enginebench.features.tune.records import Budget, SearchRecord, SearchReques
 from enginebench.features.tune.search import Search
 from enginebench.features.tune.sections import list_tune, state_answer
 from enginebench.features.tune.sitting import describe_search
-from enginebench.features.tune.space import Setting
+from enginebench.features.tune.space import Arm, Setting
 from enginebench.features.tune.track import Lap
 from enginebench.runs.folder import RunRequest
 from reporters import Silent
@@ -162,7 +162,7 @@ def test_a_budget_that_ends_before_anything_was_measured_says_so() -> None:
 def test_a_budget_that_ends_within_the_first_round_of_the_final_says_what_took_it() -> None:
     track = Scripted(lap_s=40.0)
     track.check = lambda settings: {setting.name: None for setting in settings}  # type: ignore[method-assign]
-    with pytest.raises(MeasurementError, match=r"the budget of 50 s was spent on 2 measurements, the longest of 40 s"):
+    with pytest.raises(MeasurementError, match=r"the budget of 50 s was spent on 1 measurement, the longest of 40 s"):
         run(track, replace(REQUEST, budget_s=50.0))
 
 
@@ -181,9 +181,56 @@ def test_a_budget_that_ends_before_the_race_leaves_a_final_of_all_defaults() -> 
     assert not [key for key in track.order if not key[2]], "there was no time for a race"
 
 
+class Slow(Scripted):
+    """Builds take scripted times, and are ended by the limit of the budget, as children are."""
+
+    def __init__(self, build_s: dict[str, float]) -> None:
+        super().__init__()
+        self.build_s, self.limits, self.budget = build_s, dict[str, float](), Budget(1.0)
+
+    def check(self, settings: Sequence[Setting]) -> Any:
+        found: dict[str, str | None] = {}
+        for setting in settings:
+            self.limits[setting.name] = limit_s = self.budget.limit_child()
+            took_s = self.build_s.get(setting.engine, 1.0)
+            self.clock.now_s += min(took_s, limit_s)
+            found[setting.name] = "no response within the time-out" if took_s > limit_s else None
+        return found
+
+
+def search_slowly(track: Slow, budget_s: float) -> Search:
+    arms = [ARMS[1], Arm(engine="z", fixed={}, precision="fp32", knobs=ARMS[0].knobs, tunes=True)]
+    request = replace(REQUEST, budget_s=budget_s)
+    track.budget = Budget(budget_s, clock=track.clock)
+    track.find_cost = lambda setting: 1.0 if "mode" in setting.options else 1.5  # type: ignore[method-assign]
+    known = [arms[1].set({"mode": "good"}), arms[1].set({"arena": "none"})]
+    search = Search(SearchRecord(request=request), arms, track, [Walk(arms)], track.budget, Silent(), known=known)
+    search.run()
+    return search
+
+
+def test_the_first_known_combination_may_take_half_of_the_budget_and_nothing_outlasts_it() -> None:
+    """A later build of its engine may take as long as was seen, and is left out where that does not fit any more."""
+    track = Slow({"z": 80.0})
+    search = search_slowly(track, 200.0)
+    limits = list(track.limits.items())
+    assert limits[:2] == [("y:kept=1 fp32 2 threads", 100.0), ("z:mode=good fp32 2 threads", 100.0)]
+    assert not [name for name, _ in limits[2:] if name.startswith("z")], "80 s more do not fit"
+    assert name(search) == "z:mode=good fp32 2 threads" and search.record.spent_s <= 205.0
+    roomy = Slow({"z": 80.0})
+    search_slowly(roomy, 1000.0)
+    assert roomy.limits["z:mode=good fp32 2 threads"] == 500.0 and roomy.limits["z:arena=none fp32 2 threads"] == 200.0
+
+
+def test_a_build_that_is_ended_costs_its_share_alone() -> None:
+    search = search_slowly(Slow({"z": 101.0}), 200.0)
+    assert name(search) == "y:kept=1 fp32 2 threads" and search.record.spent_s <= 205.0
+    assert next(lost.drop.reason for lost in search.lost) == "no response within the time-out"
+
+
 def test_one_that_hangs_costs_a_share_of_the_budget() -> None:
-    assert replace(REQUEST, budget_s=1200.0).child_s == 180.0
-    assert replace(REQUEST, budget_s=30.0).child_s == 120.0, "importing PyTorch takes its time"
+    assert replace(REQUEST, budget_s=1200.0).child_s == 240.0
+    assert replace(REQUEST, budget_s=30.0).child_s == 30.0, "importing PyTorch takes its time"
     assert replace(REQUEST, budget_s=1e5, run=replace(REQUEST.run, timeout_s=300.0)).child_s == 300.0
 
 

@@ -137,3 +137,14 @@ def _list_all(arm: Arm) -> list[Any]:
 def test_without_optuna_settings_are_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert isinstance(make_proposer(ARMS, seed=0), Walk)
+
+
+def test_what_changes_no_output_is_not_tried_with_what_was_refused_and_what_takes_minutes_comes_last() -> None:
+    knobs = {"threads": ("2",), "mode": ("plain", "other", "max"), "wait": ("spin", "driver")}
+    arm = Arm(engine="x", fixed={}, precision="fp32", knobs=knobs, timing_only=frozenset({"wait"}),
+              dear=frozenset({("mode", "max")}))  # fmt: skip
+    known = [tried(arm.default, 1.0), Tried(setting=arm.set({"mode": "other"}), cost=None)]
+    names = [setting.name for setting in Walk([arm]).propose(100, known)]
+    assert names == [f"x:{options} fp32 2 threads" for options in ("wait=driver", "mode=max", "mode=max,wait=driver")]
+    drawn = make_proposer([arm], seed=1).propose(1, known)
+    assert [setting.name for setting in drawn] == names[:1]

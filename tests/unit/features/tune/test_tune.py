@@ -73,7 +73,7 @@ def test_a_search_ends_as_a_document_a_page_and_a_run(tmp_path: Path, crash: Chi
     wrong = reasons["fake:latency_us=300,trick=wrong fp32 2 threads"]
     assert wrong.round == 0 and " below 0.99" in wrong.reason and "cosine " in wrong.reason
     slow = reasons["fake:latency_us=300,trick=slow fp32 2 threads"]
-    assert slow.round >= 2 and slow.ratio is not None
+    assert slow.round >= 1 and slow.ratio is not None
     stored = read_record(folder / "tune.json", TuneDocument)
     assert stored == document == enginebench.read(folder / "tune.json")
     page = (folder / "tune.html").read_text(encoding="utf-8")
@@ -210,7 +210,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("ended", "said"), [("budget", "was found within 180 s"), ("nothing passes", "that was tried")]
+    ("ended", "said"), [("budget", "was found within 240 s"), ("nothing passes", "that was tried")]
 )
 def test_a_lap_without_a_rate_says_why(tmp_path: Path, loads: dict[str, Any], ended: Any, said: str) -> None:
     """The search for a capacity gets the time of one process, and no more."""
@@ -230,7 +230,7 @@ def test_a_lap_without_a_rate_says_why(tmp_path: Path, loads: dict[str, Any], en
     setting = Setting(engine="fake", streams=2, max_batch=4)
     lap = track.run(setting, 0)
     assert track.judge(setting) == ("invalid", (DISTURBED,)) and track.judge(setting, final=True) == ("valid", ())
-    assert lap.cost is None and said in lap.reason and given == [(2, 4, 5.0, 180.0, setting.name)]
+    assert lap.cost is None and said in lap.reason and given == [(2, 4, 5.0, 240.0, setting.name)]
 
 
 @pytest.mark.parametrize("goal", ["throughput", "capacity"])

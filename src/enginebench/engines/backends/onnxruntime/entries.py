@@ -13,6 +13,7 @@ ORT = Entry(
             default="run",
             choices=("run", "always", "never"),
             search=("always", "never"),
+            timing_only=True,
             meaning="when worker threads spin while waiting: inside a run, also between runs, or never",
         ),
         "opt": Option(
@@ -32,6 +33,7 @@ ORT = Entry(
             default="own",
             choices=("own", "shared", "none"),
             search=("none",),
+            timing_only=True,
             meaning="memory of each session, of all in the process, or asked of the system each time",
         ),
         "accuracy_level": Option(
@@ -50,6 +52,7 @@ ORT = Entry(
     chooses_threads=("cpu",),
     any_batch=("cpu",),
     unasked={"cpu": {}},
+    known_good={"cpu": {"convolutions": {"arena": "none", "spinning": "always"}}},
     distributions=("onnxruntime", "onnxruntime-gpu"),
     extra="ort",
     packages=("onnxruntime", "onnx"),
@@ -83,12 +86,19 @@ ORT_CUDA = Entry(
             default="spin",
             choices=("spin", "block"),
             search=("block",),
+            timing_only=True,
             meaning="how to wait for the GPU: spinning or sleeping",
         ),
     },
     device="cuda:0",
     beside_itself={"cuda": {"wait": "block"}},
     unasked={"cuda": {}},
+    known_good={
+        "cuda": {
+            "convolutions": {"cuda_graph": "1", "prefer_nhwc": "1", "fuse_conv_bias": "1"},
+            "transformers": {"cuda_graph": "1"},
+        }
+    },
     distributions=("onnxruntime-gpu",),
     modules=("cuda.bindings",),
     command='pip uninstall -y onnxruntime && pip install --upgrade "enginebench[cuda]"',

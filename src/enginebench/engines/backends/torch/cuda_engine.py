@@ -75,6 +75,10 @@ def check_cuda_request(artifact: Artifact, spec: EngineSpec, known: Mapping[str,
             f"{spec.backend}:defaults=1 is what PyTorch does by default, with TF32 in convolutions: "
             f"its precision is tf32, not {spec.precision}"
         )
+    if options.get("cuda_graph") == "1" and options["mode"] == "reduce-overhead":
+        raise UsageError(
+            f"{spec.backend}:cuda_graph=1 captures in place of mode=reduce-overhead: leave out one of them"
+        )
     read_device_index(spec)
     return options
 

@@ -195,7 +195,10 @@ class PytorchCompileBackend:
         generated = GeneratedCode(module, fullgraph=compiles_whole(module, options), strict=options["fullgraph"] == "1")
         prepare = partial(self._compile_for_gpu, generated, options, self._find_stamp(artifact, spec))
         compiled = compile_module(module, options)
-        return WatchedCudaTorchEngine(compiled, artifact, spec, options, prepare=prepare, generated=generated)
+        graph = options["cuda_graph"] == "1"
+        return WatchedCudaTorchEngine(
+            compiled, artifact, spec, options, prepare=prepare, generated=generated, graph=graph
+        )
 
     def _compile_for_gpu(
         self, generated: GeneratedCode, options: Mapping[str, str], stamp: Path | None, run: RunCall

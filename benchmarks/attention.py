@@ -1,0 +1,31 @@
+"""Transformers with seeded random weights, for `tune` and `run`: MODEL is `benchmarks.attention:bert`, or `:vit`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+TOKENS = 128
+
+
+def bert() -> tuple[Any, tuple[Any, ...]]:
+    """The hidden states of `BertModel(BertConfig())`, and token numbers."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    module = BertModel(BertConfig(return_dict=False)).eval()
+    return module, (torch.randint(0, 30522, (1, TOKENS)),)
+
+
+def vit() -> tuple[Any, tuple[Any, ...]]:
+    """ViT-B/16 of timm, or of torchvision where there is no timm."""
+    import torch
+
+    torch.manual_seed(0)
+    try:
+        import timm
+    except ImportError:
+        from torchvision.models import vit_b_16
+
+        return vit_b_16(weights=None).eval(), (torch.randn(1, 3, 224, 224),)
+    return timm.create_model("vit_base_patch16_224").eval(), (torch.randn(1, 3, 224, 224),)
