@@ -24,7 +24,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.features import list_features
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Cache, Scope, Task
-from enginebench.runs.request import DEFAULT_ENGINES, DEFAULT_PRECISIONS
+from enginebench.runs.request import DEFAULT_ENGINES, GPU_PRECISIONS
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound=Struct)
@@ -251,11 +251,7 @@ Builds: TypeAlias = Annotated[
     ),
 ]
 Precisions: TypeAlias = Annotated[
-    Texts | None,
-    Opt(
-        "fp32, tf32, fp16, bf16, int8, fp8; several separated by commas. "
-        f"[{DEFAULT_PRECISIONS['cpu']}; on a GPU {DEFAULT_PRECISIONS['cuda']}]"
-    ),
+    Texts | None, Opt(f"fp32, tf32, fp16, bf16, int8, fp8, separated by commas. [fp32; on a GPU {GPU_PRECISIONS}]")
 ]
 Data: TypeAlias = Annotated[
     PathLike | None,

@@ -1,7 +1,7 @@
 """A track of scripted costs: no process, no clock but its own."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -38,8 +38,6 @@ class Clock:
 class Scripted:
     """Laps of known cost; `laps` is what is stored, and outlives an interrupted search."""
 
-    at_once = 1
-
     def __init__(self, clock: Clock | None = None, *, sd: float = 0.001, lap_s: float = 1.0) -> None:
         self.clock, self.sd, self.lap_s = clock or Clock(), sd, lap_s
         self.laps: dict[tuple[str, int, bool], Lap] = {}
@@ -71,9 +69,10 @@ class Scripted:
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
         return (setting.name, round_number, final) in self.laps
 
-    def start(self, settings: Sequence[Setting], round_number: int, *, final: bool = False) -> None: ...
+    def run(self, group: Sequence[Setting], round_number: int, *, final: bool = False) -> Iterable[Lap]:
+        return (self._run(setting, round_number, final) for setting in group)
 
-    def run(self, setting: Setting, round_number: int, *, final: bool = False) -> Lap:
+    def _run(self, setting: Setting, round_number: int, final: bool) -> Lap:
         key = (setting.name, round_number, final)
         if key not in self.laps:
             self.before(setting, round_number, final)

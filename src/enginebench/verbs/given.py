@@ -188,17 +188,14 @@ def read_engines(given: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]
 
 
 def choose_precisions(
-    asked: str | Iterable[str] | None, device: str, say: Callable[[str], None]
+    asked: str | Iterable[str] | None, device: str, say: Callable[[str], object]
 ) -> list[tuple[Precision, Recipe | None]]:
     """The precisions asked for, else the defaults; on a GPU `say` is then told what these leave out."""
-    if asked is not None:
-        return read_precisions(asked)
-    kind = find_kind(device)
-    found = read_precisions(request.DEFAULT_PRECISIONS[kind])
-    if kind == "cuda":
-        rest = [name for name in get_args(Precision) if (name, None) not in found]
-        say(f"left out by default: {', '.join(rest)}; name them with --precisions")
-    return found
+    if asked is not None or find_kind(device) == "cpu":
+        return read_precisions(asked or "fp32")
+    rest = set(get_args(Precision)) - set(request.GPU_PRECISIONS.split(","))
+    say(f"left out by default: {', '.join(sorted(rest))}; name them with --precisions")
+    return read_precisions(request.GPU_PRECISIONS)
 
 
 def read_precisions(given: str | Iterable[str]) -> list[tuple[Precision, Recipe | None]]:

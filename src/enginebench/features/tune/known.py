@@ -9,30 +9,22 @@ from enginebench.core.records import Artifact, Precision
 from enginebench.engines.registry import ENTRIES
 from enginebench.features.tune.space import STREAMS, Arm, Setting
 
-# What in a file of weights, or of a graph, tells a kind of layer, and how often it is there at least: names of weights,
-# class names, ONNX operators with their tag and length.
+# What tells a kind of layer in a file, and how often it is there at least: names of weights, class names, or operators
+# of an ONNX graph with their tag and length, which stand before its weights.
 SIGNS: dict[Family, tuple[tuple[bytes, int], ...]] = {
     "convolutions": ((b"running_mean", 2), (b"BatchNorm2d", 1), (b'"\x04Conv', 5)),
     "transformers": ((b"attn", 2), (b"attention", 2), (b"in_proj_weight", 1), (b"Attention", 1), (b'"\x07Softmax', 2)),
     "recurrent": ((b"weight_hh_l", 1), (b'"\x04LSTM', 1), (b'"\x03GRU', 1)),
 }
-# A graph's nodes stand before its weights, and names of weights in a part of their own.
 MOST_BYTES = 16 << 20
-# On a GPU the precision that is usually fastest comes first; BF16 keeps the range of attention's sums.
-FAST: dict[Family, tuple[Precision, ...]] = {
-    "convolutions": ("fp16", "bf16"),
-    "transformers": ("bf16", "fp16"),
-    "recurrent": ("fp16", "bf16"),
-}
 
 
 def find_families(artifacts: Iterable[Artifact]) -> list[Family]:
     """The kinds of layers that a model has, as far as its files tell; a plain network counts as a transformer."""
     heads = [_read_head(Path(a.path)) for a in artifacts if a.path]
-    found: list[Family] = [
+    return [
         family for family, signs in SIGNS.items() if any(head.count(s) >= n for head in heads for s, n in signs)
-    ]
-    return found or ["transformers"]
+    ] or ["transformers"]
 
 
 def _read_head(path: Path) -> bytes:
@@ -48,32 +40,27 @@ def _read_head(path: Path) -> bytes:
 
 def list_known(arms: Sequence[Arm], families: Sequence[Family], kind: DeviceKind) -> list[Setting]:
     """The combinations that are known to be good: on a GPU the fastest precision first, in it what compiles."""
+    fast: tuple[Precision, ...] = ("fp16", "bf16") if families[0] == "convolutions" else ("bf16", "fp16")
+
+    def rank(arm: Arm) -> tuple[int, bool]:
+        return fast.index(arm.precision) if arm.precision in fast else len(fast), not arm.tunes
+
     found: dict[str, Setting] = {}
-    for arm in sorted(arms, key=lambda arm: _rank(arm, families, kind)):
-        entry = ENTRIES.get(arm.engine)
-        for family in families:
-            options = entry.known_good.get(kind, {}).get(family) if entry else None
-            if options is None or any(arm.fixed.get(name, value) != value for name, value in options.items()):
-                continue
-            under_load = {STREAMS: arm.knobs[STREAMS][-1]} if STREAMS in arm.knobs else {}
-            setting = arm.set({name: value for name, value in options.items() if name in arm.knobs} | under_load)
-            found.setdefault(setting.name, setting)
+    for arm in sorted(arms, key=rank) if kind == "cuda" else arms:
+        combinations = ENTRIES[arm.engine].known_good.get(kind, {}) if arm.engine in ENTRIES else {}
+        for options in (combinations[family] for family in families if family in combinations):
+            if all(arm.fixed.get(name, value) == value for name, value in options.items()):
+                streams = {STREAMS: arm.knobs[STREAMS][-1]} if STREAMS in arm.knobs else {}
+                setting = arm.set({**{name: value for name, value in options.items() if name in arm.knobs}, **streams})
+                found.setdefault(setting.name, setting)
     return list(found.values())
 
 
 def order_first(arms: Sequence[Arm], known: Sequence[Setting]) -> list[Setting]:
     """A default in FP32, by which outputs are judged; the best known combination; the other defaults and combinations,
     before the defaults of engines that compile for long."""
-    ranks = {arm.precision: i for i, arm in reversed(list(enumerate(arms)))}
-    ranks |= {s.precision: i - len(known) for i, s in reversed(list(enumerate(known)))}
-    defaults = sorted(arms, key=lambda arm: (arm.tunes, ranks[arm.precision] if known else 0))
+    ranks = {setting.precision: i for i, setting in reversed(list(enumerate(known)))}
     judges = [arm.default for arm in arms if arm.precision == "fp32"][:1]
+    defaults = sorted(arms, key=lambda arm: ranks.get(arm.precision, len(known)))
     quick, slow = ([arm.default for arm in defaults if arm.tunes is tunes] for tunes in (False, True))
-    settings = [*judges, *known[:1], *quick, *known[1:], *slow]
-    return list({setting.name: setting for setting in settings}.values())
-
-
-def _rank(arm: Arm, families: Sequence[Family], kind: DeviceKind) -> tuple[int, bool]:
-    """On the CPU the order in which they were asked for stays."""
-    fast = FAST[families[0]] if kind == "cuda" else ()
-    return fast.index(arm.precision) if arm.precision in fast else len(fast), kind == "cuda" and not arm.tunes
+    return list(dict.fromkeys([*judges, *known[:1], *quick, *known[1:], *slow]))

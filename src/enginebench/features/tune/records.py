@@ -60,6 +60,7 @@ class SearchRecord(Struct, frozen=True, kw_only=True):
     finalists: tuple[Setting, ...] = ()  # the challenger first; none: the final has not begun
     spent_s: float = 0.0
     lap_s: tuple[float, ...] = ()  # seconds of each lap
+    build_s: dict[str, float] = {}  # the longest of each engine that compiles for long
     finished: bool = False
 
 

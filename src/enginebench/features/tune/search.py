@@ -21,8 +21,8 @@ from enginebench.features.tune.track import RACE_TIME_S, Lap, Track
 from enginebench.runs.progress import Reporter
 from enginebench.stats.compare import MIN_REPETITIONS, Comparison
 
-# Candidates are built and checked so many at a time, so that the budget is looked at in between.
-CHECKED_AT_ONCE = 4
+# Candidates are built, and run in a round, so many at a time, so that the budget is looked at in between.
+AT_ONCE = 4
 # What is kept back for the final is at most this share of the budget, however long its processes may take.
 MOST_FOR_FINAL = 0.5
 # Seconds that a process is thought to take before the first one was seen.
@@ -62,7 +62,6 @@ class Search:
             known: combinations that are tried beside the defaults, before all that is proposed.
         """
         self._known, self._slow = list(known), {arm.engine for arm in arms if arm.tunes}
-        self._build_s: dict[str, float] = {}  # engine -> the longest build that was seen here
         self.record, self._arms, self.track = record, arms, track
         self._proposers = list(proposers)
         self._budget, self._reporter, self._store = budget, reporter, store
@@ -187,25 +186,25 @@ class Search:
         chunks: list[list[Setting]] = []
         for i, setting in enumerate(settings):
             alone = setting.engine in self._slow or bool(chunks and chunks[-1][-1].engine in self._slow)
-            if chunks and (i == 1 or not alone) and len(chunks[-1]) < CHECKED_AT_ONCE:
+            if chunks and (i == 1 or not alone) and len(chunks[-1]) < AT_ONCE:
                 chunks[-1].append(setting)
             else:
                 chunks.append([setting])
         return chunks
 
     def _expect_build(self, chunk: Sequence[Setting]) -> float:
-        return max(self._build_s.get(setting.engine, 0.0) for setting in chunk)
+        return max(self.record.build_s.get(setting.engine, 0.0) for setting in chunk)
 
     def _build(self, chunk: Sequence[Setting]) -> Mapping[str, str | None]:
-        """Builds and checks, and remembers how long that took for the engine that takes longest."""
+        """Builds and checks, and remembers how long that took where it may take long."""
         request, before_s = self.record.request, self._budget.spent_s
         share = MOST_FOR_FIRST if self._known[:1] and self._known[0] in chunk else MOST_FOR_ONE
         self._budget.child_s = request.limit_child(share, self._expect_build(chunk))
         refusals = self.track.check(chunk)
         self._budget.child_s = request.child_s
-        for engine in {one.engine for one in chunk} & self._slow or {one.engine for one in chunk}:
-            took_s = self._budget.spent_s - before_s
-            self._build_s[engine] = max(took_s, self._build_s.get(engine, 0.0))
+        for engine in {one.engine for one in chunk} & self._slow:
+            longest_s = max(self._budget.spent_s - before_s, self.record.build_s.get(engine, 0.0))
+            self._keep(replace(self.record, build_s={**self.record.build_s, engine: longest_s}))
         return refusals
 
     def _change(self, index: int, generation: Generation) -> None:
@@ -223,23 +222,24 @@ class Search:
     ) -> dict[str, Lap] | None:
         """A lap of each; None if the time ran out before all had run."""
         laps: dict[str, Lap] = {}
-        for start in range(0, len(names), self.track.at_once):
-            group = names[start : start + self.track.at_once]
+        at_once = AT_ONCE if self.record.request.goal == "latency" else 1
+        for start in range(0, len(names), at_once):
+            group = names[start : start + at_once]
             new = [settings[name] for name in group if not self.track.holds(settings[name], number, final=final)]
-            longest_s = max(self.record.lap_s[-len(settings) :], default=0.0)
-            needed_s = longest_s * len(new) if number else longest_s / 2  # nothing is known without a first round
+            round_s = sum(self.record.lap_s[-len(settings) :])
+            needed_s = round_s * len(new) / len(settings) / (1 if number else 2)  # a first round is worth a try
             go_on = self._budget.left_s > needed_s if final else self._has_time(len(new))
             if new and not go_on:
                 return None
             before_s = self._budget.spent_s
-            self.track.start(new, number, final=final)
-            laps |= {name: self.track.run(settings[name], number, final=final) for name in group}
-            if new:
-                lap_s = (self._budget.spent_s - before_s) / len(new)
-                self._keep(replace(self.record, lap_s=(*self.record.lap_s, *(lap_s for _ in new))))
-                if self._budget.left_s <= 0 and any(laps[one.name].cost is None for one in new):
-                    return None  # it was ended with the budget
-            self.processes += len(group)
+            found = self.track.run([settings[name] for name in group], number, final=final)
+            for name, laps[name] in zip(group, found, strict=True):
+                self.processes += 1
+                if settings[name] in new:
+                    self._keep(replace(self.record, lap_s=(*self.record.lap_s, self._budget.spent_s - before_s)))
+                    before_s = self._budget.spent_s
+            if self._budget.left_s <= 0 and any(laps[one.name].cost is None for one in new):
+                return None  # it was ended with the budget
         return laps
 
     def _settle(self, index: int, race: Race, settings: dict[str, Setting]) -> None:

@@ -303,7 +303,7 @@ def _open(
             0, MixedProposer(request, arms, rows, folder, reporter, judged if judged and judged.metrics else None)
         )
     timed = TimedTrack(request, rows, campaign)
-    track = timed if request.goal == "latency" else LoadTrack(request, timed, folder, reporter, budget.limit_child)
+    track = timed if request.goal == "latency" else LoadTrack(request, timed, folder, reporter)
     good = list_known(arms, find_families(sources.artifacts), find_kind(request.run.device))
 
     def store(record: SearchRecord) -> None:

@@ -91,8 +91,6 @@ def _describe(drift: Drift, limits: Mapping[str, float]) -> str:
     return f"{', '.join(told) or 'the limits'}{seen}"
 
 
-# Processes of a round that import side by side; between such groups the budget is looked at.
-AT_ONCE = 4
 # Seconds of timed calls in a process of the race: ten blocks of 100 ms. The final takes what the user asks for.
 RACE_TIME_S = 1.0
 RACE = "race"
@@ -106,8 +104,6 @@ class Lap(Struct, frozen=True, kw_only=True):
 class Track(Protocol):
     """Builds, checks and measures settings. Whatever was measured before is not measured again."""
 
-    at_once: int
-
     def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
         """Name of each setting -> why it may not race; None if it may."""
         ...
@@ -116,13 +112,8 @@ class Track(Protocol):
         """Whether this lap was run before."""
         ...
 
-    def start(self, settings: Sequence[Setting], round_number: int, *, final: bool = False) -> None:
-        """Runs laps, at most `at_once`, whose processes import side by side and are timed one after another; or leaves
-        it all to `run`."""
-        ...
-
-    def run(self, setting: Setting, round_number: int, *, final: bool = False) -> Lap:
-        """One fresh process."""
+    def run(self, group: Sequence[Setting], round_number: int, *, final: bool = False) -> Iterable[Lap]:
+        """A fresh process of each, timed one after another; they may import side by side."""
         ...
 
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
@@ -149,8 +140,6 @@ class Track(Protocol):
 class TimedTrack:
     """The track of the goal `latency`: each lap is a process of a campaign; its cost is the median time."""
 
-    at_once = AT_ONCE
-
     def __init__(self, request: SearchRequest, rows: Rows, campaign: Campaign) -> None:
         self._request, self._rows, self._campaign = request, rows, campaign
         measure = request.run.measure
@@ -176,18 +165,12 @@ class TimedTrack:
         result = self.find_result(setting, final=final)
         return result is not None and any(m.repetition == round_number for m in result.measurements)
 
-    def start(self, settings: Sequence[Setting], round_number: int, *, final: bool = False) -> None:
-        for setting in settings if final else ():
+    def run(self, group: Sequence[Setting], round_number: int, *, final: bool = False) -> Iterable[Lap]:
+        for setting in group if final else ():
             self._enter_final(setting)
-        names = [self._plan(setting, final=final).id for setting in settings]
-        names = [name for name in names if self._campaign.results[name].status == "partial"]
-        self._campaign.measure(names, round_number)
-
-    def run(self, setting: Setting, round_number: int, *, final: bool = False) -> Lap:
-        self.start([setting], round_number, final=final)
-        result = self._campaign.results[self._plan(setting, final=final).id]
-        timed = [m for m in result.measurements if m.repetition == round_number]
-        return measure_lap(timed[0], result.engine.batch) if timed else Lap(reason=result.reason or result.status)
+        results, names = self._campaign.results, [self._plan(setting, final=final).id for setting in group]
+        self._campaign.measure([name for name in names if results[name].status == "partial"], round_number)
+        return [_find_lap(self._campaign.results[name], round_number) for name in names]
 
     def count_laps(self, setting: Setting) -> int:
         result = self.find_result(setting)
@@ -205,6 +188,11 @@ class TimedTrack:
         if a is None or b is None:
             return found
         return trust_ratio(found, a.measurements, b.measurements, (base.name, candidate.name))
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds that a process which starts now may take."""
+        return self._campaign.timeout_s
 
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
         return self._campaign.results.get(self._plan(setting, final=final).id)
@@ -230,6 +218,11 @@ class TimedTrack:
         names = {raced: name for raced, name in names.items() if name in self._campaign.results}
         self._campaign.finish(names)
         return tuple(names.values())
+
+
+def _find_lap(result: Result, round_number: int) -> Lap:
+    timed = [m for m in result.measurements if m.repetition == round_number]
+    return measure_lap(timed[0], result.engine.batch) if timed else Lap(reason=result.reason or result.status)
 
 
 def measure_lap(measurement: Measurement, batch: int) -> Lap:

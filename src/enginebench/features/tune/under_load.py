@@ -1,6 +1,6 @@
 """The track of the goals `throughput` and `capacity`: each lap puts a setting under load, in a process of its own."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -49,18 +49,8 @@ class Laps(Struct, frozen=True, kw_only=True):
 class LoadTrack:
     """Settings under load. What is built and checked, one request at a time, is left to a track of timed rows."""
 
-    at_once = 1  # each lap takes long
-
-    def __init__(
-        self,
-        request: SearchRequest,
-        timed: TimedTrack,
-        folder: RunFolder,
-        reporter: Reporter,
-        find_limit: Callable[[], float] | None = None,
-    ) -> None:
+    def __init__(self, request: SearchRequest, timed: TimedTrack, folder: RunFolder, reporter: Reporter) -> None:
         self._request, self._timed, self._folder = request, timed, folder
-        self._find_limit = find_limit or (lambda: request.child_s)
         self._reporter = reporter
         self._path = folder.root / LAPS_FILE
         self._laps = list(read_record(self._path, Laps).laps) if self._path.exists() else []
@@ -84,15 +74,15 @@ class LoadTrack:
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
         return self._find(setting, round_number, final) is not None
 
-    def start(self, settings: Sequence[Setting], round_number: int, *, final: bool = False) -> None:
-        """Nothing can be done ahead."""
-
     def _find(self, setting: Setting, round_number: int, final: bool) -> StoredLap | None:
         wanted = (setting.name, round_number, final)
         return next((lap for lap in self._laps if (lap.candidate, lap.round, lap.final) == wanted), None)
 
-    def run(self, setting: Setting, round_number: int, *, final: bool = False) -> Lap:
+    def run(self, group: Sequence[Setting], round_number: int, *, final: bool = False) -> Iterable[Lap]:
         """One engine and one generator in fresh processes, or a search with several of them."""
+        return (self._run(setting, round_number, final) for setting in group)
+
+    def _run(self, setting: Setting, round_number: int, final: bool) -> Lap:
         if (known := self._find(setting, round_number, final)) is not None:
             return known.lap
         try:
@@ -106,7 +96,7 @@ class LoadTrack:
     def _probe(self, setting: Setting, round_number: int, final: bool) -> StoredLap:
         request, lap = self._request, StoredLap(candidate=setting.name, round=round_number, final=final, lap=Lap())
         # A lap is a whole search, and it must not cost the others theirs.
-        limit_s = self._find_limit()
+        limit_s = self._timed.limit_s
         settings = {"limit_ms": request.p99_limit_ms, "time_budget_s": limit_s, **({} if final else RACE)}
         found = find("offers", "load_row")(
             *self._name_row(setting),
@@ -149,7 +139,7 @@ class LoadTrack:
         `deliver` have something to show."""
         bases = list(dict.fromkeys(make_base(setting) for setting in settings))
         for base in bases:
-            self._timed.run(base, 0, final=True)
+            self._timed.run([base], 0, final=True)
         return self._timed.close(bases)
 
 

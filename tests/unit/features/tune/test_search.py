@@ -162,7 +162,7 @@ def test_a_budget_that_ends_before_anything_was_measured_says_so() -> None:
 def test_a_budget_that_ends_within_the_first_round_of_the_final_says_what_took_it() -> None:
     track = Scripted(lap_s=40.0)
     track.check = lambda settings: {setting.name: None for setting in settings}  # type: ignore[method-assign]
-    with pytest.raises(MeasurementError, match=r"the budget of 50 s was spent on 1 measurement, the longest of 40 s"):
+    with pytest.raises(MeasurementError, match=r"the budget of 50 s was spent on 2 measurements, the longest of 40 s"):
         run(track, replace(REQUEST, budget_s=50.0))
 
 

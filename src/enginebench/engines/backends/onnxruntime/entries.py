@@ -58,6 +58,7 @@ ORT = Entry(
     packages=("onnxruntime", "onnx"),
     verified_on=f"onnxruntime 1.31.1, {CPU_VERIFIED}",
 )
+GRAPH, NHWC = {"cuda_graph": "1"}, {"prefer_nhwc": "1", "fuse_conv_bias": "1"}
 ORT_CUDA = Entry(
     name="ort-cuda",
     axes="open",
@@ -93,12 +94,7 @@ ORT_CUDA = Entry(
     device="cuda:0",
     beside_itself={"cuda": {"wait": "block"}},
     unasked={"cuda": {}},
-    known_good={
-        "cuda": {
-            "convolutions": {"cuda_graph": "1", "prefer_nhwc": "1", "fuse_conv_bias": "1"},
-            "transformers": {"cuda_graph": "1"},
-        }
-    },
+    known_good={"cuda": {"convolutions": {**GRAPH, **NHWC}, "transformers": GRAPH}},
     distributions=("onnxruntime-gpu",),
     modules=("cuda.bindings",),
     command='pip uninstall -y onnxruntime && pip install --upgrade "enginebench[cuda]"',

@@ -54,6 +54,7 @@ CUDA_GRAPH = switch(
     "reads a tensor",
     tried=True,
 )
+FOLDED, GRAPH = {"channels_last": "1", "fold_bn": "1"}, {"cuda_graph": "1"}
 
 # A loop in Python that asks whether the GPU is done would keep the interpreter from the other streams.
 LET_OTHERS_WORK: dict[DeviceKind, dict[str, str]] = {"cuda": {"wait": "driver"}}
@@ -88,11 +89,7 @@ PYTORCH_COMPILE = Entry(
     unasked={"cpu": {}, "cuda": {"cuda_graph": "1"}},
     known_good={
         "cpu": {"convolutions": {"channels_last": "1", "freezing": "1"}, "transformers": {"freezing": "1"}},
-        "cuda": {
-            "convolutions": {"channels_last": "1", "fold_bn": "1", "cuda_graph": "1"},
-            "transformers": {"cuda_graph": "1"},
-            "recurrent": {"cuda_graph": "1"},
-        },
+        "cuda": {"convolutions": {**FOLDED, **GRAPH}, "transformers": GRAPH, "recurrent": GRAPH},
     },
     distributions=("torch",),
     extra="torch",
@@ -108,7 +105,7 @@ PYTORCH_CUDAGRAPH = Entry(
     beside_itself=LET_OTHERS_WORK,
     device="cuda:0",
     unasked={"cuda": {}},
-    known_good={"cuda": {"convolutions": {"channels_last": "1", "fold_bn": "1"}}},
+    known_good={"cuda": {"convolutions": FOLDED}},
     distributions=("torch",),
     extra="torch",
     packages=("torch", "torchvision"),
