@@ -1,5 +1,7 @@
 """Rows that are known to be impossible before anything is built."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -135,6 +137,61 @@ def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(
         )
         return {row.engine.backend: row.skip for row in rows}
 
-    why = "int8@dynamic runs on ort, not on openvino, which takes int8@tensorrt, int8@cpu, int8@nncf"
+    why = (
+        "int8@dynamic runs on ort, pytorch-compile on cuda, not on openvino, which takes int8@tensorrt, int8@cpu, "
+        "int8@nncf, int8@w8"
+    )
     assert plan_all(request) == {"openvino": why, "ort": None}
     assert plan_all(replace(request, any_engine=True)) == {"ort": None}
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "made", "starts", "skip"),
+    [
+        ("cpu", ("int8", None), [("int8", "pt2e")], "pt2e", None),
+        ("cuda:0", ("int8", None), [], None, None),
+        ("cuda:0", ("fp8", None), [], None, None),
+        (
+            "cpu",
+            ("fp8", None),
+            [],
+            None,
+            "fp8@dynamic runs on ort, pytorch-compile on cuda, not on pytorch-compile on cpu, which takes int8@pt2e",
+        ),
+        (
+            "cpu",
+            ("int8", "cpu"),
+            [],
+            None,
+            "int8@cpu runs on engines of graphs, not on pytorch-compile, which takes int8@pt2e",
+        ),
+    ],
+)
+def test_a_compiled_module_starts_from_one_in_eight_bits_or_makes_it(
+    device: str,
+    asked: tuple[Any, Any],
+    made: list[tuple[str, str]],
+    starts: str | None,
+    skip: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plan, "find_installed", lambda name: Availability(engine=name, available=True))
+    monkeypatch.setattr(plan, "find_spec", lambda name: object())
+    module = replace(GRAPH, kind="torch", inputs=(TensorSpec(name="x", dtype="f", shape=(1, 4)),))
+    engines = (("pytorch", {}), ("pytorch-compile", {}))
+    request = RunRequest(model="toy", engines=engines, precisions=(("fp32", None), asked), device=device)
+    assert plan.list_transforms(request, (module, GRAPH), lambda _: "torch") == made
+    sources = (module, replace(module, precision="int8", recipe="pt2e"))
+
+    def plan_both() -> list[tuple[str | None, str | None]]:
+        rows = plan_rows(
+            request, sources, probe=lambda name: Availability(engine=name, available=True), takes=lambda _: "torch"
+        )
+        return [(row.source and row.source.recipe, row.skip) for row in rows]
+
+    eager = f"PyTorch has 8 bits only where it compiles; ask pytorch-compile, ort or openvino for {asked[0]}"
+    assert plan_both()[:3] == [(None, None), (None, None), (None, eager)]
+    assert plan_both()[3][1] == skip and (skip or plan_both()[3][0] == starts)
+    monkeypatch.setattr(plan, "find_spec", lambda name: None)
+    needed = 'torchao is not installed. To add it: pip install "enginebench[torchao]"'
+    assert plan_both()[3][1] == (skip or needed)

@@ -46,6 +46,13 @@ COMPILE_OPTIONS = {
         meaning="LSTM, GRU and RNN by PyTorch's own kernels, or compiled with a copy of their code for each step",
     ),
 }
+SCALES = Option(
+    default="row",
+    choices=("row", "tensor"),
+    search=("tensor",),
+    only_in=("fp8",),
+    meaning="FP8: scales per row of a linear layer's input and weights, or per tensor",
+)
 
 # A loop in Python that asks whether the GPU is done would keep the interpreter from the other streams.
 LET_OTHERS_WORK: dict[DeviceKind, dict[str, str]] = {"cuda": {"wait": "driver"}}
@@ -75,7 +82,7 @@ PYTORCH_COMPILE = Entry(
     takes="torch",
     chooses_threads=("cpu",),
     options={**COMPILE_OPTIONS, **CPU_OPTIONS},
-    gpu_options={**COMPILE_OPTIONS, **CUDA_OPTIONS},
+    gpu_options={**COMPILE_OPTIONS, "scales": SCALES, **CUDA_OPTIONS},
     beside_itself=LET_OTHERS_WORK,
     unasked={"cpu": {}, "cuda": {"mode": "reduce-overhead"}},
     distributions=("torch",),
