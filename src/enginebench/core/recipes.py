@@ -34,8 +34,8 @@ RECIPES: dict[Recipe, RecipeRecord] = {
     "nncf": RecipeRecord(needs="data", tools=("onnx", "nncf")),
     "dynamic": RecipeRecord(
         needs="nothing",
-        engines=("ort", "pytorch-compile"),
-        starts={"pytorch-compile": None},
+        engines=("ort", "openvino", "pytorch-compile"),
+        starts={"openvino": "w8", "pytorch-compile": None},
         devices={"pytorch-compile": "cuda"},
     ),
     "w8": RecipeRecord(needs="nothing", tools=("onnx",), engines=("ort", "openvino"), weights_only=True),

@@ -124,25 +124,31 @@ def test_nothing_is_made_for_an_engine_that_is_not_installed(monkeypatch: pytest
     assert plan.list_transforms(request, (GRAPH,), lambda name: "onnx") == [("int8", "cpu")]
 
 
-def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made() -> None:
-    request = RunRequest(model="toy", engines=(("openvino", {}), ("ort", {})), precisions=(("int8", "dynamic"),))
-    only = replace(request, engines=(("openvino", {}),))
-    assert plan.list_transforms(request, (GRAPH,), lambda name: "onnx") == [("int8", "dynamic")]
+def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And for OpenVINO it is another graph under the same name."""
+    monkeypatch.setattr(plan, "find_installed", lambda name: Availability(engine=name, available=True))
+    engines = (("ort-openvino", {}), ("openvino", {}), ("ort", {}))
+    request = RunRequest(model="toy", engines=engines, precisions=(("int8", "dynamic"),))
+    only = replace(request, engines=engines[:1])
+    made = [("int8", "w8"), ("int8", "dynamic")]
+    assert plan.list_transforms(request, (GRAPH,), lambda name: "onnx") == made
     assert plan.list_transforms(only, (GRAPH,), lambda name: "onnx") == []
-    sources = (GRAPH, replace(GRAPH, precision="int8", recipe="dynamic"))
+    sources = (GRAPH, *(replace(GRAPH, precision="int8", recipe=recipe) for _, recipe in made))  # type: ignore[arg-type]
 
     def plan_all(asked: RunRequest) -> dict[str, str | None]:
         rows = plan_rows(
             asked, sources, probe=lambda name: Availability(engine=name, available=True), takes=lambda _: "onnx"
         )
-        return {row.engine.backend: row.skip for row in rows}
+        return {row.engine.backend: row.skip or (row.source and row.source.recipe) for row in rows}
 
     why = (
-        "int8@dynamic runs on ort, pytorch-compile on cuda, not on openvino, which takes int8@tensorrt, int8@cpu, "
-        "int8@nncf, int8@w8"
+        "int8@dynamic runs on ort, openvino, pytorch-compile on cuda, not on ort-openvino, which takes int8@tensorrt, "
+        "int8@cpu, int8@nncf"
     )
-    assert plan_all(request) == {"openvino": why, "ort": None}
-    assert plan_all(replace(request, any_engine=True)) == {"ort": None}
+    assert plan_all(request) == {"ort-openvino": why, "openvino": "w8", "ort": "dynamic"}
+    assert plan_all(replace(request, any_engine=True)) == {"openvino": "w8", "ort": "dynamic"}
 
 
 @pytest.mark.parametrize(
@@ -156,7 +162,8 @@ def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(
             ("fp8", None),
             [],
             None,
-            "fp8@dynamic runs on ort, pytorch-compile on cuda, not on pytorch-compile on cpu, which takes int8@pt2e",
+            "fp8@dynamic runs on ort, openvino, pytorch-compile on cuda, not on pytorch-compile on cpu, which takes "
+            "int8@pt2e",
         ),
         (
             "cpu",

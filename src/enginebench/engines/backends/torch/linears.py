@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from enginebench.core.errors import MissingDependency, ModelError
+from enginebench.core.errors import BackendUnavailable, MissingDependency, ModelError
 from enginebench.core.protocols import ModuleLoader
 from enginebench.core.recipes import TORCHAO
 from enginebench.core.records import Artifact, EngineSpec
@@ -35,7 +35,10 @@ def load_quantized(
         config = torchao.Float8DynamicActivationFloat8WeightConfig(granularity=scale)
     else:
         config = torchao.Int8DynamicActivationInt8WeightConfig()
-    torchao.quantize_(module, config, filter_fn=lambda layer, _: fits(layer))
+    try:
+        torchao.quantize_(module, config, filter_fn=lambda layer, _: fits(layer))
+    except AssertionError as error:  # how torchao says what a GPU lacks
+        raise BackendUnavailable(f"torchao makes no {spec.precision}@{spec.recipe} here: {error}") from error
     return module
 
 
