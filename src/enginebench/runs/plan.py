@@ -235,7 +235,7 @@ def list_transforms(
         (s.precision, start)
         for s in engines
         if (kind := takes(s.backend)) in fp32 and not refuse_recipe(s, kind)
-        if (start := find_start(s.backend, s.recipe)) is not None or kind != "torch"
+        if ((start := find_start(s.backend, s.recipe)) and find_spec("torchao")) or kind != "torch"
     ]
     return [pair for pair in dict.fromkeys(wanted) if pair not in have and pair[0] not in ("fp32", "tf32")]
 

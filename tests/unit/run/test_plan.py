@@ -200,5 +200,6 @@ def test_a_compiled_module_starts_from_one_in_eight_bits_or_makes_it(
     assert plan_both()[:3] == [(None, None), (None, None), (None, eager)]
     assert plan_both()[3][1] == skip and (skip or plan_both()[3][0] == starts)
     monkeypatch.setattr(plan, "find_spec", lambda name: None)
+    assert plan.list_transforms(request, (module, GRAPH), lambda _: "torch") == []
     needed = 'torchao is not installed. To add it: pip install "enginebench[torchao]"'
     assert plan_both()[3][1] == (skip or needed)

@@ -162,10 +162,11 @@ def make_request(model: str, options: TuneOptions, known_batch: int | None = Non
     shared = given.share(options)
     measure = MeasureSpec(seed=shared.seed, processes=processes)
     batches = None if batch is None else (batch,)
+    precisions = given.read_precisions(options["precisions"])
     run = shared.make_request(
         model,
         engines=given.read_engines(options["engines"] or name_default_engines(shared.device)),
-        precisions=given.read_precisions(options["precisions"]),
+        precisions=tuple(dict.fromkeys((("fp32", None), *precisions))),  # the reference of the outputs, whoever asks
         batches=batches,
         measure=measure,
         input_size=options["input_size"],
