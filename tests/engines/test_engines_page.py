@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from boards import NumberBoard
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.names import parse_precision
+from enginebench.core.recipes import RECIPES
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
 from enginebench.core.store import hash_files
 from enginebench.engines.registry import ENTRIES, open_backend, takes
@@ -103,17 +104,23 @@ def test_an_engine_accepts_and_refuses_as_the_matrix_says(
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_run_plans_every_engine_that_is_there_and_no_other(precision: Precision) -> None:
+def test_a_run_plans_every_engine_that_is_there_and_no_other(
+    precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With every graph made; what an engine then refuses is skipped when it is built, for the reason tested above."""
+    monkeypatch.setattr("enginebench.runs.plan.find_spec", lambda name: object())
     request = RunRequest(
         model="digits-mlp", engines=tuple((name, {}) for name in SHIPPED), precisions=(parse_precision(precision),)
     )
     sources = [make_artifact("pytorch", "fp32"), graph := make_artifact("ort", "fp32")]
-    sources += [replace(graph, precision=p, recipe=r) for p, r in list_transforms(request, sources, takes)]
+    made = [(p, r, RECIPES[r].makes if r in RECIPES else "onnx") for p, r in list_transforms(request, sources, takes)]
+    sources += [replace(graph, precision=p, recipe=r, kind=kind) for p, r, kind in made]
     for row in plan_rows(request, sources, probe=_probe_as_if_installed, takes=takes):
         entry = ENTRIES[row.engine.backend]
         if entry.takes == "torch" and precision in ("int8", "fp8"):
-            assert row.skip is not None and "8 bits are a property of an ONNX graph" in row.skip, row.id
+            compiled = {"int8": "", "fp8": "fp8@dynamic runs on"}[precision]
+            why = compiled if entry.name == "pytorch-compile" else "8 bits only where it compiles"
+            assert why in (row.skip or "") and bool(why) == bool(row.skip), row.id
         else:
             assert row.skip is None, row.id
 

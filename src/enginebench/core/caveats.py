@@ -188,6 +188,14 @@ TEMPLATES: dict[str, Template] = {
         "Q/DQ nodes cover {share:.0%} of the multiply-accumulates; the rest runs in floats",
         "see which nodes stay in FP32; a speed-up is not to be expected",
     ),
+    "low_coverage.layers": Template(
+        "{share:.0%} of the convolutions and linear layers have inputs and weights in INT8; the rest runs in floats",
+        "take another recipe or engine; a speed-up is not to be expected",
+    ),
+    "low_coverage.products": Template(
+        "products with constant matrices, all that this recipe changes, are {share:.0%} of the multiply-accumulates",
+        "int8@cpu and int8@nncf change convolutions, too; a speed-up is not to be expected",
+    ),
     "low_effective_precision": Template(
         "{record}", "see which operators stay out of {asked}; try another recipe or engine"
     ),

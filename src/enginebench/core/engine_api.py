@@ -72,6 +72,9 @@ class EngineSpec(Protocol):
     def precision(self) -> str | None: ...
 
     @property
+    def recipe(self) -> str | None: ...
+
+    @property
     def batch(self) -> int: ...
 
     @property

@@ -6,20 +6,25 @@ from typing import Literal
 
 from msgspec import Struct
 
-from enginebench.core.records import Precision, Recipe
+from enginebench.core.records import ArtifactKind, EngineSpec, Precision, Recipe
 
+# What adds the tool of the recipes for PyTorch modules.
+TORCHAO = 'pip install "enginebench[torchao]"'
 # What a recipe starts from beside the graph: ranges of its values, the data to take them from itself, or neither.
 Needs = Literal["ranges", "data", "nothing"]
 
 
 class RecipeRecord(Struct, frozen=True, kw_only=True):
-    """How a graph gets its eight bits."""
+    """How a graph, or a PyTorch module, gets its eight bits."""
 
     precisions: tuple[Precision, ...] = ("int8",)
     needs: Needs = "ranges"
     tools: tuple[str, ...] = ("onnx", "onnxruntime")
     engines: tuple[str, ...] = ()  # the only ones that compute its nodes in eight bits; (): all that read Q/DQ nodes
     weights_only: bool = False  # activations stay floats
+    makes: ArtifactKind = "onnx"
+    starts: dict[str, Recipe | None] = {}  # engine -> the recipe of what it starts from, if that is another
+    devices: dict[str, str] = {}  # engine -> the one kind of device on which it takes this recipe
 
 
 # Recipes that a graph can be made by, the default first. "weak" has no graph of its own, and "qat" is what is left.
@@ -27,14 +32,27 @@ RECIPES: dict[Recipe, RecipeRecord] = {
     "tensorrt": RecipeRecord(precisions=("int8", "fp8")),
     "cpu": RecipeRecord(),
     "nncf": RecipeRecord(needs="data", tools=("onnx", "nncf")),
-    "dynamic": RecipeRecord(needs="nothing", engines=("ort",)),
+    "dynamic": RecipeRecord(
+        needs="nothing",
+        engines=("ort", "openvino", "pytorch-compile"),
+        starts={"openvino": "w8", "pytorch-compile": None},
+        devices={"pytorch-compile": "cuda"},
+    ),
     "w8": RecipeRecord(needs="nothing", tools=("onnx",), engines=("ort", "openvino"), weights_only=True),
+    "pt2e": RecipeRecord(
+        needs="data",
+        tools=("torchao",),
+        engines=("pytorch-compile",),
+        makes="torch",
+        devices={"pytorch-compile": "cpu"},
+    ),
 }
 
 
 def list_recipes(precision: Precision) -> tuple[Recipe, ...]:
     """The recipes that make graphs in a precision, the default first; none for what is cast."""
-    return tuple(name for name, record in RECIPES.items() if precision in record.precisions)
+    graphs = {name: record for name, record in RECIPES.items() if record.makes == "onnx"}
+    return tuple(name for name, record in graphs.items() if precision in record.precisions)
 
 
 def find_needs(precision: Precision | None, recipe: Recipe | None) -> Needs:
@@ -48,10 +66,35 @@ def quantizes_weights_only(recipe: Recipe | None) -> bool:
     return recipe in RECIPES and RECIPES[recipe].weights_only
 
 
-def refuse_recipe(engine: str, recipe: Recipe | None) -> str | None:
-    """Why the engine cannot run graphs of a recipe; None if it can."""
-    record = RECIPES.get(recipe) if recipe is not None else None
-    if record is None or not record.engines or engine in record.engines:
+def find_start(engine: str, recipe: Recipe | None) -> Recipe | None:
+    """The recipe of the model that an engine starts from; None: it quantizes one in FP32 itself, or nothing at all."""
+    return RECIPES[recipe].starts.get(engine, recipe) if recipe in RECIPES else recipe
+
+
+def choose_module_recipe(engine: str, precision: Precision | None, device: str) -> Recipe | None:
+    """What eight bits mean to an engine that starts from PyTorch modules; None if it has none."""
+    recipe: Recipe = "pt2e" if (precision, device) == ("int8", "cpu") else "dynamic"
+    return recipe if engine in RECIPES[recipe].engines else None
+
+
+def refuse_recipe(spec: EngineSpec, kind: ArtifactKind) -> str | None:
+    """Why an engine, which starts from artifacts of this kind, cannot run models of its recipe; None if it can."""
+    if spec.recipe not in RECIPES or _takes(spec, kind, RECIPES[spec.recipe]):
         return None
-    others = ", ".join(f"int8@{name}" for name, other in RECIPES.items() if not other.engines)
-    return f"int8@{recipe} runs on {', '.join(record.engines)}, not on {engine}, which takes {others}"
+    record, engine = RECIPES[spec.recipe], spec.backend
+    asked = f"{spec.precision}@{spec.recipe}"
+    others = ", ".join(f"int8@{name}" for name, other in RECIPES.items() if _takes(spec, kind, other))
+    places = ", ".join(f"{one}{_place(record, one)}" for one in record.engines)
+    here = f"{engine}{f' on {spec.device}' if engine in record.engines else ''}"
+    return f"{asked} runs on {places or 'engines of graphs'}, not on {here}, which takes {others}"
+
+
+def _place(record: RecipeRecord, engine: str) -> str:
+    return f" on {record.devices[engine]}" if engine in record.devices else ""
+
+
+def _takes(spec: EngineSpec, kind: ArtifactKind, record: RecipeRecord) -> bool:
+    if record.engines or kind == "torch":
+        device = spec.device.partition(":")[0]
+        return spec.backend in record.engines and record.devices.get(spec.backend, device) == device
+    return True

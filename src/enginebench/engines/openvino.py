@@ -28,6 +28,8 @@ from ..core.engine_api import (
 from .openvino_settings import CAPABILITIES, find_hint, list_settings
 
 NAME = "openvino"
+# Values of an input that share a scale in int8@dynamic, as those of the weights do.
+GROUP = 32
 
 
 def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> OpenvinoEngine:
@@ -89,6 +91,8 @@ def make_settings(
     settings |= {"NUM_STREAMS": str(streams), "PERFORMANCE_HINT": hint.upper()}
     if hint == "throughput":
         del settings["NUM_STREAMS"]
+    if spec.recipe == "dynamic":  # the graph has weights of eight bits; activations follow in each run
+        settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = GROUP
     return settings
 
 

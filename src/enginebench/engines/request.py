@@ -9,6 +9,7 @@ from enginebench.core.engine_api import explain_unbound as explain_unbound
 from enginebench.core.entry import Option
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.names import format_precision, known
+from enginebench.core.recipes import find_start
 from enginebench.core.records import TEXT, Artifact, ArtifactKind, EngineSpec, Precision
 
 
@@ -84,7 +85,8 @@ def check_graph_precision(artifact: Artifact, spec: EngineSpec) -> None:
 
     A graph engine runs a graph as it is: the precision is the graph's, and a label alone would change nothing.
     """
-    wanted = format_precision(spec.precision, spec.recipe)
+    recipe = find_start(spec.backend, spec.recipe)
+    wanted = format_precision(spec.precision, recipe)
     found = format_precision(artifact.precision, artifact.recipe)
     graph = "fp32" if spec.precision == "tf32" else spec.precision  # TF32 is a setting, on a graph in FP32
     if artifact.precision != graph:
@@ -95,7 +97,7 @@ def check_graph_precision(artifact: Artifact, spec: EngineSpec) -> None:
             f"engine {spec.backend} runs a graph in its own precision: {wanted} needs such a graph, and "
             f"{artifact.path} is {found}. {advice}"
         )
-    if spec.recipe is not None and artifact.recipe not in (spec.recipe, "qat"):
+    if recipe is not None and artifact.recipe not in (recipe, "qat"):
         raise ArtifactError(
             f"{artifact.path} is {found}, not {wanted}. Make one with enginebench quantize --to {wanted}"
         )

@@ -1,13 +1,14 @@
 """What to run: the rows of a request, in order, each with a reason if it cannot run."""
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.errors import UsageError
+from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.names import format_engine, format_precision, name_mix, parse_engine, parse_precision, row_id
-from enginebench.core.recipes import refuse_recipe
+from enginebench.core.recipes import TORCHAO, choose_module_recipe, find_start, refuse_recipe
 from enginebench.core.records import (
     Artifact,
     ArtifactKind,
@@ -92,9 +93,10 @@ def plan_rows(
 
 def never_runs(spec: EngineSpec, sources: Sequence[Artifact], kind: ArtifactKind) -> bool:
     """Whether nothing that a user could install or change lets the engine run this model in this precision."""
-    if refuse_recipe(spec.backend, spec.recipe):
+    if refuse_recipe(spec, kind):
         return True
-    return kind == "torch" and (spec.precision in EIGHT_BITS or (bool(sources) and sources[0].kind != "torch"))
+    eight = spec.precision in EIGHT_BITS and spec.recipe is None
+    return kind == "torch" and (eight or (bool(sources) and sources[0].kind != "torch"))
 
 
 def is_wanted(request: RunRequest, spec: EngineSpec) -> bool:
@@ -147,7 +149,7 @@ def list_engines(
             options=options,
             device=find_device(name, request.device),
             precision=precision,
-            recipe=_choose_recipe(name, precision, recipe, takes(name), options),
+            recipe=_choose_recipe(name, precision, recipe, takes(name), options, find_device(name, request.device)),
             batch=batch,
             threads=request.threads,
             shapes=shapes,
@@ -202,12 +204,20 @@ def _list_precisions(
 
 
 def _choose_recipe(
-    backend: str, precision: Precision | None, asked: Recipe | None, kind: ArtifactKind, options: Mapping[str, str]
+    backend: str,
+    precision: Precision | None,
+    asked: Recipe | None,
+    kind: ArtifactKind,
+    options: Mapping[str, str],
+    device: str,
 ) -> Recipe | None:
     if options.get("weak_typing") == "1" and precision not in ("fp32", "tf32"):
         return "weak"
-    if precision not in ("int8", "fp8") or kind == "torch":
-        return None  # recipes belong to graphs
+    if precision not in EIGHT_BITS:
+        return None
+    if kind == "torch":
+        own = choose_module_recipe(backend, precision, device)
+        return own and (asked or own)
     if asked is not None:
         return asked
     return find_entry(backend).recipe if precision == "int8" else FP8_RECIPE
@@ -216,14 +226,17 @@ def _choose_recipe(
 def list_transforms(
     request: RunRequest, sources: Sequence[Artifact], takes: Callable[[str], ArtifactKind]
 ) -> list[tuple[Precision | None, Recipe | None]]:
-    """(precision, recipe) of every graph that the rows need and that is not among the sources."""
-    have = {(a.precision, a.recipe) for a in sources if a.kind == "onnx"}
+    """(precision, recipe) of every graph, and module in eight bits, that the rows need and the sources lack."""
+    have = {(a.precision, a.recipe) for a in sources}
+    fp32 = {a.kind for a in sources if (a.precision, a.recipe) == ("fp32", None)}  # transforms start from FP32
     here = list_here(request)
     engines = [s for s in list_engines(request, sources, takes) if s.recipe != "weak" and s.backend in here]
-    graphs = [s for s in engines if takes(s.backend) == "onnx" and not refuse_recipe(s.backend, s.recipe)]
-    wanted = [(s.precision, s.recipe) for s in graphs]
-    if ("fp32", None) not in have:  # transforms start from FP32
-        return []
+    wanted = [
+        (s.precision, start)
+        for s in engines
+        if (kind := takes(s.backend)) in fp32 and not refuse_recipe(s, kind)
+        if ((start := find_start(s.backend, s.recipe)) and find_spec("torchao")) or kind != "torch"
+    ]
     return [pair for pair in dict.fromkeys(wanted) if pair not in have and pair[0] not in ("fp32", "tf32")]
 
 
@@ -302,12 +315,13 @@ def _serves(artifact: Artifact, spec: EngineSpec, kind: ArtifactKind) -> bool:
         return "plan" in accepts(spec.backend)
     if artifact.kind != kind:
         return False
+    start = find_start(spec.backend, spec.recipe)
     if kind == "torch":
-        return True
+        return artifact.recipe == start
     if spec.options.get("weak_typing") == "1":
         return artifact.precision == "fp32"
     graph = "fp32" if spec.precision == "tf32" else spec.precision
-    return (artifact.precision, artifact.recipe, name_mix(artifact.excluded)) == (graph, spec.recipe, spec.mix)
+    return (artifact.precision, artifact.recipe, name_mix(artifact.excluded)) == (graph, start, spec.mix)
 
 
 def _reason_to_skip(
@@ -319,15 +333,18 @@ def _reason_to_skip(
 ) -> str | None:
     if not availability.available:
         return f"{availability.reason}. To add: {availability.fix}" if availability.fix else availability.reason
-    if kind == "torch" and spec.precision in EIGHT_BITS:
-        return f"8 bits are a property of an ONNX graph; ask ort or openvino for {spec.precision}"
-    label = format_precision(spec.precision, spec.recipe)
-    if why := refuse_recipe(spec.backend, spec.recipe):
+    if kind == "torch" and spec.precision in EIGHT_BITS and spec.recipe is None:
+        return f"PyTorch has 8 bits only where it compiles; ask pytorch-compile, ort or openvino for {spec.precision}"
+    if why := refuse_recipe(spec, kind):
         return why
+    if kind == "torch" and spec.recipe is not None and OPTION not in spec.options and find_spec("torchao") is None:
+        return str(MissingDependency("torchao", TORCHAO))
+    start = find_start(spec.backend, spec.recipe)
+    label = format_precision(spec.precision, start)
     if kind != "torch" and EVERY_GRAPH in problems:
         return f"no ONNX graph: {problems[EVERY_GRAPH]}"
-    if kind != "torch" and label in problems:
-        return f"no graph in {label}: {problems[label]}"
+    if label in problems and (kind != "torch" or start):
+        return f"no {'module' if kind == 'torch' else 'graph'} in {label}: {problems[label]}"
     if source is None:
         needs = "a PyTorch model; MODEL is a graph" if kind == "torch" else f"a graph in {label}"
         return f"{format_engine(spec)} needs {needs}"

@@ -14,7 +14,7 @@ from enginebench import door
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision, name_mix, parse_precision
-from enginebench.core.recipes import RECIPES, Needs, find_needs, quantizes_weights_only
+from enginebench.core.recipes import Needs, find_needs, list_recipes, quantizes_weights_only
 from enginebench.core.records import Artifact, Precision, Recipe
 from enginebench.core.text import count_of
 from enginebench.measure.pin import default_threads
@@ -97,7 +97,7 @@ class QuantizeOptions(Progress, total=False):
 
 
 To: TypeAlias = Annotated[
-    str, Opt(f"fp16, bf16, int8[@{'|'.join(RECIPES)}] or fp8.", metavar="PRECISION", required=True)
+    str, Opt(f"fp16, bf16, int8[@{'|'.join(list_recipes('int8'))}] or fp8.", metavar="PRECISION", required=True)
 ]
 Out: TypeAlias = Annotated[PathLike, Opt("The ONNX file. [F.PRECISION.onnx]", path="file")]
 

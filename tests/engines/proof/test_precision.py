@@ -376,6 +376,8 @@ def test_fp32_that_a_setting_made_shorter_is_found() -> None:
 
 def test_casts_are_no_work_in_either_type() -> None:
     assert find_operator_dtype("aten::to", "float") == "reorder"
+    assert find_operator_dtype("onednn::qconv_pointwise", "unsigned char") == "int8"
+    assert find_operator_dtype("aten::_int_mm", "signed char") == "int8"
 
 
 def test_only_outermost_operators_count() -> None:

@@ -1,5 +1,7 @@
 """Rows that are known to be impossible before anything is built."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -122,19 +124,82 @@ def test_nothing_is_made_for_an_engine_that_is_not_installed(monkeypatch: pytest
     assert plan.list_transforms(request, (GRAPH,), lambda name: "onnx") == [("int8", "cpu")]
 
 
-def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made() -> None:
-    request = RunRequest(model="toy", engines=(("openvino", {}), ("ort", {})), precisions=(("int8", "dynamic"),))
-    only = replace(request, engines=(("openvino", {}),))
-    assert plan.list_transforms(request, (GRAPH,), lambda name: "onnx") == [("int8", "dynamic")]
+def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And for OpenVINO it is another graph under the same name."""
+    monkeypatch.setattr(plan, "find_installed", lambda name: Availability(engine=name, available=True))
+    engines = (("ort-openvino", {}), ("openvino", {}), ("ort", {}))
+    request = RunRequest(model="toy", engines=engines, precisions=(("int8", "dynamic"),))
+    only = replace(request, engines=engines[:1])
+    made = [("int8", "w8"), ("int8", "dynamic")]
+    assert plan.list_transforms(request, (GRAPH,), lambda name: "onnx") == made
     assert plan.list_transforms(only, (GRAPH,), lambda name: "onnx") == []
-    sources = (GRAPH, replace(GRAPH, precision="int8", recipe="dynamic"))
+    sources = (GRAPH, *(replace(GRAPH, precision="int8", recipe=recipe) for _, recipe in made))  # type: ignore[arg-type]
 
     def plan_all(asked: RunRequest) -> dict[str, str | None]:
         rows = plan_rows(
             asked, sources, probe=lambda name: Availability(engine=name, available=True), takes=lambda _: "onnx"
         )
-        return {row.engine.backend: row.skip for row in rows}
+        return {row.engine.backend: row.skip or (row.source and row.source.recipe) for row in rows}
 
-    why = "int8@dynamic runs on ort, not on openvino, which takes int8@tensorrt, int8@cpu, int8@nncf"
-    assert plan_all(request) == {"openvino": why, "ort": None}
-    assert plan_all(replace(request, any_engine=True)) == {"ort": None}
+    why = (
+        "int8@dynamic runs on ort, openvino, pytorch-compile on cuda, not on ort-openvino, which takes int8@tensorrt, "
+        "int8@cpu, int8@nncf"
+    )
+    assert plan_all(request) == {"ort-openvino": why, "openvino": "w8", "ort": "dynamic"}
+    assert plan_all(replace(request, any_engine=True)) == {"openvino": "w8", "ort": "dynamic"}
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "made", "starts", "skip"),
+    [
+        ("cpu", ("int8", None), [("int8", "pt2e")], "pt2e", None),
+        ("cuda:0", ("int8", None), [], None, None),
+        ("cuda:0", ("fp8", None), [], None, None),
+        (
+            "cpu",
+            ("fp8", None),
+            [],
+            None,
+            "fp8@dynamic runs on ort, openvino, pytorch-compile on cuda, not on pytorch-compile on cpu, which takes "
+            "int8@pt2e",
+        ),
+        (
+            "cpu",
+            ("int8", "cpu"),
+            [],
+            None,
+            "int8@cpu runs on engines of graphs, not on pytorch-compile, which takes int8@pt2e",
+        ),
+    ],
+)
+def test_a_compiled_module_starts_from_one_in_eight_bits_or_makes_it(
+    device: str,
+    asked: tuple[Any, Any],
+    made: list[tuple[str, str]],
+    starts: str | None,
+    skip: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plan, "find_installed", lambda name: Availability(engine=name, available=True))
+    monkeypatch.setattr(plan, "find_spec", lambda name: object())
+    module = replace(GRAPH, kind="torch", inputs=(TensorSpec(name="x", dtype="f", shape=(1, 4)),))
+    engines = (("pytorch", {}), ("pytorch-compile", {}))
+    request = RunRequest(model="toy", engines=engines, precisions=(("fp32", None), asked), device=device)
+    assert plan.list_transforms(request, (module, GRAPH), lambda _: "torch") == made
+    sources = (module, replace(module, precision="int8", recipe="pt2e"))
+
+    def plan_both() -> list[tuple[str | None, str | None]]:
+        rows = plan_rows(
+            request, sources, probe=lambda name: Availability(engine=name, available=True), takes=lambda _: "torch"
+        )
+        return [(row.source and row.source.recipe, row.skip) for row in rows]
+
+    eager = f"PyTorch has 8 bits only where it compiles; ask pytorch-compile, ort or openvino for {asked[0]}"
+    assert plan_both()[:3] == [(None, None), (None, None), (None, eager)]
+    assert plan_both()[3][1] == skip and (skip or plan_both()[3][0] == starts)
+    monkeypatch.setattr(plan, "find_spec", lambda name: None)
+    assert plan.list_transforms(request, (module, GRAPH), lambda _: "torch") == []
+    needed = 'torchao is not installed. To add it: pip install "enginebench[torchao]"'
+    assert plan_both()[3][1] == (skip or needed)

@@ -252,6 +252,11 @@ def test_an_exported_program_is_opened_only_if_it_is_the_one_that_is_named(place
     with pytest.raises(ArtifactError, match="is not that of"):
         trust.trust_artifact(replace(stored, sha256=hash_file(place / "r" / "m.pt2")), "r")
     assert trust.trust_artifact(replace(stored, sha256=hash_file(place / "m.pt2")), "r").path == "m.pt2"
+    made = replace(stored, model="digits-cnn", recipe="pt2e", path="model.int8-pt2e.pt2")  # by a run, of another MODEL
+    with pytest.raises(UsageError, match=r"add --allow-code model\.int8-pt2e\.pt2"):
+        trust.trust_artifact(made, "r")
+    trust.allow_code("model.int8-pt2e.pt2")
+    assert trust.trust_artifact(made, "r") == made
 
 
 @pytest.mark.parametrize("name", ["/bin/sh", "../evil.sh", "./evil.sh", "nobody"])

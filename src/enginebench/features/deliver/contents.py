@@ -72,6 +72,11 @@ def explain_refusal(result: Result) -> str | None:
         return f"{engine.backend} cannot be delivered: {REFUSED[engine.backend]}"
     if engine.backend not in (CPU if engine.device == "cpu" else GPU):
         return f"{engine.backend} on {engine.device} cannot be delivered: there is no bundle program for it"
+    if engine.backend == "pytorch-compile" and engine.recipe is not None:
+        return (
+            f"{result.id} cannot be delivered: torchao quantized its module, which a bundle does not do; deliver one "
+            "of ort or openvino"
+        )
     if any(caveat.code == "rewritten_graph" for artifact in result.artifacts for caveat in artifact.caveats):
         return (
             f"{result.id} cannot be delivered: {engine.backend} reads its graph only rewritten for each set of "

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.names import format_precision, slug
+from enginebench.core.recipes import find_start
 from enginebench.core.records import Artifact, MeasureSpec
 from enginebench.engines.registry import find_installed, takes
 from enginebench.features.tune.space import Setting
@@ -55,14 +56,15 @@ class Rows:
             if setting.graph not in self.graphs:
                 raise ArtifactError(f"the stored search names the graph {setting.graph!r}, which it has not made")
             return [a for a in self._artifacts if a.kind == "torch"] + [self.graphs[setting.graph]], None
-        label = format_precision(setting.precision, setting.recipe)
-        have = any((a.precision, a.recipe) == (setting.precision, setting.recipe) for a in self._artifacts)
+        recipe = find_start(setting.engine, setting.recipe)
+        label = format_precision(setting.precision, recipe)
+        have = any((a.precision, a.recipe) == (setting.precision, recipe) for a in self._artifacts)
         if takes(setting.engine) == "torch" or self.graph is None or (have and not setting.method):
             return self._artifacts, None
         if setting.precision in ("fp32", "tf32") or label in self._problems:
             return self._artifacts, None
         try:
-            made = self._make(setting, label)
+            made = self._make(replace(setting, recipe=recipe), label)
         except EngineBenchError as error:
             self._problems[label] = str(error)
             return self._artifacts, f"no graph in {label}: {error}"

@@ -7,11 +7,11 @@ from msgspec import Struct
 
 from enginebench.core.entry import Option, find_kind
 from enginebench.core.names import format_options, format_precision, known
-from enginebench.core.recipes import RECIPES
+from enginebench.core.recipes import RECIPES, choose_module_recipe
 from enginebench.core.records import Precision, Recipe
 from enginebench.engines.registry import find_device, find_entry, takes
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import FP8_RECIPE
+from enginebench.runs.plan import EIGHT_BITS, FP8_RECIPE
 
 Goal = Literal["latency", "throughput", "capacity"]
 
@@ -129,7 +129,8 @@ def list_arms(request: RunRequest, goal: Goal, *, threads: tuple[int, ...], stre
         )
         for precision, recipe in request.precisions
         for engine, options in request.engines
-        if not (precision in ("int8", "fp8") and takes(engine) == "torch")
+        if not (precision in EIGHT_BITS and takes(engine) == "torch")
+        or ((own := choose_module_recipe(engine, precision, request.device)) and recipe in (None, own))
     ]
     return sorted(arms, key=lambda arm: find_entry(arm.engine).tunes)
 
@@ -148,8 +149,9 @@ def _list_knobs(
     options = _list_options(engine, request)
     free = goal == "latency" and kind in entry.chooses_threads
     knobs: dict[str, tuple[str, ...]] = {THREADS: tuple(map(str, threads if free else threads[:1]))}
-    if precision in ("int8", "fp8"):
-        knobs[RECIPE] = _list_recipes(engine, precision, recipe, request.calibration_method)
+    if precision in EIGHT_BITS:
+        own = recipe or (choose_module_recipe(engine, precision, request.device) if takes(engine) == "torch" else None)
+        knobs[RECIPE] = _list_recipes(engine, precision, own, request.calibration_method)
     if goal != "latency":
         knobs[STREAMS] = tuple(map(str, streams))
         knobs[BATCH] = tuple(map(str, BATCHES))

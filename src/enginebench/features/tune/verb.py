@@ -164,10 +164,11 @@ def make_request(
     shared = given.share(options)
     measure = MeasureSpec(seed=shared.seed, processes=processes)
     batches = None if batch is None else (batch,)
+    precisions = given.choose_precisions(options["precisions"], shared.device, say)
     run = shared.make_request(
         model,
         engines=given.read_engines(options["engines"] or name_default_engines(shared.device)),
-        precisions=given.choose_precisions(options["precisions"], shared.device, say),
+        precisions=tuple(dict.fromkeys((("fp32", None), *precisions))),  # the reference of the outputs, whoever asks
         batches=batches,
         measure=measure,
         input_size=options["input_size"],

@@ -328,7 +328,9 @@ def _finish(
     if to in ("int8", "fp8"):
         coverage = _check_coverage(change.model, artifact.path, recipe)
         caveats += source.caveats if source else ()
-        caveats += [make_caveat("low_coverage", share=coverage)] if coverage < LOW_COVERAGE else []
+        if coverage < LOW_COVERAGE:
+            no_ranges = find_needs(to, recipe) == "nothing"
+            caveats.append(make_caveat("low_coverage.products" if no_ranges else "low_coverage", share=coverage))
     if all(caveat.code != "kept_fp32" for caveat in caveats):
         caveats += _explain_kept(change)
     doubts = tuple(dict.fromkeys(caveats))

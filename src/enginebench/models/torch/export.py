@@ -103,7 +103,7 @@ def export_onnx(
     with _sibling_folder(out) as folder:
         made = folder / out.name
         written = opset and max(opset, TRANSLATED_OPSET)
-        _write_graph(module, artifact, inputs, made, _add_batch(inputs, opened) if dynamic_batch else opened, written)
+        _write_graph(module, artifact, inputs, made, add_batch(inputs, opened) if dynamic_batch else opened, written)
         if opset is not None and opset < TRANSLATED_OPSET:
             write_graph(lower_model(load_whole_graph(made), opset), made)
         _check_graph(made, opset, artifact.model)
@@ -161,7 +161,7 @@ def _lengthen(inputs: Sequence[TensorSpec], opened: Axes, by: int = 0) -> tuple[
     return tuple(map(change, inputs))
 
 
-def _add_batch(inputs: Sequence[TensorSpec], opened: Axes) -> Axes:
+def add_batch(inputs: Sequence[TensorSpec], opened: Axes) -> Axes:
     batched = [name for name, axis in find_batch_axes(inputs).items() if axis == 0]
     return {
         spec.name: {**({0: BATCH_AXIS} if spec.name in batched else {}), **opened.get(spec.name, {})} for spec in inputs
@@ -184,10 +184,10 @@ def _sibling_folder(out: Path) -> Iterator[Path]:
 def _write_graph(
     module: nn.Module, artifact: Artifact, inputs: Sequence[TensorSpec], path: Path, opened: Axes, opset: int | None
 ) -> None:
-    examples = _to_tensors(random_feeds(inputs, 1, seed=0), inputs)
+    examples = to_tensors(random_feeds(inputs, 1, seed=0), inputs)
     try:
         # In PyTorch 2.13 a trace of a fused attention kernel has strides that the decomposed graph then lacks.
-        with _quiet_exporter(), sdpa_kernel(SDPBackend.MATH):
+        with quiet_exporter(), sdpa_kernel(SDPBackend.MATH):
             program: Any = torch.onnx.export(
                 module,
                 examples,
@@ -196,7 +196,7 @@ def _write_graph(
                 opset_version=opset,
                 input_names=[spec.name for spec in artifact.inputs],
                 output_names=[spec.name for spec in artifact.outputs],
-                dynamic_shapes=_describe_dynamic(module, inputs, opened) if opened else None,
+                dynamic_shapes=describe_dynamic(module, inputs, opened) if opened else None,
             )
             for node in program.model.graph.all_nodes():  # stack traces hold paths of this machine
                 node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
@@ -226,11 +226,11 @@ def _describe_origin(artifact: Artifact) -> dict[str, str]:
     return {key: value for key, value in entries.items() if value}
 
 
-def _to_tensors(feeds: dict[str, Array], specs: Sequence[TensorSpec]) -> tuple[torch.Tensor, ...]:
+def to_tensors(feeds: dict[str, Array], specs: Sequence[TensorSpec]) -> tuple[torch.Tensor, ...]:
     return tuple(torch.from_numpy(feeds[spec.name].copy()) for spec in specs)
 
 
-def _describe_dynamic(module: nn.Module, inputs: Sequence[TensorSpec], opened: Axes) -> Any:
+def describe_dynamic(module: nn.Module, inputs: Sequence[TensorSpec], opened: Axes) -> Any:
     symbols = dict.fromkeys(name for axes in opened.values() for name in axes.values())
     dims = {name: torch.export.Dim(name) for name in symbols}
     shapes = tuple({i: dims[name] for i, name in opened.get(spec.name, {}).items()} for spec in inputs)
@@ -238,7 +238,7 @@ def _describe_dynamic(module: nn.Module, inputs: Sequence[TensorSpec], opened: A
 
 
 @contextlib.contextmanager
-def _quiet_exporter() -> Iterator[None]:
+def quiet_exporter() -> Iterator[None]:
     """The exporter's progress goes to stderr; its warnings and its logs, which hold whole graphs, nowhere."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -305,7 +305,7 @@ def compare_with_torch(
         specs = _lengthen(set_batch_axes(inputs, batch), opened or {}, by=i)  # open axes have another length each time
         feeds = random_feeds(specs, batch, seed + i)
         try:
-            expected, found = _answer(module, _to_tensors(feeds, specs)), session.run(None, feeds)
+            expected, found = _answer(module, to_tensors(feeds, specs)), session.run(None, feeds)
         except Exception as error:  # the model's own code, or one of the runtime's kinds
             kind = FixesBatch if len(set(batches)) > 1 else ModelError
             raise kind(f"{model} was exported, but batch {batch} fails: {first_line(error)}") from error

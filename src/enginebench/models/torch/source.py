@@ -211,7 +211,11 @@ def _load(artifact: Artifact) -> nn.Module:
         raise ArtifactError(f"state dict {path} of {artifact.model} does not exist. Make the artifact again")
     if hash_file(path) != artifact.sha256:
         raise ArtifactError(f"state dict {path} of {artifact.model} was changed since it was made. Make it again")
-    if artifact.model.startswith(HF_PREFIX):
+    if artifact.recipe == "pt2e":
+        from enginebench.models.torch.pt2e import import_pt2e
+
+        import_pt2e()
+    elif artifact.model.startswith(HF_PREFIX):
         return _restore_hf(artifact)
     if path.suffix == ".pt2":  # the file in the run's folder: the user's own may be gone
         return _open_whole(ModelRef(kind="pt2", text=artifact.model, name=str(path)), path, artifact.sha256)[0]

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ChildFailed, EngineBenchError, UsageError
 from enginebench.core.names import format_engine, format_precision, known, name_mix
+from enginebench.core.recipes import RECIPES
 from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision, Recipe, Task
 from enginebench.core.shapes import find_plan_batch
 from enginebench.core.text import count_of
@@ -24,6 +25,7 @@ from enginebench.runs.folder import RunRequest
 from enginebench.runs.plan import EVERY_GRAPH, PlannedRow, list_here, list_transforms, plan_rows
 from enginebench.runs.progress import Reporter
 from enginebench.runs.scoring import Judged, choose_metrics, open_metrics
+from enginebench.runs.trust import allow_code
 
 # Ranges settle well before this many entries, and a run should not wait for them; `calibrate --n` takes more.
 CALIBRATION_ENTRIES = 128
@@ -154,11 +156,11 @@ def plan_one(request: RunRequest, place: Path, reporter: Reporter) -> tuple[Plan
 
 def _transform_all(request: RunRequest, made: tuple[Artifact, ...], place: Path, reporter: Reporter) -> Sources:
     artifacts, problems = list(made), {}
-    graph = next((a for a in made if a.kind == "onnx"), None)
     for precision, recipe in list_transforms(request, made, takes):
         label = format_precision(precision, recipe)
         try:
-            assert graph is not None  # transforms are listed only if there is one
+            kind = RECIPES[recipe].makes if recipe in RECIPES else "onnx"
+            graph = next(a for a in made if a.kind == kind)  # transforms are listed only if there is one
             artifacts.append(make_graph(request, graph, known(precision), recipe, place, reporter))
         except EngineBenchError as error:
             reporter.say(f"no graph in {label}: {error}")
@@ -178,7 +180,7 @@ def make_graph(
     exclude: tuple[str, ...] = (),
     keep_cosine: float | None = None,
 ) -> Artifact:
-    """The FP32 graph of a request in another precision.
+    """The FP32 graph, or module, of a request in another precision.
 
     Args:
         out: folder of the graph and of the ranges, where they are others than those in `place`.
@@ -194,7 +196,9 @@ def make_graph(
         artifact=graph,
         precision=precision,
         recipe=recipe,
-        out=str(folder / f"model.{label.replace('@', '-').replace(' ', '-')}.onnx"),
+        out=str(
+            folder / f"model.{label.replace('@', '-').replace(' ', '-')}{'.onnx' if graph.kind == 'onnx' else '.pt2'}"
+        ),
         calibration_path=str(folder / RANGES),
         data=choose_data(request) or "fake",
         method=request.calibration_method,
@@ -209,6 +213,7 @@ def make_graph(
     answer = run_child(
         job, timeout_s=request.timeout_s, on_note=lambda text: reporter.step(f"{request.model} {label}: {text}")
     )
+    allow_code(*(answer.artifact.path for _ in range(graph.kind == "torch")))  # it was made here
     return answer.artifact
 
 

@@ -47,6 +47,12 @@ def test_the_graphs_of_the_request_serve_without_being_made_again(made: list[Any
     assert row.id == "ort-int8.cpu-b1-compute-t2-hot-race" and row.chain == (GRAPH, INT8)
 
 
+def test_dynamic_int8_of_openvino_is_made_from_weights_alone(made: list[Any]) -> None:
+    row = make_rows().plan(replace(SETTING, engine="openvino", recipe="dynamic"), MeasureSpec())
+    assert row.source is not None and (row.source.recipe, row.engine.recipe, row.skip) == ("w8", "dynamic", None)
+    assert [recipe for _, _, recipe, _ in made] == ["w8"]
+
+
 def test_a_graph_that_no_search_has_made_is_an_error_of_ours() -> None:
     with pytest.raises(ArtifactError, match=r"the stored search names the graph '\.\./secret', which it has not made"):
         make_rows().plan(replace(SETTING, graph="../secret"), MeasureSpec())

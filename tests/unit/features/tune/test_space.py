@@ -47,7 +47,7 @@ def test_the_default_of_an_arm_is_what_run_measures() -> None:
 
 def test_engines_that_compile_for_long_come_last() -> None:
     arms = find_arms("pytorch-compile,pytorch,ort", FP32, INT8)
-    assert list(arms) == ["pytorch fp32", "ort fp32", "ort int8", "pytorch-compile fp32"]
+    assert list(arms) == ["pytorch fp32", "ort fp32", "ort int8", "pytorch-compile fp32", "pytorch-compile int8"]
 
 
 def test_what_the_user_names_stays_as_it_is() -> None:
@@ -65,7 +65,21 @@ def test_knobs_that_do_nothing_for_the_goal_or_the_precision_are_none() -> None:
     assert "cast" not in arms["pytorch fp32"].knobs and "cast" in arms["pytorch bf16"].knobs
     assert "accuracy_level" not in find_arms("ort", INT8)["ort int8"].knobs
     assert find_arms("ort", ("int8", "w8"))["ort int8"].knobs["accuracy_level"] == ("0", "1", "4")
-    assert not find_arms("pytorch", INT8), "8 bits are a property of a graph"
+    assert not find_arms("pytorch", INT8), "PyTorch has 8 bits only where it compiles"
+    assert not find_arms("pytorch-compile", ("int8", "cpu"))
+
+
+@pytest.mark.parametrize(
+    ("engine", "recipes"),
+    [
+        ("ort", {"cpu", "tensorrt", "dynamic", "w8"}),
+        ("openvino", {"nncf", "cpu", "dynamic", "w8"}),
+        ("pytorch-compile", {"pt2e"}),
+    ],
+)
+def test_recipes_are_searched_unasked(engine: str, recipes: set[str]) -> None:
+    found = find_arms(engine, INT8)[f"{engine} int8"].knobs["recipe"]
+    assert {value.partition("/")[0] for value in found} == recipes
 
 
 def test_streams_share_the_threads() -> None:

@@ -178,6 +178,11 @@ def ask(**changes: Any) -> SearchRequest:
     return make_request("digits-mlp", fill(TuneOptions, {"engines": "fake", **changes}))  # type: ignore[arg-type]
 
 
+def test_fp32_is_the_reference_whatever_is_asked_for() -> None:
+    assert ask(precisions="int8@cpu").run.precisions == (("fp32", None), ("int8", "cpu"))
+    assert ask(precisions="int8,fp32").run.precisions == (("fp32", None), ("int8", None))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -48,7 +48,7 @@ ORT = Entry(
     },
     builds_with={"ahead": "1"},
     recipe="cpu",
-    other_recipes=("tensorrt",),
+    other_recipes=("tensorrt", "dynamic", "w8"),
     chooses_threads=("cpu",),
     any_batch=("cpu",),
     unasked={"cpu": {}},

@@ -34,7 +34,7 @@ OPENVINO = Entry(
         "force": FORCE,
     },
     recipe="nncf",
-    other_recipes=("cpu",),
+    other_recipes=("cpu", "dynamic", "w8"),
     chooses_threads=("cpu",),
     unasked={"cpu": {}},
     distributions=("openvino",),

@@ -68,7 +68,8 @@ def read_device_index(spec: EngineSpec) -> int:
 
 def check_cuda_request(artifact: Artifact, spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str]:
     """The options of a request that PyTorch can take on this GPU."""
-    check_request(artifact, spec, ("torch",), PRECISIONS, (spec.device,), reasons=REASONS)
+    own: tuple[Precision, ...] = ("int8", "fp8") if (spec.recipe, "scales" in known) == ("dynamic", True) else ()
+    check_request(artifact, spec, ("torch",), (*PRECISIONS, *own), (spec.device,), reasons=REASONS)
     options = read_options(spec, known)
     if options["defaults"] == "1" and spec.precision != "tf32":
         raise UsageError(

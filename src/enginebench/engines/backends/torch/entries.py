@@ -55,6 +55,13 @@ CUDA_GRAPH = switch(
     tried=True,
 )
 FOLDED, GRAPH = {"channels_last": "1", "fold_bn": "1"}, {"cuda_graph": "1"}
+SCALES = Option(
+    default="row",
+    choices=("row", "tensor"),
+    search=("tensor",),
+    only_in=("fp8",),
+    meaning="FP8: scales per row of a linear layer's input and weights, or per tensor",
+)
 
 # A loop in Python that asks whether the GPU is done would keep the interpreter from the other streams.
 LET_OTHERS_WORK: dict[DeviceKind, dict[str, str]] = {"cuda": {"wait": "driver"}}
@@ -84,7 +91,7 @@ PYTORCH_COMPILE = Entry(
     takes="torch",
     chooses_threads=("cpu",),
     options={**COMPILE_OPTIONS, **CPU_OPTIONS},
-    gpu_options={**COMPILE_OPTIONS, "cuda_graph": CUDA_GRAPH, **CUDA_OPTIONS},
+    gpu_options={**COMPILE_OPTIONS, "cuda_graph": CUDA_GRAPH, "scales": SCALES, **CUDA_OPTIONS},
     beside_itself=LET_OTHERS_WORK,
     unasked={"cpu": {}, "cuda": {"cuda_graph": "1"}},
     known_good={

@@ -17,13 +17,14 @@ from enginebench.engines.request import check_instructions, check_request, read_
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")
 REASONS: dict[Precision, str] = dict.fromkeys(
-    ("int8", "fp8"), "8 bits are a property of an ONNX graph; ask ort or openvino for them"
+    ("int8", "fp8"), "PyTorch has 8 bits only where it compiles; ask pytorch-compile, ort or openvino for them"
 )
 
 
 def check_torch_request(artifact: Artifact, spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str]:
     """The options of a request that PyTorch can take on this CPU."""
-    check_request(artifact, spec, ("torch",), PRECISIONS, reasons=REASONS)
+    own: tuple[Precision, ...] = ("int8",) if "freezing" in known and artifact.precision == "int8" else ()
+    check_request(artifact, spec, ("torch",), (*PRECISIONS, *own), reasons=REASONS)
     options = read_options(spec, known)
     if spec.precision in DTYPES and spec.precision != artifact.precision:  # its own is run as it is, emulated or not
         check_instructions(spec, has_instructions(spec.precision), options["force"] == "1")

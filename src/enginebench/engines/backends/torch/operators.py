@@ -39,6 +39,8 @@ WRAPS = "enginebench_wraps"
 CONVERSIONS = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::contiguous")
 # Operators that multiply, which oneDNN may compute in a shorter format than their inputs have. `lgamma` is none.
 _PRODUCTS = re.compile(r"conv|linear|mm$|mm_|matmul|einsum|attention|lstm|gru")
+# Operators whose kernels take integers of eight bits alone. Source: PyTorch 2.13, torch/_inductor/mkldnn_ir.py.
+_INT8_KERNEL = re.compile(r"onednn::q(conv|linear)|aten::_int_mm")
 # Settings of such operators, the newer ones and the older ones, that mean something else than their own name.
 FP32_MODES = {"none": "fp32", "ieee": "fp32", "highest": "fp32", "high": "tf32", "medium": "bf16"}
 
@@ -288,6 +290,8 @@ class _Namer:
 
 def find_operator_dtype(name: str, dtype: str) -> str:
     """The type in which an operator computes: that of its first input, unless FP32 is set to be something shorter."""
+    if _INT8_KERNEL.match(name):
+        return "int8"
     if name in CONVERSIONS:
         return REORDER
     if is_product(name) and NAMES.get(dtype) == "fp32":

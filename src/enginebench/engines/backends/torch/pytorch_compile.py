@@ -33,6 +33,7 @@ from enginebench.engines.backends.torch.cuda_engine import (
 from enginebench.engines.backends.torch.engine import WatchedTorchEngine
 from enginebench.engines.backends.torch.entries import PYTORCH_COMPILE
 from enginebench.engines.backends.torch.generated import GeneratedCode
+from enginebench.engines.backends.torch.linears import load_quantized
 from enginebench.engines.backends.torch.module import PRECISIONS as TORCH_PRECISIONS
 from enginebench.engines.backends.torch.module import check_torch_request, load_ready_module
 from enginebench.engines.pytorch import prepare_torch
@@ -99,7 +100,7 @@ def reach_by_plain_path(folder: Path) -> Iterator[Path]:
 
 
 NAME, OPTIONS = PYTORCH_COMPILE.name, PYTORCH_COMPILE.options
-PRECISIONS = TORCH_PRECISIONS
+PRECISIONS = (*TORCH_PRECISIONS, "int8")
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 CACHE_NAME = "inductor-cache"
 # What the compiler writes: modules of Triton, C++, and the settings that were fastest when it timed several.
@@ -173,7 +174,8 @@ class PytorchCompileBackend:
         options = check_torch_request(artifact, spec, OPTIONS)
         check_tools()
         prepare_torch(spec)
-        inductor.freezing = options["freezing"] == "1"
+        # Weights in eight bits are laid out for their kernels where they are constants.
+        inductor.freezing = options["freezing"] == "1" or spec.recipe is not None
         with use_cache(self._cache_dir):
             trust_instructions(find_answers() if self._cache_dir else None)
         # Compilers run side by side, started by threads that end with them. Workers, which would stay and share the
@@ -191,7 +193,8 @@ class PytorchCompileBackend:
         check_gpu_tools()
         prepare_cuda(spec, options)
         inductor.freezing = options["freezing"] == "1"
-        module = load_ready_module(artifact, spec, options, self._loader)
+        load = load_quantized if spec.recipe == "dynamic" else load_ready_module
+        module = load(artifact, spec, options, self._loader)
         generated = GeneratedCode(module, fullgraph=compiles_whole(module, options), strict=options["fullgraph"] == "1")
         prepare = partial(self._compile_for_gpu, generated, options, self._find_stamp(artifact, spec))
         compiled = compile_module(module, options)

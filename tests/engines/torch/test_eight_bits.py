@@ -1,0 +1,74 @@
+"""PyTorch modules in eight bits, by torchao."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+from enginebench.core.errors import ModelError
+from enginebench.core.records import Artifact, EngineSpec
+from enginebench.core.shapes import free_batch
+from enginebench.engines.backends.torch import linears
+from enginebench.engines.backends.torch.entries import PYTORCH_COMPILE
+from enginebench.engines.registry import open_backend
+from enginebench.models.precision.calibration_data import open_data
+from enginebench.models.torch.pt2e import quantize_module
+from enginebench.models.torch.source import load_module, make_torch_artifact
+
+pytest.importorskip("torchao")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+OPTIONS = {key: option.default for key, option in PYTORCH_COMPILE.gpu_options.items()}
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact]:
+    """(digits-cnn, the same in INT8)."""
+    folder = tmp_path_factory.mktemp("huit bits")
+    artifact = make_torch_artifact("digits-cnn", folder)
+    data = open_data("digits", model="digits-cnn", inputs=artifact.inputs, n=32)
+    return artifact, quantize_module(artifact, data, folder / "m.pt2", "minmax", threads=1)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_static_int8_runs_in_integer_kernels_at_any_batch(
+    module: tuple[Artifact, Artifact], batch: int, tmp_path: Path
+) -> None:
+    exact, made = map(free_batch, module)
+    assert (made.kind, made.precision, made.recipe, made.parent_sha256) == ("torch", "int8", "pt2e", exact.sha256)
+    feeds = open_data("digits", model="digits-cnn", inputs=exact.inputs, n=batch).read(0, batch)
+    with torch.inference_mode():
+        truth = load_module(exact)(*map(torch.from_numpy, feeds.values())).numpy()
+    backend: Any = open_backend("pytorch-compile", load_module, tmp_path)
+    spec = EngineSpec(backend="pytorch-compile", precision="int8", recipe="pt2e", batch=batch)
+    with backend.load(backend.build(made, spec, tmp_path), spec) as engine:
+        engine.bind(feeds)
+        engine.run()
+        found = next(iter(engine.fetch().values()))
+        assert engine.effective_precision()["int8"] > 0.1
+    assert float((found * truth).sum() / np.linalg.norm(found) / np.linalg.norm(truth)) > 0.99
+
+
+def test_what_has_nothing_to_quantize_is_refused(module: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+    artifact = replace(module[0], caveats=(), model="relu", inputs=module[0].inputs[:1])
+    data = open_data("fake", model="relu", inputs=artifact.inputs, n=2)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ModelError, match="no convolution or linear layer"):
+        patch.setattr("enginebench.models.torch.pt2e.load_module", lambda _: nn.ReLU().eval())
+        quantize_module(replace(artifact, preprocess_sha256=None), data, tmp_path / "m.pt2", "minmax", threads=1)
+
+
+def test_dynamic_int8_takes_linear_layers_that_matrix_units_take(torch_artifact: Artifact) -> None:
+    spec = EngineSpec(backend="pytorch-compile", precision="int8", recipe="dynamic")
+    made = linears.load_quantized(
+        torch_artifact, spec, OPTIONS, lambda _: nn.Sequential(nn.Linear(32, 16), nn.Linear(16, 10))
+    )
+    assert [type(layer.weight).__name__ for layer in made._module] == ["Int8Tensor", "Parameter"]
+
+
+def test_dynamic_int8_refuses_a_module_without_such_layers(torch_artifact: Artifact) -> None:
+    spec = EngineSpec(backend="pytorch-compile", precision="fp8", recipe="dynamic")
+    with pytest.raises(ModelError, match=r"fp8@dynamic covers linear layers.* small has none"):
+        linears.load_quantized(torch_artifact, spec, OPTIONS, lambda _: nn.Conv2d(3, 16, 1))
