@@ -159,6 +159,10 @@ TEMPLATES: dict[str, Template] = {
     "foreign_cpu": Template(
         "other programs used the CPU during {share:.0%} of the samples", "stop them, or measure again at a quiet time"
     ),
+    "foreign_gpu": Template(
+        "other programs used the GPU during {share:.0%} of the samples",
+        "stop them (nvidia-smi lists them), or measure again at a quiet time",
+    ),
     "failed_requests": Template(
         "{failed} of {offered} requests failed: {reason}", "they count as the slowest; look for the reason first"
     ),

@@ -38,7 +38,14 @@ def test_clean_row_has_no_doubts() -> None:
     ],
 )
 @pytest.mark.parametrize(
-    ("mark", "code"), [("foreign_cpu", "foreign_cpu"), ("low_clock", "throttled"), ("cold_start", "not_settled")]
+    ("mark", "code"),
+    [
+        ("foreign_cpu", "foreign_cpu"),
+        ("foreign_gpu", "foreign_gpu"),
+        ("throttled", "throttled"),
+        ("low_clock", "throttled"),
+        ("cold_start", "not_settled"),
+    ],
 )
 def test_marked_samples(marked: int, expected: tuple[str, list[str]], mark: Mark, code: str) -> None:
     validity, found = codes([make(marked=marked, mark=mark)] * 10)
