@@ -166,7 +166,8 @@ def _trace(measurement: Measurement, place: int, centre: float, label: str) -> l
     points = []
     for i, part in enumerate(parts):
         value = median(values[part])
-        marks = _find_marks(measurement, int(part[0]), int(part[-1]))
+        blocks = [b for b in measurement.blocks if b.start <= part[-1] and part[0] < b.stop]
+        marks = sorted({mark for block in blocks for mark in block.marks})
         points.append(
             {
                 "row": label,
@@ -179,12 +180,6 @@ def _trace(measurement: Measurement, place: int, centre: float, label: str) -> l
             }
         )
     return points
-
-
-def _find_marks(measurement: Measurement, first: int, last: int) -> list[str]:
-    """The marks of all blocks that the samples first to last touch."""
-    blocks = [b for b in measurement.blocks if b.marks and b.start <= last and first < b.stop]
-    return sorted({mark for block in blocks for mark in block.marks})
 
 
 def _trace_reference(kept: Sequence[Measurement], label: str) -> list[Point]:
