@@ -10,6 +10,7 @@ import pytest
 
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact, EngineSpec
+from enginebench.engines.abilities import CountsWork
 from enginebench.engines.fake import project_feeds
 from enginebench.engines.registry import ENTRIES, open_backend, probe
 from enginebench.testing import ATOL, CHECKS, INPUT, OUTPUT, RTOL, Case, Inconclusive, open_case
@@ -49,6 +50,14 @@ def test_our_own_engines_count_their_threads_and_list_options(case: Case) -> Non
     """Both are left to the author of a plug-in; the checks above pass over what is not there."""
     assert case.shared.threads >= 1  # type: ignore[attr-defined]
     assert case.entry.options
+
+
+def test_the_least_time_of_a_call_is_counted_on_one_thread(case: Case) -> None:
+    engine: Any = case.shared
+    if isinstance(engine, CountsWork):
+        engine.bind({INPUT.name: np.zeros((1, *INPUT.shape[1:]), dtype=np.float32)})
+        threads, least_ns = engine.threads, engine.count_least_ns()
+        assert (least_ns > 0, engine.threads) == (case.entry.name != "pytorch-compile", threads)
 
 
 @pytest.mark.parametrize("engine_name", ["ort", "openvino"])

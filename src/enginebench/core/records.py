@@ -279,6 +279,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
     staging_ns: list[int] | None = None  # host's share of scope `io`: checks, copies into and out of pinned memory
     reference_ns: list[int] = []  # the fixed reference kernel, timed before and after
     call_overhead_ns: float | None = None  # an empty call through the same loop
+    least_ns: float | None = None  # a call takes no less, whatever others cost it; 0: nobody knows
     load_s: float | None = None
     first_run_s: float | None = None
     peak_memory_bytes: int | None = None

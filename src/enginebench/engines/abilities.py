@@ -25,6 +25,13 @@ class ImportsLate(Protocol):
     def import_ahead(self) -> None: ...
 
 
+@runtime_checkable
+class CountsWork(Protocol):
+    """An engine whose threads wait for each other: CPU time of a call without the others, over the threads; or 0."""
+
+    def count_least_ns(self) -> float: ...
+
+
 class Reader(NamedTuple):
     """Who reads graphs, with its version, and the newest operator set that it knows."""
 

@@ -114,7 +114,7 @@ class _Fitted:
         """The columns that there is room for, then a line about the others."""
         room = options.max_width
         cells = {id(column): _list_cells(column, self.table.rows) for column in self.table.columns}
-        widths = {name: _measure(texts) for name, texts in cells.items()}
+        widths = {name: max(map(cell_len, "\n".join(texts).split("\n"))) for name, texts in cells.items()}
         least = {id(c): min(widths[id(c)], _LEAST) if _folds(c) else widths[id(c)] for c in self.table.columns}
         first = id(self.table.columns[0])
         least[first] = min(widths[first], _NAME)
@@ -163,7 +163,7 @@ class _Fitted:
         for column in shown:
             width = widths[id(column)]
             # Rich would cut the spaces behind a figure off before it moves it to the right.
-            fit = _fold if _folds(column) else _move_right
+            fit = _fold if _folds(column) else lambda text, width: " " * (width - cell_len(text)) + text
             title, *texts = (Text(fit(text, width)) for text in cells[id(column)])
             table.add_column(title, width=width, overflow="fold")
             drawn.append([*texts])
@@ -198,14 +198,6 @@ def _measure_fraction(text: str) -> int:
     """The letters from the decimal point on, or behind the last digit."""
     found = re.match(r"\D*\d*", text)
     return len(text) - (found.end() if found else 0)
-
-
-def _measure(texts: Sequence[str]) -> int:
-    return max(cell_len(line) for text in texts for line in text.split("\n"))
-
-
-def _move_right(text: str, width: int) -> str:
-    return " " * (width - cell_len(text)) + text
 
 
 def _fold(text: str, width: int) -> str:

@@ -110,22 +110,27 @@ def judge_outputs(result: Result, *, is_reference: bool) -> tuple[Outputs, str]:
     """
     drift = result.drift
     own = next((f": the model itself is {a.precision}" for a in result.artifacts[:1] if a.precision != "fp32"), "")
+    whys = list_invented(result)
+    random = f"random {' and '.join(whys)}" if whys else ""
     broken = drift is not None and any(output.nonfinite for output in drift.outputs)
     if not broken and _varies(result, drift.reference if drift else result.id):
         return "not_judged", VARIES
     if is_reference and (drift is None or drift.reference == result.id):
-        return ("not_judged", "its own outputs are not finite") if broken else ("same", f"the reference{own}")
+        return (
+            ("not_judged", "its own outputs are not finite")
+            if broken
+            else ("same", f"the reference{own}{random and ', with '}{random}")
+        )
     if drift is None or drift.unlike or not drift.n:
         return "not_judged", "; ".join(drift.unlike) if drift and drift.unlike else "the outputs were not compared"
-    whys = list_invented(result)
     if not drift.passed and (not whys or is_gross(drift)):
         return "changed", "; ".join(find_exceeded(drift)) or "beyond the limits"
     shortened = (result.requested_precision, result.engine.precision) != ("fp32", "fp32")
     if whys and (shortened or not drift.passed):
-        return "not_judged", f"random {' and '.join(whys)}"
+        return "not_judged", random
     if any(caveat.code == "constant_answers" for caveat in doubt_samples(drift)):
         return "not_judged", "the model gives the same output for every input"
-    return ("within_limits", own.removeprefix(": ")) if shortened else ("same", "")
+    return ("within_limits", own.removeprefix(": ")) if shortened else ("same", random and f"with {random}")
 
 
 def _varies(result: Result, reference: str) -> bool:

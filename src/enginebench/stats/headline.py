@@ -11,7 +11,7 @@ from enginebench.core.shapes import format_shapes
 from enginebench.stats.compare import Comparison
 from enginebench.stats.quantiles import median
 from enginebench.stats.standing import Standing, compare_rows, find_today, is_plain_fp32
-from enginebench.stats.validity import find_worst
+from enginebench.stats.validity import WIDE_RATIO, find_worst
 
 # `only`: one configuration was measured. `none_agrees`: all that is faster than the baseline changes the outputs.
 # `searched`: a search says to take it, whose proof stands in its own document.
@@ -120,8 +120,10 @@ def make_headline(
     today = baseline.result
     equal, equivalent, unknown = _find_ties(chosen, margin)
     kept = today if baseline.owned or engine != "pytorch" else None  # not what is merely the first
-    # Among equals what the user has, else the surest outputs; then the lowest median.
-    row = min(equal, key=lambda one: (kept is None or one.result.id != kept.id, _SURE.index(one.outputs)))
+    # Among equals what the user has, else the surest outputs; then the lowest median. None than which another is
+    # faster in every trial.
+    left = [one for one in equal if not any(_always_beats(other, one) for other in equal)] if not equivalent else equal
+    row = min(left, key=lambda one: (kept is None or one.result.id != kept.id, _SURE.index(one.outputs)))
     tied = [one for one in equal if one.result.id != row.result.id]
     is_today = today is not None and today.id == row.result.id
     found = _compare_with(today, row, margin)
@@ -194,12 +196,20 @@ def _find_ties(chosen: Sequence[Standing], margin: float) -> tuple[list[Standing
     return [chosen[0], *(row for row, _ in tied)], all(one.verdict == "equivalent" for _, one in tied), unknown
 
 
+def _always_beats(row: Standing, other: Standing) -> bool:
+    """Whether its slowest trial is faster than the fastest one of the other; of one each, neighbours may lie apart."""
+    sides = [[median(m.latency_ns) for m in one.result.measurements if m.latency_ns] for one in (row, other)]
+    return max(sides[0]) * (WIDE_RATIO if min(map(len, sides)) == 1 else 1) < min(sides[1])
+
+
 def _explain_choice(row: Standing, tied: Sequence[Standing], is_today: bool) -> tuple[str, ...]:
     if not tied:
         return ()
     if is_today:
         return ("what you have",)
-    whys = ["same outputs"] if row.outputs == "same" and all(one.outputs != "same" for one in tied) else []
+    if all(_always_beats(row, one) for one in tied):
+        return ("faster in every trial",)
+    whys = ["same outputs"] if row.outputs == "same" and any(one.outputs != "same" for one in tied) else []
     size, sizes = row.result.size_bytes, [one.result.size_bytes for one in tied]
     whys += ["smaller"] if size and all(other and size < other for other in sizes) else []
     start, starts = find_start(row.result), [find_start(one.result) for one in tied]

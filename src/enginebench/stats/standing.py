@@ -23,16 +23,7 @@ from enginebench.core.shapes import find_size
 from enginebench.stats.alike import judge_outputs
 from enginebench.stats.compare import Comparison, comparable, compare, compare_apart, find_level
 from enginebench.stats.summary import Summary, summarize
-from enginebench.stats.validity import (
-    SPEED_RATIO,
-    STARVED_RATIO,
-    WIDE_RATIO,
-    Trust,
-    hides_work,
-    judge,
-    judge_ratio,
-    widen_ratio,
-)
+from enginebench.stats.validity import SPEED_RATIO, WIDE_RATIO, Trust, hides_work, judge, judge_ratio, widen_ratio
 
 # Two sides of one speed are ordered the same way in as many pairs once in 2^7 runs.
 MIN_SIGNS = 8
@@ -197,9 +188,10 @@ def trust_ratio(
         return found
     trust = judge_ratio(base, cand, found.ratio, names)
     ratio, why = widen_ratio(found.ratio, trust), trust.reason
+    step = SPEED_RATIO if all(m.device_ns for m in (*base, *cand)) else WIDE_RATIO
     # An interval that is merely wide has been weighed by the verdict; each pair has to say the same then.
     good, agreed = trust.validity == "good", trust.alike and trust.least > 1
-    clear = (found.verdict == "faster" and (good or agreed)) or (not good and _leads(ratio, trust, found.margin))
+    clear = (found.verdict == "faster" and (good or agreed)) or (not good and _leads(ratio, trust, found.margin, step))
     found = replace(found, clear=clear, ratio_validity=trust.validity, ratio_reason=why)
     if trust.validity == "not_given":
         return replace(
@@ -219,18 +211,19 @@ def _lies_beyond(verdict: Verdict, ratio: Estimate, trust: Trust, margin: float)
     return verdict == "not_shown" or (ratio.low or 0.0) > margin or (ratio.high or margin) < 1 / margin
 
 
-def _leads(ratio: Estimate, trust: Trust, margin: float) -> bool:
+def _leads(ratio: Estimate, trust: Trust, margin: float, step: float) -> bool:
     """Whether the candidate is the faster one though its ratio is doubtful, or its trials too few for a verdict.
 
     By an interval twice as wide, or by each of so many pairs that chance does that once in a hundred: where every other
-    trial starves, no interval says anything. One trial must lie beyond the two speeds of a machine, and a slowdown that
-    nobody knows could have been far more.
+    trial starves, no interval says anything. Of one trial, beyond `step`: of 208 stored neighbours of one row on
+    CPUs 30 % were more than 1.2 apart and 2 % more than 2, of 281 on GPUs 5 % more than 1.2. Where nobody knows a
+    slowdown, only what it cannot be counts.
     """
-    step = SPEED_RATIO if trust.bias else WIDE_RATIO
-    low = ratio.low**2 / ratio.value if ratio.low is not None else ratio.value / step
-    return max(low, trust.least / trust.doubt if ratio.n >= MIN_SIGNS else 0.0) > (
-        1 + margin if trust.bias else STARVED_RATIO
-    )
+    if not trust.bias:
+        return trust.least > trust.doubt
+    least = trust.least / trust.doubt
+    low = ratio.low**2 / ratio.value if ratio.low is not None else min(ratio.value, least) / step
+    return max(low, least if ratio.n >= MIN_SIGNS else 0.0) > 1 + margin
 
 
 def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is_reference: bool = False) -> Standing:
@@ -248,6 +241,7 @@ def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is
     clocks: list[Clock] = sorted({m.clock for m in measured})
     base = baseline if measured else None
     found = compare_rows(base, result, margin) if base and base.id != result.id else None
+    one = Estimate(value=1.0, low=1.0, high=1.0, level=0.95, n=len(measured), method="the baseline itself")
     outputs, outputs_reason = judge_outputs(result, is_reference=is_reference)
     return Standing(
         result=result,
@@ -262,7 +256,7 @@ def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is
         modelled="modelled" in clocks,
         baseline=base.id if base else None,
         comparison=found,
-        speedup=found.ratio if found else _give_one(len(measured)) if base else None,
+        speedup=found.ratio if found else one if base else None,
         agreement=_find_agreement(result.drift),
         outputs=outputs,
         outputs_reason=outputs_reason,
@@ -273,10 +267,6 @@ def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is
 
 def _list_measured(result: Result) -> list[Measurement]:
     return [m for m in result.measurements if m.latency_ns]
-
-
-def _give_one(k: int) -> Estimate:
-    return Estimate(value=1.0, low=1.0, high=1.0, level=0.95, n=k, method="the baseline itself")
 
 
 def _find_agreement(drift: Drift | None) -> Agreement:

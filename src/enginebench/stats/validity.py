@@ -39,6 +39,9 @@ HALVES_RATIO = 1.02
 # Two sides that others slowed by factors further apart than the two speed states of virtual machines (above) were not
 # disturbed alike: measured with two busy loops beside, one engine was slowed 100 times and another 4 times.
 STARVED_RATIO = 1.5
+# Beside loops that kept every core busy ONNX Runtime was slowed up to 5.3 times and OpenVINO 2, but PyTorch 100 times
+# and more: its trials say what a call takes at least.
+UNSEEN_RATIO = 6.0
 # The shortest time slice of Linux's scheduler on two CPUs: a shorter call did not wait for a thread to get its turn.
 SLICE_NS = 1_500_000
 # Fewer undisturbed samples than this do not say what a trial would have taken, nor fewer such trials what others would.
@@ -113,10 +116,11 @@ def judge_ratio(
     if slowed[0] is None or slowed[1] is None:
         busy = names[slowed.index(None)]
         why = f"other programs slowed {busy} by an unknown amount"
-        return Trust("not_given", why, least=least)
+        least, doubt = _bound_ratio(base, cand, trials[0] if slowed[0] else ())
+        return Trust("not_given", why, doubt=doubt, least=least)
     bias = slowed[0] / slowed[1]
     apart = max(bias, 1 / bias)
-    trust = Trust("good", "", bias, STARVED_RATIO if any(t.short for side in trials for t in side) else 1.0, least)
+    trust = Trust("good", "", bias, STARVED_RATIO if any(t.unsure for side in trials for t in side) else 1.0, least)
     if apart > STARVED_RATIO:
         first, second = names if bias > 1 else names[::-1]
         return replace(
@@ -172,7 +176,7 @@ class Trial(NamedTuple):
     repetition: int
     median_ns: float
     alone_ns: float | None
-    short: bool = False  # by calls beside others, which may have slowed these, too
+    unsure: bool = False  # by calls beside others, which may have slowed these, too, or by less than half of the trials
 
 
 def measure_trials(measurements: Sequence[Measurement]) -> list[Trial]:
@@ -184,12 +188,13 @@ def measure_trials(measurements: Sequence[Measurement]) -> list[Trial]:
     kept = [(m, median(m.latency_ns)) for m in measurements if m.latency_ns]
     quiet = [_find_quiet(m, middle) for m, middle in kept]
     known = [ns for ns in quiet if ns is not None]
-    if short := len(known) <= QUIET_SHARE * len(kept):
-        least = float(np.percentile(np.concatenate([m.latency_ns for m, _ in kept]), 5)) if kept else 0.0
-        best = least if least <= SLICE_NS else None
+    if len(known) > QUIET_SHARE * len(kept):
+        best: float | None = geometric_mean(known)
     else:
-        best = geometric_mean(known)
-    return [Trial(m.repetition, middle, ns or best, short) for (m, middle), ns in zip(kept, quiet, strict=True)]
+        least = _find_quickest(measurements)
+        best = least if least <= SLICE_NS else None
+    unsure = 2 * len(known) < len(kept)
+    return [Trial(m.repetition, middle, ns or best, unsure) for (m, middle), ns in zip(kept, quiet, strict=True)]
 
 
 def _find_quiet(measurement: Measurement, middle: float) -> float | None:
@@ -214,6 +219,26 @@ def _find_least(base: Sequence[Trial], cand: Sequence[Trial]) -> float:
     both = all(trial.alone_ns for trial in (*base, *cand))
     times = [{t.repetition: t.alone_ns if both and t.alone_ns else t.median_ns for t in side} for side in (base, cand)]
     return min((times[0][i] / times[1][i] for i in times[0].keys() & times[1].keys()), default=0.0)
+
+
+def _bound_ratio(
+    base: Sequence[Measurement], cand: Sequence[Measurement], known: Sequence[Trial]
+) -> tuple[float, float]:
+    """(how many times slower the base is at least, the factor by which that may be wrong), whatever others cost.
+
+    The least that its calls can take stands beside calls of the candidate that were hardly slowed. Where nobody knows
+    it, all trials of one beside all of the other; of fewer than six that is chance.
+    """
+    least = [t.alone_ns for t in known if t.alone_ns] or [m.least_ns for m in base if m.least_ns is not None]
+    if least:
+        return min(least) / _find_quickest(cand), STARVED_RATIO
+    times = [[median(m.latency_ns) for m in side if m.latency_ns] for side in (base, cand)]
+    few = min(map(len, times)) < MIN_REPETITIONS
+    return 0.0 if few else min(times[0]) / max(times[1]), UNSEEN_RATIO
+
+
+def _find_quickest(measurements: Sequence[Measurement]) -> float:
+    return float(np.percentile(np.concatenate([m.latency_ns for m in measurements if m.latency_ns]), 5))
 
 
 def _is_slowed(measurement: Measurement, block: Block) -> bool:

@@ -43,14 +43,10 @@ def _summarize(name: str, operators: Sequence[Operator], times_ns: Sequence[floa
         mean_ns=fmean(times_ns),
         median_ns=median(times_ns),
         precision=_find_precision(operators),
-        kind=_find_longest(operators).kind or None,
+        kind=max(operators, key=lambda operator: operator.time_ns).kind or None,
         onnx_nodes=operators[0].nodes,
         kernels=_list_kernels(operators),
     )
-
-
-def _find_longest(operators: Sequence[Operator]) -> Operator:
-    return max(operators, key=lambda operator: operator.time_ns)
 
 
 def _list_kernels(operators: Sequence[Operator]) -> tuple[str, ...]:

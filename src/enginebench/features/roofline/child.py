@@ -2,7 +2,7 @@
 
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.records import Precision
-from enginebench.features.roofline.ceilings import Observed, Trial, join_repetitions, observe
+from enginebench.features.roofline.ceilings import Trial, join_repetitions, observe
 from enginebench.features.roofline.jobs import CeilingsAnswer, CeilingsJob
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.child.jobs import NoteCall
@@ -60,14 +60,11 @@ def _observe_gpu(job: CeilingsJob) -> CeilingsAnswer:
             list_trials(wanted, quick=job.quick), timer=timer, budget_s=job.budget_s, repetitions=job.repetitions
         )
         found += observe(list_host_trials(), budget_s=job.budget_s, repetitions=job.repetitions)
+    seen = [one.precision for repetition in found for one in repetition if one.precision]
     return CeilingsAnswer(
         ceilings=join_repetitions(found, device=job.device, threads=None),
-        notes=_note_missing(wanted, _list_seen(found), "neither this GPU nor this build of PyTorch multiplies in"),
+        notes=_note_missing(wanted, seen, "neither this GPU nor this build of PyTorch multiplies in"),
     )
-
-
-def _list_seen(found: list[list[Observed]]) -> list[Precision]:
-    return [one.precision for repetition in found for one in repetition if one.precision]
 
 
 def _choose(asked: tuple[Precision, ...], possible: tuple[Precision, ...], why: str) -> tuple[Precision, ...]:

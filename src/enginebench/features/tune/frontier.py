@@ -40,16 +40,13 @@ def fill_parts(parts: Sequence[Part], allowed_noise: float) -> list[Part]:
     Source: G. B. Dantzig, "Discrete-variable extremum problems", Operations Research 5 (1957).
     """
     chosen, noise = set[str](), 0.0
-    for part in sorted(filter(_may_gain, parts), key=_rank):
+    gains = [part for part in parts if part.noise is not None and (part.saved_ns is None or part.saved_ns > 0)]
+    for part in sorted(gains, key=_rank):
         assert part.noise is not None
         if noise + part.noise <= allowed_noise:
             chosen.add(part.name)
             noise += part.noise
     return [part for part in parts if part.name in chosen]
-
-
-def _may_gain(part: Part) -> bool:
-    return part.noise is not None and (part.saved_ns is None or part.saved_ns > 0)
 
 
 def _rank(part: Part) -> float:

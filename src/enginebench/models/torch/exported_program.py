@@ -51,10 +51,7 @@ def _make_inputs(program: Any) -> Any:
     """(positional, keyword) zeros in the shapes that the program was exported with."""
     names = set(program.graph_signature.user_inputs)
     values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
-    zeros = [torch.zeros([_read_length(axis) for axis in v.shape], dtype=v.dtype) for v in values]
+    # An open axis has the length with which it was exported.
+    shapes = [[axis if isinstance(axis, int) else int(axis.node.hint or 2) for axis in v.shape] for v in values]
+    zeros = [torch.zeros(shape, dtype=v.dtype) for shape, v in zip(shapes, values, strict=True)]
     return pytree.tree_unflatten(zeros, program.call_spec.in_spec)
-
-
-def _read_length(axis: Any) -> int:
-    """The length of an axis, that of an open one as it was exported."""
-    return axis if isinstance(axis, int) else int(axis.node.hint or 2)

@@ -25,7 +25,7 @@ def drop_wrapper(model: Any, child: str) -> None:
             _rename(graph, value, old, new)
     for node in graph.all_nodes():
         props = node.metadata_props
-        for key, change in ((_SCOPES, _drop_scope), (_CLASSES, _drop_first)):
+        for key, change in ((_SCOPES, _drop_scope), (_CLASSES, lambda classes, _: classes[len(classes) > 2 :])):
             if key in props:
                 props[key] = str(change(_read_list(props[key]), child))
         if _NAMESPACE in props:
@@ -57,10 +57,6 @@ def _drop_scope(scopes: list[str], child: str) -> list[str]:
         return scopes
     *around, operator = scopes[1:]
     return [*(scope.removeprefix(child).removeprefix(".") for scope in around), operator]
-
-
-def _drop_first(classes: list[str], child: str) -> list[str]:
-    return classes[1:] if len(classes) > 2 else classes
 
 
 def _drop_namespace(text: str, child: str) -> str:

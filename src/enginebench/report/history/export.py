@@ -51,7 +51,8 @@ def export_mlflow(rows: Sequence[HistoryRow], uri: str, experiment: str) -> tupl
         raise MissingDependency("MLflow", 'pip install "enginebench[mlflow]"') from error
     try:
         client = MlflowClient(tracking_uri=uri)
-        identity = _find_experiment(client, experiment)
+        found = client.get_experiment_by_name(experiment)
+        identity = str(found.experiment_id if found else client.create_experiment(experiment))
         known = _list_known(client, identity)
         new = [row for row in rows if identify_row(row) not in known]
         for row in new:
@@ -59,11 +60,6 @@ def export_mlflow(rows: Sequence[HistoryRow], uri: str, experiment: str) -> tupl
     except (MlflowException, OSError) as error:
         raise ArtifactError(f"MLflow refused {uri}: {clean_text(str(error))}") from error
     return len(new), len(rows) - len(new)
-
-
-def _find_experiment(client: Any, name: str) -> str:
-    found = client.get_experiment_by_name(name)
-    return str(found.experiment_id if found else client.create_experiment(name))
 
 
 def _list_known(client: Any, experiment: str) -> set[str]:

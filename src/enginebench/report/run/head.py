@@ -160,7 +160,8 @@ def _format_p99(row: Row, rows: Sequence[Row], names: dict[str, str]) -> Iterato
 
 
 def _versus(one: Estimate, other: Estimate) -> str:
-    return f"{format_significant(one.value)} against {format_significant(other.value)} ms"
+    unit = choose_unit([one.value, other.value])
+    return " against ".join(format_significant(e.value * UNITS_PER_MS[unit]) for e in (one, other)) + f" {unit}"
 
 
 def _name_settings(headlines: Sequence[Headline]) -> list[str]:

@@ -34,13 +34,9 @@ def _add_case(suite: Element, row: DiffRow) -> Element:
         SubElement(case, "failure", type=row.verdict, message=clean_text("; ".join(row.failures))).text = why
     elif row.verdict in ("not_shown", "not_comparable"):
         SubElement(case, "skipped", message=f"{format_verdict(row.verdict)}: {why}")
-    SubElement(case, "system-out").text = _describe(row)
-    return case
-
-
-def _describe(row: DiffRow) -> str:
     ratio = f", base / candidate {format_range(row.ratio, 'x')}" if row.ratio else ""
-    return f"{format_verdict(row.verdict)}{ratio}"
+    SubElement(case, "system-out").text = f"{format_verdict(row.verdict)}{ratio}"
+    return case
 
 
 def _add_nothing(suite: Element, document: DiffDocument) -> Element:

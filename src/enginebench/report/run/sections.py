@@ -59,7 +59,8 @@ def list_report(
         command: words of the command that made the run.
         refusals: id of each row -> why it cannot be delivered, or None; nothing for a report that does not say.
     """
-    facts = " · ".join([*list_facts(document), *([started_utc] if started_utc else [])])
+    started = f"{started_utc[:16].replace('T', ' ')} UTC"
+    facts = " · ".join([*list_facts(document), *([started] if started_utc else [])])
     top: list[Table | Notes] = [*make_notes([facts]), format_answer(document)]
     deploy = tuple(line for line in _list_commands(document, Path(), True) if line[0] == "Deploy it")
     top += [Notes(lines=deploy, kind="command")] if deploy else []

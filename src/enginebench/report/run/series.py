@@ -48,7 +48,8 @@ def label_rows(document: RunDocument) -> dict[str, str]:
     `~`: its absolute times were disturbed.
     """
     names = name_settings(document.rows)
-    labels = number_names([f"{names[row.id]}{_mark(row)}" for row in document.rows])
+    marks = [" (modelled)" * row.modelled + " ~" * is_disturbed(row) for row in document.rows]
+    labels = number_names([f"{names[row.id]}{mark}" for row, mark in zip(document.rows, marks, strict=True)])
     return {row.id: label for row, label in zip(document.rows, labels, strict=True)}
 
 
@@ -59,10 +60,6 @@ def number_names(names: Sequence[str]) -> list[str]:
         taken[label] += 1
         labels.append(label if taken[label] == 1 else f"{label} #{taken[label]}")
     return labels
-
-
-def _mark(row: Row) -> str:
-    return (" (modelled)" if row.modelled else "") + (" ~" if is_disturbed(row) else "")
 
 
 def list_speedups(document: RunDocument, labels: Mapping[str, str]) -> list[Point]:
@@ -169,7 +166,8 @@ def _trace(measurement: Measurement, place: int, centre: float, label: str) -> l
     points = []
     for i, part in enumerate(parts):
         value = median(values[part])
-        marks = _find_marks(measurement, int(part[0]), int(part[-1]))
+        blocks = [b for b in measurement.blocks if b.start <= part[-1] and part[0] < b.stop]
+        marks = sorted({mark for block in blocks for mark in block.marks})
         points.append(
             {
                 "row": label,
@@ -182,12 +180,6 @@ def _trace(measurement: Measurement, place: int, centre: float, label: str) -> l
             }
         )
     return points
-
-
-def _find_marks(measurement: Measurement, first: int, last: int) -> list[str]:
-    """The marks of all blocks that the samples first to last touch."""
-    blocks = [b for b in measurement.blocks if b.marks and b.start <= last and first < b.stop]
-    return sorted({mark for block in blocks for mark in block.marks})
 
 
 def _trace_reference(kept: Sequence[Measurement], label: str) -> list[Point]:

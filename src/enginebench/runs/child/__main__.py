@@ -44,7 +44,8 @@ def main() -> NoReturn:
         message = describe_error(ChildFailed("out of memory (MemoryError)"))
     except Exception as error:
         traceback.print_exc()
-        message = describe_error(ChildFailed(f"{type(error).__name__}: {_first_line(error)}"))
+        first = (str(error).strip().splitlines() or [""])[0][:300]
+        message = describe_error(ChildFailed(f"{type(error).__name__}: {first}"))
     send(fd, message)
     leave()
 
@@ -81,10 +82,6 @@ def leave() -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:300]
 
 
 def send(fd: int, message: Message[Any]) -> None:

@@ -59,11 +59,7 @@ def rebuild_error(answer: ErrorAnswer, stderr_tail: str) -> EngineBenchError:
         error.exit_code = answer.exit_code
     if stderr_tail and not error.stderr_tail:
         error.stderr_tail = stderr_tail
-    _tie_causes(error, answer.causes)
+    last: BaseException = error
+    for text in answer.causes:
+        last.__cause__ = last = CauseInChild(text)
     return error
-
-
-def _tie_causes(error: BaseException, causes: tuple[str, ...]) -> None:
-    for text in causes:
-        error.__cause__ = CauseInChild(text)
-        error = error.__cause__

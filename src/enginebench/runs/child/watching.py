@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from enginebench.core.records import Caveat, EngineSpec, Measurement, MeasureSpec
+from enginebench.engines.abilities import CountsWork
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Engine, Feeds
@@ -66,6 +67,14 @@ def add_telemetry(measured: Measurement, spec: EngineSpec, measure: MeasureSpec,
         energy_mj=energy[0] if energy else None,
         energy_resolution_mj=energy[1] if energy else None,
     )
+
+
+def add_least(measured: Measurement, spec: EngineSpec, engine: object) -> Measurement:
+    """The measurement with what a call takes at least, if most of it was made beside others on the same CPU."""
+    busy = sum("foreign_cpu" in block.marks for block in measured.blocks)
+    if spec.device != "cpu" or 2 * busy <= len(measured.blocks) or not isinstance(engine, CountsWork):
+        return measured
+    return replace(measured, least_ns=engine.count_least_ns())
 
 
 def doubt_telemetry(spec: EngineSpec, gpu: GpuWatch | None) -> tuple[Caveat, ...]:

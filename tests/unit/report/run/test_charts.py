@@ -60,7 +60,7 @@ def test_two_profiled_rows_have_two_pictures() -> None:
     results = make_results()
     twice = [results[2], *results[:2], *results[3:]]
     twice[1] = make_results()[2]
-    charts = [c for c in draw([results[2], _rename(results[2])]) if c.section == "layers"]
+    charts = [c for c in draw([results[2], replace(results[2], id="other")]) if c.section == "layers"]
     assert [(c.name, c.picture) for c in charts] == [("per_layer_time", True), ("per_layer_time_2", False)]
     assert len({c.row for c in charts}) == 2
 
@@ -71,10 +71,6 @@ def test_the_picture_of_layers_is_of_the_fastest_row() -> None:
     assert [c.row for c in charts if c.name == "per_layer_time"] == ["ort int8 (cpu)"]
     others = [c.name for c in charts if c.section == "layers" and not c.picture]
     assert others == ["per_layer_time_1", "per_layer_time_2"]
-
-
-def _rename(row: Result) -> Result:
-    return replace(row, id="other")
 
 
 def test_charts_hide_what_the_page_hides(charts: dict[str, Chart]) -> None:

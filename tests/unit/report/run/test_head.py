@@ -36,10 +36,10 @@ PYTORCH = make_result(median_ms=20, drift=AGREE)
 
 
 def spoil(result: Result) -> Result:
-    """The row with every sample taken beside a busy neighbour."""
+    """The row with every sample taken beside a busy neighbour, and what its calls take at least."""
     n = len(result.measurements[0].latency_ns)
     noisy = Block(start=0, stop=n, duration_ns=1, foreign_cpu_cores=0.9, marks=("foreign_cpu",))
-    return replace(result, measurements=tuple(replace(m, blocks=(noisy,)) for m in result.measurements))
+    return replace(result, measurements=tuple(replace(m, blocks=(noisy,), least_ns=17e6) for m in result.measurements))
 
 
 def test_the_fastest_with_its_ratio_and_interval() -> None:
@@ -134,7 +134,7 @@ def test_few_trials_name_nobody_whose_lead_chance_explains() -> None:
             make_result("openvino", median_ms=10.02, processes=processes, drift=AGREE, seed=2),
             ort(processes=processes),
         )
-        found = head(make_result(median_ms=20, processes=processes, drift=AGREE), *rows)["FASTEST"]
+        found = head(make_result(median_ms=25, processes=processes, drift=AGREE), *rows)["FASTEST"]
         assert found.startswith("no clear winner: ") and "what you have" not in found
 
 
@@ -248,7 +248,7 @@ def test_random_inputs_are_named_with_their_cure() -> None:
 
 
 def test_fp32_that_agrees_is_the_same_also_with_random_weights_but_not_on_constant_outputs() -> None:
-    assert head(PYTORCH, ort(caveats=(RANDOM,)))["OUTPUTS"] == "same"
+    assert head(PYTORCH, ort(caveats=(RANDOM,)))["OUTPUTS"] == "same: with random weights"
     constant = replace(AGREE, outputs=(replace(AGREE.outputs[0], centred_cosine_mean=None),))
     assert head(PYTORCH, ort(drift=constant))["OUTPUTS"].startswith("not judged: the model gives the same output")
 

@@ -227,17 +227,13 @@ def settle_origins(calls: Sequence[RawCall], graph: Mapping[str, TracedNode]) ->
     settled = []
     for call in calls:
         own = tuple(name for name in graph if owner.get(name) == call.number)
-        helps = call.origins[0][0] if call.origins and not own and _can_help(call) else ""
+        # A call without a node of its own works for the one that it is for: one of several that a single node became,
+        # an attention or the layers of an LSTM. Of oneDNN's fused products the node may be another one's.
+        can_help = not own and (not call.library or "pointwise" not in call.kernel)
+        helps = call.origins[0][0] if call.origins and can_help else ""
         settled.append(Call(call.kernel, call.library, own, helps))
     whole = {name: call.origins for call in settled for name in call.origins}  # helper and helped are one layer
     return [call._replace(origins=whole.get(call.helps, ())) if call.helps else call for call in settled]
-
-
-def _can_help(call: RawCall) -> bool:
-    """Whether a call that has no node of its own works for the one that it is for: one of several that a single node
-    became, an attention or the layers of an LSTM. Of oneDNN's fused products the node may be another one's.
-    """
-    return not call.library or "pointwise" not in call.kernel
 
 
 def _find_product(call: RawCall, graph: Mapping[str, TracedNode], owner: dict[str, int]) -> None:

@@ -17,7 +17,7 @@ from enginebench.engines.abilities import ImportsLate
 from enginebench.runs.child.jobs import KeepCall, MeasureAnswer, MeasureJob, NoteCall
 from enginebench.runs.child.opening import open_for, pass_notes
 from enginebench.runs.child.proving import prove_timed_engine
-from enginebench.runs.child.watching import open_gpu, time_watched
+from enginebench.runs.child.watching import add_least, open_gpu, time_watched
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Engine, Feeds
@@ -114,6 +114,7 @@ def _time_engine(
             first_run_s=round(first_run - bound, 9),
             peak_memory_bytes=peak_memory_bytes(),
         )
+        measured = add_least(measured, job.engine, engine)
         shapes = {name: array.shape for name, array in feeds[0].items()}
         if complete_and_prove is not None:
             return replace(complete_and_prove(measured, engine), shapes=shapes)

@@ -1,16 +1,17 @@
 """What a watch on a GPU adds to a measurement, with a watch that the test plays."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from enginebench.core.errors import UsageError
-from enginebench.core.records import Artifact, EngineSpec, Measurement, MeasureSpec
+from enginebench.core.records import Artifact, Block, EngineSpec, Measurement, MeasureSpec
 from enginebench.measure.nvml import HIDDEN_PROCESSES, NO_TELEMETRY
 from enginebench.runs.child.jobs import MeasureJob
 from enginebench.runs.child.perform.measure import check_cache
-from enginebench.runs.child.watching import add_telemetry
+from enginebench.runs.child.watching import add_least, add_telemetry
 
 JOB = MeasureJob(
     model="toy",
@@ -50,6 +51,14 @@ def test_an_engine_that_times_itself_has_no_cold_rows() -> None:
     check_cache(JOB.engine, MeasureSpec())
     with pytest.raises(UsageError, match="fake times itself and cannot empty a cache"):
         check_cache(JOB.engine, MeasureSpec(cache="cold"))
+
+
+@pytest.mark.parametrize(("marked", "device", "least"), [(2, "cpu", 3.0), (1, "cpu", None), (2, "cuda:0", None)])
+def test_what_a_call_takes_at_least_is_asked_beside_others(marked: int, device: str, least: float | None) -> None:
+    blocks = [Block(start=0, stop=1, duration_ns=1, marks=("foreign_cpu",) if i < marked else ()) for i in range(3)]
+    measured = Measurement(clock="host", latency_ns=[1], blocks=tuple(blocks), stop_rule="settled")
+    engine = SimpleNamespace(count_least_ns=lambda: 3.0)
+    assert add_least(measured, EngineSpec(backend="fake", device=device), engine).least_ns == least
 
 
 def test_a_row_without_a_watch_says_so() -> None:
