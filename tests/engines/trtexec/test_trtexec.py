@@ -435,6 +435,7 @@ def test_what_the_parser_says_reaches_the_user() -> None:
         ("Unable to open library: a.so due to a.so: file too short", "--plugins"),
         ("trtexec: error while loading shared libraries: libnvinfer.so.8: cannot open shared", "LD_LIBRARY"),
         ("Cuda failure: invalid device ordinal", "--device"),
+        ("Cuda failure: out of memory", "memory is full"),
         ("Cuda failure: 101", "--device"),
     ],
 )

@@ -74,6 +74,8 @@ ADVICE = (
     Advice(_NO_CUDA, "The driver or the GPU cannot be used; see nvidia-smi", BackendUnavailable),
     Advice(NOT_READY, "Others work on this GPU: run it again when they have ended"),
     Advice(r"calibrator\.cp?[pu]|_Map_base::at", OTHER_RANGES),
+    # cudaErrorMemoryAllocation; seen in 8.6.0 on a full GPU, where it comes from cudaSetDevice.
+    Advice(r"Cuda failure.*?: (?:2\s*(?:$|\n)|out of memory)", "The GPU's memory is full: see nvidia-smi, and free it"),
     Advice(r"Cuda failure", "The run failed on the GPU; see nvidia-smi and dmesg"),
     # trtexec opens TensorRT's own libraries when it needs them, with the words that it has for plugins, too.
     Advice(
