@@ -108,7 +108,7 @@ class Search:
                 self._proposers.append(proposer)
                 self._reporter.say(f"{len(found)} more settings, proposed by {proposer.name}")
                 return Generation(settings=tuple(found), first_round=self._next_round, proposer=proposer.name)
-        self._reporter.say("nothing is left to propose")
+        self._reporter.say("nothing is left to propose, or to build in time")
         return Generation(settings=(), first_round=self._next_round)
 
     def _pass_turns(self, name: str) -> None:
@@ -168,6 +168,8 @@ class Search:
                 and not self._has_time(LOOKS[0] * (len(admitted) + len(chunk)), self._expect_build(chunk))
             ):
                 self._change(index, replace(generation, settings=generation.settings[:start], checked=start))
+                untried = (*self.record.untried, *(one.name for one in generation.settings[start:]))
+                self._keep(replace(self.record, untried=untried))
                 self._reporter.say(f"no time left to try {len(generation.settings) - start} more settings")
                 break
             refusals = self._build(chunk)
