@@ -200,7 +200,7 @@ def test_two_kinds_of_graphs_are_not_made_of_one_module(
 ) -> None:
     monkeypatch.setattr(torch_cuda, "probe_cuda", lambda: ("cuda:0",))
     spec = replace(SPEC, backend="pytorch-compile", options={"cuda_graph": "1", "mode": "reduce-overhead"})
-    with pytest.raises(UsageError, match="cuda_graph=1 captures in place of mode=reduce-overhead"):
+    with pytest.raises(UsageError, match="cuda_graph=1 takes the place of mode=reduce-overhead"):
         check_cuda_request(torch_artifact, spec, PYTORCH_COMPILE.gpu_options)
 
 

@@ -21,21 +21,18 @@ MOST_BYTES = 16 << 20
 
 def find_families(artifacts: Iterable[Artifact]) -> list[Family]:
     """The kinds of layers that a model has, as far as its files tell; a plain network counts as a transformer."""
-    heads = [_read_head(Path(a.path)) for a in artifacts if a.path]
+    heads = [_read_head(Path(a.path)) for a in artifacts if Path(a.path).is_file()]
     return [
         family for family, signs in SIGNS.items() if any(head.count(s) >= n for head in heads for s, n in signs)
     ] or ["transformers"]
 
 
 def _read_head(path: Path) -> bytes:
-    try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as file:
-                return b"".join(file.read(name) for name in file.namelist() if name.endswith((".pkl", ".json", ".py")))
-        with path.open("rb") as file:
-            return file.read(MOST_BYTES)
-    except (OSError, zipfile.BadZipFile):
-        return b""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as file:
+            return b"".join(file.read(name) for name in file.namelist() if name.endswith((".pkl", ".json", ".py")))
+    with path.open("rb") as file:
+        return file.read(MOST_BYTES)
 
 
 def list_known(arms: Sequence[Arm], families: Sequence[Family], kind: DeviceKind) -> list[Setting]:

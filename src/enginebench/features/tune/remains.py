@@ -7,10 +7,6 @@ from enginebench.core.records import Bound, Result
 from enginebench.report.numbers import format_significant
 from enginebench.stats.quantiles import median
 
-# Nothing that is searched brings a model nearer to its roofline than this by much.
-NEAR = 0.7
-LAYERS = 3
-
 
 def state_remains(result: Result, bound: Bound | None, why: str) -> Iterator[str]:
     """Sentences on the winner. `bound`: of the model, for all settings; None: unknown, for the reason `why`."""
@@ -20,14 +16,14 @@ def state_remains(result: Result, bound: Bound | None, why: str) -> Iterator[str
         yield f"What the hardware could do is not known: {why}."
     else:
         left = host / 1e6 / bound.bound_ms
-        gain = "more search can gain little" if left * NEAR < 1 else "more search, or another kernel, may pay"
+        gain = "more search can gain little" if left < 1.4 else "more search, or another kernel, may pay"
         yield (
             f"It reaches {1 / left:.0%} of the model's roofline, {format_significant(bound.bound_ms)} ms "
             f"({bound.bound_by}): no setting can be more than {format_significant(left, 2)}x as fast; {gain}."
         )
     parts = {"launch and wait": 1 - device / host, "copies": (result.effective_precision or {}).get(REORDER, 0.0)}
     total = sum(layer.mean_ns for layer in result.layers)
-    for layer in sorted(result.layers, key=lambda layer: -layer.mean_ns)[:LAYERS]:
+    for layer in sorted(result.layers, key=lambda layer: -layer.mean_ns)[:3]:
         parts[layer.name] = layer.mean_ns / total
     if told := [f"{name} {share:.0%}" for name, share in parts.items() if share >= 0.005]:
         yield f"Its time goes to: {', '.join(told)}."

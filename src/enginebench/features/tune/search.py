@@ -124,9 +124,8 @@ class Search:
 
     def _has_time(self, laps: int = 0, build_s: float = 0.0) -> bool:
         """Whether the race may go on: there is more time than so many laps, a build and the final need."""
-        measure = self.record.request.run.measure
-        rows, most_s = 1 + len({arm.engine for arm in self._arms}), MOST_FOR_FINAL * self.record.request.budget_s
-        final_s = rows * measure.processes * self._final_lap_s
+        request, rows = self.record.request, 1 + len({arm.engine for arm in self._arms})
+        most_s, final_s = MOST_FOR_FINAL * request.budget_s, rows * request.run.measure.processes * self._final_lap_s
         if final_s > most_s:
             final_s = min(most_s, 2 * MIN_REPETITIONS * self._final_lap_s)
         return self._budget.left_s > final_s + laps * self._lap_s + build_s
@@ -142,7 +141,7 @@ class Search:
 
     def _go_through(self, index: int) -> None:
         """Checks and races one generation; the leader of the one before takes part."""
-        admitted = self._check(index)
+        admitted = sorted(self._check(index), key=lambda setting: setting not in self._known[:1])
         names = dict.fromkeys([self.leader, *admitted] if self.leader else admitted)
         settings = {setting.name: setting for setting in names}
         race = Race(list(settings), first=self.record.generations[index].first_round)
@@ -162,14 +161,11 @@ class Search:
         start = 0
         for chunk in self._split(generation.settings):
             new = start >= generation.checked
-            if (
-                new
-                and admitted
-                and not self._has_time(LOOKS[0] * (len(admitted) + len(chunk)), self._expect_build(chunk))
-            ):
+            laps = LOOKS[0] * (len(admitted) + len(chunk))
+            if new and admitted and not self._has_time(laps, self._expect_build(chunk)):
+                untried = tuple(one.name for one in generation.settings[start:])
+                self.record = replace(self.record, untried=(*self.record.untried, *untried))
                 self._change(index, replace(generation, settings=generation.settings[:start], checked=start))
-                untried = (*self.record.untried, *(one.name for one in generation.settings[start:]))
-                self._keep(replace(self.record, untried=untried))
                 self._reporter.say(f"no time left to try {len(generation.settings) - start} more settings")
                 break
             refusals = self._build(chunk)

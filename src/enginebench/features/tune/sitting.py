@@ -317,7 +317,9 @@ def _open(
             0, MixedProposer(request, arms, rows, folder, reporter, judged if judged and judged.metrics else None)
         )
     timed = TimedTrack(request, rows, campaign)
-    track = timed if request.goal == "latency" else LoadTrack(request, timed, folder, reporter)
+    load = LoadTrack(request, timed, folder, reporter)
+    load.find_limit = budget.limit_child
+    track = timed if request.goal == "latency" else load
     good = list_known(arms, find_families(sources.artifacts), find_kind(request.run.device))
 
     def store(record: SearchRecord) -> None:

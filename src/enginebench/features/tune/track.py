@@ -189,11 +189,6 @@ class TimedTrack:
             return found
         return trust_ratio(found, a.measurements, b.measurements, (base.name, candidate.name))
 
-    @property
-    def limit_s(self) -> float:
-        """Seconds that a process which starts now may take."""
-        return self._campaign.timeout_s
-
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
         return self._campaign.results.get(self._plan(setting, final=final).id)
 

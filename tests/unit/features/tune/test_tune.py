@@ -225,7 +225,7 @@ def test_a_lap_without_a_rate_says_why(tmp_path: Path, loads: dict[str, Any], en
 
     loads["load_row"] = carry
     request = replace(REQUEST, goal="capacity", p99_limit_ms=5.0, budget_s=1200.0)
-    timed = SimpleNamespace(find_result=lambda setting, final: None, limit_s=240.0)
+    timed = SimpleNamespace(find_result=lambda setting, final: None)
     track = LoadTrack(request, timed, RunFolder(tmp_path), Silent())  # type: ignore[arg-type]
     setting = Setting(engine="fake", streams=2, max_batch=4)
     (lap,) = track.run([setting], 0)
