@@ -21,8 +21,7 @@ from enginebench.stats.intervals import Spread, estimate_geometric, measure_spre
 # optimization", AISTATS (2016), which halves by rank; here the interval decides.
 LOOKS = (2, 3, 4, 6, 8, 10)
 LEVEL = 0.95
-# Whoever takes more than so many times as long as the leader in the first round is out: processes of one setting do not
-# differ so. It is back where all others fail.
+# Who takes more than so many times as long as the leader in the first round is out, unless all others fail.
 FAR = 2.0
 # A final that can still show that the default is beaten goes on to at most so many times its first length.
 MOST_TIMES = 4

@@ -191,7 +191,7 @@ class Search:
         return chunks
 
     def _expect_build(self, chunk: Sequence[Setting]) -> float:
-        return max(self.record.build_s.get(setting.engine, 0.0) for setting in chunk)
+        return max(self.record.build_s.get(one.engine, 0.0) for one in chunk)
 
     def _build(self, chunk: Sequence[Setting]) -> Mapping[str, str | None]:
         """Builds and checks, and remembers how long that took where it may take long."""
@@ -299,8 +299,7 @@ class Search:
         )
 
     def _list_defaults(self) -> list[Setting]:
-        """The default setting of every engine, in the precision in which it was fastest, as far as that is known; but
-        for those that the race has shown to be far slower than the best default; where time is short that one alone."""
+        """The fastest default of every engine, but those far slower than the best; where time is short that alone."""
         found: dict[str, list[Setting]] = {}
         for arm in self._arms:
             if arm.default.name in self._admitted and self._find_cost(arm.default) is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import BackendUnavailable, MissingDependency
@@ -127,25 +127,13 @@ def _refer(search: Search, setting: Setting | None, speedup: float | None) -> Tu
         engine=format_options(setting.engine, setting.options),
         precision=format_precision(setting.precision, setting.recipe),
         batch=result.engine.batch if result else 1,
-        threads=setting.threads,
-        streams=setting.streams,
-        max_batch=setting.max_batch,
-        method=setting.method,
-        graph=setting.graph,
         speedup=speedup,
+        **{name: getattr(setting, name) for name in ("threads", "streams", "max_batch", "method", "graph")},
     )
 
 
 def _describe_lost(lost: Lost) -> Dropped:
-    drop = lost.drop
-    return Dropped(
-        candidate=drop.candidate,
-        generation=lost.generation + 1,
-        round=drop.round + 1,
-        reason=drop.reason,
-        leader=drop.leader,
-        ratio=drop.ratio,
-    )
+    return Dropped(**asdict(lost.drop) | {"generation": lost.generation + 1, "round": lost.drop.round + 1})
 
 
 def _describe_candidates(search: Search) -> tuple[Candidate, ...]:
@@ -278,7 +266,7 @@ def tune_model(
     folder.write_record(stored)
     winner = search.final and _find(search, search.final.winner)
     best = search.track.find_result(winner, final=True) if winner else None
-    if best is not None and record.request.goal == "latency" and (find_bound := find("offers", "bound_model")):
+    if best is not None and record.request.goal == "latency" and (find_bound := find("offers", "bound")):
         remains += state_remains(best, *find_bound(folder, stored, best, max(1.0, budget.left_s), reporter))
     document = describe()
     return document, write_tune(root, document, stored)
@@ -317,9 +305,9 @@ def _open(
             0, MixedProposer(request, arms, rows, folder, reporter, judged if judged and judged.metrics else None)
         )
     timed = TimedTrack(request, rows, campaign)
-    load = LoadTrack(request, timed, folder, reporter)
-    load.find_limit = budget.limit_child
-    track = timed if request.goal == "latency" else load
+    track = timed if request.goal == "latency" else LoadTrack(request, timed, folder, reporter)
+    if isinstance(track, LoadTrack):
+        track.find_limit = budget.limit_child
     good = list_known(arms, find_families(sources.artifacts), find_kind(request.run.device))
 
     def store(record: SearchRecord) -> None:
