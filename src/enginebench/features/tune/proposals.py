@@ -30,7 +30,7 @@ class Proposer(Protocol):
 
 
 class Walk:
-    """Plain enumeration: one knob changed from the best of each arm, the fastest arms first; then two; last what is dear.
+    """Plain enumeration: one knob changed from the best of each arm, the fastest first; then two; then what is dear.
 
     It needs nothing installed, and finds whatever is found by changing one or two things at a time.
     """
