@@ -225,6 +225,15 @@ def test_the_first_known_combination_may_take_half_of_the_budget_and_nothing_out
     assert roomy.limits["z:mode=good fp32 2 threads"] == 500.0 and roomy.limits["z:arena=none fp32 2 threads"] == 200.0
 
 
+def test_no_process_outlasts_the_budget() -> None:
+    clock = Clock()
+    budget = Budget(100.0, 10.0, clock=clock)
+    budget.child_s, limits = 40.0, list[float]()
+    for clock.now_s in (0.0, 60.0, 99.0):
+        limits.append(budget.limit_child())
+    assert limits == [40.0, 30.0, 0.1]
+
+
 def test_a_known_combination_leads_where_there_was_no_time_to_race() -> None:
     search = search_slowly(Slow({"z": 45.0}), 92.0)
     assert not [key for key in search.track.order if not key[2]]  # type: ignore[attr-defined]
