@@ -24,7 +24,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.features import list_features
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Cache, Scope, Task
-from enginebench.runs.request import DEFAULT_ENGINES, GPU_PRECISIONS
+from enginebench.runs.request import DEFAULT_ENGINES
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound=Struct)
@@ -251,7 +251,7 @@ Builds: TypeAlias = Annotated[
     ),
 ]
 Precisions: TypeAlias = Annotated[
-    Texts | None, Opt(f"fp32, tf32, fp16, bf16, int8, fp8, separated by commas. [fp32; on a GPU {GPU_PRECISIONS}]")
+    Texts | None, Opt("fp32, tf32, fp16, bf16, int8, fp8 [fp32; on a GPU fp32,fp16,bf16]")
 ]
 Data: TypeAlias = Annotated[
     PathLike | None,

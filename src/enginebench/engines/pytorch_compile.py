@@ -50,8 +50,7 @@ def open_engine(
 
     prepare_cuda(spec, options)
     ready = compile_module(make_ready(module, artifact, spec, options), options)
-    graph = options["cuda_graph"] == "1"
-    return CudaTorchEngine(ready, artifact, spec, options, prepare=call_often, graph=graph)
+    return CudaTorchEngine(ready, artifact, spec, options, prepare=call_often, graph=options["cuda_graph"] == "1")
 
 
 def call_often(run: RunCall) -> None:

@@ -103,7 +103,7 @@ class Campaign:
         self._task = task
         self._rows = {row.id: row for row in rows}
         self._machine = machine
-        self._find_timeout = timeout_s if callable(timeout_s) else lambda: timeout_s
+        self._timeout_s = timeout_s if callable(timeout_s) else lambda: timeout_s
         self._reporter = reporter
         self._at_once, self._workers = count_at_once(machine), count_workers(machine)
         self._inputs = find_samples(folder.artifacts)
@@ -113,11 +113,6 @@ class Campaign:
         self._refused: UsageError | None = None
         self._prepared: set[str] = set()  # in this process, not by the run that it continues
         self.results: dict[str, Result] = {}
-
-    @property
-    def timeout_s(self) -> float:
-        """Seconds that a process which starts now may take."""
-        return self._find_timeout()
 
     def add(self, rows: Sequence[PlannedRow]) -> None:
         """Takes more rows, which come after those that it has."""
@@ -234,7 +229,7 @@ class Campaign:
             for row in rows:
                 assert row.source is not None
                 children[row.id].ask_to_preload(self._describe_preload(row, row.source))
-            deadline = time.monotonic() + self.timeout_s
+            deadline = time.monotonic() + self._timeout_s()
             for child in children.values():
                 child.wait_until_ready(deadline)
             for run in split_runs(rows, self._machine):
@@ -253,7 +248,7 @@ class Campaign:
         for row in rows:
             wait_until_sure(works, left=self._workers - 1)
             job, told = self._describe_prepare(row), notes[row.id].append
-            works.append(children[row.id].start(job, timeout_s=self.timeout_s, on_note=told))
+            works.append(children[row.id].start(job, timeout_s=self._timeout_s(), on_note=told))
         wait_until_sure(works)
         for row, work in zip(rows, works, strict=True):
             try:
@@ -331,7 +326,7 @@ class Campaign:
             self._describe_prepare(row), out_dir=place, outputs_path=str(outputs.absolute()), prove=False, labelled=None
         )
         with Child(PATIENCE | child_environment(row.engine.threads), find_place(row.engine)) as child:
-            yield child.start(job, timeout_s=self.timeout_s)
+            yield child.start(job, timeout_s=self._timeout_s())
 
     def _keep_build(self, row: PlannedRow, build: int, answer: PrepareAnswer, beside: int) -> None:
         known, outputs = self.results[row.id], self._rebuilt(row, build)
@@ -495,7 +490,7 @@ class Campaign:
     def _run_prepare(self, row: PlannedRow, job: PrepareJob) -> PrepareAnswer:
         self._reporter.step(f"{label(row)}: build and check")
         return run_child(
-            job, timeout_s=self.timeout_s, on_note=lambda text: self._reporter.step(f"{label(row)}: {text}")
+            job, timeout_s=self._timeout_s(), on_note=lambda text: self._reporter.step(f"{label(row)}: {text}")
         )
 
     def _with_drift(self, result: Result, path: Path, references: References) -> Result:
@@ -617,7 +612,7 @@ class Campaign:
                     ahead[turn.order] = stack.enter_context(Child(turn.environment))
                     job = self._describe_preload(turn.row, self.results[turn.row.id].artifacts[-1])
                     ahead[turn.order].ask_to_preload(replace(job, pin=True))
-            deadline = time.monotonic() + self.timeout_s
+            deadline = time.monotonic() + self._timeout_s()
             for child in ahead.values():
                 child.wait_until_ready(deadline)
             for turn in turns:
@@ -649,7 +644,7 @@ class Campaign:
         try:
             # A child that ended before it was asked for anything says nothing about the row.
             with waiting if waiting and waiting.alive else Child(turn.environment, find_place(row.engine)) as child:
-                answer = child.perform(job, timeout_s=self.timeout_s)
+                answer = child.perform(job, timeout_s=self._timeout_s())
         except EngineBenchError as error:
             return self._failed(result, f"in trial {repetition + 1}", error)
         self._medians.setdefault(row.id, []).append(median(answer.measurement.latency_ns))

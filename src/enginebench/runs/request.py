@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 # ENGINEs of a `run` that names none, by kind of device.
 DEFAULT_ENGINES: dict[DeviceKind, str] = {kind: ",".join(list_unasked(kind)) for kind in get_args(DeviceKind)}
-GPU_PRECISIONS = "fp32,fp16,bf16"
 # One process supports no claims; one second, ten blocks, shows the order of magnitude.
 QUICK_TIME_LIMIT_S = 1.0
 # Also the percentiles of a row that nobody asked others of.

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precisio
 from enginebench.engines.abilities import Composing
 from enginebench.engines.registry import find_device, find_entry, find_installed, open_backend, read_engine
 from enginebench.engines.registry import read_engines as read_engine_list
-from enginebench.options import Model, PathLike, Shapes, Shared, Side
+from enginebench.options import Model, PathLike, Shapes, Shared, Side, Texts
 from enginebench.runs import request
 from enginebench.runs.child import places
 from enginebench.runs.folder import RunRequest, default_folder
@@ -187,15 +187,12 @@ def read_engines(given: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]
     return engines
 
 
-def choose_precisions(
-    asked: str | Iterable[str] | None, device: str, say: Callable[[str], object]
-) -> list[tuple[Precision, Recipe | None]]:
+def name_precisions(asked: Texts | None, device: str | None, say: Callable[[str], object]) -> Texts:
     """The precisions asked for, else the defaults; on a GPU `say` is then told what these leave out."""
-    if asked is not None or find_kind(device) == "cpu":
-        return read_precisions(asked or "fp32")
-    rest = set(get_args(Precision)) - set(request.GPU_PRECISIONS.split(","))
-    say(f"left out by default: {', '.join(sorted(rest))}; name them with --precisions")
-    return read_precisions(request.GPU_PRECISIONS)
+    if asked is not None or find_kind(device or "cpu") == "cpu":
+        return asked or "fp32"
+    say("left out by default: tf32, int8 and fp8; name them with --precisions")
+    return "fp32,fp16,bf16"
 
 
 def read_precisions(given: str | Iterable[str]) -> list[tuple[Precision, Recipe | None]]:

@@ -183,7 +183,7 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
         request = shared.make_request(
             taken.text,
             engines=engines,
-            precisions=given.choose_precisions(options["precisions"], shared.device, reporter.say),
+            precisions=given.read_precisions(given.name_precisions(options["precisions"], shared.device, reporter.say)),
             batches=given.choose_batches(options["batch"], options, taken),
             measure=timing.make_measure(shared.seed, quick=options["quick"], builds=options["builds"]),
             input_size=options["input_size"],

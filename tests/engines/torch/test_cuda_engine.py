@@ -21,6 +21,8 @@ from enginebench.core.errors import (
 )
 from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.engines import pytorch_compile as bundled
+from enginebench.engines import pytorch_cuda
 from enginebench.engines.backends.torch import cuda_engine as torch_cuda
 from enginebench.engines.backends.torch import pytorch_compile
 from enginebench.engines.backends.torch.cuda_engine import WatchedCudaTorchEngine, check_cuda_request
@@ -52,15 +54,18 @@ def double(image: Any) -> Any:
     return 2 * image.flatten(1)
 
 
+def make_artifact() -> Artifact:
+    return Artifact(
+        kind="torch", model="net", path="", sha256="", files=(), precision="fp32", inputs=(IMAGE,), outputs=(SCORES,)
+    )
+
+
 def make_engine(
     call: Callable[..., Any] = double, lane: FakeLane | None = None, **kwargs: Any
 ) -> WatchedCudaTorchEngine:
     options = {"channels_last": "1" if kwargs.pop("channels_last", False) else "0"}
     spec = replace(SPEC, batch=kwargs.pop("batch", 2))
-    artifact = Artifact(
-        kind="torch", model="net", path="", sha256="", files=(), precision="fp32", inputs=(IMAGE,), outputs=(SCORES,)
-    )
-    return WatchedCudaTorchEngine(call, artifact, spec, options, lane=lane or FakeLane(), **kwargs)  # type: ignore[arg-type]
+    return WatchedCudaTorchEngine(call, make_artifact(), spec, options, lane=lane or FakeLane(), **kwargs)  # type: ignore[arg-type]
 
 
 def draw(batch: int = 2, seed: int = 0) -> dict[str, np.ndarray]:
@@ -183,10 +188,7 @@ def test_compiled_code_is_captured_once_it_is_compiled(
         monkeypatch.setattr(pytorch_compile, name, lambda *given: {**options, "channels_last": "0"})
     monkeypatch.setattr(pytorch_compile, "compile_module", lambda *given: count)
     monkeypatch.setattr(pytorch_compile, "WatchedCudaTorchEngine", partial(WatchedCudaTorchEngine, lane=lane))
-    artifact = Artifact(
-        kind="torch", model="net", path="", sha256="", files=(), precision="fp32", inputs=(IMAGE,), outputs=(SCORES,)
-    )
-    engine = PytorchCompileBackend(None, None).load(artifact, replace(SPEC, backend="pytorch-compile", batch=2))
+    engine = PytorchCompileBackend(None, None).load(make_artifact(), replace(SPEC, backend="pytorch-compile", batch=2))
     assert lane.log.count("capture") == captures and len(calls) >= pytorch_compile.COMPILING_CALLS
     feeds = draw(seed=3)  # captured with zeros, it answers to what comes later
     engine.bind(feeds)
@@ -195,12 +197,35 @@ def test_compiled_code_is_captured_once_it_is_compiled(
     np.testing.assert_array_equal(engine.fetch()["scores"], 2 * feeds["image"].reshape(2, -1))
 
 
+@pytest.mark.parametrize(("graph", "captures"), [("1", 1), ("0", 0)])
+def test_a_bundle_captures_as_the_run_did(graph: str, captures: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = FakeLane()
+    monkeypatch.setattr(pytorch_cuda, "prepare_cuda", lambda *given: None)
+    monkeypatch.setattr(pytorch_cuda, "CudaTorchEngine", partial(pytorch_cuda.CudaTorchEngine, lane=lane))
+    for name in ("make_ready", "compile_module"):
+        monkeypatch.setattr(bundled, name, lambda module, *given: module)
+    options = {"cuda_graph": graph, "freezing": "0", "mode": "default", "channels_last": "0"}
+    engine = bundled.open_engine(make_artifact(), replace(SPEC, backend="pytorch-compile", batch=2), options, double)
+    assert lane.log.count("capture") == captures
+    engine.bind(draw(seed=3))
+    engine.run()
+    np.testing.assert_array_equal(engine.fetch()["scores"], 2 * draw(seed=3)["image"].reshape(2, -1))
+
+
+def test_max_autotune_makes_no_graphs_of_its_own_within_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[str | None] = []
+    monkeypatch.setattr(torch, "compile", lambda module, mode, **given: modes.append(mode))
+    for graph in "01":
+        bundled.compile_module(double, {"mode": "max-autotune", "rnn": "eager", "fullgraph": "1", "cuda_graph": graph})
+    assert modes == ["max-autotune", "max-autotune-no-cudagraphs"]
+
+
 def test_two_kinds_of_graphs_are_not_made_of_one_module(
     torch_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch_cuda, "probe_cuda", lambda: ("cuda:0",))
     spec = replace(SPEC, backend="pytorch-compile", options={"cuda_graph": "1", "mode": "reduce-overhead"})
-    with pytest.raises(UsageError, match="cuda_graph=1 captures in place of mode=reduce-overhead"):
+    with pytest.raises(UsageError, match="cuda_graph=1 takes the place of mode=reduce-overhead"):
         check_cuda_request(torch_artifact, spec, PYTORCH_COMPILE.gpu_options)
 
 

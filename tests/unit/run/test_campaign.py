@@ -14,6 +14,7 @@ from enginebench.core.errors import (
     ChildFailed,
     GateFailed,
     MeasurementError,
+    TimedOut,
     UsageError,
 )
 from enginebench.core.names import row_id
@@ -391,6 +392,25 @@ def test_a_row_that_failed_in_its_group_is_not_asked_again(
     bad, good = start(tmp_path / "r", plan(graph, "1"), plan(graph, "2")).run()
     assert children.turns == [("1", 0, 0), ("2", 0, 1), ("2", 1, 3)]
     assert (bad.status, bad.stderr_tail, good.status) == ("failed", None, "ok")
+
+
+@pytest.mark.parametrize(("error", "builds"), [(TimedOut("no response"), 1), (ChildFailed("no memory"), 2)])
+def test_a_build_whose_time_ran_out_is_not_tried_again(
+    graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch, error: Any, builds: int
+) -> None:
+    """What failed beside others may do so for want of memory; who took too long will again. Limits may change."""
+
+    def before(job: Any) -> None:
+        if isinstance(job, PrepareJob) and job.engine.options["seed"] == "1":
+            raise error
+
+    monkeypatch.setattr(module, "count_at_once", lambda machine: 4)
+    children.before = before
+    limits = iter([60.0] * 99)
+    bad, good = start(tmp_path / "r", plan(graph, "1"), plan(graph, "2"), timeout_s=lambda: next(limits)).run()
+    asked = [job.engine.options["seed"] for job in children.of(PrepareJob)]
+    assert (asked.count("1"), bad.status, good.status) == (builds, "failed", "ok")
+    assert len(list(limits)) < 95, "the limit is asked for anew"
 
 
 def test_labelled_data_is_counted_against_the_first_row_of_a_batch(tmp_path: Path, children: Children) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import enginebench
 from enginebench import UsageError
-from enginebench.verbs.given import read_numbers
+from enginebench.verbs.given import name_precisions, read_numbers
 
 
 @pytest.mark.parametrize(
@@ -73,3 +73,11 @@ def test_plans_are_built_on_a_gpu(tmp_path: Path) -> None:
 def test_limits_are_checked_before_anything_is_opened() -> None:
     with pytest.raises(UsageError, match=r"'cosines=0\.9': expected NAME=VALUE"):
         enginebench.drift("fake@a.onnx", "fake@b.onnx", limit={"cosines": 0.9})
+
+
+def test_a_gpu_has_short_precisions_by_default_and_the_rest_is_named() -> None:
+    said: list[str] = []
+    assert name_precisions(None, "cuda:0", said.append) == "fp32,fp16,bf16"
+    assert said == ["left out by default: tf32, int8 and fp8; name them with --precisions"]
+    assert name_precisions(None, "cpu", said.append) == "fp32" and len(said) == 1
+    assert name_precisions(["int8"], "cuda:0", said.append) == ["int8"] and len(said) == 1

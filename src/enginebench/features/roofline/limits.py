@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from enginebench.core.ceilings import Ceilings
 from enginebench.core.errors import ArtifactError, EngineBenchError
-from enginebench.core.records import Artifact, EngineSpec, LayerTime, Result
+from enginebench.core.records import Artifact, Bound, EngineSpec, LayerTime, Result
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import count_of
 from enginebench.core.work import GraphWork
@@ -140,6 +140,26 @@ def bound_results(folder: RunFolder, record: RunRecord, results: dict[str, Resul
                 folder.write_result(results[result.id])
     for text in sorted(told):
         reporter.say(text)
+
+
+def bound_model(
+    folder: RunFolder, record: RunRecord, result: Result, timeout_s: float, reporter: Reporter
+) -> tuple[Bound | None, str]:
+    """The least time of a row's model, as if it were one kernel, in the best of the run's precisions: the same for all
+    settings. Or None, and why nobody knows it."""
+    found, request = find_ceilings(record.machine), replace(record.request, timeout_s=timeout_s)
+    known = found.ceilings.ceilings if found.ceilings else ()
+    limits = choose_limits(known, result.engine.device, result.engine.threads)
+    if limits is None:
+        return None, found.reason or "the stored roofline has no peaks of this device with so many threads"
+    try:
+        with TemporaryDirectory() as place:
+            graphs = _Graphs(folder, replace(record, request=request), Path(place), reporter)
+            work = Works().count(graphs.find(replace(result, artifacts=())), result.engine, result.shapes)
+    except EngineBenchError as error:
+        return None, str(error)
+    bounds = (bound_whole(work, limits, precision).bound for precision, _ in request.precisions)
+    return min(bounds, key=lambda bound: bound.bound_ms), ""
 
 
 class _Graphs:

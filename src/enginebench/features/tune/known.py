@@ -16,26 +16,22 @@ SIGNS: dict[Family, tuple[tuple[bytes, int], ...]] = {
     "transformers": ((b"attn", 2), (b"attention", 2), (b"in_proj_weight", 1), (b"Attention", 1), (b'"\x07Softmax', 2)),
     "recurrent": ((b"weight_hh_l", 1), (b'"\x04LSTM', 1), (b'"\x03GRU', 1)),
 }
-MOST_BYTES = 16 << 20
 
 
 def find_families(artifacts: Iterable[Artifact]) -> list[Family]:
     """The kinds of layers that a model has, as far as its files tell; a plain network counts as a transformer."""
-    heads = [_read_head(Path(a.path)) for a in artifacts if a.path]
+    heads = [_read_head(Path(a.path)) for a in artifacts if Path(a.path).is_file()]
     return [
         family for family, signs in SIGNS.items() if any(head.count(s) >= n for head in heads for s, n in signs)
     ] or ["transformers"]
 
 
 def _read_head(path: Path) -> bytes:
-    try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as file:
-                return b"".join(file.read(name) for name in file.namelist() if name.endswith((".pkl", ".json", ".py")))
-        with path.open("rb") as file:
-            return file.read(MOST_BYTES)
-    except (OSError, zipfile.BadZipFile):
-        return b""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as file:
+            return b"".join(file.read(name) for name in file.namelist() if name.endswith((".pkl", ".json", ".py")))
+    with path.open("rb") as file:
+        return file.read(16 << 20)
 
 
 def list_known(arms: Sequence[Arm], families: Sequence[Family], kind: DeviceKind) -> list[Setting]:
@@ -57,8 +53,7 @@ def list_known(arms: Sequence[Arm], families: Sequence[Family], kind: DeviceKind
 
 
 def order_first(arms: Sequence[Arm], known: Sequence[Setting]) -> list[Setting]:
-    """A default in FP32, by which outputs are judged; the best known combination; the other defaults and combinations,
-    before the defaults of engines that compile for long."""
+    """A default in FP32, which judges; the best combination; quick defaults; other combinations; slow defaults."""
     ranks = {setting.precision: i for i, setting in reversed(list(enumerate(known)))}
     judges = [arm.default for arm in arms if arm.precision == "fp32"][:1]
     defaults = sorted(arms, key=lambda arm: ranks.get(arm.precision, len(known)))

@@ -43,7 +43,7 @@ class OptunaProposer:
         while count and misses < PATIENCE:
             arm, chosen = self._ask(study)
             setting = arm.set(chosen)
-            if setting.name in seen or arm.is_dear(chosen) or (arm.default.name, arm.find_core(chosen)) in failed:
+            if setting.name in seen or arm.dear & chosen.items() or arm.find_core(chosen) in failed:
                 misses += 1
                 continue
             seen.add(setting.name)

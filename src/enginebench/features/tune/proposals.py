@@ -30,8 +30,7 @@ class Proposer(Protocol):
 
 
 class Walk:
-    """Plain enumeration: one knob changed from the best setting of each arm, the fastest arms first; then two; at last
-    values that take minutes to build.
+    """Plain enumeration: one knob changed from the best of each arm, the fastest first; then two; then what is dear.
 
     It needs nothing installed, and finds whatever is found by changing one or two things at a time.
     """
@@ -57,10 +56,10 @@ class Walk:
         return list(found.values())
 
 
-def find_failed(arms: Sequence[Arm], tried: Sequence[Tried]) -> set[tuple[str, tuple[str, ...]]]:
-    """(arm, what outputs depend on) of every setting that failed or answered wrong: how one waits mends neither."""
+def find_failed(arms: Sequence[Arm], tried: Sequence[Tried]) -> set[tuple[str, ...]]:
+    """What outputs depend on, of every setting that failed or answered wrong: how one waits mends neither."""
     pairs = ((arm, arm.read(one.setting)) for one in tried if one.cost is None for arm in arms)
-    return {(arm.default.name, arm.find_core(chosen)) for arm, chosen in pairs if chosen}
+    return {arm.find_core(chosen) for arm, chosen in pairs if chosen}
 
 
 class Best(Struct, frozen=True, kw_only=True):
@@ -69,9 +68,9 @@ class Best(Struct, frozen=True, kw_only=True):
     cost: float
 
 
-def _list_near(best: Best, changes: int, dear: bool, failed: set[tuple[str, tuple[str, ...]]]) -> Iterator[Setting]:
+def _list_near(best: Best, changes: int, dear: bool, failed: set[tuple[str, ...]]) -> Iterator[Setting]:
     for chosen in list_choices(best.arm, changes, best.chosen):
-        if best.arm.is_dear(chosen) is dear and (best.arm.default.name, best.arm.find_core(chosen)) not in failed:
+        if best.arm.dear.isdisjoint(chosen.items()) is not dear and best.arm.find_core(chosen) not in failed:
             yield best.arm.set(chosen)
 
 

@@ -21,8 +21,7 @@ from enginebench.stats.intervals import Spread, estimate_geometric, measure_spre
 # optimization", AISTATS (2016), which halves by rank; here the interval decides.
 LOOKS = (2, 3, 4, 6, 8, 10)
 LEVEL = 0.95
-# Whoever takes more than so many times as long as the leader in the first round is out: processes of one setting do not
-# differ so. It is back where all others fail.
+# Who takes more than so many times as long as the leader in the first round is out, unless all others fail.
 FAR = 2.0
 # A final that can still show that the default is beaten goes on to at most so many times its first length.
 MOST_TIMES = 4
@@ -68,7 +67,6 @@ class Race:
         """
         self._logs: dict[str, list[float]] = {name: [] for name in candidates}
         self._margin, self._first, self._looks = margin, first, tuple(looks)
-        self._far: list[str] = []
         self.alive = list(candidates)
         self.drops: list[Drop] = []
         self.rounds = 0
@@ -98,7 +96,7 @@ class Race:
         self.alive.remove(candidate)
         self.drops.append(Drop(candidate=candidate, round=self.next_round, reason=reason))
         if not self.alive:
-            self.alive, self._far = self._far, []
+            self.alive = [drop.candidate for drop in self.drops if drop.ratio and drop.ratio.n == 1]
             self.drops = [drop for drop in self.drops if drop.candidate not in self.alive]
 
     def add_round(self, costs: Mapping[str, float]) -> None:
@@ -106,10 +104,8 @@ class Race:
         for name in self.alive:
             self._logs[name].append(math.log(costs[name]))
         self.rounds += 1
-        if self.rounds in self._looks:
+        if self.rounds == 1 or self.rounds in self._looks:
             self._look()
-        elif self.rounds == 1:
-            self._drop_far()
 
     def compare(self, candidate: str) -> Spread:
         """The log of a candidate's speed over the leader's, round by round: below 0, it is slower."""
@@ -132,30 +128,18 @@ class Race:
         others = [name for name in self.alive if name != leader]
         for name, spread in zip(others, pool_spreads([self.compare(name) for name in others]), strict=True):
             bounds = spread.interval(LEVEL)
-            if bounds is not None and bounds[1] < math.log1p(self._margin):
+            if spread.mean < -math.log(FAR) if bounds is None else bounds[1] < math.log1p(self._margin):
                 self.alive.remove(name)
                 self.drops.append(self._describe(name, str(leader), spread, bounds))
 
-    def _drop_far(self) -> None:
-        leader = str(self.leader)
-        spreads = {name: self.compare(name) for name in self.alive}
-        self._far = [name for name, spread in spreads.items() if -spread.mean > math.log(FAR)]
-        for name in self._far:
-            self.alive.remove(name)
-            ratio = estimate_geometric(spreads[name], LEVEL, 1.0, "the first round")
-            reason = f"far slower than the leader: {ratio.value:.3f}x as fast in the first round"
-            self.drops.append(
-                Drop(candidate=name, round=self.next_round - 1, reason=reason, leader=leader, ratio=ratio)
-            )
-
-    def _describe(self, name: str, leader: str, spread: Spread, bounds: tuple[float, float]) -> Drop:
+    def _describe(self, name: str, leader: str, spread: Spread, bounds: tuple[float, float] | None) -> Drop:
         method = f"{spread.n} rounds, Student t with pooled variance over ln(leader / candidate)"
-        if bounds[1] < 0:
+        if bounds is None or bounds[1] < 0:
             reason = "slower than the leader"
         else:
             reason = f"not faster than the leader by more than {self._margin:.1%}"
-        low, high = (math.exp(bound) for bound in bounds)
-        reason += f": {math.exp(spread.mean):.3f}x as fast, {low:.3f} to {high:.3f}"
+        range_ = ", {:.3f} to {:.3f}".format(*map(math.exp, bounds)) if bounds else " in the first round"
+        reason += f": {math.exp(spread.mean):.3f}x as fast{range_}"
         ratio = estimate_geometric(spread, LEVEL, 1.0, method)
         return Drop(candidate=name, round=self.next_round - 1, reason=reason, leader=leader, ratio=ratio)
 

@@ -19,9 +19,6 @@ SEARCH_FILE = "search.json"
 # may take, and the seconds that a process has in any case, as far as the budget goes.
 MOST_FOR_ONE, MOST_FOR_FIRST, LEAST_CHILD_S = 0.2, 0.5, 30.0
 
-# How much longer than what was seen a build may take.
-SLACK = 1.5
-
 
 class SearchRequest(Struct, frozen=True, kw_only=True):
     run: RunRequest  # model, engines, precisions, data, limits; how the final is measured
@@ -38,8 +35,8 @@ class SearchRequest(Struct, frozen=True, kw_only=True):
         return self.limit_child(MOST_FOR_ONE)
 
     def limit_child(self, share: float, seen_s: float = 0.0) -> float:
-        """Seconds of a process that may take this share of the budget; longer where its like was seen to be longer."""
-        return min(self.run.timeout_s, max(LEAST_CHILD_S, share * self.budget_s, SLACK * seen_s))
+        """Seconds of a process that may take this share of the budget; or half as long again as its like."""
+        return min(self.run.timeout_s, max(LEAST_CHILD_S, share * self.budget_s, 1.5 * seen_s))
 
 
 class Generation(Struct, frozen=True, kw_only=True):
@@ -61,6 +58,7 @@ class SearchRecord(Struct, frozen=True, kw_only=True):
     spent_s: float = 0.0
     lap_s: tuple[float, ...] = ()  # seconds of each lap
     build_s: dict[str, float] = {}  # the longest of each engine that compiles for long
+    untried: tuple[str, ...] = ()  # that were to be tried, had there been time
     finished: bool = False
 
 

@@ -108,7 +108,7 @@ class Search:
                 self._proposers.append(proposer)
                 self._reporter.say(f"{len(found)} more settings, proposed by {proposer.name}")
                 return Generation(settings=tuple(found), first_round=self._next_round, proposer=proposer.name)
-        self._reporter.say("nothing is left to propose")
+        self._reporter.say("nothing is left to propose, or to build in time")
         return Generation(settings=(), first_round=self._next_round)
 
     def _pass_turns(self, name: str) -> None:
@@ -124,9 +124,8 @@ class Search:
 
     def _has_time(self, laps: int = 0, build_s: float = 0.0) -> bool:
         """Whether the race may go on: there is more time than so many laps, a build and the final need."""
-        measure = self.record.request.run.measure
-        rows, most_s = 1 + len({arm.engine for arm in self._arms}), MOST_FOR_FINAL * self.record.request.budget_s
-        final_s = rows * measure.processes * self._final_lap_s
+        request, rows = self.record.request, 1 + len({arm.engine for arm in self._arms})
+        most_s, final_s = MOST_FOR_FINAL * request.budget_s, rows * request.run.measure.processes * self._final_lap_s
         if final_s > most_s:
             final_s = min(most_s, 2 * MIN_REPETITIONS * self._final_lap_s)
         return self._budget.left_s > final_s + laps * self._lap_s + build_s
@@ -142,7 +141,7 @@ class Search:
 
     def _go_through(self, index: int) -> None:
         """Checks and races one generation; the leader of the one before takes part."""
-        admitted = self._check(index)
+        admitted = sorted(self._check(index), key=lambda setting: setting not in self._known[:1])
         names = dict.fromkeys([self.leader, *admitted] if self.leader else admitted)
         settings = {setting.name: setting for setting in names}
         race = Race(list(settings), first=self.record.generations[index].first_round)
@@ -162,11 +161,10 @@ class Search:
         start = 0
         for chunk in self._split(generation.settings):
             new = start >= generation.checked
-            if (
-                new
-                and admitted
-                and not self._has_time(LOOKS[0] * (len(admitted) + len(chunk)), self._expect_build(chunk))
-            ):
+            laps = LOOKS[0] * (len(admitted) + len(chunk))
+            if new and admitted and not self._has_time(laps, self._expect_build(chunk)):
+                untried = tuple(one.name for one in generation.settings[start:])
+                self.record = replace(self.record, untried=(*self.record.untried, *untried))
                 self._change(index, replace(generation, settings=generation.settings[:start], checked=start))
                 self._reporter.say(f"no time left to try {len(generation.settings) - start} more settings")
                 break
@@ -193,7 +191,7 @@ class Search:
         return chunks
 
     def _expect_build(self, chunk: Sequence[Setting]) -> float:
-        return max(self.record.build_s.get(setting.engine, 0.0) for setting in chunk)
+        return max(self.record.build_s.get(one.engine, 0.0) for one in chunk)
 
     def _build(self, chunk: Sequence[Setting]) -> Mapping[str, str | None]:
         """Builds and checks, and remembers how long that took where it may take long."""
@@ -301,8 +299,7 @@ class Search:
         )
 
     def _list_defaults(self) -> list[Setting]:
-        """The default setting of every engine, in the precision in which it was fastest, as far as that is known; but
-        for those that the race has shown to be far slower than the best default; where time is short that one alone."""
+        """The fastest default of every engine, but those far slower than the best; where time is short that alone."""
         found: dict[str, list[Setting]] = {}
         for arm in self._arms:
             if arm.default.name in self._admitted and self._find_cost(arm.default) is not None:

@@ -3,13 +3,15 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import BackendUnavailable, MissingDependency
+from enginebench.core.features import find
 from enginebench.core.names import format_options, format_precision
 from enginebench.core.records import Machine, Result
 from enginebench.core.store import encode, write_atomic
+from enginebench.core.text import count_of
 from enginebench.engines.registry import find_installed
 from enginebench.features.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
 from enginebench.features.tune.known import find_families, list_known
@@ -17,9 +19,10 @@ from enginebench.features.tune.mixed import MixedProposer
 from enginebench.features.tune.picture import draw_frontier
 from enginebench.features.tune.proposals import Proposer, make_proposer
 from enginebench.features.tune.records import Budget, SearchRecord, SearchRequest, read_search, write_search
+from enginebench.features.tune.remains import state_remains
 from enginebench.features.tune.rows import Rows
 from enginebench.features.tune.search import Lost, Search
-from enginebench.features.tune.sections import FOOTER, list_tune_page
+from enginebench.features.tune.sections import FOOTER, SHOWN, list_tune_page
 from enginebench.features.tune.space import Arm, Goal, Setting, list_arms, list_stream_counts, list_thread_counts
 from enginebench.features.tune.track import TimedTrack
 from enginebench.features.tune.under_load import LoadTrack
@@ -79,7 +82,7 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
         verdict=found.verdict if found else None,
         ratio=found.ratio if found else None,
         ratio_validity=found.ratio_validity if found else None,
-        notes=_state_trust(found),
+        notes=(*_state_trust(found), *_state_untried(search)),
         dropped=tuple(map(_describe_lost, search.lost)),
         frontier=find_frontier(candidates),
         final=finalists,
@@ -104,6 +107,12 @@ def _state_trust(found: Comparison | None) -> tuple[str, ...]:
     return (f"The ratio to the best default is {found.ratio_validity.replace('_', ' ')}{why}.",)
 
 
+def _state_untried(search: Search) -> tuple[str, ...]:
+    untried = search.record.untried
+    told = f"{', '.join(untried[:SHOWN])}{', ...' if len(untried) > SHOWN else ''}"
+    return (f"There was no time for {count_of(len(untried), 'settings')}: {told}.",) if untried else ()
+
+
 def _find(search: Search, name: str | None) -> Setting | None:
     return next((setting for setting in search.record.finalists if setting.name == name), None)
 
@@ -118,25 +127,13 @@ def _refer(search: Search, setting: Setting | None, speedup: float | None) -> Tu
         engine=format_options(setting.engine, setting.options),
         precision=format_precision(setting.precision, setting.recipe),
         batch=result.engine.batch if result else 1,
-        threads=setting.threads,
-        streams=setting.streams,
-        max_batch=setting.max_batch,
-        method=setting.method,
-        graph=setting.graph,
         speedup=speedup,
+        **{name: getattr(setting, name) for name in ("threads", "streams", "max_batch", "method", "graph")},
     )
 
 
 def _describe_lost(lost: Lost) -> Dropped:
-    drop = lost.drop
-    return Dropped(
-        candidate=drop.candidate,
-        generation=lost.generation + 1,
-        round=drop.round + 1,
-        reason=drop.reason,
-        leader=drop.leader,
-        ratio=drop.ratio,
-    )
+    return Dropped(**asdict(lost.drop) | {"generation": lost.generation + 1, "round": lost.drop.round + 1})
 
 
 def _describe_candidates(search: Search) -> tuple[Candidate, ...]:
@@ -245,13 +242,14 @@ def tune_model(
         if not resume:
             folder.create(run)
             write_search(folder.root, record)
-        budget = Budget(record.request.budget_s, record.spent_s)
+        budget, remains = Budget(record.request.budget_s, record.spent_s), list[str]()
         search, proposers = _open(folder, run, record, budget, reporter)
 
         def describe() -> TuneDocument:
             document = describe_search(search, run.machine, proposed_by=[p.name for p in proposers])
             lines = (p.describe() for p in proposers if isinstance(p, MixedProposer))
             notes = tuple(line for found in lines for line in found)
+            notes += tuple(remains)
             return replace(document, notes=(*document.notes, *notes), started_utc=run.started_utc)
 
         try:
@@ -266,6 +264,10 @@ def tune_model(
             reporter.say(f"{path}: the nodes that stay in FP32 in the fastest graph of mixed precision")
     stored = replace(folder.read_record(), rows=search.final_rows)
     folder.write_record(stored)
+    winner = search.final and _find(search, search.final.winner)
+    best = search.track.find_result(winner, final=True) if winner else None
+    if best is not None and record.request.goal == "latency" and (find_bound := find("offers", "bound")):
+        remains += state_remains(best, *find_bound(folder, stored, best, max(1.0, budget.left_s), reporter))
     document = describe()
     return document, write_tune(root, document, stored)
 
@@ -304,6 +306,8 @@ def _open(
         )
     timed = TimedTrack(request, rows, campaign)
     track = timed if request.goal == "latency" else LoadTrack(request, timed, folder, reporter)
+    if isinstance(track, LoadTrack):
+        track.find_limit = budget.limit_child
     good = list_known(arms, find_families(sources.artifacts), find_kind(request.run.device))
 
     def store(record: SearchRecord) -> None:

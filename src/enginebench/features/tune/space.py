@@ -1,11 +1,13 @@
 """What a search may set: for each engine and precision its knobs, each with the values that it may take."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from enginebench.core.entry import Option, find_kind
+from enginebench.core.entry import find_kind
 from enginebench.core.names import format_options, format_precision, known
 from enginebench.core.recipes import RECIPES, choose_module_recipe
 from enginebench.core.records import Precision, Recipe
@@ -63,10 +65,7 @@ class Arm(Struct, frozen=True, kw_only=True):
 
     def find_core(self, chosen: Mapping[str, str]) -> tuple[str, ...]:
         """What outputs depend on: settings that share it answer alike."""
-        return tuple(value for name, value in chosen.items() if name not in self.timing_only)
-
-    def is_dear(self, chosen: Mapping[str, str]) -> bool:
-        return not self.dear.isdisjoint(chosen.items())
+        return self.default.name, *(value for name, value in chosen.items() if name not in self.timing_only)
 
     @property
     def default(self) -> Setting:
@@ -117,55 +116,29 @@ def list_arms(request: RunRequest, goal: Goal, *, threads: tuple[int, ...], stre
         goal: under `latency` one request is computed at a time, so that streams and batches are no knobs.
         threads: values that the number of threads may take, the default first; of all streams together.
     """
-    arms = [
-        Arm(
-            engine=engine,
-            fixed=options,
-            precision=known(precision),
-            knobs=_list_knobs(request, engine, options, known(precision), recipe, goal, threads, streams),
-            tunes=find_entry(engine).tunes,
-            timing_only=frozenset(n for n, o in _list_options(engine, request).items() if o.timing_only),
-            dear=frozenset((n, value) for n, o in _list_options(engine, request).items() for value in o.dear),
-        )
-        for precision, recipe in request.precisions
-        for engine, options in request.engines
-        if not (precision in EIGHT_BITS and takes(engine) == "torch")
-        or ((own := choose_module_recipe(engine, precision, request.device)) and recipe in (None, own))
-    ]
-    return sorted(arms, key=lambda arm: find_entry(arm.engine).tunes)
-
-
-def _list_knobs(
-    request: RunRequest,
-    engine: str,
-    fixed: Mapping[str, str],
-    precision: Precision,
-    recipe: Recipe | None,
-    goal: Goal,
-    threads: tuple[int, ...],
-    streams: tuple[int, ...],
-) -> dict[str, tuple[str, ...]]:
-    entry, kind = find_entry(engine), find_kind(find_device(engine, request.device))
-    options = _list_options(engine, request)
-    free = goal == "latency" and kind in entry.chooses_threads
-    knobs: dict[str, tuple[str, ...]] = {THREADS: tuple(map(str, threads if free else threads[:1]))}
-    if precision in EIGHT_BITS:
-        own = recipe or (choose_module_recipe(engine, precision, request.device) if takes(engine) == "torch" else None)
-        knobs[RECIPE] = _list_recipes(engine, precision, own, request.calibration_method)
-    if goal != "latency":
-        knobs[STREAMS] = tuple(map(str, streams))
-        knobs[BATCH] = tuple(map(str, BATCHES))
-    for name, option in options.items():
-        idle = (goal == "latency" and option.under_load) or precision not in (option.only_in or (precision,))
-        idle |= bool(option.recipes) and (recipe or entry.recipe) not in option.recipes
-        if option.search and name not in fixed and not idle:
-            knobs[name] = (option.default, *option.search)
-    return knobs
-
-
-def _list_options(engine: str, request: RunRequest) -> Mapping[str, Option]:
-    entry, kind = find_entry(engine), find_kind(find_device(engine, request.device))
-    return entry.gpu_options if kind == "cuda" and entry.gpu_options else entry.options
+    arms = []
+    for (asked, recipe), (engine, fixed) in itertools.product(request.precisions, request.engines):
+        precision, entry, kind = known(asked), find_entry(engine), find_kind(find_device(engine, request.device))
+        own = choose_module_recipe(engine, precision, request.device) if takes(engine) == "torch" else None
+        if precision in EIGHT_BITS and takes(engine) == "torch" and (own is None or recipe not in (None, own)):
+            continue
+        options = entry.gpu_options if kind == "cuda" and entry.gpu_options else entry.options
+        free = goal == "latency" and kind in entry.chooses_threads
+        knobs: dict[str, tuple[str, ...]] = {THREADS: tuple(map(str, threads if free else threads[:1]))}
+        if precision in EIGHT_BITS:
+            knobs[RECIPE] = _list_recipes(engine, precision, recipe or own, request.calibration_method)
+        if goal != "latency":
+            knobs |= {STREAMS: tuple(map(str, streams)), BATCH: tuple(map(str, BATCHES))}
+        for name, option in options.items():
+            idle = (goal == "latency" and option.under_load) or precision not in (option.only_in or (precision,))
+            idle |= bool(option.recipes) and (recipe or entry.recipe) not in option.recipes
+            if option.search and name not in fixed and not idle:
+                knobs[name] = (option.default, *option.search)
+        quiet = frozenset(name for name, option in options.items() if option.timing_only)
+        dear = frozenset((name, value) for name, option in options.items() for value in option.dear)
+        arm = Arm(engine=engine, fixed=fixed, precision=precision, knobs=knobs, tunes=entry.tunes)
+        arms.append(replace(arm, timing_only=quiet, dear=dear))
+    return sorted(arms, key=lambda arm: arm.tunes)
 
 
 def _list_recipes(engine: str, precision: Precision, recipe: Recipe | None, method: str) -> tuple[str, ...]:

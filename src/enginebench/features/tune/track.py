@@ -6,7 +6,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.records import Caveat, Drift, Measurement, Result, Validity
+from enginebench.core.records import Caveat, Drift, Result, Validity
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.rows import Rows
 from enginebench.features.tune.space import Setting
@@ -170,7 +170,7 @@ class TimedTrack:
             self._enter_final(setting)
         results, names = self._campaign.results, [self._plan(setting, final=final).id for setting in group]
         self._campaign.measure([name for name in names if results[name].status == "partial"], round_number)
-        return [_find_lap(self._campaign.results[name], round_number) for name in names]
+        return [measure_lap(self._campaign.results[name], round_number) for name in names]
 
     def count_laps(self, setting: Setting) -> int:
         result = self.find_result(setting)
@@ -188,11 +188,6 @@ class TimedTrack:
         if a is None or b is None:
             return found
         return trust_ratio(found, a.measurements, b.measurements, (base.name, candidate.name))
-
-    @property
-    def limit_s(self) -> float:
-        """Seconds that a process which starts now may take."""
-        return self._campaign.timeout_s
 
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
         return self._campaign.results.get(self._plan(setting, final=final).id)
@@ -220,16 +215,13 @@ class TimedTrack:
         return tuple(names.values())
 
 
-def _find_lap(result: Result, round_number: int) -> Lap:
-    timed = [m for m in result.measurements if m.repetition == round_number]
-    return measure_lap(timed[0], result.engine.batch) if timed else Lap(reason=result.reason or result.status)
-
-
-def measure_lap(measurement: Measurement, batch: int) -> Lap:
+def measure_lap(result: Result, round_number: int) -> Lap:
     """The median time of a sample, in ns, where it was taken by our clock: no other compares with it."""
-    if measurement.clock != "host":
-        return Lap(reason=f"its times are by the clock {measurement.clock}; a race compares times of the host's clock")
-    return Lap(cost=median(measurement.latency_ns) / batch)
+    timed = next((m for m in result.measurements if m.repetition == round_number), None)
+    if timed is None or timed.clock == "host":
+        reason = result.reason or result.status
+        return Lap(cost=median(timed.latency_ns) / result.engine.batch) if timed else Lap(reason=reason)
+    return Lap(reason=f"its times are by the clock {timed.clock}; a race compares times of the host's clock")
 
 
 def find_reference(result: Result, results: Iterable[Result]) -> Result | None:

@@ -1,6 +1,6 @@
 """The track of the goals `throughput` and `capacity`: each lap puts a setting under load, in a process of its own."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -52,6 +52,7 @@ class LoadTrack:
     def __init__(self, request: SearchRequest, timed: TimedTrack, folder: RunFolder, reporter: Reporter) -> None:
         self._request, self._timed, self._folder = request, timed, folder
         self._reporter = reporter
+        self.find_limit: Callable[[], float] = lambda: request.child_s  # seconds that a lap may take
         self._path = folder.root / LAPS_FILE
         self._laps = list(read_record(self._path, Laps).laps) if self._path.exists() else []
 
@@ -96,7 +97,7 @@ class LoadTrack:
     def _probe(self, setting: Setting, round_number: int, final: bool) -> StoredLap:
         request, lap = self._request, StoredLap(candidate=setting.name, round=round_number, final=final, lap=Lap())
         # A lap is a whole search, and it must not cost the others theirs.
-        limit_s = self._timed.limit_s
+        limit_s = self.find_limit()
         settings = {"limit_ms": request.p99_limit_ms, "time_budget_s": limit_s, **({} if final else RACE)}
         found = find("offers", "load_row")(
             *self._name_row(setting),

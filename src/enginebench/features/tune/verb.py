@@ -131,7 +131,8 @@ def search(
     given.name_environments(options["env"])
     budget = options["time_budget"]
     with given.take_model(model, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
-        request = make_request(taken.text, options, taken.batch, reporter.say)
+        options["precisions"] = given.name_precisions(options["precisions"], options["device"], reporter.say)
+        request = make_request(taken.text, options, taken.batch)
         document, notes = tune_model(
             request,
             root,
@@ -146,9 +147,7 @@ def search(
     return document, notes
 
 
-def make_request(
-    model: str, options: TuneOptions, known_batch: int | None = None, say: Callable[[str], None] = lambda text: None
-) -> SearchRequest:
+def make_request(model: str, options: TuneOptions, known_batch: int | None = None) -> SearchRequest:
     goal, limits, processes = options["goal"], read_limits(options["limit"]), options["processes"]
     batch = options["batch"] or (None if options["input_shape"] else known_batch)
     if options["resume"] and options["out"] is None:
@@ -164,7 +163,7 @@ def make_request(
     shared = given.share(options)
     measure = MeasureSpec(seed=shared.seed, processes=processes)
     batches = None if batch is None else (batch,)
-    precisions = given.choose_precisions(options["precisions"], shared.device, say)
+    precisions = given.read_precisions(options["precisions"] or "fp32")
     run = shared.make_request(
         model,
         engines=given.read_engines(options["engines"] or name_default_engines(shared.device)),

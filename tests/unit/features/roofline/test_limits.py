@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind, Ceilings
 from enginebench.core.errors import ModelError
-from enginebench.core.records import Artifact, EngineSpec, LayerTime, MeasureSpec, Precision
-from enginebench.features.roofline.limits import limit_layers
+from enginebench.core.records import Artifact, EngineSpec, LayerTime, MeasureSpec, Precision, Result
+from enginebench.features.roofline.limits import bound_model, limit_layers
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.ceilings import store_ceilings
-from enginebench.runs.folder import RunRequest, read_results
+from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, read_results
 from enginebench.runs.main_job import run_model
 from enginebench.runs.reporting import describe_stored
 from in_process import Children
@@ -92,3 +92,20 @@ def test_the_layers_of_a_plan_stay_without_limits_and_say_why(tmp_path: Path, mo
     engine, layers = EngineSpec(backend="fake"), [LayerTime(name="conv", mean_ns=1.0)]
     found = limit_layers(replace(REQUEST, model="m.plan"), tmp_path, (engine, plan, {}), layers, Silent())
     assert [layer.name for layer in found.layers] == ["conv"] and "m.plan holds no ONNX graph" in found.notes[0]
+
+
+def test_one_bound_holds_for_all_settings_of_a_search(tmp_path: Path, children: Children) -> None:
+    """The same whichever row is asked, in the best of the precisions; without peaks the reason."""
+    record, (row,) = measured(tmp_path / "r")
+    folder = RunFolder(tmp_path / "r")
+    assert bound_model(folder, record, row, 9.0, Silent())[0] is None
+    assert "enginebench roofline" in bound_model(folder, record, row, 9.0, Silent())[1]
+    store(40.0)
+    bound, why = bound_model(folder, record, row, 9.0, Silent())
+    fused = replace(row, layers=(LayerTime(name="all", mean_ns=1.0),), engine=replace(row.engine, precision="int8"))
+    assert bound is not None and why == "" and bound_model(folder, record, fused, 9.0, Silent())[0] == bound
+
+
+def measured(root: Path) -> tuple[RunRecord, list[Result]]:
+    run_model(REQUEST, root, reporter=Silent())
+    return read_results(root)

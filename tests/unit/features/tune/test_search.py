@@ -213,6 +213,9 @@ def test_the_first_known_combination_may_take_half_of_the_budget_and_nothing_out
     """A later build of its engine may take as long as was seen, and is left out where that does not fit any more."""
     track = Slow({"z": 80.0})
     search = search_slowly(track, 200.0)
+    assert search.record.untried == ("z:arena=none fp32 2 threads", "z fp32 2 threads")
+    document = describe_search(search, MACHINE, proposed_by=[])
+    assert "There was no time for 2 settings: z:arena=none fp32 2 threads, z fp32 2 threads." in document.notes
     limits = list(track.limits.items())
     assert limits[:2] == [("y:kept=1 fp32 2 threads", 100.0), ("z:mode=good fp32 2 threads", 100.0)]
     assert not [name for name, _ in limits[2:] if name.startswith("z")], "80 s more do not fit"
@@ -220,6 +223,28 @@ def test_the_first_known_combination_may_take_half_of_the_budget_and_nothing_out
     roomy = Slow({"z": 80.0})
     search_slowly(roomy, 1000.0)
     assert roomy.limits["z:mode=good fp32 2 threads"] == 500.0 and roomy.limits["z:arena=none fp32 2 threads"] == 200.0
+
+
+def test_no_process_outlasts_the_budget() -> None:
+    clock = Clock()
+    budget = Budget(100.0, 10.0, clock=clock)
+    budget.child_s, limits = 40.0, list[float]()
+    for clock.now_s in (0.0, 60.0, 99.0):
+        limits.append(budget.limit_child())
+    assert limits == [40.0, 30.0, 0.1]
+
+
+def test_a_known_combination_leads_where_there_was_no_time_to_race() -> None:
+    search = search_slowly(Slow({"z": 45.0}), 92.0)
+    assert not [key for key in search.track.order if not key[2]]  # type: ignore[attr-defined]
+    assert search.record.finalists[0].name == "z:mode=good fp32 2 threads"
+
+
+def test_the_final_leaves_out_whoever_is_far_behind_the_best_default() -> None:
+    track = Scripted()
+    track.find_cost = lambda setting: 1.0 if setting.engine == "x" else 2.5  # type: ignore[method-assign]
+    search = run(track)
+    assert search.final is not None and search.final.defaults == ("x fp32 2 threads",)
 
 
 def test_a_build_that_is_ended_costs_its_share_alone() -> None:

@@ -45,6 +45,11 @@ def search(folder: Path, request: SearchRequest = REQUEST, **more: Any) -> TuneD
 
 
 @pytest.fixture(autouse=True)
+def unknown_roofline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINEBENCH_CEILINGS", str(tmp_path / "ceilings"))
+
+
+@pytest.fixture(autouse=True)
 def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reports of the final take longer to draw than all else together; one test has them drawn."""
     if "drawn" not in request.keywords:
@@ -67,7 +72,7 @@ def test_a_search_ends_as_a_document_a_page_and_a_run(tmp_path: Path, crash: Chi
     folder = tmp_path / "t"
     document = search(folder)
     assert document.winner is not None and document.winner.id is not None and document.finished
-    assert document.unit == "ms a sample"
+    assert document.unit == "ms a sample" and any("What the hardware could do" in note for note in document.notes)
     reasons = {dropped.candidate: dropped for dropped in document.dropped}
     assert "SIGSEGV" in reasons["fake:latency_us=300,trick=crash fp32 2 threads"].reason
     wrong = reasons["fake:latency_us=300,trick=wrong fp32 2 threads"]
@@ -230,7 +235,7 @@ def test_a_lap_without_a_rate_says_why(tmp_path: Path, loads: dict[str, Any], en
 
     loads["load_row"] = carry
     request = replace(REQUEST, goal="capacity", p99_limit_ms=5.0, budget_s=1200.0)
-    timed = SimpleNamespace(find_result=lambda setting, final: None, limit_s=240.0)
+    timed = SimpleNamespace(find_result=lambda setting, final: None)
     track = LoadTrack(request, timed, RunFolder(tmp_path), Silent())  # type: ignore[arg-type]
     setting = Setting(engine="fake", streams=2, max_batch=4)
     (lap,) = track.run([setting], 0)

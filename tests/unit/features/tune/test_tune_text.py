@@ -7,8 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.caveats import format_caveat, make_caveat
-from enginebench.core.records import Estimate, Machine
+from enginebench.core.records import Bound, EngineSpec, Estimate, LayerTime, Machine, Measurement, MeasureSpec, Result
 from enginebench.features.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
+from enginebench.features.tune.remains import state_remains
 from enginebench.features.tune.sections import list_tune, list_tune_page
 from enginebench.features.tune.sitting import find_frontier
 from enginebench.report.page import format_page
@@ -131,3 +132,19 @@ def test_the_frontier_is_what_nobody_beats_in_both() -> None:
     )  # fmt: skip
     assert [p.candidate for p in found] == ["fast", "slow", "best"]
     assert isinstance(found[0], FrontierPoint)
+
+
+def test_the_answer_says_what_is_left_of_the_hardware_and_where_the_time_goes() -> None:
+    layers = tuple(LayerTime(name=name, mean_ns=ns) for name, ns in (("fc", 1e5), ("conv1", 3e5), ("add", 1e3)))
+    timed = Measurement(latency_ns=[1_000_000], device_ns=[800_000], clock="host", blocks=(), stop_rule="iters")
+    row = Result(id="r", model="m", engine=EngineSpec(backend="x"), measure=MeasureSpec(), requested_precision="fp16",
+                 status="ok", measurements=(timed,), layers=layers, effective_precision={"reorder": 0.1})  # fmt: skip
+    bound = Bound(bound_ms=0.25, bound_by="bandwidth")
+    far, parts = state_remains(row, bound, "")
+    assert far == (
+        "It reaches 25% of the model's roofline, 0.250 ms (bandwidth): no setting can be more than 4.0x as fast; "
+        "more search, or another kernel, may pay."
+    )
+    assert parts == "Its time goes to: launch and wait 20%, copies 10%, conv1 75%, fc 25%."
+    assert "can gain little" in next(state_remains(row, replace(bound, bound_ms=0.8), ""))
+    assert next(state_remains(row, None, "no roofline is stored")).endswith("not known: no roofline is stored.")

@@ -77,9 +77,7 @@ def check_cuda_request(artifact: Artifact, spec: EngineSpec, known: Mapping[str,
             f"its precision is tf32, not {spec.precision}"
         )
     if options.get("cuda_graph") == "1" and options["mode"] == "reduce-overhead":
-        raise UsageError(
-            f"{spec.backend}:cuda_graph=1 captures in place of mode=reduce-overhead: leave out one of them"
-        )
+        raise UsageError(f"{spec.backend}: cuda_graph=1 takes the place of mode=reduce-overhead; leave one of them out")
     read_device_index(spec)
     return options
 

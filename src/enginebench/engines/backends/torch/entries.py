@@ -49,11 +49,7 @@ COMPILE_OPTIONS = {
         meaning="LSTM, GRU and RNN by PyTorch's own kernels, or compiled with a copy of their code for each step",
     ),
 }
-CUDA_GRAPH = switch(
-    "1 captures the compiled code in one CUDA graph, without the trees of mode=reduce-overhead; refused where the host "
-    "reads a tensor",
-    tried=True,
-)
+CUDA_GRAPH = switch("1 captures compiled code in one CUDA graph; refused where the host reads a tensor", tried=True)
 FOLDED, GRAPH = {"channels_last": "1", "fold_bn": "1"}, {"cuda_graph": "1"}
 SCALES = Option(
     default="row",

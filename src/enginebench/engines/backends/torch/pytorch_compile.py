@@ -13,6 +13,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
@@ -174,34 +175,32 @@ class PytorchCompileBackend:
         options = check_torch_request(artifact, spec, OPTIONS)
         check_tools()
         prepare_torch(spec)
-        # Weights in eight bits are laid out for their kernels where they are constants.
-        inductor.freezing = options["freezing"] == "1" or spec.recipe is not None
         with use_cache(self._cache_dir):
             trust_instructions(find_answers() if self._cache_dir else None)
         # Compilers run side by side, started by threads that end with them. Workers, which would stay and share the
         # cores with the timed loop, are started by this import alone.
         self.import_ahead()
         inductor.compile_threads = len(os.sched_getaffinity(0))
-        module = load_ready_module(artifact, spec, options, self._loader)
-        generated = GeneratedCode(module, fullgraph=compiles_whole(module, options), strict=options["fullgraph"] == "1")
+        compiled, generated = self._wrap(artifact, spec, options)
         prepare = partial(self._compile, generated, options)
-        compiled = compile_module(module, options)
         return WatchedTorchEngine(compiled, artifact, spec, options, prepare=prepare, generated=generated)
 
     def _load_cuda(self, artifact: Artifact, spec: EngineSpec) -> WatchedCudaTorchEngine:
         options = check_cuda_request(artifact, spec, PYTORCH_COMPILE.gpu_options)
         check_gpu_tools()
         prepare_cuda(spec, options)
-        inductor.freezing = options["freezing"] == "1"
+        compiled, generated = self._wrap(artifact, spec, options)
+        prepare = partial(self._compile_for_gpu, generated, options, self._find_stamp(artifact, spec))
+        how: dict[str, Any] = {"prepare": prepare, "generated": generated, "graph": options["cuda_graph"] == "1"}
+        return WatchedCudaTorchEngine(compiled, artifact, spec, options, **how)
+
+    def _wrap(self, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> tuple[Any, GeneratedCode]:
+        # Weights in eight bits are laid out for their kernels where they are constants.
+        inductor.freezing = options["freezing"] == "1" or spec.recipe == "static"
         load = load_quantized if spec.recipe == "dynamic" else load_ready_module
         module = load(artifact, spec, options, self._loader)
         generated = GeneratedCode(module, fullgraph=compiles_whole(module, options), strict=options["fullgraph"] == "1")
-        prepare = partial(self._compile_for_gpu, generated, options, self._find_stamp(artifact, spec))
-        compiled = compile_module(module, options)
-        graph = options["cuda_graph"] == "1"
-        return WatchedCudaTorchEngine(
-            compiled, artifact, spec, options, prepare=prepare, generated=generated, graph=graph
-        )
+        return compile_module(module, options), generated
 
     def _compile_for_gpu(
         self, generated: GeneratedCode, options: Mapping[str, str], stamp: Path | None, run: RunCall
