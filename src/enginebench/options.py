@@ -250,7 +250,9 @@ Builds: TypeAlias = Annotated[
         more="The build is then the unit of a comparison ([rebuilds](versions.md#what-a-rebuild-changes))",
     ),
 ]
-Precisions: TypeAlias = Annotated[Texts, Opt("fp32, tf32, fp16, bf16, int8, fp8; several separated by commas.", "fp32")]
+Precisions: TypeAlias = Annotated[
+    Texts, Opt("fp32, tf32, fp16, bf16, int8, fp8, int4; several separated by commas.", "fp32")
+]
 Data: TypeAlias = Annotated[
     PathLike | None,
     Opt(
@@ -292,7 +294,7 @@ Margin: TypeAlias = Annotated[
 Store: TypeAlias = Annotated[
     PathLike | None, Opt("Folder of baselines. [$ENGINEBENCH_BASELINES, else results/baselines]", path="folder")
 ]
-Precision: TypeAlias = Annotated[str, Opt("fp32, tf32, fp16, bf16, int8 or fp8.", "fp32")]
+Precision: TypeAlias = Annotated[str, Opt("fp32, tf32, fp16, bf16, int8, fp8 or int4.", "fp32")]
 
 
 class Printed(TypedDict, total=False):

@@ -7,11 +7,11 @@ from msgspec import Struct
 
 from enginebench.core.entry import find_kind
 from enginebench.core.names import format_options, format_precision, known
-from enginebench.core.recipes import RECIPES, choose_module_recipe
+from enginebench.core.recipes import FEW_BITS, RECIPES, choose_module_recipe
 from enginebench.core.records import Precision, Recipe
 from enginebench.engines.registry import find_device, find_entry, takes
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import EIGHT_BITS, FP8_RECIPE
+from enginebench.runs.plan import choose_graph_recipe
 
 Goal = Literal["latency", "throughput", "capacity"]
 
@@ -116,7 +116,7 @@ def list_arms(request: RunRequest, goal: Goal, *, threads: tuple[int, ...], stre
         )
         for precision, recipe in request.precisions
         for engine, options in request.engines
-        if not (precision in EIGHT_BITS and takes(engine) == "torch")
+        if not (precision in FEW_BITS and takes(engine) == "torch")
         or ((own := choose_module_recipe(engine, precision, request.device)) and recipe in (None, own))
     ]
     return sorted(arms, key=lambda arm: find_entry(arm.engine).tunes)
@@ -135,7 +135,7 @@ def _list_knobs(
     entry, kind = find_entry(engine), find_kind(find_device(engine, request.device))
     free = goal == "latency" and kind in entry.chooses_threads
     knobs: dict[str, tuple[str, ...]] = {THREADS: tuple(map(str, threads if free else threads[:1]))}
-    if precision in EIGHT_BITS:
+    if precision in FEW_BITS:
         own = recipe or (choose_module_recipe(engine, precision, request.device) if takes(engine) == "torch" else None)
         knobs[RECIPE] = _list_recipes(engine, precision, own, request.calibration_method)
     if goal != "latency":
@@ -153,7 +153,7 @@ def _list_knobs(
 def _list_recipes(engine: str, precision: Precision, recipe: Recipe | None, method: str) -> tuple[str, ...]:
     """`recipe` or `recipe/method`, the default first; a recipe that the user named stays, its ranges do not."""
     entry = find_entry(engine)
-    own = recipe or (entry.recipe if precision == "int8" else FP8_RECIPE)
+    own = recipe or choose_graph_recipe(engine, precision)
     others = entry.other_recipes if recipe is None and precision == "int8" else ()
     methods = [other for other in METHODS if other != method]
     return (own, *others, *(f"{own}/{other}" for other in methods if RECIPES[own].needs == "ranges"))
