@@ -251,7 +251,8 @@ Builds: TypeAlias = Annotated[
     ),
 ]
 Precisions: TypeAlias = Annotated[
-    Texts | None, Opt("fp32, tf32, fp16, bf16, int8, fp8 [fp32; on a GPU fp32,fp16,bf16]")
+    Texts | None,
+    Opt("fp32, tf32, fp16, bf16, int8, fp8, int4; several separated by commas. [fp32; on a GPU fp32,fp16,bf16]"),
 ]
 Data: TypeAlias = Annotated[
     PathLike | None,
@@ -294,7 +295,7 @@ Margin: TypeAlias = Annotated[
 Store: TypeAlias = Annotated[
     PathLike | None, Opt("Folder of baselines. [$ENGINEBENCH_BASELINES, else results/baselines]", path="folder")
 ]
-Precision: TypeAlias = Annotated[str, Opt("fp32, tf32, fp16, bf16, int8 or fp8.", "fp32")]
+Precision: TypeAlias = Annotated[str, Opt("fp32, tf32, fp16, bf16, int8, fp8 or int4.", "fp32")]
 
 
 class Printed(TypedDict, total=False):

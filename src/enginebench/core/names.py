@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from enginebench.core.errors import UsageError
+from enginebench.core.recipes import FEW_BITS
 from enginebench.core.records import EngineSpec, MeasureSpec, Precision, Recipe, Result
 
 
@@ -51,7 +52,7 @@ def parse_precision(text: str) -> tuple[Precision, Recipe | None]:
         return precision, None  # type: ignore[return-value]
     if recipe not in get_args(Recipe):
         raise UsageError(f"unknown recipe {recipe!r} of {precision}; known: {', '.join(get_args(Recipe))}")
-    if precision not in ("int8", "fp8"):
+    if precision not in FEW_BITS:
         raise UsageError(f"{precision} has no recipes; {text!r} cannot be had")
     return precision, recipe  # type: ignore[return-value]
 

@@ -27,6 +27,9 @@ class RecipeRecord(Struct, frozen=True, kw_only=True):
     devices: dict[str, str] = {}  # engine -> the one kind of device on which it takes this recipe
 
 
+# Precisions that recipes make; all others are cast.
+FEW_BITS: tuple[Precision, ...] = ("int8", "fp8", "int4")
+
 # Recipes that a graph can be made by, the default first. "weak" has no graph of its own, and "qat" is what is left.
 RECIPES: dict[Recipe, RecipeRecord] = {
     "tensorrt": RecipeRecord(precisions=("int8", "fp8")),
@@ -39,6 +42,9 @@ RECIPES: dict[Recipe, RecipeRecord] = {
         devices={"pytorch-compile": "cuda"},
     ),
     "w8": RecipeRecord(needs="nothing", tools=("onnx",), engines=("ort", "openvino"), weights_only=True),
+    "w4": RecipeRecord(
+        precisions=("int4",), needs="nothing", tools=("onnx",), engines=("ort", "openvino"), weights_only=True
+    ),
     "pt2e": RecipeRecord(
         needs="data",
         tools=("torchao",),
@@ -73,6 +79,8 @@ def find_start(engine: str, recipe: Recipe | None) -> Recipe | None:
 
 def choose_module_recipe(engine: str, precision: Precision | None, device: str) -> Recipe | None:
     """What eight bits mean to an engine that starts from PyTorch modules; None if it has none."""
+    if precision not in ("int8", "fp8"):
+        return None
     recipe: Recipe = "pt2e" if (precision, device) == ("int8", "cpu") else "dynamic"
     return recipe if engine in RECIPES[recipe].engines else None
 
@@ -83,7 +91,7 @@ def refuse_recipe(spec: EngineSpec, kind: ArtifactKind) -> str | None:
         return None
     record, engine = RECIPES[spec.recipe], spec.backend
     asked = f"{spec.precision}@{spec.recipe}"
-    others = ", ".join(f"int8@{name}" for name, other in RECIPES.items() if _takes(spec, kind, other))
+    others = ", ".join(f"{other.precisions[0]}@{name}" for name, other in RECIPES.items() if _takes(spec, kind, other))
     places = ", ".join(f"{one}{_place(record, one)}" for one in record.engines)
     here = f"{engine}{f' on {spec.device}' if engine in record.engines else ''}"
     return f"{asked} runs on {places or 'engines of graphs'}, not on {here}, which takes {others}"

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from enginebench.core.engine_api import TEXT as TEXT
 
-Precision = Literal["fp32", "tf32", "fp16", "bf16", "int8", "fp8"]
-Recipe = Literal["tensorrt", "cpu", "nncf", "dynamic", "w8", "pt2e", "weak", "qat"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "int8", "fp8", "int4"]
+Recipe = Literal["tensorrt", "cpu", "nncf", "dynamic", "w8", "w4", "pt2e", "weak", "qat"]
 ArtifactKind = Literal["onnx", "torch", "plan", "openvino", "design"]
 Scope = Literal["compute", "io"]
 Cache = Literal["hot", "cold"]

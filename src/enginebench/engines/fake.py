@@ -42,7 +42,7 @@ from enginebench.engines.simulated import FAKE
 
 NAME, OPTIONS = FAKE.name, FAKE.options
 KINDS: tuple[ArtifactKind, ...] = ("onnx", "torch")
-PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8", "int4")
 
 # Where the process says which repetition it is (its speed is drawn from it), and on which descriptor it answers.
 REPETITION_VARIABLE = "ENGINEBENCH_REPETITION"

@@ -7,7 +7,7 @@ from typing import Any
 # (bfloat16 with AMX, half on Arm), and FP32 would be a label only. INT8 lies in the graph; the hint is for the rest.
 # In an FP16 graph "dynamic" leaves every node in its own type: with "f16" the plugin would also shorten those that stay
 # in FP32 because their values overflow (Magika then names another type for every file).
-HINTS: dict[str, str] = {"fp32": "f32", "fp16": "dynamic", "bf16": "bf16", "int8": "f32"}
+HINTS: dict[str, str] = {"fp32": "f32", "fp16": "dynamic", "bf16": "bf16", "int8": "f32", "int4": "f32"}
 # What the plugin must say of itself before a hint is given. Without "FP16" it would answer f16 with BF16, silently.
 CAPABILITIES: dict[str, str] = {"fp16": "FP16", "bf16": "BF16"}
 

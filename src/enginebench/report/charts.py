@@ -44,6 +44,7 @@ COLOURS = {
     "bf16": "#E69F00",
     "int8": "#D55E00",
     "fp8": "#CC79A7",
+    "int4": "#F0E442",
     "other": "#6b7280",
     "overhead": "#b8bdc6",
 }

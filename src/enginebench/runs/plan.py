@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.names import format_engine, format_precision, name_mix, parse_engine, parse_precision, row_id
-from enginebench.core.recipes import TORCHAO, choose_module_recipe, find_start, refuse_recipe
+from enginebench.core.recipes import FEW_BITS, TORCHAO, choose_module_recipe, find_start, refuse_recipe
 from enginebench.core.records import (
     Artifact,
     ArtifactKind,
@@ -33,9 +33,8 @@ from enginebench.runs.child.elsewhere import probe_elsewhere
 from enginebench.runs.child.places import OPTION
 from enginebench.runs.folder import RunRequest
 
-# What `fp8` means where no recipe is named; nothing else makes it.
-FP8_RECIPE: Recipe = "tensorrt"
-EIGHT_BITS = ("int8", "fp8")
+# What these mean where no recipe is named; nothing else makes them.
+ONLY_RECIPES: dict[Precision | None, Recipe] = {"fp8": "tensorrt", "int4": "w4"}
 # Among the problems of a run: that there is no graph at all.
 EVERY_GRAPH = "onnx"
 
@@ -95,7 +94,7 @@ def never_runs(spec: EngineSpec, sources: Sequence[Artifact], kind: ArtifactKind
     """Whether nothing that a user could install or change lets the engine run this model in this precision."""
     if refuse_recipe(spec, kind):
         return True
-    eight = spec.precision in EIGHT_BITS and spec.recipe is None
+    eight = spec.precision in FEW_BITS and spec.recipe is None
     return kind == "torch" and (eight or (bool(sources) and sources[0].kind != "torch"))
 
 
@@ -213,14 +212,19 @@ def _choose_recipe(
 ) -> Recipe | None:
     if options.get("weak_typing") == "1" and precision not in ("fp32", "tf32"):
         return "weak"
-    if precision not in EIGHT_BITS:
+    if precision not in FEW_BITS:
         return None
     if kind == "torch":
         own = choose_module_recipe(backend, precision, device)
         return own and (asked or own)
     if asked is not None:
         return asked
-    return find_entry(backend).recipe if precision == "int8" else FP8_RECIPE
+    return choose_graph_recipe(backend, precision)
+
+
+def choose_graph_recipe(backend: str, precision: Precision | None) -> Recipe:
+    """What a precision of few bits means to an engine of graphs where no recipe is named."""
+    return ONLY_RECIPES.get(precision) or find_entry(backend).recipe
 
 
 def list_transforms(
@@ -333,8 +337,9 @@ def _reason_to_skip(
 ) -> str | None:
     if not availability.available:
         return f"{availability.reason}. To add: {availability.fix}" if availability.fix else availability.reason
-    if kind == "torch" and spec.precision in EIGHT_BITS and spec.recipe is None:
-        return f"PyTorch has 8 bits only where it compiles; ask pytorch-compile, ort or openvino for {spec.precision}"
+    if kind == "torch" and spec.precision in FEW_BITS and spec.recipe is None:
+        others = "ort or openvino" if spec.precision == "int4" else "pytorch-compile, ort or openvino"
+        return f"{spec.backend} has no {spec.precision}; ask {others} for it"
     if why := refuse_recipe(spec, kind):
         return why
     if kind == "torch" and spec.recipe is not None and OPTION not in spec.options and find_spec("torchao") is None:

@@ -81,6 +81,8 @@ _DEFAULTS: dict[Precision, dict[str, float]] = {
     "int8": {"centred_cosine": 0.9, "snr": 6.0, "agreement": 0.9},
     # 4 bits of fraction with an exponent: the same order as int8.
     "fp8": {"centred_cosine": 0.9, "snr": 6.0, "agreement": 0.9},
+    # Of weights alone: what an INT8 network must keep, one of INT4 must, too.
+    "int4": {"centred_cosine": 0.9, "snr": 6.0, "agreement": 0.9},
 }
 
 
@@ -131,7 +133,7 @@ DECIDING: tuple[Task, ...] = ("detection", "segmentation", "text", "asr")
 # Tasks whose whole numbers are magnitudes, not names of classes.
 MEASURING: tuple[Task, ...] = ("regression", "embedding")
 # From the longest to the shortest format.
-LENGTHS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+LENGTHS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4")
 
 
 def limits_between(a: Precision | None, b: Precision | None, task: Task | None = None) -> dict[str, float]:

@@ -191,7 +191,7 @@ def name_precisions(asked: Texts | None, device: str | None, say: Callable[[str]
     """The precisions asked for, else the defaults; on a GPU `say` is then told what these leave out."""
     if asked is not None or find_kind(device or "cpu") == "cpu":
         return asked or "fp32"
-    say("left out by default: tf32, int8 and fp8; name them with --precisions")
+    say("left out by default: tf32 and fewer bits than 16; name them with --precisions")
     return "fp32,fp16,bf16"
 
 

@@ -14,7 +14,7 @@ from enginebench import door
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision, name_mix, parse_precision
-from enginebench.core.recipes import Needs, find_needs, list_recipes, quantizes_weights_only
+from enginebench.core.recipes import FEW_BITS, Needs, find_needs, list_recipes, quantizes_weights_only
 from enginebench.core.records import Artifact, Precision, Recipe
 from enginebench.core.text import count_of
 from enginebench.measure.pin import default_threads
@@ -97,7 +97,7 @@ class QuantizeOptions(Progress, total=False):
 
 
 To: TypeAlias = Annotated[
-    str, Opt(f"fp16, bf16, int8[@{'|'.join(list_recipes('int8'))}] or fp8.", metavar="PRECISION", required=True)
+    str, Opt(f"fp16, bf16, int8[@{'|'.join(list_recipes('int8'))}], fp8 or int4.", metavar="PRECISION", required=True)
 ]
 Out: TypeAlias = Annotated[PathLike, Opt("The ONNX file. [F.PRECISION.onnx]", path="file")]
 
@@ -108,7 +108,7 @@ def quantize(path: PathLike, to: To, out: Out, **options: Unpack[QuantizeOptions
 
     Example: enginebench quantize model.onnx --to int8 --calib calib.json
 
-    fp16 and bf16 graphs are cast; int8 and fp8 graphs get explicit Q/DQ nodes that every engine can read.
+    fp16 and bf16 graphs are cast; int8, fp8 and int4 graphs get explicit Q/DQ nodes that every engine can read.
 
     Args:
         path: an FP32 ONNX file, or one that holds Q/DQ nodes already.
@@ -281,7 +281,7 @@ def _describe_quantized(parent: Artifact, made: Artifact, out: Path, seconds: fl
 
     model = load_whole_graph(out)
     quantizers, dequantizers = count_quantizers(model)
-    in_eight_bits = made.precision in ("int8", "fp8")
+    in_eight_bits = made.precision in FEW_BITS
     return QuantizeDocument(
         artifact=replace(made, path=str(out)),
         parent_bytes=sum(file.size_bytes for file in parent.files),

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, UsageError
 from enginebench.core.feeds import random_feeds
-from enginebench.core.records import Artifact, EngineSpec, Recipe
+from enginebench.core.records import Artifact, EngineSpec, Precision, Recipe
 from enginebench.core.store import hash_files
 from enginebench.engines import openvino as engine_file
 from enginebench.engines.backends.openvino import openvino as backend_file
@@ -82,17 +82,21 @@ def test_floats_of_an_int8_graph_can_be_bf16_and_no_other_graph_takes_that(
     assert make_settings(replace(SPEC, precision="int8"))["INFERENCE_PRECISION_HINT"] == "f32"
 
 
-@pytest.mark.parametrize(("recipe", "group"), [("w8", 0), ("dynamic", 32)])
-def test_int8_weights_are_proved_by_their_kernel(recipe: Recipe, group: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("precision", "recipe", "group"), [("int8", "w8", 0), ("int8", "dynamic", 32), ("int4", "w4", 0)]
+)
+def test_weights_of_few_bits_are_proved_by_their_kernel(
+    precision: Precision, recipe: Recipe, group: int, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(0)
     weights = {name: rng.standard_normal((256, 256)).astype(np.float32) for name in ("w", "v")}
     nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("MatMul", ["h", "v"], ["y"])]
     path = save(build_graph(nodes, weights, ["n", 256], ["n", 256]), tmp_path / "f.onnx")
-    artifact = quantize(read_onnx(path), "int8", "w8", tmp_path / "q.onnx")
-    spec = replace(SPEC, precision="int8", recipe=recipe, batch=64)
+    artifact = quantize(read_onnx(path), precision, "w4" if precision == "int4" else "w8", tmp_path / "q.onnx")
+    spec = replace(SPEC, precision=precision, recipe=recipe, batch=64)
     engine = OpenvinoBackend().load(OpenvinoBackend().build(artifact, spec, tmp_path), spec)
     engine.bind({"x": rng.standard_normal((64, 256)).astype(np.float32)})
-    assert engine.effective_precision()["int8"] > 0.5
+    assert engine.effective_precision()[precision] > 0.5
     compiled = compile_model(read_model(artifact.path), make_settings(spec))
     assert compiled.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE") == group  # of activations; 0: they stay floats
 

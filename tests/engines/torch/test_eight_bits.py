@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from torch import nn
 
 from enginebench.core.errors import ModelError
-from enginebench.core.records import Artifact, EngineSpec
+from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.core.shapes import free_batch
 from enginebench.engines.backends.torch import linears
 from enginebench.engines.backends.torch.entries import PYTORCH_COMPILE
 from enginebench.engines.registry import open_backend
 from enginebench.models.precision.calibration_data import open_data
+from enginebench.models.torch.flat import Flat
 from enginebench.models.torch.pt2e import quantize_module
 from enginebench.models.torch.source import load_module, make_torch_artifact
 
@@ -50,6 +51,25 @@ def test_static_int8_runs_in_integer_kernels_at_any_batch(
         found = next(iter(engine.fetch().values()))
         assert engine.effective_precision()["int8"] > 0.1
     assert float((found * truth).sum() / np.linalg.norm(found) / np.linalg.norm(truth)) > 0.99
+
+
+def test_a_module_of_two_inputs_keeps_its_batch_open(
+    module: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Pair(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, a: Any, b: Any) -> Any:
+            return self.layer(a) + self.layer(b)
+
+    inputs = tuple(TensorSpec(name=name, dtype="float32", shape=(1, 8)) for name in "ab")
+    artifact = replace(module[0], model="pair", inputs=inputs, caveats=(), preprocess_sha256=None)
+    monkeypatch.setattr("enginebench.models.torch.pt2e.load_module", lambda _: Flat(Pair(), None, ("a", "b")).eval())
+    data = open_data("fake", model="pair", inputs=inputs, n=4)
+    made = load_module(quantize_module(artifact, data, tmp_path / "m.pt2", "minmax", threads=1))
+    assert [made(torch.ones(n, 8), torch.ones(n, 8)).shape for n in (1, 5)] == [(1, 8), (5, 8)]
 
 
 def test_what_has_nothing_to_quantize_is_refused(module: tuple[Artifact, Artifact], tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_prints_what_was_done(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["mlp.onnx", "--to", "int4"], "unknown precision"),
+        (["mlp.onnx", "--to", "int2"], "unknown precision"),
         (["mlp.onnx", "--to", "int8@magic"], "unknown recipe"),
         (["mlp.onnx", "--to", "int8"], "needs ranges"),
         (["mlp.onnx", "--to", "int8", "--inputs", "x.npy", "--calib-cache", "c"], "keep one"),

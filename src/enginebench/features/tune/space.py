@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from enginebench.core.entry import find_kind
 from enginebench.core.names import format_options, format_precision, known
-from enginebench.core.recipes import RECIPES, choose_module_recipe
+from enginebench.core.recipes import FEW_BITS, RECIPES, choose_module_recipe
 from enginebench.core.records import Precision, Recipe
 from enginebench.engines.registry import find_device, find_entry, takes
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import EIGHT_BITS, FP8_RECIPE
+from enginebench.runs.plan import choose_graph_recipe
 
 Goal = Literal["latency", "throughput", "capacity"]
 
@@ -120,12 +120,12 @@ def list_arms(request: RunRequest, goal: Goal, *, threads: tuple[int, ...], stre
     for (asked, recipe), (engine, fixed) in itertools.product(request.precisions, request.engines):
         precision, entry, kind = known(asked), find_entry(engine), find_kind(find_device(engine, request.device))
         own = choose_module_recipe(engine, precision, request.device) if takes(engine) == "torch" else None
-        if precision in EIGHT_BITS and takes(engine) == "torch" and (own is None or recipe not in (None, own)):
+        if precision in FEW_BITS and takes(engine) == "torch" and (own is None or recipe not in (None, own)):
             continue
         options = entry.gpu_options if kind == "cuda" and entry.gpu_options else entry.options
         free = goal == "latency" and kind in entry.chooses_threads
         knobs: dict[str, tuple[str, ...]] = {THREADS: tuple(map(str, threads if free else threads[:1]))}
-        if precision in EIGHT_BITS:
+        if precision in FEW_BITS:
             knobs[RECIPE] = _list_recipes(engine, precision, recipe or own, request.calibration_method)
         if goal != "latency":
             knobs |= {STREAMS: tuple(map(str, streams)), BATCH: tuple(map(str, BATCHES))}
@@ -144,7 +144,7 @@ def list_arms(request: RunRequest, goal: Goal, *, threads: tuple[int, ...], stre
 def _list_recipes(engine: str, precision: Precision, recipe: Recipe | None, method: str) -> tuple[str, ...]:
     """`recipe` or `recipe/method`, the default first; a recipe that the user named stays, its ranges do not."""
     entry = find_entry(engine)
-    own = recipe or (entry.recipe if precision == "int8" else FP8_RECIPE)
+    own = recipe or choose_graph_recipe(engine, precision)
     others = entry.other_recipes if recipe is None and precision == "int8" else ()
     methods = [other for other in METHODS if other != method]
     return (own, *others, *(f"{own}/{other}" for other in methods if RECIPES[own].needs == "ranges"))

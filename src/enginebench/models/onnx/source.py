@@ -200,14 +200,14 @@ def read_opset(model: ModelProto) -> int | None:
 
 
 def read_precision(model: ModelProto) -> tuple[Precision, Recipe | None]:
-    """The precision that the graph asks for: "int8" or "fp8" with Q/DQ nodes, else that of `choose_float`.
+    """The precision that the graph asks for: "int8", "fp8" or "int4" with Q/DQ nodes, else that of `choose_float`.
 
     A graph that was quantized here names its recipe in its metadata; any other with quantized nodes has "qat".
     """
     nodes = list(_walk_all(model))
     if any(node.op_type in QUANTIZED_OPS for node in nodes):
         types = {t.data_type for t in _walk_tensors(model, nodes)}
-        precision: Precision = "fp8" if types & FLOAT8_TYPES else "int8"
+        precision: Precision = "fp8" if types & FLOAT8_TYPES else "int4" if TensorProto.INT4 in types else "int8"
         explicit = any(node.op_type in ("DequantizeLinear", "DynamicQuantizeLinear") for node in nodes)
         return precision, read_recipe(read_metadata(model), precision) if explicit else "qat"
     return _read_floats(model)[0], None

@@ -14,7 +14,7 @@ from onnx import ModelProto
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision
-from enginebench.core.recipes import RECIPES, find_needs, list_recipes, quantizes_weights_only
+from enginebench.core.recipes import FEW_BITS, RECIPES, find_needs, list_recipes, quantizes_weights_only
 from enginebench.core.records import Artifact, Caveat, Precision, Recipe
 from enginebench.core.shapes import carry_specs
 from enginebench.core.text import list_some
@@ -90,8 +90,8 @@ def quantize(
     A graph that holds Q/DQ nodes already goes through as it is: with its own recipe where it was made here, else "qat".
 
     Args:
-        to: fp16, bf16, int8 or fp8.
-        recipe: of int8 or fp8, one of `core.recipes.RECIPES`; None is "tensorrt".
+        to: fp16, bf16, int8, fp8 or int4.
+        recipe: of few bits, one of `core.recipes.RECIPES`; None is "tensorrt".
         calibration: ranges of the graph, where the recipe needs them; used by fp16 to find overflow.
         data: inputs of the graph; needed by nncf, which takes its own ranges.
         io_types: "keep" leaves inputs and outputs in FP32, "cast" gives them the new type. FP16 and BF16 only.
@@ -143,7 +143,7 @@ def _check_request(artifact: Artifact, to: Precision, recipe: Recipe | None, io_
     known = list_recipes(to)
     if to in ("fp32", "tf32"):
         why = "it is a setting of the engine" if to == "tf32" else "it is what the graph has"
-        raise UsageError(f"{wanted} is not a precision to quantize to: {why}. Known: fp16, bf16, int8, fp8")
+        raise UsageError(f"{wanted} is not a precision to quantize to: {why}. Known: fp16, bf16, int8, fp8, int4")
     if not known and recipe is not None:
         raise UsageError(f"{to} has no recipes; ask for {to} instead of {wanted}")
     if known and recipe is not None and recipe not in known:
@@ -253,8 +253,8 @@ def _to_eight_bits(
         return _by_nncf(prepared, data, left_out, keep_cosine)
     if recipe == "dynamic":
         return _Change(model=quantize_dynamically(prepared, left_out, reduce_range))
-    if recipe == "w8":
-        return _Change(model=quantize_weights(prepared, left_out))
+    if quantizes_weights_only(recipe):
+        return _Change(model=quantize_weights(prepared, left_out, bits=4 if to == "int4" else 8))
     if calibration is None:
         raise UsageError(
             f"{format_precision(to, recipe)} needs ranges: --calib FILE. Make them with enginebench calibrate MODEL"
@@ -325,7 +325,7 @@ def _finish(
 ) -> Artifact:
     caveats = list(artifact.caveats)
     source = data if find_needs(to, recipe) == "data" else calibration
-    if to in ("int8", "fp8"):
+    if to in FEW_BITS:
         coverage = _check_coverage(change.model, artifact.path, recipe)
         caveats += source.caveats if source else ()
         if coverage < LOW_COVERAGE:

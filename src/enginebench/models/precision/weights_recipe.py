@@ -1,11 +1,12 @@
-"""Weight-only INT8: weights in blocks behind DequantizeLinear, which ONNX Runtime fuses into `MatMulNBits`."""
+"""Weight-only INT8 and INT4: weights in blocks behind DequantizeLinear, which ONNX Runtime fuses into `MatMulNBits`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from enginebench.core.errors import ArtifactError
 from enginebench.models.precision.graph import raise_opset
@@ -14,11 +15,10 @@ from enginebench.models.precision.graph import raise_opset
 BLOCK_OPSET = 21
 # Weights of one output that share a scale: what ONNX Runtime's quantizer and its fastest kernels take.
 BLOCK = 32
-LARGEST = 127
 
 
-def quantize_weights(model: ModelProto, exclude: Sequence[str] = ()) -> ModelProto:
-    """The graph with the constant weights of its matrix products as symmetric INT8, one scale for 32 of an output."""
+def quantize_weights(model: ModelProto, exclude: Sequence[str] = (), bits: Literal[4, 8] = 8) -> ModelProto:
+    """The graph with the constant weights of its matrix products as symmetric integers, a scale for 32 of an output."""
     made = ModelProto()
     made.CopyFrom(raise_opset(model, BLOCK_OPSET))
     constants = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer if len(t.dims) == 2}
@@ -33,7 +33,7 @@ def quantize_weights(model: ModelProto, exclude: Sequence[str] = ()) -> ModelPro
         name = node.input[1] + (".T" if turned else "")
         if name not in blocked:
             weights = constants[node.input[1]]
-            _add_blocks(made, name, weights.T if turned else weights)
+            _add_blocks(made, name, weights.T if turned else weights, bits)
             blocked.add(name)
         floats = f"{node.name}.weights"
         stored = [f"{name}.blocks", f"{name}.scales"]
@@ -45,7 +45,7 @@ def quantize_weights(model: ModelProto, exclude: Sequence[str] = ()) -> ModelPro
             nodes.append(helper.make_node("Add", [product, bias], [node.output[0]], f"{node.name}.bias"))
     if not blocked:
         raise ArtifactError(
-            "int8@w8 quantizes the constant weights of MatMul and Gemm, and the graph has none to quantize. "
+            f"int{bits}@w{bits} quantizes the constant weights of MatMul and Gemm, and the graph has none to quantize. "
             "Recipes that quantize convolutions: int8@tensorrt, int8@cpu, int8@nncf"
         )
     del made.graph.node[:]
@@ -65,12 +65,21 @@ def _is_product(node: NodeProto) -> bool:
     return bool(given.get("alpha", 1.0) == given.get("beta", 1.0) == 1.0 and not given.get("transA"))
 
 
-def _add_blocks(model: ModelProto, name: str, weights: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> None:
+def _add_blocks(
+    model: ModelProto, name: str, weights: np.ndarray[tuple[int, ...], np.dtype[np.float32]], bits: int
+) -> None:
     rows, columns = weights.shape
     count = -(-rows // BLOCK)
     blocks = np.pad(weights, ((0, count * BLOCK - rows), (0, 0))).reshape(count, BLOCK, columns)
-    scales = np.abs(blocks).max(axis=1) / np.float32(LARGEST)
+    scales = np.abs(blocks).max(axis=1) / np.float32(2 ** (bits - 1) - 1)
     scales[scales == 0] = 1
     whole = np.rint(blocks / scales[:, None]).astype(np.int8).reshape(-1, columns)[:rows]
-    for array, kind in ((whole, "blocks"), (scales.astype(np.float32), "scales")):
-        model.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), f"{name}.{kind}"))
+    whole = np.ascontiguousarray(whole)
+    if bits == 4:  # two values a byte, the first one below
+        pairs = np.append(whole.ravel(), np.zeros(whole.size % 2, np.int8)).reshape(-1, 2).astype(np.uint8) & 15
+        stored = helper.make_tensor(
+            f"{name}.blocks", TensorProto.INT4, whole.shape, (pairs[:, 0] | pairs[:, 1] << 4).tobytes(), raw=True
+        )
+    else:
+        stored = numpy_helper.from_array(whole, f"{name}.blocks")
+    model.graph.initializer.extend([stored, numpy_helper.from_array(scales.astype(np.float32), f"{name}.scales")])

@@ -76,6 +76,7 @@ def quantize_module(artifact: Artifact, data: CalibrationData, out: Path, method
                     prepared(*(torch.from_numpy(feeds[name]) for name in names))
             made = convert_pt2e(prepared)
             share = _read_coverage(made, artifact.model)
+            shapes = describe_dynamic(made, inputs, add_batch(inputs, {})) if opened else None
             torch.export.save(torch.export.export(made, examples, dynamic_shapes=shapes), out)
     except ModelError:
         raise

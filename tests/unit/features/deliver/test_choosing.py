@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
+from enginebench.features.deliver.contents import explain_refusal
 from enginebench.features.deliver.verb import choose_row
 from enginebench.runs.folder import read_results
 from enginebench.runs.reporting import describe_stored
@@ -29,3 +31,9 @@ def test_of_a_search_that_named_no_winner_none(tmp_path: Path, lose: bool) -> No
     record, results = read_results(root)
     with pytest.raises(UsageError, match=r"the search named no winner.*continue it with --resume"):
         choose_row(describe_stored(record, results), results, None)
+
+
+def test_a_module_that_torchao_quantized_is_refused(tmp_path: Path) -> None:
+    result = read_results(write_final(tmp_path / "t", None))[1][0]
+    engine = replace(result.engine, backend="pytorch-compile", precision="int8", recipe="pt2e")
+    assert "torchao quantized its module" in (explain_refusal(replace(result, engine=engine)) or "")

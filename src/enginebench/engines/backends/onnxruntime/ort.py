@@ -39,7 +39,7 @@ from enginebench.engines.refusals import explain_refusal
 from enginebench.engines.request import check_graph_precision, check_request, explain_unbound, read_options
 
 NAME, OPTIONS = ORT.name, ORT.options
-PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8", "int4")
 REASONS: dict[Precision, str] = {
     # Seen with ONNX Runtime 1.31: a BF16 graph does not load, "Could not find an implementation for Conv(22)".
     "bf16": "ONNX Runtime's CPU provider has no BF16 convolution or matrix product",

@@ -17,7 +17,7 @@ from enginebench.engines.request import check_instructions, check_request, read_
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")
 REASONS: dict[Precision, str] = dict.fromkeys(
-    ("int8", "fp8"), "PyTorch has 8 bits only where it compiles; ask pytorch-compile, ort or openvino for them"
+    ("int8", "fp8", "int4"), "few bits are for pytorch-compile (int8, fp8), ort and openvino"
 )
 
 

@@ -20,7 +20,7 @@ from enginebench.core.errors import (
 )
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.plan_notes import read_note, write_note
-from enginebench.core.recipes import find_needs
+from enginebench.core.recipes import FEW_BITS, find_needs
 from enginebench.core.records import Artifact
 from enginebench.core.shapes import find_own_batch, match_axes
 from enginebench.core.store import bring_files, copy_file, hash_files
@@ -235,7 +235,7 @@ def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:
 
     start = time.perf_counter()
     # A graph that holds Q/DQ nodes brings its ranges along, and goes through as it is.
-    given = job.artifact.precision in ("int8", "fp8")
+    given = job.artifact.precision in FEW_BITS
     needs = "nothing" if given else find_needs(job.precision, job.recipe)
     data = None
     if needs != "nothing" and job.inputs is not None:

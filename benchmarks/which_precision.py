@@ -1,0 +1,156 @@
+"""Times and outputs of one model in each precision of each engine on the CPU, in one process, interleaved.
+
+    python benchmarks/which_precision.py resnet18 --weights random
+    python benchmarks/which_precision.py efficientnet-lite0 --data sample-photos
+    python benchmarks/which_precision.py hf:./FOLDER --data sentences.npz
+    python benchmarks/which_precision.py model.onnx
+
+Of each lap every engine has a few calls in a row, of which the fastest counts; a row is the median of the laps' ratios
+to PyTorch in FP32 (ONNX Runtime where MODEL is a graph). On a machine with other work the ratios stand, the times do
+not. Outputs are compared on the data, against FP32, as centred cosine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from enginebench.core.errors import EngineBenchError
+from enginebench.core.names import format_precision
+from enginebench.core.recipes import RECIPES, find_start
+from enginebench.core.records import Artifact, EngineSpec
+from enginebench.engines.registry import open_backend, takes
+from enginebench.models.precision.calibrate import calibrate
+from enginebench.models.precision.calibration_data import open_data
+from enginebench.models.precision.quantize import quantize
+
+CALLS, CHECKED = 4, 16
+ROWS: tuple[tuple[str, Any, Any], ...] = (
+    ("pytorch", "fp32", None),
+    ("pytorch-compile", "fp32", None),
+    ("pytorch-compile", "int8", "pt2e"),
+    *(("ort", *p) for p in (("fp32", None), ("int8", "cpu"), ("int8", "dynamic"), ("int8", "w8"), ("int4", "w4"))),
+    *(("openvino", p, None) for p in ("fp32", "bf16")),
+    *(("openvino", *p) for p in (("int8", "nncf"), ("int8", "dynamic"), ("int8", "w8"), ("int4", "w4"))),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--data", default="fake")
+    parser.add_argument("--weights", default="default")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--laps", type=int, default=9)
+    parser.add_argument("--n", type=int, default=32, help="entries of the data that ranges are taken from")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        measure(options, Path(folder))
+
+
+def measure(options: argparse.Namespace, folder: Path) -> None:
+    sources = make_sources(options, folder)
+    data = open_data(options.data, model=options.model, inputs=sources[-1].inputs, n=options.n)
+    engines: dict[str, Any] = {}
+    for engine, precision, recipe in ROWS:
+        name = f"{engine} {format_precision(precision, recipe)}"
+        try:
+            spec = EngineSpec(
+                backend=engine, precision=precision, recipe=recipe, threads=options.threads, options=forced(precision)
+            )
+            artifact = make_artifact(sources, spec, data, folder, options.threads)
+            backend = open_backend(engine, load_module, folder)
+            engines[name] = backend.load(backend.build(artifact, spec, folder), spec)
+            engines[name].bind(data.read(0, 1))
+            engines[name].run()
+        except (EngineBenchError, StopIteration) as error:
+            engines.pop(name, None)
+            print(f"{name:28} not run: {str(error)[:150] or 'no such source'}", flush=True)
+    ratios, times = take_turns(engines, options.laps)
+    answers = {name: list(answer(engine, data)) for name, engine in engines.items()}
+    first = next(iter(engines))
+    for name in engines:
+        near = compare(answers[name], answers[first])
+        print(f"{name:28} {statistics.median(times[name]):8.3f} ms  {ratios[name]:6.2f}x  centred cosine {near:.4f}")
+
+
+def forced(precision: str) -> dict[str, str]:
+    return {"force": "1"} if precision == "bf16" else {}
+
+
+def load_module(artifact: Artifact) -> Any:
+    from enginebench.models.torch.source import load_module as load
+
+    return load(artifact)
+
+
+def make_sources(options: argparse.Namespace, folder: Path) -> list[Artifact]:
+    if options.model.endswith(".onnx"):
+        from enginebench.models.onnx.inputs import settle_inputs
+        from enginebench.models.onnx.source import read_onnx
+
+        return [settle_inputs(read_onnx(Path(options.model)), None)]
+    from enginebench.models.torch.export import export_onnx
+    from enginebench.models.torch.source import make_torch_artifact
+
+    given = None
+    if options.data.endswith(".npz"):
+        with np.load(options.data) as stored:
+            given = {name: stored[name][:1] for name in stored.files}
+    made = make_torch_artifact(options.model, folder, weights=options.weights, given=given)
+    return [made, export_onnx(made, folder / "model.onnx")]
+
+
+def make_artifact(sources: list[Artifact], spec: EngineSpec, data: Any, folder: Path, threads: int) -> Artifact:
+    recipe = find_start(spec.backend, spec.recipe)
+    kind = RECIPES[recipe].makes if recipe in RECIPES else takes(spec.backend)
+    source = next(s for s in sources if s.kind == kind)
+    if spec.precision == "fp32" or (kind == "torch" and recipe is None):
+        return source
+    out = folder / f"{spec.precision}-{recipe}.{'pt2' if kind == 'torch' else 'onnx'}"
+    if kind == "torch":
+        from enginebench.models.torch.pt2e import quantize_module
+
+        return quantize_module(source, data, out, "minmax", threads)
+    ranges = calibrate(source, data, threads=threads) if recipe == "cpu" else None
+    return quantize(source, spec.precision or "int8", recipe, out, calibration=ranges, data=data, threads=threads)
+
+
+def take_turns(engines: dict[str, Any], laps: int) -> tuple[dict[str, float], dict[str, list[float]]]:
+    times: dict[str, list[float]] = {name: [] for name in engines}
+    for _ in range(laps):
+        for name, engine in engines.items():
+            calls = []
+            for _ in range(CALLS):
+                start = time.perf_counter()
+                engine.run()
+                calls.append(time.perf_counter() - start)
+            times[name].append(min(calls) * 1e3)
+    first = times[next(iter(engines))]
+    ratios = {n: statistics.median(a / b for a, b in zip(first, t, strict=True)) for n, t in times.items()}
+    return ratios, times
+
+
+def answer(engine: Any, data: Any) -> Iterator[np.ndarray[Any, Any]]:
+    for i in range(min(CHECKED, data.n)):
+        engine.bind(data.read(i, i + 1))
+        engine.run()
+        yield next(iter(engine.fetch().values())).astype(np.float64).ravel()
+
+
+def compare(found: list[Any], wanted: list[Any]) -> float:
+    """The mean centred cosine, the mean of the reference's outputs taken out."""
+    middle = np.mean(wanted, axis=0)
+    pairs = [(f - middle, w - middle) for f, w in zip(found, wanted, strict=True)]
+    return float(np.mean([(f * w).sum() / (np.linalg.norm(f) * np.linalg.norm(w)) for f, w in pairs]))
+
+
+if __name__ == "__main__":
+    main()
