@@ -102,20 +102,11 @@ FLAGS = (
 
 # Packages whose version can change a number or an answer.
 PACKAGES = (
-    *("numpy", "scipy", "torch", "torchvision", "timm", "triton", "onnx", "onnxscript", "onnxruntime"),
-    *(
-        "onnxruntime-gpu",
-        "onnxruntime-ep-openvino",
-        "onnxruntime-ep-nv-tensorrt-rtx-cu13",
-        "openvino",
-        "nncf",
-        "tensorrt",
-        "tensorrt-cu12",
-        "tensorrt-cu13",
-    ),
-    *("tensorrt_rtx_cu13_bindings", "cuda-python", "cuda-bindings", "nvidia-ml-py", "nvidia-modelopt"),
-    *("transformers", "msgspec", "psutil", "pillow", "amaranth"),
-)
+    "numpy", "scipy", "torch", "torchvision", "timm", "triton", "onnx", "onnxscript", "onnxruntime",
+    "onnxruntime-gpu", "onnxruntime-ep-openvino", "onnxruntime-ep-nv-tensorrt-rtx-cu13", "openvino", "nncf",
+    "tensorrt", "tensorrt-cu12", "tensorrt-cu13", "tensorrt_rtx_cu13_bindings", "cuda-python", "cuda-bindings",
+    "nvidia-ml-py", "nvidia-modelopt", "transformers", "msgspec", "psutil", "pillow", "amaranth",
+)  # fmt: skip
 
 # Arm names its cores by number only. Source: the MIDR_EL1 values in Arm's manuals of each core, gathered in
 # util-linux, sys-utils/lscpu-arm.c.

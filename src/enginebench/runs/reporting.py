@@ -52,9 +52,11 @@ def describe_stored(record: RunRecord, results: Sequence[Result], margin: float 
     request, searched = record.request, record.verb == "tune"
     results = sorted(results, key=lambda result: result.id != record.winner) if searched else results
     known = {result.id for result in results}
+    machine = record.machine  # a configuration may have seen a GPU that nothing else named
+    seen = next((r.machine.gpus for r in results if r.machine and r.machine.gpus), ())
     document = describe_run(
         model=results[0].model if results else Path(request.model).name,
-        machine=record.machine,
+        machine=machine and replace(machine, gpus=machine.gpus or seen),
         spec=msgspec.to_builtins(request),
         results=results,
         rules=Rules(

@@ -416,8 +416,8 @@ class TrtexecBackend(PlanBackend):
         self, folder: Path, timing: TimingRequest, settings: RunSettings, spec: EngineSpec, measure: MeasureSpec
     ) -> Measurement:
         batch = settings.implicit_batch or spec.batch
-        reader = self._files
-        measured = reader.read_times(folder / TIMES, folder / LOG, batch=batch, drop=timing.drop, keep=timing.keep)
+        reader, places = self._files, (folder / TIMES, folder / LOG)
+        measured = reader.read_times(*places, batch=batch, drop=timing.drop, keep=timing.keep, gpu=settings.device)
         return replace(
             measured,
             stop_rule="iterations" if measure.iters else "time_limit",

@@ -133,6 +133,9 @@ class Row(Struct, frozen=True, kw_only=True):
     of_limit: float | None = None  # bound_ms over the median, on a GPU the median device time: 1 is the limit
     bound_by: BoundBy | None = None
     unmapped_share: float | None = None  # of the layers' time, in those that stand for no node of the ONNX graph
+    gpu: str | None = None  # its name
+    workspace_mb: str | None = None  # scratch memory that the builder was allowed
+    calibration: str | None = None  # where the ranges of 8 bits come from
 
 
 class RunDocument(Struct, frozen=True, kw_only=True):
@@ -175,6 +178,8 @@ def describe_row(standing: Standing, path: str = "") -> Row:
     beaten = doubt_row(result.bound, limited_ms)
     measured = [m for m in result.measurements if m.latency_ns]
     engine, measure = result.engine, result.measure
+    gpus = result.machine.gpus if result.machine else ()
+    made_with = {**(result.artifacts[-1].made_with if result.artifacts else {}), **engine.options}
     sources = ((result, _OF_RESULT), (engine, _OF_ENGINE), (measure, _OF_MEASURE), (standing, _OF_STANDING))
     return Row(
         **{name: getattr(source, name) for source, names in sources for name in names},
@@ -189,6 +194,9 @@ def describe_row(standing: Standing, path: str = "") -> Row:
         verdict=found.verdict if found else None,
         repetitions_needed=found.repetitions_needed if found else None,
         bucket=format_shapes(engine.shapes),
+        gpu=next((gpu.name for gpu in gpus if engine.device == f"cuda:{gpu.index}"), None),
+        workspace_mb=made_with.get("workspace_mb"),
+        calibration=made_with.get("calibration"),
         builds=effect,
         unit=found.unit if found else "process",
         peak_memory_bytes=max((m.peak_memory_bytes for m in measured if m.peak_memory_bytes), default=None),

@@ -74,7 +74,7 @@ def list_report(
         sections.append(
             Section(title="Deploy a configuration", name="delivery", parts=_list_deliveries(document, refusals))
         )
-    machine = [part for part in (describe_machine(document.machine),) if part]
+    machine = [part for part in (describe_machine(document),) if part]
     again = [Notes(lines=(("To repeat it", shlex.join(command)),), kind="command")] if command else []
     if machine or again:
         sections.append(Section(title="Machine and how to repeat it", name="machine", parts=(*machine, *again)))
@@ -99,7 +99,7 @@ def list_facts(document: RunDocument) -> list[str]:
     threads = {row.threads for row in rows}
     devices = {row.device for row in rows}
     if document.machine is None or len(devices) != 1:
-        parts.append(", ".join(sorted(devices)))
+        parts.append(", ".join(sorted({f"GPU: {row.gpu}" if row.gpu else row.device for row in rows})))
     else:
         parts.append(name_machine(document.machine, devices.pop(), threads.pop() if len(threads) == 1 else None))
     trials = sorted({row.processes for row in rows if row.n})
@@ -282,17 +282,20 @@ def _list_deliveries(document: RunDocument, refusals: Mapping[str, str | None]) 
     return (*make_notes([text]), make_table(columns, lines, file="delivery", title="Commands"))
 
 
-def describe_machine(machine: Machine | None) -> Notes | None:
+def describe_machine(document: RunDocument) -> Notes | None:
     """The machine, in facts."""
-    if machine is None:
+    if (machine := document.machine) is None:
         return None
+    tools = {row.engine.partition(":")[0]: row.engine_version for row in document.rows if row.engine_version}
+    versions = {n: v for n, v in tools.items() if v not in machine.versions.values()} | machine.versions
     facts = {
         "CPU": f"{machine.cpu_model}, {count_of(machine.cores_physical, 'cores')}, {len(machine.cpus_allowed)} usable",
         "flags": ", ".join(machine.cpu_flags),
         "memory": f"{machine.memory_bytes / 2**30:.1f} GiB",
-        "GPU": ", ".join(f"{gpu.name} (driver {gpu.driver})" for gpu in machine.gpus),
+        "GPU": ", ".join(f"{gpu.name} (driver {gpu.driver})" if gpu.driver else gpu.name for gpu in machine.gpus),
+        "Jetson": ", ".join((machine.jetson or {}).values()),
         "system": f"{machine.os}, {machine.arch}" + (f", {machine.virtual}" if machine.virtual else ""),
         "governor": machine.governor or "",
-        "versions": ", ".join(f"{name} {version}" for name, version in sorted(machine.versions.items())),
+        "versions": ", ".join(f"{name} {version}" for name, version in sorted(versions.items())),
     }
     return Notes(lines=tuple((name, text) for name, text in facts.items() if text), kind="facts")
