@@ -111,19 +111,11 @@ PACKAGES = (
 # Arm names its cores by number only. Source: the MIDR_EL1 values in Arm's manuals of each core, gathered in
 # util-linux, sys-utils/lscpu-arm.c.
 ARM_CORES = {
-    ("0x41", "0xd03"): "Cortex-A53",
-    ("0x41", "0xd05"): "Cortex-A55",
-    ("0x41", "0xd07"): "Cortex-A57",
-    ("0x41", "0xd08"): "Cortex-A72",
-    ("0x41", "0xd0b"): "Cortex-A76",
-    ("0x41", "0xd0c"): "Neoverse-N1",
-    ("0x41", "0xd40"): "Neoverse-V1",
-    ("0x41", "0xd42"): "Cortex-A78AE",
-    ("0x41", "0xd49"): "Neoverse-N2",
-    ("0x41", "0xd4f"): "Neoverse-V2",
-    ("0x4e", "0x003"): "NVIDIA Denver 2",
-    ("0x4e", "0x004"): "NVIDIA Carmel",
-}
+    ("0x41", "0xd03"): "Cortex-A53", ("0x41", "0xd05"): "Cortex-A55", ("0x41", "0xd07"): "Cortex-A57",
+    ("0x41", "0xd08"): "Cortex-A72", ("0x41", "0xd0b"): "Cortex-A76", ("0x41", "0xd0c"): "Neoverse-N1",
+    ("0x41", "0xd40"): "Neoverse-V1", ("0x41", "0xd42"): "Cortex-A78AE", ("0x41", "0xd49"): "Neoverse-N2",
+    ("0x41", "0xd4f"): "Neoverse-V2", ("0x4e", "0x003"): "NVIDIA Denver 2", ("0x4e", "0x004"): "NVIDIA Carmel",
+}  # fmt: skip
 
 # macOS's names (sysctl) of what Linux calls by other names.
 MACOS_FLAGS = {

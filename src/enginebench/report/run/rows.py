@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct
@@ -155,6 +156,7 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     headlines: tuple[Headline, ...] = ()  # of every one
     missing: tuple[str, ...] = ()  # ids of rows that the run names and of which nothing is stored
     took_s: float | None = None  # the run, with what it built and checked
+    p99_reasons: dict[str, str] = {}  # of a headline whose p99 another one beats: where they differ most
 
 
 # Fields of a row that are called so where they come from.
@@ -211,6 +213,17 @@ def describe_row(standing: Standing, path: str = "") -> Row:
         **_describe_times(standing.summary),
         **to_fields(standing.agreement),
     )
+
+
+def find_best_p99(row: Row, rows: Sequence[Row]) -> Row | None:
+    """The configuration of the same setting whose p99 is clearly lower, and the lowest."""
+    setting = attrgetter("batch", "shapes", "scope", "cache", "modelled", "status")
+    known = [r for r in rows if r.outputs != "changed" and setting(r) == setting(row)]
+    known = [r for r in known if r.p99_ms and r.p99_ms.supported and r.p99_ms.high]
+    best = min(known, key=lambda r: r.p99_ms.value if r.p99_ms else 0.0, default=row)
+    mine, theirs = row.p99_ms, best.p99_ms
+    lower = row in known and mine and mine.low and theirs and theirs.high and theirs.high < mine.low
+    return best if lower else None
 
 
 def group_rows(rows: Sequence[Row]) -> list[list[Row]]:
