@@ -119,14 +119,10 @@ ARM_CORES = {
 
 # macOS's names (sysctl) of what Linux calls by other names.
 MACOS_FLAGS = {
-    "hw.optional.avx2_0": "avx2",
-    "hw.optional.avx512f": "avx512f",
-    "hw.optional.arm.FEAT_BF16": "bf16",
-    "hw.optional.arm.FEAT_I8MM": "i8mm",
-    "hw.optional.arm.FEAT_DotProd": "asimddp",
-    "hw.optional.AdvSIMD": "asimd",
+    "hw.optional.avx2_0": "avx2", "hw.optional.avx512f": "avx512f", "hw.optional.arm.FEAT_BF16": "bf16",
+    "hw.optional.arm.FEAT_I8MM": "i8mm", "hw.optional.arm.FEAT_DotProd": "asimddp", "hw.optional.AdvSIMD": "asimd",
     "hw.optional.arm.FEAT_SME": "sme",
-}
+}  # fmt: skip
 MACOS_CACHES = ("hw.l3cachesize", "hw.perflevel0.l2cachesize", "hw.l2cachesize")
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from enginebench.core.names import NOT_KNOWN, shorten_ids
+from enginebench.core.names import AS_BUILT, NOT_KNOWN, shorten_ids
 from enginebench.core.records import Machine
 from enginebench.core.shapes import show_shapes
 from enginebench.core.text import count_of
@@ -22,16 +22,10 @@ from enginebench.report.table import Chart, Column, Notes, Section, Table, list_
 _PLACES = ("1st", "2nd", "3rd")
 # Parts of a page that are charts, with what else stands in them, in their order.
 TITLES = {
-    "speedup": "Speed-up",
-    "batches": "Latency against throughput",
-    "builds": "Builds",
-    "distributions": "Latency distributions",
-    "drift": "Latency over time",
-    "quality": "Speed against outputs",
-    "stages": "Stages",
-    "layers": "Layers",
-    "proof": "Precision verification",
-}
+    "speedup": "Speed-up", "batches": "Latency against throughput", "builds": "Builds",
+    "distributions": "Latency distributions", "drift": "Latency over time", "quality": "Speed against outputs",
+    "stages": "Stages", "layers": "Layers", "proof": "Precision verification",
+}  # fmt: skip
 
 
 def list_sections(
@@ -256,7 +250,7 @@ def _list_proofs(document: RunDocument) -> list[Table | Notes]:
     lines = [
         (
             names[row.id],
-            row.requested_precision or NOT_KNOWN,
+            row.requested_precision or AS_BUILT,
             row.precision or NOT_KNOWN,
             format_shares(row) or "no record from the runtime",
         )

@@ -196,6 +196,8 @@ def test_a_graph_that_is_int8_itself_is_its_own_reference() -> None:
     rows = [ort(5, "int8"), make_result("openvino", "int8", 4, drift=replace(AGREE, reference="ort-int8-b1"), seed=2)]
     found = head(*(replace(r, artifacts=(source,)) for r in rows))
     assert found["OUTPUTS"] == "within limits: the model itself is int8"
+    plan = head(*(replace(r, artifacts=(replace(source, kind="plan", precision=None),)) for r in rows))
+    assert plan["OUTPUTS"] == "within limits"
 
 
 def test_one_configuration_is_measured_not_fastest() -> None:
