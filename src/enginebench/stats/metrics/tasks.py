@@ -63,14 +63,9 @@ TITLES = {
     "mae": "MAE", "cosine": "cosine",
 }  # fmt: skip
 TASK_METRICS: dict[Task, tuple[str, ...]] = {
-    "classification": ("top1", "top5"),
-    "detection": ("map",),
-    "segmentation": ("miou",),
-    "regression": ("mae",),
-    "text": ("cer",),
-    "embedding": ("cosine",),
-    "asr": ("wer", "cer"),
-}
+    "classification": ("top1", "top5"), "detection": ("map",), "segmentation": ("miou",), "regression": ("mae",),
+    "text": ("cer",), "embedding": ("cosine",), "asr": ("wer", "cer"),
+}  # fmt: skip
 
 
 def name_metric(metric: str) -> str:
