@@ -727,7 +727,7 @@ def test_a_plan_brings_its_batch_and_its_precision(cli: Cli, tmp_path: Path) -> 
     told = cli("bench", "terse.plan", "--engine", "tensorrt", "--json", *SHORT, env=variables)
     row = json.loads(told.stdout)["row"]
     assert (row["batch"], row["requested_precision"], row["precision"]) == (32, None, None)
-    assert "not known" in told.stderr and "fp32" not in told.stderr
+    assert "as built" in told.stderr and "fp32" not in told.stderr
 
 
 def test_what_8_6_cannot_build_is_refused_before_a_graph_is_made(cli: Cli, tmp_path: Path) -> None:
