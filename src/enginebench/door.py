@@ -89,6 +89,11 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(f"{v.name:{width}}", v.sentence) for v in VERBS.values() if v.group == group])
 
 
+# Of trtexec: others of its options have capitals in their names, and ours have none.
+_OF_TRTEXEC = re.compile("[A-Z]|fp16|fp8|bf16|int8|best|shapes|onnx")
+_BEHIND = "For trtexec's own options: -- --sparsity=enable. Instead of some: --precision, --opt-shapes, --out"
+
+
 @click.group(
     "enginebench", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
@@ -115,6 +120,8 @@ def main(args: list[str] | None = None) -> None:
         code = error.exit_code
     except click.ClickException as error:
         error.show()
+        if isinstance(error, click.NoSuchOption) and _OF_TRTEXEC.search(error.option_name):
+            click.echo(_BEHIND, err=True)
         code = 2
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted; all measurements so far are kept", err=True)

@@ -11,16 +11,7 @@ import pytest
 STAMP = "[11/21/2026-01:37:39]"
 COMMAND = "trtexec --loadEngine=small.plan --iterations=50 --warmUp=0 --duration=0 --exportTimes=times.json"
 LAYERS = ("/stem/Conv + /stem/Relu", "/block/Conv + /block/Relu", "/pool/GlobalAveragePool", "/Flatten", "/fc/Gemm")
-STAMPS = (
-    "startEnqMs",
-    "endEnqMs",
-    "startH2dMs",
-    "endH2dMs",
-    "startComputeMs",
-    "endComputeMs",
-    "startD2hMs",
-    "endD2hMs",
-)
+STAMPS = tuple(f"{end}{part}Ms" for part in ("Enq", "H2d", "Compute", "D2h") for end in ("start", "end"))
 # As TensorRT names a kernel that multiplies in FP32.
 FP32_KERNEL = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4"
 TIMES_KEYS = (*STAMPS, "h2dMs", "computeMs", "d2hMs", "latencyMs")

@@ -207,6 +207,10 @@ TEMPLATES: dict[str, Template] = {
         "{count} of {total} products with Q/DQ nodes on both sides are planned in floats: {names}",
         "give scales of activations as scalars; some operators (ConvTranspose) have no kernel in 8 bits at all",
     ),
+    "low_effective_precision.plan": Template(
+        "named {ran} by its layers, as no note says what it was built as: {record}",
+        "give --precision to drift and report; a plan of enginebench build has a note",
+    ),
     "low_effective_precision.fp32": Template(
         "{record}", "see which operators are shorter than FP32, and how that changes the outputs"
     ),

@@ -68,8 +68,8 @@ def format_options(name: str, options: Mapping[str, str]) -> str:
     return f"{name}:{text}" if text else name
 
 
-# What texts call the precision of a finished plan that nobody knows.
-NOT_KNOWN = "not known"
+# What texts call the precision of a finished plan that nobody knows: where it ran, and where it would be asked for.
+NOT_KNOWN, AS_BUILT = "not known", "as built"
 
 
 def known(precision: Precision | None) -> Precision:
@@ -83,7 +83,7 @@ def format_precision(precision: str | None, recipe: str | None, mix: str = "") -
 
     None is that of a finished plan of which nobody knows it.
     """
-    named = f"{precision}@{recipe}" if recipe else precision or NOT_KNOWN
+    named = f"{precision}@{recipe}" if recipe else precision or AS_BUILT
     return f"{named} mix {mix}" if mix else named
 
 

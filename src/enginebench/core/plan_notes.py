@@ -17,13 +17,13 @@ class PlanNote(Struct, frozen=True, kw_only=True):
     requested_precision: Precision | None
     recipe: Recipe | None = None
     allowed: dict[str, ShapeRange] = {}
+    made_with: dict[str, str] = {}
 
 
 def write_note(plan: Path, artifact: Artifact, requested: Precision | None) -> None:
     """Notes beside `plan` how `artifact`, which it is a copy of, was asked for."""
-    note = PlanNote(
-        sha256=hash_file(plan), requested_precision=requested, recipe=artifact.recipe, allowed=artifact.allowed
-    )
+    kept = {name: getattr(artifact, name) for name in ("recipe", "allowed", "made_with")}
+    note = PlanNote(sha256=hash_file(plan), requested_precision=requested, **kept)
     write_atomic(_name_note(plan), encode(note, indent=2))
 
 

@@ -203,6 +203,7 @@ class Artifact(Struct, frozen=True, kw_only=True):
     excluded: tuple[str, ...] = ()  # nodes of the FP32 graph that stayed in FP32 by choice
     preprocess_sha256: str | None = None  # "external" where the user's own array took its place
     made_by: dict[str, str] = {}  # tool -> version
+    made_with: dict[str, str] = {}  # "calibration": where its ranges come from; "workspace_mb" of a plan
     export_check: ExportCheck | None = None
     opset: int | None = None
     # Of custom operators in the graph: shared libraries, or modules whose `get_library_path` names one.
@@ -258,6 +259,18 @@ class Block(Struct, frozen=True, kw_only=True):
     marks: tuple[Mark, ...] = ()
 
 
+class Gpu(Struct, frozen=True, kw_only=True):
+    """One GPU as NVML describes it, or a tool's log where NVML is missing."""
+
+    index: int
+    name: str
+    driver: str  # "" where nobody says
+    memory_bytes: int
+    sm_clock_max_mhz: int | None = None
+    memory_clock_max_mhz: int | None = None
+    power_limit_w: float | None = None
+
+
 class Measurement(Struct, frozen=True, kw_only=True):
     """What one process measured. `latency_ns[i]` is one call of the scope, by `clock`."""
 
@@ -289,6 +302,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
     throughput_pipelined_per_s: float | None = None
     pinned_cpus: tuple[int, ...] | None = None
     machine: str = ""  # in a sweep, which of the machines of its kind: a salted hash, no name
+    gpu: Gpu | None = None  # that a tool which times itself named
     caveats: tuple[Caveat, ...] = ()
 
 
@@ -373,18 +387,6 @@ class Score(Struct, frozen=True, kw_only=True):
     share: bool = False  # lies between 0 and 1, so that it is told in per cent and points
     delta: Estimate | None = None  # this value less the reference's, on the same samples
     mcnemar_p: float | None = None  # of that difference, where every answer is right or wrong
-
-
-class Gpu(Struct, frozen=True, kw_only=True):
-    """One GPU as NVML describes it."""
-
-    index: int
-    name: str
-    driver: str
-    memory_bytes: int
-    sm_clock_max_mhz: int | None = None
-    memory_clock_max_mhz: int | None = None
-    power_limit_w: float | None = None
 
 
 class Machine(Struct, frozen=True, kw_only=True):

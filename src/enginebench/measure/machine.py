@@ -102,48 +102,27 @@ FLAGS = (
 
 # Packages whose version can change a number or an answer.
 PACKAGES = (
-    *("numpy", "scipy", "torch", "torchvision", "timm", "triton", "onnx", "onnxscript", "onnxruntime"),
-    *(
-        "onnxruntime-gpu",
-        "onnxruntime-ep-openvino",
-        "onnxruntime-ep-nv-tensorrt-rtx-cu13",
-        "openvino",
-        "nncf",
-        "tensorrt",
-        "tensorrt-cu12",
-        "tensorrt-cu13",
-    ),
-    *("tensorrt_rtx_cu13_bindings", "cuda-python", "cuda-bindings", "nvidia-ml-py", "nvidia-modelopt"),
-    *("transformers", "msgspec", "psutil", "pillow", "amaranth"),
-)
+    "numpy", "scipy", "torch", "torchvision", "timm", "triton", "onnx", "onnxscript", "onnxruntime",
+    "onnxruntime-gpu", "onnxruntime-ep-openvino", "onnxruntime-ep-nv-tensorrt-rtx-cu13", "openvino", "nncf",
+    "tensorrt", "tensorrt-cu12", "tensorrt-cu13", "tensorrt_rtx_cu13_bindings", "cuda-python", "cuda-bindings",
+    "nvidia-ml-py", "nvidia-modelopt", "transformers", "msgspec", "psutil", "pillow", "amaranth",
+)  # fmt: skip
 
 # Arm names its cores by number only. Source: the MIDR_EL1 values in Arm's manuals of each core, gathered in
 # util-linux, sys-utils/lscpu-arm.c.
 ARM_CORES = {
-    ("0x41", "0xd03"): "Cortex-A53",
-    ("0x41", "0xd05"): "Cortex-A55",
-    ("0x41", "0xd07"): "Cortex-A57",
-    ("0x41", "0xd08"): "Cortex-A72",
-    ("0x41", "0xd0b"): "Cortex-A76",
-    ("0x41", "0xd0c"): "Neoverse-N1",
-    ("0x41", "0xd40"): "Neoverse-V1",
-    ("0x41", "0xd42"): "Cortex-A78AE",
-    ("0x41", "0xd49"): "Neoverse-N2",
-    ("0x41", "0xd4f"): "Neoverse-V2",
-    ("0x4e", "0x003"): "NVIDIA Denver 2",
-    ("0x4e", "0x004"): "NVIDIA Carmel",
-}
+    ("0x41", "0xd03"): "Cortex-A53", ("0x41", "0xd05"): "Cortex-A55", ("0x41", "0xd07"): "Cortex-A57",
+    ("0x41", "0xd08"): "Cortex-A72", ("0x41", "0xd0b"): "Cortex-A76", ("0x41", "0xd0c"): "Neoverse-N1",
+    ("0x41", "0xd40"): "Neoverse-V1", ("0x41", "0xd42"): "Cortex-A78AE", ("0x41", "0xd49"): "Neoverse-N2",
+    ("0x41", "0xd4f"): "Neoverse-V2", ("0x4e", "0x003"): "NVIDIA Denver 2", ("0x4e", "0x004"): "NVIDIA Carmel",
+}  # fmt: skip
 
 # macOS's names (sysctl) of what Linux calls by other names.
 MACOS_FLAGS = {
-    "hw.optional.avx2_0": "avx2",
-    "hw.optional.avx512f": "avx512f",
-    "hw.optional.arm.FEAT_BF16": "bf16",
-    "hw.optional.arm.FEAT_I8MM": "i8mm",
-    "hw.optional.arm.FEAT_DotProd": "asimddp",
-    "hw.optional.AdvSIMD": "asimd",
+    "hw.optional.avx2_0": "avx2", "hw.optional.avx512f": "avx512f", "hw.optional.arm.FEAT_BF16": "bf16",
+    "hw.optional.arm.FEAT_I8MM": "i8mm", "hw.optional.arm.FEAT_DotProd": "asimddp", "hw.optional.AdvSIMD": "asimd",
     "hw.optional.arm.FEAT_SME": "sme",
-}
+}  # fmt: skip
 MACOS_CACHES = ("hw.l3cachesize", "hw.perflevel0.l2cachesize", "hw.l2cachesize")
 
 

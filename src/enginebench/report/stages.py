@@ -5,8 +5,8 @@ from operator import attrgetter
 from enginebench.core.caveats import format_caveat
 from enginebench.core.text import count_of
 from enginebench.report.numbers import format_significant
-from enginebench.report.table import Column, Section, make_notes, make_table
-from enginebench.stats.stages import StagesDocument
+from enginebench.report.table import Column, Section, list_texts, make_notes, make_table
+from enginebench.stats.stages import STAGES, StagesDocument
 
 NAMES = {
     "decode": "decode JPEG",
@@ -24,7 +24,21 @@ _COLUMNS = (
 )
 
 
-def list_stages(document: StagesDocument) -> list[Section]:
+def list_stages(*given: StagesDocument) -> list[Section]:
+    """Several engines side by side, then each."""
+    documents = [one for document in given for one in (document, *document.others)]
+    names = [f"{one.engine} {one.precision}, batch {one.batch}" for one in documents]
+    lines = [(NAMES[name], [one.stages[i].p50_ms for one in documents]) for i, name in enumerate(STAGES)]
+    lines += [("from file to label", [one.total_p50_ms for one in documents])]
+    lines += [("pictures/s, one after another", [one.serial_per_s for one in documents])]
+    lines += [("pictures/s, overlapped", [one.overlapped_per_s for one in documents])]
+    texts = [(name, *(format_significant(value) for value in values)) for name, values in lines]
+    table = make_table(list_texts(["p50 ms of a batch"], names), texts, file="stages-compared")
+    together = [Section(title="From file to label", parts=(table,))] if len(documents) > 1 else []
+    return [*together, *(section for one in documents for section in _list_one(one))]
+
+
+def _list_one(document: StagesDocument) -> list[Section]:
     """The time from file to label and what bounds the rate, then a line for each stage, and what is doubtful."""
     title = f"{document.model}, {document.engine} {document.precision}, {document.device}, batch {document.batch}"
     times = (format_significant(value, 3) for value in (document.total_p50_ms, document.total_p99_ms))

@@ -650,10 +650,12 @@ class Campaign:
         self._medians.setdefault(row.id, []).append(median(answer.measurement.latency_ns))
         measurements = (*result.measurements, replace(answer.measurement, build=build))
         finished = len(measurements) >= row.measure.processes
+        machine, gpu = result.machine, answer.measurement.gpu
         status: Status = "ok" if finished else "partial"
         measured = replace(
             result,
             measurements=measurements,
+            machine=replace(machine, gpus=(gpu,)) if machine and gpu and not machine.gpus else machine,
             status=status,
             shapes=answer.shapes or {s.name: concrete_shape(s, row.engine.batch) for s in result.artifacts[-1].inputs},
         )

@@ -19,9 +19,11 @@ from enginebench.report.markdown import format_sections
 from enginebench.report.page import format_page
 from enginebench.report.run.charts import draw_run
 from enginebench.report.run.columns import list_fields
-from enginebench.report.run.rows import RunDocument, describe_run
+from enginebench.report.run.head import format_versus
+from enginebench.report.run.rows import Row, RunDocument, describe_run, find_best_p99
 from enginebench.report.run.sections import list_report
 from enginebench.report.run.series import label_rows
+from enginebench.report.run.series import list_stages as list_run_stages
 from enginebench.report.stages import list_stages
 from enginebench.report.table import Chart
 from enginebench.runs.folder import RunRecord, check_inside
@@ -52,9 +54,11 @@ def describe_stored(record: RunRecord, results: Sequence[Result], margin: float 
     request, searched = record.request, record.verb == "tune"
     results = sorted(results, key=lambda result: result.id != record.winner) if searched else results
     known = {result.id for result in results}
+    machine = record.machine  # a configuration may have seen a GPU that nothing else named
+    seen = next((r.machine.gpus for r in results if r.machine and r.machine.gpus), ())
     document = describe_run(
         model=results[0].model if results else Path(request.model).name,
-        machine=record.machine,
+        machine=machine and replace(machine, gpus=machine.gpus or seen),
         spec=msgspec.to_builtins(request),
         results=results,
         rules=Rules(
@@ -65,8 +69,31 @@ def describe_stored(record: RunRecord, results: Sequence[Result], margin: float 
         ),
     )
     missing = tuple(row for row in record.rows if row not in known)
-    document = replace(document, missing=missing, took_s=record.took_s)
+    document = replace(document, missing=missing, took_s=record.took_s, p99_reasons=explain_p99(document, results))
     return _recommend(document, [r for r in results if r.id == record.winner]) if searched else document
+
+
+def explain_p99(document: RunDocument, results: Sequence[Result]) -> dict[str, str]:
+    """Of each headline whose p99 another configuration beats: the stage and the layer in which they differ most."""
+    rows, known = {row.id: row for row in document.rows}, {result.id: result for result in results}
+    join, found = find("offers", "join_layers"), {}
+    for row in (rows[headline.id] for headline in document.headlines):
+        if best := find_best_p99(row, document.rows):
+            theirs, own = (_time_stages(one, known[one.id]) for one in (best, row))
+            stages = sorted(theirs.keys() & own, key=lambda name: (-abs(theirs[name] - own[name]), name))
+            parts = [f"{name} {format_versus(theirs[name], own[name])}" for name in stages[:1]]
+            joined = join(known[best.id].layers, known[row.id].layers) if join else ()
+            both = [(one.candidate.layers[0], one.base, one.candidate) for one in joined if one.base and one.candidate]
+            parts += [f"layer {name} {format_versus(a.average_ms, b.average_ms)}" for name, a, b in both[:1]]
+            found[row.id] = ", ".join(parts)
+    return found
+
+
+def _time_stages(row: Row, result: Result) -> dict[str, float]:
+    """Medians of what was timed apart, in ms."""
+    known = {"GPU time": row.p50_device_ms, "enqueue time": row.enqueue_ms}
+    stages = {point["stage"]: point["ms"] for point in list_run_stages([result], {row.id: ""})}
+    return stages | {name: time.value for name, time in known.items() if time}
 
 
 def _recommend(document: RunDocument, winner: Sequence[Result]) -> RunDocument:
@@ -161,7 +188,7 @@ def _render(
     explain = find("offers", "explain_refusal")
     refusals = {result.id: explain(result) for result in results} if explain else {}
     sections = list_report(document, charts=charts, command=command, started_utc=started, refusals=refusals)
-    sections += [section for one in stages for section in list_stages(one)]
+    sections += list_stages(*stages)
     if name == "md":
         return format_sections(sections, pictures=[path.name for path in pictures]).encode()
     title = f"{document.model}: engines compared"

@@ -102,6 +102,10 @@ def _is_held(output: OutputDrift, drift: Drift) -> bool:
     )
 
 
+# Of a source, what goes without saying: FP32, and a plan of which nobody knows it.
+_USUAL = ("fp32", None)
+
+
 def judge_outputs(result: Result, *, is_reference: bool) -> tuple[Outputs, str]:
     """(verdict on the outputs of a configuration, why).
 
@@ -109,7 +113,7 @@ def judge_outputs(result: Result, *, is_reference: bool) -> tuple[Outputs, str]:
     Only outputs that break even the limits of 8 bits are `changed` there: no rounding does that.
     """
     drift = result.drift
-    own = next((f": the model itself is {a.precision}" for a in result.artifacts[:1] if a.precision != "fp32"), "")
+    own = "".join(f": the model itself is {a.precision}" for a in result.artifacts[:1] if a.precision not in _USUAL)
     whys = list_invented(result)
     random = f"random {' and '.join(whys)}" if whys else ""
     broken = drift is not None and any(output.nonfinite for output in drift.outputs)

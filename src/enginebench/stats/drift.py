@@ -46,18 +46,12 @@ SNR_CEILING_DB = 20 * math.log10(2**52)
 
 # The names of limits: the field of `OutputDrift`, and whether more of it is better.
 LIMITS: dict[str, tuple[str, bool]] = {
-    "cosine": ("cosine_mean", True),
-    "cosine_min": ("cosine_min", True),
-    "centred_cosine": ("centred_cosine_mean", True),
-    "snr": ("snr_db", True),
-    "top1": ("top1_agreement", True),
-    "top5": ("top5_agreement", True),
-    "max_abs": ("max_abs_diff", False),
-    "mean_abs": ("mean_abs_diff", False),
-    "mean_rel": ("mean_rel_diff", False),
-    "agreement": ("agreement", True),
-    "samples": ("samples", True),
-}
+    "cosine": ("cosine_mean", True), "cosine_min": ("cosine_min", True),
+    "centred_cosine": ("centred_cosine_mean", True), "snr": ("snr_db", True),
+    "top1": ("top1_agreement", True), "top5": ("top5_agreement", True), "max_abs": ("max_abs_diff", False),
+    "mean_abs": ("mean_abs_diff", False), "mean_rel": ("mean_rel_diff", False),
+    "agreement": ("agreement", True), "samples": ("samples", True),
+}  # fmt: skip
 
 # The share of samples each of which must keep the limit of `snr`, where no limit of `samples` says another.
 MOST_SAMPLES = 0.98

@@ -62,6 +62,7 @@ class StagesDocument(Struct, frozen=True, kw_only=True):
     top_classes: tuple[int, ...]
     engine_version: str | None = None
     caveats: tuple[Caveat, ...] = ()
+    others: tuple["StagesDocument", ...] = ()  # the other engines of the same call, in the order given
 
 
 def describe_stages(

@@ -108,7 +108,7 @@ class BenchPrinted(DiffPrinted, opts.DryRunning, opts.Trusting, total=False):
     ]
     out: Annotated[
         str | None,
-        Opt("Folder of the results, or one JSON file. [results/bench-TARGET-TIME]", metavar="DIR|F.json", path="any"),
+        Opt("Folder of the results, F.json beside it. [results/bench-TARGET-TIME]", metavar="DIR|F.json", path="any"),
     ]
 
 

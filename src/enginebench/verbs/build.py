@@ -283,6 +283,9 @@ def build_engine(onnx: Path, out: Path, spec: EngineSpec, options: BuildOptions,
             timeout_s=options["timeout"],
             on_note=lambda text: reporter.step(f"{onnx.name}: {text}"),
         )
+    if spec.options.get("weak_typing") == "1" and (ranges := calib or calib_cache):
+        made_with = answer.artifact.made_with | {"calibration": ranges.name}
+        answer = replace(answer, artifact=replace(answer.artifact, made_with=made_with))
     document = describe_build(answer, out, known(spec.precision), spec.device, doubts)
     write_note(out, answer.artifact, spec.precision)
     return document

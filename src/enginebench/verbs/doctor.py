@@ -179,7 +179,7 @@ def _print_machine(console: Console, machine: Machine) -> None:
         _print_pair(console, f"Jetson {key}", value)
     _print_pair(console, "versions", ", ".join(f"{k} {v}" for k, v in machine.versions.items()))
     for caveat in machine.caveats:
-        _print_pair(console, "doubt", format_caveat(caveat))
+        _print_pair(console, "warning", format_caveat(caveat))
 
 
 def _describe_clock(machine: Machine) -> str:

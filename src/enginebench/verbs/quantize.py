@@ -230,13 +230,13 @@ def open_calibration(calib: Path, artifact: Artifact) -> CalibrationData | None:
     """The entries that --calib names: arrays, or a folder of images; None for a file of ranges."""
     if calib.suffix.lower() in (".npy", ".npz"):
         return open_arrays(calib, artifact.inputs, ALL_ENTRIES)
-    found = calib.is_dir()
-    if calib.name == "digits" and not calib.exists():
+    if not calib.exists():
         raise UsageError(
-            "--calib digits: no such file; expected calib.json, F.npy, F.npz or a folder of images. For ranges of the "
-            "digits: enginebench calibrate digits-cnn --data digits --out calib.json, then --calib calib.json"
+            f"--calib {calib}: no such file; expected calib.json, F.npy, F.npz, or a folder of arrays or images. For "
+            "the digits: enginebench calibrate digits-cnn --data digits --out calib.json, then --calib calib.json"
         )
-    return open_data(str(calib), model=artifact.model, inputs=artifact.inputs, n=SOME_ENTRIES) if found else None
+    n = SOME_ENTRIES
+    return open_data(str(calib), model=artifact.model, inputs=artifact.inputs, n=n) if calib.is_dir() else None
 
 
 def _take_ranges(

@@ -6,11 +6,14 @@ A child process takes the times (`runs/child/perform/stages`); the parent makes 
 from pathlib import Path
 from typing import Annotated, Unpack
 
+from msgspec.structs import replace
+
 from enginebench import door
-from enginebench.core.errors import UsageError
+from enginebench.core.errors import EngineBenchError, UsageError
+from enginebench.core.names import format_options
 from enginebench.core.store import encode, write_atomic
 from enginebench.measure.pin import default_threads
-from enginebench.options import InputSize, Model, Opt, PathLike, Precision, Printed, Shared, Wait, verb
+from enginebench.options import InputSize, Model, Opt, PathLike, Precision, Printed, Shared, Texts, Wait, verb
 from enginebench.report.stages import list_stages
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import StagesJob
@@ -21,7 +24,7 @@ from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
 from enginebench.stats.stages import StagesDocument, describe_stages
-from enginebench.verbs.given import share, take_model, to_path
+from enginebench.verbs.given import read_engines, share, take_model, to_path
 from enginebench.verbs.progress import open_progress
 
 # Two batches in flight: while one is computed, the other is copied.
@@ -32,6 +35,7 @@ STAGES_TIMEOUT_S = 1800.0
 
 class StagesOptions(Shared, total=False):
     engine: Annotated[str, Opt("ENGINE[:key=value,...]", "pytorch")]
+    engines: Annotated[Texts | None, Opt("Several, separated by commas, one after another; in place of --engine.")]
     precision: Precision
     batch: Annotated[int, Opt("Pictures per call.", 1, ge=1)]
     images: Annotated[PathLike | None, Opt("Folder of JPEG files. [generated photographs]", path="folder")]
@@ -56,7 +60,7 @@ def stages(target: Model, **options: Unpack[StagesOptions]) -> StagesDocument:
     Example: enginebench stages resnet18 --engine ort --n 64
 
     The stages run one after another first, which shows where the time goes; then with decoding threads and overlapped
-    copies, which shows what a pipeline gains.
+    copies, which shows what a pipeline gains. Several engines stand side by side; one that fails is left out.
 
     Args:
         target: a model whose preprocessing is known: a built-in one or timm:NAME.
@@ -67,16 +71,21 @@ def stages(target: Model, **options: Unpack[StagesOptions]) -> StagesDocument:
         ArtifactError: the pictures cannot be read.
         DeviceBusy: another run holds the device, and `wait` is false.
     """
+    engines = [format_options(*engine) for engine in read_engines(options["engines"] or [options["engine"]])]
+    row, limit_s, size = (options["precision"], options["batch"]), options["time_limit"], options["input_size"]
+    make, found, failures = share(options).make_row_request, [], []
     with take_model(target) as taken, open_progress(options["progress"]) as reporter:
-        request = share(options).make_row_request(
-            taken.text,
-            options["engine"],
-            options["precision"],
-            options["batch"],
-            time_limit_s=options["time_limit"],
-            input_size=options["input_size"],
-        )
-        return measure_stages(request, options, reporter)
+        for engine in engines:
+            try:
+                request = make(taken.text, engine, *row, time_limit_s=limit_s, input_size=size)
+                found.append(measure_stages(request, options, reporter))
+            except EngineBenchError as error:
+                failures.append(error)
+                if len(engines) > 1:
+                    reporter.say(f"{engine} is left out: {error}")
+    if not found:
+        raise failures[0]
+    return replace(found[0], others=tuple(found[1:]))
 
 
 @door.command(stages, "TARGET", shown=StagesPrinted)

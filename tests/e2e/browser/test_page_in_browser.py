@@ -12,15 +12,8 @@ from enginebench.features.trtexec.reporting import report_folder
 
 Visits = Callable[..., Any]
 CHARTS = [
-    "speedup",
-    "latency_hist",
-    "percentiles",
-    "latency_over_time",
-    "pareto",
-    "stages",
-    "per_layer_time",
-    "precision",
-]
+    "speedup", "latency_hist", "percentiles", "latency_over_time", "pareto", "stages", "per_layer_time", "precision",
+]  # fmt: skip
 
 
 def read_column(page: Any, number: int) -> list[str]:

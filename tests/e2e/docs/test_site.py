@@ -20,15 +20,9 @@ pytestmark = pytest.mark.skipif(
     reason="the site's tools are not installed: make docs installs them",
 )
 PAGES_OF_THE_SITE = (
-    "index.html",
-    "cli.html",
-    "api.html",
-    "architecture.html",
-    "CHANGELOG.html",
-    "CONTRIBUTING.html",
-    "benchmarks/index.html",
-    "results/h200/index.html",
-)
+    "index.html", "cli.html", "api.html", "architecture.html", "CHANGELOG.html", "CONTRIBUTING.html",
+    "benchmarks/index.html", "results/h200/index.html",
+)  # fmt: skip
 
 
 def build_site(root: Path, out: Path) -> subprocess.CompletedProcess[str]:

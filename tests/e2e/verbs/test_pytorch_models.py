@@ -99,15 +99,8 @@ def test_detectors_run_in_pytorch_and_say_where_the_export_stops(factory: str, c
 
 
 def test_axes_that_stay_open_are_open_in_the_graph_and_as_long_as_the_example(cli: Cli, tmp_path: Path) -> None:
-    rows = run(
-        cli,
-        tmp_path,
-        "factories:make_bert",
-        "--engines",
-        "pytorch,ort",
-        "--dynamic-axes",
-        "input_ids:1,attention_mask:1",
-    )
+    axes = ("--dynamic-axes", "input_ids:1,attention_mask:1")
+    rows = run(cli, tmp_path, "factories:make_bert", "--engines", "pytorch,ort", *axes)
     assert [(row["status"], row["outputs_agree"]) for row in rows] == [("ok", True)] * 2
     last = json.loads((tmp_path / "r" / rows[1]["result"]).read_text())["artifacts"][-1]
     assert [s["shape"] for s in last["inputs"]] == [["batch", "input_ids_1"]] * 2

@@ -25,3 +25,15 @@ def test_the_verb_says_where_the_time_goes(cli: Cli, tmp_path: Path) -> None:
     assert shown.returncode == 0, shown.stderr
     words = " ".join(shown.stdout.split())  # where a line breaks depends on the figures
     assert "file to label" in words and "the bound is" in words
+
+
+def test_several_engines_stand_side_by_side_and_a_failing_one_is_left_out(cli: Cli, tmp_path: Path) -> None:
+    short = ("--n", 4, "--time-limit", 0.1, "--threads", 1, "--decoders", 1)
+    done = cli("stages", "digits-cnn", "--engines", "ort,fake:fault=raise,at=load,fake", *short, "--out", "s.json")
+    assert done.returncode == 0, done.stderr
+    assert "fake:at=load,fault=raise is left out: " in done.stderr
+    document = json.loads((tmp_path / "s.json").read_text())
+    assert [document["engine"], *(other["engine"] for other in document["others"])] == ["ort", "fake"]
+    assert "From file to label" in done.stdout and "ort fp32, batch 1" in done.stdout
+    alone = cli("stages", "digits-cnn", "--engines", "fake:fault=raise,at=load", *short)
+    assert alone.returncode == 6 and "is left out" not in alone.stderr

@@ -128,7 +128,7 @@ def test_plans_are_kept_by_what_decides_them(
     monkeypatch.setenv("FAKE_TRTEXEC_FAULT", "build_fails")  # a second build would fail
     assert build(backend, graph, tmp_path).sha256 == first.sha256
     assert build(backend, graph, tmp_path, timing_cache="t.cache").path == first.path
-    for other in ({"optimization_level": "5"}, {"extra": "--sparsity=enable"}):
+    for other in ({"optimization_level": "5"}, {"extra": "--sparsity=enable"}, {"run_extra": "--best"}):
         with pytest.raises(ArtifactError):
             build(backend, graph, tmp_path, **other)
     with pytest.raises(ArtifactError):
@@ -748,10 +748,10 @@ def test_real_readings(version: str, tmp_path: Path) -> None:
     times, log = tmp_path / "times.json", tmp_path / "trtexec_stdout.log"
     times.write_text(real(version, "exact-50.times.json"))
     log.write_text(real(version, "exact-50.stdout"))
-    row = ToolFiles().read_times(times, log, batch=1, drop=0, keep=50)
+    row = ToolFiles().read_times(times, log, batch=1, drop=0, keep=50, gpu=0)
     assert len(row.latency_ns) == 50
     assert "log_disagrees" not in {c.code for c in row.caveats}
     raw: list[dict[str, Any]] = json.loads(times.read_text())
     assert row.latency_ns[-1] == round(raw[-1]["latencyMs"] * 1e6)
     with pytest.raises(MeasurementError, match="expected 60 or more"):
-        ToolFiles().read_times(times, log, batch=1, drop=0, keep=60)
+        ToolFiles().read_times(times, log, batch=1, drop=0, keep=60, gpu=0)

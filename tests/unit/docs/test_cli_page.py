@@ -1,13 +1,21 @@
 """`docs/cli.md` against the program: verbs, arguments, options, defaults, exit codes, JSON fields."""
 
 import re
+import shlex
+import shutil
 import sys
+from fnmatch import fnmatch
+from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 
 from enginebench.core import errors
 from enginebench.door import INTERRUPTED
+from enginebench.models.zoo import DATA_DIR
+from fakes.trtexec_shim import install_trtexec
+from in_process import run_here
 from pages import find_code, find_section, find_tables, read_page
 from processes import ROOT
 
@@ -54,3 +62,59 @@ def test_exit_codes_are_those_of_the_errors() -> None:
     (table,) = find_tables(find_section(PAGE, "## Exit codes"))
     kinds = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, errors.EngineBenchError)]
     assert {int(row["code"]) for row in table} == {0, INTERRUPTED, *(kind.exit_code for kind in kinds)}
+
+
+(WRITES,) = find_tables(find_section(PAGE, "## Files that commands write"))
+# Options of paths that are read, and those whose commands take a minute, need programs or a network.
+READ = {"calib", "exclude", "plugins", "images", "store", "prices", "log", "against", "profile", "against_profile"}
+READ |= {"source", "baseline_from", "cache"}
+ELSEWHERE = {("tune", "out"), ("tune", "deliver"), ("load", "out"), ("bisect", "out"), ("roofline", "out")}
+ELSEWHERE |= {("fpga synth", "out"), ("fpga verilog", "out"), ("history", "parquet"), ("build", "timing_cache")}
+ELSEWHERE |= {("report", "out")}  # of a sweep
+
+
+def test_the_page_has_each_option_that_writes() -> None:
+    declared = {(words, o.name) for words, c in COMMANDS.items() for o in getattr(c, "declared", {}).values() if o.path}
+    listed = set()
+    for row in WRITES:
+        command = find_code(row["command"])[0]
+        words = next(words for words in COMMANDS if command.startswith(f"{words} "))
+        listed |= {(words, name.replace("-", "_")) for name in re.findall(r"--([a-z-]+)", command)}
+    assert {pair for pair in declared if pair[1] not in READ} - listed == ELSEWHERE
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A graph, inputs, a plan, a run, and what trtexec left, as the page names them."""
+    folder = tmp_path_factory.mktemp("inputs")
+    shutil.copy(DATA_DIR / "digits-mlp.onnx", folder / "net.onnx")
+    np.savez(folder / "in.npz", input=np.random.default_rng(0).random((8, 64), np.float32))
+    short = ("--processes", 1, "--iters", 20, "--out")
+    for args in (
+        ("run", "net.onnx", "--engines", "ort", *short, "run"),
+        ("build", "net.onnx", "--out", "net.plan"),
+        ("bench", "net.plan", "--engine", "trtexec", *short, "b"),
+    ):
+        done = run_here(folder, *args, env={"TRTEXEC": str(install_trtexec(folder / "tools", "8.6.0"))})
+        assert done.returncode == 0, done.stderr
+    (folder / "b" / "trtexec").rename(folder / "t")
+    shutil.rmtree(folder / "b")
+    return folder
+
+
+def list_files(folder: Path) -> dict[str, int]:
+    """Every file that is no cache, lock or link, and when it was written."""
+    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return {str(path): (folder / path).stat().st_mtime_ns for path in found if path.parts[0][0] not in ".e"}
+
+
+@pytest.mark.parametrize("row", WRITES, ids=lambda row: row["command"].strip("`").partition(" --")[0])
+def test_a_command_writes_the_files_that_the_page_names(inputs: Path, tmp_path: Path, row: dict[str, str]) -> None:
+    shutil.copytree(inputs, tmp_path, dirs_exist_ok=True)
+    before = list_files(tmp_path)
+    done = run_here(tmp_path, *shlex.split(find_code(row["command"])[0]), env={"TRTEXEC": f"{tmp_path}/tools/trtexec"})
+    assert done.returncode == 0, done.stderr
+    written = {name for name, when in list_files(tmp_path).items() if when != before.get(name)}
+    named = [f"{name}*" if name.endswith("/") else name for name in find_code(row["writes"])]
+    assert {name for name in written if not any(fnmatch(name, pattern) for pattern in named)} == set()
+    assert [pattern for pattern in named if not any(fnmatch(name, pattern) for name in written)] == []

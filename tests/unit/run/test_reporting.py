@@ -11,15 +11,16 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
-from enginebench.core.records import EngineSpec
+from enginebench.core.records import EngineSpec, LayerTime
 from enginebench.core.store import encode
 from enginebench.core.text import count_of
-from enginebench.report.run.rows import RunDocument
+from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.runs.folder import check_inside, read_results
-from enginebench.runs.reporting import FORMATS, check_formats, describe_stored
+from enginebench.runs.reporting import FORMATS, check_formats, describe_stored, explain_p99
 from enginebench.stats.stages import STAGES, describe_stages
 from enginebench.verbs.report import write_report
 from processes import ROOT, Cli
+from samples import make_drift, make_result
 from stored_run import make_results, write_final, write_run
 
 STORED = sorted((ROOT / "tests" / "data").glob("result-*"))
@@ -59,10 +60,12 @@ def test_stages_that_lie_in_the_folder_are_shown(run: Path) -> None:
         images="generated",
         image_bytes=[1],
     )
-    (run / "stages.json").write_bytes(encode(document))
+    other = replace(document, engine="openvino", total_p50_ms=7.0)
+    (run / "stages.json").write_bytes(encode(replace(document, others=(other,))))
     write_report(run, ("html", "md"))
-    assert "ort fp32, batch 4, file to label" in (run / "report.html").read_text()
-    assert "| decode JPEG | 2.00 | 2.00 | 17% |" in (run / "report.md").read_text()
+    page, text = (run / "report.html").read_text(), (run / "report.md").read_text()
+    assert all(f"{engine} fp32, batch 4, file to label" in page for engine in ("ort", "openvino"))
+    assert "| decode JPEG | 2.00 | 2.00 | 17% |" in text and "| from file to label | 12.0 | 7.00 |" in text
     (run / "stages.json").write_text("{}")
     with pytest.raises(ParseError, match=r"stages\.json"):
         write_report(run, ("html",))
@@ -70,6 +73,25 @@ def test_stages_that_lie_in_the_folder_are_shown(run: Path) -> None:
     (run / "stages-2.json").symlink_to(run / "run.json")
     with pytest.raises(ArtifactError, match="symbolic link"):
         write_report(run, ("html",))
+
+
+def test_a_lower_p99_has_the_stage_and_the_layer_that_differ_most() -> None:
+    """Layers meet by the operators that they compute; a fused one is held against its parts."""
+    sides = (
+        ("ort", 10, 9, (("conv1 + relu1", 4.0), ("conv2", 2.0))),
+        ("pytorch", 11, 5, (("conv1", 1.0), ("relu1", 1.0), ("conv2", 1.9))),
+    )
+    results = []
+    for name, ms, device_ms, layers in sides:
+        made = make_result(name, drift=make_drift(1e-6))
+        times = [ms * 1_000_000 * (20 if name == "ort" and i % 25 == 0 else 1) for i in range(200)]
+        more = {"latency_ns": times, "device_ns": [device_ms * 1_000_000] * 200, "enqueue_ns": [1000] * 200}
+        timed = tuple(replace(measured, **more) for measured in made.measurements)
+        profile = tuple(LayerTime(name=layer, mean_ns=1e6 * mean) for layer, mean in layers)
+        results.append(replace(made, measurements=timed, layers=profile))
+    document = describe_run(model="m", machine=None, spec={}, results=results)
+    (reason,) = explain_p99(document, results).values()
+    assert reason == "GPU time 5.00 against 9.00 ms, layer conv1 + relu1 2.00 against 4.00 ms"
 
 
 @pytest.mark.parametrize("stored", STORED, ids=lambda path: path.name)

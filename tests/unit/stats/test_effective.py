@@ -24,9 +24,9 @@ from enginebench.stats.effective import describe_shares, judge_precision
         ("fp16", {"bf16": 0.9, "fp32": 0.1}, "bf16", "relabelled"),
         # Of a finished plan nobody need know what was asked: then the record names it, or nothing does.
         (None, {"fp16": 0.9, "fp32": 0.04, "other": 0.06}, "fp16", None),
-        (None, {"fp32": 0.8, "int8": 0.1, "fp16": 0.1}, "int8", None),
-        (None, {"fp32": 0.91, "int8": 0.09}, "fp32", None),
-        (None, {"fp16": 0.05, "other": 0.95}, "fp16", None),
+        (None, {"fp32": 0.3, "int8": 0.2, "fp16": 0.5}, "int8", "low_effective_precision"),
+        (None, {"fp32": 0.91, "fp16": 0.09}, "fp32", "low_effective_precision"),
+        (None, {"fp16": 0.05, "other": 0.95}, "fp16", "low_effective_precision"),
         (None, {"fp16": 0.4, "unknown": 0.6}, None, "unproved_precision"),
         (None, {"other": 1.0}, None, "unproved_precision"),
         (None, None, None, "unproved_precision"),

@@ -125,9 +125,11 @@ def test_models_lists_the_zoo(cli: Cli) -> None:
         (("run", ""), "the argument after run: the text is empty"),
         (("baseline", "save", "x", "r", "--store", ""), "--store: the text is empty"),
         (("report", "r", "--out", "", "--prices", "x"), "--out: the text is empty"),
+        (("build", "m.onnx", "--fp16"), "own options: -- --sparsity=enable. Instead of some: --precision"),
+        (("bench", "m.onnx", "--warmUp=200"), "own options: -- --sparsity=enable"),
     ],
 )
-def test_an_empty_text_is_no_path(cli: Cli, words: tuple[str, ...], named: str) -> None:
+def test_an_empty_text_or_an_option_of_trtexec_is_named(cli: Cli, words: tuple[str, ...], named: str) -> None:
     done = cli(*words)
     assert (done.returncode, named in done.stderr) == (2, True), done.stderr
 

@@ -78,6 +78,6 @@ def test_limits_are_checked_before_anything_is_opened() -> None:
 def test_a_gpu_has_short_precisions_by_default_and_the_rest_is_named() -> None:
     said: list[str] = []
     assert name_precisions(None, "cuda:0", said.append) == "fp32,fp16,bf16"
-    assert said == ["left out by default: tf32, int8 and fp8; name them with --precisions"]
+    assert said == ["left out by default: tf32 and fewer bits than 16; name them with --precisions"]
     assert name_precisions(None, "cpu", said.append) == "fp32" and len(said) == 1
     assert name_precisions(["int8"], "cuda:0", said.append) == ["int8"] and len(said) == 1

@@ -47,21 +47,8 @@ def test_an_engine_without_layers_is_refused_before_anything_is_made(cli: Cli, t
 
 
 def test_a_prepared_row_keeps_its_layers(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
-    done = cli(
-        "bench",
-        tiny_onnx,
-        "--engine",
-        "ort",
-        "--against",
-        FAKE,
-        "--warmup",
-        1,
-        "--iters",
-        5,
-        "--processes",
-        1,
-        "--json",
-    )
+    short = ("--warmup", 1, "--iters", 5, "--processes", 1, "--json")
+    done = cli("bench", tiny_onnx, "--engine", "ort", "--against", FAKE, *short)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(path.read_text()) for path in tmp_path.glob("results/*/rows/*.json")]
     layers = {row["engine"]["backend"]: row["layers"] for row in rows}

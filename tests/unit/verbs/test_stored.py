@@ -99,6 +99,9 @@ def test_a_folder_with_nothing_and_a_path_that_is_not_there_are_named(tmp_path: 
         enginebench.read(tmp_path / "absent")
     with pytest.raises(UsageError, match="path: the text is empty"):
         enginebench.read("")
+    for engine in (None, "ort"):
+        with pytest.raises(UsageError, match="path: the text is empty; expected a bundle, a plan or an ONNX file"):
+            enginebench.load_engine("", engine)  # type: ignore[call-overload]
 
 
 def test_two_runs_are_compared_with_and_without_a_gate(folder: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from enginebench import door
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import find_rows, shorten_ids
-from enginebench.core.records import Artifact, Machine, Result, TensorSpec
+from enginebench.core.records import Artifact, Result, TensorSpec
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import clean_text, count_of
 from enginebench.engines.registry import complete_options, find_installed
@@ -305,11 +305,12 @@ def describe_bundle(
         runtime=runtime,
         requirements=requirements,
         instructions=find_instructions(result.engine.precision, machine, spec),
-        gpu=find_gpu(machine, spec.device),
+        gpu=row.gpu,
         limits=default_limits(result.requested_precision),
         check_seed=result.measure.seed,
         figures=Figures(**{name: getattr(row, name) for name in Figures.__struct_fields__}),
-        machine_name=name_machine(machine, spec.device),
+        machine_name=row.gpu
+        or (f"{machine.cpu_model}, {machine.cores_physical} cores" if machine else "an unknown machine"),
         machine=machine,
         drift=result.drift,
         scores=result.scores,
@@ -318,21 +319,6 @@ def describe_bundle(
         measured_utc=result.measurements[0].started_utc,
         made_by={"enginebench": enginebench.__version__},
     )
-
-
-def find_gpu(machine: Machine | None, device: str) -> str | None:
-    """The name of the GPU that a row ran on; None for the CPU, or where no machine was described."""
-    kind, _, index = device.partition(":")
-    if kind != "cuda" or machine is None:
-        return None
-    return next((gpu.name for gpu in machine.gpus if gpu.index == int(index or 0)), None)
-
-
-def name_machine(machine: Machine | None, device: str) -> str:
-    """The processor that a row ran on, in words."""
-    if machine is None:
-        return "an unknown machine"
-    return find_gpu(machine, device) or f"{machine.cpu_model}, {machine.cores_physical} cores"
 
 
 def _find_fault(done: subprocess.CompletedProcess[str]) -> str:

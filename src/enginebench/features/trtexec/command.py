@@ -38,7 +38,8 @@ OWN_OPTIONS = {
     "duration": "--time-limit",
     "percentile": "--percentile",
     "infStreams": "trtexec:streams=N",
-    "shapes": "--input-shape",
+    "shapes": "--input-shape, or for a plan that is built --opt-shapes",
+    **{f"{kind}Shapes": f"--{kind}-shapes" for kind in ("min", "opt", "max")},
     "useProfile": "--profile-index",
     "memPoolSize": "leave out --workspace-mb, and give all pools in one argument",
     "timingCacheFile": "--timing-cache",
@@ -119,13 +120,15 @@ def state_switches(tool: Trtexec, settings: RunSettings) -> list[str]:
 
 
 def check_extra(tool: Trtexec, extra: tuple[str, ...], composed: Sequence[str] = ()) -> tuple[str, ...]:
-    """The user's own arguments, unchanged."""
+    """The user's own arguments, without those that the command has already, word for word."""
     seen = {_name_option(argument): argument for argument in composed}
-    for argument in extra:
+    if "minShapes" in seen:  # trtexec would build for these, whatever --shapes says
+        seen["shapes"] = seen["minShapes"]
+    for argument in (extra := tuple(argument for argument in extra if argument not in composed)):
         name = _name_option(argument)
         if name:
             tool.check_argument(name, argument)
-        if name and name in seen and name not in REPEATABLE:
+        if name and name in seen and (name not in REPEATABLE or name in OWN_OPTIONS):
             raise UsageError(
                 f"argument {argument}: the command already has {seen[name]}, and trtexec accepts an option only once. "
                 f"Instead: {OWN_OPTIONS.get(name, 'leave one of them out')}"

@@ -154,7 +154,7 @@ class TrtexecBackend(PlanBackend):
         if settings.calib_cache:
             check_calib_cache(Path(settings.calib_cache))
         store = PlanStore(out_dir / "plans")
-        argv = compose_build(tool, "", "", replace(settings, timing_cache=None), extra=split_argv(options["extra"]))
+        argv = compose_build(tool, "", "", replace(settings, timing_cache=None), extra=_list_extra(options))
         record = PlanRecord(
             onnx_sha256=artifact.sha256,
             tensorrt=tool.version_text,
@@ -179,7 +179,7 @@ class TrtexecBackend(PlanBackend):
         if version is None:  # what another installation has, nobody knows here
             settings = fit_to_version(settings, tool.version)
         layers = str(Path(plan).with_suffix(".layers.json"))
-        argv = compose_build(tool, artifact.path, plan, settings, layers, split_argv(options["extra"]))
+        argv = compose_build(tool, artifact.path, plan, settings, layers, _list_extra(options))
         return Composed(tuple(argv), tool.version_text, (*doubt_version(version), *doubt_opset(artifact, tool)))
 
     def compose_measure(
@@ -265,7 +265,7 @@ class TrtexecBackend(PlanBackend):
     ) -> tuple[Caveat, ...]:
         """Builds `plan`, with its log and its layers beside it; returns the caveats."""
         layers = plan.with_suffix(".layers.json")
-        extra = split_argv(options["extra"])
+        extra = _list_extra(options)
         settings = self._adapt_cache(settings, tool, plan)
         argv = compose_build(tool, artifact.path, str(plan), settings, str(layers), extra)
         log = plan.with_suffix(BUILD_LOG_SUFFIX)
@@ -416,8 +416,8 @@ class TrtexecBackend(PlanBackend):
         self, folder: Path, timing: TimingRequest, settings: RunSettings, spec: EngineSpec, measure: MeasureSpec
     ) -> Measurement:
         batch = settings.implicit_batch or spec.batch
-        reader = self._files
-        measured = reader.read_times(folder / TIMES, folder / LOG, batch=batch, drop=timing.drop, keep=timing.keep)
+        reader, places = self._files, (folder / TIMES, folder / LOG)
+        measured = reader.read_times(*places, batch=batch, drop=timing.drop, keep=timing.keep, gpu=settings.device)
         return replace(
             measured,
             stop_rule="iterations" if measure.iters else "time_limit",
@@ -445,6 +445,11 @@ create_backend = TrtexecBackend
 def _read(spec: EngineSpec) -> tuple[dict[str, str], Trtexec]:
     options = read_options(spec, OPTIONS)
     return options, read_trtexec(require_trtexec(options["path"] or None))
+
+
+def _list_extra(options: dict[str, str]) -> tuple[str, ...]:
+    """Extra arguments of a build: those of the timing too, as of the one command in which trtexec does both."""
+    return tuple(dict.fromkeys((*split_argv(options["extra"]), *split_argv(options["run_extra"]))))
 
 
 def choose_tool(options: dict[str, str], version: str | None) -> Trtexec:

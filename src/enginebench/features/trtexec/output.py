@@ -29,15 +29,7 @@ _GUESSED = re.compile(
 # Valid range for profile 0: [2,4]..[8,4].`, in one line, of TensorRT 10; earlier ones name no range.
 _RANGE = re.compile(r"Valid range for profile (?P<profile>\d+): \[(?P<low>[\d,]*)\]\.\.\[(?P<high>[\d,]*)\]")
 _REFUSED = re.compile(r"for tensor (?P<name>.+?) does not satisfy any optimization profiles\.(?P<ranges>.*)")
-DTYPES = {
-    "fp32": "float32",
-    "fp16": "float16",
-    "int32": "int32",
-    "int64": "int64",
-    "int8": "int8",
-    "uint8": "uint8",
-    "bool": "bool",
-}
+DTYPES = {name: name for name in ("int32", "int64", "int8", "uint8", "bool")} | {"fp32": "float32", "fp16": "float16"}
 # C++ prints what JSON has no numbers for.
 _NONFINITE = re.compile(r"(?<![\w\"])-?(?:nan|inf)(?:\([^)]*\))?(?![\w\"])", re.IGNORECASE)
 

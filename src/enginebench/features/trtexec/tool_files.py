@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import MeasurementError
-from enginebench.core.records import Block, Caveat, Measurement
+from enginebench.core.records import Block, Caveat, Gpu, Measurement
 from enginebench.stats.plans.layers import parse_layers
 from enginebench.stats.plans.reader import NS_PER_MS, PlanFiles
 
@@ -25,7 +25,7 @@ MEDIAN_TOLERANCE = 2e-5
 class ToolFiles(PlanFiles):
     """Also reads the times and the log."""
 
-    def read_times(self, times: Path, log: Path, *, batch: int, drop: int, keep: int | None) -> Measurement:
+    def read_times(self, times: Path, log: Path, *, batch: int, drop: int, keep: int | None, gpu: int) -> Measurement:
         """The raw times of one run; what its log says otherwise is a caveat."""
         from enginebench.features.trtexec.log import parse_log
         from enginebench.features.trtexec.times import select_timed, summarize_trace
@@ -38,10 +38,13 @@ class ToolFiles(PlanFiles):
         start = max(drop, n - keep if keep is not None else 0)
         if start >= n or (keep is not None and n < keep):
             raise MeasurementError(f"{times} holds {n} queries; expected {drop + (keep or 1)} or more")
+        mib = run.device_info.get("Device Global Memory", "").partition(" ")[0]
+        memory_bytes = int(mib) << 20 if mib.isdecimal() else 0
         return make_measurement(
             {name: _to_ns(columns[name][start:]) for name in columns if name in FIELDS},
             warmup_dropped=document.warmup_dropped + (run.warmup_queries or 0) + start,
             throughput_pipelined_per_s=document.images_per_s,
+            gpu=Gpu(index=gpu, name=run.device, driver="", memory_bytes=memory_bytes) if run.device else None,
             caveats=tuple(compare_with_log(document, run)),
         )
 
@@ -64,6 +67,7 @@ def make_measurement(
     *,
     warmup_dropped: int,
     throughput_pipelined_per_s: float | None,
+    gpu: Gpu | None = None,
     caveats: tuple[Caveat, ...],
 ) -> Measurement:
     """One process of a tool that times itself: its own clock, all samples in one block that nobody watched."""
@@ -74,6 +78,7 @@ def make_measurement(
         stop_rule="time_limit",
         warmup_dropped=warmup_dropped,
         throughput_pipelined_per_s=throughput_pipelined_per_s,
+        gpu=gpu,
         caveats=caveats,
         **{FIELDS[name]: values for name, values in columns.items()},  # type: ignore[arg-type]
     )

@@ -7,7 +7,11 @@ FEATURE = Feature(
         Verb("bisect", "Guard (CI)", "Find the package version that made it slower or changed outputs.", "bisect"),
         Verb("env", "Guard (CI)", "Make environments with other runtime versions, to compare them.", "env"),
     ),
-    offers={"diff_between": "upgrade_verb:diff_environments", "diff_notes": "upgrade_sections:state_changes"},
+    offers={
+        "diff_between": "upgrade_verb:diff_environments",
+        "diff_notes": "upgrade_sections:state_changes",
+        "join_layers": "upgrade:join_layers",
+    },
     functions={
         "bisect": "bisect:bisect",
         "list_environments": "env:list_environments",

@@ -19,19 +19,9 @@ Sizes = dict[str, int]
 BATCH_WORDS = frozenset({"batch", "batchsize", "bs", "n"})
 LENGTH_WORDS = {
     "past": "past",
-    "sequence": "tokens",
-    "seq": "tokens",
-    "seqlen": "tokens",
-    "tokens": "tokens",
-    "token": "tokens",
-    "samples": "audio",
-    "sample": "audio",
-    "audio": "audio",
-    "wave": "audio",
-    "frames": "frames",
-    "frame": "frames",
-    "time": "frames",
-    "length": "tokens",
+    **dict.fromkeys(("sequence", "seq", "seqlen", "tokens", "token", "length"), "tokens"),
+    **dict.fromkeys(("samples", "sample", "audio", "wave"), "audio"),
+    **dict.fromkeys(("frames", "frame", "time"), "frames"),
 }
 IMAGE_WORDS = frozenset({"height", "width", "h", "w"})
 CHANNELS = (1, 3, 4)

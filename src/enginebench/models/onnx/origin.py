@@ -19,6 +19,7 @@ PRECISION_KEY = "enginebench.precision"
 PREPROCESS_KEY = "enginebench.preprocess_sha256"
 CAVEATS_KEY = "enginebench.caveats"
 PARENT_KEY = "enginebench.parent_sha256"
+CALIBRATION_KEY = "enginebench.calibration"
 KEPT_KEY = "enginebench.kept_fp32"
 EXCLUDED_KEY = "enginebench.excluded"
 
@@ -37,6 +38,7 @@ class Origin(Struct, frozen=True, kw_only=True):
 
     preprocess_sha256: str | None = None
     excluded: tuple[str, ...] = ()  # nodes that were left in FP32 by choice
+    calibration: str = ""  # where its ranges come from
     caveats: tuple[Caveat, ...] = ()
 
 
@@ -49,6 +51,7 @@ def describe_origin(
     caveats: tuple[Caveat, ...] = (),
     kept_fp32: tuple[str, ...] = (),
     excluded: tuple[str, ...] = (),
+    calibration: str = "",
 ) -> dict[str, str]:
     """The entries of a graph's metadata, empty ones included: they take the place of what stood there before."""
     return {
@@ -56,6 +59,7 @@ def describe_origin(
         PARENT_KEY: parent_sha256,
         KEPT_KEY: "\n".join(kept_fp32),
         EXCLUDED_KEY: "\n".join(excluded),
+        CALIBRATION_KEY: calibration,
         PREPROCESS_KEY: preprocess_sha256 or "",
         CAVEATS_KEY: msgspec.json.encode(caveats).decode() if caveats else "",
     }
@@ -97,5 +101,6 @@ def read_origin(metadata: Mapping[str, str], path: Path) -> Origin:
     return Origin(
         preprocess_sha256=preprocess if _PREPROCESS.fullmatch(preprocess) else None,
         excluded=tuple(metadata.get(EXCLUDED_KEY, "").splitlines()),
+        calibration=metadata.get(CALIBRATION_KEY, ""),
         caveats=caveats,
     )

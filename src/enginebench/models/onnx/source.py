@@ -68,6 +68,7 @@ def _describe_graph(model: ModelProto, path: Path) -> Artifact:
         recipe=recipe,
         preprocess_sha256=origin.preprocess_sha256,
         excluded=origin.excluded,
+        made_with={"calibration": origin.calibration} if origin.calibration else {},
         caveats=tuple(dict.fromkeys((*origin.caveats, *doubts))),
         opset=read_opset(model),
     )

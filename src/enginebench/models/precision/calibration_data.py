@@ -91,7 +91,7 @@ def open_data(
     """The data that `text` names.
 
     Args:
-        text: `digits`, `sample-photos`, `fake`, a folder of images, an .npy or an .npz file.
+        text: `digits`, `sample-photos`, `fake`, a folder of images or of .npy or .npz files, or one of these.
         model: MODEL, whose own preprocessing images go through; for one that is the user's they are prepared as
             ImageNet's are.
         inputs: of the graph; axis 0 of each is the batch.
@@ -113,6 +113,9 @@ def open_data(
     assert path is not None  # the words were served
     if not path.is_dir():
         return open_arrays(path, inputs, n)
+    if {file.suffix.lower() for file in path.iterdir() if not file.name.startswith(".")} in ({".npy"}, {".npz"}):
+        entries = [e for arrays in resolve_given(text) for e in cut_entries(name_only(arrays, inputs), inputs)]
+        return use_samples(entries[:n], inputs, text)
     images = open_images(path, _find_preprocess(model, input_size, inputs), inputs, n, seed)
     return _mark_guess(images, model, input_size)
 

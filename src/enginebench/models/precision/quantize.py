@@ -336,7 +336,11 @@ def _finish(
     doubts = tuple(dict.fromkeys(caveats))
     seen = source.preprocess_sha256 if source is not None and to in ("int8", "fp8") else None
     preprocess = seen if seen is not None else artifact.preprocess_sha256
-    _describe_in_file(change, to, recipe, artifact, preprocess, doubts)
+    origin = artifact.made_with.get("calibration", "")
+    if source is not None:
+        many = f"{source.n} entries of " if source.n else ""
+        origin = " over ".join(filter(None, (getattr(source, "method", ""), many + Path(source.source).name)))
+    _describe_in_file(change, to, recipe, artifact, preprocess, doubts, origin)
     write_graph(change.model, out)
     made = read_onnx(out)
     return replace(
@@ -372,6 +376,7 @@ def _describe_in_file(
     artifact: Artifact,
     preprocess: str | None,
     caveats: tuple[Caveat, ...],
+    calibration: str,
 ) -> None:
     """Where the graph comes from, in the graph: the file may leave its run."""
     known = read_metadata(change.model) | describe_origin(
@@ -382,6 +387,7 @@ def _describe_in_file(
         caveats=caveats,
         kept_fp32=change.kept_fp32,
         excluded=change.excluded,
+        calibration=calibration,
     )
     onnx.helper.set_model_props(change.model, {key: value for key, value in known.items() if value})
 

@@ -41,29 +41,17 @@ _SHOWN = "indexof(hidden, datum.row) < 0"
 _PICTURES = {
     "speedup": ("speedup", "Speed-up", ""),
     "pareto": ("quality", "", ""),
-    "throughput": (
-        "batches",
-        "Latency against throughput",
-        "Lines of p50 latency over images per second, one for each engine, a point for each batch.",
-    ),
-    "latency_hist": (
-        "distributions",
-        "Histograms",
-        "Histograms of latencies, one a configuration, on a shared logarithmic axis; trial medians marked.",
-    ),
-    "percentiles": (
-        "distributions",
-        "Percentiles",
-        "Latency of each configuration from its fastest call over p50, p90 and p99 to p99.9.",
-    ),
-    "latency_over_time": (
-        "drift",
-        "Latency over time",
-        "Latency relative to its median over all trials, one panel a configuration: drift, throttling.",
-    ),
+    "throughput": ("batches", "Latency against throughput",
+        "Lines of p50 latency over images per second, one for each engine, a point for each batch."),
+    "latency_hist": ("distributions", "Histograms",
+        "Histograms of latencies, one a configuration, on a shared logarithmic axis; trial medians marked."),
+    "percentiles": ("distributions", "Percentiles",
+        "Latency of each configuration from its fastest call over p50, p90 and p99 to p99.9."),
+    "latency_over_time": ("drift", "Latency over time",
+        "Latency relative to its median over all trials, one panel a configuration: drift, throttling."),
     "stages": ("stages", "Stages", "Stacked bars of the time of each stage, a bar for each configuration."),
     "precision": ("proof", "Precision by time", "Stacked bars of the fraction of time of each configuration in each."),
-}
+}  # fmt: skip
 
 
 def draw_run(document: RunDocument, results: Sequence[Result], stages: Sequence[StagesDocument] = ()) -> list[Chart]:

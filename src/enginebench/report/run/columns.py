@@ -27,6 +27,7 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     """What a person reads of a table of these rows; times in one unit, which the fastest chooses."""
     unit = choose_unit(row.p50_ms.value for row in rows if row.p50_ms)
     times = partial(_take_time, factor=UNITS_PER_MS[unit])
+    timed = partial(_make_time, factor=UNITS_PER_MS[unit])
     metric = find_metric(rows)
     found = next((row.capacity for row in rows if row.capacity), None)
     items = "images/s" if all(map(_takes_images, rows)) else "inputs/s"
@@ -37,23 +38,8 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
         Column("axes", _take_text("axes"), when=_varies("axes"), wide=True, spare=8),
         Column(f"p50 {unit}", lambda row: ("~ " if is_disturbed(row) else "") + _show(times(row, "p50_ms")),
                lambda row: times(row, "p50_ms"), align="decimal", bar=True),
-        Column(
-            f"p99 {unit}",
-            lambda row: _show(times(row, "p99_ms")) + _doubt(row.p99_ms),
-            lambda row: times(row, "p99_ms"),
-            align="decimal",
-            spare=2,
-            hint="?: too few samples for this percentile",
-        ),
-        Column(
-            f"p99.9 {unit}",
-            lambda row: _show(times(row, "p999_ms")) + _doubt(row.p999_ms),
-            lambda row: times(row, "p999_ms"),
-            align="decimal",
-            wide=True,
-            spare=8,
-            hint="?: too few samples for this percentile",
-        ),
+        *(timed(f"{name} {unit}", field, spare=2 + 6 * wide, wide=wide)
+          for name, field, wide in (("p99", "p99_ms", False), ("p99.9", "p999_ms", True), ("mean", "mean_ms", True))),
         Column(
             "speed-up",
             format_speedup,
@@ -97,12 +83,25 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
         Column(
             "build s", format_build, attrgetter("build_s"), when=_any("build_s"), align="decimal", wide=True, spare=6
         ),
+        Column(
+            "workspace MiB", _take_text("workspace_mb"), when=_any("workspace_mb"), align="right", wide=True, spare=7
+        ),
+        Column("calibration", _take_text("calibration"), when=_any("calibration"), wide=True, spare=9),
         _make_scaled("size MB", "size_bytes", 1e-6, 6),
         _make_scaled("memory MB", "peak_memory_bytes", 1e-6, 5),
         _make_scaled("start s", "start_s", 1.0, 5),
         _make_scaled("energy mJ", "energy_mj", 1.0, 4),
         Column("times", lambda row: row.validity, when=lambda rows: any(map(is_disturbed, rows)), wide=True, spare=10),
     )  # fmt: skip
+
+
+def _make_time(title: str, name: str, factor: float, *, wide: bool, spare: int) -> Column:
+    def take(row: Row) -> float | None:
+        return _take_time(row, name, factor)
+
+    doubt, hint = (_doubt, "?: too few samples for this percentile") if name != "mean_ms" else (lambda _: "", "")
+    return Column(title, lambda row: _show(take(row)) + doubt(getattr(row, name)), take, align="decimal", wide=wide,
+                  spare=spare, hint=hint)  # fmt: skip
 
 
 def _make_scaled(title: str, name: str, factor: float, spare: int) -> Column:

@@ -1,7 +1,7 @@
 """The head of a report, the same lines in every format: FASTEST, OUTPUTS and TRUST, from the document's headlines."""
 
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
+from typing import get_args
 
 from msgspec import Struct
 
@@ -9,15 +9,10 @@ from enginebench.core.names import show_engine
 from enginebench.core.records import Estimate, Outputs, Validity
 from enginebench.core.text import count_of
 from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_significant, format_small
-from enginebench.report.run.rows import Row, RunDocument
+from enginebench.report.run.rows import Row, RunDocument, find_best_p99
 from enginebench.stats.headline import Headline
 
-_OUTPUTS: dict[Outputs, str] = {
-    "same": "same",
-    "within_limits": "within limits",
-    "changed": "changed",
-    "not_judged": "not judged",
-}
+_OUTPUTS: dict[Outputs, str] = {name: name.replace("_", " ") for name in get_args(Outputs)}
 _TIMES: dict[Validity, str] = {"valid": "good", "suspect": "medium", "invalid": "low"}
 # Of what was invented, the option that gives the real one.
 _CURES = {"weights": "--weights", "inputs": "--data"}
@@ -32,7 +27,6 @@ _SHARED = {
     "no_foreign_cpu_figure": "other programs not watched",
 }
 TOLD = {*_SHARED, "environment", "single_process", "random_weights", "random_inputs"}
-_PARTS = (("GPU time", "p50_device_ms"), ("enqueue time", "enqueue_ms"))
 # Configurations that a tie names; of more their number is told.
 _NAMED = 3
 _LABEL = 10
@@ -138,30 +132,25 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
         yield f"{_format_factor(headline.strict_ratio)} strict fp32"
     if headline.rejected and headline.state != "none_agrees":
         yield f"{_format_rejected(headline, names, ', but ')}: not recommended"
-    yield from _format_p99(row, [other for other in document.rows if other.outputs != "changed"], names)
+    yield from _format_p99(row, document, names)
     if not headline.keeps_p99 and document.p99_limit_ms is not None:
         yield f"no configuration keeps p99 within {document.p99_limit_ms:g} ms"
     elif document.p99_limit_ms is not None and row.p99_ms and not row.p99_ms.supported:
         yield "too few samples for a p99: whether it meets the limit is unknown"
 
 
-def _format_p99(row: Row, rows: Sequence[Row], names: dict[str, str]) -> Iterator[str]:
-    """The configuration with a clearly lower p99, and the part of the work in which the medians differ most."""
-    setting = attrgetter("batch", "shapes", "scope", "cache", "modelled", "status")
-    known = [r for r in rows if setting(r) == setting(row) and r.p99_ms and r.p99_ms.supported and r.p99_ms.high]
-    best = min(known, key=lambda r: r.p99_ms.value if r.p99_ms else 0.0, default=row)
-    mine, theirs = row.p99_ms, best.p99_ms
-    if row not in known or not mine or not mine.low or not theirs or not theirs.high or theirs.high >= mine.low:
-        return
-    found = [(name, getattr(best, field), getattr(row, field)) for name, field in _PARTS]
-    parts = [(abs(a.value - b.value), f"{name} {_versus(a, b)}") for name, a, b in found if a and b]
-    why = f"; largest difference: {max(parts)[1]}" if parts else ""
-    yield f"by p99 {names[best.id]} is faster: {_versus(theirs, mine)}{why}"
+def _format_p99(row: Row, document: RunDocument, names: dict[str, str]) -> Iterator[str]:
+    """The configuration with a clearly lower p99, and where the two differ most."""
+    best, reason = find_best_p99(row, document.rows), document.p99_reasons.get(row.id)
+    if best and best.p99_ms and row.p99_ms:
+        why = f"; largest difference: {reason}" if reason else ""
+        yield f"by p99 {names[best.id]} is faster: {format_versus(best.p99_ms.value, row.p99_ms.value)}{why}"
 
 
-def _versus(one: Estimate, other: Estimate) -> str:
-    unit = choose_unit([one.value, other.value])
-    return " against ".join(format_significant(e.value * UNITS_PER_MS[unit]) for e in (one, other)) + f" {unit}"
+def format_versus(one: float, other: float) -> str:
+    """`1.00 against 9.00 ms`."""
+    unit = choose_unit([one, other])
+    return " against ".join(format_significant(ms * UNITS_PER_MS[unit]) for ms in (one, other)) + f" {unit}"
 
 
 def _name_settings(headlines: Sequence[Headline]) -> list[str]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct
@@ -133,6 +134,9 @@ class Row(Struct, frozen=True, kw_only=True):
     of_limit: float | None = None  # bound_ms over the median, on a GPU the median device time: 1 is the limit
     bound_by: BoundBy | None = None
     unmapped_share: float | None = None  # of the layers' time, in those that stand for no node of the ONNX graph
+    gpu: str | None = None  # its name
+    workspace_mb: str | None = None  # scratch memory that the builder was allowed
+    calibration: str | None = None  # where the ranges of 8 bits come from
 
 
 class RunDocument(Struct, frozen=True, kw_only=True):
@@ -152,6 +156,7 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     headlines: tuple[Headline, ...] = ()  # of every one
     missing: tuple[str, ...] = ()  # ids of rows that the run names and of which nothing is stored
     took_s: float | None = None  # the run, with what it built and checked
+    p99_reasons: dict[str, str] = {}  # of a headline whose p99 another one beats: where they differ most
 
 
 # Fields of a row that are called so where they come from.
@@ -175,6 +180,8 @@ def describe_row(standing: Standing, path: str = "") -> Row:
     beaten = doubt_row(result.bound, limited_ms)
     measured = [m for m in result.measurements if m.latency_ns]
     engine, measure = result.engine, result.measure
+    gpus = result.machine.gpus if result.machine else ()
+    made_with = {**(result.artifacts[-1].made_with if result.artifacts else {}), **engine.options}
     sources = ((result, _OF_RESULT), (engine, _OF_ENGINE), (measure, _OF_MEASURE), (standing, _OF_STANDING))
     return Row(
         **{name: getattr(source, name) for source, names in sources for name in names},
@@ -189,6 +196,9 @@ def describe_row(standing: Standing, path: str = "") -> Row:
         verdict=found.verdict if found else None,
         repetitions_needed=found.repetitions_needed if found else None,
         bucket=format_shapes(engine.shapes),
+        gpu=next((gpu.name for gpu in gpus if engine.device == f"cuda:{gpu.index}"), None),
+        workspace_mb=made_with.get("workspace_mb"),
+        calibration=made_with.get("calibration"),
         builds=effect,
         unit=found.unit if found else "process",
         peak_memory_bytes=max((m.peak_memory_bytes for m in measured if m.peak_memory_bytes), default=None),
@@ -203,6 +213,17 @@ def describe_row(standing: Standing, path: str = "") -> Row:
         **_describe_times(standing.summary),
         **to_fields(standing.agreement),
     )
+
+
+def find_best_p99(row: Row, rows: Sequence[Row]) -> Row | None:
+    """The configuration of the same setting whose p99 is clearly lower, and the lowest."""
+    setting = attrgetter("batch", "shapes", "scope", "cache", "modelled", "status")
+    known = [r for r in rows if r.outputs != "changed" and setting(r) == setting(row)]
+    known = [r for r in known if r.p99_ms and r.p99_ms.supported and r.p99_ms.high]
+    best = min(known, key=lambda r: r.p99_ms.value if r.p99_ms else 0.0, default=row)
+    mine, theirs = row.p99_ms, best.p99_ms
+    lower = row in known and mine and mine.low and theirs and theirs.high and theirs.high < mine.low
+    return best if lower else None
 
 
 def group_rows(rows: Sequence[Row]) -> list[list[Row]]:

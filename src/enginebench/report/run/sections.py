@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from enginebench.core.names import NOT_KNOWN, shorten_ids
+from enginebench.core.names import AS_BUILT, NOT_KNOWN, shorten_ids
 from enginebench.core.records import Machine
 from enginebench.core.shapes import show_shapes
 from enginebench.core.text import count_of
@@ -22,16 +22,10 @@ from enginebench.report.table import Chart, Column, Notes, Section, Table, list_
 _PLACES = ("1st", "2nd", "3rd")
 # Parts of a page that are charts, with what else stands in them, in their order.
 TITLES = {
-    "speedup": "Speed-up",
-    "batches": "Latency against throughput",
-    "builds": "Builds",
-    "distributions": "Latency distributions",
-    "drift": "Latency over time",
-    "quality": "Speed against outputs",
-    "stages": "Stages",
-    "layers": "Layers",
-    "proof": "Precision verification",
-}
+    "speedup": "Speed-up", "batches": "Latency against throughput", "builds": "Builds",
+    "distributions": "Latency distributions", "drift": "Latency over time", "quality": "Speed against outputs",
+    "stages": "Stages", "layers": "Layers", "proof": "Precision verification",
+}  # fmt: skip
 
 
 def list_sections(
@@ -75,7 +69,7 @@ def list_report(
         sections.append(
             Section(title="Deploy a configuration", name="delivery", parts=_list_deliveries(document, refusals))
         )
-    machine = [part for part in (describe_machine(document.machine),) if part]
+    machine = [part for part in (describe_machine(document),) if part]
     again = [Notes(lines=(("To repeat it", shlex.join(command)),), kind="command")] if command else []
     if machine or again:
         sections.append(Section(title="Machine and how to repeat it", name="machine", parts=(*machine, *again)))
@@ -100,7 +94,7 @@ def list_facts(document: RunDocument) -> list[str]:
     threads = {row.threads for row in rows}
     devices = {row.device for row in rows}
     if document.machine is None or len(devices) != 1:
-        parts.append(", ".join(sorted(devices)))
+        parts.append(", ".join(sorted({f"GPU: {row.gpu}" if row.gpu else row.device for row in rows})))
     else:
         parts.append(name_machine(document.machine, devices.pop(), threads.pop() if len(threads) == 1 else None))
     trials = sorted({row.processes for row in rows if row.n})
@@ -257,7 +251,7 @@ def _list_proofs(document: RunDocument) -> list[Table | Notes]:
     lines = [
         (
             names[row.id],
-            row.requested_precision or NOT_KNOWN,
+            row.requested_precision or AS_BUILT,
             row.precision or NOT_KNOWN,
             format_shares(row) or "no record from the runtime",
         )
@@ -283,17 +277,20 @@ def _list_deliveries(document: RunDocument, refusals: Mapping[str, str | None]) 
     return (*make_notes([text]), make_table(columns, lines, file="delivery", title="Commands"))
 
 
-def describe_machine(machine: Machine | None) -> Notes | None:
+def describe_machine(document: RunDocument) -> Notes | None:
     """The machine, in facts."""
-    if machine is None:
+    if (machine := document.machine) is None:
         return None
+    tools = {row.engine.partition(":")[0]: row.engine_version for row in document.rows if row.engine_version}
+    versions = {n: v for n, v in tools.items() if v not in machine.versions.values()} | machine.versions
     facts = {
         "CPU": f"{machine.cpu_model}, {count_of(machine.cores_physical, 'cores')}, {len(machine.cpus_allowed)} usable",
         "flags": ", ".join(machine.cpu_flags),
         "memory": f"{machine.memory_bytes / 2**30:.1f} GiB",
-        "GPU": ", ".join(f"{gpu.name} (driver {gpu.driver})" for gpu in machine.gpus),
+        "GPU": ", ".join(f"{gpu.name} (driver {gpu.driver})" if gpu.driver else gpu.name for gpu in machine.gpus),
+        "Jetson": ", ".join((machine.jetson or {}).values()),
         "system": f"{machine.os}, {machine.arch}" + (f", {machine.virtual}" if machine.virtual else ""),
         "governor": machine.governor or "",
-        "versions": ", ".join(f"{name} {version}" for name, version in sorted(machine.versions.items())),
+        "versions": ", ".join(f"{name} {version}" for name, version in sorted(versions.items())),
     }
     return Notes(lines=tuple((name, text) for name, text in facts.items() if text), kind="facts")

@@ -274,6 +274,7 @@ def list_stages(results: Iterable[Result], labels: Mapping[str, str]) -> list[Po
 
 def list_file_stages(documents: Sequence[StagesDocument]) -> list[Point]:
     """p50 of each stage from file to label, of what the verb `stages` measured."""
+    documents = [one for document in documents for one in (document, *document.others)]
     labels = number_names([f"{d.engine} {d.precision}, batch {d.batch}, file to label" for d in documents])
     return [
         {

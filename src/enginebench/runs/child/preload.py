@@ -15,18 +15,10 @@ from enginebench.runs.child.jobs import PreloadJob
 from enginebench.runs.child.places import OPTION
 
 # What a measurement imports on its way, whatever the engine.
+_MEASURE = ("loop", "machine", "nvml", "pin", "reference", "rotation", "watch")
 MODULES = (
-    "enginebench.runs.child.perform.build",
-    "enginebench.measure.loop",
-    "enginebench.measure.machine",
-    "enginebench.measure.nvml",
-    "enginebench.measure.pin",
-    "enginebench.measure.reference",
-    "enginebench.measure.rotation",
-    "enginebench.measure.watch",
-    "enginebench.models.task",
-    "enginebench.runs.child.perform.measure",
-    "enginebench.runs.child.watching",
+    *("enginebench.runs.child.perform.build", *(f"enginebench.measure.{name}" for name in _MEASURE)),
+    *("enginebench.models.task", "enginebench.runs.child.perform.measure", "enginebench.runs.child.watching"),
 )
 # All wait for the slowest, torch.compile's, whose import keeps one CPU busy: the fewer groups the better.
 MOST_AT_ONCE = 16

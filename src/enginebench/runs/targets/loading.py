@@ -64,6 +64,8 @@ def load_engine(
         UsageError: the engine times itself and returns no arrays.
         ArtifactError: the file cannot be used, or the bundle or this machine is not what was measured.
     """
+    if path == "":  # as a Path it would be the current folder
+        raise UsageError("path: the text is empty; expected a bundle, a plan or an ONNX file")
     if engine is None:
         return load_bundle(Path(path), force=force)
     return _open_engine(path, engine, options or {}, device, batch, threads)

@@ -5,6 +5,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import Precision, Recipe
 from enginebench.core.store import read_result
 from enginebench.engines.registry import find_entry, has_engine, read_engine
@@ -31,8 +32,10 @@ def parse_side(text: str, target: str, precision: tuple[Precision, Recipe | None
         return _make_side(open_as_stored(Path(text)))
     engine, sep, named = text.partition("@")
     if not has_engine(engine.partition(":")[0]):
+        plan = Path(text).suffix.lower() in PLAN_SUFFIXES and "@" not in text
         raise UsageError(
             f"{text!r} is neither ENGINE@TARGET, nor the file of a stored result (rows/....json), nor a bundle"
+            + (f". Name the engine of a plan: tensorrt@{text} or trtexec@{text}" if plan else "")
         )
     side = Side(engine=read_engine(engine), target=named if sep else target, precision=precision)
     allow_engines([side.engine])

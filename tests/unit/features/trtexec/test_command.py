@@ -206,6 +206,13 @@ def test_an_option_that_is_composed_already_is_refused_by_name() -> None:
         compose_build(tool("11"), "m", "p", BuildSettings(), extra=("--profilingVerbosity=none",))
     with pytest.raises(UsageError, match=r"already has --verbose"):
         compose_build(tool("11"), "m", "p", BuildSettings(), extra=("--verbose", "--verbose"))
+    build, shapes = BuildSettings(profiles=(PROFILE,)), ("--shapes=input:32x3x8x8", "--maxShapes=input:32x3x8x8")
+    for argument, instead in zip(shapes, ("--opt-shapes", "--max-shapes"), strict=True):
+        with pytest.raises(UsageError, match=rf"{argument}: the command already has --m\w+Shapes=.*{instead}"):
+            compose_build(tool("8.6"), "m", "p", build, extra=(argument,))
+    usual = RunSettings(extra=("--useCudaGraph", "--noDataTransfers", "--avgRuns=100"))
+    argv = compose_measure(tool("10.16"), "p", usual)
+    assert argv.count("--useCudaGraph") == argv.count("--noDataTransfers") == 1 and argv[-1] == "--avgRuns=100"
     plugins = BuildSettings(plugins=("a.so",))
     assert compose_build(tool("11"), "m", "p", plugins, extra=("--staticPlugins=b.so",))[-1] == "--staticPlugins=b.so"
 

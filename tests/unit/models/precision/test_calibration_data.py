@@ -213,6 +213,12 @@ def test_arrays_are_external(tmp_path):
     assert [c.code for c in data.caveats] == ["external_preprocess"]
     np.savez(tmp_path / "x.npz", ids=np.ones((3, 5), np.int64), mask=np.ones((3, 5), np.float32))
     assert open_arrays(tmp_path / "x.npz", TWO, 100).read(2, 3)["ids"].shape == (1, 5)
+    (tmp_path / "many").mkdir()
+    for place in range(3):
+        np.save(tmp_path / "many" / f"{place}.npy", np.full((2, 64), place, np.float32))
+    many = open_data(str(tmp_path / "many"), model="digits-mlp", inputs=DIGITS, n=5)
+    assert many.n == 5 and many.preprocess_sha256 == EXTERNAL
+    assert many.read(0, 5)[DIGITS[0].name][:, 0].tolist() == [0, 0, 1, 1, 2]
 
 
 @pytest.mark.parametrize(

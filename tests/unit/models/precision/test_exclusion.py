@@ -162,6 +162,7 @@ def test_the_order_of_a_list_does_not_make_another_row():
     spec = EngineSpec(backend="ort", precision="int8", recipe="cpu", mix="1a2b3c4d")
     assert format_precision(spec.precision, spec.recipe, spec.mix) == "int8@cpu mix 1a2b3c4d"
     assert "int8.cpu-mix-1a2b3c4d" in row_id(spec, "int8", MeasureSpec())
+    assert row_id(EngineSpec(backend="trtexec"), None, MeasureSpec()).startswith("trtexec-as-built-b1-")
 
 
 def test_an_excluded_node_reads_floats_where_there_are_any(tmp_path):

@@ -16,15 +16,8 @@ from samples import make_machine, make_result
 from stored_run import EVIL, make_results
 
 NAMES = [
-    "speedup",
-    "latency_hist",
-    "percentiles",
-    "latency_over_time",
-    "pareto",
-    "stages",
-    "per_layer_time",
-    "precision",
-]
+    "speedup", "latency_hist", "percentiles", "latency_over_time", "pareto", "stages", "per_layer_time", "precision",
+]  # fmt: skip
 
 
 def draw(results: list[Result]) -> list[Chart]:

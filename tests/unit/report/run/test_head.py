@@ -59,12 +59,10 @@ def test_a_clearly_lower_p99_of_another_configuration_is_named() -> None:
     document = describe(PYTORCH, ort())
     slow, fast = (make_estimate(value, 0.99 * value, 1.01 * value) for value in (90.0, 21.0))
     rows = {row.engine: row for row in document.rows}
-    parts = {"p50_device_ms": make_estimate(5.0), "enqueue_ms": make_estimate(1.0)}
-    pytorch = replace(rows["pytorch"], p99_ms=fast, **parts)
-    winner = replace(rows["ort"], p99_ms=slow, p50_device_ms=make_estimate(6.0), enqueue_ms=make_estimate(9.0))
-    found = format_head(replace(document, rows=(pytorch, winner)))[0].lines
-    part = "largest difference: enqueue time 1.00 against 9.00 ms"
-    assert found[1:] == (f"by p99 pytorch fp32 is faster: 21.0 against 90.0 ms; {part}",)
+    pytorch, winner = replace(rows["pytorch"], p99_ms=fast), replace(rows["ort"], p99_ms=slow)
+    part = "enqueue time 1.00 against 9.00 ms"
+    found = format_head(replace(document, rows=(pytorch, winner), p99_reasons={winner.id: part}))[0].lines
+    assert found[1:] == (f"by p99 pytorch fp32 is faster: 21.0 against 90.0 ms; largest difference: {part}",)
     unknown = replace(winner, p99_ms=replace(slow, supported=False))
     assert format_head(replace(document, rows=(pytorch, unknown)))[0].lines == found[:1]
 
@@ -198,6 +196,8 @@ def test_a_graph_that_is_int8_itself_is_its_own_reference() -> None:
     rows = [ort(5, "int8"), make_result("openvino", "int8", 4, drift=replace(AGREE, reference="ort-int8-b1"), seed=2)]
     found = head(*(replace(r, artifacts=(source,)) for r in rows))
     assert found["OUTPUTS"] == "within limits: the model itself is int8"
+    plan = head(*(replace(r, artifacts=(replace(source, kind="plan", precision=None),)) for r in rows))
+    assert plan["OUTPUTS"] == "within limits"
 
 
 def test_one_configuration_is_measured_not_fastest() -> None:

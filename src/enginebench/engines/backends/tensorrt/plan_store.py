@@ -137,6 +137,7 @@ def make_plan_artifact(
         precision=spec.precision,
         recipe=spec.recipe or parent.recipe,
         made_by={"tensorrt": tensorrt},
+        made_with=parent.made_with | {key: spec.options[key] for key in spec.options.keys() & {"workspace_mb"}},
         export_check=None,
         opset=None,
         caveats=caveats,

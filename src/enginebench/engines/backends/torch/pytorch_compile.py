@@ -196,7 +196,7 @@ class PytorchCompileBackend:
 
     def _wrap(self, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> tuple[Any, GeneratedCode]:
         # Weights in eight bits are laid out for their kernels where they are constants.
-        inductor.freezing = options["freezing"] == "1" or spec.recipe == "static"
+        inductor.freezing = options["freezing"] == "1" or spec.recipe == "pt2e"
         load = load_quantized if spec.recipe == "dynamic" else load_ready_module
         module = load(artifact, spec, options, self._loader)
         generated = GeneratedCode(module, fullgraph=compiles_whole(module, options), strict=options["fullgraph"] == "1")

@@ -222,6 +222,7 @@ def _take_plan(path: Path, out_dir: Path) -> Artifact:
         precision=note.requested_precision if note else None,
         recipe=note.recipe if note else None,
         allowed=note.allowed if note else {},
+        made_with=note.made_with if note else {},
     )
     if note is not None and path.resolve() != home.resolve():
         write_note(home, plan, note.requested_precision)
