@@ -374,6 +374,21 @@ class Shared(Progress, total=False):
             more="See [inputs](inputs.md)",
         ),
     ]
+    input_dtype: Annotated[
+        Literal["uint8"] | None,
+        Opt(
+            "uint8: the model takes pictures as bytes, and normalizes them itself. [the model's own]",
+            more="See [pictures as bytes](inputs.md#pictures-as-bytes)",
+        ),
+    ]
+    normalize: Annotated[
+        str | None,
+        Opt(
+            "With --input-dtype: by channel, of pixels scaled to 0 to 1. [known of built-in and timm models]",
+            metavar="MEAN/STD",
+            more="As in `0.485,0.456,0.406/0.229,0.224,0.225`",
+        ),
+    ]
     ort_extension: Libraries
     weights: Annotated[
         PathLike,

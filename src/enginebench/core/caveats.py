@@ -152,6 +152,10 @@ TEMPLATES: dict[str, Template] = {
         "{what}: it is unknown whether inputs are preprocessed the same way at inference",
         "make sure of it, or calibrate from images with enginebench calibrate --data DIR",
     ),
+    "external_preprocess.twice": Template(
+        "with --input-dtype uint8 the graph normalizes, and goes on with {operator}: it may have done so already",
+        "if it has, give what it expects: --normalize 0,0,0/1,1,1 for 0 to 1, or 0.0039216 for each std for 0 to 255",
+    ),
     "failed_proof": Template(
         "requested {asked}; the record that would verify it failed: {failure}",
         f"{_AS_ASKED}; times and outputs do not depend on it",

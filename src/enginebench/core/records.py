@@ -93,6 +93,17 @@ CaveatCode = Literal[
 ]
 
 
+class Normalize(Struct, frozen=True, kw_only=True):
+    """What a graph does first with a picture in bytes: less `mean`, divided by `std`, both in levels of 0 to 255.
+
+    Of `shape` both are broadcast. As a user gives it, without `mean` it is the model's own, and there is no shape yet.
+    """
+
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    shape: tuple[int, ...] = ()
+
+
 class ModelSource(Struct, frozen=True, kw_only=True):
     """A model as the user names it: enough to make the same weights, inputs and graph again."""
 
@@ -100,6 +111,7 @@ class ModelSource(Struct, frozen=True, kw_only=True):
     weights: str = "default"  # "default", "random", or the path of a state dict
     seed: int = 0  # of random weights, and of inputs
     input_size: int | None = None  # height and width of its images; None: its own
+    normalize: Normalize | None = None  # of pictures that come as bytes; None: what its inputs are
     input_shapes: dict[str, tuple[int, ...]] | None = None  # input name to whole shape; None: the model's own
     operator_libraries: tuple[str, ...] = ()  # of the custom operators in an ONNX file
     inputs: str | None = None  # an .npz file, a folder of them, or package.module:function; None: made up
@@ -202,6 +214,7 @@ class Artifact(Struct, frozen=True, kw_only=True):
     parent_sha256: str | None = None
     excluded: tuple[str, ...] = ()  # nodes of the FP32 graph that stayed in FP32 by choice
     preprocess_sha256: str | None = None  # "external" where the user's own array took its place
+    normalize: Normalize | None = None  # of the bytes that it was changed to take
     made_by: dict[str, str] = {}  # tool -> version
     made_with: dict[str, str] = {}  # "calibration": where its ranges come from; "workspace_mb" of a plan
     export_check: ExportCheck | None = None

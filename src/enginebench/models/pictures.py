@@ -37,9 +37,10 @@ class Pictures:
         Returns:
             `dtype` [channels, crop, crop], or [channels * crop * crop] in layout "flat".
         """
-        pixels = self._crop_centre(self._fit(image)).astype(np.float32) / np.float32(self.scale)
-        pixels = pixels.reshape(self.crop, self.crop, -1)
-        normal = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
+        normal = self._crop_centre(self._fit(image)).reshape(self.crop, self.crop, -1)
+        if self.dtype != "uint8":
+            pixels = normal.astype(np.float32) / np.float32(self.scale)
+            normal = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
         axes = (0, 1, 2) if self.layout == "HWC" else (2, 0, 1)
         planes = np.ascontiguousarray(normal.transpose(axes), dtype=self.dtype)
         return planes.reshape(-1) if self.layout == "flat" else planes

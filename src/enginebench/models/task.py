@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Array
-from enginebench.core.records import TensorSpec
-from enginebench.core.shapes import concrete_shape
+from enginebench.core.records import Artifact, Normalize, TensorSpec
+from enginebench.core.shapes import concrete_shape, show_shape
 from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
 from enginebench.models.pictures import Pictures
 from enginebench.models.samples import find_batch, group_samples, join_samples, read_samples
@@ -40,20 +40,32 @@ class Preprocess(Pictures, Struct, frozen=True, kw_only=True):
     mean: tuple[float, ...]  # per channel, after the division by scale
     std: tuple[float, ...]
     layout: Literal["CHW", "HWC", "flat"]
-    dtype: Literal["float32"] = "float32"
+    dtype: Literal["float32", "uint8"] = "float32"  # uint8: cropped, and no arithmetic; the model does that
     interpolation: Interpolation = "bilinear"
+
+    def fit(self, inputs: Sequence[TensorSpec]) -> Preprocess:
+        """The same for a graph with these inputs, which may take bytes."""
+        if [spec.dtype for spec in inputs] != ["uint8"]:
+            return self
+        return replace(self, scale=1.0, mean=(0.0,), std=(1.0,), dtype="uint8")
 
     def sha256(self) -> str:
         """Hash of the canonical JSON (keys sorted): equal hashes mean equal preprocessing."""
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
 
 
-def preprocess_for(model: str, input_size: int | None = None) -> Preprocess | None:
+def preprocess_for(model: str, input_size: int | None = None, inputs: Sequence[TensorSpec] = ()) -> Preprocess | None:
     """The preprocessing that belongs to a model, or None where only its owner knows it (`.onnx`, factory).
 
     Args:
         input_size: height and width in pixels where not the model's own; the resize grows in proportion.
+        inputs: of the graph, which may take bytes.
     """
+    found = _find_preprocess(model, input_size)
+    return found and found.fit(inputs)
+
+
+def _find_preprocess(model: str, input_size: int | None) -> Preprocess | None:
     if model.startswith(TIMM_PREFIX):
         return _preprocess_timm(model.removeprefix(TIMM_PREFIX), input_size)
     card = BUILTIN.get(model)
@@ -67,18 +79,48 @@ def preprocess_for(model: str, input_size: int | None = None) -> Preprocess | No
     return _preprocess_imagenet(round(card.resize * crop / IMAGENET_CROP), crop, card.interpolation, mean, std)
 
 
-def choose_preprocess(model: str, input_size: int | None) -> Preprocess:
+def choose_preprocess(model: str, input_size: int | None, inputs: Sequence[TensorSpec] = ()) -> Preprocess:
     """How the model wants its pictures."""
-    preprocess = preprocess_for(model, input_size)
+    preprocess = preprocess_for(model, input_size, inputs)
     if preprocess is None:
         raise UsageError(f"{model}: how its pictures are prepared is not known; stages needs a built-in or timm model")
     return preprocess
 
 
-def hash_preprocess(model: str, input_size: int | None = None) -> str | None:
+def hash_preprocess(model: str, input_size: int | None = None, inputs: Sequence[TensorSpec] = ()) -> str | None:
     """Hash of the model's preprocessing, or None where only its owner knows it."""
-    preprocess = preprocess_for(model, input_size)
+    preprocess = preprocess_for(model, input_size, inputs)
     return preprocess.sha256() if preprocess else None
+
+
+def know_normalize(given: Normalize, model: str) -> Normalize:
+    """What was given, else the model's own; the shape is open unless its pictures are flat."""
+    preprocess = preprocess_for(model)
+    if given.mean:
+        return given
+    if preprocess is None:
+        raise UsageError(
+            f"--input-dtype uint8: how pictures are normalized for {model} is not known; give --normalize MEAN/STD, "
+            "of pixels scaled to 0 to 1, as in 0.485,0.456,0.406/0.229,0.224,0.225"
+        )
+    mean, std = (tuple(preprocess.scale * n for n in numbers) for numbers in (preprocess.mean, preprocess.std))
+    return Normalize(mean=mean, std=std, shape=(1,) if preprocess.layout == "flat" else ())
+
+
+def take_bytes(artifact: Artifact, known: Normalize, input_size: int | None = None) -> Artifact:
+    """The artifact with bytes for its one picture; what opens or writes it puts the normalization first."""
+    told = ", ".join(f"{spec.name} {spec.dtype}[{show_shape(spec.shape)}]" for spec in artifact.inputs)
+    channels, shape = len(known.mean), next((spec.shape for spec in artifact.inputs), ())
+    axes = [axis for axis in (1, 3) if len(shape) == 4 and shape[axis] == channels]
+    if [spec.dtype for spec in artifact.inputs] != ["float32"] or (len(axes) != 1 and not known.shape):
+        raise UsageError(
+            f"--input-dtype uint8: {artifact.model} takes {told}; expected one picture of float32, its {channels} "
+            "channels (one for each number of --normalize) on axis 1 or on axis 3, not on both"
+        )
+    inputs = (replace(artifact.inputs[0], dtype="uint8", values=(0, 255)),)
+    placed = replace(known, shape=known.shape or ((channels, 1, 1) if axes == [1] else (channels,)))
+    prepared = hash_preprocess(artifact.model, input_size, inputs)
+    return replace(artifact, inputs=inputs, normalize=placed, preprocess_sha256=prepared)
 
 
 def preprocess_imagenet(crop: int, layout: Literal["CHW", "HWC"]) -> Preprocess:
@@ -144,12 +186,12 @@ def load_digits() -> Digits:
         raise ParseError(path, "", str(error), "the packaged digits", "Install enginebench again") from error
 
 
-def feed_digits(model: str, images: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The batch float32 [n, 1, 8, 8] or [n, 64] of digits as `digits-cnn` or `digits-mlp` takes it."""
-    preprocess = preprocess_for(model)
+def feed_digits(model: str, images: NDArray[np.float32], inputs: Sequence[TensorSpec] = ()) -> NDArray[Any]:
+    """The batch [n, 1, 8, 8] or [n, 64] of digits as `digits-cnn` or `digits-mlp` takes it."""
+    preprocess = preprocess_for(model, None, inputs)
     if preprocess is None or BUILTIN[model].task != "digits":
         raise ArtifactError(f"{model} takes no digits; expected digits-cnn or digits-mlp")
-    return np.stack([preprocess.apply(image) for image in images]).astype(np.float32)
+    return np.stack([preprocess.apply(image) for image in images])
 
 
 def sample_feeds(
@@ -174,10 +216,10 @@ def sample_feeds(
     spec = artifact_inputs[0]
     length, *_, side = concrete_shape(spec, batch)
     if own == SAMPLE_PHOTOS:
-        preprocess = choose_preprocess(model, side)
+        preprocess = choose_preprocess(model, side, artifact_inputs)
         inputs = prepare_photos(preprocess, 0, length * count, seed)
     else:
-        inputs = feed_digits(model, _draw_held_out(length * count, seed))
+        inputs = feed_digits(model, _draw_held_out(length * count, seed), artifact_inputs)
     return [{spec.name: inputs[i * length : (i + 1) * length]} for i in range(count)]
 
 

@@ -24,6 +24,7 @@ from enginebench.core.records import (
     Machine,
     MeasureSpec,
     ModelSource,
+    Normalize,
     Precision,
     Recipe,
     Result,
@@ -89,6 +90,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     measure: MeasureSpec = MeasureSpec()
     weights: str = "default"
     input_size: int | None = None
+    normalize: Normalize | None = None
     input_shapes: dict[str, tuple[int, ...]] | None = None
     buckets: tuple[dict[str, tuple[int, ...]], ...] = ()  # several shapes, each with rows of its own
     dynamic_axes: dict[str, tuple[int, ...]] = {}  # input name to axes that an export leaves open beside the batch
@@ -114,6 +116,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
             weights=self.weights,
             seed=self.measure.seed,
             input_size=self.input_size,
+            normalize=self.normalize,
             input_shapes=self.input_shapes,
             inputs=self.inputs,
             operator_libraries=self.operator_libraries,

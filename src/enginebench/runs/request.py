@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.features import find
 from enginebench.core.limits import MARGIN, MOST
 from enginebench.core.names import parse_precision
-from enginebench.core.records import Cache, EngineSpec, MeasureSpec, ModelSource, Precision, Recipe, Scope
+from enginebench.core.records import Cache, EngineSpec, MeasureSpec, ModelSource, Normalize, Precision, Recipe, Scope
 from enginebench.core.shapes import join_axes
 from enginebench.engines.registry import check_options, choose_graph_engine, find_device, list_unasked, read_engine
 from enginebench.models.zoo import require_packages
@@ -45,6 +46,7 @@ class Shared(Struct, frozen=True, kw_only=True):
     weights: str = "default"
     inputs: str | None = None
     ort_extension: tuple[str, ...] = ()
+    normalize: Normalize | None = None
 
     def __post_init__(self) -> None:
         """What the user names may be named by stored files, too."""
@@ -74,6 +76,7 @@ class Shared(Struct, frozen=True, kw_only=True):
             weights=self.weights,
             seed=self.seed,
             input_size=input_size,
+            normalize=self.normalize,
             input_shapes=self.read_shapes(),
             inputs=self.inputs,
             operator_libraries=self.ort_extension,
@@ -95,6 +98,8 @@ class Shared(Struct, frozen=True, kw_only=True):
         Args:
             batches: the values of --batch; None if it was not given.
         """
+        if dry and self.normalize is not None:
+            raise UsageError("--dry-run opens no model: export it with --input-dtype uint8, and give the graph")
         engines = tuple(engines)
         allow_engines(engines)
         allow_model(model)
@@ -114,6 +119,7 @@ class Shared(Struct, frozen=True, kw_only=True):
             measure=measure,
             weights=self.weights,
             input_size=input_size,
+            normalize=self.normalize,
             input_shapes=buckets[0] if buckets else None,
             buckets=buckets if len(buckets) > 1 else (),
             inputs=self.inputs,
@@ -324,6 +330,22 @@ def _parse_shape(text: str, dims: str, name: str) -> tuple[int, ...]:
     if not name or not shape or min(shape) < 1:
         raise UsageError(f"--input-shape {text!r}: expected NAME:1x3x224x224 with positive numbers")
     return shape
+
+
+def read_normalize(dtype: str | None, text: str | None) -> Normalize | None:
+    """What --input-dtype and --normalize ask for."""
+    if dtype is None and text is not None:
+        raise UsageError("--normalize is for --input-dtype uint8; give both or neither")
+    try:
+        mean, std = ([float(number) for number in part.split(",")] for part in text.split("/")) if text else ((), ())
+        if len(mean) != len(std) or not all(map(math.isfinite, (*mean, *std))) or any(value <= 0 for value in std):
+            raise ValueError
+    except ValueError as error:
+        raise UsageError(
+            f"--normalize {text}: expected MEAN/STD, a number for each channel, of pixels scaled to 0 to 1, as in "
+            "0.485,0.456,0.406/0.229,0.224,0.225"
+        ) from error
+    return None if dtype is None else Normalize(mean=tuple(255 * m for m in mean), std=tuple(255 * s for s in std))
 
 
 def check_shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]] | None:

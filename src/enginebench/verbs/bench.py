@@ -195,7 +195,16 @@ def ask(
     given.name_environments(options["env"])
     shared, timing = given.share(options), pick(requests.Timing, options)
     fixed: dict[str, object] = {"--engine": engine, "--extra": extra}
-    for name in ("batch", "threads", "input_shape", "inputs", "input_size", "profile_index", "cuda_graph"):
+    for name in (
+        "batch",
+        "threads",
+        "input_shape",
+        "inputs",
+        "input_size",
+        "input_dtype",
+        "profile_index",
+        "cuda_graph",
+    ):
         fixed[f"--{name.replace('_', '-')}"] = options[name]
     bundle = read_target(str(target), fixed) if text else None
     if bundle is not None and isinstance(against, str | os.PathLike) and holds_run(Path(against)):

@@ -244,7 +244,7 @@ def make_inputs(side: OpenSide, text: str | None, n: int | None, seed: int) -> I
     entries = [entry for feeds in calls for entry in cut_entries(feeds, specs)][:count]
     if own is not None:
         source = "digits, held out" if own == "digits" else own
-        return Inputs(entries=entries, source=source, preprocess_sha256=hash_preprocess(side.model))
+        return Inputs(entries=entries, source=source, preprocess_sha256=hash_preprocess(side.model, inputs=specs))
     return Inputs(entries=entries, source="random", caveats=(make_caveat("random_inputs", seed=seed),))
 
 

@@ -32,6 +32,7 @@ def share(options: Shared) -> request.Shared:
         weights=os.fspath(options["weights"]),
         inputs=to_text(options["inputs"]),
         ort_extension=list_libraries(options["ort_extension"]),
+        normalize=request.read_normalize(options["input_dtype"], options["normalize"]),
     )
 
 

@@ -1,16 +1,36 @@
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-from enginebench.core.errors import ArtifactError, FeedError, ParseError
-from enginebench.core.records import TensorSpec
+from enginebench.core.errors import ArtifactError, FeedError, ParseError, UsageError
+from enginebench.core.records import Artifact, ModelSource, Normalize, TensorSpec
 from enginebench.models import task
-from enginebench.models.task import feed_digits, hash_preprocess, load_digits, preprocess_for, sample_feeds
+from enginebench.models.onnx.source import load_graph
+from enginebench.models.precision.calibrate import calibrate
+from enginebench.models.precision.calibration_data import open_data
+from enginebench.models.precision.quantize import quantize
+from enginebench.models.task import (
+    feed_digits,
+    find_own_data,
+    hash_preprocess,
+    load_digits,
+    preprocess_for,
+    sample_feeds,
+)
+from enginebench.models.torch.source import load_module
 from enginebench.models.torch.torchvision_import import import_torchvision
 from enginebench.models.zoo import BUILTIN
+from enginebench.runs.child.jobs import SourceJob
+from enginebench.runs.child.perform.sources import make_source
+from enginebench.runs.request import read_normalize
 
 IMAGENET_MODELS = [name for name, card in BUILTIN.items() if card.task == "imagenet" and card.source is None]
 
@@ -132,3 +152,58 @@ def test_a_static_batch_wins_and_others_get_random_arrays() -> None:
     image = TensorSpec(name="input", dtype="float32", shape=("batch", 3, 4, 4))
     first, second = sample_feeds([image], "resnet18", 5, 0, 2)
     assert first["input"].shape == (5, 3, 4, 4) and not np.array_equal(first["input"], second["input"])
+
+
+def make(model: str, place: Path, **source: Any) -> tuple[Artifact, ...]:
+    job = SourceJob(source=ModelSource(model=model, **source), out_dir=str(place))
+    return make_source(job, lambda _: None).artifacts
+
+
+def test_a_model_of_bytes_answers_as_that_of_floats_and_keeps_its_picture(tmp_path: Path) -> None:
+    name = "efficientnet-lite0" if find_own_data("efficientnet-lite0") else "digits-cnn"
+    (plain, _), (module, graph) = make(name, tmp_path / "f"), make(name, tmp_path / "b", normalize=Normalize())
+    hashes = {artifact.preprocess_sha256 for artifact in (module, graph)}
+    assert hashes == {hash_preprocess(name, inputs=graph.inputs)} != {hash_preprocess(name)}
+    read = [open_data(find_own_data(name) or "", model=name, inputs=a.inputs, n=4) for a in (plain, graph)]
+    floats, levels = (data.read(0, 4)["input"] for data in read)
+    assert levels.dtype == np.uint8 and levels.max() > 10
+    with torch.inference_mode():
+        pairs = ((plain, floats), (module, levels))
+        expected, first = (load_module(a)(torch.from_numpy(x)).numpy() for a, x in pairs)
+    half = quantize(graph, "fp16", None, tmp_path / "h.onnx")
+    others = [ort.InferenceSession(a.path).run(None, {"input": levels})[0] for a in (graph, half)]
+    for answer, tolerance in zip((first, *others), (1e-4, 1e-4, 3e-2), strict=True):
+        np.testing.assert_allclose(answer, expected, atol=tolerance * np.abs(expected).max())
+    small = quantize(graph, "int8", "cpu", tmp_path / "i.onnx", calibration=calibrate(graph, read[1]))
+    kinds = [node.op_type for node in load_graph(Path(small.path)).graph.node]
+    assert kinds[kinds.index("QuantizeLinear") - 1] == "Div"
+    assert small.normalize == half.normalize == graph.normalize == module.normalize is not None
+
+
+@pytest.mark.parametrize("shape", [("batch", 2, 4, 3), ("batch", 3, 4, 5)])
+def test_a_graph_of_the_users_takes_bytes_and_warns_where_it_normalizes_itself(shape: Any, tmp_path: Path) -> None:
+    value, answer = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
+    two = numpy_helper.from_array(np.array([2.0], np.float32), "two")
+    graph = helper.make_graph([helper.make_node("Sub", ["x", "two"], ["y"])], "g", [value], [answer], [two])
+    model, known = str(tmp_path / "m.onnx"), Normalize(mean=(1.0, 2.0, 3.0), std=(2.0, 4.0, 8.0))
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
+    (made,) = make(model, tmp_path / "out", normalize=known)
+    assert any("goes on with Sub" in caveat.message for caveat in made.caveats)
+    picture = np.random.default_rng(0).integers(0, 256, (2, *shape[1:]), np.uint8)
+    mean, std = (np.array(n, np.float32).reshape((3,) if shape[3] == 3 else (3, 1, 1)) for n in (known.mean, known.std))
+    (found,) = ort.InferenceSession(made.path).run(None, {"x": picture})
+    np.testing.assert_allclose(found, (picture - mean) / std - 2, rtol=1e-5)
+    np.save(tmp_path / "f.npy", found)
+    for wishes, kind, why in (
+        ({"normalize": Normalize()}, UsageError, "is not known; give --normalize"),
+        ({"normalize": Normalize(mean=(0.0,), std=(1.0,))}, UsageError, "its 1 channels"),
+        ({"normalize": known, "inputs": str(tmp_path / "f.npy")}, FeedError, "arrays that are not uint8"),
+    ):
+        with pytest.raises(kind, match=why):
+            make(model, tmp_path / "no", **wishes)  # type: ignore[arg-type]  # of several kinds
+
+
+@pytest.mark.parametrize(("dtype", "text"), [(None, "0/1"), ("uint8", "0,1/2"), ("uint8", "0/0"), ("uint8", "a/1")])
+def test_what_is_no_mean_and_deviation_is_refused(dtype: str | None, text: str) -> None:
+    with pytest.raises(UsageError, match="--normalize"):
+        read_normalize(dtype, text)

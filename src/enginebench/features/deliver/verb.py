@@ -46,7 +46,7 @@ from enginebench.features.deliver.writing import (
     write_weights,
 )
 from enginebench.models.samples import SAMPLES, find_batch, find_samples, group_samples, join_samples, read_samples
-from enginebench.models.task import preprocess_for, sample_feeds
+from enginebench.models.task import Preprocess, preprocess_for, sample_feeds
 from enginebench.models.zoo import find_labels
 from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Trusting, verb
 from enginebench.report.run.head import format_missing
@@ -227,7 +227,9 @@ def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, reque
     copy_engine(stage, contents)
     if found and found.source and found.module.file:
         write_atomic(stage / found.module.file, found.source.read_bytes())
-    requirements |= write_preprocess(stage, result.model, request.input_size, versions)
+    requirements |= write_preprocess(
+        stage, preprocess_for(result.model, request.input_size, artifact.inputs), result.model, versions
+    )
     write_atomic(stage / "requirements.txt", format_requirements(requirements).encode())
     write_row_check(stage, folder, stored, given=request.inputs is not None)
     bundle = describe_bundle(stored, row, contents, artifact, runtime, requirements)
@@ -266,9 +268,10 @@ def join_given(
     return feeds, {name: array[places] for name, array in outputs.items()}
 
 
-def write_preprocess(stage: Path, model: str, input_size: int | None, versions: Mapping[str, str]) -> dict[str, str]:
+def write_preprocess(
+    stage: Path, preprocess: Preprocess | None, model: str, versions: Mapping[str, str]
+) -> dict[str, str]:
     """Writes how pictures become inputs and what the classes are called, where that is known; returns what it needs."""
-    preprocess = preprocess_for(model, input_size)
     if preprocess is None:
         return {}
     write_atomic(stage / "preprocess.json", encode(preprocess, indent=2))

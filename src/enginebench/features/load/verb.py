@@ -153,6 +153,7 @@ def measure_load(
     shared = given.share(options)
     with given.take_model(target, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         fixed = {"--engine": engine, "--threads": options["threads"], "--input-shape": options["input_shape"]}
+        fixed["--input-dtype"] = options["input_dtype"]
         bundle = read_target(taken.text, fixed)
         request = make_request(
             shared,

@@ -140,18 +140,18 @@ def _check_inputs(inputs: Sequence[TensorSpec]) -> None:
 
 def _find_preprocess(model: str, input_size: int | None, inputs: Sequence[TensorSpec]) -> Preprocess:
     """The model's own preprocessing; of one that is the user's, what most models of such pictures take."""
-    if (preprocess := preprocess_for(model, input_size)) is not None:
+    if (preprocess := preprocess_for(model, input_size, inputs)) is not None:
         return preprocess
     spec = inputs[0]
     shape = concrete_shape(spec, 1)
     channels_last = len(shape) == 4 and shape[-1] == 3
     sides = shape[1:3] if channels_last else shape[2:]
     colours = len(shape) == 4 and (channels_last or shape[1] == 3)
-    if len(inputs) == 1 and colours and sides[0] == sides[1] and spec.dtype.startswith("float"):
-        return preprocess_imagenet(sides[0], "HWC" if channels_last else "CHW")
+    if len(inputs) == 1 and colours and sides[0] == sides[1] and spec.dtype.startswith(("float", "uint8")):
+        return preprocess_imagenet(sides[0], "HWC" if channels_last else "CHW").fit(inputs)
     told = ", ".join(f"{s.name} {s.dtype}[{show_shape(s.shape)}]" for s in inputs)
     raise UsageError(
-        f"{model} takes {told}; pictures are prepared for one input of floats, 3 x SIDE x SIDE, only. Give prepared "
+        f"{model} takes {told}; pictures are prepared for one input of floats or uint8, 3 x SIDE x SIDE. Give prepared "
         "arrays instead, --inputs F.npz, with --targets for the labels"
     )
 
@@ -193,11 +193,11 @@ def _open_digits(model: str, inputs: Sequence[TensorSpec], n: int, seed: int, sp
         raise UsageError(f"--data digits fits digits-cnn and digits-mlp; {model} needs --data DIR, FILE.npz or fake")
     digits = load_digits().select(held_out=split == "evaluate")
     order = np.random.default_rng(seed).permutation(len(digits.images))[:n]
-    preprocess = preprocess_for(model)
+    preprocess = preprocess_for(model, None, inputs)
     assert preprocess is not None  # every built-in has one
 
     def read(start: int, stop: int) -> dict[str, Any]:
-        return {inputs[0].name: feed_digits(model, digits.images[order[start:stop]])}
+        return {inputs[0].name: feed_digits(model, digits.images[order[start:stop]], inputs)}
 
     return CalibrationData(
         source="digits",

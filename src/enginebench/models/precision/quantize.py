@@ -353,6 +353,7 @@ def _finish(
         weights=artifact.weights,
         parent_sha256=artifact.sha256,
         preprocess_sha256=preprocess,
+        normalize=artifact.normalize,
         made_by=_read_versions(change.tools),
         operator_libraries=artifact.operator_libraries,
         excluded=change.excluded,

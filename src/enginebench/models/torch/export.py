@@ -377,6 +377,7 @@ def _describe(parent: Artifact, out: Path, check: ExportCheck) -> Artifact:
         weights=parent.weights,
         parent_sha256=parent.sha256,
         preprocess_sha256=parent.preprocess_sha256,
+        normalize=parent.normalize,
         made_by={"torch": str(torch.__version__), **versions},
         export_check=check,
         caveats=parent.caveats,

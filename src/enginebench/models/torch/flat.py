@@ -1,6 +1,6 @@
 """A user's module as engines call it: tensors in, tensors out, by the names that `core/trees.py` gives them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ from torch import nn
 from ...core.text import name_type
 from ...core.trees import (
     HOLE,
+    INPUT,
     Call,
     is_array,
     list_leaves,
@@ -43,6 +44,7 @@ class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
         self.call = call
         self.names = names
         self.state: tuple[str, ...] = ()
+        self.bytes = False
         # What behaves otherwise in train mode, if the user's module came in it.
         kinds = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
         parts = (part for part in module.modules() if part.training and isinstance(part, kinds))
@@ -66,6 +68,8 @@ class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
     def answer(self, *inputs: torch.Tensor) -> Any:
         """What the module itself answers."""
         self._restore_state()
+        if self.bytes:
+            inputs = ((inputs[0].to(self.bytes_mean.dtype) - self.bytes_mean) / self.bytes_std,)
         if self.call is None:
             return self.module(*inputs)
         tensors = iter(inputs)
@@ -80,6 +84,15 @@ class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
     def name_inputs(self, count: int) -> list[str]:
         """The names of `count` inputs."""
         return list(self.names) if self.names else name_positional(self.module.forward, count)
+
+
+def take_bytes(module: nn.Module, mean: Sequence[float], std: Sequence[float], shape: Sequence[int]) -> Flat:
+    """The module with a picture in bytes as its one input, which is less `mean`, divided by `std`."""
+    flat = module if isinstance(module, Flat) else Flat(module, names=(INPUT,)).eval()
+    flat.bytes = True
+    flat.register_buffer("bytes_mean", torch.tensor(mean).reshape(*shape), persistent=False)
+    flat.register_buffer("bytes_std", torch.tensor(std).reshape(*shape), persistent=False)
+    return flat
 
 
 def holds_script(module: nn.Module) -> bool:

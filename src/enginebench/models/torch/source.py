@@ -38,7 +38,7 @@ from enginebench.models.torch.architectures import (
     set_batch,
     stands_in_list,
 )
-from enginebench.models.torch.flat import Flat, find_state, keep_buffers
+from enginebench.models.torch.flat import Flat, find_state, keep_buffers, take_bytes
 from enginebench.models.torch.pretrained import DownloadFailed, State, fetch_pretrained
 from enginebench.models.torch.random_weights import calibrate_batch_norm, draw_zeros, reset_parameters, seed_torch
 from enginebench.models.torch.torchvision_import import has_stand_in
@@ -199,6 +199,8 @@ def load_module(artifact: Artifact) -> nn.Module:
     if state := read_state_names(artifact.caveats):
         assert isinstance(module, Flat)  # state is looked for in no other
         module.begin_anew(state)
+    if artifact.normalize is not None:
+        return take_bytes(module, **msgspec.structs.asdict(artifact.normalize))
     return module
 
 

@@ -12,6 +12,12 @@ from measured.models.torch import flat, torchvision_import
 
 def load_module() -> Any:
     """The module as its engine takes it: its tensors in a row, on the CPU."""
+    module, normalize = load_own(), facts.BUNDLE["artifact"]["normalize"]
+    return flat.take_bytes(module, **normalize) if normalize else module
+
+
+def load_own() -> Any:
+    """The module as its source makes it, of the floats that it was trained on."""
     spec = facts.BUNDLE["module"]
     module, given, further = trees.split_made(make(spec))
     with np.load(facts.ARTIFACT.path, allow_pickle=False) as stored:

@@ -1,4 +1,4 @@
-"""A picture as this model takes it, by preprocess.json: resized, cropped, scaled, less `mean`, divided by `std`."""
+"""A picture as this model takes it, by preprocess.json: resized, cropped, and unless it takes bytes normalized."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ SETTINGS = Settings(**json.loads((Path(__file__).resolve().parent / "preprocess.
 
 
 def preprocess(image: Image.Image | str | Path) -> np.ndarray[Any, Any]:
-    """One entry of a batch: float32 [channels, height, width], or flat; of a picture, or of the file of one."""
+    """One entry of a batch: [channels, height, width], or flat; of a picture, or of the file of one."""
     if not isinstance(image, Image.Image):
         with Image.open(image) as opened:
             return preprocess(opened.convert(SETTINGS.colour))

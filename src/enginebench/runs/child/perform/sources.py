@@ -14,6 +14,7 @@ from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
     DependencyError,
+    FeedError,
     MissingDependency,
     ModelError,
     UsageError,
@@ -21,7 +22,7 @@ from enginebench.core.errors import (
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.plan_notes import read_note, write_note
 from enginebench.core.recipes import FEW_BITS, find_needs
-from enginebench.core.records import Artifact
+from enginebench.core.records import Artifact, Normalize
 from enginebench.core.shapes import find_own_batch, match_axes
 from enginebench.core.store import bring_files, copy_file, hash_files
 from enginebench.engines.registry import find_entry
@@ -41,22 +42,32 @@ DATA_ENTRIES = 32
 
 def make_source(job: SourceJob, note: NoteCall) -> SourceAnswer:
     """The artifacts that a run starts from: the torch one and its checked ONNX export, or an ONNX file as it is."""
+    from enginebench.models.task import know_normalize
     from enginebench.models.zoo import resolve_model
 
     start = time.perf_counter()
     given: Sequence[Feeds] | None = resolve_given(job.source.inputs) if job.source.inputs is not None else None
     model, shapes = job.source.model, job.source.input_shapes
     no_graph = None
+    known = None if job.source.normalize is None else know_normalize(job.source.normalize, model)
+    if known is not None and any(array.dtype != "uint8" for feeds in given or () for array in feeds.values()):
+        raise FeedError("--inputs has arrays that are not uint8, as --input-dtype says of them; give bytes, 0 to 255")
     if Path(model).suffix.lower() in PLAN_SUFFIXES:
+        if known is not None:
+            raise UsageError(f"--input-dtype uint8: {model} is built already. Build it of a graph that takes bytes")
         artifacts: tuple[Artifact, ...] = (_take_plan(Path(model), Path(job.out_dir)),)
     elif resolve_model(model).kind == "onnx":
-        artifacts = take_file(Path(model), Path(job.out_dir), job.source.operator_libraries)
+        artifacts = take_file(Path(model), Path(job.out_dir), job.source.operator_libraries, known)
         given = given or draw_data(job, artifacts[-1])
         artifacts = tuple(size_inputs(a, shapes, given) for a in artifacts)
     elif find_spec("torch") is not None:
-        artifacts, no_graph = _make_from_torch(job, given, note)
+        artifacts, no_graph = _make_from_torch(job, given, note, known)
     else:
-        artifacts = _take_shipped(job)
+        artifacts = _take_shipped(job, known)
+    if known is not None and find_spec("onnx") is not None:
+        from enginebench.models.onnx.bytes import doubt_twice
+
+        artifacts = doubt_twice(artifacts, known)
     given = given or draw_data(job, artifacts[-1])
     if given is not None and artifacts[-1].inputs:
         write_samples(given, artifacts[-1].inputs, Path(job.out_dir) / SAMPLES)
@@ -106,10 +117,11 @@ def draw_data(job: SourceJob, artifact: Artifact) -> list[Feeds] | None:
 
 
 def _make_from_torch(
-    job: SourceJob, given: Sequence[Feeds] | None, note: NoteCall
+    job: SourceJob, given: Sequence[Feeds] | None, note: NoteCall, known: Normalize | None
 ) -> tuple[tuple[Artifact, ...], str | None]:
     """(the PyTorch artifact, and its graph if one is wanted; why there is no graph)."""
     try:
+        from enginebench.models.task import take_bytes
         from enginebench.models.torch.source import make_torch_artifact
     except (ImportError, OSError) as error:
         raise BackendUnavailable(
@@ -126,8 +138,10 @@ def _make_from_torch(
         input_size=source.input_size,
         batch=job.batch,
         input_shapes=source.input_shapes,
-        given=given[0] if given else None,
+        given={n: a if known is None else a.astype("float32") for n, a in given[0].items()} if given else None,
     )
+    if known is not None:
+        made = take_bytes(made, known, source.input_size)
     given = given or draw_data(job, made)  # what does not fit is refused before the export
     if not job.onnx:
         return (made,), None
@@ -168,18 +182,22 @@ def _export_graph(job: SourceJob, made: Artifact, note: NoteCall) -> Artifact:
         return export_onnx(made, out, dynamic_batch=False, **wishes)
 
 
-def _take_onnx(path: Path, out_dir: Path, libraries: Sequence[str] = ()) -> tuple[Artifact, ...]:
+def _take_onnx(
+    path: Path, out_dir: Path, libraries: Sequence[str] = (), known: Normalize | None = None
+) -> tuple[Artifact, ...]:
     """The user's graph, brought into the run's folder so that the run can be continued and read anywhere."""
+    from enginebench.models.onnx.bytes import put_first
     from enginebench.models.onnx.source import read_onnx
 
     found = read_onnx(path)
     home = out_dir / "source"
     bring_files(found.files, path.parent, home)
     operators = tuple(str(Path(text).absolute()) if Path(text).is_file() else text for text in libraries)
-    return (replace(found, path=str(home / path.name), model=path.name, operator_libraries=operators),)
+    taken = replace(found, path=str(home / path.name), model=path.name, operator_libraries=operators)
+    return (taken if known is None else put_first(taken, known),)
 
 
-def _take_shipped(job: SourceJob) -> tuple[Artifact, ...]:
+def _take_shipped(job: SourceJob, known: Normalize | None) -> tuple[Artifact, ...]:
     from enginebench.models.task import hash_preprocess
     from enginebench.models.zoo import packaged_onnx
 
@@ -187,14 +205,17 @@ def _take_shipped(job: SourceJob) -> tuple[Artifact, ...]:
     path = packaged_onnx(model)
     if path is None:
         raise MissingDependency(f"PyTorch (needed to build {model})", 'pip install "enginebench[torch]"')
-    (artifact,) = _take_onnx(path, Path(job.out_dir))
-    return (replace(artifact, model=model, weights="trained", preprocess_sha256=hash_preprocess(model)),)
+    (artifact,) = _take_onnx(path, Path(job.out_dir), known=known)
+    prepared = hash_preprocess(model, inputs=artifact.inputs)
+    return (replace(artifact, model=model, weights="trained", preprocess_sha256=prepared),)
 
 
-def take_file(path: Path, out_dir: Path, libraries: Sequence[str] = ()) -> tuple[Artifact, ...]:
+def take_file(
+    path: Path, out_dir: Path, libraries: Sequence[str] = (), known: Normalize | None = None
+) -> tuple[Artifact, ...]:
     if path.suffix.lower() in PLAN_SUFFIXES:
         return (_take_plan(path, out_dir),)
-    taken = _take_onnx(path, out_dir, libraries)
+    taken = _take_onnx(path, out_dir, libraries, known)
     if not all(artifact.inputs for artifact in taken):
         raise ArtifactError(
             f"{path}: the graph has no inputs; expected at least one, for calls to differ in. "

@@ -50,7 +50,7 @@ def perform_stages(job: StagesJob, note: NoteCall) -> StagesAnswer:
     photos = read_photos(Path(job.images_dir), job.n)
     from enginebench.models.task import choose_preprocess
 
-    preprocess = choose_preprocess(job.model, job.input_size)
+    preprocess = choose_preprocess(job.model, job.input_size, job.artifact.inputs)
     check_prepared_alike(job.artifact, preprocess.sha256())
     backend = open_for(job.engine, job.out_dir)
     if not isinstance(backend, Loadable):
