@@ -13,7 +13,7 @@ from enginebench.measure.pin import default_threads
 from enginebench.options import InputSize, Model, Opt, PathLike, Precision, Printed, Shared, Wait, verb
 from enginebench.report.stages import list_stages
 from enginebench.runs.child.isolate import run_child
-from enginebench.runs.child.jobs import StagesJob
+from enginebench.runs.child.other_jobs import StagesJob
 from enginebench.runs.folder import ARTIFACTS, RunRequest, hide_home
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices

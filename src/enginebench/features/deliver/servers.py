@@ -11,9 +11,8 @@ from enginebench.core.errors import UsageError
 from enginebench.core.names import slug
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_batch_axes, free_batch
-from enginebench.core.store import write_atomic
+from enginebench.core.store import BUNDLE, write_atomic
 from enginebench.features.deliver.contents import PROGRAMS
-from enginebench.runs.bundles.reading import DOCUMENT
 from enginebench.runs.bundles.record import Bundle
 
 FOLDER = "triton"
@@ -59,7 +58,7 @@ def write_triton(stage: Path, bundle: Bundle) -> None:
     home = stage / FOLDER / name / VERSION
     layout = LAYOUTS[bundle.artifact.kind]
     if bundle.artifact.kind == "torch":
-        for file in (*(f.path for f in bundle.files), DOCUMENT):
+        for file in (*(f.path for f in bundle.files), BUNDLE):
             (home / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(stage / file, home / file)
         write_atomic(home / layout.file, (PROGRAMS / "triton_model.py").read_bytes())

@@ -31,7 +31,8 @@ from enginebench.models.samples import find_samples
 from enginebench.runs.builds import cut_common
 from enginebench.runs.child.arrays import load_answers
 from enginebench.runs.child.isolate import run_child
-from enginebench.runs.child.jobs import PrepareJob, ProfileJob
+from enginebench.runs.child.jobs import PrepareJob
+from enginebench.runs.child.other_jobs import ProfileJob
 from enginebench.runs.folder import RunFolder, check_inside
 from enginebench.runs.plan import PlannedRow
 from enginebench.runs.progress import Reporter

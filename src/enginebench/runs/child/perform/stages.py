@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from enginebench.core.errors import UsageError
 from enginebench.core.protocols import CopyClock, DeviceClock, Loadable
 from enginebench.core.records import EngineSpec
-from enginebench.runs.child.jobs import NoteCall, StagesAnswer, StagesJob
+from enginebench.runs.child.jobs import NoteCall
+from enginebench.runs.child.other_jobs import StagesAnswer, StagesJob
 from enginebench.stats.stages import STAGES
 
 if TYPE_CHECKING:
