@@ -5,7 +5,8 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.records import OutputDrift
-from enginebench.stats.alike import judge_answers, keep_comparisons
+from enginebench.stats.alike import keep_comparisons
+from enginebench.stats.diff import judge_answers
 from enginebench.stats.drift import (
     default_limits,
     find_exceeded,

@@ -19,8 +19,8 @@ from enginebench.stats.queueing import (
     join_queries,
     judge_point,
     seems_to_hold,
+    strict_min_samples,
 )
-from enginebench.stats.tails import strict_min_samples
 from enginebench.stats.validity import judge
 from queues import mean_wait_md1, system_quantile_mm1, wait_quantile_md1
 

@@ -22,11 +22,12 @@ from enginebench.features.trtexec.log import parse_log
 from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case, list_layer_times
 from enginebench.features.trtexec.reporting import report_folder
 from enginebench.features.trtexec.sections import list_trtexec
+from enginebench.features.trtexec.series import draw_series
 from enginebench.features.trtexec.times import select_timed
 from enginebench.features.trtexec.trace import read_trace
 from enginebench.features.trtexec.verb import command as parse_command
 from enginebench.features.trtexec.verb import parse_times
-from enginebench.report.charts import draw_layers, draw_series, import_altair, render_png, shorten
+from enginebench.report.charts import draw_layers, import_altair, render_png, shorten
 from enginebench.report.markdown import format_sections
 from enginebench.report.page import format_page
 from enginebench.runs.reporting import FORMATS
