@@ -60,7 +60,8 @@ def preprocess_for(model: str, input_size: int | None = None) -> Preprocess | No
     if card is None:
         return None
     if card.task == "digits":
-        return _preprocess_digits(flat=len(card.input_shape) == 1)
+        layout: Literal["flat", "CHW"] = "flat" if len(card.input_shape) == 1 else "CHW"
+        return Preprocess(resize=8, crop=8, colour="L", scale=16.0, mean=(0.0,), std=(1.0,), layout=layout)
     crop = input_size or IMAGENET_CROP
     mean, std = (HALF_MEAN, HALF_STD) if card.half_range else (IMAGENET_MEAN, IMAGENET_STD)
     return _preprocess_imagenet(round(card.resize * crop / IMAGENET_CROP), crop, card.interpolation, mean, std)
@@ -78,12 +79,6 @@ def hash_preprocess(model: str, input_size: int | None = None) -> str | None:
     """Hash of the model's preprocessing, or None where only its owner knows it."""
     preprocess = preprocess_for(model, input_size)
     return preprocess.sha256() if preprocess else None
-
-
-def _preprocess_digits(flat: bool) -> Preprocess:
-    return Preprocess(
-        resize=8, crop=8, colour="L", scale=16.0, mean=(0.0,), std=(1.0,), layout="flat" if flat else "CHW"
-    )
 
 
 def preprocess_imagenet(crop: int, layout: Literal["CHW", "HWC"]) -> Preprocess:

@@ -54,7 +54,8 @@ def summarize(
     kept = [m for m in measurements if m.latency_ns]
     if not kept:
         raise MeasurementError(f"none of {len(measurements)} processes has a sample; at least one is needed")
-    series = [_in_ms(m.latency_ns) for m in kept]
+    # Divided, not multiplied: 1e-6 is no binary number, and 63.81687 would print as 63.816869999999994.
+    series = [np.asarray(m.latency_ns, dtype=np.float64) / 1e6 for m in kept]
     time = autocorrelation_time(series)
     asked = (90.0, 95.0, 99.0, 99.9, *percentiles)
     # Together: they share one sorting and one set of draws, which cost more than all the rest.
@@ -104,11 +105,6 @@ def _find_marked(measurement: Measurement, mark: str | None = None) -> NDArray[n
         if block.marks and (mark is None or mark in block.marks):
             found[block.start : block.stop] = True
     return found
-
-
-def _in_ms(values_ns: Sequence[int]) -> Floats:
-    # Divided, not multiplied: 1e-6 is no binary number, and 63.81687 would print as 63.816869999999994.
-    return np.asarray(values_ns, dtype=np.float64) / 1e6
 
 
 def _estimate_medians(medians_ns: Sequence[float], builds: Sequence[int | None], what: str, level: float) -> Estimate:

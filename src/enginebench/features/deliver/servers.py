@@ -116,13 +116,9 @@ def list_batch_names(inputs: Sequence[TensorSpec]) -> set[int | str]:
     return names | {BATCH_AXIS} if names else names
 
 
-def list_dims(spec: TensorSpec, batched: bool, sizes: Mapping[int | str, int]) -> list[int]:
-    """The dimensions of a tensor as Triton counts them: without the batch where it joins requests; -1 is open."""
-    return [axis if isinstance(axis, int) else sizes.get(axis, -1) for axis in spec.shape[batched:]]
-
-
 def _format_tensor(side: str, spec: TensorSpec, batched: bool, sizes: Mapping[int | str, int]) -> str:
-    axes = list_dims(spec, batched, sizes)
+    # As Triton counts them: without the batch where it joins requests; -1 is open.
+    axes = [axis if isinstance(axis, int) else sizes.get(axis, -1) for axis in spec.shape[batched:]]
     # Triton wants an axis beside the batch, and tells the model of none where `reshape` takes it away.
     # Source: ValidateIOShape in triton-inference-server/core, src/model_config_utils.cc.
     dims = f"dims: [ {', '.join(map(str, axes))} ]" if axes or not batched else "dims: [ 1 ] reshape { shape: [ ] }"

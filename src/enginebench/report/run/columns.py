@@ -192,10 +192,6 @@ def _take_text(name: str) -> Callable[[Row], str]:
     return lambda row: str(getattr(row, name) or "")
 
 
-def _describe_axes(row: Row) -> str:
-    return "dynamic" if row.axes == "open" else row.axes or ""
-
-
 def _varies(name: str) -> Callable[[Sequence[Row]], bool]:
     return lambda rows: len({getattr(row, name) for row in rows}) > 1
 

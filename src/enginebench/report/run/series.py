@@ -48,7 +48,8 @@ def label_rows(document: RunDocument) -> dict[str, str]:
     `~`: its absolute times were disturbed.
     """
     names = name_settings(document.rows)
-    labels = number_names([f"{names[row.id]}{_mark(row)}" for row in document.rows])
+    modelled, disturbed = {True: " (modelled)", False: ""}, {True: " ~", False: ""}
+    labels = number_names([f"{names[r.id]}{modelled[r.modelled]}{disturbed[is_disturbed(r)]}" for r in document.rows])
     return {row.id: label for row, label in zip(document.rows, labels, strict=True)}
 
 
@@ -59,10 +60,6 @@ def number_names(names: Sequence[str]) -> list[str]:
         taken[label] += 1
         labels.append(label if taken[label] == 1 else f"{label} #{taken[label]}")
     return labels
-
-
-def _mark(row: Row) -> str:
-    return (" (modelled)" if row.modelled else "") + (" ~" if is_disturbed(row) else "")
 
 
 def list_speedups(document: RunDocument, labels: Mapping[str, str]) -> list[Point]:

@@ -158,7 +158,7 @@ class Collector:
         for name in list(self._metrics):
             if name not in self._failures and name not in self._dropped:
                 self._take(name, places, outputs, targets)
-        if any(_is_whole(metric) for metric in self._metrics.values()):
+        if any(isinstance(metric, Metric) and metric.prepare is not None for metric in self._metrics.values()):
             self._keep(places, read_answers(outputs, self._task, targets))
 
     def _take(self, name: str, places: Sequence[int], outputs: Outputs, targets: Targets) -> None:
@@ -194,10 +194,6 @@ class Collector:
         for name in self._rows[0] if self._rows else ():
             kept |= _pack(OUTPUTS + name, [self._rows[place][name] for place in range(self._n)])
         return kept | _pack_targets(self._targets) if self._rows else kept
-
-
-def _is_whole(metric: Metric | UserMetric) -> bool:
-    return isinstance(metric, Metric) and metric.prepare is not None
 
 
 def _find_form(metric: UserMetric, outputs: Outputs, targets: Targets) -> Metric:
