@@ -5,19 +5,9 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.records import OutputDrift
-from enginebench.stats.alike import keep_comparisons
 from enginebench.stats.diff import judge_answers
-from enginebench.stats.drift import (
-    default_limits,
-    find_exceeded,
-    limits_between,
-    limits_undecided,
-    measure_drift,
-    measure_samples,
-)
+from enginebench.stats.drift import find_exceeded, limits_between, limits_undecided, measure_drift, measure_samples
 from samples import make_result, make_scene, reorder
-
-INT8 = default_limits("int8")
 
 
 def measure(reference, candidate, precision="int8", task=None) -> tuple[OutputDrift, bool]:
@@ -39,15 +29,6 @@ def test_class_ids_are_names_not_magnitudes():
     far = reference.copy()
     far[3] = 0  # a name is no further away for being a smaller number
     assert measure(reference, far, "fp32")[0].agreement == found.agreement
-
-
-def test_every_wrong_label_fails_although_the_numbers_lie_close():
-    reference = np.random.default_rng(0).integers(500, 1000, (64, 1))
-    found, passed = measure(reference, reference + 1)
-    assert found.agreement == 0 and not passed
-    assert find_exceeded(measure_drift({"out": reference}, {"out": reference + 1}, INT8)) == (
-        "out: agreement is 0; the limit is 0.9",
-    )
 
 
 def test_pixels_and_measured_counts_stay_magnitudes():
@@ -117,25 +98,6 @@ def test_boxes_are_matched_before_they_are_compared():
     assert not measure(reference, nonsense)[1]
 
 
-@pytest.mark.parametrize("task", [None, "detection"])
-@pytest.mark.parametrize("other", ["masks", "depth"])
-def test_what_stands_beside_boxes_is_compared_too(other, task):
-    """The same boxes in another order; then with masks, or a figure of the picture, of another network."""
-    reference = make_scene()
-    for precision in ("fp32", "int8"):
-        limits, undecided = limits_between("fp32", precision, task), limits_undecided("fp32", precision, task)
-        same = measure_drift(reference, reorder(reference), limits, task=task, undecided=undecided)
-        assert same.passed and [o.name for o in same.outputs] == ["boxes", "masks", "depth"]
-        assert [o.max_abs_diff for o in same.outputs] == [0, 0, 0]
-        wrong = reorder(reference)
-        wrong[other] = np.random.default_rng(6).standard_normal(wrong[other].shape)
-        drift = measure_drift(reference, wrong, limits, task=task, undecided=undecided)
-        assert not drift.passed and any(text.startswith(f"{other}: snr is") for text in find_exceeded(drift))
-        row = make_result("ort", precision, drift=replace(drift, reference="pytorch-fp32-b1"))
-        assert judge_answers(make_result(), row)[0] is False
-    assert not measure_drift(reference, wrong, {"max_abs": 1e-4}, task=task).passed
-
-
 def test_masks_are_compared_between_partners():
     """A box that only the reference shows takes its mask with it; that box is the difference."""
     reference = make_scene(1)
@@ -197,24 +159,6 @@ def test_two_axes_of_a_regression_are_no_classes():
 def test_samples_of_labels_say_which_share_agrees():
     rows = measure_samples({"out": np.array([[1, 2], [3, 4]])}, {"out": np.array([[1, 9], [3, 4]])})
     assert [(r.agreement, r.max_abs_diff, r.snr_db) for r in rows] == [(0.5, None, None), (1.0, None, None)]
-
-
-@pytest.mark.parametrize(("changed", "agrees"), [(0, True), (40, False)])
-def test_rows_of_labels_alone_are_held_against_each_other(changed, agrees):
-    """They have no differences of numbers, and are compared all the same."""
-    reference = np.arange(40)
-    candidate = np.where(np.arange(40) < changed, reference + 1, reference)
-    drift = measure_drift({"out": reference}, {"out": candidate}, INT8, reference_id="pytorch-fp32-b1")
-    base, cand = make_result(), make_result("ort", "int8", drift=drift)
-    assert keep_comparisons([base, cand])[1].drift is not None
-    assert judge_answers(base, cand)[0] is agrees
-
-
-@pytest.mark.parametrize("elsewhere", [True, False])
-def test_a_row_whose_reference_raced_and_is_not_in_the_final_was_compared(elsewhere):
-    drift = measure_drift({"out": np.arange(40.0)}, {"out": np.arange(40.0)}, INT8, reference_id="pytorch-fp32-b1-race")
-    (kept,) = keep_comparisons([make_result("ort", "int8", drift=replace(drift, elsewhere=elsewhere))])
-    assert (kept.drift is not None) is elsewhere
 
 
 def test_boxes_of_each_sample_are_matched():
