@@ -4,12 +4,11 @@ import gzip
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 import trtexec_artifacts as made
 from enginebench.core.errors import ParseError
 from enginebench.features.trtexec.lines import decode_version, read_banner, split_lines, split_runs
-from enginebench.features.trtexec.log import complete_run, parse_log, read_log
+from enginebench.features.trtexec.log import parse_log, read_log
 from enginebench.features.trtexec.records import LogRun
 from enginebench.stats.plans.source import decode_text
 
@@ -33,16 +32,6 @@ def test_all_figures_of_a_run_are_those_of_the_log() -> None:
     assert list(run.latency_ms.percentiles) == ["90", "95", "99"]
     assert run.throughput_qps == float(f"{50 / latencies.sum() * 1e3:g}")
     assert run.end_to_end_ms is None and run.gpu_cov_percent is None and run.build_s is None
-
-
-def test_options_device_and_switches() -> None:
-    run = read_one(made.make_log(110100, 106))
-    assert run.device == "NVIDIA H200"
-    assert run.device_info["SMs"] == "132"
-    assert run.options["Inference Options"]["Duration"] == "0s (+ 0ms warm up)"
-    assert run.options["Reporting Options"]["Percentiles"] == "90,95,99"
-    assert (run.cuda_graph, run.data_transfers, run.spin_wait, run.streams) == (True, False, True, 1)
-    assert (run.batch, run.model) == (1, "small.plan")
 
 
 @pytest.mark.parametrize(
@@ -192,14 +181,6 @@ def test_help_is_neither_passed_nor_failed() -> None:
     assert (run.status, run.errors) == ("unknown", ())
 
 
-def test_warnings_with_their_variance() -> None:
-    warning = "* GPU compute time is unstable, with coefficient of variance = 43.467%."
-    text = made.make_log() + f"{made.STAMP} [W] {warning}\n{made.STAMP} [W]   If not already in use, lock clocks\n"
-    run = read_one(text)
-    assert run.gpu_cov_percent == 43.467
-    assert run.warnings[0] == warning
-
-
 def test_a_failed_graph_capture_is_off_whatever_the_options_say() -> None:
     text = made.make_log(110100, 106).replace("Successfully captured", "Nothing captured")
     assert read_one(text).cuda_graph is None
@@ -240,14 +221,6 @@ def test_processes_of_one_command_have_a_joint_figure() -> None:
     assert (joint.low_ms, joint.latency_ms.median, joint.high_ms) == tuple(medians)
     assert joint.latency_ms.max == max(run.latency_ms.max or 0.0 for run in document.runs if run.latency_ms)
     assert read_log(logs[0] + made.make_log(command="trtexec other"), LOG).joint is None
-
-
-@pytest.mark.parametrize(("printed", "images"), [("Explicit", 4), ("1", 4), ("4", 1)])
-def test_images_in_a_second_count_the_batch_once(printed: str, images: int) -> None:
-    run = read_log(made.make_log().replace("Batch: Explicit", f"Batch: {printed}"), LOG).runs[0]
-    full = complete_run(replace(run, batch=4))
-    assert full.images_per_second == images * (run.throughput_qps or 0.0)
-    assert full.latency_ms is not None and full.latency_ms.percentiles["50"] == full.latency_ms.median
 
 
 def test_runs_without_banners_are_parted_by_their_blocks() -> None:

@@ -7,7 +7,7 @@ import pytest
 import trtexec_artifacts as made
 from enginebench.core.errors import ParseError
 from enginebench.stats.layer_records import ProfileDocument
-from enginebench.stats.plans.profile import parse_profile, read_profile, summarize_profile
+from enginebench.stats.plans.profile import read_profile, summarize_profile
 
 FILE = Path("profile.json")
 
@@ -48,13 +48,6 @@ def test_escapes_in_a_file_that_json_wrote_are_escapes() -> None:
     layers = [{"name": 'a"b\\c', "timeMs": 2.0, "averageMs": 1.0, "percentage": 100.0}]
     document = summarize(json.dumps([{"count": 2}, *layers]))
     assert (document.layers[0].name, document.names_repaired, document.count) == ('a"b\\c', 0, 2)
-
-
-def test_duplicates_have_one_name_and_one_average() -> None:
-    entry = '{"name": "a", "timeMs": 2, "averageMs": 1}'
-    other = '{"name": "a", "timeMs": 4, "averageMs": 2}'
-    document = summarize(f"[{entry}, {other}, {entry}]")
-    assert (len(document.layers), document.duplicates_merged, document.total_ms) == (2, 1, 6)
 
 
 @pytest.mark.parametrize("word", ["nan", "-nan", "inf", "-nan(ind)"])
@@ -103,14 +96,6 @@ def test_a_cut_file_names_the_line(keep: int) -> None:
 def test_other_files_are_refused(text: str) -> None:
     with pytest.raises(ParseError, match=r"profile\.json"):
         summarize(text)
-
-
-def test_from_disk(tmp_path: Path) -> None:
-    path = tmp_path / "p rofile ü.json"
-    path.write_bytes(made.make_profile())
-    assert parse_profile(path).layers
-    with pytest.raises(ParseError, match="No such file"):
-        parse_profile(tmp_path / "no")
 
 
 def test_a_renamed_median_is_no_empty_column() -> None:

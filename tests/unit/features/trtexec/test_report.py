@@ -162,13 +162,6 @@ def test_several_runs_have_pictures_of_their_own(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "report.json").read_text())["cases"]) == 2
 
 
-def test_a_failed_log_alone(tmp_path: Path) -> None:
-    (tmp_path / "x.log").write_text(made.make_log(verdict=None)[:400] + f"\n{made.STAMP} [E] Engine set up failed\n")
-    assert {path.name for path in render_trtexec_folder(tmp_path)} == {"report.md", "report.json"}
-    text = (tmp_path / "report.md").read_text()
-    assert "**failed**" in text and "Engine set up failed" in text
-
-
 def test_without_altair_the_report_says_how_to_get_pictures(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "altair", None)
     with pytest.raises(MissingDependency, match=r'pip install "enginebench\[report\]"'):
