@@ -18,7 +18,6 @@ from enginebench.features.tune.search import Search
 from enginebench.features.tune.sections import list_tune, state_answer
 from enginebench.features.tune.sitting import describe_search
 from enginebench.features.tune.space import Setting
-from enginebench.features.tune.track import Lap
 from enginebench.runs.folder import RunRequest
 from reporters import Silent
 from reports import draw
@@ -166,21 +165,6 @@ def test_a_budget_that_ends_within_the_first_round_of_the_final_says_what_took_i
         run(track, replace(REQUEST, budget_s=50.0))
 
 
-def test_a_budget_that_ends_before_the_race_leaves_a_final_of_all_defaults() -> None:
-    track = Scripted()
-    slow_check = track.check
-
-    def check(settings: Sequence[Setting]) -> Any:
-        track.clock.now_s += 26.0
-        return slow_check(settings)
-
-    track.check = check  # type: ignore[method-assign]
-    search = run(track, replace(REQUEST, budget_s=50.0))
-    assert search.final is not None and len(search.final.defaults) == 2 and search.final.rounds >= 6
-    assert name(search) == "x fp32 2 threads" and not search.final.beaten
-    assert not [key for key in track.order if not key[2]], "there was no time for a race"
-
-
 def test_one_that_hangs_costs_a_share_of_the_budget() -> None:
     assert replace(REQUEST, budget_s=1200.0).child_s == 180.0
     assert replace(REQUEST, budget_s=30.0).child_s == 120.0, "importing PyTorch takes its time"
@@ -256,28 +240,6 @@ def interrupt_within(track: Scripted, count: int) -> None:
             raise KeyboardInterrupt
 
     track.within = within
-
-
-def test_a_lap_that_is_stored_before_the_record_is_not_run_again() -> None:
-    """The process was killed between the two: the lap counts, only its seconds are lost."""
-    track, stored = Scripted(), Stored(SearchRecord(request=REQUEST))
-    whole = run(Scripted())
-    run_lap, left = track.run, [9]
-
-    def kill(*given: Any, **named: Any) -> Lap:
-        found = run_lap(*given, **named)
-        left[0] -= 1
-        if not left[0]:
-            raise KeyboardInterrupt
-        return found
-
-    track.run = kill  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        make_search(track, stored=stored).run()
-    again = make_search(track, stored=stored)
-    again.run()
-    found, wanted = (describe_search(one, MACHINE, proposed_by=[]) for one in (again, whole))
-    assert replace(found, spent_s=wanted.spent_s) == wanted and len(track.order) == len(set(track.order))
 
 
 def test_an_interrupted_search_knows_who_leads() -> None:
