@@ -84,6 +84,18 @@ def test_no_samples_are_invalid() -> None:
     assert codes([make(0)]) == ("invalid", ["too_few_samples"])
 
 
+def test_a_neighbour_that_takes_little_is_a_doubt_and_one_that_takes_much_spoils_the_row() -> None:
+    def judged(cores: float) -> str:
+        block = Block(start=0, stop=400, duration_ns=10**9, foreign_cpu_cores=cores, marks=("foreign_cpu",))
+        each = [
+            Measurement(clock="host", latency_ns=[2_500_000] * 400, blocks=(block,), stop_rule="settled", repetition=i)
+            for i in range(10)
+        ]
+        return judge(each)[0]
+
+    assert (judged(0.3), judged(0.6)) == ("suspect", "invalid")
+
+
 def test_a_single_process_that_ran_out_of_time_says_so() -> None:
     block = Block(start=0, stop=400, duration_ns=10**9, foreign_cpu_cores=0.0)
     one = Measurement(clock="host", latency_ns=[2_500_000] * 400, blocks=(block,), stop_rule="time_limit")

@@ -18,6 +18,7 @@ from enginebench.features.tune.search import Search
 from enginebench.features.tune.sections import list_tune, state_answer
 from enginebench.features.tune.sitting import describe_search
 from enginebench.features.tune.space import Setting
+from enginebench.features.tune.track import Lap
 from enginebench.runs.folder import RunRequest
 from reporters import Silent
 from reports import draw
@@ -240,6 +241,28 @@ def interrupt_within(track: Scripted, count: int) -> None:
             raise KeyboardInterrupt
 
     track.within = within
+
+
+def test_a_lap_that_is_stored_before_the_record_is_not_run_again() -> None:
+    """The process was killed between the two: the lap counts, only its seconds are lost."""
+    track, stored = Scripted(), Stored(SearchRecord(request=REQUEST))
+    whole = run(Scripted())
+    run_lap, left = track.run, [9]
+
+    def kill(*given: Any, **named: Any) -> Lap:
+        found = run_lap(*given, **named)
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        return found
+
+    track.run = kill  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        make_search(track, stored=stored).run()
+    again = make_search(track, stored=stored)
+    again.run()
+    found, wanted = (describe_search(one, MACHINE, proposed_by=[]) for one in (again, whole))
+    assert replace(found, spent_s=wanted.spent_s) == wanted and len(track.order) == len(set(track.order))
 
 
 def test_an_interrupted_search_knows_who_leads() -> None:

@@ -14,7 +14,13 @@ from enginebench.core.preprocess import EXTERNAL
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision import observe
 from enginebench.models.precision.calibrate import calibrate
-from enginebench.models.precision.calibration import Calibration, TensorRange, read_calibration, write_calibration
+from enginebench.models.precision.calibration import (
+    Calibration,
+    TensorRange,
+    check_preprocess,
+    read_calibration,
+    write_calibration,
+)
 from enginebench.models.precision.calibration_cache import read_calibration_cache, write_calibration_cache
 from enginebench.models.precision.calibration_data import keep_batches, open_arrays, open_data, open_given
 from enginebench.models.precision.graph import hash_weights, load_whole_graph, name_nodes, prepare_graph
@@ -122,6 +128,17 @@ def test_a_stated_percentile_is_kept_in_the_record(residual, arrays):
     assert narrow.ranges["x"].high < default.ranges["x"].high
 
 
+def test_records_where_it_comes_from():
+    artifact = replace(read_onnx(packaged_onnx("digits-cnn")), model="digits-cnn")
+    data = open_data("digits", model="digits-cnn", inputs=artifact.inputs, n=40, seed=3)
+    found = calibrate(artifact, data, threads=1)
+    assert (found.n, found.source, found.seed, found.method) == (40, "digits", 3, "minmax")
+    assert found.model_sha256 == artifact.sha256 and len(found.data_sha256) == 64
+    assert found.preprocess_sha256 == data.preprocess_sha256
+    assert {"onnx", "onnxruntime", "numpy"} <= found.made_by.keys()
+    assert found.caveats == ()
+
+
 def test_random_data_is_marked():
     artifact = read_onnx(packaged_onnx("digits-mlp"))
     data = open_data("fake", model="digits-mlp", inputs=artifact.inputs, n=4)
@@ -132,6 +149,16 @@ def test_random_data_is_marked():
 def test_arrays_are_marked(arrays, residual):
     found = calibrate(residual, arrays, threads=1)
     assert [c.code for c in found.caveats] == ["external_preprocess"] and found.preprocess_sha256 == EXTERNAL
+
+
+def test_weights_have_the_same_hash_under_another_batch(tmp_path, residual, arrays):
+    model = build_residual()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 5
+    fixed = read_onnx(save(model, tmp_path / "fixed.onnx"))
+    one, other = calibrate(residual, arrays, threads=1), calibrate(fixed, arrays, threads=1)
+    assert one.weights_sha256 == other.weights_sha256 and one.model_sha256 != other.model_sha256
+    for name in one.ranges:
+        assert one.ranges[name].high == pytest.approx(other.ranges[name].high, rel=1e-5)
 
 
 def test_weights_have_the_same_hash_in_an_older_opset():
@@ -149,6 +176,28 @@ def test_a_fixed_batch_leaves_out_what_does_not_fill_it(tmp_path, arrays):
     assert calibrate(fixed, arrays, threads=1).n == 16
     with pytest.raises(UsageError, match="fixed batch of 8"):
         calibrate(fixed, replace(arrays, n=7), threads=1)
+
+
+def test_other_preprocessing_is_refused(residual):
+    made = Calibration(
+        model="a",
+        model_sha256=None,
+        weights_sha256=None,
+        method="minmax",
+        n=1,
+        source="pictures",
+        preprocess_sha256="1" * 64,
+        ranges={},
+    )
+    check_preprocess(made, "m", "1" * 64)
+    check_preprocess(made, "m", None)
+    check_preprocess(made, "m", EXTERNAL)
+    with pytest.raises(ArtifactError, match=r"222222222222.*pictures.*111111111111"):
+        check_preprocess(made, "m", "2" * 64)
+    artifact = replace(read_onnx(packaged_onnx("digits-mlp")), preprocess_sha256="2" * 64)
+    data = open_data("digits", model="digits-mlp", inputs=artifact.inputs, n=4)
+    with pytest.raises(ArtifactError, match="belong to other inputs"):
+        calibrate(artifact, data, threads=1)
 
 
 def test_nan_names_its_tensor(tmp_path):
