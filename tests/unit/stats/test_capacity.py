@@ -74,6 +74,13 @@ def test_an_engine_that_holds_at_no_rate_ends_the_search() -> None:
     assert found.passes_qps is None and found.ended == "nothing passes"
 
 
+def test_time_that_runs_out_leaves_the_ends_as_they_stand() -> None:
+    found = CapacitySearch(60.0, LIMIT)
+    found.add(60.0, True)
+    ended = found.describe(ended_early=True)
+    assert (ended.passes_qps, ended.fails_qps, ended.ended) == (60.0, None, "budget")
+
+
 def test_a_late_generator_at_an_end_is_told() -> None:
     found = CapacitySearch(60.0, LIMIT)
     found.add(60.0, True, suspect=True)

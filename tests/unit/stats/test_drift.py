@@ -99,6 +99,13 @@ def test_anything_non_finite_never_passes(bad: float, both: bool) -> None:
     assert out.max_abs_diff == 0.0 and out.cosine_mean == pytest.approx(1.0)
 
 
+def test_nothing_finite_measures_nothing() -> None:
+    drift, out = measure(REF, np.full_like(REF, np.nan))
+    assert not drift.passed
+    assert (out.max_abs_diff, out.cosine_mean, out.snr_db, out.top1_agreement) == (None, None, None, None)
+    assert out.nonfinite == REF.size
+
+
 def test_limit_on_what_an_output_has_not_is_not_applied() -> None:
     image = np.ones((2, 3, 4))
     assert measure(image, image, top1=1.0)[0].passed

@@ -5,9 +5,19 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.records import OutputDrift
+from enginebench.stats.alike import keep_comparisons
 from enginebench.stats.diff import judge_answers
-from enginebench.stats.drift import find_exceeded, limits_between, limits_undecided, measure_drift, measure_samples
+from enginebench.stats.drift import (
+    default_limits,
+    find_exceeded,
+    limits_between,
+    limits_undecided,
+    measure_drift,
+    measure_samples,
+)
 from samples import make_result, make_scene, reorder
+
+INT8 = default_limits("int8")
 
 
 def measure(reference, candidate, precision="int8", task=None) -> tuple[OutputDrift, bool]:
@@ -159,6 +169,24 @@ def test_two_axes_of_a_regression_are_no_classes():
 def test_samples_of_labels_say_which_share_agrees():
     rows = measure_samples({"out": np.array([[1, 2], [3, 4]])}, {"out": np.array([[1, 9], [3, 4]])})
     assert [(r.agreement, r.max_abs_diff, r.snr_db) for r in rows] == [(0.5, None, None), (1.0, None, None)]
+
+
+@pytest.mark.parametrize(("changed", "agrees"), [(0, True), (40, False)])
+def test_rows_of_labels_alone_are_held_against_each_other(changed, agrees):
+    """They have no differences of numbers, and are compared all the same."""
+    reference = np.arange(40)
+    candidate = np.where(np.arange(40) < changed, reference + 1, reference)
+    drift = measure_drift({"out": reference}, {"out": candidate}, INT8, reference_id="pytorch-fp32-b1")
+    base, cand = make_result(), make_result("ort", "int8", drift=drift)
+    assert keep_comparisons([base, cand])[1].drift is not None
+    assert judge_answers(base, cand)[0] is agrees
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_row_whose_reference_raced_and_is_not_in_the_final_was_compared(elsewhere):
+    drift = measure_drift({"out": np.arange(40.0)}, {"out": np.arange(40.0)}, INT8, reference_id="pytorch-fp32-b1-race")
+    (kept,) = keep_comparisons([make_result("ort", "int8", drift=replace(drift, elsewhere=elsewhere))])
+    assert (kept.drift is not None) is elsewhere
 
 
 def test_boxes_of_each_sample_are_matched():

@@ -62,6 +62,13 @@ def test_device_times_are_a_field_of_their_own() -> None:
     assert summarize([both[0], make([5_000_000])]).p50_device is None
 
 
+def test_pipelined_throughput_and_further_percentiles() -> None:
+    summary = summarize([make(list(range(1000, 2000)), throughput_pipelined_per_s=50.0)], percentiles=[99.9])
+    assert summary.throughput_pipelined_per_s == 50.0
+    assert summary.percentiles["99.9"].value == pytest.approx(1998e-6)
+    assert not summary.percentiles["99.9"].supported
+
+
 def test_nothing_measured_and_no_time_are_errors() -> None:
     with pytest.raises(MeasurementError, match="none of 1 processes"):
         summarize([make([])])

@@ -90,6 +90,13 @@ def test_a_working_set_that_fits_into_a_cache_is_charged_at_its_rate() -> None:
     assert find_least_ms(32_000, disturbed) == pytest.approx(32_000 / 10e6)
 
 
+def test_an_unknown_precision_is_held_against_the_fastest() -> None:
+    assert LIMITS.find_rate("conv", None) == LIMITS.find_rate("conv", "bf16") == 160
+    assert LIMITS.find_rate("gemm", "fp32") == 40  # never against convolutions: Winograd is not a product's
+    assert LIMITS.find_rate("conv", "fp32") == 80
+    assert Limits(rates={"gemm": {"int8": 9.0}}, levels=LIMITS.levels).find_rate("conv", "int8") == 9
+
+
 def test_ceilings_of_fewer_threads_hold_and_of_other_devices_do_not() -> None:
     ceilings = [
         ceiling("gemm", 50, "fp32"), ceiling("gemm", 45, "fp32", 2),

@@ -4,11 +4,12 @@ import gzip
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import trtexec_artifacts as made
 from enginebench.core.errors import ParseError
 from enginebench.features.trtexec.lines import decode_version, read_banner, split_lines, split_runs
-from enginebench.features.trtexec.log import parse_log, read_log
+from enginebench.features.trtexec.log import complete_run, parse_log, read_log
 from enginebench.features.trtexec.records import LogRun
 from enginebench.stats.plans.source import decode_text
 
@@ -221,6 +222,14 @@ def test_processes_of_one_command_have_a_joint_figure() -> None:
     assert (joint.low_ms, joint.latency_ms.median, joint.high_ms) == tuple(medians)
     assert joint.latency_ms.max == max(run.latency_ms.max or 0.0 for run in document.runs if run.latency_ms)
     assert read_log(logs[0] + made.make_log(command="trtexec other"), LOG).joint is None
+
+
+@pytest.mark.parametrize(("printed", "images"), [("Explicit", 4), ("1", 4), ("4", 1)])
+def test_images_in_a_second_count_the_batch_once(printed: str, images: int) -> None:
+    run = read_log(made.make_log().replace("Batch: Explicit", f"Batch: {printed}"), LOG).runs[0]
+    full = complete_run(replace(run, batch=4))
+    assert full.images_per_second == images * (run.throughput_qps or 0.0)
+    assert full.latency_ms is not None and full.latency_ms.percentiles["50"] == full.latency_ms.median
 
 
 def test_runs_without_banners_are_parted_by_their_blocks() -> None:

@@ -65,6 +65,15 @@ def test_each_row_is_held_against_its_twin(tmp_path: Path) -> None:
     assert (change.max_abs_diff, change.samples) == (0.0, 32)
 
 
+def test_answers_that_differ_fail_the_gate_however_fast(tmp_path: Path) -> None:
+    rows = make_row("old"), make_row("new", 5.0)
+    found = diff_environments([store(tmp_path / "a", *rows, answers={rows[1].id: 0.5})], BETWEEN, 0.02)
+    (row,) = found.rows
+    assert row.verdict == "not_comparable" and row.outputs_agree is False
+    assert "the outputs differ beyond the limits" in row.failures[0] and found.gate_failed
+    assert row.change is not None and row.change.max_abs_diff == pytest.approx(0.5, rel=1e-3)
+
+
 def test_answers_that_are_gone_are_not_taken_as_equal(tmp_path: Path) -> None:
     rows = make_row("old"), make_row("new")
     root = store(tmp_path / "a", *rows)

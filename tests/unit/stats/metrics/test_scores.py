@@ -61,6 +61,13 @@ def test_the_interval_covers_what_it_says():
     assert 0.9 <= covered / 200 <= 0.985
 
 
+def test_answers_that_are_all_alike_have_no_interval():
+    found = score_counts(MAE, average(np.full(50, 0.25)), average(np.full(50, 0.25)))
+    assert (found.value.value, found.value.low, found.value.high, found.value.supported) == (0.25, None, None, False)
+    assert found.delta.value == 0 and found.delta.low is None
+    assert score_counts(MAE, average([2.0])).value.low is None
+
+
 def test_the_same_counts_give_the_same_interval():
     counts = average(np.random.default_rng(7).exponential(size=30))
     assert score_counts(MAE, counts) == score_counts(MAE, counts)
