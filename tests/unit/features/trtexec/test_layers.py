@@ -35,6 +35,13 @@ def test_detailed_layers() -> None:
     assert document.shares_of == "layers" and document.by_precision["fp32"].share == 1
 
 
+def test_names_only_with_the_default_verbosity() -> None:
+    document = summarize(made.make_layers(detailed=False))
+    assert document.layers[0].type is None and document.layers[0].onnx_nodes == ("/stem/Conv", "/stem/Relu")
+    assert "profilingVerbosity" in document.notes[0]
+    assert [tensor.mode for tensor in document.io] == [None, None]
+
+
 def test_11_calls_the_bindings_io_tensors() -> None:
     document = summarize(made.make_layers(version=11, detailed=False))
     assert [(t.name, t.shape) for t in document.io] == [("input", (1, 3, 8, 8)), ("logits", (1, 1000))]

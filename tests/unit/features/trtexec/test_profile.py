@@ -50,6 +50,13 @@ def test_escapes_in_a_file_that_json_wrote_are_escapes() -> None:
     assert (document.layers[0].name, document.names_repaired, document.count) == ('a"b\\c', 0, 2)
 
 
+def test_duplicates_have_one_name_and_one_average() -> None:
+    entry = '{"name": "a", "timeMs": 2, "averageMs": 1}'
+    other = '{"name": "a", "timeMs": 4, "averageMs": 2}'
+    document = summarize(f"[{entry}, {other}, {entry}]")
+    assert (len(document.layers), document.duplicates_merged, document.total_ms) == (2, 1, 6)
+
+
 @pytest.mark.parametrize("word", ["nan", "-nan", "inf", "-nan(ind)"])
 def test_nan_where_nothing_was_timed(word: str) -> None:
     body = f'"timeMs" : 0, "averageMs" : {word}, "medianMs" : 0, "percentage" : {word}'

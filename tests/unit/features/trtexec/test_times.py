@@ -116,6 +116,13 @@ def test_a_renamed_key_names_itself_and_those_found(key: str) -> None:
         summarize(data)
 
 
+def test_a_key_that_is_missing_later_names_the_entry() -> None:
+    data = made.make_times(3)
+    last = data.rindex(b'"latencyMs"')
+    with pytest.raises(ParseError, match=r"entry 2: found object missing required field `latencyMs`"):
+        summarize(data[:last] + b'"latencyXx"' + data[last + 11 :])
+
+
 def test_text_for_a_number_names_entry_and_key() -> None:
     data = made.make_times(3)
     at = data.rindex(b'"computeMs" : ') + 14

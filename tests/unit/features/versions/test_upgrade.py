@@ -65,6 +65,13 @@ def test_each_row_is_held_against_its_twin(tmp_path: Path) -> None:
     assert (change.max_abs_diff, change.samples) == (0.0, 32)
 
 
+def test_the_current_environment_is_the_one_after_if_none_is_named(tmp_path: Path) -> None:
+    root = store(tmp_path / "a", make_row("old"), make_row(None), make_row(None, 3.0, "int8@cpu"))
+    found = diff_environments([root], "old", 0.02)
+    assert [(row.verdict, row.outputs_agree) for row in found.rows] == [("equivalent", True)]
+    assert not found.gate_failed
+
+
 def test_answers_that_differ_fail_the_gate_however_fast(tmp_path: Path) -> None:
     rows = make_row("old"), make_row("new", 5.0)
     found = diff_environments([store(tmp_path / "a", *rows, answers={rows[1].id: 0.5})], BETWEEN, 0.02)
