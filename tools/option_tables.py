@@ -53,7 +53,7 @@ from enginebench.stats.compare import Comparison
 from enginebench.stats.diff import Change, DiffDocument, DiffRow
 from enginebench.stats.headline import Headline, Rejected
 from enginebench.stats.layer_records import EngineLayer, LayersDocument, ProfiledLayer, ProfileDocument
-from enginebench.stats.layers import EngineLayerTime, EngineProfileDocument
+from enginebench.stats.profile import EngineLayerTime, EngineProfileDocument
 from enginebench.stats.queueing import LoadPoint
 from enginebench.stats.ranking import Ref
 from enginebench.stats.stages import StagesDocument

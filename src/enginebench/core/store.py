@@ -17,6 +17,9 @@ from enginebench.core.records import RESULT_SCHEMA, Artifact, FileHash, Result
 
 R = TypeVar("R", bound=msgspec.Struct)
 
+# The document in a bundle's folder, which makes it one.
+BUNDLE = "bundle.json"
+
 # What a decoder of JSON raises on bytes that are none, or in which brackets are nested too deep for it.
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -141,6 +144,11 @@ def read_record(path: Path, kind: type[R]) -> R:
         return msgspec.json.decode(data, type=kind)
     except DECODE_ERRORS as error:
         raise _explain(path, error, kind.__name__) from error
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a folder holds a bundle, be it damaged."""
+    return (path / BUNDLE).exists()
 
 
 def is_result(schema: str) -> bool:

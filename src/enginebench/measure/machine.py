@@ -186,7 +186,7 @@ def _describe_linux(root: Path, cpus: tuple[int, ...]) -> Machine:
         cpu_max_mhz=_read_max_mhz(root, cpus),
         load_1m=_read_load(root),
         virtual=_read_virtual(info, root),
-        last_level_cache_bytes=_read_last_level_cache(root, cpus),
+        last_level_cache_bytes=next((c.size_bytes for c in read_caches(cpus[0] if cpus else 0, root)[::-1]), None),
         default_threads=default_threads(root=root, allowed=cpus),
         versions=read_versions(),
         gpus=describe_gpus(),
@@ -319,8 +319,3 @@ def _find_containers(root: Path) -> list[str]:
         "lxc": "/lxc" in groups,
     }
     return [f"container ({name})" for name, seen in signs.items() if seen]
-
-
-def _read_last_level_cache(root: Path, cpus: Sequence[int]) -> int | None:
-    """Bytes of the highest level of cache that the first allowed CPU has."""
-    return next((cache.size_bytes for cache in read_caches(cpus[0] if cpus else 0, root)[::-1]), None)

@@ -31,10 +31,9 @@ from enginebench.core.records import (
     Scope,
     Task,
 )
-from enginebench.core.store import encode, hash_file, read_record, read_result, write_atomic
+from enginebench.core.store import encode, hash_file, is_bundle, read_record, read_result, write_atomic
 from enginebench.core.text import stamp_utc
 from enginebench.models.zoo import resolve_model
-from enginebench.runs.bundles.reading import is_bundle
 from enginebench.runs.trust import (
     allow_code,
     allow_engines,

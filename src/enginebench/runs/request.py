@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from msgspec import Struct
 
@@ -22,9 +22,6 @@ from enginebench.models.zoo import require_packages
 from enginebench.runs.child.places import enter
 from enginebench.runs.folder import RunRequest, check_request
 from enginebench.runs.trust import allow_code, allow_engines, allow_model
-
-if TYPE_CHECKING:
-    from enginebench.runs.targets.sides import SideRequest
 
 # ENGINEs of a `run` that names none, by kind of device.
 DEFAULT_ENGINES: dict[DeviceKind, str] = {kind: ",".join(list_unasked(kind)) for kind in get_args(DeviceKind)}
@@ -150,16 +147,6 @@ class Shared(Struct, frozen=True, kw_only=True):
             batches=None if batch is None else (batch,),
             measure=MeasureSpec(seed=self.seed, time_limit_s=time_limit_s, processes=1),
             input_size=input_size,
-        )
-
-    def make_side_request(self, input_size: int | None, profile_index: int | None = None) -> SideRequest:
-        from enginebench.runs.targets.sides import SideRequest
-
-        return SideRequest(
-            device=self.device,
-            threads=self.count_threads(),
-            source=self.make_source("", input_size),
-            profile_index=profile_index,
         )
 
 

@@ -7,11 +7,10 @@ from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.preprocess import differ, shorten
-from enginebench.core.records import Caveat, Drift, OutputDrift, Outputs, Result, TensorSpec
+from enginebench.core.records import Caveat, Drift, Outputs, Result, TensorSpec
 from enginebench.core.shapes import concrete_shape, find_size
 from enginebench.stats.compare import find_preprocess
 from enginebench.stats.drift import (
-    LIMITS,
     choose_limits,
     default_limits,
     doubt_samples,
@@ -72,36 +71,6 @@ def _list_inputs(result: Result) -> list[TensorSpec]:
     return [replace(spec, shape=concrete_shape(spec, result.engine.batch)) for spec in inputs]
 
 
-def judge_answers(base: Result, cand: Result) -> tuple[bool | None, str]:
-    """(whether the candidate's answers agree with the base's within the limits, why not or why nobody knows).
-
-    True only where the candidate was held against this very base, and every output against at least one limit.
-    """
-    drift = cand.drift
-    if drift is not None and drift.unlike:
-        return None, f"the outputs cannot be compared: {'; '.join(drift.unlike)}"
-    if _varies(base, base.id):
-        return None, VARIES
-    if drift is None or drift.reference != base.id:
-        silent = next((row for row in (base, cand) if row.drift is None), cand)
-        return None, f"the outputs were not compared: {silent.id} showed none"
-    if not drift.n or not drift.outputs:
-        return None, "the outputs were not compared: there is no sample that both sides have outputs for"
-    if not drift.passed:
-        exceeded = "; ".join(text.replace("; the limit", ", the limit") for text in find_exceeded(drift))
-        return False, f"the outputs differ beyond the limits: {exceeded}"
-    if free := [output.name for output in drift.outputs if not _is_held(output, drift)]:
-        return None, f"the outputs were not compared: {drift.n} samples of {', '.join(free)} are too few for any limit"
-    return True, ""
-
-
-def _is_held(output: OutputDrift, drift: Drift) -> bool:
-    """Whether a limit was applied to an output: a figure that it does not have keeps every limit."""
-    return output.max_abs_diff == 0 or any(
-        getattr(output, LIMITS[name][0]) is not None for name in choose_limits(output, drift)
-    )
-
-
 # Of a source, what goes without saying: FP32, and a plan of which nobody knows it.
 _USUAL = ("fp32", None)
 
@@ -117,7 +86,7 @@ def judge_outputs(result: Result, *, is_reference: bool) -> tuple[Outputs, str]:
     whys = list_invented(result)
     random = f"random {' and '.join(whys)}" if whys else ""
     broken = drift is not None and any(output.nonfinite for output in drift.outputs)
-    if not broken and _varies(result, drift.reference if drift else result.id):
+    if not broken and do_answers_vary(result, drift.reference if drift else result.id):
         return "not_judged", VARIES
     if is_reference and (drift is None or drift.reference == result.id):
         return (
@@ -137,7 +106,7 @@ def judge_outputs(result: Result, *, is_reference: bool) -> tuple[Outputs, str]:
     return ("within_limits", own.removeprefix(": ")) if shortened else ("same", random and f"with {random}")
 
 
-def _varies(result: Result, reference: str) -> bool:
+def do_answers_vary(result: Result, reference: str) -> bool:
     """Whether the reference answers the same inputs differently; an engine that does so alone is held to it."""
     found = [caveat.figures for caveat in result.caveats if caveat.code == "outputs_vary"]
     return any(figures.get("row", reference) == reference for figures in found)

@@ -12,9 +12,10 @@ from enginebench.core.errors import UsageError
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.precisions import UNKNOWN
-from enginebench.core.records import Estimate, RatioValidity, Result, Score, Verdict
-from enginebench.stats.alike import judge_answers
+from enginebench.core.records import Drift, Estimate, OutputDrift, RatioValidity, Result, Score, Verdict
+from enginebench.stats.alike import VARIES, do_answers_vary
 from enginebench.stats.compare import Comparison, Unit
+from enginebench.stats.drift import LIMITS, choose_limits, find_exceeded
 from enginebench.stats.layer_records import LayerDelta
 from enginebench.stats.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
 from enginebench.stats.metrics.tasks import name_metric
@@ -354,4 +355,34 @@ def _describe(name: str, found: Comparison) -> DiffRow:
         unit=found.unit,
         clock=found.clock if found.ratio_validity else None,
         ratio_validity=found.ratio_validity,
+    )
+
+
+def judge_answers(base: Result, cand: Result) -> tuple[bool | None, str]:
+    """(whether the candidate's answers agree with the base's within the limits, why not or why nobody knows).
+
+    True only where the candidate was held against this very base, and every output against at least one limit.
+    """
+    drift = cand.drift
+    if drift is not None and drift.unlike:
+        return None, f"the outputs cannot be compared: {'; '.join(drift.unlike)}"
+    if do_answers_vary(base, base.id):
+        return None, VARIES
+    if drift is None or drift.reference != base.id:
+        silent = next((row for row in (base, cand) if row.drift is None), cand)
+        return None, f"the outputs were not compared: {silent.id} showed none"
+    if not drift.n or not drift.outputs:
+        return None, "the outputs were not compared: there is no sample that both sides have outputs for"
+    if not drift.passed:
+        exceeded = "; ".join(text.replace("; the limit", ", the limit") for text in find_exceeded(drift))
+        return False, f"the outputs differ beyond the limits: {exceeded}"
+    if free := [output.name for output in drift.outputs if not _is_held(output, drift)]:
+        return None, f"the outputs were not compared: {drift.n} samples of {', '.join(free)} are too few for any limit"
+    return True, ""
+
+
+def _is_held(output: OutputDrift, drift: Drift) -> bool:
+    """Whether a limit was applied to an output: a figure that it does not have keeps every limit."""
+    return output.max_abs_diff == 0 or any(
+        getattr(output, LIMITS[name][0]) is not None for name in choose_limits(output, drift)
     )

@@ -52,29 +52,6 @@ def min_samples(q: float) -> int:
     return math.ceil(math.log(0.025) / math.log(q))
 
 
-def strict_min_samples(q: float, exceedances: int = 1, confidence: float = 0.99) -> int:
-    """The least n at which `exceedances` slower samples still show, one-sided, that the q-quantile is not slower.
-
-    p99: 459 with none, 662 with one. It is the smallest n with P(Binomial(n, 1 - q) <= exceedances) <= 1 - confidence.
-
-    Source: MLPerf Inference rules, appendix "Early stopping criterion"; LoadGen, `early_stopping.cc`.
-    """
-    if not 0 < q < 1:
-        raise UsageError(f"percentile {100 * q:g} has no strict rule; it must lie between 0 and 100")
-    from scipy.special import bdtr
-
-    low, high = exceedances + 1, exceedances + 2
-    while bdtr(exceedances, high, 1 - q) > 1 - confidence:
-        low, high = high, 2 * high
-    while low < high:
-        middle = (low + high) // 2
-        if bdtr(exceedances, middle, 1 - q) > 1 - confidence:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
 def autocorrelation_time(series: Sequence[Floats]) -> float:
     """How many neighbouring samples carry the news of one: 1 for independent samples, in samples.
 

@@ -13,13 +13,22 @@ from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
 from enginebench.options import InputSize, Judging, Modules, Opt, PathLike, Printed, Shared, Side, Trusting, verb
 from enginebench.report.accuracy import AccuracyDocument, list_accuracy, tell_nonfinite
 from enginebench.runs.child.isolate import run_child
-from enginebench.runs.child.jobs import AnswerJob, Labelled, LabelledAnswer
+from enginebench.runs.child.jobs import Labelled
+from enginebench.runs.child.other_jobs import AnswerJob, LabelledAnswer
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import choose_drop
 from enginebench.runs.scoring import choose_metrics, open_metrics, score_file
 from enginebench.runs.targets.scratch import open_scratch
-from enginebench.runs.targets.sides import MadeSources, OpenSide, SideRequest, check_side, choose_step, open_side
+from enginebench.runs.targets.sides import (
+    MadeSources,
+    OpenSide,
+    SideRequest,
+    ask_sides,
+    check_side,
+    choose_step,
+    open_side,
+)
 from enginebench.stats.diff import tell_loss
 from enginebench.stats.metrics.scores import find_score, find_value, loses_too_much
 from enginebench.verbs.given import read_metrics, share, take_side, to_text
@@ -81,7 +90,7 @@ def accuracy(
         ArtifactError: a picture or label cannot be used, or the graph was made for another preprocessing.
         GateFailed: more was lost than max_metric_drop.
     """
-    request, ref = share(options).make_side_request(options["input_size"]), options["ref"]
+    request, ref = ask_sides(share(options), options["input_size"]), options["ref"]
     drop = choose_drop(options["max_metric_drop"], options["max_top1_drop"], read_metrics(options["metric"]))
     with (
         take_side(side, options["example_inputs"]) as own,

@@ -21,7 +21,7 @@ from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, parse_precision
 from enginebench.core.records import Artifact, Caveat, EngineSpec, Result
 from enginebench.core.shapes import format_shapes
-from enginebench.core.store import bring_files, copy_file, encode, hash_file, read_record, write_atomic
+from enginebench.core.store import bring_files, copy_file, encode, hash_file, is_bundle, read_record, write_atomic
 from enginebench.engines.abilities import PROCESS, KeepsLog
 from enginebench.engines.registry import (
     check_options,
@@ -36,7 +36,6 @@ from enginebench.measure.machine import describe_machine
 from enginebench.options import COMMAND, Opt, PathLike, pick, verb
 from enginebench.report.bench import list_bench
 from enginebench.runs import request as requests
-from enginebench.runs.bundles.reading import is_bundle
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.elsewhere import find_available
 from enginebench.runs.child.places import enter

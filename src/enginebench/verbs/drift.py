@@ -28,6 +28,7 @@ from enginebench.runs.targets.sides import (
     MadeSources,
     OpenSide,
     SideRequest,
+    ask_sides,
     check_side,
     check_sides,
     choose_step,
@@ -107,7 +108,7 @@ def drift(reference: opts.Side, candidate: opts.Side, **options: Unpack[DriftOpt
         ArtifactError: your inputs were prepared differently from a side's.
         GateFailed: a limit of your own is not kept, or there was nothing to compare.
     """
-    request = share(options).make_side_request(options["input_size"], options["profile_index"])
+    request = ask_sides(share(options), options["input_size"], options["profile_index"])
     limits = read_limits(options["limit"])
     with (
         take_side(reference, options["example_inputs"]) as first,

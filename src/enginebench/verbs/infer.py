@@ -22,7 +22,8 @@ from enginebench.models.samples import name_only, resolve_given, take_sizes
 from enginebench.options import GraphEngine, Model, Modules, Opt, PathLike, Printed, Shared, verb
 from enginebench.runs.child.arrays import load_arrays, save_arrays
 from enginebench.runs.child.isolate import run_child
-from enginebench.runs.child.jobs import InferJob, SourceJob
+from enginebench.runs.child.jobs import SourceJob
+from enginebench.runs.child.other_jobs import InferJob
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.scratch import open_scratch

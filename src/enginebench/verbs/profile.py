@@ -21,7 +21,7 @@ from enginebench.models.samples import find_samples
 from enginebench.options import Opt, verb
 from enginebench.runs.child.elsewhere import PROBE_TIMEOUT_S
 from enginebench.runs.child.isolate import run_child
-from enginebench.runs.child.jobs import ProbeJob, ProfileJob
+from enginebench.runs.child.other_jobs import ProbeLayersJob, ProfileJob
 from enginebench.runs.folder import ARTIFACTS, RunRequest
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices
@@ -31,7 +31,7 @@ from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
 from enginebench.stats.bounds import LimitedLayers
 from enginebench.stats.effective import judge_precision
-from enginebench.stats.layers import EngineProfileDocument, describe_profile
+from enginebench.stats.profile import EngineProfileDocument, describe_profile
 from enginebench.verbs.given import check_extra, share, take_model
 from enginebench.verbs.progress import open_progress
 
@@ -152,4 +152,4 @@ def profile_target(
 def _check_profiler(name: str) -> None:
     """Checks that an engine can time its layers, as far as is known before anything is made for it."""
     with suppress(ChildFailed):  # an engine that cannot be imported is refused with the reason when it is planned
-        run_child(ProbeJob(engine=find_entry(name).name, to_profile=True), timeout_s=PROBE_TIMEOUT_S)
+        run_child(ProbeLayersJob(engine=find_entry(name).name), timeout_s=PROBE_TIMEOUT_S)

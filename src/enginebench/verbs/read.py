@@ -21,7 +21,7 @@ from enginebench.runs import baselines, folder
 from enginebench.runs.bundles.record import Bundle
 from enginebench.stats.diff import DiffDocument
 from enginebench.stats.layer_records import LayersDocument, ProfileDocument
-from enginebench.stats.layers import EngineProfileDocument
+from enginebench.stats.profile import EngineProfileDocument
 from enginebench.stats.stages import StagesDocument
 from enginebench.verbs.benches import Bench
 from enginebench.verbs.build import BuildDocument

@@ -16,14 +16,15 @@ from enginebench.measure.pin import default_threads
 from enginebench.options import InputSize, Model, Opt, PathLike, Precision, Printed, Shared, Texts, Wait, verb
 from enginebench.report.stages import list_stages
 from enginebench.runs.child.isolate import run_child
-from enginebench.runs.child.jobs import StagesJob
+from enginebench.runs.child.other_jobs import StagesJob
 from enginebench.runs.folder import ARTIFACTS, RunRequest, hide_home
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
-from enginebench.stats.stages import StagesDocument, describe_stages
+from enginebench.stats.file_stages import describe_stages
+from enginebench.stats.stages import StagesDocument
 from enginebench.verbs.given import read_engines, share, take_model, to_path
 from enginebench.verbs.progress import open_progress
 

@@ -16,7 +16,8 @@ from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.runs.child import places
 from enginebench.runs.child.elsewhere import find_available, probe_elsewhere
 from enginebench.runs.child.isolate import run_child
-from enginebench.runs.child.jobs import InferJob, ProbeJob
+from enginebench.runs.child.jobs import ProbeJob
+from enginebench.runs.child.other_jobs import InferJob
 from enginebench.runs.child.places import describe_place, enter, find_place, list_versions, name_environments
 
 TOO_OLD = '{"python": [3, 8, 1], "arch": "x", "packages": {}}'

@@ -12,8 +12,8 @@ from torch import nn
 
 from enginebench.core.errors import ArtifactError, MissingDependency, ModelError, UsageError
 from enginebench.core.records import Artifact, TensorSpec
+from enginebench.features.roofline.counting import describe_work
 from enginebench.models.onnx.source import read_onnx, read_packaged_onnx
-from enginebench.models.onnx.work import describe_work
 from enginebench.models.task import feed_digits, load_digits
 from enginebench.models.torch import export
 from enginebench.models.torch.export import (

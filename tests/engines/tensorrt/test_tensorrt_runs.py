@@ -96,37 +96,6 @@ def test_int8_that_ran_as_fp32_fails_under_strict_precision(cli: Cli, tmp_path: 
         assert "relabelled" in {c["code"] for c in row["caveats"]}
 
 
-def test_fp32_that_ran_in_tf32_is_relabelled(cli: Cli, tmp_path: Path) -> None:
-    variables = make_environment(tmp_path, "10.16", "10.16")
-    variables |= {"FAKE_TRTEXEC_FAULT": "ignores_tf32", "FAKE_TENSORRT_FAULT": "ignores_tf32"}
-    graph = take_graph(tmp_path)
-    done = cli(
-        *("run", graph, "--engines", "trtexec,tensorrt", "--precisions", "fp32"),
-        *("--out", "r", "--json", "--strict-precision", *SHORT),
-        env=variables,
-    )
-    assert done.returncode == 4, done.stderr
-    for row in json.loads(done.stdout)["rows"]:
-        assert (row["requested_precision"], row["precision"], row["status"]) == ("fp32", "tf32", "ok")
-        assert set(row["effective_precision"]) == {"fp32", "tf32"} and row["effective_precision"]["tf32"] > 0.1
-        assert "relabelled" in {c["code"] for c in row["caveats"]}
-    for engine in ("trtexec", "tensorrt"):
-        profiled = cli("profile", graph, "--engine", engine, "--device", "cuda:0", "--json", env=variables)
-        assert profiled.returncode == 0, profiled.stderr
-        document = json.loads(profiled.stdout)
-        assert document["precision"] == "tf32" and document["by_precision"]["tf32"]["layers"] > 0
-        assert document["effective_precision"]["tf32"] > 0.1
-        assert "relabelled" in {c["code"] for c in document["caveats"]}
-
-
-def test_the_log_that_a_failure_names_is_there_to_read(cli: Cli, tmp_path: Path) -> None:
-    variables = make_environment(tmp_path, "10.16", "10.16") | {"FAKE_TRTEXEC_FAULT": "build_fails"}
-    done = cli("profile", take_graph(tmp_path), "--engine", "trtexec", "--device", "cuda:0", env=variables)
-    assert done.returncode != 0
-    log = Path(done.stderr.strip().rpartition("Full log: ")[2])
-    assert log.read_text().startswith("$ ") and "--onnx=" in log.read_text()
-
-
 def test_a_plan_alone_without_pytorch_or_onnx(cli: Cli, tmp_path: Path) -> None:
     variables = make_environment(tmp_path, "10.16", "10.16")
     built = cli("build", take_graph(tmp_path), "--out", "net.plan", "--json", env=variables)
@@ -585,27 +554,6 @@ def test_a_plan_that_cannot_be_captured_is_built_and_proved(cli: Cli, tmp_path: 
     captured = rows["tensorrt fp32"]
     assert captured["status"] == "failed" and "tensorrt:graph=0" in captured["reason"]
     assert rows["tensorrt:graph=0 fp32"]["status"] == "ok"
-
-
-@pytest.mark.parametrize("fault", ["profile_faults", "profile_aborts"])
-def test_a_row_whose_profile_run_crashes_is_timed_all_the_same(cli: Cli, tmp_path: Path, fault: str) -> None:
-    variables = make_environment(tmp_path, "8.6.1", None) | {"FAKE_TRTEXEC_FAULT": fault}
-    done = cli(
-        *("run", take_graph(tmp_path), "--engines", "ort,trtexec", "--out", "r", "--json", *SHORT), env=variables
-    )
-    row = rows_of(done)["trtexec fp32"]
-    assert row["status"] == "ok" and row["p50_device_ms"]["value"] > 0
-    assert "failed_proof" in {c["code"] for c in row["caveats"]}
-
-
-def test_a_row_whose_run_crashes_has_failed(cli: Cli, tmp_path: Path) -> None:
-    variables = make_environment(tmp_path, "11.1", None) | {"FAKE_TRTEXEC_FAULT": "device_fault"}
-    done = cli(
-        *("run", take_graph(tmp_path), "--engines", "ort,trtexec", "--out", "r", "--json", *SHORT), env=variables
-    )
-    assert done.returncode == 6, done.stderr
-    row = {r["engine"]: r for r in json.loads(done.stdout)["rows"]}["trtexec"]
-    assert row["status"] == "failed" and "illegal memory access" in row["reason"]
 
 
 def test_a_batch_beside_shapes_is_refused(cli: Cli, tmp_path: Path) -> None:

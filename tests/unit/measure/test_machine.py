@@ -46,14 +46,6 @@ def test_an_amd_server_in_a_pod(lay_out: LayOut) -> None:
     assert "running in a VM" in messages
 
 
-def test_an_intel_server_under_cgroup_v1(lay_out: LayOut) -> None:
-    machine = describe_machine(lay_out(INTEL_V1), allowed=(0, 1))
-    assert machine.cpu_flags == ("avx2", "avx512f", "amx_tile", "amx_int8", "amx_bf16")
-    assert machine.cpu_quota_cores == 2.0
-    assert machine.virtual == "container (docker)"
-    assert machine.caveats == ()
-
-
 def test_a_jetson(lay_out: LayOut) -> None:
     machine = describe_machine(lay_out(JETSON), allowed=(0, 1))
     assert machine.cpu_model == "Cortex-A78AE"

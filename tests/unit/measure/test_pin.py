@@ -32,14 +32,6 @@ def test_at_least_one_thread(lay_out: LayOut) -> None:
     assert default_threads(root=root, allowed=(0,)) == 1
 
 
-def test_the_last_whole_cores_are_chosen_first(lay_out: LayOut) -> None:
-    root = lay_out(AMD_V2)  # cores (0, 2) and (1, 3)
-    assert choose_cpus(1, range(4), root) == (1,)
-    assert choose_cpus(2, range(4), root) == (0, 1)
-    assert choose_cpus(3, range(4), root) == (0, 1, 3)
-    assert choose_cpus(9, range(4), root) == (0, 1, 2, 3)
-
-
 def test_large_cores_come_before_small_ones(lay_out: LayOut) -> None:
     root = lay_out(INTEL_HYBRID)  # large cores (0, 1) and (2, 3), small cores 4 and 5
     assert choose_cpus(1, range(6), root) == (2,)

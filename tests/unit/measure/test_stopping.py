@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from enginebench.core.errors import UsageError
-from enginebench.core.records import MeasureSpec
 from enginebench.measure import stopping
 from enginebench.measure.stopping import IterationsRule, SettledRule, WarmupRule
 
@@ -55,13 +54,6 @@ def test_iterations_are_counted_down() -> None:
     assert rule.calls_left() == 50
     rule.add_block(50, 1.0, 1)
     assert rule.decide() == "iterations"
-
-
-def test_the_spec_chooses_the_rule() -> None:
-    assert isinstance(stopping.make_stopping_rule(MeasureSpec(iters=3)), IterationsRule)
-    rule = stopping.make_stopping_rule(MeasureSpec(time_limit_s=0.1))
-    assert rule.calls_left() is None
-    assert feed_blocks(rule, [1.0]) == ["time_limit"]
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("inf"), float("nan")])

@@ -54,13 +54,6 @@ def test_foreign_is_what_is_neither_idle_nor_ours(lay_out: LayOut) -> None:
     assert reading.marks == ("foreign_cpu",)
 
 
-def test_ours_alone_is_not_foreign(lay_out: LayOut) -> None:
-    second = TICKS_PER_S
-    reading = watch_block(lay_out, format_stat((0, 0), (0, 0)), format_stat((second, 0), (0, second)), own_ms=1000)
-    assert reading.foreign_cpu_cores == pytest.approx(0.0)
-    assert reading.marks == ()
-
-
 def test_rounding_cannot_make_it_negative(lay_out: LayOut) -> None:
     second = TICKS_PER_S
     reading = watch_block(lay_out, format_stat((0, 0)), format_stat((second, 0)), own_ms=1010)

@@ -148,23 +148,6 @@ def test_a_row_of_fewer_processes_leaves_the_round(graph: Artifact, tmp_path: Pa
     assert [len(r.measurements) for r in results] == [1, 3]
 
 
-def test_every_repetition_is_in_the_file_before_the_next_begins(
-    graph: Artifact, tmp_path: Path, children: Children
-) -> None:
-    rows = [plan(graph, "1"), plan(graph, "2")]
-    seen: list[list[tuple[str, int]]] = []
-
-    def look(job: Any) -> None:
-        if isinstance(job, MeasureJob):
-            files = [stored(tmp_path / "r", row) for row in rows]
-            seen.append([(r.status, len(r.measurements)) for r in files])
-
-    children.before = look
-    start(tmp_path / "r", *rows).run()
-    none, one = ("partial", 0), ("partial", 1)
-    assert seen == [[none, none], [one, none], [one, one], [("ok", 2), one]]
-
-
 def test_a_failure_keeps_what_was_measured_and_stops_no_other(
     graph: Artifact, tmp_path: Path, children: Children
 ) -> None:
@@ -314,36 +297,6 @@ def test_a_row_that_cannot_be_is_skipped_and_the_run_ends_where_none_can(
     with pytest.raises(UsageError, match="speed"):
         start(tmp_path / "r2", plan(graph, "1", speed="low"), plan(graph, "2", speed="high")).run()
     assert children.turns == []
-
-
-def test_an_interrupt_leaves_every_row_as_it_stands(graph: Artifact, tmp_path: Path, children: Children) -> None:
-    rows = [plan(graph, "1"), plan(graph, "2")]
-    fail_in(children, "1", 1, KeyboardInterrupt())
-    campaign = start(tmp_path / "r", *rows)
-    with pytest.raises(KeyboardInterrupt):
-        campaign.run()
-    assert [(r.status, len(r.measurements)) for r in campaign.results.values()] == [("partial", 1), ("partial", 1)]
-    assert [stored(tmp_path / "r", row) for row in rows] == list(campaign.results.values())
-    assert children.closed == 3, "also the process that was interrupted is ended"
-
-
-def test_a_row_that_cannot_be_written_is_still_in_memory(
-    graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = plan(graph, "1")
-    campaign = start(tmp_path / "r", row)
-    write = RunFolder.write_result
-
-    def write_until_full(self: RunFolder, result: Any) -> None:
-        if len(result.measurements) == 2:
-            raise ArtifactError("cannot write: no space left")
-        write(self, result)
-
-    monkeypatch.setattr(RunFolder, "write_result", write_until_full)
-    with pytest.raises(ArtifactError, match="no space"):
-        campaign.run()
-    assert len(campaign.results[row.id].measurements) == 2
-    assert len(stored(tmp_path / "r", row).measurements) == 1
 
 
 def test_a_row_on_the_cpu_is_proven_when_built_and_one_on_a_gpu_by_its_first_process(

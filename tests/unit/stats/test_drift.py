@@ -41,14 +41,6 @@ def test_cosines_by_hand() -> None:
     assert out.centred_cosine_mean == pytest.approx((4 / 5 + 4 / (np.sqrt(5) * 2)) / 2)
 
 
-def test_centred_cosine_shows_what_a_common_mean_hides() -> None:
-    rng = np.random.default_rng(0)
-    ref = 100 + rng.normal(size=(64, 10))
-    _, out = measure(ref, 100 + rng.normal(size=(64, 10)))
-    assert out.cosine_mean is not None and out.cosine_mean > 0.999
-    assert out.centred_cosine_mean is not None and out.centred_cosine_mean < 0.3
-
-
 def test_agreement_by_hand() -> None:
     cand = REF.copy()
     cand[0] = [1, 1, 3, 0, 0, 0]  # best class 1 -> 2, and 1 is still among the first five
@@ -112,14 +104,6 @@ def test_nothing_finite_measures_nothing() -> None:
     assert not drift.passed
     assert (out.max_abs_diff, out.cosine_mean, out.snr_db, out.top1_agreement) == (None, None, None, None)
     assert out.nonfinite == REF.size
-
-
-@pytest.mark.parametrize(
-    ("limits", "passed"),
-    [({"max_abs": 0.2}, True), ({"max_abs": 0.05}, False), ({"cosine": 0.9}, True), ({"cosine": 0.99999}, False)],
-)
-def test_limits(limits: dict[str, float], passed: bool) -> None:
-    assert measure(REF, REF + np.float32(0.1), **limits)[0].passed is passed
 
 
 def test_limit_on_what_an_output_has_not_is_not_applied() -> None:

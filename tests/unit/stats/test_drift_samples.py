@@ -64,15 +64,6 @@ def test_samples_that_are_not_finite_are_counted_and_judged_by_nothing_else() ->
     assert first.nonfinite == 0
 
 
-def test_images_have_no_classes_and_outputs_take_turns() -> None:
-    images = np.ones((2, 3, 4))
-    rows = measure_samples({"y": REF[:2], "z": images}, {"y": REF[:2], "z": images})
-    assert [(r.index, r.output) for r in rows] == [(0, "y"), (0, "z"), (1, "y"), (1, "z")]
-    assert rows[1].top1_agrees is None and rows[1].margin is None
-    (_, output) = measure_drift({"y": REF[:2], "z": images}, {"y": REF[:2], "z": images}, {}).outputs
-    assert (output.flips, output.near_ties) == (None, None)
-
-
 def test_one_class_is_no_choice() -> None:
     one = np.ones((3, 1))
     assert measure_drift({"y": one}, {"y": one}, {}).outputs[0].flips is None

@@ -203,17 +203,6 @@ def test_one_wrong_sample_in_fifty_is_within_and_two_are_not():
         assert not strict.passed and "snr of 100% of the samples is 7" in find_exceeded(strict)[0]
 
 
-def test_slices_and_samples_of_what_hardly_has_a_signal():
-    """Zeros in all, in most, or in one sample; and a share so small that none need keep the limit."""
-    zeros = np.zeros((6, 80))
-    assert compare(zeros, zeros)[0].passed and not compare(zeros, zeros + 1)[0].passed
-    few = zeros.copy()
-    few[0] = 1.0
-    assert compare(few, few + 0.01)[0].passed and not compare(few, few + 1)[0].passed
-    assert measure_drift({"out": few}, {"out": few + 1}, {"snr": -30.0, "samples": 0.01}).passed
-    assert compare(np.zeros((0, 80)), np.zeros((0, 80)))[1].snr_most_db is None
-
-
 def test_quiet_samples_are_held_to_the_usual_size():
     """Near zero everything is a large relative difference: speech scores in silence, a value that changes its sign."""
     rng = np.random.default_rng(6)
@@ -224,26 +213,8 @@ def test_quiet_samples_are_held_to_the_usual_size():
     assert compare(silence, silence + 0.01, "int8")[0].passed
 
 
-def test_of_one_sample_no_centred_cosine_is_claimed():
-    rng = np.random.default_rng(7)
-    one = rng.standard_normal((1, 200))
-    drift, _ = compare(one, add_noise(one, 20))
-    assert drift.passed and drift.limits == {"cosine": 0.9, "snr": 6.0}
-    assert not compare(one, add_noise(one, 0))[0].passed
-    assert "centred_cosine" in compare(np.repeat(one, 2, axis=0) * [[1], [2]], np.repeat(one, 2, axis=0))[0].limits
-
-
 def test_records_from_before_are_read_and_judged_as_they_were():
     old = dict.fromkeys(OutputDrift.__struct_fields__[:10]) | {"name": "out", "nonfinite": 0, "snr_db": 7.0}
     output = msgspec.convert(old, OutputDrift)
     assert (output.slices, output.snr_most_db) == (None, None)
     assert keeps_limits(output, limits_between("fp32", "int8"))
-
-
-@pytest.mark.parametrize("size", [1e-3, 1e-6])
-def test_small_numbers_of_both_signs_are_no_scores(size: float):
-    reference = np.random.default_rng(8).standard_normal((50, 100)) * size
-    reference[3] *= 1e3
-    candidate = -reference
-    candidate[3] = reference[3]
-    assert not compare(reference, candidate, "int8")[0].passed

@@ -5,7 +5,8 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.records import OutputDrift
-from enginebench.stats.alike import judge_answers, keep_comparisons
+from enginebench.stats.alike import keep_comparisons
+from enginebench.stats.diff import judge_answers
 from enginebench.stats.drift import (
     default_limits,
     find_exceeded,
@@ -38,15 +39,6 @@ def test_class_ids_are_names_not_magnitudes():
     far = reference.copy()
     far[3] = 0  # a name is no further away for being a smaller number
     assert measure(reference, far, "fp32")[0].agreement == found.agreement
-
-
-def test_every_wrong_label_fails_although_the_numbers_lie_close():
-    reference = np.random.default_rng(0).integers(500, 1000, (64, 1))
-    found, passed = measure(reference, reference + 1)
-    assert found.agreement == 0 and not passed
-    assert find_exceeded(measure_drift({"out": reference}, {"out": reference + 1}, INT8)) == (
-        "out: agreement is 0; the limit is 0.9",
-    )
 
 
 def test_pixels_and_measured_counts_stay_magnitudes():
@@ -114,25 +106,6 @@ def test_boxes_are_matched_before_they_are_compared():
     assert found.agreement == 0 and found.decided == 36 and not passed
     nonsense = shuffled | {"scores": np.full_like(shuffled["scores"], np.nan)}
     assert not measure(reference, nonsense)[1]
-
-
-@pytest.mark.parametrize("task", [None, "detection"])
-@pytest.mark.parametrize("other", ["masks", "depth"])
-def test_what_stands_beside_boxes_is_compared_too(other, task):
-    """The same boxes in another order; then with masks, or a figure of the picture, of another network."""
-    reference = make_scene()
-    for precision in ("fp32", "int8"):
-        limits, undecided = limits_between("fp32", precision, task), limits_undecided("fp32", precision, task)
-        same = measure_drift(reference, reorder(reference), limits, task=task, undecided=undecided)
-        assert same.passed and [o.name for o in same.outputs] == ["boxes", "masks", "depth"]
-        assert [o.max_abs_diff for o in same.outputs] == [0, 0, 0]
-        wrong = reorder(reference)
-        wrong[other] = np.random.default_rng(6).standard_normal(wrong[other].shape)
-        drift = measure_drift(reference, wrong, limits, task=task, undecided=undecided)
-        assert not drift.passed and any(text.startswith(f"{other}: snr is") for text in find_exceeded(drift))
-        row = make_result("ort", precision, drift=replace(drift, reference="pytorch-fp32-b1"))
-        assert judge_answers(make_result(), row)[0] is False
-    assert not measure_drift(reference, wrong, {"max_abs": 1e-4}, task=task).passed
 
 
 def test_masks_are_compared_between_partners():

@@ -12,9 +12,8 @@ from enginebench.core.records import Block, Caveat, Mark, Measurement, Result
 from enginebench.report.bench import describe_bench, state_verdict
 from enginebench.report.run.head import format_head
 from enginebench.report.run.rows import describe_run
-from enginebench.stats.alike import judge_answers
 from enginebench.stats.compare import compare
-from enginebench.stats.diff import diff_results
+from enginebench.stats.diff import diff_results, judge_answers
 from enginebench.stats.drift import default_limits
 from enginebench.stats.standing import compare_rows
 from enginebench.stats.validity import STARVED_RATIO, estimate_slowdown, judge, judge_ratio, measure_trials

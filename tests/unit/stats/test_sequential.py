@@ -111,10 +111,3 @@ def test_the_interval_is_that_of_the_look(simulation: ModuleType) -> None:
 @pytest.mark.parametrize(("looks", "level"), [((None, None), 0.95), ((6, None), LEVELS[6]), ((10, 8), LEVELS[8])])
 def test_the_first_look_decides(looks: tuple[int | None, ...], level: float) -> None:
     assert find_level(*(replace(make_result("ort"), look=look) for look in looks)) == level
-
-
-@pytest.mark.parametrize("look", [-1, 0, 3, 7, 99])
-def test_a_look_that_no_run_has_is_taken_as_the_next_one(look: int) -> None:
-    assert find_level(replace(make_result("ort"), look=look)) == (
-        LEVELS[6] if look < 7 else LEVELS[8 if look == 7 else 10]
-    )

@@ -3,7 +3,8 @@
 import pytest
 
 from enginebench.core.records import EngineSpec
-from enginebench.stats.stages import STAGES, DeviceTimes, bound_rates, describe_stages
+from enginebench.stats.file_stages import bound_rates, describe_stages
+from enginebench.stats.stages import STAGES, DeviceTimes
 
 MS = 1_000_000
 TIMES = {

@@ -5,7 +5,8 @@ import pytest
 from scipy import stats
 
 from enginebench.core.errors import MeasurementError, UsageError
-from enginebench.stats.tails import autocorrelation_time, estimate_tails, min_samples, split_blocks, strict_min_samples
+from enginebench.stats.queueing import strict_min_samples
+from enginebench.stats.tails import autocorrelation_time, estimate_tails, min_samples, split_blocks
 
 
 def make_series(correlation: float, processes: int, n: int, seed: int = 0) -> list[np.ndarray]:

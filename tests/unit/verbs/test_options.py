@@ -21,6 +21,7 @@ from enginebench.runs.request import (
     parse_buckets,
     pass_on,
 )
+from enginebench.runs.targets.sides import ask_sides
 from enginebench.verbs.given import share
 
 COMMON = Shared(device="cpu", threads=3, seed=7, input_shape=("x:1x4",), weights="random")
@@ -81,7 +82,7 @@ def test_a_wrong_option_is_refused_before_there_is_a_request(engine: str) -> Non
 
 
 def test_sides_are_asked_for_with_all_that_was_given() -> None:
-    side = COMMON.make_side_request(64)
+    side = ask_sides(COMMON, 64)
     source = side.source
     given = (side.device, side.threads, source.weights, source.seed, source.input_size, source.input_shapes)
     assert given == ("cpu", 3, "random", 7, 64, {"x": (1, 4)})
@@ -89,7 +90,7 @@ def test_sides_are_asked_for_with_all_that_was_given() -> None:
 
 def test_a_shape_of_another_form_is_explained() -> None:
     with pytest.raises(UsageError, match="--input-shape 'x:1x-4'"):
-        replace(COMMON, input_shape=("x:1x-4",)).make_side_request(None)
+        ask_sides(replace(COMMON, input_shape=("x:1x-4",)), None)
 
 
 def test_axes_between_commas_are_one_shape() -> None:

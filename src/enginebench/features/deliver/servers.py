@@ -11,9 +11,8 @@ from enginebench.core.errors import UsageError
 from enginebench.core.names import slug
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_batch_axes, free_batch
-from enginebench.core.store import write_atomic
+from enginebench.core.store import BUNDLE, write_atomic
 from enginebench.features.deliver.contents import PROGRAMS
-from enginebench.runs.bundles.reading import DOCUMENT
 from enginebench.runs.bundles.record import Bundle
 
 FOLDER = "triton"
@@ -59,7 +58,7 @@ def write_triton(stage: Path, bundle: Bundle) -> None:
     home = stage / FOLDER / name / VERSION
     layout = LAYOUTS[bundle.artifact.kind]
     if bundle.artifact.kind == "torch":
-        for file in (*(f.path for f in bundle.files), DOCUMENT):
+        for file in (*(f.path for f in bundle.files), BUNDLE):
             (home / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(stage / file, home / file)
         write_atomic(home / layout.file, (PROGRAMS / "triton_model.py").read_bytes())
@@ -117,13 +116,9 @@ def list_batch_names(inputs: Sequence[TensorSpec]) -> set[int | str]:
     return names | {BATCH_AXIS} if names else names
 
 
-def list_dims(spec: TensorSpec, batched: bool, sizes: Mapping[int | str, int]) -> list[int]:
-    """The dimensions of a tensor as Triton counts them: without the batch where it joins requests; -1 is open."""
-    return [axis if isinstance(axis, int) else sizes.get(axis, -1) for axis in spec.shape[batched:]]
-
-
 def _format_tensor(side: str, spec: TensorSpec, batched: bool, sizes: Mapping[int | str, int]) -> str:
-    axes = list_dims(spec, batched, sizes)
+    # As Triton counts them: without the batch where it joins requests; -1 is open.
+    axes = [axis if isinstance(axis, int) else sizes.get(axis, -1) for axis in spec.shape[batched:]]
     # Triton wants an axis beside the batch, and tells the model of none where `reshape` takes it away.
     # Source: ValidateIOShape in triton-inference-server/core, src/model_config_utils.cc.
     dims = f"dims: [ {', '.join(map(str, axes))} ]" if axes or not batched else "dims: [ 1 ] reshape { shape: [ ] }"

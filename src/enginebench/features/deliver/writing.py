@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.judging import is_plain
 from enginebench.core.records import Artifact
-from enginebench.core.store import encode, hash_file, hash_files, write_atomic
+from enginebench.core.store import BUNDLE, encode, hash_file, hash_files, write_atomic
 from enginebench.features.deliver.contents import JUDGING, MODULE, PACKAGE, PICTURES, PROGRAMS, SHARED, Contents
-from enginebench.runs.bundles.reading import DOCUMENT, check_name
+from enginebench.runs.bundles.reading import check_name
 from enginebench.runs.bundles.record import Bundle
 
 if TYPE_CHECKING:
@@ -189,12 +189,12 @@ def count_calls(feeds: Sequence[Feeds]) -> int:
 
 def seal(stage: Path, bundle: Bundle) -> Bundle:
     """Writes `bundle.json` with the hashes of all other files; returns what it says."""
-    paths = sorted(path for path in stage.rglob("*") if path.is_file() and path != stage / DOCUMENT)
+    paths = sorted(path for path in stage.rglob("*") if path.is_file() and path != stage / BUNDLE)
     names = [path.relative_to(stage).as_posix() for path in paths]
     for name in names:
         check_name(name)
     sealed = replace(bundle, files=tuple(hash_files(paths, stage)[1]))
-    write_atomic(stage / DOCUMENT, encode(sealed, indent=2))
+    write_atomic(stage / BUNDLE, encode(sealed, indent=2))
     return sealed
 
 

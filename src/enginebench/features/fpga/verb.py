@@ -255,19 +255,12 @@ class _Source(Struct, frozen=True, eq=False):
 
 def quantize_default(out_dir: Path) -> Path:
     """`digits-mlp` in INT8 by the recipe of ONNX Runtime's row, calibrated on the training digits."""
-    from enginebench.models.onnx.source import read_onnx
+    from enginebench.models.onnx.source import read_packaged_onnx
     from enginebench.models.precision.calibrate import calibrate
     from enginebench.models.precision.calibration_data import open_data
     from enginebench.models.precision.quantize import quantize
-    from enginebench.models.task import hash_preprocess
-    from enginebench.models.zoo import packaged_onnx
 
-    packaged = packaged_onnx(DEFAULT_MODEL)
-    if packaged is None:
-        raise UsageError(f"{DEFAULT_MODEL} is not in this installation; give a quantized .onnx file")
-    artifact = replace(
-        read_onnx(packaged), model=DEFAULT_MODEL, preprocess_sha256=hash_preprocess(DEFAULT_MODEL), weights="trained"
-    )
+    artifact = read_packaged_onnx(DEFAULT_MODEL)
     data = open_data("digits", model=DEFAULT_MODEL, inputs=artifact.inputs, n=CALIBRATION_IMAGES)
     ranges = calibrate(artifact, data, threads=1)
     out_dir.mkdir(parents=True, exist_ok=True)

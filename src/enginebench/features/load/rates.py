@@ -48,10 +48,10 @@ from enginebench.stats.queueing import (
     is_disturbed,
     judge_point,
     seems_to_hold,
+    strict_min_samples,
     was_cut_short,
     was_interrupted,
 )
-from enginebench.stats.tails import strict_min_samples
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,7 +15,7 @@ from enginebench import door
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, ParseError, UsageError
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, Recipe
 from enginebench.core.shapes import free_batch
-from enginebench.core.store import encode, read_record, write_atomic
+from enginebench.core.store import encode, is_bundle, read_record, write_atomic
 from enginebench.core.text import stamp_utc
 from enginebench.engines.registry import find_installed, takes
 from enginebench.features.load.arrivals import read_trace
@@ -32,7 +32,6 @@ from enginebench.report.charts import render_png
 from enginebench.report.page import format_page
 from enginebench.report.table import Section
 from enginebench.runs import request as requests
-from enginebench.runs.bundles.reading import is_bundle
 from enginebench.runs.campaign import CHECK_SAMPLES
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import PrepareJob

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from enginebench.core.ceilings import LEVELS, Ceiling, CeilingKind
 from enginebench.core.records import Bound, BoundBy, LayerTime
-from enginebench.core.work import GraphWork, NodeWork, Unit
 from enginebench.features.roofline.joining import JoinedLayer, Joining
+from enginebench.features.roofline.work import GraphWork, NodeWork, Unit
 
 # Bytes of a value in each precision: an engine may keep tensors in the one in which it computes.
 WIDTHS = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1.0, "fp8": 1.0}

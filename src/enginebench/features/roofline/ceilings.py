@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind
 from enginebench.core.records import Precision
@@ -32,16 +33,6 @@ class Trial(Struct, frozen=True, kw_only=True):
     capacity_bytes: int | None = None
 
 
-class Observed(Struct, frozen=True, kw_only=True):
-    """The best of one ceiling in one process."""
-
-    kind: CeilingKind
-    precision: Precision | None
-    value: float
-    how: str
-    capacity_bytes: int | None = None
-
-
 def time_calls(call: Callable[[], object], count: int) -> float:
     """Seconds of `count` calls by the host's clock: for what is complete when it returns."""
     start = time.perf_counter()
@@ -53,12 +44,14 @@ def time_calls(call: Callable[[], object], count: int) -> float:
 def observe(
     trials: Iterable[Trial],
     *,
+    device: str,
+    threads: int | None,
     budget_s: float,
     timer: Timer = time_calls,
     clock: Callable[[], float] = time.perf_counter,
     repetitions: int = 1,
-) -> list[list[Observed]]:
-    """For each repetition the best of each ceiling, over all trials of it.
+) -> list[Ceiling]:
+    """The best of each ceiling in each repetition, over all trials of it.
 
     Trials take turns within a repetition, so that none has all of the quiet moments.
 
@@ -70,8 +63,21 @@ def observe(
     for trial in trials:
         groups.setdefault((trial.kind, trial.precision), []).append(trial)
     counts = {id(trial): count_calls(trial, timer) for group in groups.values() for trial in group}
+    best = [_time_group(group, counts, budget_s, timer, clock) for _ in range(repetitions) for group in groups.values()]
     return [
-        [_observe_group(group, counts, budget_s, timer, clock) for group in groups.values()] for _ in range(repetitions)
+        Ceiling(
+            kind=trial.kind,
+            precision=trial.precision,
+            threads=threads,
+            value=value,
+            unit=UNITS[trial.kind],
+            low=value,
+            high=value,
+            device=device,
+            capacity_bytes=trial.capacity_bytes,
+            how=trial.how,
+        )
+        for value, trial in best
     ]
 
 
@@ -84,9 +90,9 @@ def count_calls(trial: Trial, timer: Timer) -> int:
     return count
 
 
-def _observe_group(
+def _time_group(
     group: Sequence[Trial], counts: dict[int, int], budget_s: float, timer: Timer, clock: Callable[[], float]
-) -> Observed:
+) -> tuple[float, Trial]:
     best: dict[int, float] = {}
     end = clock() + budget_s
     while not best or clock() < end:
@@ -95,10 +101,7 @@ def _observe_group(
             seconds = timer(trial.call, count) / count
             best[id(trial)] = min(seconds, best.get(id(trial), seconds))
     values = [(find_value(trial, best[id(trial)]), trial) for trial in group]
-    value, trial = (min if _is_cost(group[0].kind) else max)(values, key=lambda pair: pair[0])
-    return Observed(
-        kind=trial.kind, precision=trial.precision, value=value, how=trial.how, capacity_bytes=trial.capacity_bytes
-    )
+    return (min if _is_cost(group[0].kind) else max)(values, key=lambda pair: pair[0])
 
 
 def find_value(trial: Trial, seconds: float) -> float:
@@ -112,29 +115,17 @@ def _is_cost(kind: CeilingKind) -> bool:
     return UNITS[kind] == "us"
 
 
-def join_repetitions(
-    repetitions: Sequence[Sequence[Observed]], *, device: str, threads: int | None
-) -> tuple[Ceiling, ...]:
-    """The peaks of one device and number of threads: of each the best over all repetitions, with the spread."""
-    groups: dict[tuple[CeilingKind, Precision | None], list[Observed]] = {}
-    for observed in (one for repetition in repetitions for one in repetition):
-        groups.setdefault((observed.kind, observed.precision), []).append(observed)
-    return tuple(_join(group, device, threads) for group in groups.values())
-
-
-def _join(group: Sequence[Observed], device: str, threads: int | None) -> Ceiling:
-    ranked = sorted(group, key=lambda one: one.value)
-    best = ranked[0] if _is_cost(group[0].kind) else ranked[-1]
-    return Ceiling(
-        kind=best.kind,
-        precision=best.precision,
-        threads=threads,
-        value=best.value,
-        unit=UNITS[best.kind],
-        low=ranked[0].value,
-        high=ranked[-1].value,
-        device=device,
-        capacity_bytes=best.capacity_bytes,
-        n=len(group),
-        how=best.how,
+def join_best(found: Iterable[Ceiling]) -> tuple[Ceiling, ...]:
+    """Of each ceiling the best over repetitions or processes, and how far apart these are."""
+    groups: dict[tuple[CeilingKind, Precision | None], list[Ceiling]] = {}
+    for ceiling in found:
+        groups.setdefault((ceiling.kind, ceiling.precision), []).append(ceiling)
+    return tuple(
+        replace(
+            (min if _is_cost(kind) else max)(group, key=lambda one: one.value),
+            low=min(one.low for one in group),
+            high=max(one.high for one in group),
+            n=sum(one.n for one in group),
+        )
+        for (kind, _), group in groups.items()
     )

@@ -1,8 +1,10 @@
 """The child's part of `roofline`: one device, one number of threads, every ceiling of it."""
 
+from typing import Any
+
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.records import Precision
-from enginebench.features.roofline.ceilings import Trial, join_repetitions, observe
+from enginebench.features.roofline.ceilings import Trial, join_best, observe
 from enginebench.features.roofline.jobs import CeilingsAnswer, CeilingsJob
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.child.jobs import NoteCall
@@ -28,10 +30,10 @@ def _observe_cpu(job: CeilingsJob) -> CeilingsAnswer:
     caches = read_caches(pinned[0] if pinned else 0)
     with torch.inference_mode():
         trials = [*list_trials(precisions, caches, job.threads), *_list_other_trials(precisions, job.threads)]
-        found = observe(trials, budget_s=job.budget_s, repetitions=job.repetitions)
+        found = observe(trials, device="cpu", threads=job.threads, budget_s=job.budget_s, repetitions=job.repetitions)
     notes = () if caches else ("the system does not list the caches of this CPU: only memory was measured",)
     return CeilingsAnswer(
-        ceilings=join_repetitions(found, device="cpu", threads=job.threads),
+        ceilings=join_best(found),
         notes=(*notes, *_note_missing(job.precisions, precisions, "no instructions of this CPU multiply in")),
     )
 
@@ -56,14 +58,17 @@ def _observe_gpu(job: CeilingsJob) -> CeilingsAnswer:
     timer = make_timer(job.device)
     wanted = _choose(job.precisions, PRECISIONS, "a GPU's peaks are not known in")
     with torch.inference_mode():
-        found = observe(
-            list_trials(wanted, quick=job.quick), timer=timer, budget_s=job.budget_s, repetitions=job.repetitions
-        )
-        found += observe(list_host_trials(), budget_s=job.budget_s, repetitions=job.repetitions)
-    seen = [one.precision for repetition in found for one in repetition if one.precision]
+        how: dict[str, Any] = {"device": job.device, "threads": None, "budget_s": job.budget_s}
+        how["repetitions"] = job.repetitions
+        found = observe(list_trials(wanted, quick=job.quick), timer=timer, **how)
+        found += observe(list_host_trials(), **how)
     return CeilingsAnswer(
-        ceilings=join_repetitions(found, device=job.device, threads=None),
-        notes=_note_missing(wanted, seen, "neither this GPU nor this build of PyTorch multiplies in"),
+        ceilings=join_best(found),
+        notes=_note_missing(
+            wanted,
+            [one.precision for one in found if one.precision],
+            "neither this GPU nor this build of PyTorch multiplies in",
+        ),
     )
 
 

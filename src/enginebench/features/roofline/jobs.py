@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from enginebench.core.ceilings import Ceiling
 from enginebench.core.records import Precision
-from enginebench.core.work import GraphWork
+from enginebench.features.roofline.work import GraphWork
 from enginebench.runs.child.jobs import Job, KeepCall, NoteCall
 
 
@@ -43,6 +43,6 @@ class WorkJob(Job[WorkAnswer], frozen=True, kw_only=True, tag="work"):
     batch: int = 1  # of inputs whose shapes are not given
 
     def perform(self, note: NoteCall, keep: KeepCall[WorkAnswer]) -> WorkAnswer:
-        from enginebench.models.onnx.work import count_work
+        from enginebench.features.roofline.counting import count_work
 
         return WorkAnswer(work=count_work(self.path, self.shapes, self.batch))

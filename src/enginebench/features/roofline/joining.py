@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from enginebench.core.precisions import REORDER
 from enginebench.core.records import LayerTime
-from enginebench.core.work import GraphWork, NodeWork
+from enginebench.features.roofline.work import GraphWork, NodeWork
 from enginebench.stats.onnx_names import split_name, strip_reformat
 
 # What runtimes put behind the name of a node that they rewrote. Sources: ONNX Runtime 1.31 (`_nchwc`, `_token_N`,

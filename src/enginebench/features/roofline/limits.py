@@ -11,10 +11,10 @@ from enginebench.core.errors import ArtifactError, EngineBenchError
 from enginebench.core.records import Artifact, Bound, EngineSpec, LayerTime, Result
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import count_of
-from enginebench.core.work import GraphWork
 from enginebench.features.roofline.bounds import BoundModel, bound_layers, bound_whole, choose_limits
 from enginebench.features.roofline.jobs import WorkJob
 from enginebench.features.roofline.joining import join_layers
+from enginebench.features.roofline.work import GraphWork
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.ceilings import FILE, find_ceilings
 from enginebench.runs.child.isolate import run_child

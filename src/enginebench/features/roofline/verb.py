@@ -6,15 +6,15 @@ from typing import Annotated, TypeAlias, Unpack
 
 import click
 from msgspec import Struct
-from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind, Ceilings
+from enginebench.core.ceilings import Ceiling, Ceilings
 from enginebench.core.errors import DependencyError, EngineBenchError, UsageError
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Machine, Precision
 from enginebench.core.text import count_of, stamp_utc
-from enginebench.features.roofline.jobs import CeilingsAnswer, CeilingsJob
+from enginebench.features.roofline.ceilings import join_best
+from enginebench.features.roofline.jobs import CeilingsJob
 from enginebench.features.roofline.sections import draw_ceilings, list_ceilings
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Wait, verb
@@ -186,22 +186,9 @@ def _measure(job: CeilingsJob, processes: int, reporter: Reporter) -> Measured:
             raise
         return Measured(notes=(f"{job.device} was not measured: {error}",))
     except EngineBenchError as error:
-        found = join_processes(answers) if answers else ()
+        found = join_best(one for answer in answers for one in answer.ceilings)
         return Measured(ceilings=found, notes=(f"{job.device} with {job.threads} threads: {error}",))
-    return Measured(ceilings=join_processes(answers), notes=tuple(note for answer in answers for note in answer.notes))
-
-
-def join_processes(answers: Sequence[CeilingsAnswer]) -> tuple[Ceiling, ...]:
-    """Of each ceiling the best over the processes, and how far apart these are."""
-    groups: dict[tuple[CeilingKind, Precision | None], list[Ceiling]] = {}
-    for ceiling in (one for answer in answers for one in answer.ceilings):
-        groups.setdefault((ceiling.kind, ceiling.precision), []).append(ceiling)
-    return tuple(map(_join, groups.values()))
-
-
-def _join(group: Sequence[Ceiling]) -> Ceiling:
-    choose = min if UNITS[group[0].kind] == "us" else max
-    best = choose(group, key=lambda one: one.value)
-    return replace(
-        best, low=min(one.low for one in group), high=max(one.high for one in group), n=sum(one.n for one in group)
+    return Measured(
+        ceilings=join_best(one for answer in answers for one in answer.ceilings),
+        notes=tuple(note for answer in answers for note in answer.notes),
     )

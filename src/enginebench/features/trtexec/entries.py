@@ -1,7 +1,7 @@
 """The entry of trtexec, which is not started here."""
 
 from enginebench.core.entry import Entry, Option, switch
-from enginebench.engines.backends.tensorrt.settings import BUILD_OPTIONS
+from enginebench.engines.backends.tensorrt.entries import BUILD_OPTIONS
 from enginebench.features.trtexec.executable import FIX, find_trtexec
 
 TRTEXEC = Entry(

@@ -16,8 +16,9 @@ from enginebench.core.records import Estimate, LayerTime
 from enginebench.features.trtexec.folder import DRIFT_FIELDS, TrtexecCase
 from enginebench.features.trtexec.log import find_images
 from enginebench.features.trtexec.records import LogRun, RunStatus, Stat, TimesDocument
+from enginebench.features.trtexec.series import draw_series
 from enginebench.features.trtexec.times import note_streams
-from enginebench.report.charts import Spec, draw_layers, draw_series
+from enginebench.report.charts import Spec, draw_layers
 from enginebench.report.layer_table import format_share
 from enginebench.report.numbers import format_significant
 from enginebench.report.run.charts import draw_histogram, draw_percentiles

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from enginebench.core.errors import UsageError
-from enginebench.core.groups import GroupHarm, Harm, NodeGroup
+from enginebench.features.tune.groups import GroupHarm, Harm, NodeGroup
 from enginebench.features.tune.harm import measure_harm
 from enginebench.features.tune.jobs import SensitivityAnswer, SensitivityJob
 from enginebench.models.samples import read_samples
@@ -25,8 +25,9 @@ TOLD_EVERY = 20
 
 def measure_sensitivity(job: SensitivityJob, note: NoteCall) -> SensitivityAnswer:
     """The harm of each group, those with the most multiply-accumulates first: theirs is the time that can be saved."""
+    from enginebench.features.tune.sensitivity import find_groups, map_homes, quantize_only
     from enginebench.models.precision.graph import load_whole_graph, prepare_graph
-    from enginebench.models.precision.sensitivity import answer, find_groups, map_homes, quantize_only
+    from enginebench.models.precision.trying import answer
 
     start_s = time.monotonic()
     libraries = job.artifact.operator_libraries

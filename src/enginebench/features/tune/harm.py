@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from enginebench.core.errors import MeasurementError
-from enginebench.core.groups import Harm
+from enginebench.features.tune.groups import Harm
 
 # Of answers that are not finite: worse than any, and still a number that JSON has and that can be summed.
 WORST = 1e30

@@ -2,8 +2,8 @@
 
 from msgspec import Struct
 
-from enginebench.core.groups import GroupHarm, Harm
 from enginebench.core.records import Artifact
+from enginebench.features.tune.groups import GroupHarm, Harm
 from enginebench.runs.child.jobs import Job, KeepCall, NoteCall
 
 

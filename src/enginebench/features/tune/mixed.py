@@ -14,12 +14,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import DependencyError, EngineBenchError, ParseError
-from enginebench.core.groups import GroupHarm, Harm
 from enginebench.core.names import format_options, format_precision, known, name_mix
 from enginebench.core.records import Artifact, LayerProfile, Recipe
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.engines.registry import takes
 from enginebench.features.tune.frontier import Cut, Part, cut_line, time_groups
+from enginebench.features.tune.groups import GroupHarm, Harm
 from enginebench.features.tune.harm import allow_noise
 from enginebench.features.tune.held_out import Held, hold_out, hold_score
 from enginebench.features.tune.jobs import SensitivityAnswer, SensitivityJob
@@ -31,7 +31,8 @@ from enginebench.models.samples import find_samples
 from enginebench.runs.builds import cut_common
 from enginebench.runs.child.arrays import load_answers
 from enginebench.runs.child.isolate import run_child
-from enginebench.runs.child.jobs import PrepareJob, ProfileJob
+from enginebench.runs.child.jobs import PrepareJob
+from enginebench.runs.child.other_jobs import ProfileJob
 from enginebench.runs.folder import RunFolder, check_inside
 from enginebench.runs.plan import PlannedRow
 from enginebench.runs.progress import Reporter

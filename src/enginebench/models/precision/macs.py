@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import onnx
 from onnx import ModelProto, NodeProto
 
-from enginebench.models.onnx import work
-from enginebench.models.onnx.work import Shape
+from enginebench.models.onnx import macs as node_macs
+from enginebench.models.onnx.macs import Shape
 from enginebench.models.precision.graph import make_producers
 
 # Operators that only move, select or cut values: what goes in as one of 256 levels comes out as one of them. `Resize`
@@ -29,7 +29,7 @@ def count_macs(model: ModelProto) -> dict[str, int]:
     """
     shapes = infer_shapes(model)
     counted = [node for node in model.graph.node if node.op_type in PRODUCTS | _INTEGER_OPS]
-    return {node.name: macs for node in counted if (macs := work.count_macs(node, shapes))}
+    return {node.name: macs for node in counted if (macs := node_macs.count_macs(node, shapes))}
 
 
 def infer_shapes(model: ModelProto) -> dict[str, Shape]:
@@ -52,7 +52,7 @@ def measure_coverage(model: ModelProto, weights_only: bool = False) -> float:
     total = covered = integer = 0
     for node in model.graph.node:
         if node.op_type in PRODUCTS | _INTEGER_OPS:
-            macs, whole = work.count_macs(node, shapes), node.op_type in _INTEGER_OPS
+            macs, whole = node_macs.count_macs(node, shapes), node.op_type in _INTEGER_OPS
             total, integer = total + macs, integer + whole
             covered += macs if _is_quantized(node, producers, weights_only) else 0
     if not total:

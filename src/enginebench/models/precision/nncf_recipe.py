@@ -12,7 +12,7 @@ import numpy as np
 from enginebench.core.errors import ArtifactError, MissingDependency
 from enginebench.models.precision.calibration_data import CalibrationData
 from enginebench.models.precision.graph import is_transformer, sort_nodes
-from enginebench.models.precision.sensitivity import answer
+from enginebench.models.precision.trying import answer
 
 try:
     import nncf

@@ -8,15 +8,8 @@ from msgspec.structs import replace
 from enginebench.core import judging
 from enginebench.core.errors import ArtifactError, ParseError
 from enginebench.core.records import Artifact
-from enginebench.core.store import read_record
+from enginebench.core.store import BUNDLE, read_record
 from enginebench.runs.bundles.record import BUNDLE_SCHEMA, Bundle
-
-DOCUMENT = "bundle.json"
-
-
-def is_bundle(path: Path) -> bool:
-    """Whether a folder holds a bundle, be it damaged."""
-    return (path / DOCUMENT).exists()
 
 
 def read_bundle(root: Path) -> Bundle:
@@ -28,9 +21,9 @@ def read_bundle(root: Path) -> Bundle:
     """
     if fault := judging.find_link(root):
         raise ArtifactError(fault)
-    bundle = read_record(root / DOCUMENT, Bundle)
+    bundle = read_record(root / BUNDLE, Bundle)
     if bundle.schema != BUNDLE_SCHEMA:
-        raise ParseError(root / DOCUMENT, "$.schema", repr(bundle.schema), repr(BUNDLE_SCHEMA), "Upgrade enginebench")
+        raise ParseError(root / BUNDLE, "$.schema", repr(bundle.schema), repr(BUNDLE_SCHEMA), "Upgrade enginebench")
     home = Path(bundle.artifact.path).parent
     for name in (
         bundle.artifact.path,

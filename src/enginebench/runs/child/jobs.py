@@ -5,7 +5,8 @@ is its record and its work: no list of jobs is kept anywhere.
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, Union, get_args
+from importlib import import_module
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
 from msgspec import Struct
@@ -16,10 +17,8 @@ from enginebench.core.records import (
     ArtifactKind,
     Availability,
     Caveat,
-    Clock,
     Drift,
     EngineSpec,
-    LayerProfile,
     LayerTime,
     Measurement,
     MeasureSpec,
@@ -28,7 +27,6 @@ from enginebench.core.records import (
     Recipe,
     Score,
     Task,
-    TensorSpec,
 )
 from enginebench.stats.metrics.metric import Facts
 
@@ -234,112 +232,12 @@ class ProbeJob(Job[ProbeAnswer], frozen=True, kw_only=True, tag="probe"):
     """Say whether an engine works here: importing a broken runtime may kill the process."""
 
     engine: str
-    to_profile: bool = False  # refuse one that cannot time its layers
     to_build: tuple[Artifact, EngineSpec] | None = None  # refuse what its version is known not to build
 
     def perform(self, note: NoteCall, keep: KeepCall[ProbeAnswer]) -> ProbeAnswer:
         from enginebench.runs.child.perform.build import probe_engine
 
         return probe_engine(self)
-
-
-class StagesAnswer(Struct, frozen=True, kw_only=True):
-    stages_ns: dict[str, list[int]]  # stage -> one value a batch
-    device_ns: dict[str, list[int]]  # h2d, compute, d2h by the device's clock; empty on a CPU
-    overlapped_per_s: float
-    top_classes: list[int]
-    engine_version: str | None = None
-
-
-class StagesJob(Job[StagesAnswer], frozen=True, kw_only=True, tag="stages"):
-    timed = True
-
-    model: str
-    artifact: Artifact
-    engine: EngineSpec
-    out_dir: str
-    images_dir: str
-    n: int  # pictures
-    decoders: int  # threads that decode ahead
-    lanes: int  # batches on their way at a time
-    time_limit_s: float
-    input_size: int | None = None
-
-    def perform(self, note: NoteCall, keep: KeepCall[StagesAnswer]) -> StagesAnswer:
-        from enginebench.runs.child.perform.stages import perform_stages
-
-        return perform_stages(self, note)
-
-
-class ProfileAnswer(Struct, frozen=True, kw_only=True):
-    profile: LayerProfile
-    shapes: dict[str, tuple[int, ...]] = {}  # of the inputs; empty if a tool made them itself
-    end_to_end_ns: float  # median run without the profiler
-    clock: Clock
-    effective_precision: dict[str, float] | None = None
-    engine_version: str | None = None
-    caveats: tuple[Caveat, ...] = ()
-
-
-class ProfileJob(Job[ProfileAnswer], frozen=True, kw_only=True, tag="profile"):
-    timed = True
-
-    model: str
-    artifact: Artifact
-    engine: EngineSpec
-    measure: MeasureSpec
-    out_dir: str
-    inputs: str | None = None  # folder of the user's inputs
-
-    def perform(self, note: NoteCall, keep: KeepCall[ProfileAnswer]) -> ProfileAnswer:
-        from enginebench.runs.child.perform.profile import perform_profile
-
-        return perform_profile(self, note)
-
-
-class InferAnswer(Struct, frozen=True, kw_only=True):
-    outputs: tuple[TensorSpec, ...]
-
-
-class InferJob(Job[InferAnswer], frozen=True, kw_only=True, tag="infer"):
-    """Run one engine on the arrays of a file: all at once, or `step` entries at a time."""
-
-    artifact: Artifact
-    engine: EngineSpec
-    out_dir: str
-    inputs_path: str
-    outputs_path: str
-    step: int | None = None
-
-    def perform(self, note: NoteCall, keep: KeepCall[InferAnswer]) -> InferAnswer:
-        from enginebench.runs.child.perform.answers import infer_arrays
-
-        return infer_arrays(self, note)
-
-
-class LabelledAnswer(Struct, frozen=True, kw_only=True):
-    n: int
-    nonfinite: int = 0  # samples whose answers are not all finite
-    preprocess_sha256: str | None
-    caveats: tuple[Caveat, ...] = ()
-
-
-class AnswerJob(Job[LabelledAnswer], frozen=True, kw_only=True, tag="answer"):
-    """Run one engine on labelled data, read as it is needed; save what the metrics need of its answers."""
-
-    model: str  # whose preprocessing the data go through
-    artifact: Artifact
-    engine: EngineSpec
-    out_dir: str
-    answers_path: str
-    labelled: Labelled
-    seed: int
-    inputs: str | None = None  # of the user, as `--inputs` names them
-
-    def perform(self, note: NoteCall, keep: KeepCall[LabelledAnswer]) -> LabelledAnswer:
-        from enginebench.runs.child.perform.answers import answer_labelled
-
-        return answer_labelled(self, note)
 
 
 class MetricsAnswer(Struct, frozen=True, kw_only=True):
@@ -424,10 +322,17 @@ Message: TypeAlias = Answered[Answer] | Kept[Answer] | ErrorAnswer | Ready | Not
 
 
 def read_job(line: bytes) -> Job[Any] | PreloadJob:
-    find("jobs", msgspec.json.decode(line, type=Tag).type)  # that of a feature is known once it is imported
-    kinds: Any = Union[(PreloadJob, *Job.__subclasses__())]
-    found: Job[Any] | PreloadJob = msgspec.json.decode(line, type=kinds)
+    """A job of a feature or of another verb than `run` is known once its module is imported."""
+    tag = msgspec.json.decode(line, type=Tag).type
+    if tag not in _list_kinds() and find("jobs", tag) is None:
+        import_module(f"{__package__}.other_jobs")
+    found: Job[Any] | PreloadJob = msgspec.json.decode(line, type=_list_kinds()[tag])
     return found
+
+
+def _list_kinds() -> dict[Any, Any]:
+    kinds: list[Any] = [PreloadJob, *Job.__subclasses__()]
+    return {kind.__struct_config__.tag: kind for kind in kinds}
 
 
 def read_message(line: bytes, answer: type[Answer]) -> Message[Answer]:

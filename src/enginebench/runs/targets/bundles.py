@@ -16,8 +16,9 @@ from enginebench.core.engine_api import Closing
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.protocols import Loadable
 from enginebench.core.records import Artifact, MeasureSpec, Result, TensorSpec
+from enginebench.core.store import is_bundle
 from enginebench.measure.machine import describe_machine
-from enginebench.runs.bundles.reading import find_problems, is_bundle, open_artifact, read_bundle
+from enginebench.runs.bundles.reading import find_problems, open_artifact, read_bundle
 from enginebench.runs.bundles.record import Bundle
 from enginebench.runs.child.opening import open_for
 from enginebench.runs.folder import RunFolder, RunRequest, Stored

@@ -11,12 +11,14 @@ from enginebench.core.errors import FeedError, UsageError
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Artifact, EngineSpec, ModelSource
 from enginebench.core.shapes import find_batch_axes, find_plan_batch, free_batch
+from enginebench.core.store import is_bundle
 from enginebench.engines.registry import accepts, find_device, takes
-from enginebench.runs.bundles.reading import is_bundle
 from enginebench.runs.child.isolate import run_child
-from enginebench.runs.child.jobs import InferJob, SourceJob
+from enginebench.runs.child.jobs import SourceJob
+from enginebench.runs.child.other_jobs import InferJob
 from enginebench.runs.plan import add_shapes, find_fixed_batch
 from enginebench.runs.progress import Reporter
+from enginebench.runs.request import Shared
 from enginebench.runs.targets.bundles import open_as_stored
 from enginebench.runs.targets.sources import ask_plan, choose_source, make_sources
 from enginebench.runs.targets.stored import Side, open_stored, parse_side
@@ -39,6 +41,15 @@ class SideRequest(Struct, frozen=True, kw_only=True):
     threads: int = 1
     source: ModelSource  # each side puts its own target in place of the model
     profile_index: int | None = None  # for sides that are plans and do not name one
+
+
+def ask_sides(shared: Shared, input_size: int | None, profile_index: int | None = None) -> SideRequest:
+    return SideRequest(
+        device=shared.device,
+        threads=shared.count_threads(),
+        source=shared.make_source("", input_size),
+        profile_index=profile_index,
+    )
 
 
 class OpenSide(Struct, frozen=True, kw_only=True):

@@ -7,9 +7,8 @@ from msgspec import Struct
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import Precision, Recipe
-from enginebench.core.store import read_result
+from enginebench.core.store import is_bundle, read_result
 from enginebench.engines.registry import find_entry, has_engine, read_engine
-from enginebench.runs.bundles.reading import is_bundle
 from enginebench.runs.folder import RunFolder, Stored
 from enginebench.runs.targets.bundles import open_as_stored
 from enginebench.runs.trust import allow_engines, allow_model, trust_engine

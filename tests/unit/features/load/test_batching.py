@@ -7,14 +7,6 @@ def number(batch: list[Waiting]) -> list[int]:
     return [request.number for request in batch]
 
 
-def test_without_batches_the_oldest_is_taken_at_once() -> None:
-    batcher = Batcher()
-    assert batcher.add(Waiting(0, 10)) and batcher.add(Waiting(1, 11))
-    assert number(batcher.take(11)) == [0]
-    assert number(batcher.take(11)) == [1]
-    assert batcher.take(11) == []
-
-
 def test_a_batch_waits_until_it_is_full() -> None:
     batcher = Batcher(max_batch=3, max_wait_ns=100)
     batcher.add(Waiting(0, 10))

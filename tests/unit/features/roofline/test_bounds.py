@@ -5,7 +5,6 @@ from msgspec.structs import replace
 
 from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind
 from enginebench.core.records import Bound, LayerTime, Precision
-from enginebench.core.work import GraphWork, NodeWork, TensorWork
 from enginebench.features.roofline.bounds import (
     Limits,
     bound_layers,
@@ -16,6 +15,7 @@ from enginebench.features.roofline.bounds import (
     find_least_ms,
 )
 from enginebench.features.roofline.joining import join_layers
+from enginebench.features.roofline.work import GraphWork, NodeWork, TensorWork
 from enginebench.stats.bounds import doubt_layers, doubt_row, share_of_limit
 
 

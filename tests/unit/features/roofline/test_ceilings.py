@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from enginebench.features.roofline.ceilings import MOST_CALLS, Trial, count_calls, find_value, join_repetitions, observe
+from enginebench.features.roofline.ceilings import MOST_CALLS, Trial, count_calls, find_value, join_best, observe
 from enginebench.measure.caches import DataCache, read_caches, read_size
 
 
@@ -31,7 +31,7 @@ def test_the_best_of_all_trials_counts_and_noise_only_takes_away() -> None:
     ]
     noisy = iter([1, 1, 9, 0.5, *[8.0] * 50])
     timer = simulate({"slow": iter([0.7] * 50), "noisy": noisy})
-    ((found,),) = observe(trials, budget_s=4, timer=timer, clock=tick())
+    (found,) = observe(trials, device="cpu", threads=2, budget_s=4, timer=timer, clock=tick())
     assert (found.value, found.how) == (2.0, "noisy")  # 1 GMAC in half a second
 
 
@@ -41,8 +41,9 @@ def test_a_cost_is_the_shortest_and_a_rate_the_highest_of_the_repetitions() -> N
         Trial(kind="memory", work=1e9, call=lambda: "memory", capacity_bytes=None),
     ]
     times = {"call": iter([2e-3, 2e-3, 3e-3, 1e-3, 4e-3]), "memory": iter([1, 1, 0.5, 0.25, 0.5])}
-    found = observe(trials, budget_s=0.5, timer=simulate(times), clock=tick(), repetitions=2)
-    call, memory = join_repetitions(found, device="cpu", threads=2)
+    clock, timer = tick(), simulate(times)
+    found = observe(trials, device="cpu", threads=2, budget_s=0.5, timer=timer, clock=clock, repetitions=2)
+    call, memory = join_best(found)
     assert (call.value, call.low, call.high, call.unit) == (1000.0, 1000.0, 3000.0, "us")
     assert (memory.value, memory.low, memory.high, memory.unit) == (4.0, 2.0, 4.0, "GB/s")
     assert (memory.n, memory.threads) == (2, 2)

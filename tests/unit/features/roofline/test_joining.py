@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ParseError
 from enginebench.core.records import LayerTime
-from enginebench.core.work import GraphWork, NodeWork, Unit
 from enginebench.features.roofline.joining import join_layers
+from enginebench.features.roofline.work import GraphWork, NodeWork, Unit
 from enginebench.stats.plans.layers import parse_layers
 from trtexec_artifacts import find_real_artifacts
 

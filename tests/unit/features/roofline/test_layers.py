@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import EngineSpec, LayerProfile, LayerTime
 from enginebench.report.layer_table import describe_times
-from enginebench.stats.layers import describe_profile, explain_remainder
+from enginebench.stats.profile import describe_profile, explain_remainder
 
 LAYERS = (
     LayerTime(name="head", mean_ns=1e6, median_ns=0.9e6, precision="fp32", kind="Gemm"),

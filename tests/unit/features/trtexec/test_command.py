@@ -13,8 +13,8 @@ from enginebench.core.engine_api import read_index
 from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, TensorSpec
 from enginebench.core.shapes import format_shapes, quote_name
+from enginebench.engines.backends.tensorrt.entries import BUILD_OPTIONS
 from enginebench.engines.backends.tensorrt.settings import (
-    BUILD_OPTIONS,
     BuildSettings,
     ShapeProfile,
     check_profile,

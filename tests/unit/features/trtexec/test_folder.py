@@ -170,14 +170,6 @@ def test_names_that_end_like_a_kind_keep_their_files_together(tmp_path: Path) ->
     ]
 
 
-def test_a_log_may_say_its_kind_and_exported_files_only_theirs(tmp_path: Path) -> None:
-    for stem in ("fp16", "int8"):
-        fill(tmp_path, stem)
-        (tmp_path / f"{stem}.log").rename(tmp_path / f"{stem}_trtexec.log")
-    fill(tmp_path)
-    assert [(case.name, len(case.files)) for case in read_folder(tmp_path)] == [("fp16", 4), ("int8", 4), ("run", 4)]
-
-
 def test_no_file_is_left_out_because_another_has_its_name(tmp_path: Path) -> None:
     for name in ("resnet.best.log", "resnet.worst.log", "resnet.worst.txt", "resnet.best.stdout"):
         (tmp_path / name).write_text(made.make_log())

@@ -11,7 +11,7 @@ from enginebench.core.errors import ParseError
 from enginebench.stats.layer_diff import compare_layers, number_operators
 from enginebench.stats.layer_records import LayersDocument
 from enginebench.stats.onnx_names import read_metadata, split_name, strip_reformat
-from enginebench.stats.plans.layers import parse_layers, read_dtype, read_engine, summarize_layers
+from enginebench.stats.plans.layers import read_dtype, read_engine, summarize_layers
 from enginebench.stats.plans.profile import read_profile, summarize_profile
 
 FILE = Path("layers.json")
@@ -254,14 +254,6 @@ def test_an_engine_without_layers_says_so() -> None:
     assert summarize('{"Layers": [], "Bindings": []}').notes == ("the file lists no layers",)
 
 
-def test_from_disk(tmp_path: Path) -> None:
-    path = tmp_path / "l.json"
-    path.write_bytes(made.make_layers())
-    assert parse_layers(path).layers
-    with pytest.raises(ParseError, match="No such file"):
-        parse_layers(tmp_path / "no")
-
-
 @pytest.mark.parametrize(
     ("key", "said"),
     [("LayerType", "no key ParameterType or LayerType"), ("Format/Datatype", "no key Format/Datatype or Datatype")],
@@ -277,13 +269,6 @@ def test_layers_without_their_sides_name_the_keys() -> None:
     text = made.make_layers().decode().replace('"Inputs"', '"Sources"').replace('"Outputs"', '"Targets"')
     with pytest.raises(ParseError, match=r"no key Inputs or Outputs .*Sources, Targets"):
         summarize(text)
-
-
-def test_what_may_be_lacking_is_noted() -> None:
-    text = made.make_layers().decode().replace('"TacticName"', '"Kernel"').replace('"Bindings"', '"Ports"')
-    notes = summarize(text).notes
-    assert "Kernel" in notes[0] and notes[0].endswith("no tactics")
-    assert "Ports" in notes[1] and notes[1].endswith("inputs and outputs are not known")
 
 
 def test_layers_of_one_name_have_their_times_in_the_order_of_the_engine() -> None:

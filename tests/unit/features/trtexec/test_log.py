@@ -35,16 +35,6 @@ def test_all_figures_of_a_run_are_those_of_the_log() -> None:
     assert run.end_to_end_ms is None and run.gpu_cov_percent is None and run.build_s is None
 
 
-def test_options_device_and_switches() -> None:
-    run = read_one(made.make_log(110100, 106))
-    assert run.device == "NVIDIA H200"
-    assert run.device_info["SMs"] == "132"
-    assert run.options["Inference Options"]["Duration"] == "0s (+ 0ms warm up)"
-    assert run.options["Reporting Options"]["Percentiles"] == "90,95,99"
-    assert (run.cuda_graph, run.data_transfers, run.spin_wait, run.streams) == (True, False, True, 1)
-    assert (run.batch, run.model) == (1, "small.plan")
-
-
 @pytest.mark.parametrize(
     ("digits", "version"),
     [("8601", "8.6.1"), ("9200", "9.2.0"), ("8001", "8.0.1"), ("100001", "10.0.1"), ("101601", "10.16.1"),
@@ -186,14 +176,6 @@ def test_a_run_can_fail_without_a_closing_banner(line: str) -> None:
 def test_help_is_neither_passed_nor_failed() -> None:
     run = read_one("&&&& RUNNING TensorRT.trtexec [TensorRT v8601] # trtexec --help\n=== Help ===\n  --help\n")
     assert (run.status, run.errors) == ("unknown", ())
-
-
-def test_warnings_with_their_variance() -> None:
-    warning = "* GPU compute time is unstable, with coefficient of variance = 43.467%."
-    text = made.make_log() + f"{made.STAMP} [W] {warning}\n{made.STAMP} [W]   If not already in use, lock clocks\n"
-    run = read_one(text)
-    assert run.gpu_cov_percent == 43.467
-    assert run.warnings[0] == warning
 
 
 def test_a_failed_graph_capture_is_off_whatever_the_options_say() -> None:

@@ -7,7 +7,7 @@ import pytest
 import trtexec_artifacts as made
 from enginebench.core.errors import ParseError
 from enginebench.stats.layer_records import ProfileDocument
-from enginebench.stats.plans.profile import parse_profile, read_profile, summarize_profile
+from enginebench.stats.plans.profile import read_profile, summarize_profile
 
 FILE = Path("profile.json")
 
@@ -103,14 +103,6 @@ def test_a_cut_file_names_the_line(keep: int) -> None:
 def test_other_files_are_refused(text: str) -> None:
     with pytest.raises(ParseError, match=r"profile\.json"):
         summarize(text)
-
-
-def test_from_disk(tmp_path: Path) -> None:
-    path = tmp_path / "p rofile ü.json"
-    path.write_bytes(made.make_profile())
-    assert parse_profile(path).layers
-    with pytest.raises(ParseError, match="No such file"):
-        parse_profile(tmp_path / "no")
 
 
 def test_a_renamed_median_is_no_empty_column() -> None:

@@ -22,11 +22,12 @@ from enginebench.features.trtexec.log import parse_log
 from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case, list_layer_times
 from enginebench.features.trtexec.reporting import report_folder
 from enginebench.features.trtexec.sections import list_trtexec
+from enginebench.features.trtexec.series import draw_series
 from enginebench.features.trtexec.times import select_timed
 from enginebench.features.trtexec.trace import read_trace
 from enginebench.features.trtexec.verb import command as parse_command
 from enginebench.features.trtexec.verb import parse_times
-from enginebench.report.charts import draw_layers, draw_series, import_altair, render_png, shorten
+from enginebench.report.charts import draw_layers, import_altair, render_png, shorten
 from enginebench.report.markdown import format_sections
 from enginebench.report.page import format_page
 from enginebench.runs.reporting import FORMATS
@@ -159,13 +160,6 @@ def test_several_runs_have_pictures_of_their_own(tmp_path: Path) -> None:
     names = {path.name for path in render_trtexec_folder(tmp_path)}
     assert {"fp16.latency_hist.png", "int8.percentiles.png", "report.md"} <= names
     assert len(json.loads((tmp_path / "report.json").read_text())["cases"]) == 2
-
-
-def test_a_failed_log_alone(tmp_path: Path) -> None:
-    (tmp_path / "x.log").write_text(made.make_log(verdict=None)[:400] + f"\n{made.STAMP} [E] Engine set up failed\n")
-    assert {path.name for path in render_trtexec_folder(tmp_path)} == {"report.md", "report.json"}
-    text = (tmp_path / "report.md").read_text()
-    assert "**failed**" in text and "Engine set up failed" in text
 
 
 def test_without_altair_the_report_says_how_to_get_pictures(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,13 +55,6 @@ def test_trtexecs_rule_counts_what_to_leave_out(n: int, label: str, index: int) 
     assert find_trtexec_index(n, label) == index
 
 
-def test_both_rules_stand_in_the_document_and_differ() -> None:
-    document = summarize(made.make_times(100))
-    ascending = np.sort(made.sample_latencies(100)["latency"])
-    assert document.latency_ms.percentiles["99"] == ascending[98]
-    assert document.trtexec["latency_ms"].percentiles["99"] == ascending[99]
-
-
 def test_old_keys() -> None:
     document = summarize(made.make_times(50, start_ms=300, keys=made.OLD_KEYS))
     assert document.layout == "trtexec<=8.2"

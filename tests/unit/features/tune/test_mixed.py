@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.errors import BackendUnavailable, ChildFailed, ParseError
-from enginebench.core.groups import GroupHarm, Harm, NodeGroup
 from enginebench.core.records import Estimate
 from enginebench.features.tune import mixed
 from enginebench.features.tune.child import find_first
+from enginebench.features.tune.groups import GroupHarm, Harm, NodeGroup
 from enginebench.features.tune.held_out import Held
 from enginebench.features.tune.jobs import SensitivityAnswer, SensitivityJob
 from enginebench.features.tune.mixed import (

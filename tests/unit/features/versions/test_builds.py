@@ -8,9 +8,8 @@ import pytest
 from scipy import stats
 
 from enginebench.core.records import Artifact, Build, EngineSpec, Measurement, MeasureSpec, Result
-from enginebench.stats.builds import describe_builds, doubt_builds, estimate_between, group_logs, tell_best
+from enginebench.stats.builds import describe_builds, doubt_builds, estimate_between, tell_best
 from enginebench.stats.compare import compare, compare_apart
-from enginebench.stats.intervals import join_builds
 from enginebench.stats.summary import estimate_p50
 
 
@@ -72,16 +71,6 @@ def test_the_interval_covers_what_it_says(between: float, k: int, n: int) -> Non
         assert found is not None and found.low is not None and found.high is not None
         covered += found.low <= between <= found.high
     assert covered >= 0.935 * 800
-
-
-def test_builds_that_lost_processes_are_still_covered() -> None:
-    rng, covered = np.random.default_rng(2), 0
-    for _ in range(300):
-        groups = draw(rng, 6, 4, 0.02, 0.01)
-        found, _within = estimate_between([group[: 2 + i % 3] for i, group in enumerate(groups)])
-        assert found is not None and found.low is not None and found.high is not None
-        covered += found.low <= 0.02 <= found.high
-    assert covered >= 0.92 * 300
 
 
 @pytest.mark.parametrize("groups", [[[0.0, 0.1]], [[0.0], [0.1]], [[0.0, 0.1], []]])
@@ -169,10 +158,3 @@ def _forget(measurement: Measurement) -> Measurement:
         stop_rule="settled",
         repetition=measurement.repetition,
     )
-
-
-def test_logs_are_grouped_by_build_in_the_order_of_the_processes() -> None:
-    groups = [[0.0, 0.1], [0.2, 0.3]]
-    found = group_logs(measure(groups)[::-1])
-    assert [[round(x - math.log(1e8), 6) for x in group] for group in found] == groups
-    assert join_builds([1.0, 2.0, 3.0, 5.0], [0, None, 0, None]) == [2.0, 2.0, 5.0]

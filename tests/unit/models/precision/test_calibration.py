@@ -10,19 +10,18 @@ from msgspec.structs import replace
 from onnx import helper, numpy_helper
 
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
+from enginebench.core.preprocess import EXTERNAL
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision import observe
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration import (
-    EXTERNAL,
     Calibration,
     TensorRange,
     check_preprocess,
     read_calibration,
-    read_calibration_cache,
     write_calibration,
-    write_calibration_cache,
 )
+from enginebench.models.precision.calibration_cache import read_calibration_cache, write_calibration_cache
 from enginebench.models.precision.calibration_data import keep_batches, open_arrays, open_data, open_given
 from enginebench.models.precision.graph import hash_weights, load_whole_graph, name_nodes, prepare_graph
 from enginebench.models.zoo import packaged_onnx

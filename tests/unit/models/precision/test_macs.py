@@ -35,24 +35,6 @@ def test_coverage_needs_both_operands():
     assert measure_coverage(build_pair(data="w", reader="MatMul", scale=[0.1] * 6, axis=1)) == 0
 
 
-def test_coverage_looks_through_what_keeps_levels():
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "q"),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "d"),
-        helper.make_node("Relu", ["d"], ["r"], "r"),
-        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["dw"], "dw"),
-        helper.make_node("MatMul", ["r", "dw"], ["h"], "first"),
-        helper.make_node("MatMul", ["h", "v"], ["y"], "second"),
-    ]
-    constants = {
-        "s": np.float32(0.1),
-        "z": np.int8(0),
-        "w": np.ones((4, 30), np.int8),
-        "v": np.ones((30, 2), np.float32),
-    }
-    assert measure_coverage(build_graph(nodes, constants, [2, 4], [2, 2])) == pytest.approx(240 / (240 + 120))
-
-
 MOVERS = {
     "Pad": (["pads"], {}),
     "MaxPool": ([], {"kernel_shape": [1, 1]}),

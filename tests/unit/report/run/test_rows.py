@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.records import Block, Caveat, Drift, LayerTime, Result
+from enginebench.core.records import Block, Caveat, LayerTime, Result
 from enginebench.core.store import encode
 from enginebench.report.run.rows import RunDocument, describe_row, describe_run
 from enginebench.stats.ranking import Rules
@@ -35,13 +35,6 @@ def test_json_has_every_field_of_the_contract() -> None:
     assert {"id", "engine", "precision", "batch", "speedup"} <= set(document["fastest"])
 
 
-def test_row_without_samples_has_reason_and_no_numbers() -> None:
-    row = describe_row(weigh(make_result(status="failed", reason="died"), make_result()))
-    assert (row.status, row.reason, row.validity, row.n, row.processes) == ("failed", "died", "invalid", 0, 0)
-    assert (row.p50_ms, row.speedup, row.throughput_per_s, row.clock) == (None, None, None, None)
-    assert row.caveats == ()
-
-
 def test_baseline_is_pytorch_fp32_of_the_same_kind() -> None:
     first, other = make_result("ort"), make_result("pytorch", "fp16")
     wanted, batch = make_result("pytorch"), make_result("pytorch", batch=8)
@@ -68,13 +61,6 @@ def test_unlike_clock_leaves_the_speedup_empty_with_the_reason() -> None:
     tool = replace(tool, measurements=tuple(replace(m, clock="device") for m in tool.measurements))
     row = run([make_result(), tool]).rows[1]
     assert row.speedup is None and "no device times" in (row.speedup_reason or "")
-
-
-def test_drift_of_several_outputs_is_the_worst_of_them() -> None:
-    a, b = make_drift(0.5).outputs[0], make_drift(0.1, centred=0.5, nonfinite=3).outputs[0]
-    row = describe_row(weigh(make_result(drift=Drift(n=2, outputs=(a, b), passed=False)), None))
-    assert (row.max_abs_diff, row.centred_cosine, row.nonfinite, row.outputs_agree) == (0.5, 0.5, 3, False)
-    assert "nonfinite" in [c.code for c in row.caveats]
 
 
 def test_a_check_of_a_part_of_the_samples_is_doubted() -> None:

@@ -10,7 +10,7 @@ from enginebench.core.names import find_rows, shorten_ids
 from enginebench.core.records import Block, MeasureSpec, Result
 from enginebench.report.run.columns import list_columns
 from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings
-from enginebench.report.run.rows import RunDocument, describe_run, group_rows
+from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.report.run.sections import list_facts, list_report, list_sections, list_tables
 from enginebench.report.table import Notes, Table
 from enginebench.report.terminal import format_text
@@ -225,13 +225,6 @@ def test_the_terminal_has_the_design_of_eighty_columns() -> None:
     lines = show(make_run()).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("resnet18 · batch 1") and lines[2].startswith("  FASTEST  openvino int8 (nncf)   9.1")
-
-
-def test_groups_keep_the_order_in_which_settings_come() -> None:
-    rows = describe(make_result(batch=8, median_ms=9), make_result("ort", median_ms=3), make_result(median_ms=2)).rows
-    assert [[(row.batch, row.engine) for row in group] for group in group_rows(rows)] == [
-        [(8, "pytorch")], [(1, "pytorch"), (1, "ort")],
-    ]  # fmt: skip
 
 
 def test_a_neighbour_slowed_by_others_gets_no_verdict() -> None:

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from enginebench.core.records import Measurement, Result
 from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.report.run.series import (
-    MAX_REPETITIONS,
     bin_rows,
     follow_batches,
     follow_rows,
@@ -18,7 +17,7 @@ from enginebench.report.run.series import (
     place_quality,
     trace_rows,
 )
-from samples import make_drift, make_machine, make_measurements, make_result
+from samples import make_drift, make_machine, make_result
 from stored_run import make_doubtful_results, make_results
 
 
@@ -91,13 +90,6 @@ def test_curves_are_nearest_ranks() -> None:
 def test_a_curve_ends_where_there_are_no_more_calls() -> None:
     curves, _ = follow_rows([with_samples([1_000_000] * 50)], {"pytorch-fp32-b1": "row"})
     assert max(p["rarity"] for p in curves) == pytest.approx(np.log10(50), rel=1e-3)
-
-
-def test_repetitions_beyond_what_can_be_seen_are_left_out() -> None:
-    row = replace(make_result(), measurements=make_measurements(10, processes=MAX_REPETITIONS + 5))
-    _, thin = follow_rows([row], {row.id: "row"})
-    _, medians = bin_rows([row], {row.id: "row"})
-    assert len({p["line"] for p in thin}) == len(medians) == MAX_REPETITIONS
 
 
 def test_traces_show_marks_and_the_reference_kernel() -> None:
@@ -178,11 +170,3 @@ def test_batches_make_lines_of_engines() -> None:
     doubtful = replace(document, rows=tuple(replace(row, validity="invalid") for row in document.rows))
     assert [p["text"] for p in follow_batches(doubtful, label_rows(doubtful))] == ["1 invalid", "8 invalid"]
     assert follow_batches(describe([make_result("ort"), make_result("pytorch")]), {"a": "b"}) == []
-
-
-def test_each_repetition_lies_around_its_own_tick() -> None:
-    row = replace(make_result(), measurements=make_measurements(10, processes=6))
-    points, _ = trace_rows([row], {row.id: "row"})
-    for place in range(6):
-        own = [p["at"] for p in points if p["line"] == place]
-        assert place + 0.5 < min(own) and max(own) < place + 1.5

@@ -22,7 +22,8 @@ from enginebench.engines.registry import find_installed
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.runs.child.errors_across import describe_error, rebuild_error
 from enginebench.runs.child.isolate import run_child
-from enginebench.runs.child.jobs import BuildJob, ErrorAnswer, InferJob
+from enginebench.runs.child.jobs import BuildJob, ErrorAnswer
+from enginebench.runs.child.other_jobs import InferJob
 
 CLASSES = sorted(
     (kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, EngineBenchError)),

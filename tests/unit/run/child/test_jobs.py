@@ -8,6 +8,7 @@ import pytest
 
 from enginebench.core.features import find_each, list_names
 from enginebench.core.records import Availability
+from enginebench.runs.child import other_jobs
 from enginebench.runs.child.jobs import (
     Answered,
     Job,
@@ -21,7 +22,10 @@ from enginebench.runs.child.jobs import (
     read_message,
 )
 
-JOBS = [*(kind for kind in Job.__subclasses__() if kind.__module__ == Job.__module__), *find_each("jobs")]
+JOBS = [
+    *(kind for kind in Job.__subclasses__() if kind.__module__ in (Job.__module__, other_jobs.__name__)),
+    *find_each("jobs"),
+]
 
 
 @pytest.mark.parametrize("kind", JOBS, ids=lambda kind: kind.__name__)
@@ -34,7 +38,7 @@ def test_the_work_of_a_job_gives_the_answer_that_the_job_names(kind: type[Job[An
 
 def test_no_two_jobs_have_one_tag() -> None:
     tags = [kind.__struct_config__.tag for kind in JOBS]
-    assert len(tags) == len(set(tags)) == 12 + len(list_names("jobs")) and None not in tags
+    assert len(tags) == len(set(tags)) == 13 + len(list_names("jobs")) and None not in tags
 
 
 def test_a_job_of_somebody_else_travels_like_ours() -> None:

@@ -52,18 +52,6 @@ def test_the_interval_of_errors_over_lengths_is_scipys():
     assert (found.low, found.high) == (pytest.approx(low, abs=0.003), pytest.approx(high, abs=0.003))
 
 
-def test_a_paired_difference_is_narrower_than_two_intervals_apart():
-    rng = np.random.default_rng(5)
-    hard = rng.exponential(size=200)
-    base, cand = average(hard), average(hard + rng.normal(0.05, 0.02, 200))
-    found = score_counts(MAE, cand, base)
-    assert found.delta is not None and found.delta.value == pytest.approx(0.05, abs=0.005)
-    assert 0 < found.delta.low < found.delta.value < found.delta.high
-    assert found.delta.high - found.delta.low < 0.1 * (found.value.high - found.value.low)
-    scipys = stats.bootstrap((cand[:, 0] - base[:, 0],), np.mean, n_resamples=9999, rng=np.random.default_rng(1))
-    assert found.delta.low == pytest.approx(scipys.confidence_interval.low, abs=0.0005)
-
-
 def test_the_interval_covers_what_it_says():
     rng = np.random.default_rng(6)
     covered = 0

@@ -21,7 +21,7 @@ from enginebench.core.errors import ArtifactError, BackendUnavailable, MissingDe
 from enginebench.core.records import AheadOfTime, Artifact, Availability, Caveat, EngineSpec, Precision
 from enginebench.core.store import write_atomic
 from enginebench.engines.backends.tensorrt.builder import MIB, build_plan
-from enginebench.engines.backends.tensorrt.entries import TENSORRT_RTX
+from enginebench.engines.backends.tensorrt.entries import BUILD_OPTIONS, TENSORRT_RTX
 from enginebench.engines.backends.tensorrt.plan_store import (
     UNKNOWN_GPU,
     PlanBackend,
@@ -31,7 +31,7 @@ from enginebench.engines.backends.tensorrt.plan_store import (
     keep_plan,
     read_capability,
 )
-from enginebench.engines.backends.tensorrt.settings import BUILD_OPTIONS, BuildSettings, read_plugins, read_settings
+from enginebench.engines.backends.tensorrt.settings import BuildSettings, read_plugins, read_settings
 from enginebench.engines.request import check_request, read_number, read_options
 from enginebench.engines.tensorrt_library import LAYERS, RTX_MODULE, Library
 

@@ -9,7 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.engine_api import read_index
-from enginebench.core.entry import Option, switch
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import known
 from enginebench.core.records import Artifact, EngineSpec, Precision
@@ -29,40 +28,6 @@ OTHER_RANGES = (
     "enginebench build GRAPH --engine tensorrt --weak-typing --precision int8 --calib F.npz --calib-cache NEW.cache; "
     "or make Q/DQ nodes of the ranges: enginebench quantize GRAPH --to int8 --calib-cache FILE"
 )
-
-BUILD_OPTIONS = {
-    "weak_typing": switch("set the precision by builder flags (TensorRT 10 and older); 0: the graph sets it"),
-    "floats": Option(
-        default="fp32",
-        choices=("fp32", "fp16"),
-        search=("fp16",),
-        only_in=("int8",),
-        meaning="Q/DQ graphs: what is not INT8 in them computes in FP32, or may in FP16 (TensorRT 8.6)",
-    ),
-    "calib_cache": Option(default="", outside=True, meaning="calibration cache, for weak_typing in int8"),
-    "workspace_mb": Option(default="", meaning="scratch memory for one layer, in MiB"),
-    "min_shapes": Option(default="", meaning="smallest shapes, NAME:1x3x224x224"),
-    "opt_shapes": Option(default="", meaning="shapes to tune for"),
-    "max_shapes": Option(default="", meaning="largest shapes"),
-    "profiles": Option(default="", meaning="more profiles, NAME:MIN/OPT/MAX, one per line"),
-    "timing_cache": Option(default="", outside=True, meaning="file that keeps timings between builds"),
-    "optimization_level": Option(
-        default="",
-        choices=("", "0", "1", "2", "3", "4", "5"),
-        search=("5",),
-        meaning="how hard the builder searches (TensorRT's default: 3)",
-    ),
-    "version_compatible": switch("the plan also runs on later versions of the same major version"),
-    "hardware_compatibility": Option(
-        default="none",
-        choices=("none", "ampere+", "sameComputeCapability"),
-        meaning="other GPUs that the plan also runs on",
-    ),
-    "plugins": Option(default="", outside=True, meaning="plugin libraries, one per line"),
-    "refit": switch("allow the weights to be replaced later"),
-    "strip": switch("leave out the weights; refit them later"),
-    "detailed": switch("keep what layer information and precision verification need", on=True),
-}
 
 
 class ShapeProfile(Struct, frozen=True, kw_only=True):

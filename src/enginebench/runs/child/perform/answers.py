@@ -1,26 +1,22 @@
-"""The child's part of `infer`, `drift` and `accuracy`: the outputs of an engine for arrays and for labelled data."""
+"""The outputs of a loaded engine for arrays and for labelled data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
-from enginebench.core.protocols import Loadable
 from enginebench.core.records import Artifact, Caveat, TensorSpec
 from enginebench.core.shapes import find_open_outputs
-from enginebench.engines.abilities import Answering
 from enginebench.engines.refusals import explain_refusal
 from enginebench.models.samples import cut_entries, find_batch, group_samples, join_samples, name_only, resolve_given
-from enginebench.runs.child.arrays import CHECKED_VALUES, FEWEST_CALLS, count_values, limit_calls, save_arrays
+from enginebench.runs.child.arrays import CHECKED_VALUES, FEWEST_CALLS, count_values, limit_calls
 from enginebench.runs.child.collecting import Collector
-from enginebench.runs.child.jobs import AnswerJob, InferAnswer, InferJob, Labelled, LabelledAnswer, NoteCall, PrepareJob
-from enginebench.runs.child.opening import build_graph, open_for, pass_notes
+from enginebench.runs.child.jobs import Labelled, PrepareJob
 from enginebench.runs.child.targets_file import match_targets, read_targets
 from enginebench.stats.metrics.metric import Targets
 
@@ -28,47 +24,14 @@ if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Engine, Feeds
 
 
-def infer_arrays(job: InferJob, note: NoteCall) -> InferAnswer:
-    given = resolve_given(job.inputs_path)
-    backend = open_for(job.engine, job.out_dir)
-    pass_notes(backend, note)
-    artifact = build_graph(backend, job.artifact, job.engine, job.out_dir, note)
-    calls = [name_only(arrays, artifact.inputs) for arrays in given]
-    if isinstance(backend, Answering):
-        save_arrays(Path(job.outputs_path), _ask_tool(backend, artifact, job, calls))
-        return InferAnswer(outputs=artifact.outputs)
-    if not isinstance(backend, Loadable):
-        raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; infer needs another engine")
-    with backend.load(artifact, job.engine) as engine:
-        ask = partial(ask_engine, engine)
-        arrays = join_rows(map(ask, calls)) if job.step is None else run_steps(ask, calls, engine.inputs, job.step)
-    save_arrays(Path(job.outputs_path), arrays)
-    outputs = tuple(TensorSpec(name=k, dtype=str(a.dtype), shape=a.shape) for k, a in arrays.items())
-    return InferAnswer(outputs=outputs)
-
-
-def _ask_tool(backend: Answering, artifact: Artifact, job: InferJob, calls: Sequence[Feeds]) -> Mapping[str, Array]:
-    if job.step is None:
-        return backend.answer(artifact, job.engine, calls)
-    return run_steps(lambda feeds: backend.answer(artifact, job.engine, [feeds]), calls, artifact.inputs, job.step)
-
-
-def run_steps(
-    ask: Callable[[Feeds], Mapping[str, Array]], calls: Sequence[Feeds], specs: Sequence[TensorSpec], step: int
+def run_entries(
+    ask: Callable[[Feeds], Mapping[str, Array]], entries: Sequence[Feeds], specs: Sequence[TensorSpec], step: int
 ) -> dict[str, Array]:
-    """The outputs for every entry of `calls`, in their order, `step` of one shape at a time.
+    """The outputs for every entry, in their order, `step` of one shape at a time.
 
     A step that has fewer is filled up, since a graph's batch may be fixed. An output without a row for each entry
     counts as one row where a step is one entry.
     """
-    entries = [entry for arrays in calls for entry in cut_entries(arrays, specs)]
-    return run_entries(ask, entries, specs, step)
-
-
-def run_entries(
-    ask: Callable[[Feeds], Mapping[str, Array]], entries: Sequence[Feeds], specs: Sequence[TensorSpec], step: int
-) -> dict[str, Array]:
-    """As `run_steps`, of entries that are cut already."""
     rows: dict[int, Mapping[str, Array]] = {}
     for places in group_samples(entries, step, specs):
         answer = ask(join_samples([entries[i] for i in places], specs, step))
@@ -130,21 +93,6 @@ def _stands_apart(name: str, answers: Sequence[Mapping[str, Array]], entries: Co
     return len(lengths) > 1 or (is_open and not lengths <= set(entries))
 
 
-def answer_labelled(job: AnswerJob, note: NoteCall) -> LabelledAnswer:
-    backend = open_for(job.engine, job.out_dir)
-    artifact = build_graph(backend, job.artifact, job.engine, job.out_dir, note)
-    if not isinstance(backend, Loadable):
-        raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; accuracy needs another engine")
-    note(f"answering {job.labelled.data or job.inputs}")
-    with backend.load(artifact, job.engine) as engine:
-        entries = open_labelled(job)
-        answers, nonfinite = collect_answers(engine, job.engine.batch, entries, job.labelled)
-    save_arrays(Path(job.answers_path), answers)
-    return LabelledAnswer(
-        n=entries.n, nonfinite=nonfinite, preprocess_sha256=entries.preprocess_sha256, caveats=entries.caveats
-    )
-
-
 class Entries(Struct, frozen=True, kw_only=True, eq=False):
     """Labelled samples: how many, which go into one call together, and what that call is fed."""
 
@@ -157,7 +105,22 @@ class Entries(Struct, frozen=True, kw_only=True, eq=False):
     caveats: tuple[Caveat, ...] = ()
 
 
-def open_labelled(job: PrepareJob | AnswerJob) -> Entries:
+class LabelledJob(Protocol):
+    """A job that has labelled samples answered."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def artifact(self) -> Artifact: ...
+    @property
+    def labelled(self) -> Labelled | None: ...
+    @property
+    def inputs(self) -> str | None: ...
+    @property
+    def seed(self) -> int: ...
+
+
+def open_labelled(job: LabelledJob) -> Entries:
     """The labelled samples of a job: the user's inputs, or data that go through the model's preprocessing."""
     assert job.labelled is not None
     if job.labelled.data is not None:
@@ -182,7 +145,7 @@ def _refuse_labels(_: int | None) -> Array:
     raise UsageError("--inputs have no labels; give them with --targets")
 
 
-def _open_data(job: PrepareJob | AnswerJob, labelled: Labelled, text: str) -> Entries:
+def _open_data(job: LabelledJob, labelled: Labelled, text: str) -> Entries:
     import numpy as np
 
     from enginebench.models.precision.calibration_data import open_data

@@ -265,10 +265,6 @@ def build_file(job: BuildJob, note: NoteCall, keep: KeepCall[BuildAnswer]) -> Bu
 def probe_engine(job: ProbeJob) -> ProbeAnswer:
     from enginebench.engines.registry import open_backend, probe
 
-    if job.to_profile:
-        from enginebench.runs.child.perform.profile import check_profiler
-
-        check_profiler(job.engine)
     backend: object = open_backend(job.engine) if job.to_build is not None else None
     if isinstance(backend, ChecksAhead) and job.to_build is not None:
         backend.check_ahead(*job.to_build)

@@ -9,8 +9,9 @@ from enginebench.core.errors import BackendUnavailable
 from enginebench.core.protocols import Engine, LayerProfiler, Loadable, PrecisionProof, SelfTimed
 from enginebench.core.records import LayerProfile, Measurement
 from enginebench.engines.abilities import PlanProfiler, PlanProof
-from enginebench.engines.registry import find_installed, list_names, open_backend
-from enginebench.runs.child.jobs import NoteCall, ProfileAnswer, ProfileJob
+from enginebench.engines.registry import find_installed, list_names, open_backend, probe
+from enginebench.runs.child.jobs import NoteCall, ProbeAnswer
+from enginebench.runs.child.other_jobs import ProbeLayersJob, ProfileAnswer, ProfileJob
 from enginebench.stats.quantiles import median
 from enginebench.stats.validity import doubt_enqueue, doubt_marks
 
@@ -66,6 +67,11 @@ def _profile_loaded(
     profile = engine.profile_layers()
     proof = engine.effective_precision() if isinstance(engine, PrecisionProof) else None
     return measured, profile, proof, {name: tuple(array.shape) for name, array in feeds[0].items()}
+
+
+def probe_layers(job: ProbeLayersJob) -> ProbeAnswer:
+    check_profiler(job.engine)
+    return ProbeAnswer(availability=probe(job.engine))
 
 
 def check_profiler(name: str) -> None:

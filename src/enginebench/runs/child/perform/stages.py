@@ -20,7 +20,8 @@ from enginebench.core.errors import UsageError
 from enginebench.core.protocols import CopyClock, DeviceClock, Loadable
 from enginebench.core.records import EngineSpec
 from enginebench.engines.registry import find_entry
-from enginebench.runs.child.jobs import NoteCall, StagesAnswer, StagesJob
+from enginebench.runs.child.jobs import NoteCall
+from enginebench.runs.child.other_jobs import StagesAnswer, StagesJob
 from enginebench.stats.stages import STAGES
 
 if TYPE_CHECKING:

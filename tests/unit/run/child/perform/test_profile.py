@@ -17,7 +17,7 @@ from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.precision.quantize import quantize
 from enginebench.runs.child import opening, watching
-from enginebench.runs.child.jobs import ProfileAnswer, ProfileJob
+from enginebench.runs.child.other_jobs import ProfileAnswer, ProfileJob
 
 
 class OnNoGpu:

@@ -2,14 +2,15 @@
 
 import ast
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, MissingDependency
-from enginebench.core.work import GraphWork, NodeWork, TensorWork, Unit
+from enginebench.features.roofline.work import GraphWork, NodeWork, TensorWork
+from enginebench.models.onnx.macs import FACTORS, UNITS, Shape, count_macs
 from enginebench.models.onnx.source import load_graph
 
 try:
@@ -17,8 +18,6 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingDependency(str(missing.name), 'pip install "enginebench[ort]"') from missing
 from onnx import ModelProto, NodeProto, TensorProto
-
-Shape = tuple[int, ...]
 
 # Whose result can be a view of what goes in, or be written in place by whoever makes that: not a byte need be touched.
 MOVES = frozenset(
@@ -30,16 +29,6 @@ MOVES = frozenset(
 )
 # Quantizing and its inverse are done by whoever makes the values, or takes them.
 QUANTIZERS = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
-# Operators with multiply-accumulates, and the ceiling that theirs are held against.
-UNITS: dict[str, Unit] = {
-    **dict.fromkeys(("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv"), "conv"),
-    **dict.fromkeys(("Gemm", "MatMul", "Einsum", "MatMulInteger", "QLinearMatMul", "QGemm", "FusedGemm"), "gemm"),
-    **dict.fromkeys(("Attention", "LSTM", "GRU", "RNN"), "gemm"),
-}
-# Of what such an operator takes, the two that are multiplied.
-_FACTORS = {"QLinearConv": (0, 3), "QLinearMatMul": (0, 3), "QGemm": (0, 3)}
-# Gates of a recurrent cell: each is a product with the input and one with the state.
-_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _SCOPES = "pkg.torch.onnx.name_scopes"
 # Bits of types that are not whole bytes.
 _BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
@@ -153,57 +142,6 @@ def _describe_node(node: NodeProto, known: Mapping[str, tuple[TensorWork, Shape]
     )
 
 
-def count_macs(node: NodeProto, shapes: Mapping[str, Shape]) -> int:
-    """Multiply-accumulates of a node; 0 where it has none, or a shape is not known."""
-    first, second = _FACTORS.get(node.op_type, (0, 1))
-    if node.op_type not in UNITS or len(node.input) <= second or not node.output:
-        return 0
-    data, weights, output = (shapes.get(n) for n in (node.input[first], node.input[second], node.output[0]))
-    if node.op_type == "Einsum":
-        return _count_einsum(node, [shapes.get(name) for name in node.input])
-    if data is None or weights is None or output is None:
-        return 0
-    match node.op_type:
-        case "Conv" | "ConvInteger" | "QLinearConv" | "DeformConv":  # [out, in / group, kernel...]
-            return math.prod(output) * math.prod(weights[1:])
-        case "ConvTranspose":  # [in, out / group, kernel...]: each value that goes in goes into so many
-            return math.prod(data) * math.prod(weights[1:])
-        case "Gemm" | "QGemm" | "FusedGemm":
-            transposed = any(a.name == "transA" and a.i for a in node.attribute)
-            return math.prod(output) * data[0 if transposed else -1]
-        case "MatMul" | "MatMulInteger" | "QLinearMatMul":
-            return math.prod(output) * (data[-1] if data else 1)
-        case "Attention":
-            return _count_attention(node, data, weights, output)
-        case _:  # recurrent: input [steps, batch, in], weights [directions, gates * hidden, in]
-            steps = math.prod(data[:-1])
-            hidden = weights[1] // _GATES[node.op_type]
-            return steps * weights[0] * weights[1] * (data[-1] + hidden)
-
-
-def _count_attention(node: NodeProto, query: Shape, key: Shape, output: Shape) -> int:
-    """Queries by keys, and their weights by values: of the standard operator with [batch, heads, length, depth]."""
-    if len(query) == 4 and len(key) == 4:
-        return math.prod(query) * key[2] + math.prod(output) * key[2]
-    if len(query) == 3 and len(key) == 3:
-        return math.prod(query) * key[1] + math.prod(output) * key[1]
-    return 0
-
-
-def _count_einsum(node: NodeProto, shapes: Sequence[Shape | None]) -> int:
-    """The product of the lengths of all letters, for two operands; 0 of others, which may be done in several orders."""
-    equation = next((a.s.decode() for a in node.attribute if a.name == "equation"), "")
-    terms = equation.replace(" ", "").partition("->")[0].split(",")
-    if len(terms) != 2 or "." in equation or None in shapes:
-        return 0
-    sizes = {
-        letter: size
-        for term, shape in zip(terms, shapes, strict=False)
-        for letter, size in zip(term, shape or (), strict=False)
-    }
-    return math.prod(sizes.values())
-
-
 def _list_read_shares(node: NodeProto, shapes: Mapping[str, Shape]) -> Iterator[tuple[str, float]]:
     """Inputs of which a part alone must be read: strides that leave rows out, rows that are picked."""
     output = shapes.get(node.output[0]) if node.output else None
@@ -214,15 +152,11 @@ def _list_read_shares(node: NodeProto, shapes: Mapping[str, Shape]) -> Iterator[
         yield node.input[0], min(1.0, math.prod(output) / max(1, math.prod(data)))
     strides = _read_ints(node, "strides")
     if strides and node.op_type in ("Conv", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool"):
-        weights = shapes.get(node.input[_FACTORS.get(node.op_type, (0, 1))[1]]) if len(node.input) > 1 else None
+        weights = shapes.get(node.input[FACTORS.get(node.op_type, (0, 1))[1]]) if len(node.input) > 1 else None
         kernel = _read_ints(node, "kernel_shape") or (list(weights[2:]) if weights else [])
         share = math.prod(min(1.0, k / s) for k, s in zip(kernel, strides, strict=False))
         if kernel and share < 1:
             yield node.input[0], share
-
-
-def _read_ints(node: NodeProto, name: str) -> list[int]:
-    return next((list(a.ints) for a in node.attribute if a.name == name), [])
 
 
 def _read_scopes(node: NodeProto) -> tuple[str, ...]:
@@ -236,3 +170,7 @@ def _read_scopes(node: NodeProto) -> tuple[str, ...]:
     except (ValueError, SyntaxError):
         return ()
     return tuple(str(scope) for scope in scopes) if isinstance(scopes, list) else ()
+
+
+def _read_ints(node: NodeProto, name: str) -> list[int]:
+    return next((list(a.ints) for a in node.attribute if a.name == name), [])

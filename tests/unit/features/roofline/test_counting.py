@@ -6,8 +6,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from enginebench.core.errors import ArtifactError
-from enginebench.core.work import GraphWork
-from enginebench.models.onnx.work import count_work, describe_work
+from enginebench.features.roofline.counting import count_work, describe_work
+from enginebench.features.roofline.work import GraphWork
 
 
 def describe(nodes: list[onnx.NodeProto], shape: list[object], weights: dict[str, tuple[int, ...]]) -> GraphWork:

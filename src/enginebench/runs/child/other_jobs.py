@@ -1,0 +1,116 @@
+"""What single verbs ask of a child process, beside the jobs of `run`: imported where one of them is asked for."""
+
+from msgspec import Struct
+
+from enginebench.core.records import Artifact, Caveat, Clock, EngineSpec, LayerProfile, MeasureSpec, TensorSpec
+from enginebench.runs.child.jobs import Job, KeepCall, Labelled, NoteCall, ProbeAnswer
+
+
+class StagesAnswer(Struct, frozen=True, kw_only=True):
+    stages_ns: dict[str, list[int]]  # stage -> one value a batch
+    device_ns: dict[str, list[int]]  # h2d, compute, d2h by the device's clock; empty on a CPU
+    overlapped_per_s: float
+    top_classes: list[int]
+    engine_version: str | None = None
+
+
+class StagesJob(Job[StagesAnswer], frozen=True, kw_only=True, tag="stages"):
+    timed = True
+
+    model: str
+    artifact: Artifact
+    engine: EngineSpec
+    out_dir: str
+    images_dir: str
+    n: int  # pictures
+    decoders: int  # threads that decode ahead
+    lanes: int  # batches on their way at a time
+    time_limit_s: float
+    input_size: int | None = None
+
+    def perform(self, note: NoteCall, keep: KeepCall[StagesAnswer]) -> StagesAnswer:
+        from enginebench.runs.child.perform.stages import perform_stages
+
+        return perform_stages(self, note)
+
+
+class ProfileAnswer(Struct, frozen=True, kw_only=True):
+    profile: LayerProfile
+    shapes: dict[str, tuple[int, ...]] = {}  # of the inputs; empty if a tool made them itself
+    end_to_end_ns: float  # median run without the profiler
+    clock: Clock
+    effective_precision: dict[str, float] | None = None
+    engine_version: str | None = None
+    caveats: tuple[Caveat, ...] = ()
+
+
+class ProfileJob(Job[ProfileAnswer], frozen=True, kw_only=True, tag="profile"):
+    timed = True
+
+    model: str
+    artifact: Artifact
+    engine: EngineSpec
+    measure: MeasureSpec
+    out_dir: str
+    inputs: str | None = None  # folder of the user's inputs
+
+    def perform(self, note: NoteCall, keep: KeepCall[ProfileAnswer]) -> ProfileAnswer:
+        from enginebench.runs.child.perform.profile import perform_profile
+
+        return perform_profile(self, note)
+
+
+class ProbeLayersJob(Job[ProbeAnswer], frozen=True, kw_only=True, tag="probe_layers"):
+    """Say whether an engine works here; one that cannot time its layers is refused."""
+
+    engine: str
+
+    def perform(self, note: NoteCall, keep: KeepCall[ProbeAnswer]) -> ProbeAnswer:
+        from enginebench.runs.child.perform.profile import probe_layers
+
+        return probe_layers(self)
+
+
+class InferAnswer(Struct, frozen=True, kw_only=True):
+    outputs: tuple[TensorSpec, ...]
+
+
+class InferJob(Job[InferAnswer], frozen=True, kw_only=True, tag="infer"):
+    """Run one engine on the arrays of a file: all at once, or `step` entries at a time."""
+
+    artifact: Artifact
+    engine: EngineSpec
+    out_dir: str
+    inputs_path: str
+    outputs_path: str
+    step: int | None = None
+
+    def perform(self, note: NoteCall, keep: KeepCall[InferAnswer]) -> InferAnswer:
+        from enginebench.runs.child.perform.asking import infer_arrays
+
+        return infer_arrays(self, note)
+
+
+class LabelledAnswer(Struct, frozen=True, kw_only=True):
+    n: int
+    nonfinite: int = 0  # samples whose answers are not all finite
+    preprocess_sha256: str | None
+    caveats: tuple[Caveat, ...] = ()
+
+
+class AnswerJob(Job[LabelledAnswer], frozen=True, kw_only=True, tag="answer"):
+    """Run one engine on labelled data, read as it is needed; save what the metrics need of its answers."""
+
+    model: str  # whose preprocessing the data go through
+    artifact: Artifact
+    engine: EngineSpec
+    out_dir: str
+    answers_path: str
+    labelled: Labelled
+    seed: int
+    inputs: str | None = None  # of the user, as `--inputs` names them
+
+    def perform(self, note: NoteCall, keep: KeepCall[LabelledAnswer]) -> LabelledAnswer:
+        from enginebench.runs.child.perform.asking import answer_labelled
+
+        return answer_labelled(self, note)
