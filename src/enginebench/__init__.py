@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from enginebench.core.errors import MissingDependency as MissingDependency
     from enginebench.core.errors import ModelError as ModelError
     from enginebench.core.errors import ParseError as ParseError
+    from enginebench.core.errors import TimedOut as TimedOut
     from enginebench.core.errors import UnsupportedOperator as UnsupportedOperator
     from enginebench.core.errors import UsageError as UsageError
     from enginebench.core.records import Result as Result
@@ -71,6 +72,7 @@ _HOMES = {
             "MissingDependency",
             "ModelError",
             "ParseError",
+            "TimedOut",
             "UnsupportedOperator",
             "UsageError",
         ),

@@ -9,7 +9,7 @@ import pytest
 from pages import PAGES, find_section, find_tables, read_page
 from processes import ROOT
 
-CITATION = re.compile(r"`((?:\w+/)+\w+\.py)(?:: (\w+))?`")
+CITATION = re.compile(r"`((?!ship/)(?:\w+/)+\w+\.py)(?:: (\w+))?`")
 
 
 def find_citations() -> list[tuple[str, str, str]]:

@@ -146,10 +146,13 @@ class Search:
         settings = {setting.name: setting for setting in names}
         race = Race(list(settings), first=self.record.generations[index].first_round)
         try:
-            while not race.over and (laps := self._run_round(settings, race.list_turns(), race.next_round)) is not None:
-                for name, lap in laps.items():
-                    if lap.cost is None:
-                        race.fail(name, lap.reason)
+            while not race.over:
+                laps = self._run_round(settings, turns := race.list_turns(), race.next_round, partly=not race.rounds)
+                if laps is None:
+                    break
+                for name in turns:
+                    if name not in laps or laps[name].cost is None:
+                        race.fail(name, laps[name].reason if name in laps else "no time was left to measure it")
                 if race.alive:
                     race.add_round({name: laps[name].cost or 0.0 for name in race.alive})
         finally:
@@ -216,9 +219,15 @@ class Search:
         self._reporter.say(f"{setting.name} dropped {where}: {drop.reason}")
 
     def _run_round(
-        self, settings: dict[str, Setting], names: Sequence[str], number: int, *, final: bool = False
+        self,
+        settings: dict[str, Setting],
+        names: Sequence[str],
+        number: int,
+        *,
+        final: bool = False,
+        partly: bool = False,
     ) -> dict[str, Lap] | None:
-        """A lap of each; None if the time ran out before all had run."""
+        """A lap of each; if the time ran out before all had run None, or `partly` those that had."""
         laps: dict[str, Lap] = {}
         at_once = AT_ONCE if self.record.request.goal == "latency" else 1
         for start in range(0, len(names), at_once):
@@ -228,7 +237,7 @@ class Search:
             needed_s = round_s * len(new) / len(settings) / (1 if number else 2)  # a first round is worth a try
             go_on = self._budget.left_s > needed_s if final else self._has_time(len(new))
             if new and not go_on:
-                return None
+                return laps if partly and laps else None
             before_s = self._budget.spent_s
             found = self.track.run([settings[name] for name in group], number, final=final)
             for name, laps[name] in zip(group, found, strict=True):
@@ -236,8 +245,9 @@ class Search:
                 if settings[name] in new:
                     self._keep(replace(self.record, lap_s=(*self.record.lap_s, self._budget.spent_s - before_s)))
                     before_s = self._budget.spent_s
-            if self._budget.left_s <= 0 and any(laps[one.name].cost is None for one in new):
-                return None  # it was ended with the budget
+            if self._budget.left_s <= 0 and any(laps[one.name].cost is None for one in new):  # ended with the budget
+                ran = {name: lap for name, lap in laps.items() if lap.cost is not None}
+                return ran if partly and ran else None
         return laps
 
     def _settle(self, index: int, race: Race, settings: dict[str, Setting]) -> None:
