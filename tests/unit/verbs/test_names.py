@@ -16,7 +16,8 @@ from processes import ROOT, environment
 KERNEL = [
     "ArtifactError", "BackendUnavailable", "Bench", "ChildFailed", "DependencyError", "DeviceBusy",
     "EngineBenchError", "FeedError", "GateFailed", "MeasurementError", "MissingDependency", "ModelError",
-    "ParseError", "Result", "Run", "UnsupportedOperator", "UsageError", "accuracy", "allow_code", "bench", "build",
+    "ParseError", "Result", "Run", "TimedOut",
+    "UnsupportedOperator", "UsageError", "accuracy", "allow_code", "bench", "build",
     "calibrate", "diff", "doctor", "drift", "export", "history", "infer", "list_baselines", "list_models",
     "load_engine", "profile", "quantize", "read", "remove_baseline", "run", "save_baseline", "stages", "write_report",
 ]  # fmt: skip
