@@ -2,9 +2,9 @@
 
     python tools/budgets.py
 
-`limit` is what was agreed on; `held` is what a figure may not pass today where it is still above its limit. It is lowered
-with each cut, and raised only by a new capability (after the cuts 3,000 lines of src and 2,000 of tests in all; 859 and
-727 so far, from 67,493 and 50,654). Exit code 1: a figure is above both.
+`limit` is what was agreed on; `held` is what a figure may not pass today where it is still above its limit. It is
+lowered with each cut, and raised only by a new capability: after the cuts by 3,000 lines of src and 2,000 of tests in
+all, 859 and 727 so far (from 67,493 and 50,654). Exit code 1: a figure is above both.
 """
 
 from __future__ import annotations
