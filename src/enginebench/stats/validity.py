@@ -226,12 +226,14 @@ def _bound_ratio(
 ) -> tuple[float, float]:
     """(how many times slower the base is at least, the factor by which that may be wrong), whatever others cost.
 
-    The least that its calls can take stands beside calls of the candidate that were hardly slowed. Where nobody knows
-    it, all trials of one beside all of the other; of fewer than six that is chance.
+    The least that its calls can take stands beside calls of the candidate that were hardly slowed, in half of its
+    trials: in one alone others may have paused, beside whom CPU time, too, is longer (18 to 30 ms were seen). Where
+    nobody knows it, all trials of one beside all of the other; of fewer than six that is chance.
     """
     least = [t.alone_ns for t in known if t.alone_ns] or [m.least_ns for m in base if m.least_ns is not None]
     if least:
-        return min(least) / _find_quickest(cand), STARVED_RATIO
+        quick = median([_find_quickest([m]) for m in cand if m.latency_ns])
+        return min(least) / quick, STARVED_RATIO if len(least) >= MIN_REPETITIONS else WIDE_RATIO
     times = [[median(m.latency_ns) for m in side if m.latency_ns] for side in (base, cand)]
     few = min(map(len, times)) < MIN_REPETITIONS
     return 0.0 if few else min(times[0]) / max(times[1]), UNSEEN_RATIO

@@ -235,6 +235,15 @@ def test_a_starved_side_is_ranked_by_what_its_calls_take_at_least(least_ms: floa
     assert (found.ratio_validity, found.clear) == ("not_given", clear)
 
 
+@pytest.mark.parametrize("count", [1, TRIALS])
+def test_equals_are_not_parted_by_cpu_time_beside_others(count: int) -> None:
+    """Both take 10 ms alone and 17 beside others, which paused during one trial of the other side."""
+    starved = [replace(m, least_ns=17e6) for m in make_side(40, marked=1.0)]
+    beside = [*make_side(10, seed=1)[:1], *make_side(17, marked=1.0, seed=1)[1:]]
+    found = compare_rows(make_row(starved[:count]), replace(make_row(beside[:count]), id="ort"))
+    assert (found.ratio_validity, found.clear) == ("not_given", False)
+
+
 def test_one_trial_names_only_what_lies_beyond_two_trials_of_one_row() -> None:
     cand, *bases = (make_row(make_side(ms, seed=i)[:1]) for i, ms in enumerate((5, 8.5, 11.5)))
     assert [compare_rows(base, replace(cand, id="cand")).clear for base in bases] == [False, True]
