@@ -219,10 +219,14 @@ def test_a_starved_baseline_leaves_the_tie_where_each_trial_of_another_is_faster
     """As was measured beside others: 84 to 372 ms in each trial, the other one 5 to 10 ms."""
     times = (211, 146, 84, 293, 361, 372), (6.1, 6.8, 9.9, 6, 6, 5.1)
     pytorch, ort = (make_row(make_side(1, slowed=ms, marked=1.0)) for ms in times)
-    why = "no ratio: other programs slowed pytorch fp32 by an unknown amount"
-    assert tell(pytorch, ort)[0].startswith("ort fp32   ") and tell(pytorch, ort)[0].endswith(why)
-    few = [replace(row, measurements=row.measurements[:5]) for row in (pytorch, ort)]
-    assert tell(*few)[1].startswith("take ort fp32: faster in every trial")
+    assert tell(pytorch, ort)[1].startswith("take ort fp32: faster in every trial")
+    # Nothing limits what others cost PyTorch, which may be as fast; they never cost ONNX Runtime so much.
+    cand, slow = (replace(row, id=row.engine.backend, engine=replace(row.engine, backend=name))
+                  for row, name in ((ort, "openvino"), (pytorch, "ort")))  # fmt: skip
+    assert not compare_rows(pytorch, replace(cand, id="cand")).clear
+    assert compare_rows(slow, replace(cand, id="cand")).clear
+    few = [replace(row, measurements=row.measurements[:5]) for row in (slow, cand)]
+    assert not compare_rows(few[0], replace(few[1], id="cand")).clear
 
 
 @pytest.mark.parametrize(
