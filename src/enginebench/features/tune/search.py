@@ -94,7 +94,10 @@ class Search:
             if not generation.settings:
                 break
             self._keep(replace(self.record, generations=(*self.record.generations, generation)))
+            known = len(self._tried)
             self._go_through(len(self.record.generations) - 1)
+            if len(self._tried) == known:
+                break  # no time was left to race them, and they would be proposed again
         self._finish()
 
     def _propose(self) -> Generation:
@@ -153,7 +156,7 @@ class Search:
                 for name in turns:
                     if name not in laps or laps[name].cost is None:
                         race.fail(name, laps[name].reason if name in laps else "no time was left to measure it")
-                if race.alive:
+                if race.alive and race.alive[0] in laps:  # else all failed, and who was dropped as far slower is back
                     race.add_round({name: laps[name].cost or 0.0 for name in race.alive})
         finally:
             self._settle(index, race, settings)

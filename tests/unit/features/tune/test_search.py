@@ -410,3 +410,26 @@ def test_a_first_round_that_the_budget_cut_short_ranks_what_it_measured() -> Non
     search.run()
     assert name(search) == "y:kept=1 fp32 2 threads"
     assert "no time was left to measure it" in {lost.drop.reason for lost in search.lost}
+
+
+@pytest.mark.parametrize("budget_s", [38.0, 44.0, 50.0])
+def test_settings_that_no_time_is_left_to_race_are_not_proposed_for_ever(budget_s: float) -> None:
+    """Of a clock that only laps move; a real one ran out, at one more stored generation for each turn."""
+    arms = [Arm(engine=name, fixed={}, precision="fp32", knobs={"threads": ("2", "1")}) for name in "abcdefgh"]
+    track, record = Scripted(), SearchRecord(request=replace(REQUEST, budget_s=budget_s))
+    track.find_cost = lambda setting: 1.0  # type: ignore[method-assign]
+    search = Search(record, arms, track, [Walk(arms)], Budget(budget_s, clock=track.clock), Silent())
+    search.run()
+    assert search.final is not None and len(search.record.generations) < 4
+
+
+def test_who_was_far_slower_races_on_where_all_others_fail_later() -> None:
+    track = Scripted()
+    x, y = ARMS
+    arms = [x, replace(x, precision="bf16"), y]
+    costs: dict[str, float | None] = {"x": 1.0, "y": 2.5}
+    track.find_cost = lambda setting: costs[setting.engine]  # type: ignore[method-assign]
+    track.before = lambda setting, number, final: costs.update({"x": None} if number else {})
+    search = Search(SearchRecord(request=REQUEST), arms, track, [], Budget(900.0, clock=track.clock), Silent())
+    search.run()
+    assert name(search) == "y:kept=1 fp32 2 threads" and len(search.lost) == 2
