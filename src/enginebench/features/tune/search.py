@@ -27,6 +27,7 @@ AT_ONCE = 4
 MOST_FOR_FINAL = 0.5
 # Seconds that a process is thought to take before the first one was seen.
 GUESS_S = 3.0
+NO_TIME = "no time was left to measure it"
 
 
 class Lost(Struct, frozen=True, kw_only=True):
@@ -155,7 +156,7 @@ class Search:
                     break
                 for name in turns:
                     if name not in laps or laps[name].cost is None:
-                        race.fail(name, laps[name].reason if name in laps else "no time was left to measure it")
+                        race.fail(name, laps[name].reason if name in laps else NO_TIME)
                 if race.alive and race.alive[0] in laps:  # else all failed, and who was dropped as far slower is back
                     race.add_round({name: laps[name].cost or 0.0 for name in race.alive})
         finally:

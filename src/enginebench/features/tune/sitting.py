@@ -21,7 +21,7 @@ from enginebench.features.tune.proposals import Proposer, make_proposer
 from enginebench.features.tune.records import Budget, SearchRecord, SearchRequest, read_search, write_search
 from enginebench.features.tune.remains import state_remains
 from enginebench.features.tune.rows import Rows
-from enginebench.features.tune.search import Lost, Search
+from enginebench.features.tune.search import NO_TIME, Lost, Search
 from enginebench.features.tune.sections import FOOTER, SHOWN, list_tune_page
 from enginebench.features.tune.space import Arm, Goal, Setting, list_arms, list_stream_counts, list_thread_counts
 from enginebench.features.tune.track import TimedTrack
@@ -108,9 +108,11 @@ def _state_trust(found: Comparison | None) -> tuple[str, ...]:
 
 
 def _state_untried(search: Search) -> tuple[str, ...]:
-    untried = search.record.untried
+    untried = [*search.record.untried, *(one.setting.name for one in search.lost if one.drop.reason == NO_TIME)]
     told = f"{', '.join(untried[:SHOWN])}{', ...' if len(untried) > SHOWN else ''}"
-    return (f"There was no time for {count_of(len(untried), 'settings')}: {told}.",) if untried else ()
+    count = sum(setting.name in untried for setting in search.defaults)
+    best = f" {count_of(count, 'defaults')} among them may be faster than those that were measured." if count else ""
+    return (f"There was no time for {count_of(len(untried), 'settings')}: {told}.{best}",) if untried else ()
 
 
 def _find(search: Search, name: str | None) -> Setting | None:
