@@ -300,6 +300,7 @@ def _open(
         folder, [], run.machine, timeout_s=budget.limit_child, reporter=reporter, judged=judged, task=request.run.task
     )
     rows = Rows(request.run, sources, folder.artifacts, reporter)
+    rows.find_left = lambda: max(0.1, budget.left_s)
     arms = find_arms(request, run.machine)
     proposers: list[Proposer] = [make_proposer(arms, request.run.measure.seed)]
     if any(arm.precision in ("int8", "fp8") for arm in arms):
