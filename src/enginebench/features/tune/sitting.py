@@ -68,6 +68,8 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
     gain = found.ratio.value if found and found.ratio else None
     beaten = bool(final and final.beaten)
     winner = _find(search, final.winner) if final is not None else challenger
+    lost = [name for name in final.defaults if name in final.failed] if final else []
+    failed = [f"The default {name} failed in the final; it may be faster than the best that is named." for name in lost]
     candidates = _describe_candidates(search)
     finalists = tuple(_describe_finalist(search, setting) for setting in dict.fromkeys(search.record.finalists))
     return TuneDocument(
@@ -82,7 +84,7 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
         verdict=found.verdict if found else None,
         ratio=found.ratio if found else None,
         ratio_validity=found.ratio_validity if found else None,
-        notes=(*_state_trust(found), *_state_untried(search)),
+        notes=(*_state_trust(found), *failed, *_state_untried(search)),
         dropped=tuple(map(_describe_lost, search.lost)),
         frontier=find_frontier(candidates),
         final=finalists,

@@ -446,3 +446,15 @@ def test_an_answer_says_which_defaults_it_was_not_held_against(budget_s: float) 
     search.run()
     (note,) = describe_search(search, MACHINE, proposed_by=["enumeration"]).notes
     assert note.endswith("h fp32 2 threads. 4 defaults among them may be faster than those that were measured.")
+
+
+def test_an_answer_says_which_default_failed_in_the_final() -> None:
+    track = Scripted()
+    measure, best = track._measure, ARMS[0].default
+    track._measure = lambda setting, key: (  # type: ignore[method-assign]
+        Lap(reason="killed") if key[2] and setting == best else measure(setting, key)
+    )
+    answer = " ".join(state_answer(describe_search(run(track), MACHINE, proposed_by=["enumeration"])))
+    assert (
+        "as fast as the best default, y:kept=1" in answer and f"The default {best.name} failed in the final" in answer
+    )
