@@ -21,7 +21,7 @@ from enginebench.engines.backends.torch import pytorch_compile
 from enginebench.engines.backends.torch.module import fold_batch_norms, make_checks
 from enginebench.engines.backends.torch.pytorch import PytorchBackend
 from enginebench.engines.backends.torch.pytorch_compile import PytorchCompileBackend, find_missing_tools
-from enginebench.engines.pytorch import prepare_torch
+from enginebench.engines.pytorch import TorchEngine, _find_points, prepare_torch
 from enginebench.engines.pytorch_module import count_norms, flatten_tensors
 
 # PyTorch's compiler imports a module of PyTorch's own that still uses what PyTorch deprecates.
@@ -90,6 +90,26 @@ def test_channels_last_changes_layout_and_no_answer(torch_artifact: Artifact, lo
         assert engine._tensors[0].is_contiguous(memory_format=torch.channels_last)
         engine.run()
         np.testing.assert_allclose(engine.fetch()["scores"], expect(feeds["image"]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_least_time_of_a_call_has_the_kernels_of_all_threads(threads: int) -> None:
+    """PyTorch takes others for 1x1 convolutions on one thread, up to twice as slow, but not of those that dilate."""
+    point, seen = torch.nn.Conv2d(3, 3, 1), []
+    module = torch.nn.Sequential(point)
+    module.register_forward_pre_hook(lambda *_: seen.append((torch.get_num_threads(), point.dilation)))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    engine = TorchEngine(module, describe("y"), SPEC, {"channels_last": "0"})
+    engine._tensors, engine._bound = (torch.zeros(1, 3, 8, 8),), True
+    assert engine.count_least_ns() > 0 and point.dilation == (1, 1) and torch.get_num_threads() == threads
+    torch.set_num_threads(before)
+    assert {*seen} == {(1, (1, 1) if threads == 1 else (2, 2))}
+
+
+def test_nobody_knows_the_least_time_of_convolutions_that_are_no_modules() -> None:
+    exported = torch.export.export(torch.nn.Conv2d(3, 3, 1).eval(), (torch.zeros(1, 3, 8, 8),)).module()
+    assert _find_points(exported) is None and _find_points(torch.nn.Linear(2, 2)) == []
 
 
 def test_outputs_are_found_in_whatever_a_module_returns() -> None:

@@ -263,7 +263,7 @@ class MixedProposer:
         )
         return run_child(
             job,
-            timeout_s=run.timeout_s + job.time_limit_s,
+            timeout_s=min(run.timeout_s + job.time_limit_s, self._rows.find_left()),
             on_note=lambda text: self._reporter.step(f"{label}: {text}"),
         )
 
@@ -296,7 +296,7 @@ class MixedProposer:
                 out_dir=str(self._place.absolute()),
                 inputs=find_samples(self._place),
             ),
-            timeout_s=self._request.run.timeout_s,
+            timeout_s=min(self._request.run.timeout_s, self._rows.find_left()),
         )
         return answer.profile
 
@@ -345,7 +345,7 @@ class MixedProposer:
             return
         run = self._request.run
         patience_s = max(SENSITIVITY_SHARE * self._request.budget_s, LEAST_PATIENCE_S)
-        run = replace(run, timeout_s=min(run.timeout_s, patience_s))
+        run = replace(run, timeout_s=min(run.timeout_s, patience_s, self._rows.find_left()))
         self._reporter.step(f"{run.model}: NNCF's accuracy control")
         try:
             place = self._place / CONTROLLED
@@ -427,7 +427,7 @@ class MixedProposer:
                 answers_path=str(self._name_answers(name, labelled=True).absolute()),
                 inputs=find_samples(self._place) if self._request.run.inputs is not None else None,
             ),
-            timeout_s=self._request.run.timeout_s,
+            timeout_s=min(self._request.run.timeout_s, self._rows.find_left()),
         )
         return load_answers(path)[0]
 

@@ -1,5 +1,7 @@
 """From settings to rows that can be built and measured: each finds its graph, which is made when it is first needed."""
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -26,6 +28,7 @@ class Rows:
         self._problems = dict(sources.problems)
         self._others: dict[tuple[str, str], Artifact] = {}  # (PRECISION, method) -> graph
         self.graphs: dict[str, Artifact] = {}
+        self.find_left: Callable[[], float] = lambda: math.inf  # seconds that making a graph may take
 
     @property
     def graph(self) -> Artifact | None:
@@ -76,8 +79,9 @@ class Rows:
         if key not in self._others:
             assert self.graph is not None
             method = setting.method or self._request.calibration_method
+            left_s = min(self._request.timeout_s, self.find_left())
             self._others[key] = make_graph(
-                replace(self._request, calibration_method=method),
+                replace(self._request, calibration_method=method, timeout_s=left_s),
                 self.graph,
                 setting.precision,
                 setting.recipe,

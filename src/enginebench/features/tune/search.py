@@ -27,6 +27,7 @@ AT_ONCE = 4
 MOST_FOR_FINAL = 0.5
 # Seconds that a process is thought to take before the first one was seen.
 GUESS_S = 3.0
+NO_TIME = "no time was left to measure it"
 
 
 class Lost(Struct, frozen=True, kw_only=True):
@@ -94,7 +95,10 @@ class Search:
             if not generation.settings:
                 break
             self._keep(replace(self.record, generations=(*self.record.generations, generation)))
+            known = len(self._tried)
             self._go_through(len(self.record.generations) - 1)
+            if len(self._tried) == known:
+                break  # no time was left to race them, and they would be proposed again
         self._finish()
 
     def _propose(self) -> Generation:
@@ -152,8 +156,8 @@ class Search:
                     break
                 for name in turns:
                     if name not in laps or laps[name].cost is None:
-                        race.fail(name, laps[name].reason if name in laps else "no time was left to measure it")
-                if race.alive:
+                        race.fail(name, laps[name].reason if name in laps else NO_TIME)
+                if race.alive and race.alive[0] in laps:  # else all failed, and who was dropped as far slower is back
                     race.add_round({name: laps[name].cost or 0.0 for name in race.alive})
         finally:
             self._settle(index, race, settings)

@@ -21,7 +21,7 @@ from enginebench.features.tune.proposals import Proposer, make_proposer
 from enginebench.features.tune.records import Budget, SearchRecord, SearchRequest, read_search, write_search
 from enginebench.features.tune.remains import state_remains
 from enginebench.features.tune.rows import Rows
-from enginebench.features.tune.search import Lost, Search
+from enginebench.features.tune.search import NO_TIME, Lost, Search
 from enginebench.features.tune.sections import FOOTER, SHOWN, list_tune_page
 from enginebench.features.tune.space import Arm, Goal, Setting, list_arms, list_stream_counts, list_thread_counts
 from enginebench.features.tune.track import TimedTrack
@@ -68,6 +68,8 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
     gain = found.ratio.value if found and found.ratio else None
     beaten = bool(final and final.beaten)
     winner = _find(search, final.winner) if final is not None else challenger
+    lost = [name for name in final.defaults if name in final.failed] if final else []
+    failed = [f"The default {name} failed in the final; it may be faster than the best that is named." for name in lost]
     candidates = _describe_candidates(search)
     finalists = tuple(_describe_finalist(search, setting) for setting in dict.fromkeys(search.record.finalists))
     return TuneDocument(
@@ -82,7 +84,7 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
         verdict=found.verdict if found else None,
         ratio=found.ratio if found else None,
         ratio_validity=found.ratio_validity if found else None,
-        notes=(*_state_trust(found), *_state_untried(search)),
+        notes=(*_state_trust(found), *failed, *_state_untried(search)),
         dropped=tuple(map(_describe_lost, search.lost)),
         frontier=find_frontier(candidates),
         final=finalists,
@@ -108,9 +110,11 @@ def _state_trust(found: Comparison | None) -> tuple[str, ...]:
 
 
 def _state_untried(search: Search) -> tuple[str, ...]:
-    untried = search.record.untried
+    untried = [*search.record.untried, *(one.setting.name for one in search.lost if one.drop.reason == NO_TIME)]
     told = f"{', '.join(untried[:SHOWN])}{', ...' if len(untried) > SHOWN else ''}"
-    return (f"There was no time for {count_of(len(untried), 'settings')}: {told}.",) if untried else ()
+    count = sum(setting.name in untried for setting in search.defaults)
+    best = f" {count_of(count, 'defaults')} among them may be faster than those that were measured." if count else ""
+    return (f"There was no time for {count_of(len(untried), 'settings')}: {told}.{best}",) if untried else ()
 
 
 def _find(search: Search, name: str | None) -> Setting | None:
@@ -298,6 +302,7 @@ def _open(
         folder, [], run.machine, timeout_s=budget.limit_child, reporter=reporter, judged=judged, task=request.run.task
     )
     rows = Rows(request.run, sources, folder.artifacts, reporter)
+    rows.find_left = lambda: max(0.1, budget.left_s)
     arms = find_arms(request, run.machine)
     proposers: list[Proposer] = [make_proposer(arms, request.run.measure.seed)]
     if any(arm.precision in ("int8", "fp8") for arm in arms):

@@ -83,3 +83,13 @@ def test_a_graph_of_a_proposer_stands_in_for_that_of_its_precision(made: list[An
     row = found.plan(replace(SETTING, graph="half of it"), MeasureSpec())
     assert row.source is not None and row.source.sha256 == "mixed" and not made
     assert row.id != found.plan(SETTING, MeasureSpec()).id
+
+
+def test_no_graph_takes_longer_to_make_than_the_search_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(rows, "make_graph", lambda request, *_, **__: asked.append(request.timeout_s) or INT8)
+    for left_s in (5.0, 10_000.0):
+        found = make_rows(GRAPH)
+        found.find_left = lambda left_s=left_s: left_s  # type: ignore[misc]
+        found.plan(SETTING, MeasureSpec())
+    assert asked == [5.0, REQUEST.timeout_s]

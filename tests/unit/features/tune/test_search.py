@@ -215,7 +215,9 @@ def test_the_first_known_combination_may_take_half_of_the_budget_and_nothing_out
     search = search_slowly(track, 200.0)
     assert search.record.untried == ("z:arena=none fp32 2 threads", "z fp32 2 threads")
     document = describe_search(search, MACHINE, proposed_by=[])
-    assert "There was no time for 2 settings: z:arena=none fp32 2 threads, z fp32 2 threads." in document.notes
+    assert document.notes[0].startswith(
+        "There was no time for 2 settings: z:arena=none fp32 2 threads, z fp32 2 threads. 1 default among them"
+    )
     limits = list(track.limits.items())
     assert limits[:2] == [("y:kept=1 fp32 2 threads", 100.0), ("z:mode=good fp32 2 threads", 100.0)]
     assert not [name for name, _ in limits[2:] if name.startswith("z")], "80 s more do not fit"
@@ -410,3 +412,49 @@ def test_a_first_round_that_the_budget_cut_short_ranks_what_it_measured() -> Non
     search.run()
     assert name(search) == "y:kept=1 fp32 2 threads"
     assert "no time was left to measure it" in {lost.drop.reason for lost in search.lost}
+
+
+@pytest.mark.parametrize("budget_s", [38.0, 44.0, 50.0])
+def test_settings_that_no_time_is_left_to_race_are_not_proposed_for_ever(budget_s: float) -> None:
+    """Of a clock that only laps move; a real one ran out, at one more stored generation for each turn."""
+    arms = [Arm(engine=name, fixed={}, precision="fp32", knobs={"threads": ("2", "1")}) for name in "abcdefgh"]
+    track, record = Scripted(), SearchRecord(request=replace(REQUEST, budget_s=budget_s))
+    track.find_cost = lambda setting: 1.0  # type: ignore[method-assign]
+    search = Search(record, arms, track, [Walk(arms)], Budget(budget_s, clock=track.clock), Silent())
+    search.run()
+    assert search.final is not None and len(search.record.generations) < 4
+
+
+def test_who_was_far_slower_races_on_where_all_others_fail_later() -> None:
+    track = Scripted()
+    x, y = ARMS
+    arms = [x, replace(x, precision="bf16"), y]
+    costs: dict[str, float | None] = {"x": 1.0, "y": 2.5}
+    track.find_cost = lambda setting: costs[setting.engine]  # type: ignore[method-assign]
+    track.before = lambda setting, number, final: costs.update({"x": None} if number else {})
+    search = Search(SearchRecord(request=REQUEST), arms, track, [], Budget(900.0, clock=track.clock), Silent())
+    search.run()
+    assert name(search) == "y:kept=1 fp32 2 threads" and len(search.lost) == 2
+
+
+@pytest.mark.parametrize("budget_s", [8.0, 24.0])
+def test_an_answer_says_which_defaults_it_was_not_held_against(budget_s: float) -> None:
+    arms = [Arm(engine=name, fixed={}, precision="fp32", knobs={"threads": ("2", "1")}) for name in "abcdefgh"]
+    track, record = Scripted(), SearchRecord(request=replace(REQUEST, budget_s=budget_s))
+    track.find_cost = lambda setting: 0.5 if setting.engine == "h" else 1.0  # type: ignore[method-assign]
+    search = Search(record, arms, track, [], Budget(budget_s, clock=track.clock), Silent())
+    search.run()
+    (note,) = describe_search(search, MACHINE, proposed_by=["enumeration"]).notes
+    assert note.endswith("h fp32 2 threads. 4 defaults among them may be faster than those that were measured.")
+
+
+def test_an_answer_says_which_default_failed_in_the_final() -> None:
+    track = Scripted()
+    measure, best = track._measure, ARMS[0].default
+    track._measure = lambda setting, key: (  # type: ignore[method-assign]
+        Lap(reason="killed") if key[2] and setting == best else measure(setting, key)
+    )
+    answer = " ".join(state_answer(describe_search(run(track), MACHINE, proposed_by=["enumeration"])))
+    assert (
+        "as fast as the best default, y:kept=1" in answer and f"The default {best.name} failed in the final" in answer
+    )

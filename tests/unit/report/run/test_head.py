@@ -247,6 +247,15 @@ def test_random_inputs_are_named_with_their_cure() -> None:
     assert found["OUTPUTS"].endswith("Give --weights and --data")
 
 
+def test_no_rounding_excuses_fp32_that_reads_the_graph_otherwise() -> None:
+    """Random weights: 0.67 is what BF16 keeps of ResNet-50, and FP32 all of it."""
+    drift = replace(AGREE, passed=False, outputs=make_drift(0.1, centred=0.67).outputs)
+    found = head(replace(PYTORCH, caveats=(RANDOM,)), replace(ort(drift=drift), caveats=(RANDOM,)))
+    assert found["FASTEST"].startswith("none with the same outputs: ort fp32")
+    short = replace(ort(drift=drift, precision="bf16"), caveats=(RANDOM,))
+    assert head(replace(PYTORCH, caveats=(RANDOM,)), short)["FASTEST"].startswith("ort bf16")
+
+
 def test_fp32_that_agrees_is_the_same_also_with_random_weights_but_not_on_constant_outputs() -> None:
     assert head(PYTORCH, ort(caveats=(RANDOM,)))["OUTPUTS"] == "same: with random weights"
     constant = replace(AGREE, outputs=(replace(AGREE.outputs[0], centred_cosine_mean=None),))
