@@ -19,6 +19,7 @@ from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.torch.flat import Flat
 from enginebench.models.torch.pt2e import quantize_module
 from enginebench.models.torch.source import load_module, make_torch_artifact
+from enginebench.stats.effective import judge_precision
 
 pytest.importorskip("torchao")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -51,6 +52,24 @@ def test_static_int8_runs_in_integer_kernels_at_any_batch(
         found = next(iter(engine.fetch().values()))
         assert engine.effective_precision()["int8"] > 0.1
     assert float((found * truth).sum() / np.linalg.norm(found) / np.linalg.norm(truth)) > 0.99
+
+
+def test_int8_that_generated_code_computes_in_floats_is_shown_as_fp32(
+    module: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With one row and few weights PyTorch 2.13 turns the product into a sum, before it looks for oneDNN's kernels.
+    inputs = (TensorSpec(name="a", dtype="float32", shape=(1, 16)),)
+    artifact = replace(module[0], model="small", inputs=inputs, caveats=(), preprocess_sha256=None)
+    data = open_data("fake", model="small", inputs=inputs, n=4)
+    with monkeypatch.context() as patch:
+        patch.setattr("enginebench.models.torch.pt2e.load_module", lambda _: Flat(nn.Linear(16, 10), None, ("a",)))
+        made = quantize_module(artifact, data, tmp_path / "m.pt2", "minmax", threads=1)
+    backend: Any = open_backend("pytorch-compile", load_module, tmp_path)
+    spec = EngineSpec(backend="pytorch-compile", precision="int8", recipe="pt2e")
+    with backend.load(backend.build(made, spec, tmp_path), spec) as engine:
+        engine.bind({"a": np.ones((1, 16), np.float32)})
+        engine.run()
+        assert judge_precision("int8", engine.effective_precision())[0] == "fp32"
 
 
 def test_a_module_of_two_inputs_keeps_its_batch_open(
