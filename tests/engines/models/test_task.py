@@ -21,6 +21,7 @@ from enginebench.models.task import (
     feed_digits,
     find_own_data,
     hash_preprocess,
+    know_normalize,
     load_digits,
     preprocess_for,
     sample_feeds,
@@ -197,10 +198,15 @@ def test_a_graph_of_the_users_takes_bytes_and_warns_where_it_normalizes_itself(s
     for wishes, kind, why in (
         ({"normalize": Normalize()}, UsageError, "is not known; give --normalize"),
         ({"normalize": Normalize(mean=(0.0,), std=(1.0,))}, UsageError, "its 1 channels"),
+        ({"model": "digits-cnn", "normalize": Normalize(mean=(127.5,), std=(25.5,))}, UsageError, "which is known"),
+        ({"model": "digits-cnn", "normalize": known}, UsageError, "which is known"),
         ({"normalize": known, "inputs": str(tmp_path / "f.npy")}, FeedError, "arrays that are not uint8"),
     ):
         with pytest.raises(kind, match=why):
-            make(model, tmp_path / "no", **wishes)  # type: ignore[arg-type]  # of several kinds
+            make(**{"model": model, "place": tmp_path / "no", **wishes})  # type: ignore[arg-type]  # of several kinds
+    own = know_normalize(Normalize(), "digits-cnn")
+    assert [know_normalize(own, "digits-cnn", w).shape for w in ("default", "w.pt")] == [own.shape, own.shape]
+    assert know_normalize(known, "digits-cnn", "w.pt") == known
 
 
 @pytest.mark.parametrize(("turned", "operator"), [(True, "Sub"), (True, "Mul"), (False, "Mul")])
