@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from torch import nn
 
 from enginebench.core.errors import ModelError
-from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.core.records import Artifact, EngineSpec, Normalize, TensorSpec
 from enginebench.core.shapes import free_batch
 from enginebench.engines.backends.torch import linears
 from enginebench.engines.backends.torch.entries import PYTORCH_COMPILE
 from enginebench.engines.registry import open_backend
 from enginebench.models.precision.calibration_data import open_data
+from enginebench.models.task import know_normalize, take_bytes
 from enginebench.models.torch.flat import Flat
 from enginebench.models.torch.pt2e import quantize_module
 from enginebench.models.torch.source import load_module, make_torch_artifact
@@ -52,6 +53,18 @@ def test_static_int8_runs_in_integer_kernels_at_any_batch(
         found = next(iter(engine.fetch().values()))
         assert engine.effective_precision()["int8"] > 0.1
     assert float((found * truth).sum() / np.linalg.norm(found) / np.linalg.norm(truth)) > 0.99
+
+
+def test_bytes_are_normalized_once_in_a_quantized_module(tmp_path: Path) -> None:
+    exact = make_torch_artifact("digits-cnn", tmp_path)
+    made = take_bytes(exact, know_normalize(Normalize(), "digits-cnn"))
+    data, floats = (open_data("digits", model="digits-cnn", inputs=a.inputs, n=32) for a in (made, exact))
+    small = quantize_module(made, data, tmp_path / "m.pt2", "minmax", threads=1)
+    levels, expected = (torch.from_numpy(d.read(0, 4)["input"]) for d in (data, floats))
+    with torch.inference_mode():
+        found, truth = (load_module(small)(levels), load_module(exact)(expected))
+    assert levels.dtype == torch.uint8
+    assert float((found * truth).sum() / found.norm() / truth.norm()) > 0.99
 
 
 def test_int8_that_generated_code_computes_in_floats_is_shown_as_fp32(
