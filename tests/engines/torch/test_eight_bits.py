@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from enginebench.core.errors import ModelError
-from enginebench.core.records import Artifact, EngineSpec, Normalize, TensorSpec
+from enginebench.core.records import Artifact, EngineSpec, Normalize, ShapeRange, TensorSpec
 from enginebench.core.shapes import free_batch
 from enginebench.engines.backends.torch import linears
 from enginebench.engines.backends.torch.entries import PYTORCH_COMPILE
@@ -102,6 +102,15 @@ def test_a_module_of_two_inputs_keeps_its_batch_open(
     data = open_data("fake", model="pair", inputs=inputs, n=4)
     made = load_module(quantize_module(artifact, data, tmp_path / "m.pt2", "minmax", threads=1))
     assert [made(torch.ones(n, 8), torch.ones(n, 8)).shape for n in (1, 5)] == [(1, 8), (5, 8)]
+
+
+def test_less_than_a_batch_gives_no_ranges(module: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+    inputs = (replace(module[0].inputs[0], shape=(16, 1, 8, 8)),)
+    only = {"input": ShapeRange(smallest=inputs[0].shape, largest=inputs[0].shape)}
+    artifact = replace(module[0], inputs=inputs, allowed=only)
+    data = open_data("digits", model="digits-cnn", inputs=inputs, n=12)
+    with pytest.raises(ModelError, match="takes 16 entries in a call, and digits has 12"):
+        quantize_module(artifact, data, tmp_path / "m.pt2", "minmax", threads=1)
 
 
 def test_what_has_nothing_to_quantize_is_refused(module: tuple[Artifact, Artifact], tmp_path: Path) -> None:
