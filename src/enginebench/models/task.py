@@ -93,10 +93,13 @@ def hash_preprocess(model: str, input_size: int | None = None, inputs: Sequence[
     return preprocess.sha256() if preprocess else None
 
 
-def know_normalize(given: Normalize, model: str) -> Normalize:
-    """What was given, else the model's own; the shape is open unless its pictures are flat."""
+def know_normalize(given: Normalize, model: str, weights: str = "default") -> Normalize:
+    """What was given, else the model's own; the shape is open unless its pictures are flat.
+
+    The model's own weights answer nonsense to pictures that are not normalized as in its training.
+    """
     preprocess = preprocess_for(model)
-    if given.mean:
+    if given.mean and (preprocess is None or weights != "default"):
         return given
     if preprocess is None:
         raise UsageError(
@@ -104,6 +107,9 @@ def know_normalize(given: Normalize, model: str) -> Normalize:
             "of pixels scaled to 0 to 1, as in 0.485,0.456,0.406/0.229,0.224,0.225"
         )
     mean, std = (tuple(preprocess.scale * n for n in numbers) for numbers in (preprocess.mean, preprocess.std))
+    off = [abs(a - b) for a, b in zip((*given.mean, *given.std), (*mean, *std), strict=False)]
+    if off and (len(given.mean) != len(mean) or max(off) > 1):  # in levels, of which there are 256
+        raise UsageError(f"--normalize is not how pictures are normalized for {model}, which is known; leave it out")
     return Normalize(mean=mean, std=std, shape=(1,) if preprocess.layout == "flat" else ())
 
 

@@ -136,8 +136,12 @@ def run(model: opts.Model, **options: Unpack[RunOptions]) -> Run:
     return done
 
 
-@door.command(run, "MODEL", "[ARG]...", shown=opts.Wide)
-def command(model: str, arguments: tuple[str, ...], shown: opts.Wide, **options: Unpack[RunOptions]) -> None:
+class RunPrinted(opts.Wide, opts.Trusting, total=False):
+    """Its own printing, and code that a run to --resume names."""
+
+
+@door.command(run, "MODEL", "[ARG]...", shown=RunPrinted)
+def command(model: str, arguments: tuple[str, ...], shown: RunPrinted, **options: Unpack[RunOptions]) -> None:
     options["extra"] = (*options["extra"], *map(shlex.quote, arguments))
     root = given.choose_root(options["out"], model)
     with keep_partial(root) as seen, ask(model, options, root) as (request, reporter):

@@ -21,6 +21,7 @@ from enginebench.models.task import (
     feed_digits,
     find_own_data,
     hash_preprocess,
+    know_normalize,
     load_digits,
     preprocess_for,
     sample_feeds,
@@ -197,10 +198,29 @@ def test_a_graph_of_the_users_takes_bytes_and_warns_where_it_normalizes_itself(s
     for wishes, kind, why in (
         ({"normalize": Normalize()}, UsageError, "is not known; give --normalize"),
         ({"normalize": Normalize(mean=(0.0,), std=(1.0,))}, UsageError, "its 1 channels"),
+        ({"model": "digits-cnn", "normalize": Normalize(mean=(127.5,), std=(25.5,))}, UsageError, "which is known"),
+        ({"model": "digits-cnn", "normalize": known}, UsageError, "which is known"),
         ({"normalize": known, "inputs": str(tmp_path / "f.npy")}, FeedError, "arrays that are not uint8"),
     ):
         with pytest.raises(kind, match=why):
-            make(model, tmp_path / "no", **wishes)  # type: ignore[arg-type]  # of several kinds
+            make(**{"model": model, "place": tmp_path / "no", **wishes})  # type: ignore[arg-type]  # of several kinds
+    own = know_normalize(Normalize(), "digits-cnn")
+    assert [know_normalize(own, "digits-cnn", w).shape for w in ("default", "w.pt")] == [own.shape, own.shape]
+    assert know_normalize(known, "digits-cnn", "w.pt") == known
+
+
+@pytest.mark.parametrize(("turned", "operator"), [(True, "Sub"), (True, "Mul"), (False, "Mul")])
+def test_a_graph_that_scales_or_turns_its_picture_first_is_warned_of(
+    turned: bool, operator: str, tmp_path: Path
+) -> None:
+    value, answer = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ("batch", 3, 4, 4)) for n in "xy")
+    two = numpy_helper.from_array(np.array([2.0], np.float32), "two")
+    nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[0, 1, 3, 2])] if turned else []
+    nodes.append(helper.make_node(operator, ["t" if turned else "x", "two"], ["y"]))
+    graph, model = helper.make_graph(nodes, "g", [value], [answer], [two]), str(tmp_path / "m.onnx")
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
+    (made,) = make(model, tmp_path / "out", normalize=Normalize(mean=(1.0, 2.0, 3.0), std=(2.0, 4.0, 8.0)))
+    assert any(f"goes on with {operator}" in caveat.message for caveat in made.caveats)
 
 
 @pytest.mark.parametrize(("dtype", "text"), [(None, "0/1"), ("uint8", "0,1/2"), ("uint8", "0/0"), ("uint8", "a/1")])

@@ -10,15 +10,17 @@ from msgspec.structs import replace
 from torch import nn
 
 from enginebench.core.errors import ModelError
-from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.core.records import Artifact, EngineSpec, Normalize, ShapeRange, TensorSpec
 from enginebench.core.shapes import free_batch
 from enginebench.engines.backends.torch import linears
 from enginebench.engines.backends.torch.entries import PYTORCH_COMPILE
 from enginebench.engines.registry import open_backend
 from enginebench.models.precision.calibration_data import open_data
+from enginebench.models.task import know_normalize, take_bytes
 from enginebench.models.torch.flat import Flat
 from enginebench.models.torch.pt2e import quantize_module
 from enginebench.models.torch.source import load_module, make_torch_artifact
+from enginebench.stats.effective import judge_precision
 
 pytest.importorskip("torchao")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -53,6 +55,36 @@ def test_static_int8_runs_in_integer_kernels_at_any_batch(
     assert float((found * truth).sum() / np.linalg.norm(found) / np.linalg.norm(truth)) > 0.99
 
 
+def test_bytes_are_normalized_once_in_a_quantized_module(tmp_path: Path) -> None:
+    exact = make_torch_artifact("digits-cnn", tmp_path)
+    made = take_bytes(exact, know_normalize(Normalize(), "digits-cnn"))
+    data, floats = (open_data("digits", model="digits-cnn", inputs=a.inputs, n=32) for a in (made, exact))
+    small = quantize_module(made, data, tmp_path / "m.pt2", "minmax", threads=1)
+    levels, expected = (torch.from_numpy(d.read(0, 4)["input"]) for d in (data, floats))
+    with torch.inference_mode():
+        found, truth = (load_module(small)(levels), load_module(exact)(expected))
+    assert levels.dtype == torch.uint8
+    assert float((found * truth).sum() / found.norm() / truth.norm()) > 0.99
+
+
+def test_int8_that_generated_code_computes_in_floats_is_shown_as_fp32(
+    module: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With one row and few weights PyTorch 2.13 turns the product into a sum, before it looks for oneDNN's kernels.
+    inputs = (TensorSpec(name="a", dtype="float32", shape=(1, 16)),)
+    artifact = replace(module[0], model="small", inputs=inputs, caveats=(), preprocess_sha256=None)
+    data = open_data("fake", model="small", inputs=inputs, n=4)
+    with monkeypatch.context() as patch:
+        patch.setattr("enginebench.models.torch.pt2e.load_module", lambda _: Flat(nn.Linear(16, 10), None, ("a",)))
+        made = quantize_module(artifact, data, tmp_path / "m.pt2", "minmax", threads=1)
+    backend: Any = open_backend("pytorch-compile", load_module, tmp_path)
+    spec = EngineSpec(backend="pytorch-compile", precision="int8", recipe="pt2e")
+    with backend.load(backend.build(made, spec, tmp_path), spec) as engine:
+        engine.bind({"a": np.ones((1, 16), np.float32)})
+        engine.run()
+        assert judge_precision("int8", engine.effective_precision())[0] == "fp32"
+
+
 def test_a_module_of_two_inputs_keeps_its_batch_open(
     module: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +102,15 @@ def test_a_module_of_two_inputs_keeps_its_batch_open(
     data = open_data("fake", model="pair", inputs=inputs, n=4)
     made = load_module(quantize_module(artifact, data, tmp_path / "m.pt2", "minmax", threads=1))
     assert [made(torch.ones(n, 8), torch.ones(n, 8)).shape for n in (1, 5)] == [(1, 8), (5, 8)]
+
+
+def test_less_than_a_batch_gives_no_ranges(module: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+    inputs = (replace(module[0].inputs[0], shape=(16, 1, 8, 8)),)
+    only = {"input": ShapeRange(smallest=inputs[0].shape, largest=inputs[0].shape)}
+    artifact = replace(module[0], inputs=inputs, allowed=only)
+    data = open_data("digits", model="digits-cnn", inputs=inputs, n=12)
+    with pytest.raises(ModelError, match="takes 16 entries in a call, and digits has 12"):
+        quantize_module(artifact, data, tmp_path / "m.pt2", "minmax", threads=1)
 
 
 def test_what_has_nothing_to_quantize_is_refused(module: tuple[Artifact, Artifact], tmp_path: Path) -> None:

@@ -184,10 +184,8 @@ def test_like_rows_are_comparable() -> None:
     assert comparable(make_result(), make_result(id="other"), 0.02) == []
 
 
-def _with_shape(*shape: int | str) -> tuple[Artifact, ...]:
-    return tuple(
-        replace(a, inputs=(TensorSpec(name="x", dtype="float32", shape=shape),)) for a in make_result().artifacts
-    )
+def _with_shape(*shape: int | str, dtype: str = "float32") -> tuple[Artifact, ...]:
+    return tuple(replace(a, inputs=(TensorSpec(name="x", dtype=dtype, shape=shape),)) for a in make_result().artifacts)
 
 
 @pytest.mark.parametrize(
@@ -199,6 +197,7 @@ def _with_shape(*shape: int | str) -> tuple[Artifact, ...]:
         ({"measure": MeasureSpec(scope="io")}, "scope: compute against io"),
         ({"measure": MeasureSpec(cache="cold")}, "cache: hot against cold"),
         ({"artifacts": _with_shape("n", 3, 9, 9)}, "input shapes: 1x3x8x8 against 1x3x9x9"),
+        ({"artifacts": _with_shape("n", 3, 8, 8, dtype="uint8")}, "1x3x8x8 against 1x3x8x8 in bytes"),
         ({"artifacts": (replace(make_result().artifacts[0], preprocess_sha256="q"),)}, "preprocess hash"),
         ({"machine": replace(MACHINE, cpu_model="EPYC")}, "cpu model: Xeon against EPYC"),
         ({"machine": replace(MACHINE, governor="powersave")}, "governor: performance against powersave"),

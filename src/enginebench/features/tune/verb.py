@@ -103,8 +103,8 @@ def tune(model: opts.Model, **options: Unpack[TuneOptions]) -> TuneDocument:
     return document
 
 
-@door.command(tune, "MODEL")
-def command(model: str, shown: opts.Printed, **options: Unpack[TuneOptions]) -> None:
+@door.command(tune, "MODEL", shown=opts.Trusting)
+def command(model: str, shown: opts.Trusting, **options: Unpack[TuneOptions]) -> None:
     root = given.choose_root(options["out"], f"tune-{model}")
 
     def show(document: TuneDocument, request: SearchRequest) -> None:

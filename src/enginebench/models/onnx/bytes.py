@@ -14,8 +14,8 @@ from enginebench.models.onnx.origin import PREPROCESS_KEY
 from enginebench.models.onnx.source import load_graph, read_metadata, read_onnx, walk_nodes
 from enginebench.models.task import take_bytes
 
-# With one of these a graph that normalizes by itself begins.
-NORMALIZING = frozenset({"Sub", "Div", "BatchNormalization"})
+# With one of these a graph that normalizes by itself begins, or goes on where it turns NHWC into NCHW first.
+NORMALIZING = frozenset({"Sub", "Div", "Mul", "BatchNormalization"})
 
 
 def put_first(artifact: Artifact, known: Normalize) -> Artifact:
@@ -51,6 +51,7 @@ def doubt_twice(artifacts: Sequence[Artifact], known: Normalize) -> tuple[Artifa
     nodes, name = load_graph(Path(graph.path)).graph.node, graph.inputs[0].name
     for _ in ("Cast", "Sub", "Div"):
         name = next((node.output[0] for node in nodes if name in node.input), "")
+    name = next((node.output[0] for node in nodes if name in node.input and node.op_type == "Transpose"), name)
     found = [node.op_type for node in nodes if name in node.input and node.op_type in NORMALIZING]
     doubts = (make_caveat("external_preprocess.twice", operator=found[0]),) if found else ()
     return tuple(replace(artifact, caveats=(*artifact.caveats, *doubts)) for artifact in artifacts)

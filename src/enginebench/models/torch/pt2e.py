@@ -61,6 +61,8 @@ def quantize_module(artifact: Artifact, data: CalibrationData, out: Path, method
         config = change(config, input_activation=spec, output_activation=spec)
     quantizer = x86.X86InductorQuantizer().set_global(config)
     own = find_own_batch(artifact)
+    if data.n < (own or 1) and not data.apart:
+        raise ModelError(f"{artifact.model} takes {own} entries in a call, and {data.source} has {data.n} for ranges")
     opened = not own and not takes_whole(artifact.inputs)
     inputs = set_batch_axes(artifact.inputs, own or OPEN_BATCH)
     examples, names = to_tensors(random_feeds(inputs, 1, seed=0), inputs), [spec.name for spec in inputs]

@@ -199,7 +199,7 @@ def load_module(artifact: Artifact) -> nn.Module:
     if state := read_state_names(artifact.caveats):
         assert isinstance(module, Flat)  # state is looked for in no other
         module.begin_anew(state)
-    if artifact.normalize is not None:
+    if artifact.normalize is not None and artifact.recipe != "pt2e":  # such a program holds it
         return take_bytes(module, **msgspec.structs.asdict(artifact.normalize))
     return module
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from enginebench.core.records import LayerProfile
+from enginebench.core.precisions import UNKNOWN
+from enginebench.core.records import Artifact, EngineSpec, LayerProfile
 from enginebench.engines.backends.torch.operators import (
     describe_modules,
     mark_modules,
@@ -41,13 +43,23 @@ class Generated:
 class WatchedTorchEngine(Generated, TorchEngine):
     """The engine, and what PyTorch's profiler says of it."""
 
+    def __init__(
+        self, call: Any, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], **named: Any
+    ) -> None:
+        super().__init__(call, artifact, spec, options, **named)
+        # Generated code multiplies integers in max-autotune alone; otherwise it dequantizes what it multiplies.
+        self._dequantizes = spec.precision == "int8" and options.get("mode") != "max-autotune"
+
     def effective_precision(self) -> dict[str, float]:
         """Shares of operator time by precision, from PyTorch's profiler and its settings as they are after the run.
 
         "unknown" is the time inside a compiled graph for which no operator answers: generated kernels leave no types
-        in the record.
+        in the record. Where no kernel of eight bits answers either, generated code computed all of it in floats.
         """
-        return prove_precision(self._watch())
+        shares = prove_precision(self._watch())
+        if self._dequantizes and "int8" not in shares and UNKNOWN in shares:
+            shares["fp32"] = shares.get("fp32", 0.0) + shares.pop(UNKNOWN)
+        return shares
 
     def profile_layers(self) -> LayerProfile:
         """Modules as layers, from the same record as the proof of precision."""

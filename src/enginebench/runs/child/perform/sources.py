@@ -49,7 +49,8 @@ def make_source(job: SourceJob, note: NoteCall) -> SourceAnswer:
     given: Sequence[Feeds] | None = resolve_given(job.source.inputs) if job.source.inputs is not None else None
     model, shapes = job.source.model, job.source.input_shapes
     no_graph = None
-    known = None if job.source.normalize is None else know_normalize(job.source.normalize, model)
+    wish = job.source.normalize
+    known = None if wish is None else know_normalize(wish, model, job.source.weights)
     if known is not None and any(array.dtype != "uint8" for feeds in given or () for array in feeds.values()):
         raise FeedError("--inputs has arrays that are not uint8, as --input-dtype says of them; give bytes, 0 to 255")
     if Path(model).suffix.lower() in PLAN_SUFFIXES:
