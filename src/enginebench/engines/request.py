@@ -111,3 +111,11 @@ def check_instructions(spec: EngineSpec, supported: bool, forced: bool) -> None:
             f"{spec.backend} finds no {name.upper()} instructions in this CPU (avx512_{name}, amx_{name}, or {name} on "
             f"Arm): it would emulate them, slower than FP32. To measure that anyway: {spec.backend}:force=1"
         )
+
+
+def check_state(engine: str, *, closed: bool, bound: bool = True) -> None:
+    """Checks that an engine can be used now; for engines of other packages."""
+    if closed:
+        raise explain_closed(engine)
+    if not bound:
+        raise explain_unbound(engine)

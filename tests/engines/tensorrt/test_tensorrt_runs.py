@@ -394,7 +394,7 @@ def test_what_cannot_run_is_refused_before_anything_is_built(cli: Cli, tmp_path:
         ("bench", graph, "--engine", "trtexec", *twice): "only once",
         ("bench", graph, "--engine", "trtexec", "--extra", "--workspace=9"): "does not know --workspace",
         ("bench", graph, "--engine", "ort", "--against", "trtexec", "--cache", "cold"): "cannot flush",
-        ("build", graph, "--precision", "int8", *twice): "only once",
+        ("build", graph, "--precision", "int8", "--extra", "--maxAuxStreams=1 --maxAuxStreams=2"): "only once",
     }
     for arguments, words in refused.items():
         done = cli(*arguments, env=variables)

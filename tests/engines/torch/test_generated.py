@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config as inductor
 
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.engines.backends.torch.engine import WatchedTorchEngine
@@ -90,6 +91,7 @@ def test_a_break_of_the_graph_makes_two() -> None:
 
 def test_generated_code_is_joined_to_modules() -> None:
     """With the real compiler: each layer is told once, and every kernel was timed."""
+    inductor.freezing = False  # of whatever was loaded before in this process
     module = Net().eval()
     code = GeneratedCode(module, fullgraph=True)
     compiled = torch.compile(module, dynamic=False, fullgraph=True)

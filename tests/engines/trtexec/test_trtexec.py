@@ -128,7 +128,7 @@ def test_plans_are_kept_by_what_decides_them(
     monkeypatch.setenv("FAKE_TRTEXEC_FAULT", "build_fails")  # a second build would fail
     assert build(backend, graph, tmp_path).sha256 == first.sha256
     assert build(backend, graph, tmp_path, timing_cache="t.cache").path == first.path
-    for other in ({"optimization_level": "5"}, {"extra": "--sparsity=enable"}, {"run_extra": "--best"}):
+    for other in ({"optimization_level": "5"}, {"extra": "--sparsity=enable"}, {"run_extra": "--sparsity=force"}):
         with pytest.raises(ArtifactError):
             build(backend, graph, tmp_path, **other)
     with pytest.raises(ArtifactError):
