@@ -122,7 +122,9 @@ def state_answer(document: TuneDocument) -> Iterator[str]:
         ratio = format_range(document.ratio, "x")
         yield f"{winner.candidate} is {ratio} as fast as the best default, {default.candidate}."
     else:
-        yield f"The default was not beaten: take {default.candidate}."
+        others = any(one.processes and not one.default for one in document.candidates)
+        why = "The default was not beaten" if others else "No other setting was measured"
+        yield f"{why}: take {default.candidate}."
         yield from _explain(document)
     yield from document.notes
     counts = Counter("before the race" if one.round == 0 else "in the race" for one in document.dropped)

@@ -13,7 +13,8 @@ from enginebench.models.precision.graph import raise_opset
 
 # Scales by block came to DequantizeLinear with this version. Source: ONNX operator changelog.
 BLOCK_OPSET = 21
-# Weights of one output that share a scale: what ONNX Runtime's quantizer and its fastest kernels take.
+# Weights of one output that share a scale: what ONNX Runtime's quantizer and its fastest kernels take. A product whose
+# weights of one output are no multiple of it stays in floats: OpenVINO does not read a last block that is shorter.
 BLOCK = 32
 
 
@@ -25,11 +26,14 @@ def quantize_weights(model: ModelProto, exclude: Sequence[str] = (), bits: Liter
     nodes: list[NodeProto] = []
     blocked: set[str] = set()
     for node in made.graph.node:
-        if node.name in exclude or not _is_product(node) or node.input[1] not in constants:
-            nodes.append(node)
-            continue
         # A Gemm is fused only as a product and a sum; one that turns its weights gets a copy of them turned.
         turned = any(a.name == "transB" and a.i for a in node.attribute)
+        fits = (
+            len(node.input) > 1 and (own := constants.get(node.input[1])) is not None and not own.shape[turned] % BLOCK
+        )
+        if node.name in exclude or not _is_product(node) or not fits:
+            nodes.append(node)
+            continue
         name = node.input[1] + (".T" if turned else "")
         if name not in blocked:
             weights = constants[node.input[1]]
@@ -45,8 +49,9 @@ def quantize_weights(model: ModelProto, exclude: Sequence[str] = (), bits: Liter
             nodes.append(helper.make_node("Add", [product, bias], [node.output[0]], f"{node.name}.bias"))
     if not blocked:
         raise ArtifactError(
-            f"int{bits}@w{bits} quantizes the constant weights of MatMul and Gemm, and the graph has none to quantize. "
-            "Recipes that quantize convolutions: int8@tensorrt, int8@cpu, int8@nncf"
+            f"int{bits}@w{bits} quantizes the constant weights of MatMul and Gemm in blocks of {BLOCK} of an output, "
+            "and the graph has none that such blocks fill. Recipes that quantize convolutions: int8@tensorrt, "
+            "int8@cpu, int8@nncf"
         )
     del made.graph.node[:]
     made.graph.node.extend(nodes)
@@ -68,18 +73,12 @@ def _is_product(node: NodeProto) -> bool:
 def _add_blocks(
     model: ModelProto, name: str, weights: np.ndarray[tuple[int, ...], np.dtype[np.float32]], bits: int
 ) -> None:
-    rows, columns = weights.shape
-    count = -(-rows // BLOCK)
-    blocks = np.pad(weights, ((0, count * BLOCK - rows), (0, 0))).reshape(count, BLOCK, columns)
+    blocks = weights.reshape(-1, BLOCK, weights.shape[1])
     scales = np.abs(blocks).max(axis=1) / np.float32(2 ** (bits - 1) - 1)
     scales[scales == 0] = 1
-    whole = np.rint(blocks / scales[:, None]).astype(np.int8).reshape(-1, columns)[:rows]
-    whole = np.ascontiguousarray(whole)
+    whole = np.rint(blocks / scales[:, None]).astype(np.int8).reshape(weights.shape)
+    stored = numpy_helper.from_array(whole, f"{name}.blocks")
     if bits == 4:  # two values a byte, the first one below
-        pairs = np.append(whole.ravel(), np.zeros(whole.size % 2, np.int8)).reshape(-1, 2).astype(np.uint8) & 15
-        stored = helper.make_tensor(
-            f"{name}.blocks", TensorProto.INT4, whole.shape, (pairs[:, 0] | pairs[:, 1] << 4).tobytes(), raw=True
-        )
-    else:
-        stored = numpy_helper.from_array(whole, f"{name}.blocks")
+        low, high = (whole.reshape(-1, 2).astype(np.uint8) & 15).T
+        stored = helper.make_tensor(stored.name, TensorProto.INT4, whole.shape, (low | high << 4).tobytes(), raw=True)
     model.graph.initializer.extend([stored, numpy_helper.from_array(scales.astype(np.float32), f"{name}.scales")])

@@ -90,7 +90,7 @@ def list_facts(document: RunDocument) -> list[str]:
         else []
     )
     timed = dict.fromkeys(show_shapes(row.shapes) for row in rows if row.shapes)
-    parts += ["; ".join(timed)] if timed else []
+    parts += ["; ".join(timed) + " in bytes" * bool(document.spec.get("normalize"))] if timed else []
     threads = {row.threads for row in rows}
     devices = {row.device for row in rows}
     if document.machine is None or len(devices) != 1:

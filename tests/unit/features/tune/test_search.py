@@ -406,9 +406,8 @@ def test_a_first_round_that_the_budget_cut_short_ranks_what_it_measured() -> Non
     track = Scripted(lap_s=20.0)
     track.find_cost = lambda setting: 9.0 if setting.engine == "x" else 1.0  # type: ignore[method-assign]
     known = [ARMS[0].set({"mode": "good"}), ARMS[0].set({"arena": "none"}), ARMS[0].set({"mode": "bad"})]
-    request = replace(REQUEST, budget_s=400.0)
-    budget = Budget(400.0, clock=track.clock)
-    search = Search(SearchRecord(request=request), ARMS, track, [], budget, Silent(), known=known)
+    record, budget = SearchRecord(request=replace(REQUEST, budget_s=400.0)), Budget(400.0, clock=track.clock)
+    search = Search(record, ARMS, track, [], budget, Silent(), known=known)
     search.run()
     assert name(search) == "y:kept=1 fp32 2 threads"
     assert "no time was left to measure it" in {lost.drop.reason for lost in search.lost}

@@ -77,6 +77,8 @@ def test_a_winner_is_named_with_its_ratio_and_what_it_beat() -> None:
 def test_a_default_that_was_not_beaten_is_the_answer() -> None:
     said = flatten(show(KEPT))
     assert "The default was not beaten: take a." in said
+    alone = flatten(show(replace(KEPT, candidates=(replace(KEPT.candidates[0], default=True),))))
+    assert "No other setting was measured: take a." in alone and "was not beaten" not in alone
     assert "The winner of the race, new, was 1.01x" in said and "inconclusive" in said and "it died" in said
 
 

@@ -112,6 +112,8 @@ def test_what_all_have_in_common_stands_above() -> None:
     assert list_facts(make_run())[0] == "batch 1" and list_facts(make_run())[-1] == "10 trials each"
     cold = replace(make_result(), measure=MeasureSpec(seed=0, cache="cold", scope="io"))
     assert list_facts(describe(cold))[0] == "batch 1, scope io, cold cache"
+    timed = replace(make_result(), shapes={"x": (1, 3)})
+    assert [list_facts(describe(timed, normalize=n))[1] for n in (None, {"mean": [0.5]})] == ["1x3", "1x3 in bytes"]
 
 
 def test_configurations_without_times_are_a_line_for_each_reason() -> None:
