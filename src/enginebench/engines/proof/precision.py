@@ -34,7 +34,7 @@ MOVES = frozenset(
     (
         *("concat", "concatenation", "split", "slice", "stridedslice", "pad", "tile", "expand", "broadcast"),
         *("gather", "gatherelements", "gathernd", "scatterelements", "scatternd", "where", "transpose"),
-        *("depthtospace", "spacetodepth", "reshape", "flatten", "squeeze", "unsqueeze", "identity"),
+        *("depthtospace", "spacetodepth", "reshape", "flatten", "squeeze", "unsqueeze", "identity", "shape", "shapeof"),
     )
 )
 
