@@ -13,7 +13,7 @@ def test_a_default_that_nothing_beats_is_an_answer_with_exit_code_0(cli: Cli, ti
     document = json.loads(done.stdout)
     assert document["schema"] == "enginebench.tune/1" and not document["beaten"] and document["finished"]
     assert document["winner"]["candidate"].startswith("fake:latency_us=200,trick=none fp32")
-    assert len(document["final"]) == 1 and document["final"][0]["cost"]["n"] == 6
+    assert len(document["final"]) == 1 and document["final"][0]["cost"]["n"] == 3
 
 
 def test_what_contradicts_itself_is_refused_before_anything_is_built(cli: Cli, tiny_onnx: Path) -> None:

@@ -23,8 +23,9 @@ LOOKS = (2, 3, 4, 6, 8, 10)
 LEVEL = 0.95
 # Who takes more than so many times as long as the leader in the first round is out, unless all others fail.
 FAR = 2.0
-# A final that can still show that the default is beaten goes on to at most so many times its first length.
-MOST_TIMES = 4
+# A final that can still show that the default is beaten goes on to at most so many times its first length; one of a
+# single setting, which has nothing to beat, has so many rounds for the interval of its time.
+MOST_TIMES, ALONE = 4, 3
 
 
 class Drop(Struct, frozen=True, kw_only=True):
@@ -169,7 +170,7 @@ class Final:
         self._trust = trust
         self.challenger, self.defaults = challenger, tuple(defaults)
         self._logs: dict[str, list[float]] = {name: [] for name in dict.fromkeys((challenger, *defaults))}
-        self._margin, self._length = margin, length
+        self._margin, self._length = margin, length if len(self._logs) > 1 else min(length, ALONE)
         self._most = MOST_TIMES * length
         self.failed: dict[str, str] = {}
         self.rounds = 0
@@ -205,9 +206,11 @@ class Final:
 
     @property
     def beaten(self) -> bool:
-        """Whether the challenger was shown to be faster than the best default, by more than the margin."""
+        """Whether the challenger was shown to be faster than the best default: by a verdict, or by so much that no
+        doubt about the ratio, or want of trials, changes who is the faster one."""
         found = self.compare(self.best_default) if self.best_default else None
-        return found is not None and found.verdict == "faster" and self.challenger not in self.failed
+        shown = found is not None and (found.verdict == "faster" or found.clear)
+        return shown and self.challenger not in self.failed
 
     @property
     def winner(self) -> str | None:

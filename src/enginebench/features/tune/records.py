@@ -57,7 +57,7 @@ class SearchRecord(Struct, frozen=True, kw_only=True):
     finalists: tuple[Setting, ...] = ()  # the challenger first; none: the final has not begun
     spent_s: float = 0.0
     lap_s: tuple[float, ...] = ()  # seconds of each lap
-    build_s: dict[str, float] = {}  # the longest of each engine that compiles for long
+    build_s: dict[str, float] = {}  # the longest of each engine, beside others
     untried: tuple[str, ...] = ()  # that were to be tried, had there been time
     finished: bool = False
 

@@ -23,8 +23,9 @@ from enginebench.stats.compare import MIN_REPETITIONS, Comparison
 
 # Candidates are built, and run in a round, so many at a time, so that the budget is looked at in between.
 AT_ONCE = 4
-# What is kept back for the final is at most this share of the budget, however long its processes may take.
-MOST_FOR_FINAL = 0.5
+# What is kept back for the final is at most this share of the budget, however long its processes may take: a setting
+# that was never tried costs more than a trial, of which two show what is twice as fast.
+MOST_FOR_FINAL = 0.25
 # Seconds that a process is thought to take before the first one was seen.
 GUESS_S = 3.0
 NO_TIME = "no time was left to measure it"
@@ -128,10 +129,8 @@ class Search:
 
     def _has_time(self, laps: int = 0, build_s: float = 0.0) -> bool:
         """Whether the race may go on: there is more time than so many laps, a build and the final need."""
-        request, rows = self.record.request, 1 + len({arm.engine for arm in self._arms})
-        most_s, final_s = MOST_FOR_FINAL * request.budget_s, rows * request.run.measure.processes * self._final_lap_s
-        if final_s > most_s:
-            final_s = min(most_s, 2 * MIN_REPETITIONS * self._final_lap_s)
+        rounds = 1 if self.leader in self.defaults else 2 * MIN_REPETITIONS  # a default has itself alone to beat
+        final_s = min(MOST_FOR_FINAL * self.record.request.budget_s, rounds * self._final_lap_s)
         return self._budget.left_s > final_s + laps * self._lap_s + build_s
 
     @property
@@ -207,7 +206,7 @@ class Search:
         self._budget.child_s = request.limit_child(share, self._expect_build(chunk))
         refusals = self.track.check(chunk)
         self._budget.child_s = request.child_s
-        for engine in {one.engine for one in chunk} & self._slow:
+        for engine in {one.engine for one in chunk}:
             longest_s = max(self._budget.spent_s - before_s, self.record.build_s.get(engine, 0.0))
             self._keep(replace(self.record, build_s={**self.record.build_s, engine: longest_s}))
         return refusals
@@ -297,20 +296,14 @@ class Search:
                     final.fail(name, lap.reason)
             final.add_round({name: laps[name].cost or 0.0 for name in final.alive})
         if final.winner is None:
-            reasons = dict.fromkeys(final.failed.values()) or {self._explain_spent(): None}
-            raise MeasurementError(f"nothing was measured: {'; '.join(reasons)}")
+            failed = self._budget.left_s > 0 and "; ".join(dict.fromkeys(final.failed.values()))
+            if failed or not self.track.count_laps(finalists[0]):
+                spent = f"the budget of {self.record.request.budget_s:g} s was spent on building and checking"
+                raise MeasurementError(f"nothing was measured: {failed or f'{spent}; give more with --time-budget'}")
+            self.final = None  # the time is over; the race has an answer
+            return
         self.final_rows = self.track.close(list(settings.values()))
         self._keep(replace(self.record, finished=final.over))
-
-    def _explain_spent(self) -> str:
-        budget = f"the budget of {self.record.request.budget_s:g} s was spent on"
-        laps = self.record.lap_s
-        if not laps:
-            return f"{budget} building and checking; give more with --time-budget"
-        return (
-            f"{budget} {count_of(len(laps), 'measurements')}, the longest of {max(laps):.0f} s; "
-            "give more with --time-budget, or name fewer engines and precisions"
-        )
 
     def _list_defaults(self) -> list[Setting]:
         """The fastest default of every engine, but those far slower than the best; where time is short that alone."""

@@ -115,12 +115,16 @@ def state_answer(document: TuneDocument) -> Iterator[str]:
     if winner is None:
         yield "No setting was measured."
     elif default is None:
-        is_default = any(one.default and one.candidate == winner.candidate for one in document.candidates)
-        missing = "It was not re-measured" if is_default else "It has not been measured against the defaults"
-        yield f"So far {winner.candidate}{', a default,' if is_default else ''} leads the race. {missing}."
+        raced = {one.candidate: one.speed for one in document.candidates if one.default and one.speed}
+        best = next(iter(raced), None)
+        role = ", a default," if winner.candidate in raced else ""
+        lead = f", about {1 / raced[best]:.2g}x as fast as {best}" if best and not role else ""
+        yield f"Take {winner.candidate}{role} so far: it leads the race{lead}. It was not measured anew."
     elif document.beaten and document.ratio is not None:
         ratio = format_range(document.ratio, "x")
         yield f"{winner.candidate} is {ratio} as fast as the best default, {default.candidate}."
+        if document.verdict == "not_shown":
+            yield f"Its ratio is{_explain_open(document) or ' inconclusive'}; but none of this changes which is faster."
     else:
         others = any(one.processes and not one.default for one in document.candidates)
         why = "The default was not beaten" if others else "No other setting was measured"

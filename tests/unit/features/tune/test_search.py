@@ -133,7 +133,7 @@ def test_the_budget_is_kept_and_the_final_gets_its_share(budget_s: float) -> Non
     track = Scripted(sd=0.02)
     search = run(track, replace(REQUEST, budget_s=budget_s))
     assert track.clock.now_s <= budget_s + 4 * track.lap_s  # a chunk that is being checked is not cut off
-    assert search.final is not None and search.final.rounds >= 6
+    assert search.final is not None and search.final.rounds >= 5
 
 
 def test_a_budget_that_ends_before_anything_was_built_says_what_to_give() -> None:
@@ -159,11 +159,11 @@ def test_a_budget_that_ends_before_anything_was_measured_says_so() -> None:
         run(Scripted(), replace(REQUEST, budget_s=1.0))
 
 
-def test_a_budget_that_ends_within_the_first_round_of_the_final_says_what_took_it() -> None:
+def test_a_budget_that_ends_within_the_first_round_of_the_final_leaves_who_led_the_race() -> None:
     track = Scripted(lap_s=40.0)
     track.check = lambda settings: {setting.name: None for setting in settings}  # type: ignore[method-assign]
-    with pytest.raises(MeasurementError, match=r"the budget of 50 s was spent on 2 measurements, the longest of 40 s"):
-        run(track, replace(REQUEST, budget_s=50.0))
+    search = run(track, replace(REQUEST, budget_s=50.0))
+    assert search.final is None and search.leader is not None and search.leader == search.record.finalists[0]
 
 
 def test_a_budget_that_ends_before_the_race_leaves_a_final_of_all_defaults() -> None:
@@ -175,8 +175,8 @@ def test_a_budget_that_ends_before_the_race_leaves_a_final_of_all_defaults() -> 
         return slow_check(settings)
 
     track.check = check  # type: ignore[method-assign]
-    search = run(track, replace(REQUEST, budget_s=50.0))
-    assert search.final is not None and len(search.final.defaults) == 2 and search.final.rounds >= 6
+    search = run(track, replace(REQUEST, budget_s=36.0))
+    assert search.final is not None and len(search.final.defaults) == 2 and search.final.rounds >= 3
     assert name(search) == "x fp32 2 threads" and not search.final.beaten
     assert not [key for key in track.order if not key[2]], "there was no time for a race"
 
@@ -236,9 +236,8 @@ def test_no_process_outlasts_the_budget() -> None:
     assert limits == [40.0, 30.0, 0.1]
 
 
-def test_a_known_combination_leads_where_there_was_no_time_to_race() -> None:
+def test_a_known_combination_that_takes_half_of_the_budget_leads() -> None:
     search = search_slowly(Slow({"z": 45.0}), 92.0)
-    assert not [key for key in search.track.order if not key[2]]  # type: ignore[attr-defined]
     assert search.record.finalists[0].name == "z:mode=good fp32 2 threads"
 
 
@@ -405,11 +404,12 @@ def test_a_first_round_that_the_budget_cut_short_ranks_what_it_measured() -> Non
     """The default came first, and was taken although a setting measured after it was nine times as fast."""
     track = Scripted(lap_s=20.0)
     track.find_cost = lambda setting: 9.0 if setting.engine == "x" else 1.0  # type: ignore[method-assign]
+    track.check = lambda settings: {setting.name: None for setting in settings}  # type: ignore[method-assign]
     known = [ARMS[0].set({"mode": "good"}), ARMS[0].set({"arena": "none"}), ARMS[0].set({"mode": "bad"})]
-    record, budget = SearchRecord(request=replace(REQUEST, budget_s=400.0)), Budget(400.0, clock=track.clock)
+    record, budget = SearchRecord(request=replace(REQUEST, budget_s=130.0)), Budget(130.0, clock=track.clock)
     search = Search(record, ARMS, track, [], budget, Silent(), known=known)
     search.run()
-    assert name(search) == "y:kept=1 fp32 2 threads"
+    assert search.leader is not None and search.leader.name == "y:kept=1 fp32 2 threads"
     assert "no time was left to measure it" in {lost.drop.reason for lost in search.lost}
 
 

@@ -84,11 +84,11 @@ def test_a_default_that_was_not_beaten_is_the_answer() -> None:
 
 def test_a_search_that_did_not_end_names_who_leads() -> None:
     said = flatten(show(BROKEN))
-    assert "So far new leads the race. It has not been measured against the defaults." in said
+    assert "Take new so far: it leads the race. It was not measured anew." in said
     assert "(not finished)" in said
     own = tuple(replace(one, default=True) for one in BROKEN.candidates)
     said = flatten(show(replace(BROKEN, candidates=own)))
-    assert "So far new, a default, leads the race. It was not re-measured." in said
+    assert "Take new, a default, so far: it leads the race. It was not measured anew." in said
     assert "against the defaults" not in said
     assert "No setting was measured." in show(replace(BROKEN, winner=None))
 
