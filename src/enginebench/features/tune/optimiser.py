@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from enginebench.features.tune.proposals import Tried, Walk, find_failed
+from enginebench.features.tune.proposals import Gains, Tried, Walk, find_failed
 from enginebench.features.tune.space import Arm, Setting
 
 # What a failed candidate is told as: more than any that ran would be dropped for, little enough to compare.
@@ -23,9 +23,9 @@ class OptunaProposer:
     The study is made anew from what was tried, so that a search that was interrupted goes on as if it had not been.
     """
 
-    def __init__(self, arms: Sequence[Arm], seed: int) -> None:
+    def __init__(self, arms: Sequence[Arm], seed: int, gains: Gains) -> None:
         self._arms, self._seed = arms, seed
-        self._walk = Walk(arms)
+        self._walk = Walk(arms, gains)
         self.name = f"optuna {optuna.__version__}"
 
     def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:

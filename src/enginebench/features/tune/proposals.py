@@ -1,12 +1,21 @@
 """Who says what is tried next. The race decides; a bad proposal costs time, and nothing else."""
 
 import itertools
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from msgspec import Struct
 
+from enginebench.core.errors import EngineBenchError
+from enginebench.core.names import parse_engine
+from enginebench.core.store import read_record
+from enginebench.features.tune.document import TuneDocument
 from enginebench.features.tune.space import Arm, Setting
+from enginebench.runs.folder import TUNE_FILE
 
 # Knobs that `Walk` changes at once: three changes away from the best is as good as drawn blindly.
 MOST_CHANGES = 2
@@ -29,16 +38,44 @@ class Proposer(Protocol):
         ...
 
 
+# (engine, option, value) -> ln of how much faster than the default it was
+Gains = Mapping[tuple[str, str, str], float]
+
+
+def read_gains(root: Path) -> Gains:
+    """What each option gained in the searches that lie beside `root`, of any model, on average.
+
+    It orders what is proposed, and decides nothing; a search that cannot be read has no say.
+    """
+    logs = defaultdict[tuple[str, str, str], list[float]](list)
+    for path in sorted(root.absolute().parent.glob(f"*/{TUNE_FILE}")):
+        try:
+            found = [one for one in read_record(path, TuneDocument).candidates if one.speed and one.speed > 0.0]
+            rows = [(one, *parse_engine(one.candidate.split()[0]), one.candidate.split()[1]) for one in found]
+        except (EngineBenchError, IndexError):
+            continue
+        defaults = {(engine, precision): one.speed for one, engine, _, precision in rows if one.default}
+        for one, engine, options, precision in rows:
+            if one.speed and (base := defaults.get((engine, precision))):
+                for name, value in options.items():
+                    logs[engine, name, value].append(math.log(one.speed / base) / len(options))
+    return {key: math.fsum(values) / len(values) for key, values in logs.items()}
+
+
 class Walk:
     """Plain enumeration: one knob changed from the best of each arm, the fastest first; then two; then what is dear.
 
-    It needs nothing installed, and finds whatever is found by changing one or two things at a time.
+    It needs nothing installed, and finds whatever is found by changing one or two things at a time. What gained most in
+    other searches comes first.
     """
 
     name = "enumeration"
 
-    def __init__(self, arms: Sequence[Arm]) -> None:
-        self._arms = arms
+    def __init__(self, arms: Sequence[Arm], gains: Gains = MappingProxyType({})) -> None:
+        self._arms, self._gains = arms, gains
+
+    def _expect(self, setting: Setting) -> float:
+        return sum(self._gains.get((setting.engine, *option), 0.0) for option in setting.options.items())
 
     def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
         """The untried settings that are nearest to what is known to be fast."""
@@ -47,7 +84,8 @@ class Walk:
         ranked = sorted(filter(None, (find_best(arm, tried) for arm in self._arms)), key=lambda best: best.cost)
         found: dict[str, Setting] = {}
         for dear, changes in itertools.product((False, True), range(1, MOST_CHANGES + 1)):
-            lines = [_list_near(best, changes, dear, failed) for best in ranked]
+            near = (_list_near(best, changes, dear, failed) for best in ranked)
+            lines = [iter(sorted(settings, key=self._expect, reverse=True)) for settings in near]
             for setting in _take_turns(lines[:1] + lines):  # the fastest goes twice in each turn
                 if setting.name not in seen and setting.name not in found:
                     found[setting.name] = setting
@@ -100,11 +138,11 @@ def _take_turns(lines: Sequence[Iterator[Setting]]) -> Iterator[Setting]:
                 yield setting
 
 
-def make_proposer(arms: Sequence[Arm], seed: int) -> Proposer:
+def make_proposer(arms: Sequence[Arm], seed: int, gains: Gains = MappingProxyType({})) -> Proposer:
     from importlib.util import find_spec
 
     if find_spec("optuna") is None:
-        return Walk(arms)
+        return Walk(arms, gains)
     from enginebench.features.tune.optimiser import OptunaProposer
 
-    return OptunaProposer(arms, seed)
+    return OptunaProposer(arms, seed, gains)

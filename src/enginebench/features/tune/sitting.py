@@ -17,7 +17,7 @@ from enginebench.features.tune.document import Candidate, Dropped, Finalist, Fro
 from enginebench.features.tune.known import find_families, list_known
 from enginebench.features.tune.mixed import MixedProposer
 from enginebench.features.tune.picture import draw_frontier
-from enginebench.features.tune.proposals import Proposer, make_proposer
+from enginebench.features.tune.proposals import Proposer, make_proposer, read_gains
 from enginebench.features.tune.records import Budget, SearchRecord, SearchRequest, read_search, write_search
 from enginebench.features.tune.remains import state_remains
 from enginebench.features.tune.rows import Rows
@@ -304,7 +304,7 @@ def _open(
     rows = Rows(request.run, sources, folder.artifacts, reporter)
     rows.find_left = lambda: max(0.1, budget.left_s)
     arms = find_arms(request, run.machine)
-    proposers: list[Proposer] = [make_proposer(arms, request.run.measure.seed)]
+    proposers: list[Proposer] = [make_proposer(arms, request.run.measure.seed, read_gains(folder.root))]
     if any(arm.precision in ("int8", "fp8") for arm in arms):
         proposers.insert(
             0, MixedProposer(request, arms, rows, folder, reporter, judged if judged and judged.metrics else None)

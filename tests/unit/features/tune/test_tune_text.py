@@ -1,6 +1,8 @@
 """What `tune` says, as text and as a page, from documents made by hand."""
 
 import html
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,13 +10,15 @@ from msgspec.structs import replace
 
 from enginebench.core.caveats import format_caveat, make_caveat
 from enginebench.core.records import Bound, EngineSpec, Estimate, LayerTime, Machine, Measurement, MeasureSpec, Result
+from enginebench.core.store import encode
 from enginebench.features.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
+from enginebench.features.tune.proposals import Tried, Walk, read_gains
 from enginebench.features.tune.remains import state_remains
 from enginebench.features.tune.sections import list_tune, list_tune_page
 from enginebench.features.tune.sitting import find_frontier
 from enginebench.report.page import format_page
 from reports import draw
-from tracks import DISTURBED
+from tracks import ARMS, DISTURBED
 
 MACHINE = Machine(
     os="", arch="", cpu_model="", cpu_flags=(), cores_physical=2, cores_logical=2, cpus_allowed=(0, 1),
@@ -150,3 +154,20 @@ def test_the_answer_says_what_is_left_of_the_hardware_and_where_the_time_goes() 
     assert parts == "Its time goes to: launch and wait 20%, copies 10%, conv1 75%, fc 25%."
     assert "can gain little" in next(state_remains(row, replace(bound, bound_ms=0.8), ""))
     assert next(state_remains(row, None, "no roofline is stored")).endswith("not known: no roofline is stored.")
+
+
+def test_what_gained_in_other_searches_is_proposed_first_and_what_cannot_be_read_has_no_say(tmp_path: Path) -> None:
+    other: dict[str, list[tuple[str, float, bool]]] = {
+        "m": [("x fp32 2 threads", 0.5, True), ("x:mode=good fp32 2 threads", 1.0, False)],
+        "cut": [],
+    }
+    for name, rows in other.items():
+        (tmp_path / name).mkdir()
+        found = [Candidate(candidate=c, id=c, default=d, speed=v, processes=1, quality=1.0) for c, v, d in rows]
+        text = encode(replace(BEATEN, candidates=tuple(found))) if rows else b"{"
+        (tmp_path / name / "tune.json").write_bytes(text)
+    gains = read_gains(tmp_path / "mine")
+    assert gains == {("x", "mode", "good"): pytest.approx(math.log(2))}
+    known = [Tried(setting=arm.default, cost=1.0 + i) for i, arm in enumerate(ARMS)]
+    assert Walk(ARMS, gains).propose(1, known)[0].name == "x:mode=good fp32 2 threads"
+    assert Walk(ARMS).propose(1, known)[0].name == "x fp32 1 thread"
