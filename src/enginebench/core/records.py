@@ -273,7 +273,7 @@ class Block(Struct, frozen=True, kw_only=True):
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
-    """One GPU as NVML describes it, or a tool's log where NVML is missing."""
+    """One GPU as NVML describes it; where NVML is missing its name, by CUDA's driver or a tool's log."""
 
     index: int
     name: str

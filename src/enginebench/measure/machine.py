@@ -17,6 +17,7 @@ import enginebench
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Caveat, Gpu, Machine
 from enginebench.measure.caches import read_caches
+from enginebench.measure.nvml import find_gpu_name
 from enginebench.measure.pin import default_threads
 from enginebench.measure.topology import (
     ROOT,
@@ -33,13 +34,14 @@ T = TypeVar("T")
 
 
 def describe_gpus() -> tuple[Gpu, ...]:
-    """Every GPU that NVML names; empty without nvidia-ml-py, without a driver, or where it answers with an error."""
+    """Every GPU that NVML names; without NVML, as on a Jetson, the first by CUDA's driver; empty without both."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # a missing module, library, driver or device: each means that there is no GPU to describe
-        return ()
+    except Exception:  # a missing module, library, driver or device
+        name = find_gpu_name()
+        return (Gpu(index=0, name=name, driver="", memory_bytes=0),) if name else ()
     try:
         return tuple(_describe_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount()))
     except Exception:

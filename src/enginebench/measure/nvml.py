@@ -17,8 +17,8 @@ from enginebench.core.records import Mark
 from enginebench.measure.watch import BlockReading
 
 DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-# "0000:0A:00.0" and its end. Source: cuda.h, cuDeviceGetPCIBusId, which advises 13 bytes; more does no harm.
-_BUS_ID_BYTES = 32
+# Enough for "0000:0A:00.0" (cuda.h, cuDeviceGetPCIBusId, advises 13 bytes) and for a name.
+_TEXT_BYTES = 256
 
 
 def find_bus_id(index: int, load: Callable[[str], Any] = ctypes.CDLL) -> str | None:
@@ -27,16 +27,23 @@ def find_bus_id(index: int, load: Callable[[str], Any] = ctypes.CDLL) -> str | N
     The driver alone knows the order: the fastest card first unless CUDA_DEVICE_ORDER says otherwise,
     and only those that CUDA_VISIBLE_DEVICES names, by number or by the beginning of a UUID. No context is made.
     """
+    return _ask_driver("cuDeviceGetPCIBusId", index, load)
+
+
+def find_gpu_name(load: Callable[[str], Any] = ctypes.CDLL) -> str | None:
+    """The name of CUDA's first GPU, also where there is no NVML, as on a Jetson."""
+    return _ask_driver("cuDeviceGetName", 0, load)
+
+
+def _ask_driver(question: str, index: int, load: Callable[[str], Any]) -> str | None:
     try:
         driver = load(DRIVER)
     except OSError:
         return None
-    device, name = ctypes.c_int(), ctypes.create_string_buffer(_BUS_ID_BYTES)
+    device, text = ctypes.c_int(), ctypes.create_string_buffer(_TEXT_BYTES)
     if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), index):
         return None
-    if driver.cuDeviceGetPCIBusId(name, _BUS_ID_BYTES, device):
-        return None
-    return name.value.decode()
+    return None if getattr(driver, question)(text, _TEXT_BYTES, device) else text.value.decode(errors="replace")
 
 
 T = TypeVar("T")
@@ -100,7 +107,7 @@ class GpuWatch:
     ) -> None:
         self._nvml, self._clock = nvml, clock
         self._pid = os.getpid() if pid is None else pid
-        self._handle = _find_handle(nvml, index, locate)
+        self._handle = find_handle(nvml, index, locate)
         self._default_mhz = self._read_default_clock()
         self._used_before = self._read_used()
         self._strangers = self._count_processes(own=False)
@@ -281,7 +288,7 @@ NO_TELEMETRY = make_caveat("no_device_telemetry.absent")
 HIDDEN_PROCESSES = make_caveat("no_device_telemetry.hidden")
 
 
-def _find_handle(nvml: Any, index: int, locate: Callable[[int], str | None]) -> Any:
+def find_handle(nvml: Any, index: int, locate: Callable[[int], str | None] = find_bus_id) -> Any:
     """The handle of the GPU that CUDA calls `index`: by its place on the bus, or as CUDA_VISIBLE_DEVICES names it."""
     visible = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
     name = visible[index] if visible else ""

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from enginebench.core.errors import DeviceBusy, MeasurementError
+from enginebench.measure.nvml import find_bus_id, read_index
 
 POLL_S = 0.5
 
@@ -45,15 +46,21 @@ def lock_device(
     folder: Path | None = None,
     on_wait: Callable[[str], None] = lambda text: None,
     sleep: Callable[[float], None] = time.sleep,
+    locate: Callable[[int], str | None] = find_bus_id,
 ) -> Iterator[None]:
     """Holds the lock of `device` ("cpu", "cuda:0") inside the block; the kernel drops it if this process dies.
+
+    A GPU is told by its place on the PCI bus, where the driver knows it: with CUDA_VISIBLE_DEVICES each of two runs
+    calls its own card "cuda:0".
 
     Args:
         folder: of the lock files; by default the system's folder for temporary files, so that the runs of
             different users and checkouts see each other.
         on_wait: called once with a message if it has to wait.
     """
-    path = (folder or Path(tempfile.gettempdir())) / f"enginebench-{device.replace(':', '')}.lock"
+    place = locate(read_index(device)) if device.startswith("cuda") else None
+    name = (place or device).replace(":", "").lower()
+    path = (folder or Path(tempfile.gettempdir())) / f"enginebench-{name}.lock"
     told = False
     while (held := _take(path)) is None:
         if not wait:

@@ -132,7 +132,7 @@ def measure_side_accuracy(
         raise UsageError("--max-metric-drop limits what is lost against another side; name it with --ref SIDE")
     check_labelled(data, targets)
     for text in filter(None, sides):
-        check_side(text)
+        check_side(text, request.device)
     labelled = Labelled(
         data=data if data in (None, "digits") else str(Path(data).absolute()),
         n=n or ALL_SAMPLES,

@@ -172,7 +172,8 @@ def _print_machine(console: Console, machine: Machine) -> None:
         console, "system", f"{machine.os}, {machine.arch}" + (f", {machine.virtual}" if machine.virtual else "")
     )
     for gpu in machine.gpus:
-        _print_pair(console, f"GPU {gpu.index}", f"{gpu.name}, {gpu.memory_bytes // MB} MiB, driver {gpu.driver}")
+        told = f"{gpu.memory_bytes // MB} MiB, driver {gpu.driver}" if gpu.driver else "by CUDA; NVML shows none"
+        _print_pair(console, f"GPU {gpu.index}", f"{gpu.name}, {told}")
     if not machine.gpus:
         _print_pair(console, "GPU", "none visible to NVML")
     for key, value in (machine.jetson or {}).items():

@@ -177,7 +177,7 @@ def _measure(
     asked = parse_precision(options["precision"])[0] if options["precision"] else None
     out = to_path(options["out"])
     for text in sides:
-        check_side(text)
+        check_side(text, request.device)
     with open_scratch() as place:
         made: MadeSources = {}
         ref = open_side(reference, request, place / "reference", reporter, made)

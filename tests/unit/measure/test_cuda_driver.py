@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from enginebench.measure.nvml import find_bus_id
+from enginebench.measure.nvml import find_bus_id, find_gpu_name
 
 
 class FakeDriver:
@@ -24,12 +24,17 @@ class FakeDriver:
         name.value = (b"0000:0B:00.0", b"0000:0A:00.0")[device.value][: size - 1]
         return self._end("cuDeviceGetPCIBusId")
 
+    def cuDeviceGetName(self, name: Any, size: int, device: Any) -> int:
+        name.value = (b"Orin", b"NVIDIA H100")[device.value][: size - 1]
+        return 0
+
     def _end(self, call: str) -> int:
         return 100 if call == self._broken else 0
 
 
 def test_the_card_is_named_by_its_place_on_the_bus() -> None:
     assert [find_bus_id(i, lambda name: FakeDriver()) for i in (0, 1, 2)] == ["0000:0B:00.0", "0000:0A:00.0", None]
+    assert find_gpu_name(lambda name: FakeDriver()) == "Orin"
 
 
 @pytest.mark.parametrize("call", ["cuInit", "cuDeviceGet", "cuDeviceGetPCIBusId"])

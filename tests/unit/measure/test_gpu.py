@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from enginebench.core.records import Gpu
+from enginebench.measure import machine
 from enginebench.measure.machine import describe_gpus
 
 
@@ -65,9 +66,11 @@ def test_gpus_and_what_they_do_not_support(monkeypatch: pytest.MonkeyPatch) -> N
     assert nvml.shut_down == 1
 
 
-def test_no_module_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvml_the_driver_names_the_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert describe_gpus() == ()
+    monkeypatch.setattr(machine, "find_gpu_name", lambda: "Orin")
+    assert describe_gpus() == (Gpu(index=0, name="Orin", driver="", memory_bytes=0),)
 
 
 @pytest.mark.parametrize("broken", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetName", "nvmlShutdown"])

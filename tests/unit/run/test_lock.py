@@ -48,6 +48,17 @@ def test_a_device_that_is_busy_leaves_the_others_free(tmp_path: Path) -> None:
         assert is_free("cpu", tmp_path)
 
 
+def test_two_runs_may_call_two_cards_by_one_name(tmp_path: Path) -> None:
+    """With CUDA_VISIBLE_DEVICES=0 and 1."""
+    with (
+        lock_device("cuda:0", folder=tmp_path, locate=lambda index: "0000:0A:00.0"),
+        lock_device("cuda:0", wait=False, folder=tmp_path, locate=lambda index: "0000:0B:00.0"),
+        pytest.raises(DeviceBusy, match=r"cuda:1 .*enginebench-00000a00.0"),
+        lock_device("cuda:1", wait=False, folder=tmp_path, locate=lambda index: "0000:0A:00.0"),
+    ):
+        raise AssertionError("one card was given to two")
+
+
 @pytest.mark.parametrize("asked", [("cuda:1", "cpu", "cuda:0"), ("cuda:0", "cuda:1", "cpu")])
 def test_the_order_is_that_of_the_names(asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []

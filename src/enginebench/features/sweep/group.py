@@ -1,9 +1,7 @@
 """One group on this machine: what the store has of it is taken up, the rest measured, everything kept there at once."""
 
 import hashlib
-import os
 import platform
-import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -136,13 +134,7 @@ def _measure(job: GroupJob, folder: GroupFolder, machine: Machine, reporter: Rep
     request = replace(job.group.request, threads=job.group.request.threads or default_threads())
     if not (folder.root / "run.json").exists():
         _begin(job, folder, request, machine)
-    run_model(request, folder, reporter=reporter, resume=True, locks=name_locks() if job.shared else None)
-
-
-def name_locks() -> tuple[str, ...]:
-    """The GPU that this process was given, by its number on the machine: others measure on the others."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
-    return (f"cuda:{given if re.fullmatch('[0-9]{1,3}', given) else 0}",)
+    run_model(request, folder, reporter=reporter, resume=True, locks=("cuda:0",) if job.shared else None)
 
 
 def _begin(job: GroupJob, folder: GroupFolder, request: RunRequest, machine: Machine) -> None:

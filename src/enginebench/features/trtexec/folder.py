@@ -165,7 +165,8 @@ def group_files(files: list[tuple[Path, Kind]]) -> dict[str, dict[Kind, Path]]:
     exported = {strip_name(path, kind) for path, kind in files if kind in ("times", "profile", "layers")}
     if kinds and len(set(kinds)) == len(kinds):
         main, first = next((path, kind) for path, kind in files if kind != "drift")
-        name = name_run(main, first, exported) or _SUFFIX.sub("", main.name)
+        place = main.absolute().parent
+        name = name_run(main, first, exported) or (place.parent if place.name == "trtexec" else place).name
         return {name: {kind: path for path, kind in files}}
     groups: dict[str, dict[Kind, Path]] = {}
     for path, kind in files if kinds else ():

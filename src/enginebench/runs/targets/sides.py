@@ -7,12 +7,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.errors import FeedError, UsageError
+from enginebench.core.errors import BackendUnavailable, FeedError, UsageError
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Artifact, EngineSpec, ModelSource
 from enginebench.core.shapes import find_batch_axes, find_plan_batch, free_batch
 from enginebench.core.store import is_bundle
-from enginebench.engines.registry import accepts, find_device, takes
+from enginebench.engines.registry import accepts, find_device, find_entry, probe, takes
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.child.other_jobs import InferJob
@@ -110,13 +110,18 @@ def _open_plan(plan: Artifact, spec: EngineSpec, place: Path) -> Artifact:
     return replace(found, precision=ran, caveats=(*found.caveats, *doubts))
 
 
-def check_side(text: str) -> Side:
+def check_side(text: str, device: str = "cpu") -> Side:
     """Checks what `text` names before anything is opened; for a stored row only that its file exists."""
     if _is_row(text):
         return Side(engine=("", {}), target=text)
     side = parse_side(text, "")
     if not side.target:
         raise UsageError(f"{text!r} names no target; expected ENGINE@TARGET, the file of a stored result, or a bundle")
+    entry = find_entry(side.engine[0])
+    if device != "cpu" and not entry.device and not entry.gpu_options:  # one for CPUs, or of another package
+        places = probe(entry.name).devices
+        if places and device not in places:
+            raise BackendUnavailable(f"engine {entry.name} runs on {', '.join(places)}, not on {device}")
     return side
 
 

@@ -31,7 +31,8 @@ def test_one_run_with_all_files(tmp_path: Path) -> None:
     assert set(case.files) == {"log", "times", "profile", "layers"}
     assert case.log and case.times and case.profile and case.layers
     assert (case.contradictions, case.unreadable, case.times.n) == ((), (), 60)
-    assert case.layers.shares_of == "time"
+    assert case.layers.shares_of == "time" and case.name == "ordner mit ü"
+    assert [case.name for case in read_folder(fill(tmp_path / "fp16" / "trtexec"))] == ["fp16"]  # of `bench --out fp16`
     assert case.profile.end_to_end_ms == case.times.gpu_compute_ms.median  # type: ignore[union-attr]
 
 

@@ -180,8 +180,9 @@ def test_tensorrt_recipe_is_what_tensorrt_takes(residual, tmp_path):
     constants = constants_of(path)
     zeros = [constants[n.input[2]] for n in nodes_of(path, "QuantizeLinear")]
     assert all(zero.dtype == np.int8 and not zero.any() for zero in zeros)
-    # Three convolutions and a Gemm with an input and a weight each; the sum shares its pair with a convolution.
-    assert count_ops(path)["QuantizeLinear"] == count_ops(path)["DequantizeLinear"] == 8
+    # Three convolutions and a Gemm with an input and a weight each; the sum shares its pair with a convolution. The
+    # average behind the sum has one.
+    assert count_ops(path)["QuantizeLinear"] == count_ops(path)["DequantizeLinear"] == 9
     made_by = {name: node for node in onnx.load(path).graph.node for name in node.output}
     for node in nodes_of(path, "Conv") + nodes_of(path, "Gemm"):
         assert [made_by[name].op_type for name in node.input[:2]] == ["DequantizeLinear"] * 2
@@ -218,6 +219,18 @@ def test_the_skipping_input_of_a_sum_is_quantized_and_the_other_is_not(residual,
     made_by = {name: node.op_type for node in onnx.load(path).graph.node for name in node.output}
     (add,) = nodes_of(path, "Add")
     assert [made_by[name] for name in add.input] == ["Conv", "DequantizeLinear"]
+
+
+@pytest.mark.parametrize(
+    ("exclude", "rounded"), [((), True), (("head",), False), (("pool",), False), (("sum",), False)]
+)
+def test_the_average_behind_a_sum_reads_8_bits_where_8_bits_follow(residual, tmp_path, exclude, rounded):
+    artifact, calibration, _ = residual
+    path = tmp_path / "q.onnx"
+    quantize(artifact, "int8", "tensorrt", path, calibration=calibration, exclude=exclude)
+    made_by = {name: node.op_type for node in onnx.load(path).graph.node for name in node.output}
+    (average,) = nodes_of(path, "GlobalAveragePool")
+    assert made_by[average.input[0]] == ("DequantizeLinear" if rounded else "Relu")
 
 
 def test_of_two_branches_the_earlier_is_quantized(tmp_path):

@@ -15,6 +15,7 @@ from enginebench.core.records import Artifact, Caveat, EngineSpec, ShapeRange
 from enginebench.core.store import derive, encode, hash_file, read_record, write_atomic
 from enginebench.engines.abilities import PlanReader
 from enginebench.engines.backends.tensorrt.settings import ShapeProfile, run_at_best
+from enginebench.measure.nvml import find_handle
 
 UNKNOWN_GPU = "unknown GPU"
 
@@ -170,6 +171,6 @@ def _ask_nvml(index: int, question: str) -> Any:
         import pynvml
 
         pynvml.nvmlInit()
-        return getattr(pynvml, question)(pynvml.nvmlDeviceGetHandleByIndex(index))
+        return getattr(pynvml, question)(find_handle(pynvml, index))
     except Exception:
         return None
