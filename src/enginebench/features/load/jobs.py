@@ -11,6 +11,7 @@ class ServeAnswer(Struct, frozen=True, kw_only=True):
     """What the board does not hold."""
 
     busy_ns: int  # summed over all streams
+    stages: dict[str, int]  # nanoseconds by part of the server
     depth: int
     engine_version: str | None = None
     reasons: dict[str, int] = {}  # why requests failed -> how many
