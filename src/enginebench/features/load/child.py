@@ -71,7 +71,7 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeAnswer:
         if job.query:
             work = run(ClosedLoop(board, job.query, kinds, CLOCK, round(1e9 * job.duration_s)))
         else:
-            source = BoardSource(board, job.bell, kinds, CLOCK)
+            source = BoardSource(board, job.bell, kinds, CLOCK, job.share)
             start = source.begin()
             work = run(source, deadline_ns=start + int(board.offset[-1]) + round(1e9 * job.grace_s))
         seen = gpu.end() if gpu else None
@@ -184,8 +184,10 @@ def release_board(job: ArriveJob) -> ArriveAnswer:
     spin = job.spin and not take_precedence()
     board = Board(job.board)
     rest_collector()
-    wait_until_ready(board)
-    return ArriveAnswer(released=release_all(board, open_bell(job.bell), clock=CLOCK, spin=spin))
+    wait_until_ready(board, len(job.bells))
+    rings = [open_bell(bell) for bell in job.bells]
+    released = release_all(board, lambda: all(ring() for ring in rings), clock=CLOCK, spin=spin)
+    return ArriveAnswer(released=released)
 
 
 def sharpen_timers() -> None:
