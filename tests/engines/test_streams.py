@@ -136,6 +136,8 @@ def test_a_request_that_fails_is_one_failed_request(
 class Device:
     """An engine whose batches end when the test says so; it doubles its input."""
 
+    overlaps = True
+
     def __init__(self, size: int) -> None:
         self.held, self.done, self.begun = np.zeros((size, 1)), False, 0
 

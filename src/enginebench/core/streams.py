@@ -68,7 +68,10 @@ class Streams(Protocol):
 
 @runtime_checkable
 class Overlapping(Protocol):
-    """An engine that works on one batch while its caller does something else."""
+    """An engine that works on one batch while its caller does something else, if `overlaps` says so."""
+
+    @property
+    def overlaps(self) -> bool: ...
 
     def begin(self, samples: Sequence[Feeds]) -> None:
         """Copies the samples, each with a first axis, into its buffers, and starts what follows: copies and computing.

@@ -140,6 +140,8 @@ class CudaTorchEngine(TorchEngine):
         graph: what a call does is captured, and `run` launches the capture.
     """
 
+    overlaps = True
+
     def __init__(
         self,
         call: Callable[..., Any],

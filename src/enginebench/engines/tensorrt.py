@@ -88,6 +88,8 @@ def find_dtype(engine: Any, name: str) -> str:
 class PlanEngine(cuda.DeviceEngine):
     """A plan and its context. Buffers are made when shapes change; the graph, too."""
 
+    overlaps = True
+
     def __init__(
         self,
         library: Library,

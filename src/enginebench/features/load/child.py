@@ -137,7 +137,7 @@ def open_threads(backend: Loadable, job: ServeJob) -> Streams:
             engine.close()
 
     rows = [engines[i : i + len(buckets)] for i in range(0, len(engines), len(buckets))]
-    if all(isinstance(engine, Overlapping) for engine in engines):
+    if all(isinstance(engine, Overlapping) and engine.overlaps for engine in engines):
         overlapping = [{size: cast("Overlapping", one) for size, one in zip(buckets, row, strict=True)} for row in rows]
         return OverlappedStreams(overlapping, close, CLOCK)
     lanes = [make_lane(dict(zip(buckets, row, strict=True)), any_batch, CLOCK) for row in rows]

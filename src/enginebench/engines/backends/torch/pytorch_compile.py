@@ -100,6 +100,7 @@ def reach_by_plain_path(folder: Path) -> Iterator[Path]:
         yield link
 
 
+TREES = "reduce-overhead"
 NAME, OPTIONS = PYTORCH_COMPILE.name, PYTORCH_COMPILE.options
 PRECISIONS = (*TORCH_PRECISIONS, "int8")
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
@@ -175,9 +176,9 @@ class PytorchCompileBackend:
         self, artifact: Artifact, specs: Sequence[EngineSpec]
     ) -> Sequence[WatchedTorchEngine | WatchedCudaTorchEngine]:
         """An engine for each spec; on a GPU they share the module, which is compiled once for each batch."""
-        if is_cuda(specs[0]):
+        if is_cuda(specs[0]) and specs[0].options.get("mode") != TREES:
             return self._load_cuda(artifact, specs)
-        return [self._load_cpu(artifact, spec) for spec in specs]
+        return [self.load(artifact, spec) for spec in specs]
 
     def _load_cpu(self, artifact: Artifact, spec: EngineSpec) -> WatchedTorchEngine:
         options = check_torch_request(artifact, spec, OPTIONS)
@@ -203,6 +204,8 @@ class PytorchCompileBackend:
         for spec in specs:
             prepare = partial(self._compile_for_gpu, generated, options, self._find_stamp(artifact, spec))
             found.append(WatchedCudaTorchEngine(compiled, artifact, spec, options, prepare=prepare, **how))
+            # All graphs of a thread are one tree, where each overwrites what the one before it left.
+            found[-1].overlaps = options["mode"] != TREES
         return found
 
     def _wrap(self, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> tuple[Any, GeneratedCode]:
