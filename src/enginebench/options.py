@@ -351,7 +351,15 @@ class Progress(TypedDict, total=False):
 class Shared(Progress, total=False):
     """What the verbs that run engines have in common."""
 
-    device: Annotated[str, Opt("cpu or cuda:N", "cpu", more="Engines for GPUs run on `cuda:0` unless another is named")]
+    device: Annotated[
+        str,
+        Opt(
+            "cpu or cuda:N",
+            "cpu",
+            more="Engines for GPUs run on `cuda:0` unless another is named; `load` shares requests out to several, "
+            "`cuda:0,cuda:1`",
+        ),
+    ]
     threads: Threads
     seed: Annotated[int, Opt("Seed for generated inputs and random weights.", 0, ge=0, le=2**32 - 1)]
     input_shape: Annotated[

@@ -1,12 +1,13 @@
 """The promises of engines under load: every request gets the answer of depth 1, and one that fails fails alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from enginebench.core.engine_api import DeviceTimes, fill_entries
 from enginebench.core.errors import UsageError
 from enginebench.core.feeds import choose_buckets, cut_entries, join_samples, sum_entries
 from enginebench.core.names import parse_engine
@@ -16,6 +17,7 @@ from enginebench.engines.fake import project_feeds
 from enginebench.engines.registry import open_backend, takes
 from enginebench.features.load.child import open_streams, warm_up
 from enginebench.features.load.jobs import ServeJob
+from enginebench.features.load.thread_streams import OverlappedStreams
 from enginebench.testing import ATOL, INPUT, OUTPUT, RTOL
 
 # Each as it is opened under load, with the batches that requests may be joined to.
@@ -129,6 +131,48 @@ def test_a_request_that_fails_is_one_failed_request(
     assert all(ended[ticket].outputs is None for ticket in (1, 3, 5))
     assert "image" in str(ended[1].error)
     assert all(ended[ticket].outputs for ticket in (0, 2, 4, 6))
+
+
+class Device:
+    """An engine whose batches end when the test says so; it doubles its input."""
+
+    overlaps = True
+
+    def __init__(self, size: int) -> None:
+        self.held, self.done, self.begun = np.zeros((size, 1)), False, 0
+
+    def begin(self, samples: Sequence[Any]) -> None:
+        fill_entries({"x": self.held}, samples)
+        self.begun, self.done = self.begun + 1, False
+
+    def is_done(self) -> bool:
+        if self.held[0] < 0:
+            raise RuntimeError("an illegal address")
+        return self.done
+
+    def finish(self) -> tuple[dict[str, np.ndarray], DeviceTimes]:
+        return {"y": 2 * self.held}, DeviceTimes(1, 5, 2)
+
+
+def test_overlapped_streams_take_a_batch_while_others_are_computed() -> None:
+    """`submit` returns before anything is computed, answers come in any order, and one that fails fails alone."""
+    now = iter(range(100, 1000, 100))
+    lanes = [{1: Device(1), 4: Device(4)} for _ in range(3)]
+    streams = OverlappedStreams(lanes, lambda: None, lambda: next(now))
+    samples = [{"x": np.full((1, 1), value)} for value in (1.0, 2.0, 3.0, -1.0)]
+    streams.submit(0, samples[:3])
+    streams.submit(1, samples[:1])
+    assert streams.depth == 3 and streams.collect(wait=False) == []
+    assert [(lane[1].begun, lane[4].begun) for lane in lanes] == [(0, 0), (1, 0), (0, 1)]
+    streams.submit(2, samples[3:])
+    (failed,) = streams.collect(wait=True)
+    assert failed.ticket == 2 and failed.error == "an illegal address"
+    lanes[1][1].done = lanes[2][4].done = True
+    three, one = streams.collect(wait=True)
+    assert (three.ticket, three.started_ns, three.computed_ns, three.done_ns) == (0, 100, 498, 600)
+    assert three.outputs is not None and three.outputs["y"].tolist() == [[2.0], [4.0], [6.0]]
+    assert one.outputs is not None and one.outputs["y"].tolist() == [[2.0]]
+    assert one.device_ns == DeviceTimes(1, 5, 2)
 
 
 def test_async_sessions_need_a_thread_that_computes(open_engine: Open) -> None:

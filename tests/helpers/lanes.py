@@ -16,6 +16,9 @@ class FakeEvent:
     def synchronize(self) -> None:
         assert self.at_ns >= 0, "waits for an event that was never recorded"
 
+    def query(self) -> bool:
+        return self.at_ns >= 0
+
     def elapsed_time(self, end: "FakeEvent") -> float:
         return (end.at_ns - self.at_ns) / 1e6
 

@@ -70,6 +70,8 @@ class SimulatedArrivals:
 class SimulatedStreams:
     """An engine that takes `service_ns(requests)` for each submission; waiting for it moves the clock to its end."""
 
+    polled = False
+
     def __init__(self, clock: SimulatedClock, depth: int, service_ns: Callable[[int], int]) -> None:
         self.depth = depth
         self._clock, self._service_ns = clock, service_ns
@@ -110,7 +112,7 @@ def simulate(
     """
     clock, board = SimulatedClock(), MemoryBoard(offsets)
     board.head[START] = 1  # a stamp of 0 means that it has not happened
-    busy_ns = serve(
+    work = serve(
         SimulatedArrivals(board, clock, late_ns),
         BoardSink(board),
         SimulatedStreams(clock, streams, service_ns),
@@ -119,4 +121,4 @@ def simulate(
         clock=clock,
         deadline_ns=deadline_ns,
     )
-    return board, busy_ns
+    return board, work.busy_ns

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +22,14 @@ Closed = TypeVar("Closed", bound="Closing")
 
 # The dtype of text: arrays of kind "U", of whatever width.
 TEXT = "str"
+
+
+class DeviceTimes(NamedTuple):
+    """Nanoseconds that a GPU took to copy a batch in, to compute it and to copy its outputs out, one after another."""
+
+    copy_in: int
+    compute: int
+    copy_out: int
 
 
 class TensorSpec(Protocol):
@@ -184,6 +192,27 @@ def check_feeds(specs: Sequence[TensorSpec], feeds: Mapping[str, object]) -> Non
     if problems:
         expected = ", ".join(f"{s.name}: {s.dtype}[{show_shape(s.shape)}]" for s in specs)
         raise FeedError(f"{'; '.join(problems)}. Expected {expected}")
+
+
+def fill_entries(views: Mapping[str, Array], samples: Sequence[Mapping[str, Array]]) -> None:
+    """Copies samples one after another to the front of arrays; what is behind them stays as it is."""
+    for name, view in views.items():
+        place = 0
+        for sample in samples:
+            if view.shape == sample[name].shape:  # all of it, which may have no axis
+                view[...] = sample[name]
+                break
+            end = place + len(sample[name])
+            view[place:end] = sample[name]
+            place = end
+
+
+def join_shapes(views: Mapping[str, Array], samples: Sequence[Mapping[str, Array]]) -> dict[str, tuple[int, ...]]:
+    """The shapes of arrays that take all samples, each with a first axis, and no fewer entries than `views`."""
+    return {
+        name: (max(sum(len(sample[name]) for sample in samples), len(views.get(name, ()))), *array.shape[1:])
+        for name, array in samples[0].items()
+    }
 
 
 def has_dtype(found: np.dtype[Any], expected: str) -> bool:

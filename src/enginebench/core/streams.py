@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+from enginebench.core.engine_api import DeviceTimes
 from enginebench.core.records import Artifact, EngineSpec
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class Ended(NamedTuple):
     done_ns: int
     outputs: dict[str, Array] | None
     error: str | None = None
+    device_ns: DeviceTimes | None = None  # of engines that measure them; they are the last that happens before the end
 
 
 def fail_request(ticket: int, started_ns: int, now_ns: int, error: Exception) -> Ended:
@@ -50,6 +52,11 @@ class Streams(Protocol):
     @property
     def depth(self) -> int: ...
 
+    @property
+    def polled(self) -> bool:
+        """Whether nobody stamps what has ended until `collect` is called: then it has to be called all the time."""
+        ...
+
     def submit(self, ticket: int, samples: Sequence[Feeds]) -> None: ...
 
     def collect(self, wait: bool) -> list[Ended]:
@@ -57,6 +64,27 @@ class Streams(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Overlapping(Protocol):
+    """An engine that works on one batch while its caller does something else, if `overlaps` says so."""
+
+    @property
+    def overlaps(self) -> bool: ...
+
+    def begin(self, samples: Sequence[Feeds]) -> None:
+        """Copies the samples, each with a first axis, into its buffers, and starts what follows: copies and computing.
+
+        What of its batch they leave free keeps what it held, zeros at first.
+        """
+        ...
+
+    def is_done(self) -> bool: ...
+
+    def finish(self) -> tuple[dict[str, Array], DeviceTimes]:
+        """Copies of the outputs, once it is done."""
+        ...
 
 
 class StreamsSpec(NamedTuple):

@@ -34,6 +34,7 @@ TO_HOST = runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
 CAPTURE_MODE = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
 
 NS_PER_MS = 1_000_000
+REFUSED = "the engine refused to be enqueued"
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -110,6 +111,15 @@ class Event:
 
     def synchronize(self) -> None:
         call(runtime.cudaEventSynchronize, self.raw)
+
+    def query(self) -> bool:
+        """Whether everything before it is done."""
+        error = runtime.cudaEventQuery(self.raw)[0]
+        if error == runtime.cudaError_t.cudaErrorNotReady:
+            return False
+        if error != SUCCESS:
+            raise MeasurementError(explain_error("what was begun", error))
+        return True
 
     def elapsed_ns(self, start: Event) -> int:
         """Device time from `start` to here. CUDA gives milliseconds with a resolution of about half a microsecond."""
@@ -194,7 +204,15 @@ class TimedRun:
     def __init__(self, stream: Stream, enqueue: Callable[[], object], *, spin: bool = True) -> None:
         self.start, self.end = Event(), Event(blocking=not spin)
         self._enqueue_ns = [0]
+        self._stream, self._enqueue = stream, enqueue
         self.call: RunCall = _make_run(stream, enqueue, self.start, self.end, self._enqueue_ns)
+
+    def begin(self) -> None:
+        """As `call`, without waiting."""
+        self.start.record(self._stream)
+        if not self._enqueue():
+            raise MeasurementError(REFUSED)
+        self.end.record(self._stream)
 
     def last_device_ns(self) -> int:
         return self.end.elapsed_ns(self.start)
@@ -232,9 +250,7 @@ def _make_run(
         record(end_event, handle)
         error = wait(end_event)[0]
         if error != SUCCESS or not enqueued:
-            raise MeasurementError(
-                explain_error("the run", error) if error != SUCCESS else "the engine refused to be enqueued"
-            )
+            raise MeasurementError(explain_error("the run", error) if error != SUCCESS else REFUSED)
 
     return run
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..core.engine_api import (
     Array,
     Artifact,
     BackendUnavailable,
+    DeviceTimes,
     EngineSpec,
     Feeds,
     MeasurementError,
@@ -22,6 +22,8 @@ from ..core.engine_api import (
     RunCall,
     TensorSpec,
     check_feeds,
+    fill_entries,
+    join_shapes,
     read_index,
 )
 from .pytorch import TorchEngine, prepare_torch, refuse
@@ -90,7 +92,7 @@ class CudaLane:
         return torch.zeros(shape, dtype=getattr(torch, spec.dtype), device=self._device)
 
     def make_pinned(self, dtype: Any, shape: tuple[int, ...]) -> Any:
-        return torch.empty(shape, dtype=dtype, pin_memory=True)
+        return torch.zeros(shape, dtype=dtype, pin_memory=True)
 
     def capture(self, call: Callable[[], None]) -> Callable[[], None]:
         """The launch of a graph of what `call` puts on the stream."""
@@ -138,6 +140,8 @@ class CudaTorchEngine(TorchEngine):
         graph: what a call does is captured, and `run` launches the capture.
     """
 
+    overlaps = True
+
     def __init__(
         self,
         call: Callable[..., Any],
@@ -168,43 +172,36 @@ class CudaTorchEngine(TorchEngine):
 
         It returns while the copy is on its way: `run` comes after it on the same stream.
         """
-        begin = time.perf_counter_ns()
-        self._check_open()
-        check_feeds(self.inputs, feeds)
-        if any(tuple(self._pinned[name].shape) != array.shape for name, array in feeds.items()):
-            self._allocate({name: array.shape for name, array in feeds.items()})
-        lane, (start, end) = self._lane, self._copies["h2d"]
-        lane.enter()
-        if self._copying:  # a copy that is still on its way reads the pinned memory
-            lane.synchronize()
-        for name, view in self._views.items():
-            np.copyto(view, feeds[name])
-        lane.record(start)
-        for name, landing in self._landings.items():
-            landing.copy_(self._pinned[name], non_blocking=True)
-        # From here on the copy has a clock of its own: what the host still does, it does meanwhile.
-        self._staging_in_ns = time.perf_counter_ns() - begin
-        for tensor, landing in zip(self._tensors, self._landings.values(), strict=True):
-            if tensor is not landing:
-                tensor.copy_(landing)
-        lane.record(end)
-        self._bound = self._copying = True
-        self._watched = []
+        self._copy_in([feeds])
+
+    def begin(self, samples: Sequence[Feeds]) -> None:
+        """As `bind` does it with all samples as one batch; then enqueues the run and the copies out as well."""
+        self._copy_in(samples, grow=True)
+        self._lane.record(self._start)
+        self._launch()
+        self._lane.record(self._end)
+        self._copy_out()
+
+    def is_done(self) -> bool:
+        """Whether everything that was begun is over."""
+        done: bool = self._copies["d2h"][1].query()
+        return done
+
+    def finish(self) -> tuple[dict[str, Array], DeviceTimes]:
+        """Copies of the outputs of what was begun and is over, and what the GPU took for each part."""
+        self._copying = False
+        times = self.last_h2d_ns(), self.last_device_ns(), self.last_d2h_ns()
+        return self._read_answers(), DeviceTimes(*times)
 
     def fetch(self) -> dict[str, Array]:
         """Copies of the outputs of the last run, by way of pinned memory."""
         begin = time.perf_counter_ns()
         self._check_bound()
-        lane, (start, end) = self._lane, self._copies["d2h"]
-        lane.enter()
-        buffers = self._find_answer_buffers()
-        lane.record(start)
-        for pinned, tensor in buffers:
-            pinned.copy_(tensor, non_blocking=True)
-        lane.record(end)
-        lane.wait(end)
-        answer = {s.name: pinned.numpy().copy() for s, (pinned, _) in zip(self.outputs, buffers, strict=True)}
-        self._staging_out_ns = time.perf_counter_ns() - begin - _elapsed_ns(start, end)
+        self._lane.enter()
+        self._copy_out()
+        self._lane.wait(self._copies["d2h"][1])
+        answer = self._read_answers()
+        self._staging_out_ns = time.perf_counter_ns() - begin - self.last_d2h_ns()
         return answer
 
     def last_device_ns(self) -> int:
@@ -241,6 +238,49 @@ class CudaTorchEngine(TorchEngine):
         super().close()
         self._pinned, self._landings, self._answers = {}, {}, ()
         self._flush, self._launch = None, refuse
+
+    def _copy_in(self, samples: Sequence[Feeds], grow: bool = False) -> None:
+        """The samples, one after another, in pinned memory, and from there on their way to the GPU.
+
+        Args:
+            grow: several may be fewer than there is room for; else there is one, and the room is its own.
+        """
+        begin = time.perf_counter_ns()
+        self._check_open()
+        for feeds in samples:
+            check_feeds(self.inputs, feeds)
+        one = {name: array.shape for name, array in samples[0].items()}
+        shapes = join_shapes(self._views, samples) if grow else one
+        if any(self._views[name].shape != shape for name, shape in shapes.items()):
+            self._allocate(shapes)
+        lane, (start, end) = self._lane, self._copies["h2d"]
+        lane.enter()
+        if self._copying:  # a copy that is still on its way reads the pinned memory
+            lane.synchronize()
+        fill_entries(self._views, samples)
+        lane.record(start)
+        for name, landing in self._landings.items():
+            landing.copy_(self._pinned[name], non_blocking=True)
+        # From here on the copy has a clock of its own: what the host still does, it does meanwhile.
+        self._staging_in_ns = time.perf_counter_ns() - begin
+        for tensor, landing in zip(self._tensors, self._landings.values(), strict=True):
+            if tensor is not landing:
+                tensor.copy_(landing)
+        lane.record(end)
+        self._bound = self._copying = True
+        self._watched = []
+
+    def _copy_out(self) -> None:
+        """Enqueues the copies of the last outputs to pinned memory."""
+        lane, (start, end) = self._lane, self._copies["d2h"]
+        buffers = self._find_answer_buffers()
+        lane.record(start)
+        for pinned, tensor in buffers:
+            pinned.copy_(tensor, non_blocking=True)
+        lane.record(end)
+
+    def _read_answers(self) -> dict[str, Array]:
+        return {spec.name: pinned.numpy().copy() for spec, pinned in zip(self.outputs, self._answers, strict=True)}
 
     def _allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Fresh buffers for these shapes, and whatever has to be made for them."""

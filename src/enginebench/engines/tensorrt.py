@@ -16,6 +16,7 @@ from ..core.engine_api import (
     Array,
     Artifact,
     ArtifactError,
+    DeviceTimes,
     EngineSpec,
     FeedError,
     Feeds,
@@ -23,6 +24,8 @@ from ..core.engine_api import (
     TensorSpec,
     UsageError,
     check_feeds,
+    fill_entries,
+    join_shapes,
     read_index,
 )
 from . import cuda
@@ -85,6 +88,8 @@ def find_dtype(engine: Any, name: str) -> str:
 class PlanEngine(cuda.DeviceEngine):
     """A plan and its context. Buffers are made when shapes change; the graph, too."""
 
+    overlaps = True
+
     def __init__(
         self,
         library: Library,
@@ -106,45 +111,87 @@ class PlanEngine(cuda.DeviceEngine):
         self.inputs: tuple[Any, ...] = tuple(inputs)
         self.outputs: tuple[Any, ...] = tuple(outputs)
         self._context = self._make_context()
+        self._events = cuda.Event(), cuda.Event(), cuda.Event()  # around the copies in, and behind those out
         self._graph: cuda.Graph | None = None
         self._watched: dict[str, float] = {}  # what was recorded of runs on what is bound, by whoever records
 
     def bind(self, feeds: Feeds) -> None:
         """Copies the arrays to the GPU, through pinned memory; new shapes get new buffers."""
-        stream = self._open_stream()
-        check_feeds(self.inputs, feeds)
-        self._watched = {}
-        if any(name not in self._host or self._host[name].array.shape != feeds[name].shape for name in feeds):
-            self._allocate(feeds)
-        else:
-            stream.synchronize()  # a copy that is still on its way reads the pinned memory
-        for name, array in feeds.items():
-            pinned = self._host[name].array
-            np.copyto(pinned, array)
-            if pinned.dtype != array.dtype and not np.array_equal(pinned, array):
-                raise FeedError(f"input {name!r} holds {array.flat[np.abs(array).argmax()]}, which {NARROWED}")
-            if name in self._device:
-                cuda.copy_to_device(self._device[name], self._host[name], stream)
-        if self._timed is None:
-            self._prepare()
+        self._copy_in([feeds])
+
+    def begin(self, samples: Sequence[Feeds]) -> None:
+        """As `bind` does it with all samples as one batch; then enqueues the run and the copies out as well."""
+        self._copy_in(samples, grow=True)
+        self._open_run().begin()
+        self._copy_out()
+
+    def is_done(self) -> bool:
+        """Whether everything that was begun is over."""
+        return self._events[-1].query()
+
+    def finish(self) -> tuple[dict[str, Array], DeviceTimes]:
+        """Copies of the outputs of what was begun and is over, and what the GPU took for each part."""
+        timed, (first, copied, last) = self._open_run(), self._events
+        times = copied.elapsed_ns(first), timed.last_device_ns(), last.elapsed_ns(timed.end)
+        return self._read_answers(), DeviceTimes(*times)
 
     def fetch(self) -> dict[str, Array]:
         """Copies of the outputs of the last run."""
-        stream = self._open_stream()
         self._open_run()
-        for spec in self.outputs:
-            if spec.name in self._device:
-                cuda.copy_to_host(self._host[spec.name], self._device[spec.name], stream)
-        stream.synchronize()
-        return {spec.name: self._host[spec.name].array.astype(spec.dtype) for spec in self.outputs}
+        self._copy_out()
+        self._open_stream().synchronize()
+        return self._read_answers()
 
     def close(self) -> None:
         """Frees everything on the GPU; may be called twice."""
         self._free_buffers()
+        for event in self._events:
+            event.close()
         if self._stream is not None:
             self._on_close()
         self._context = self._engine = None
         super().close()
+
+    def _copy_in(self, samples: Sequence[Feeds], grow: bool = False) -> None:
+        """The samples, one after another, in pinned memory, and from there on their way to the GPU.
+
+        Args:
+            grow: several may be fewer than there is room for; else there is one, and the room is its own.
+        """
+        stream, (first, copied, _) = self._open_stream(), self._events
+        for feeds in samples:
+            check_feeds(self.inputs, feeds)
+        self._watched = {}
+        views = {spec.name: self._host[spec.name].array for spec in self.inputs if spec.name in self._host}
+        one = {name: array.shape for name, array in samples[0].items()}
+        shapes = join_shapes(views, samples) if grow else one
+        if any(name not in views or views[name].shape != shape for name, shape in shapes.items()):
+            self._allocate(shapes)
+            views = {spec.name: self._host[spec.name].array for spec in self.inputs}
+        else:
+            stream.synchronize()  # a copy that is still on its way reads the pinned memory
+        fill_entries(views, samples)
+        for name, array in ((name, array) for feeds in samples for name, array in feeds.items()):
+            dtype = views[name].dtype
+            if dtype != array.dtype and not np.array_equal(array.astype(dtype), array):
+                raise FeedError(f"input {name!r} holds {array.flat[np.abs(array).argmax()]}, which {NARROWED}")
+        first.record(stream)
+        for name in views.keys() & self._device.keys():
+            cuda.copy_to_device(self._device[name], self._host[name], stream)
+        copied.record(stream)
+        if self._timed is None:
+            self._prepare()
+
+    def _copy_out(self) -> None:
+        """Enqueues the copies of the last outputs to pinned memory."""
+        stream = self._open_stream()
+        for spec in self.outputs:
+            if spec.name in self._device:
+                cuda.copy_to_host(self._host[spec.name], self._device[spec.name], stream)
+        self._events[-1].record(stream)
+
+    def _read_answers(self) -> dict[str, Array]:
+        return {spec.name: self._host[spec.name].array.astype(spec.dtype) for spec in self.outputs}
 
     def _make_context(self) -> Any:
         """A context on the chosen profile."""
@@ -159,12 +206,12 @@ class PlanEngine(cuda.DeviceEngine):
         stream.synchronize()
         return context
 
-    def _allocate(self, feeds: Feeds) -> None:
+    def _allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Fresh buffers for these shapes; the run is made anew."""
         self._open_stream().synchronize()
         self._free_buffers()
         for spec in self.inputs:
-            self._make_buffers(spec, feeds[spec.name].shape)
+            self._make_buffers(spec, shapes[spec.name])
         self._set_shapes()
         for spec in self.outputs:
             shape = tuple(int(d) for d in self._context.get_tensor_shape(spec.name))
@@ -180,8 +227,8 @@ class PlanEngine(cuda.DeviceEngine):
 
     def _make_buffers(self, spec: TensorSpec, shape: tuple[int, ...]) -> None:
         self._host[spec.name] = pinned = cuda.PinnedArray(shape, find_dtype(self._engine, spec.name))
-        if spec.dtype.startswith("float"):
-            pinned.array.fill(np.nan)  # an output that no run has filled cannot pass for an answer
+        # An output that no run has filled cannot pass for an answer.
+        pinned.array.fill(np.nan if spec.dtype.startswith("float") and spec in self.outputs else 0)
         if self._engine.get_tensor_location(spec.name) == self._library.trt.TensorLocation.DEVICE:
             self._device[spec.name] = cuda.DeviceBuffer(pinned.array.nbytes)
 

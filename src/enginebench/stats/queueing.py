@@ -75,6 +75,7 @@ class LoadPoint(Struct, frozen=True, kw_only=True):
     service_ms: float | None
     compute_ms: float | None = None  # of the service, until the outputs are complete
     utilisation: float | None  # share of the time in which streams were at work
+    stages: dict[str, float] = {}  # share of the time in which each part was at work, as if it were alone
     in_system: float | None = None  # requests in the system on average (L)
     little: float | None = None  # lambda W
     generator_late_ms: float | None  # p99; None where nothing was scheduled
@@ -84,6 +85,11 @@ class LoadPoint(Struct, frozen=True, kw_only=True):
     seconds: float = 0.0  # that the probe took, from the start of its processes on
     validity: Validity = "valid"
     caveats: tuple[Caveat, ...] = ()
+
+
+def find_busiest(point: LoadPoint) -> str | None:
+    """The part that limits: at a higher rate it is the first that is at work all the time."""
+    return max(point.stages, key=lambda name: point.stages[name], default=None)
 
 
 class Limit(Struct, frozen=True, kw_only=True):

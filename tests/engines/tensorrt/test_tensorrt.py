@@ -95,6 +95,14 @@ def test_answers_as_the_graph_does(backend: Any, graph: Artifact, tmp_path: Path
                 np.testing.assert_allclose(answers[name], expected, rtol=1e-5)
         assert engine.last_device_ns() > 0 and engine.last_enqueue_ns() > 0
         assert engine.last_device_ns() >= engine.last_enqueue_ns()
+        samples = [random_feeds(graph.inputs, 1, seed) for seed in (3, 4, 5)]  # there is room for one more
+        engine.begin(samples)
+        assert engine.is_done()
+        found, times = engine.finish()
+        assert min(times) > 0
+        for i, sample in enumerate(samples):
+            for name, expected in truth(graph, sample).items():
+                np.testing.assert_allclose(found[name][i : i + 1], expected, rtol=1e-5)
 
 
 def test_whole_numbers_of_64_bits_go_in_and_out(backend: Any, tmp_path: Path, version: str) -> None:

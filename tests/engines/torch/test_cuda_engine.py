@@ -32,6 +32,7 @@ from enginebench.engines.backends.torch.pytorch_compile import PytorchCompileBac
 from enginebench.engines.backends.torch.pytorch_cudagraph import PytorchCudagraphBackend
 from enginebench.engines.proof.precision import Operator
 from enginebench.engines.pytorch_cuda import prepare_cuda
+from enginebench.engines.registry import open_backend
 from enginebench.testing import make_module
 from lanes import FakeLane
 
@@ -144,6 +145,24 @@ def test_a_copy_under_way_is_waited_for_before_the_buffer_is_filled_again() -> N
     lane.log.clear()
     engine.bind(draw())
     assert lane.log[:3] == ["enter", "synchronize", "record"]
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_batch_is_begun_without_waiting_and_fills_what_there_is_room_for(graph: bool) -> None:
+    lane = FakeLane()
+    engine = make_engine(lane=lane, graph=graph, batch=4)
+    for seed, count in ((0, 4), (1, 3)):
+        samples = [draw(1, 10 * seed + i) for i in range(count)]
+        lane.log.clear()
+        engine.begin(samples)
+        assert "wait" not in lane.log and "synchronize" not in lane.log and "capture" not in lane.log
+        assert engine.is_done()
+        outputs, times = engine.finish()
+        expected = [2 * sample["image"].reshape(-1) for sample in samples]
+        np.testing.assert_array_equal(outputs["scores"][:count], expected)
+        assert outputs["scores"].shape == (4, 48) and min(times) == 1000
+    with pytest.raises(FeedError, match="image"):
+        engine.begin([draw(1), {"image": np.zeros((1, 3, 4, 5), np.float32)}])
 
 
 def test_the_clocks_are_those_of_the_events() -> None:
@@ -366,6 +385,30 @@ def test_engines_on_a_gpu_answer_like_the_truth(
         shares = engine.effective_precision()
         assert sum(shares.values()) == pytest.approx(1.0)
         assert shares.get("tf32", 0.0) == 0.0 or precision == "tf32"
+
+
+@gpu
+@needs_gpu
+@pytest.mark.parametrize("name", [name for name in GPU_ENGINES if not name.endswith("reduce")])
+def test_batches_overlap_on_a_gpu(
+    name: str, torch_artifact: Artifact, loader: Callable[[Artifact], Any], expect: Any, tmp_path: Any
+) -> None:
+    """Six batches on three engines of one module, of which none is waited for before the next is begun."""
+    backend, _, mode = name.partition(":")
+    spec = replace(SPEC, backend=backend, options=OPTIONS_OF.get(mode, {}), batch=4)
+    engines: Any = open_backend(backend, loader, tmp_path).load_several(torch_artifact, [spec] * 3)  # type: ignore[attr-defined]
+    images = np.random.default_rng(0).standard_normal((6, 3, 3, 8, 8)).astype(np.float32)
+    for first in (0, 3):
+        for engine, image in zip(engines, images[first:], strict=False):
+            engine.begin([{"image": one[None]} for one in image])
+        for engine, image in zip(engines, images[first:], strict=False):
+            while not engine.is_done():
+                pass
+            outputs, times = engine.finish()
+            np.testing.assert_allclose(outputs["scores"][:3], expect(image), rtol=1e-4, atol=1e-4)
+            assert min(times) > 0
+    for engine in engines:
+        engine.close()
 
 
 @gpu

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 # How a request went, as it stands on the board.
 PENDING, DONE, FAILED, DROPPED = range(4)
 # Words at the head of the board.
-READY, START, RELEASED, FINISHED = range(4)
-HEAD = 8
+START, RELEASED, FINISHED, RELEASING = range(4)  # RELEASING: nanoseconds that the generator was at work
+READY = 4  # the first of the words in which servers say that they are ready
+MAX_SERVERS = 8
+HEAD = READY + MAX_SERVERS
 COLUMNS = ("offset", "sample", "released", "started", "computed", "done", "status")
 # A sleeping process wakes up about this late at worst, on a core that nobody else uses; what is left is waited busily.
 SLEEP_ERROR_NS = 200_000
@@ -129,7 +131,7 @@ def release_all(
     """
     due = (board.offset + board.head[START]).tolist()
     head, released = board.head.data, board.released.data  # single words are written faster than through NumPy
-    index, count = 0, len(due)
+    index, count, busy_ns = 0, len(due), 0
     margin_ns = SLEEP_ERROR_NS if spin else 0
     while index < count:
         while (left := due[index] - clock()) > margin_ns:
@@ -140,14 +142,17 @@ def release_all(
             released[index] = now
             index += 1
         head[RELEASED] = index
-        if not wake():
+        woken = wake()
+        busy_ns += clock() - now
+        if not woken:
             break
+    head[RELEASING] = busy_ns
     return index
 
 
-def wait_until_ready(board: Board, *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Returns once the engine is ready; sets the start."""
-    while not board.head[READY]:
+def wait_until_ready(board: Board, servers: int = 1, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Returns once all servers are ready; sets the start."""
+    while not board.head[READY : READY + servers].all():
         sleep(READY_POLL_S)
     board.head[START] = time.perf_counter_ns() + HEAD_START_NS
 
@@ -174,16 +179,20 @@ class BoardSource:
     Args:
         bell: the pipe through which the generator wakes this process.
         kinds: of the samples; only requests of one kind are computed together.
+        share: (i, n): of n servers this is the one numbered i, which takes every n-th request.
     """
 
-    def __init__(self, board: Board, bell: int, kinds: Sequence[Hashable], clock: Clock) -> None:
+    def __init__(
+        self, board: Board, bell: int, kinds: Sequence[Hashable], clock: Clock, share: tuple[int, int] = (0, 1)
+    ) -> None:
         self._board, self._bell, self._kinds, self._clock = board, bell, kinds, clock
+        self._share = share
         os.set_blocking(bell, False)
         self._taken = 0
 
     def begin(self) -> int:
         """Says that the engine is ready, and returns the start that the generator sets; the parent watches both."""
-        self._board.head[READY] = 1
+        self._board.head[READY + self._share[0]] = 1
         while not self._board.head[START]:
             time.sleep(READY_POLL_S)
         self._due = self._board.scheduled.tolist()
@@ -192,10 +201,12 @@ class BoardSource:
     def take(self) -> list[Waiting]:
         released = int(self._board.head[RELEASED])
         first, self._taken = self._taken, released
-        samples = self._board.sample[first:released].tolist()
+        place, servers = self._share
+        numbers = range(first + (place - first) % servers, released, servers)
+        samples = self._board.sample[numbers.start : released : servers].tolist()
         return [
             Waiting(number, self._due[number], self._kinds[sample])
-            for number, sample in zip(range(first, released), samples, strict=True)
+            for number, sample in zip(numbers, samples, strict=True)
         ]
 
     def wait(self, until_ns: int | None) -> None:

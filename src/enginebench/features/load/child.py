@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
@@ -18,7 +18,7 @@ from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.feeds import choose_buckets
 from enginebench.core.protocols import Loadable
 from enginebench.core.records import Artifact, EngineSpec
-from enginebench.core.streams import LoadsSeveral, Streaming, Streams, StreamsSpec
+from enginebench.core.streams import LoadsSeveral, Overlapping, Streaming, Streams, StreamsSpec
 from enginebench.engines.registry import find_entry
 from enginebench.features.load.arrivals import (
     Board,
@@ -32,7 +32,7 @@ from enginebench.features.load.arrivals import (
 from enginebench.features.load.batching import Batcher
 from enginebench.features.load.jobs import ArriveAnswer, ArriveJob, ServeAnswer, ServeJob
 from enginebench.features.load.serving import serve
-from enginebench.features.load.thread_streams import InlineStream, ThreadStreams, make_lane
+from enginebench.features.load.thread_streams import InlineStream, OverlappedStreams, ThreadStreams, make_lane
 from enginebench.measure.machine import peak_memory_bytes
 from enginebench.measure.pin import pin_to
 from enginebench.runs.child.jobs import NoteCall
@@ -69,15 +69,16 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeAnswer:
         if gpu is not None:
             gpu.begin()
         if job.query:
-            busy_ns = run(ClosedLoop(board, job.query, kinds, CLOCK, round(1e9 * job.duration_s)))
+            work = run(ClosedLoop(board, job.query, kinds, CLOCK, round(1e9 * job.duration_s)))
         else:
-            source = BoardSource(board, job.bell, kinds, CLOCK)
+            source = BoardSource(board, job.bell, kinds, CLOCK, job.share)
             start = source.begin()
-            busy_ns = run(source, deadline_ns=start + int(board.offset[-1]) + round(1e9 * job.grace_s))
+            work = run(source, deadline_ns=start + int(board.offset[-1]) + round(1e9 * job.grace_s))
         seen = gpu.end() if gpu else None
         energy = gpu.energy_per_image(1) if gpu else None
         return ServeAnswer(
-            busy_ns=busy_ns,
+            busy_ns=work.busy_ns,
+            stages=work.stages,
             depth=streams.depth,
             engine_version=backend.probe().version,
             reasons=sink.reasons,
@@ -136,6 +137,9 @@ def open_threads(backend: Loadable, job: ServeJob) -> Streams:
             engine.close()
 
     rows = [engines[i : i + len(buckets)] for i in range(0, len(engines), len(buckets))]
+    if all(isinstance(engine, Overlapping) and engine.overlaps for engine in engines):
+        overlapping = [{size: cast("Overlapping", one) for size, one in zip(buckets, row, strict=True)} for row in rows]
+        return OverlappedStreams(overlapping, close, CLOCK)
     lanes = [make_lane(dict(zip(buckets, row, strict=True)), any_batch, CLOCK) for row in rows]
     return InlineStream(lanes[0], close, CLOCK) if job.streams == 1 else ThreadStreams(lanes, close, CLOCK)
 
@@ -180,8 +184,10 @@ def release_board(job: ArriveJob) -> ArriveAnswer:
     spin = job.spin and not take_precedence()
     board = Board(job.board)
     rest_collector()
-    wait_until_ready(board)
-    return ArriveAnswer(released=release_all(board, open_bell(job.bell), clock=CLOCK, spin=spin))
+    wait_until_ready(board, len(job.bells))
+    rings = [open_bell(bell) for bell in job.bells]
+    released = release_all(board, lambda: all(ring() for ring in rings), clock=CLOCK, spin=spin)
+    return ArriveAnswer(released=released)
 
 
 def sharpen_timers() -> None:

@@ -17,6 +17,7 @@ class LoadRow(Struct, frozen=True, kw_only=True):
 
     id: str
     engine: EngineSpec
+    devices: tuple[str, ...] = ()  # one server on each; none: one, on the device of `engine`
     streams: int
     max_batch: int
     max_wait_ms: float
@@ -41,6 +42,7 @@ class LoadSettings(Struct, frozen=True, kw_only=True):
     percentile: float = 99.0  # that the limit is on
     find_capacity: bool = False
     rounds: int = 1  # searches of each configuration, in turns; a verdict needs six
+    devices: tuple[str, ...] = ()  # with one server on each
     time_budget_s: float = 900.0  # of all searches together
     resolution: float = RESOLUTION  # fails over passes at which a search ends
     strict: bool = True  # a rate passes only where its requests show that it does; False: where few enough were late
@@ -85,6 +87,6 @@ def describe_row(row: LoadRow) -> str:
         f"{streams} of {threads}",
     ]
     if spec.device != "cpu":
-        parts = [f"{parts[0]} on {spec.device}", streams]
+        parts = [f"{parts[0]} on {' and '.join(row.devices or [spec.device])}", streams]
     wait = f", waiting up to {row.max_wait_ms:g} ms" if row.max_wait_ms else ""
     return ", ".join([*parts, f"batches up to {row.max_batch}{wait}"] if row.max_batch > 1 else parts)

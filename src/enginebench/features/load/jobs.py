@@ -11,6 +11,7 @@ class ServeAnswer(Struct, frozen=True, kw_only=True):
     """What the board does not hold."""
 
     busy_ns: int  # summed over all streams
+    stages: dict[str, int]  # nanoseconds by part of the server
     depth: int
     engine_version: str | None = None
     reasons: dict[str, int] = {}  # why requests failed -> how many
@@ -27,6 +28,7 @@ class ServeJob(Job[ServeAnswer], frozen=True, kw_only=True, tag="serve"):
     artifact: Artifact
     engine: EngineSpec
     out_dir: str
+    share: tuple[int, int] = (0, 1)  # (i, n): of n servers this is the one numbered i, which takes every n-th request
     board: int = -1  # inherited descriptors: the memory of the board, and the end of the pipe that wakes this side
     bell: int = -1
     streams: int = 1
@@ -52,10 +54,10 @@ class ArriveAnswer(Struct, frozen=True, kw_only=True):
 
 
 class ArriveJob(Job[ArriveAnswer], frozen=True, kw_only=True, tag="arrive"):
-    """Release the requests of a board when they are due; `board` and `bell` are inherited descriptors."""
+    """Release the requests of a board when they are due; its memory and the bells, one a server, are descriptors."""
 
     board: int
-    bell: int
+    bells: tuple[int, ...]
     cpus: tuple[int, ...] = ()
     spin: bool = True
 

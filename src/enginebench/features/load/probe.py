@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ChildFailed, EngineBenchError
 from enginebench.core.records import Caveat
-from enginebench.features.load.arrivals import RELEASED, START, MemoryBoard, create_board
+from enginebench.features.load.arrivals import RELEASED, RELEASING, START, MemoryBoard, create_board
 from enginebench.features.load.jobs import ArriveJob, ServeAnswer, ServeJob
 from enginebench.measure.pin import share_cpus
 from enginebench.measure.topology import whole_cores
@@ -38,6 +39,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     job: ServeJob
     row: str
     qps: float | None
+    devices: tuple[str, ...] = ()  # one server on each; none: the engine's own
     limit: Limit | None = None
 
 
@@ -54,31 +56,58 @@ def open_memory() -> Iterator[int]:
 
 
 def probe_open(plan: Plan, offsets: Times, samples: Times) -> LoadPoint:
-    engine_cpus, own_cpus = share_cpus(plan.job.streams * plan.job.engine.threads)
+    count = max(1, len(plan.devices))
+    engine_cpus, own_cpus = share_cpus(count * plan.job.streams * plan.job.engine.threads)
     alone = not set(engine_cpus) & set(own_cpus)
     doubts = () if alone else (make_caveat("shared_cores", cores=len(engine_cpus)),)
     watch = BlockWatch(whole_cores((*engine_cpus, *own_cpus)))
     timeout_s = LOAD_TIMEOUT_S + 2 * (float(offsets[-1]) / 1e9 + plan.job.grace_s)
     with open_memory() as memory, ExitStack() as stack:
-        board, (hear, ring) = create_board(memory, offsets, samples), os.pipe()
-        stack.callback(os.close, hear)
-        stack.callback(os.close, ring)
-        job = replace(plan.job, board=memory, bell=hear, cpus=engine_cpus)
-        arrive = ArriveJob(board=memory, bell=ring, cpus=own_cpus, spin=alone)
-        engine = stack.enter_context(Child(child_environment(job.engine.threads), pass_fds=(memory, hear)))
-        generator = stack.enter_context(Child(child_environment(1), pass_fds=(memory, ring)))
+        board, pipes = create_board(memory, offsets, samples), [os.pipe() for _ in range(count)]
+        for descriptor in (end for pipe in pipes for end in pipe):
+            stack.callback(os.close, descriptor)
+        bells = tuple(ring for _, ring in pipes)
+        arrive = ArriveJob(board=memory, bells=bells, cpus=own_cpus, spin=alone)
+        environment = child_environment(plan.job.engine.threads)
+        engines = [stack.enter_context(Child(environment, pass_fds=(memory, hear))) for hear, _ in pipes]
+        generator = stack.enter_context(Child(child_environment(1), pass_fds=(memory, *bells)))
 
         def serve() -> ServeAnswer:
-            serving = engine.start(job, timeout_s=timeout_s, on_note=lambda note: watch.begin())
+            serving = []
+            for i, (engine, (hear, _)) in enumerate(zip(engines, pipes, strict=True)):
+                spec = replace(plan.job.engine, device=plan.devices[i]) if plan.devices else plan.job.engine
+                cpus = engine_cpus[i::count] or engine_cpus
+                job = replace(plan.job, engine=spec, board=memory, bell=hear, cpus=cpus, share=(i, count))
+                serving.append(engine.start(job, timeout_s=timeout_s, on_note=lambda note: watch.begin()))
             arriving = generator.start(arrive, timeout_s=timeout_s)
-            wait_until_sure([serving], helpers=[arriving])
-            if arriving.lost and not serving.lost and board.head[RELEASED] < board.count:
+            wait_until_sure(serving, helpers=[arriving, *serving])
+            if arriving.lost and not any(one.lost for one in serving) and board.head[RELEASED] < board.count:
                 with _name_child("generator of requests"):
                     arriving.finish()  # raises what ended it
             with _name_child("engine"):
-                return serving.finish()
+                return join_answers([one.finish() for one in sorted(serving, key=lambda one: not one.lost)])
 
         return _measure(plan, board, doubts, watch, serve)
+
+
+def join_answers(answers: Sequence[ServeAnswer]) -> ServeAnswer:
+    """What several servers say together: each was at work for the mean of their times, in memory of its own."""
+    first, count = answers[0], len(answers)
+    reasons: Counter[str] = Counter()
+    for one in answers:
+        reasons.update(one.reasons)
+    energy = [one.energy_mj for one in answers if one.energy_mj is not None]
+    memory = [one.peak_memory_bytes for one in answers if one.peak_memory_bytes is not None]
+    return replace(
+        first,
+        busy_ns=sum(one.busy_ns for one in answers),
+        stages={name: sum(one.stages.get(name, 0) for one in answers) // count for name in first.stages},
+        depth=sum(one.depth for one in answers),
+        reasons=dict(reasons),
+        energy_mj=sum(energy) if len(energy) == count else None,
+        peak_memory_bytes=sum(memory) if len(memory) == count else None,
+        caveats=tuple(caveat for one in answers for caveat in one.caveats),
+    )
 
 
 @contextmanager
@@ -123,7 +152,8 @@ def _measure(
         raise failure
     if answer is not None and answer.gpu is not None:
         reading = join_readings(reading, answer.gpu)
-    block = make_block(0, 1, max(0, int(board.done.max()) - int(board.head[START])), reading)
+    window_ns = max(0, int(board.done.max()) - int(board.head[START]))
+    block = make_block(0, 1, window_ns, reading)
     doubts = [*known, *(answer.caveats if answer else ()), *note_doubts([block])]
     if failure is not None:
         planned = came if plan.job.query else board.count
@@ -143,6 +173,9 @@ def _measure(
         doubts=tuple(doubts),
         block=block,
     )
+    if answer is not None and window_ns:
+        parts = answer.stages if plan.job.query else {"generator": int(board.head[RELEASING]), **answer.stages}
+        point = replace(point, stages={name: ns / window_ns for name, ns in parts.items()})
     if isinstance(failure, KeyboardInterrupt):
         raise Interrupted(point)
     return point

@@ -253,7 +253,7 @@ class Prober:
             bench.job, queue_limit=count_fullest(offsets, max(QUEUE_S, 10 * limit_s)), grace_s=max(GRACE_S, 2 * limit_s)
         )
         told = f"{rate:.4g} requests a second for {seconds:.3g} s" if rate else f"{len(offsets)} requests at once"
-        plan = Plan(job=job, row=bench.row.id, qps=rate, limit=self._settings.limit)
+        plan = self._plan(job, bench, rate, self._settings.limit)
         probe = partial(self._probe_open, plan, offsets, self._draw(bench, len(offsets)))
         return self._take(self.points, plan, told, len(offsets), probe)
 
@@ -262,9 +262,12 @@ class Prober:
     ) -> LoadPoint:
         """The point of requests that are all there at once; after `grace_s` none of them is begun."""
         job = replace(bench.job, queue_limit=None, grace_s=min(grace_s, self._timeout_s))
-        plan = Plan(job=job, row=bench.row.id, qps=None)
+        plan = self._plan(job, bench)
         probe = partial(self._probe_open, plan, np.zeros(count, np.int64), self._draw(bench, count))
         return self._take(self.pilots if found is None else found, plan, f"{count} requests at once", count, probe)
+
+    def _plan(self, job: ServeJob, bench: Bench, qps: float | None = None, limit: Limit | None = None) -> Plan:
+        return Plan(job=job, row=bench.row.id, qps=qps, limit=limit, devices=bench.row.devices)
 
     def _probe_closed(self, bench: Bench, query: int) -> LoadPoint:
         settings = self._settings

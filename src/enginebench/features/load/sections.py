@@ -1,7 +1,7 @@
 """What `load` measured, as sections: the capacities and verdicts, every point, and the warnings."""
 
 from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from enginebench.core.caveats import find_sentence, format_caveat
 from enginebench.core.names import slug
@@ -11,7 +11,7 @@ from enginebench.features.load.document import LoadDocument, describe_row
 from enginebench.report.numbers import format_significant, format_verdict
 from enginebench.report.run.sections import name_machine
 from enginebench.report.table import Chart, Column, Section, make_notes, make_table
-from enginebench.stats.queueing import LoadPoint
+from enginebench.stats.queueing import LoadPoint, find_busiest
 
 FOOTER = (
     "Latency runs from the moment at which a request was due. Percentiles: nearest rank over all requests. "
@@ -40,6 +40,7 @@ COLUMNS = (
     Column("busy", lambda point: "-" if point.utilisation is None else f"{point.utilisation:.0%}",
            lambda point: point.utilisation, align="right", spare=1),
     _figure("batch", "batch", 5),
+    Column("limit", lambda point: _name_busiest(point), find_busiest, spare=6),
 )  # fmt: skip
 
 
@@ -47,6 +48,7 @@ def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Se
     """The answer first; a terminal leaves the pictures out."""
     answers = [f"{describe_row(row)}: {describe_capacity(row.capacity)}" for row in document.rows if row.capacity]
     answers += [*describe_verdicts(document)] or ([] if answers else [*_describe_points(document)])
+    answers += _describe_stages(document)
     machine = name_machine(document.machine) if document.machine else ""
     title = " · ".join(filter(None, (document.model, f"scenario {document.scenario}", machine, document.started_utc)))
     warnings = make_notes([*describe_doubts(document)], "list")
@@ -56,6 +58,42 @@ def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Se
         *_list_rows(document),
         *([Section(title="Warnings", name="warnings", parts=tuple(warnings))] if warnings else []),
     ]
+
+
+def _name_busiest(point: LoadPoint) -> str:
+    name = find_busiest(point)
+    return f"{name} {point.stages[name]:.0%}" if name else "-"
+
+
+def _describe_stages(document: LoadDocument) -> Iterator[str]:
+    """Which part of each configuration limits, at the highest rate that its limit allows, and what to change."""
+    for row in document.rows:
+        highest = row.capacity.passes_qps if row.capacity else None
+        rates = [(_take_rate(p) or 0.0, p) for p in document.points if p.row == row.id and p.stages]
+        rates = [(rate, p) for rate, p in rates if highest is None or rate <= highest]
+        if rates:
+            rate, point = max(rates, key=itemgetter(0))
+            name = find_busiest(point) or ""
+            others = ", ".join(f"{part} {share:.0%}" for part, share in point.stages.items() if part != name)
+            share = point.stages[name]
+            busy = f"{name} limits, at work {share:.0%} of the time ({others}). {CHANGES[name]}."
+            if share < LIMITING_SHARE:
+                busy = f"no part is at work for half of the time ({name} {share:.0%}, {others})."
+            yield f"{describe_row(row)}: at {_show(rate)} requests a second {busy}"
+
+
+# A part that is at work for less than half of the time is not what a service waits for.
+LIMITING_SHARE = 0.5
+# What carries more where a part limits. Batcher and host are the server's own Python: between batches, and in a copy of
+# each request to where the GPU takes it from, with the launch of its batch.
+CHANGES = {
+    "generator": "Leave it a core of its own: fewer --threads, or fewer --streams",
+    "batcher": "Fewer and larger batches need less of it: raise --max-batch, or --max-wait-ms",
+    "host": "Fewer bytes and launches need less of it: --input-dtype uint8, a larger --max-batch, a second GPU",
+    "copy in": "Fewer bytes need less of it: --input-dtype uint8, a smaller --input-size",
+    "compute": "Try a larger --max-batch, a lower --precision, or another engine or device",
+    "copy out": "Let the model return less, for example its best classes alone",
+}
 
 
 def _describe_points(document: LoadDocument) -> Iterator[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import Struct
+
 from enginebench.core.streams import Clock, Ended, Streams
 from enginebench.features.load.batching import Batcher, Waiting
 
@@ -33,6 +35,30 @@ class Sink(Protocol):
     def drop(self, request: Waiting) -> None: ...
 
 
+class Span:
+    """How long something was at work, of pieces that may overlap and come roughly in the order of their ends."""
+
+    def __init__(self) -> None:
+        self.total_ns = self._end_ns = 0
+
+    def add(self, start_ns: int, end_ns: int) -> None:
+        self.total_ns += max(0, end_ns - max(start_ns, self._end_ns))
+        self._end_ns = max(self._end_ns, end_ns)
+
+
+class Work(Struct, frozen=True):
+    """For how long each part of a server was at work, in nanoseconds.
+
+    Args:
+        busy_ns: summed over all streams, from a submission to its answer.
+        stages: nanoseconds by part, each as if it were alone; `compute` of an engine that does not say more is
+            `busy_ns` over the number of streams.
+    """
+
+    busy_ns: int
+    stages: dict[str, int]
+
+
 def serve(
     source: Source,
     sink: Sink,
@@ -42,17 +68,20 @@ def serve(
     find_sample: Callable[[int], Feeds],
     clock: Clock,
     deadline_ns: int | None = None,
-) -> int:
-    """Serves until the source is exhausted and everything has ended; returns the nanoseconds that streams were busy.
+) -> Work:
+    """Serves until the source is exhausted and everything has ended; returns who was at work for how long.
 
     Args:
         sink: where they go, in the order in which they end.
         deadline_ns: from then on nothing new is begun, and whoever waits is dropped.
     """
     flying: dict[int, list[Waiting]] = {}
-    busy_ns = ticket = 0
+    busy_ns = ticket = own_ns = given_ns = 0
+    copy_in, compute, copy_out = parts = Span(), Span(), Span()
     while True:
-        for request in source.take():
+        begin_ns, first, waited_ns = clock(), ticket, 0
+        came = source.take()
+        for request in came:
             if not batcher.add(request):
                 sink.drop(request)
         late = deadline_ns is not None and clock() >= deadline_ns
@@ -60,14 +89,32 @@ def serve(
             sink.drop(request)
         while len(flying) < streams.depth and (batch := batcher.take(clock())):
             flying[ticket] = batch
-            streams.submit(ticket, [find_sample(request.number) for request in batch])
+            samples, submit_ns = [find_sample(request.number) for request in batch], clock()
+            streams.submit(ticket, samples)
+            waited_ns += clock() - submit_ns
             ticket += 1
+        given_ns += waited_ns
         none_to_come = late or (source.exhausted and not len(batcher))
         if none_to_come and not flying:
-            return busy_ns
-        must_end = none_to_come or len(flying) >= streams.depth
+            break
+        must_end, wait_ns = none_to_come or len(flying) >= streams.depth, clock()
         if not must_end:
-            source.wait(min((at for at in (batcher.due_ns, deadline_ns) if at is not None), default=None))
-        for ended in streams.collect(must_end) if flying else ():
+            moments = (batcher.due_ns, deadline_ns, wait_ns if streams.polled and flying else None)
+            source.wait(min((at for at in moments if at is not None), default=None))
+        found = streams.collect(must_end) if flying else []
+        waited_ns += clock() - wait_ns
+        for ended in found:
             busy_ns += ended.done_ns - ended.started_ns
             sink.finish(flying.pop(ended.ticket), ended)
+            if ended.device_ns is not None:
+                moment = ended.computed_ns + ended.device_ns.copy_out
+                for part, took_ns in zip(reversed(parts), reversed(ended.device_ns), strict=True):
+                    part.add(moment - took_ns, moment)
+                    moment -= took_ns
+        if came or found or ticket > first:
+            own_ns += clock() - begin_ns - waited_ns
+    stages = {"batcher": own_ns}
+    if compute.total_ns:
+        device = {"copy in": copy_in.total_ns, "compute": compute.total_ns, "copy out": copy_out.total_ns}
+        return Work(busy_ns, {**stages, "host": given_ns, **device})
+    return Work(busy_ns, {**stages, "compute": busy_ns // streams.depth})

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from enginebench.core.feeds import cut_entries, join_samples, sum_entries
-from enginebench.core.streams import Clock, Ended, fail_request
+from enginebench.core.streams import Clock, Ended, Overlapping, fail_request
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Engine, Feeds
@@ -52,6 +52,7 @@ class InlineStream:
     """One stream in the caller's own thread: nothing is handed over, and `submit` returns when it has ended."""
 
     depth = 1
+    polled = False
 
     def __init__(self, lane: Lane, close: Callable[[], None], clock: Clock) -> None:
         self._lane, self._close, self._clock = lane, close, clock
@@ -68,8 +69,76 @@ class InlineStream:
         self._close()
 
 
+class OverlappedStreams:
+    """Streams in the caller's own thread, of engines that work while it does something else: one batch on each.
+
+    Args:
+        lanes: batch -> engine of each stream.
+    """
+
+    polled = True
+
+    def __init__(self, lanes: Sequence[Mapping[int, Overlapping]], close: Callable[[], None], clock: Clock) -> None:
+        self._close, self._clock = close, clock
+        self.depth = len(lanes)
+        self._free = [*lanes]
+        self._flying: list[Flight] = []
+        self._failed: list[Ended] = []
+
+    def submit(self, ticket: int, samples: Sequence[Feeds]) -> None:
+        started_ns, lane = self._clock(), self._free.pop()
+        entries = sum_entries(samples)
+        size = min((size for size in lane if size >= entries), default=max(lane))
+        try:
+            lane[size].begin(samples)
+        except Exception as error:  # each runtime has its own
+            self._free.append(lane)
+            self._failed.append(fail_request(ticket, started_ns, self._clock(), error))
+        else:
+            self._flying.append(Flight(ticket, started_ns, entries, size, lane))
+
+    def collect(self, wait: bool) -> list[Ended]:
+        while True:
+            ended, self._failed = self._failed, []
+            for flight in tuple(self._flying):
+                if (one := self._look(flight)) is not None:
+                    self._flying.remove(flight)
+                    self._free.append(flight.lane)
+                    ended.append(one)
+            if ended or not wait:
+                return ended
+
+    def close(self) -> None:
+        self._close()
+
+    def _look(self, flight: Flight) -> Ended | None:
+        """What came of a submission, if it has ended."""
+        ticket, started_ns, entries, size, lane = flight
+        try:
+            if not lane[size].is_done():
+                return None
+            on_device_ns = self._clock()
+            outputs, times = lane[size].finish()
+        except Exception as error:
+            return fail_request(ticket, started_ns, self._clock(), error)
+        outputs = cut_entries(outputs, entries, size)
+        return Ended(ticket, started_ns, on_device_ns - times.copy_out, self._clock(), outputs, None, times)
+
+
+class Flight(NamedTuple):
+    """A submission that is on its way."""
+
+    ticket: int
+    started_ns: int
+    entries: int
+    size: int
+    lane: Mapping[int, Overlapping]
+
+
 class ThreadStreams:
     """Several streams, each a thread that takes the next submission when it is free."""
+
+    polled = False
 
     def __init__(self, lanes: Sequence[Lane], close: Callable[[], None], clock: Clock) -> None:
         self._close, self._clock = close, clock

@@ -18,7 +18,7 @@ from enginebench.core.shapes import free_batch
 from enginebench.core.store import encode, is_bundle, read_record, write_atomic
 from enginebench.core.text import stamp_utc
 from enginebench.engines.registry import find_installed, takes
-from enginebench.features.load.arrivals import read_trace
+from enginebench.features.load.arrivals import MAX_SERVERS, read_trace
 from enginebench.features.load.charts import draw_load
 from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings, Scenario
 from enginebench.features.load.rates import POINT_S, Bench, Prober, make_bench, name_row, widen_profile
@@ -134,7 +134,10 @@ def measure_load(
     """The load that the options ask for; `keep` gets its document, also where it is not finished."""
     if options["resume"] and options["out"] is None:
         raise UsageError("--resume needs --out DIR, the folder of the load to continue")
+    devices = list(dict.fromkeys(given.read_device(text) for text in options["device"].split(",")))
+    options["device"] = devices[0]
     settings = LoadSettings(
+        devices=tuple(devices) if len(devices) > 1 else (),
         scenario=options["scenario"],
         qps=options["qps"],
         find_capacity=options["find_capacity"],
@@ -287,7 +290,8 @@ class Loading:
         return free_batch(run_child(job, timeout_s=self._request.timeout_s).artifact)
 
     def _describe_row(self, engine: EngineSpec, streams: int, max_batch: int) -> LoadRow:
-        return name_row(engine, streams=streams, max_batch=max_batch, max_wait_ms=self._settings.max_wait_ms)
+        row = name_row(engine, streams=streams, max_batch=max_batch, max_wait_ms=self._settings.max_wait_ms)
+        return replace(row, devices=self._settings.devices)
 
     def _make_bench(self, row: PlannedRow, artifact: Artifact, streams: int, max_batch: int) -> Bench:
         described = replace(self._describe_row(row.engine, streams, max_batch), artifact=artifact.sha256)
@@ -370,7 +374,7 @@ def load_target(
         raise UsageError(f"{root} holds a load already; continue it with --resume or choose another --out")
     RunFolder(root).drop_compiled()
     loading = Loading(request, settings, root, reporter, earlier)
-    with lock_devices(list_devices(request), wait=wait, on_wait=reporter.say):
+    with lock_devices((*list_devices(request), *settings.devices[1:]), wait=wait, on_wait=reporter.say):
         try:
             return loading.run()
         except (KeyboardInterrupt, EngineBenchError) as error:
@@ -421,6 +425,10 @@ def make_request(
 def check_settings(settings: LoadSettings) -> None:
     qps, arrivals, find_capacity = settings.qps, settings.arrivals, settings.find_capacity
     server, trace = settings.scenario == "server", arrivals not in ("poisson", "constant")
+    if settings.devices and settings.scenario not in ("server", "offline"):
+        raise UsageError(f"--device with several GPUs shares requests out; {settings.scenario} has one at a time")
+    if len(settings.devices) > MAX_SERVERS or "cpu" in settings.devices:
+        raise UsageError(f"--device {','.join(settings.devices)}: several devices are at most {MAX_SERVERS} GPUs")
     if not server and (qps or find_capacity or arrivals != "poisson"):
         needs = "--qps, --find-capacity and --arrivals are for --scenario server"
         raise UsageError(f"{needs}; {settings.scenario} has no rate")

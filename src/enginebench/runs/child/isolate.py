@@ -268,10 +268,10 @@ class Work(Generic[Answer]):
 def wait_until_sure(works: Sequence[Work[Any]], helpers: Sequence[Work[Any]] = (), *, left: int = 0) -> None:
     """Returns once every child but `left` has its answer but for the record, or has failed: `finish` tells which.
 
-    A lost helper ends the wait, too: without it the others would wait in vain.
+    A lost helper ends the wait, too: without it the others would wait in vain. One may be a work itself.
     """
     while sum(not work.sure for work in works) > left and not any(helper.lost for helper in helpers):
-        waiting = [work for work in (*works, *helpers) if not work.sure]
+        waiting = [work for work in dict.fromkeys((*works, *helpers)) if not work.sure]
         wait([number for work in waiting for number in work.file_numbers], timeout=1.0)
         for work in waiting:
             work.listen()

@@ -1,10 +1,23 @@
 """The server in simulated time, against what queueing theory knows, and its promises when there is too much to do."""
 
+import os
+
 import numpy as np
 import pytest
 
-from enginebench.features.load.arrivals import DONE, DROPPED, MemoryBoard, schedule_constant, schedule_poisson
+from enginebench.features.load.arrivals import (
+    DONE,
+    DROPPED,
+    READY,
+    RELEASED,
+    START,
+    BoardSource,
+    MemoryBoard,
+    schedule_constant,
+    schedule_poisson,
+)
 from enginebench.features.load.batching import Batcher
+from enginebench.features.load.serving import Span
 from enginebench.stats.queueing import LoadPoint, Stamps, describe_point
 from queues import mean_wait_md1, system_quantile_mm1, wait_quantile_md1
 from simulated_load import simulate
@@ -114,3 +127,31 @@ def test_a_batch_waits_for_others_no_longer_than_told() -> None:
     queue = board.started - board.scheduled
     assert queue.max() == 25 * MS
     assert describe_point(read(board), qps=100).batch == pytest.approx(3, abs=0.2)
+
+
+def test_servers_share_requests_out_in_turns() -> None:
+    """Whatever comes at once: each request goes to one server, with the sample that it asks for."""
+    board = MemoryBoard(np.arange(10))
+    board.head[START], board.sample[:] = 1, np.arange(10) % 3
+    sources = [BoardSource(board, os.open("/dev/null", os.O_RDONLY), "abc", lambda: 0, (i, 3)) for i in range(3)]
+    for source in sources:
+        source.begin()
+    assert board.head[READY : READY + 4].tolist() == [1, 1, 1, 0]
+    taken: list[list[tuple[int, object]]] = [[], [], []]
+    for released in (1, 5, 5, 10):
+        board.head[RELEASED] = released
+        for found, source in zip(taken, sources, strict=True):
+            found += [(request.number, request.kind) for request in source.take()]
+    assert taken == [
+        [(0, "a"), (3, "a"), (6, "a"), (9, "a")],
+        [(1, "b"), (4, "b"), (7, "b")],
+        [(2, "c"), (5, "c"), (8, "c")],
+    ]
+    assert all(source.exhausted for source in sources)
+
+
+def test_a_part_is_at_work_once_however_many_batches_are_in_it() -> None:
+    span = Span()
+    for start, end in ((10, 30), (20, 40), (25, 35), (50, 60)):
+        span.add(start, end)
+    assert span.total_ns == 40

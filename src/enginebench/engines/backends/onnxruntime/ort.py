@@ -209,6 +209,8 @@ class WatchedLooseOrtEngine(WatchedOrtEngine, LooseOrtEngine):
 class OrtAsyncStreams:
     """A session whose runs are begun and come back by a call from one of its own threads."""
 
+    polled = False
+
     def __init__(self, session: Any, artifact: Artifact, depth: int, clock: Clock) -> None:
         self.depth = depth
         self._session, self._inputs, self._clock = session, artifact.inputs, clock

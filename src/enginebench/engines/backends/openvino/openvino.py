@@ -216,6 +216,8 @@ class WatchedOpenvinoEngine(OpenvinoEngine):
 class OpenvinoStreams:
     """The infer requests of compiled graphs, which give themselves back by a call from a thread of the plugin."""
 
+    polled = False
+
     def __init__(
         self, graph: GraphSource, artifact: Artifact, settings: dict[str, Any], wanted: StreamsSpec, clock: Clock
     ) -> None:

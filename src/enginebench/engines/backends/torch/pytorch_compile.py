@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sysconfig
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from importlib.util import find_spec
@@ -100,6 +100,7 @@ def reach_by_plain_path(folder: Path) -> Iterator[Path]:
         yield link
 
 
+TREES = "reduce-overhead"
 NAME, OPTIONS = PYTORCH_COMPILE.name, PYTORCH_COMPILE.options
 PRECISIONS = (*TORCH_PRECISIONS, "int8")
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
@@ -169,7 +170,15 @@ class PytorchCompileBackend:
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedTorchEngine | WatchedCudaTorchEngine:
         """An engine on `spec.threads` threads, compiled for `spec.batch`; another batch compiles again, in `bind`."""
-        return self._load_cuda(artifact, spec) if is_cuda(spec) else self._load_cpu(artifact, spec)
+        return self._load_cuda(artifact, [spec])[0] if is_cuda(spec) else self._load_cpu(artifact, spec)
+
+    def load_several(
+        self, artifact: Artifact, specs: Sequence[EngineSpec]
+    ) -> Sequence[WatchedTorchEngine | WatchedCudaTorchEngine]:
+        """An engine for each spec; on a GPU they share the module, which is compiled once for each batch."""
+        if is_cuda(specs[0]) and specs[0].options.get("mode") != TREES:
+            return self._load_cuda(artifact, specs)
+        return [self.load(artifact, spec) for spec in specs]
 
     def _load_cpu(self, artifact: Artifact, spec: EngineSpec) -> WatchedTorchEngine:
         options = check_torch_request(artifact, spec, OPTIONS)
@@ -185,14 +194,19 @@ class PytorchCompileBackend:
         prepare = partial(self._compile, generated, options)
         return WatchedTorchEngine(compiled, artifact, spec, options, prepare=prepare, generated=generated)
 
-    def _load_cuda(self, artifact: Artifact, spec: EngineSpec) -> WatchedCudaTorchEngine:
-        options = check_cuda_request(artifact, spec, PYTORCH_COMPILE.gpu_options)
+    def _load_cuda(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[WatchedCudaTorchEngine]:
+        options = check_cuda_request(artifact, specs[0], PYTORCH_COMPILE.gpu_options)
         check_gpu_tools()
-        prepare_cuda(spec, options)
-        compiled, generated = self._wrap(artifact, spec, options)
-        prepare = partial(self._compile_for_gpu, generated, options, self._find_stamp(artifact, spec))
-        how: dict[str, Any] = {"prepare": prepare, "generated": generated, "graph": options["cuda_graph"] == "1"}
-        return WatchedCudaTorchEngine(compiled, artifact, spec, options, **how)
+        prepare_cuda(specs[0], options)
+        compiled, generated = self._wrap(artifact, specs[0], options)
+        how: dict[str, Any] = {"generated": generated, "graph": options["cuda_graph"] == "1"}
+        found: list[WatchedCudaTorchEngine] = []
+        for spec in specs:
+            prepare = partial(self._compile_for_gpu, generated, options, self._find_stamp(artifact, spec))
+            found.append(WatchedCudaTorchEngine(compiled, artifact, spec, options, prepare=prepare, **how))
+            # All graphs of a thread are one tree, where each overwrites what the one before it left.
+            found[-1].overlaps = options["mode"] != TREES
+        return found
 
     def _wrap(self, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> tuple[Any, GeneratedCode]:
         # Weights in eight bits are laid out for their kernels where they are constants.

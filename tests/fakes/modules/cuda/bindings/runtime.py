@@ -23,6 +23,7 @@ class cudaError_t(enum.IntEnum):
     cudaSuccess = 0
     cudaErrorInvalidValue = 1
     cudaErrorInsufficientDriver = 35
+    cudaErrorNotReady = 600
     cudaErrorStreamCaptureUnsupported = 900
 
 
@@ -135,6 +136,10 @@ def cudaEventRecord(event, stream):
 
 
 def cudaEventSynchronize(event):
+    return (OK,)
+
+
+def cudaEventQuery(event):
     return (OK,)
 
 
