@@ -426,7 +426,7 @@ class Timing(TypedDict, total=False):
             more="See [trials that end early](how-we-measure.md#trials-that-end-early)",
         ),
     ]
-    scope: Annotated[Scope, Opt("What is timed; io also copies inputs in and outputs out.", "compute")]
+    scope: Annotated[Scope, Opt("Times computing; io: and the copies in and out; pipelined: overlapping.", "compute")]
     cache: Annotated[Cache, Opt("cold flushes a GPU's L2 cache before every call.", "hot")]
 
 

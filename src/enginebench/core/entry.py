@@ -67,6 +67,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     chooses_threads: tuple[DeviceKind, ...] = ()
     # Its builder times kernels and keeps what was fastest: nothing may run beside it.
     tunes: bool = False
+    # Where its copies and its computation can overlap: scope `pipelined`.
+    overlaps: tuple[DeviceKind, ...] = ()
     # Where another batch costs it next to nothing; elsewhere it compiles, captures or allocates for each.
     any_batch: tuple[DeviceKind, ...] = ()
     # Options with which several of it run in one process, by kind of device: they wait without the interpreter.

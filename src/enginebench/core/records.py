@@ -13,7 +13,7 @@ from enginebench.core.engine_api import TEXT as TEXT
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "int8", "fp8", "int4"]
 Recipe = Literal["tensorrt", "cpu", "nncf", "dynamic", "w8", "w4", "pt2e", "weak", "qat"]
 ArtifactKind = Literal["onnx", "torch", "plan", "openvino", "design"]
-Scope = Literal["compute", "io"]
+Scope = Literal["compute", "io", "pipelined"]
 Cache = Literal["hot", "cold"]
 Clock = Literal["host", "device", "tool", "modelled"]
 Status = Literal["ok", "partial", "failed", "skipped"]
@@ -252,6 +252,7 @@ class MeasureSpec(Struct, frozen=True, kw_only=True):
     settle: float | None = None  # the margin of the verdicts that end a row earlier; None: exactly so many processes
     builds: int = 1  # of an engine that builds: process i times build i modulo this many
     scope: Scope = "compute"
+    depth: int = 3  # batches on their way at once in scope `pipelined`
     cache: Cache = "hot"
     seed: int = 0
     percentiles: tuple[float, ...] = (50.0, 90.0, 95.0, 99.0)

@@ -1,4 +1,4 @@
-"""Engines with several requests on their way at once: what `load` drives, beside `Engine`, which takes one."""
+"""Engines with several requests or batches on their way at once, beside `Engine`, which takes one."""
 
 from __future__ import annotations
 
@@ -111,3 +111,23 @@ class LoadsSeveral(Protocol):
     """
 
     def load_several(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> Sequence[Engine]: ...
+
+
+class InFlight(Protocol):
+    """Up to `depth` batches on their way at once; `collect` waits for the oldest, and gives outputs on the host."""
+
+    @property
+    def depth(self) -> int: ...
+
+    def submit(self, feeds: Feeds) -> None: ...
+
+    def collect(self) -> dict[str, Array]: ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Pipelined(Protocol):
+    """An engine whose copies in, computation and copies out overlap; the batches are of the shapes bound last."""
+
+    def open_pipeline(self, depth: int) -> InFlight: ...

@@ -69,6 +69,19 @@ class CudaLane:
         if self._find_current(self._index) != self._raw:
             torch.cuda.set_stream(self._stream)
 
+    def call(self, work: Callable[[], object]) -> None:
+        """Has `work` put what it does on this stream."""
+        self.enter()
+        work()
+
+    def fork(self) -> CudaLane:
+        """Another stream on the same GPU."""
+        return CudaLane(self._index, self._waiting)
+
+    def follow(self, event: Any) -> None:
+        """What comes later on this stream waits for the event."""
+        self._stream.wait_event(event)
+
     def make_event(self) -> Any:
         return torch.cuda.Event(enable_timing=True, blocking=self._waiting == "block")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from enginebench.core.entry import DeviceKind, Entry
+from enginebench.core.entry import DeviceKind, Entry, find_kind
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.features import find_each
 from enginebench.core.names import format_options, parse_engine, parse_engines
@@ -172,6 +172,19 @@ def check_options(spec: EngineSpec) -> None:
     for key in sorted(spec.options.keys() & entry.refuses.keys()):
         raise UsageError(f"engine {spec.backend} takes no {key}: {entry.refuses[key]}")
     read_options(spec, {**entry.gpu_options, **entry.options})
+
+
+def check_overlap(name: str, device: str) -> None:
+    """Checks that an engine can have its copies overlap with its computation, as scope `pipelined` asks."""
+    kind = find_kind(device)
+    if kind in find_entry(name).overlaps:
+        return
+    able = ", ".join(entry.name for entry in ENTRIES.values() if "cuda" in entry.overlaps)
+    own = "; trtexec has copies of its own overlap, and says its throughput in any scope" if name == "trtexec" else ""
+    raise UsageError(
+        f"--scope pipelined: engine {name} on {device} does not overlap copies with computing{own}. Engines that do, "
+        f"with --device cuda:N: {able}. Use one of them, or --scope io"
+    )
 
 
 def complete_options(spec: EngineSpec) -> dict[str, str]:

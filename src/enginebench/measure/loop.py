@@ -11,7 +11,7 @@ import math
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -21,7 +21,9 @@ from msgspec.structs import replace
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock, EmptyCall, Engine, RunCall
 from enginebench.core.records import Block, Measurement, MeasureSpec, Scope, StopRule
+from enginebench.core.streams import InFlight, Pipelined
 from enginebench.core.text import stamp_utc
+from enginebench.measure.slots import check_slots
 from enginebench.measure.stopping import BLOCK_NS, WINDOW_CALLS, WINDOW_NS, StoppingRule, WarmupRule, make_stopping_rule
 from enginebench.measure.watch import BlockReading, Watch, make_block, note_doubts
 
@@ -67,8 +69,10 @@ def measure_engine(
     """The raw latencies of `engine`, timed in blocks until the stopping rule of `spec` ends it.
 
     Scope `compute` times `run` on the first of `feeds`, bound before; scope `io` times `bind + run + fetch`, each
-    call on the next of `feeds`, round and round. With cache `cold` the engine flushes its device's cache before each
-    call, untimed. No garbage is collected while it runs. Blocks of short calls begin
+    call on the next of `feeds`, round and round. Scope `pipelined` has `depth` batches on their way, each of the next
+    of `feeds`: a sample lasts from the start of the copy in until the outputs are on the host, a block from one
+    completion to another, and the batches at both ends of a chunk leave no sample. With cache `cold` the engine flushes
+    its device's cache before each call, untimed. No garbage is collected while it runs. Blocks of short calls begin
     with up to three that leave no sample (`untimed_calls`), because the bookkeeping before them took their caches.
 
     Args:
@@ -83,11 +87,12 @@ def measure_engine(
     warmup, stopping = WarmupRule(spec.warmup, spec.time_limit_s), make_stopping_rule(spec)
     engine.bind(feeds[0])  # an engine may refuse to hand out `run` before it has inputs
     flush = engine.flush_cache if spec.cache == "cold" and isinstance(engine, CacheFlusher) else None
-    caller = _Caller(engine, feeds, spec.scope, clock, flush)
     started = stamp_utc()
-    with paused_gc():
+    with _open_pipeline(engine, feeds, spec) as pipeline, paused_gc():
+        caller = _Caller(engine, feeds, spec.scope, clock, flush, pipeline)
         overhead_ns = measure_call_overhead(spec.scope, clock, engine)
         _warm_up(caller, warmup, read_clock_mhz)
+        caller.untimed_calls = 0
         samples, blocks, stop_rule = _time_blocks(caller, stopping, watch)
     measured = Measurement(
         clock="host",
@@ -104,6 +109,24 @@ def measure_engine(
         caveats=tuple(note_doubts(blocks)),
     )
     return replace(measured, **{name: values.tolist() for name, values in samples.readings.items()})
+
+
+@contextmanager
+def _open_pipeline(engine: Engine, feeds: Sequence[Feeds], spec: MeasureSpec) -> Iterator[InFlight | None]:
+    """In scope `pipelined`: the slots, each of which answered as the engine does alone."""
+    if spec.scope != "pipelined":
+        yield None
+        return
+    assert isinstance(engine, Pipelined)  # as `_check_request` says
+
+    def compute(one: Feeds) -> dict[str, Array]:
+        engine.bind(one)
+        engine.run()
+        return engine.fetch()
+
+    with closing(engine.open_pipeline(spec.depth)) as pipeline:
+        check_slots(pipeline, feeds[0], compute)
+        yield pipeline
 
 
 @contextmanager
@@ -153,9 +176,10 @@ def measure_call_overhead(
     With an `engine` that is an `EmptyCall`, for one whose `run` goes into that engine's extension and comes back.
     """
     nothing = _Nothing()
+    pipeline = nothing if scope == "pipelined" else None
     if isinstance(engine, EmptyCall):
         nothing.run = engine.call_nothing  # type: ignore[method-assign,assignment]
-    caller = _Caller(nothing, ({},), scope, clock)
+    caller = _Caller(nothing, ({},), scope, clock, pipeline=pipeline)
     return _median(caller.time_calls(OVERHEAD_CALLS).latency_ns)
 
 
@@ -177,8 +201,10 @@ class _Caller:
         scope: Scope,
         clock: Clock,
         flush: Callable[[], None] | None = None,
+        pipeline: InFlight | None = None,
     ) -> None:
         self._engine, self._scope, self._clock, self._flush = engine, scope, clock, flush
+        self._pipeline = pipeline
         self._run = engine.run
         self._meters = _list_meters(engine, scope)
         self._feeds = itertools.cycle(feeds)
@@ -188,7 +214,7 @@ class _Caller:
 
     def resume(self) -> None:
         """Brings the caches back by a few calls that leave no sample; none before the very first call."""
-        calls = min(RESUME_CALLS, int(RESUME_NS / self._ns_per_call)) if self._calls_seen else 0
+        calls = min(RESUME_CALLS, int(RESUME_NS / self._ns_per_call)) if self._calls_seen and not self._pipeline else 0
         self._time(calls, _make_array(calls), ())
         self.untimed_calls += calls
 
@@ -211,9 +237,13 @@ class _Caller:
         latency_ns = _make_array(calls)
         readings = {name: _make_array(calls) for name in self._meters}
         readers = tuple((read, readings[name]) for name, read in self._meters.items())
-        begin = self._clock()
-        self._time(calls, latency_ns, readers)
-        duration_ns = self._clock() - begin
+        if self._pipeline is not None:
+            duration_ns = _time_pipelined(calls, self._feeds, self._pipeline, self._clock, latency_ns)
+            self.untimed_calls += 2 * self._pipeline.depth
+        else:
+            begin = self._clock()
+            self._time(calls, latency_ns, readers)
+            duration_ns = self._clock() - begin
         self._calls_seen += calls
         self._ns_per_call = max(1.0, duration_ns / calls)
         return _Chunk(latency_ns, readings, duration_ns)
@@ -242,7 +272,7 @@ class _Caller:
 def _list_meters(engine: object, scope: Scope) -> dict[str, Callable[[], int]]:
     """What the engine can say of a call that is over, by the field of Measurement that keeps it."""
     meters: dict[str, Callable[[], int]] = {}
-    if isinstance(engine, DeviceClock):
+    if scope != "pipelined" and isinstance(engine, DeviceClock):
         meters |= {"device_ns": engine.last_device_ns, "enqueue_ns": engine.last_enqueue_ns}
     if scope == "io" and isinstance(engine, CopyClock):
         meters |= {"h2d_ns": engine.last_h2d_ns, "d2h_ns": engine.last_d2h_ns, "staging_ns": engine.last_staging_ns}
@@ -250,7 +280,9 @@ def _list_meters(engine: object, scope: Scope) -> dict[str, Callable[[], int]]:
 
 
 class _Nothing:
-    """An engine that does nothing: what is left is the loop."""
+    """An engine that does nothing, and in order: what is left is the loop."""
+
+    depth = 1
 
     def bind(self, feeds: Feeds) -> None: ...
 
@@ -258,6 +290,8 @@ class _Nothing:
 
     def fetch(self) -> dict[str, Array]:
         return _NO_OUTPUTS
+
+    submit, collect, close = bind, fetch, run
 
 
 _NO_OUTPUTS: dict[str, Array] = {}
@@ -299,6 +333,8 @@ def _join_chunks(first: _Chunk, second: _Chunk) -> _Chunk:
 def _check_request(engine: Engine, feeds: Sequence[Feeds], spec: MeasureSpec) -> None:
     if not feeds:
         raise MeasurementError("no feeds were given; the engine needs at least one set of input arrays to run on")
+    if spec.scope == "pipelined" and (spec.cache == "cold" or not isinstance(engine, Pipelined)):
+        raise UsageError("scope pipelined needs an engine that overlaps copies with computing, and cache hot")
     if spec.cache == "cold" and not isinstance(engine, CacheFlusher):
         raise UsageError("cache 'cold' needs an engine that can flush its device's cache; this one cannot. Use 'hot'")
 
@@ -343,6 +379,31 @@ def _time_io(
         if readers:
             for read, seen in readers:
                 seen[i] = read()
+
+
+def _time_pipelined(
+    calls: int, feeds: Iterator[Feeds], pipeline: InFlight, clock: Clock, latency_ns: array[int]
+) -> int:
+    """Nanoseconds from the completion before the first sample to that of the last; always `depth` are on their way."""
+    depth, submit, collect = pipeline.depth, pipeline.submit, pipeline.collect
+    begun = _make_array(depth)
+    for place in range(depth):
+        begun[place] = clock()
+        submit(next(feeds))
+    first = now = 0
+    for i in range(-depth, calls):
+        collect()
+        now = clock()
+        place = i % depth
+        if i >= 0:
+            latency_ns[i] = now - begun[place]
+        else:
+            first = now
+        begun[place] = clock()
+        submit(next(feeds))
+    for _ in range(depth):
+        collect()
+    return now - first
 
 
 def _time_cold(

@@ -17,7 +17,14 @@ from enginebench.core.limits import MARGIN, MOST
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Cache, EngineSpec, MeasureSpec, ModelSource, Normalize, Precision, Recipe, Scope
 from enginebench.core.shapes import join_axes
-from enginebench.engines.registry import check_options, choose_graph_engine, find_device, list_unasked, read_engine
+from enginebench.engines.registry import (
+    check_options,
+    check_overlap,
+    choose_graph_engine,
+    find_device,
+    list_unasked,
+    read_engine,
+)
 from enginebench.models.zoo import require_packages
 from enginebench.runs.child.places import enter
 from enginebench.runs.folder import RunRequest, check_request
@@ -102,6 +109,8 @@ class Shared(Struct, frozen=True, kw_only=True):
         allow_model(model)
         for name, options in engines:
             place = find_device(name, self.device)
+            if measure.scope == "pipelined":
+                check_overlap(name, place)
             check_options(enter(EngineSpec(backend=name, options=options, device=place, precision="fp32", batch=1)))
         buckets = self.read_buckets()
         chosen = dict.fromkeys(batch for shapes in buckets or (None,) for batch in choose_batches(batches, shapes))

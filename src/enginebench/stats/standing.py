@@ -246,7 +246,13 @@ def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is
     return Standing(
         result=result,
         summary=(
-            summarize(measured, batch=result.engine.batch, percentiles=asked, level=find_level(result))
+            summarize(
+                measured,
+                batch=result.engine.batch,
+                percentiles=asked,
+                level=find_level(result),
+                pipelined=result.measure.scope == "pipelined",
+            )
             if measured
             else None
         ),

@@ -38,18 +38,24 @@ class Summary(Struct, frozen=True, kw_only=True):
     marked_share: float
     p50_device: Estimate | None
     enqueue: Estimate | None
-    throughput_per_s: float  # images per wall second, one query at a time
+    throughput_per_s: float  # images per wall second: one query at a time, or pipelined
     throughput_pipelined_per_s: float | None
     percentiles: dict[str, Estimate] = {}  # those asked for beyond the four above: "99.9" -> estimate
 
 
 def summarize(
-    measurements: Sequence[Measurement], *, batch: int = 1, level: float = 0.95, percentiles: Sequence[float] = ()
+    measurements: Sequence[Measurement],
+    *,
+    batch: int = 1,
+    level: float = 0.95,
+    percentiles: Sequence[float] = (),
+    pipelined: bool = False,
 ) -> Summary:
     """The figures of one row, from the raw samples of all its processes.
 
     Args:
         percentiles: more of them, in percent (99.9).
+        pipelined: queries overlapped: the throughput is what the processes counted.
     """
     kept = [m for m in measurements if m.latency_ns]
     if not kept:
@@ -57,6 +63,7 @@ def summarize(
     # Divided, not multiplied: 1e-6 is no binary number, and 63.81687 would print as 63.816869999999994.
     series = [np.asarray(m.latency_ns, dtype=np.float64) / 1e6 for m in kept]
     time = autocorrelation_time(series)
+    counted = mean_of_known([m.throughput_pipelined_per_s for m in kept])
     asked = (90.0, 95.0, 99.0, 99.9, *percentiles)
     # Together: they share one sorting and one set of draws, which cost more than all the rest.
     estimates = estimate_tails(series, [convert_percent(p) for p in asked], level=level, time=time)
@@ -74,8 +81,8 @@ def summarize(
         marked_share=share_marked(kept),
         p50_device=_estimate_field(kept, lambda m: m.device_ns, "device", level),
         enqueue=_estimate_field(kept, lambda m: m.enqueue_ns, "enqueue", level),
-        throughput_per_s=batch * 1000 / float(np.mean(np.concatenate(series))),
-        throughput_pipelined_per_s=mean_of_known([m.throughput_pipelined_per_s for m in kept]),
+        throughput_per_s=counted if counted and pipelined else batch * 1000 / float(np.mean(np.concatenate(series))),
+        throughput_pipelined_per_s=counted,
         percentiles={f"{p:g}": tails[p] for p in percentiles},
     )
 

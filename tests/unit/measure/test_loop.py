@@ -76,6 +76,43 @@ def test_io_times_bind_run_and_fetch_over_the_rotating_feeds() -> None:
     assert engine.fetched == 12
 
 
+class Overlapped(ScriptedEngine):
+    """Takes 1 ms to copy in and out, and a run's time between; one run begins when the one before it has ended."""
+
+    depth = 3
+
+    def open_pipeline(self, depth: int) -> "Overlapped":
+        assert depth == 3 and self.bound
+        self.ends: list[int] = []
+        self.submitted: list[float] = []
+        return self
+
+    def submit(self, feeds: Any) -> None:
+        self.submitted.append(float(feeds["x"][0]))
+        free = max(self._clock.now_ns + MS, self.ends[-1] if self.ends else 0)
+        self.ends.append(free + next(self._script))
+        assert len(self.ends) - self.fetched <= 3
+
+    def collect(self) -> dict[str, np.ndarray[Any, Any]]:
+        self._clock.advance(max(0, self.ends[self.fetched] + MS - self._clock.now_ns))
+        return self.fetch()
+
+
+def test_pipelined_always_has_as_many_on_their_way_and_leaves_out_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("enginebench.measure.loop.check_slots", lambda pipeline, feeds, compute: None)
+    measurement, engine = measure(Overlapped, script=[4 * MS], scope="pipelined", warmup=5, iters=50)
+    assert measurement.latency_ns == [12 * MS] * 50  # three runs of 4 ms: what is on its way, whenever one ends
+    assert sum(block.duration_ns for block in measurement.blocks) == 50 * 4 * MS
+    assert len(engine.ends) == engine.fetched  # type: ignore[attr-defined]
+    assert engine.submitted[:4] == [0, 1, 2, 0]  # type: ignore[attr-defined]
+    assert measurement.device_ns is None
+
+
+def test_pipelined_needs_an_engine_that_overlaps() -> None:
+    with pytest.raises(UsageError, match="scope pipelined needs an engine that overlaps"):
+        measure(script=[MS], scope="pipelined", iters=3)
+
+
 def test_blocks_cover_all_samples_and_last_at_least_100_ms() -> None:
     measurement, _ = measure(script=[3 * MS] * 10 + [7 * MS] * 20 + [3 * MS], warmup=0, iters=200)
     blocks = measurement.blocks

@@ -50,6 +50,9 @@ def time_watched(
         watch=watch.JointWatch(cpu, gpu) if gpu else cpu,
         read_clock_mhz=gpu.read_clock_mhz if gpu else lambda: None,
     )
+    if measure.scope == "pipelined":
+        seconds = sum(block.duration_ns for block in measured.blocks) / 1e9
+        measured = replace(measured, throughput_pipelined_per_s=spec.batch * len(measured.latency_ns) / seconds)
     return add_telemetry(measured, spec, measure, gpu)
 
 
