@@ -107,9 +107,9 @@ def list_budgets() -> list[Budget]:
     longest, widest = measure_functions(src)
     return [
         Budget("src, lines", count_lines(src), 53_000, 68_788),
-        Budget("src, lines of code", sum(map(count_code, src)), 37_000, 48_956),
-        Budget("tests, lines", count_lines(tests), 34_000, 51_548),
-        Budget("import closure of run, lines", count_lines(sorted(find_closure(ENTRY))), 30_000, 30_535),
+        Budget("src, lines of code", sum(map(count_code, src)), 37_000, 49_212),
+        Budget("tests, lines", count_lines(tests), 34_000, 51_846),
+        Budget("import closure of run, lines", count_lines(sorted(find_closure(ENTRY))), 30_000, 30_790),
         Budget("longest function, lines", longest[0], 80, None, longest[1]),
         Budget("most parameters", widest[0], 12, None, widest[1]),
     ]
