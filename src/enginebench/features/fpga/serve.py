@@ -119,17 +119,13 @@ def serve_terminal(
         tty.setraw(board)
         on_ready(os.ttyname(board))
         while not stop():
-            _serve_once(device, host, clock)
+            due = device.find_next()
+            wait_s = IDLE_POLL_S if due is None else min(max(0.0, due - clock()), IDLE_POLL_S)
+            readable, _, _ = select.select([host], [], [], wait_s)
+            if readable:
+                device.receive(os.read(host, READ_BYTES), clock())
+            if data := device.advance(clock()):
+                os.write(host, data)
     finally:
         os.close(host)
         os.close(board)
-
-
-def _serve_once(device: PacedDevice, host: int, clock: Callable[[], float]) -> None:
-    due = device.find_next()
-    wait_s = IDLE_POLL_S if due is None else min(max(0.0, due - clock()), IDLE_POLL_S)
-    readable, _, _ = select.select([host], [], [], wait_s)
-    if readable:
-        device.receive(os.read(host, READ_BYTES), clock())
-    if data := device.advance(clock()):
-        os.write(host, data)

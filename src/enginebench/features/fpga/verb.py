@@ -324,20 +324,16 @@ def _open_source(
     path = find_network_file(model, scratch)
     network = read_network(path, multiplier_bits, rounding)
     if network.inputs == 64 and network.outputs == 10:
-        inputs, labels = _load_digits(n)
+        from enginebench.models.task import feed_digits, load_digits
+
+        digits = load_digits()
+        count = min(n or len(digits.images), len(digits.images))
+        inputs, labels = feed_digits(DEFAULT_MODEL, digits.images[:count]), digits.labels[:count]
         return _Source(path, network, inputs, labels)
     rng = np.random.default_rng(seed)
     scale = network.input_quantization.scale
     drawn = rng.integers(-128, 128, (n or 100, network.inputs)) - network.input_quantization.zero_point
     return _Source(path, network, (drawn * scale).astype(np.float32), None)
-
-
-def _load_digits(n: int | None) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    from enginebench.models.task import feed_digits, load_digits
-
-    digits = load_digits()
-    count = min(n or len(digits.images), len(digits.images))
-    return feed_digits(DEFAULT_MODEL, digits.images[:count]), digits.labels[:count]
 
 
 def _run_onnxruntime(source: _Source) -> NDArray[np.float32] | None:

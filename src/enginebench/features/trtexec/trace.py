@@ -116,11 +116,8 @@ def read_trace_bytes(data: bytes | mmap.mmap, path: Path) -> Trace:
         raise explain_other(bytes(data[: _MAX_OTHER + 1]), path)
     columns = decode_columns(data, head.end(), list(fields), path)
     layout = "trtexec<=8.2" if "inMs" in fields else "trtexec"
-    return check_range(Trace({q: np.concatenate(columns[key]) for key, q in fields.items()}, layout), path)
-
-
-def check_range(trace: Trace, path: Path) -> Trace:
-    """The trace, if every time in it could have been one: trtexec keeps times in 32-bit floats."""
+    # The trace, if every time in it could have been one: trtexec keeps times in 32-bit floats.
+    trace = Trace({q: np.concatenate(columns[key]) for key, q in fields.items()}, layout)
     for quantity, column in trace.columns.items():
         beyond = np.flatnonzero(np.abs(column) > _LARGEST)
         if len(beyond):

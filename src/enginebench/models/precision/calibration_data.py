@@ -472,11 +472,7 @@ def keep_batches(data: CalibrationData, path: Path) -> None:
             arrays[name][i] = array[0]
     origin = _Origin(source=data.source, preprocess_sha256=data.preprocess_sha256, seed=data.seed, caveats=data.caveats)
     arrays[ORIGIN_KEY] = np.array(msgspec.json.encode(origin).decode())
-    _write_arrays(path, arrays)
-
-
-def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Beside its place first: a kill leaves the old file. The arrays are too large to be in memory a second time."""
+    # Beside its place first: a kill leaves the old file. The arrays are too large to be in memory a second time.
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

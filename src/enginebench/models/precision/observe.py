@@ -65,7 +65,9 @@ class Observer:
             stop = min(start + size, n)
             tensors = self._run(data.read(start, stop), wanted)
             if fixed is None:
-                size = _choose_size(tensors, stop - start, batch)
+                entries = stop - start
+                needed = sum(array.nbytes for array in tensors.values()) / entries
+                size = int(max(1, min(batch, STEP_BYTES // max(needed, 1))))
             yield Step(tensors=tensors, done=stop)
             tensors.clear()  # the caller's loop variable would keep this step in memory during the next
             start = stop
@@ -88,11 +90,6 @@ class Observer:
             return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
         except Exception as error:  # ONNX Runtime has a class of its own for every kind of failure
             raise ArtifactError(f"the graph does not run on the calibration data: {error}") from error
-
-
-def _choose_size(tensors: Mapping[str, Any], entries: int, batch: int) -> int:
-    needed = sum(array.nbytes for array in tensors.values()) / entries
-    return int(max(1, min(batch, STEP_BYTES // max(needed, 1))))
 
 
 def _expose(model: onnx.ModelProto, watched: list[str]) -> onnx.ModelProto:
