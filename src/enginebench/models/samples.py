@@ -44,7 +44,20 @@ def resolve_given(text: str) -> list[dict[str, Array]]:
         raise UsageError(
             f"--inputs {text}: no such folder; expected F.npz, a folder of such files, or package.module:function"
         )
-    return _call_function(text, module, attribute)
+    look_here()
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+        made: Any = found()
+        given = [_take_arrays(text, entry) for entry in ([made] if isinstance(made, Mapping) else made)]
+    except (FeedError, ModelError):
+        raise
+    except Exception as error:  # user code: anything can come out of it
+        raise ModelError(f"--inputs {text}: {type(error).__name__}: {error}") from error
+    if not given:
+        raise ModelError(f"--inputs {text} returned nothing; expected one or more dictionaries of arrays")
+    return given
 
 
 def _read_file(path: Path) -> dict[str, Array]:
@@ -72,23 +85,6 @@ def explain_unread(path: Path, error: Exception, expected: str) -> ParseError:
     elif "No data left" in found:
         found = "an empty file"
     return ParseError(path, "", found, expected)
-
-
-def _call_function(text: str, module: str, attribute: str) -> list[dict[str, Array]]:
-    look_here()
-    try:
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-        made: Any = found()
-        given = [_take_arrays(text, entry) for entry in ([made] if isinstance(made, Mapping) else made)]
-    except (FeedError, ModelError):
-        raise
-    except Exception as error:  # user code: anything can come out of it
-        raise ModelError(f"--inputs {text}: {type(error).__name__}: {error}") from error
-    if not given:
-        raise ModelError(f"--inputs {text} returned nothing; expected one or more dictionaries of arrays")
-    return given
 
 
 def _take_arrays(text: str, entry: object) -> dict[str, Array]:

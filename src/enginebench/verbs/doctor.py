@@ -170,7 +170,10 @@ def _print_machine(console: Console, machine: Machine) -> None:
     _print_pair(console, "CPU", machine.cpu_model)
     _print_pair(console, "cores", f"{cores}{quota}; default: --threads {machine.default_threads}")
     _print_pair(console, "flags", " ".join(machine.cpu_flags) or "none that matters")
-    _print_pair(console, "clock", _describe_clock(machine))
+    now = f"{machine.cpu_mhz:.0f} MHz now" if machine.cpu_mhz else "frequency not reported"
+    top = f", {machine.cpu_max_mhz:.0f} MHz at most" if machine.cpu_max_mhz else ""
+    load = f", load {machine.load_1m:.2f}" if machine.load_1m is not None else ""
+    _print_pair(console, "clock", f"{now}{top}, governor {machine.governor or 'not reported'}{load}")
     _print_pair(console, "memory", f"{machine.memory_bytes // MB} MiB")
     _print_pair(
         console, "system", f"{machine.os}, {machine.arch}" + (f", {machine.virtual}" if machine.virtual else "")
@@ -184,13 +187,6 @@ def _print_machine(console: Console, machine: Machine) -> None:
     _print_pair(console, "versions", ", ".join(f"{k} {v}" for k, v in machine.versions.items()))
     for caveat in machine.caveats:
         _print_pair(console, "warning", format_caveat(caveat))
-
-
-def _describe_clock(machine: Machine) -> str:
-    now = f"{machine.cpu_mhz:.0f} MHz now" if machine.cpu_mhz else "frequency not reported"
-    top = f", {machine.cpu_max_mhz:.0f} MHz at most" if machine.cpu_max_mhz else ""
-    load = f", load {machine.load_1m:.2f}" if machine.load_1m is not None else ""
-    return f"{now}{top}, governor {machine.governor or 'not reported'}{load}"
 
 
 def describe_state(engine: Availability) -> str:

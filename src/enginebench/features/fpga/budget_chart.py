@@ -37,15 +37,6 @@ def save_budget_chart(
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"picture {path}: expected a name that ends in {', '.join(FORMATS)}")
     alt = import_altair()
-    chart = _draw_terms(alt, terms_ms)
-    if curve:
-        marks = {"this link": link_bytes_per_s, "break-even": break_even_bytes_per_s}
-        known = {label: rate for label, rate in marks.items() if rate is not None}
-        chart = alt.vconcat(chart, _draw_curve(alt, curve, known))
-    write_atomic(path, render_chart(chart, path.suffix.lower()))
-
-
-def _draw_terms(alt: Any, terms_ms: Mapping[str, float]) -> Any:
     names = [TERM_TITLES.get(name, name) for name in terms_ms]
     rows = [
         {"term": name, "ms": time, "order": i}
@@ -58,7 +49,12 @@ def _draw_terms(alt: Any, terms_ms: Mapping[str, float]) -> Any:
         "tooltip": ["term:N", alt.Tooltip("ms:Q", format=".4g")],
     }
     bar = read_rows(rows).mark_bar().encode(**encoded)
-    return bar.properties(title="One call, term by term", width=WIDTH, height=48)
+    chart = bar.properties(title="One call, term by term", width=WIDTH, height=48)
+    if curve:
+        marks = {"this link": link_bytes_per_s, "break-even": break_even_bytes_per_s}
+        known = {label: rate for label, rate in marks.items() if rate is not None}
+        chart = alt.vconcat(chart, _draw_curve(alt, curve, known))
+    write_atomic(path, render_chart(chart, path.suffix.lower()))
 
 
 def _draw_curve(alt: Any, curve: Sequence[tuple[float, float]], marks: Mapping[str, float]) -> Any:

@@ -149,9 +149,15 @@ def _simulate_all(
         answers.append(found)
         transactions += took
         computed += busy
+    # What the device counted for its last inference, asked over its line.
+    number = len(inputs)
+    request = waves.encode_bytes(pack_request(Command.CYCLES, number & 0xFF), options.divisor)
+    answer_cycles = (FRAME_BYTES + CYCLES_FORMAT.size) * waves.FRAME_BITS * options.divisor
+    tx, _ = run_timed(waves.join([request, waves.rest(answer_cycles + MARGIN_CYCLES)]))
+    (answer,), _ = read_answers(tx, options.divisor)
     return Simulated(
         answers=np.concatenate(answers),
-        cycles_per_inference=ask_cycles(options, len(inputs), run_timed),
+        cycles_per_inference=unpack_cycles(take_answer(answer, number).payload)[0],
         transaction_cycles=tuple(transactions),
         compute_cycles=tuple(computed),
         simulated_cycles=total,
@@ -180,15 +186,6 @@ def run_chunk(
     took = [end - start for start, end in zip(starts, ends, strict=True)]
     parts = [] if busy is None else np.split(busy.astype(np.int64), starts[1:])
     return answers, took, [int(part.sum()) for part in parts]
-
-
-def ask_cycles(options: DesignOptions, number: int, run: RunCall) -> int:
-    """What the device counted for its last inference, asked over its line."""
-    request = waves.encode_bytes(pack_request(Command.CYCLES, number & 0xFF), options.divisor)
-    answer_cycles = (FRAME_BYTES + CYCLES_FORMAT.size) * waves.FRAME_BITS * options.divisor
-    tx, _ = run(waves.join([request, waves.rest(answer_cycles + MARGIN_CYCLES)]))
-    (answer,), _ = read_answers(tx, options.divisor)
-    return unpack_cycles(take_answer(answer, number).payload)[0]
 
 
 def lay_out(network: Network, options: DesignOptions, inputs: NDArray[np.int8], first: int) -> tuple[Wave, list[int]]:

@@ -33,11 +33,8 @@ _ROWS = ("latency_ms", "end_to_end_ms", "gpu_compute_ms", "h2d_ms", "d2h_ms", "e
 
 def write_log(document: LogDocument, out: Path) -> list[Path]:
     """summary.json, and summary.csv with a line for each run."""
-    return [write_document(document, out / "summary.json"), write_log_table(document, out / "summary.csv")]
-
-
-def write_log_table(document: LogDocument, path: Path) -> Path:
-    """A line for each run of a log, with the rows and percentiles that any of its runs has."""
+    # A line for each run of a log, with the rows and percentiles that any of its runs has.
+    path = out / "summary.csv"
     names = ["model", "precision", "batch", "status", "version", "device", "throughput_qps", "queries"]
     names += ["host_walltime_s", "gpu_cov_percent", "build_s", "engine_bytes"]
     stats = {row: [getattr(run, row) for run in document.runs] for row in _ROWS}
@@ -47,7 +44,7 @@ def write_log_table(document: LogDocument, path: Path) -> Path:
     for run in document.runs:
         figures = [cell for row, found in labels.items() for cell in list_stat(getattr(run, row), found)]
         rows.append([*(getattr(run, name) for name in names), *figures])
-    return write_table(path, heading, rows)
+    return [write_document(document, out / "summary.json"), write_table(path, heading, rows)]
 
 
 def list_labels(stats: Sequence[Stat | None]) -> list[str]:

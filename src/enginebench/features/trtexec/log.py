@@ -160,7 +160,16 @@ def read_run(run: RunLines) -> LogRun:
     errors, warnings = read_messages(run.lines, "EF"), read_messages(run.lines, "W")
     status, reason = decide_status(run, errors)
     banner = run.banner
-    fields |= read_identity(options, banner.command if banner else None)
+    # Model, precision and device as the option blocks name them; the model also from the command line.
+    command = banner.command if banner else None
+    build, device = options.get("Build Options", {}), options.get("Device Information", {})
+    model = options.get("Model Options", {}).get("Model") or build.get("Load engine")
+    fields |= {
+        "model": model or read_argument(command, "onnx") or read_argument(command, "loadEngine"),
+        "precision": build.get("Precision") or None,
+        "device": device.get("Selected Device") or None,
+        "device_info": device,
+    }
     fields |= read_batch(said, options, banner.command if banner else None)
     fields |= read_switches(said, warnings, options)
     return LogRun(
@@ -275,18 +284,6 @@ def _is_unread(text: str) -> bool:
     if row := _ROW.match(text):
         return row[2].count(" = ") > len(_ITEM.findall(row[2]))
     return _TOTALS.match(text) is not None and not any(pattern.search(text) for _, pattern in _SCALARS)
-
-
-def read_identity(options: dict[str, dict[str, str]], command: str | None) -> dict[str, Any]:
-    """Model, precision and device as the option blocks name them; the model also from the command line."""
-    build, device = options.get("Build Options", {}), options.get("Device Information", {})
-    model = options.get("Model Options", {}).get("Model") or build.get("Load engine")
-    return {
-        "model": model or read_argument(command, "onnx") or read_argument(command, "loadEngine"),
-        "precision": build.get("Precision") or None,
-        "device": device.get("Selected Device") or None,
-        "device_info": device,
-    }
 
 
 def read_argument(command: str | None, name: str) -> str | None:

@@ -111,6 +111,16 @@ def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metric
     """One run in figures. The timing file comes first: it has every query, the log has six digits of a summary."""
     log = case.log or LogRun()
     build = log.options.get("Build Options", {})
+    # What limits the figures.
+    notes = [*log.notes]
+    if case.times is not None:
+        times = case.times
+        notes.append(f"{times.warmup_dropped} warm-up queries dropped: {times.warmup_reason}")
+        notes += [*times.notes, *map(format_caveat, times.caveats)]
+    else:
+        notes += note_streams(log)
+    for document in (case.profile, case.layers):
+        notes += document.notes if document else ()
     return Metrics(
         name=case.name,
         status=log.status if case.log else None,
@@ -127,7 +137,7 @@ def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metric
         drift=case.drift,
         contradictions=case.contradictions,
         unreadable=case.unreadable,
-        notes=tuple(collect_notes(case, log)),
+        notes=tuple(notes),
         files={kind: path.name for kind, path in case.files.items()},
         pictures=pictures,
     )
@@ -162,20 +172,6 @@ def collect_layers(case: TrtexecCase) -> dict[str, Any]:
         fields = {"top_layers": case.profile.layers[:TOP_LAYERS], "profile_remainder_ms": case.profile.remainder_ms}
     shares = ("shares_of", "by_precision", "by_type", "overhead")
     return fields | ({name: getattr(case.layers, name) for name in shares} if case.layers else {})
-
-
-def collect_notes(case: TrtexecCase, log: LogRun) -> list[str]:
-    """What limits the figures."""
-    notes = [*log.notes]
-    if case.times is not None:
-        times = case.times
-        notes.append(f"{times.warmup_dropped} warm-up queries dropped: {times.warmup_reason}")
-        notes += [*times.notes, *map(format_caveat, times.caveats)]
-    else:
-        notes += note_streams(log)
-    for document in (case.profile, case.layers):
-        notes += document.notes if document else ()
-    return notes
 
 
 def find_precision(case: TrtexecCase, log: LogRun) -> str | None:
