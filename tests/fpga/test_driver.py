@@ -14,7 +14,7 @@ from enginebench.features.fpga.gateware.device import Device
 from networks import draw_inputs, make_network
 
 SMALL = make_network((6, 5, 3), bits=16)
-DIVISOR, TIMEOUT_CYCLES = 4, 900  # as in test_serve: one design to compile
+DIVISOR, TIMEOUT_CYCLES = 4, 900  # as in test_simulation: one design to compile
 
 
 class Clock:

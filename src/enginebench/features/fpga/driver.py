@@ -94,7 +94,7 @@ class SerialLine:
 
 
 class Board(Closing):
-    """A board that runs the design, or `fpga serve`.
+    """A board that runs the design.
 
     Args:
         retries: further attempts after the first.

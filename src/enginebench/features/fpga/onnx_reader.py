@@ -15,7 +15,6 @@ from msgspec import Struct
 from onnx import numpy_helper
 
 from enginebench.core.errors import ModelError, ParseError
-from enginebench.features.fpga.integers import Rounding
 from enginebench.features.fpga.network import Layer, Network, Quantization, fit_multipliers, make_layer
 
 if TYPE_CHECKING:
@@ -56,12 +55,11 @@ class _Pending:
             raise ModelError(f"layer {self.name}: {error}") from error
 
 
-def read_network(path: Path, multiplier_bits: int = 32, rounding: Rounding = "half_even") -> Network:
+def read_network(path: Path, multiplier_bits: int = 32) -> Network:
     """The network of a quantized ONNX file.
 
     Args:
         multiplier_bits: width of the requantizer's multiplier, 4 to 32; 32 agrees with ONNX Runtime.
-        rounding: `half_even` is what ONNX says.
 
     Raises:
         ParseError: it is not an ONNX file.
@@ -69,7 +67,7 @@ def read_network(path: Path, multiplier_bits: int = 32, rounding: Rounding = "ha
     """
     graph = _load_graph(path)
     network = _Reader(path, graph).read()
-    return fit_multipliers(network, multiplier_bits, rounding)
+    return fit_multipliers(network, multiplier_bits)
 
 
 def _load_graph(path: Path) -> onnx.GraphProto:

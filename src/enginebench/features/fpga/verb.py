@@ -1,11 +1,11 @@
-"""`fpga`: an INT8 network behind a UART, simulated, written as Verilog, synthesized, served."""
+"""`fpga`: an INT8 network behind a UART, simulated, written as Verilog, synthesized."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypedDict
 
 import click
 import numpy as np
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from enginebench.core.protocols import Engine, Loadable
-    from enginebench.features.fpga.integers import Rounding
     from enginebench.features.fpga.network import Network
-    from enginebench.features.fpga.serve import PacedDevice
-    from enginebench.features.fpga.simulation import DesignOptions, Simulated, Simulator
+    from enginebench.features.fpga.simulation import DesignOptions, Simulated
     from enginebench.features.fpga.synth import Synthesis
 
 DEFAULT_MODEL = "digits-mlp"
@@ -51,12 +49,6 @@ Clock: TypeAlias = Annotated[float, Opt("Clock of the device.", DEFAULT_CLOCK_MH
 
 class Simulation(Design, Printed, total=False):
     n: Annotated[int | None, Opt("Number of inputs. [all 1797 digits]", ge=1)]
-    simulator: Annotated[
-        Literal["compiled", "amaranth"], Opt("compiled is fast; amaranth is Amaranth's own simulator.", "compiled")
-    ]
-    rounding: Annotated[
-        Literal["half_even", "half_away", "half_up", "floor"], Opt("How the requantizer rounds.", "half_even")
-    ]
     clock_mhz: Clock
     cache: Annotated[str | None, Opt("Folder that keeps compiled designs.", path="folder")]
 
@@ -71,10 +63,6 @@ class Placement(Design, Printed, total=False):
     out: Annotated[str | None, Opt("Folder for logs and reports. [results/fpga-PART-LANES]", path="folder")]
 
 
-class Board(Design, total=False):
-    clock_mhz: Clock
-
-
 @door.command(None, "[MODEL]", shown=Simulation, name="simulate")
 def _simulate(model: str | None, shown: Simulation) -> None:
     """Send inputs through the simulated device, UART included, and compare every output.
@@ -87,8 +75,6 @@ def _simulate(model: str | None, shown: Simulation) -> None:
         say=lambda text: click.echo(text, err=True),
         n=shown["n"],
         multiplier_bits=shown["multiplier_bits"],
-        rounding=shown["rounding"],
-        simulator=shown["simulator"],
         clock_mhz=shown["clock_mhz"],
         cache_dir=Path(shown["cache"]) if shown["cache"] else None,
     )
@@ -127,27 +113,6 @@ def _synth(model: str | None, shown: Placement) -> None:
     door.show(document, shown, lambda document, _: click.echo("\n".join(describe_synthesis(document))))
 
 
-@door.command(None, "[MODEL]", shown=Board, name="serve")
-def _serve(model: str | None, shown: Board) -> None:
-    """Serve a simulated board on a pseudo-terminal until interrupted.
-
-    Example: enginebench fpga serve --divisor 104
-
-    The line runs at its real rate, the clock divided by the divisor.
-    """
-    try:
-        serve_model(model, **shown, on_ready=_announce, stop=lambda: False)
-    except KeyboardInterrupt:
-        click.echo("closed", err=True)
-
-
-def _announce(path: str, baud: float, network: Network) -> None:
-    """Prints the path alone on stdout, for scripts, and the rest on stderr."""
-    click.echo(path)
-    sizes = "-".join(str(n) for n in [network.inputs, *(layer.outputs for layer in network.layers)])
-    click.echo(f"{sizes} network at {baud:.0f} baud; interrupt to end", err=True)
-
-
 def _make_options(shown: Design) -> DesignOptions:
     from enginebench.features.fpga.simulation import DesignOptions
 
@@ -159,8 +124,7 @@ command = door.group(
     _simulate,
     _verilog,
     _synth,
-    _serve,
-    help="""Simulate, synthesize or serve an INT8 network behind a UART.
+    help="""Simulate or synthesize an INT8 network behind a UART.
 
     Example: enginebench fpga simulate --n 10
 
@@ -227,7 +191,7 @@ class SimulateDocument(Struct, frozen=True, kw_only=True):
     lanes: int
     divisor: int
     multiplier_bits: int
-    simulator: str
+    simulator: str = "compiled"
     cycles_per_inference: int
     ideal_cycles: int
     clock_mhz: float
@@ -277,12 +241,12 @@ def find_network_file(model: str | None, out_dir: Path) -> Path:
     return Path(model)
 
 
-def read_model(model: str | None, multiplier_bits: int, rounding: Rounding = "half_even") -> Network:
+def read_model(model: str | None, multiplier_bits: int) -> Network:
     require_module("amaranth")
     from enginebench.features.fpga.onnx_reader import read_network
 
     with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
-        return read_network(find_network_file(model, Path(scratch)), multiplier_bits, rounding)
+        return read_network(find_network_file(model, Path(scratch)), multiplier_bits)
 
 
 def simulate_model(
@@ -291,8 +255,6 @@ def simulate_model(
     *,
     n: int | None,
     multiplier_bits: int,
-    rounding: Rounding = "half_even",
-    simulator: Simulator = "compiled",
     clock_mhz: float = DEFAULT_CLOCK_MHZ,
     cache_dir: Path | None = None,
     seed: int = 0,
@@ -308,21 +270,19 @@ def simulate_model(
     from enginebench.features.fpga.simulation import simulate_inferences
 
     with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
-        source = _open_source(model, n, multiplier_bits, rounding, Path(scratch), seed)
+        source = _open_source(model, n, multiplier_bits, Path(scratch), seed)
         network = source.network
         rows = network.encode(source.inputs)
-        found = simulate_inferences(network, options, rows, cache_dir or Path(scratch), simulator, say)
+        found = simulate_inferences(network, options, rows, cache_dir or Path(scratch), say)
         theirs = _run_onnxruntime(source)
-    return _describe(model, source, options, found, rows, theirs, simulator, clock_mhz)
+    return _describe(model, source, options, found, rows, theirs, clock_mhz)
 
 
-def _open_source(
-    model: str | None, n: int | None, multiplier_bits: int, rounding: Rounding, scratch: Path, seed: int
-) -> _Source:
+def _open_source(model: str | None, n: int | None, multiplier_bits: int, scratch: Path, seed: int) -> _Source:
     from enginebench.features.fpga.onnx_reader import read_network
 
     path = find_network_file(model, scratch)
-    network = read_network(path, multiplier_bits, rounding)
+    network = read_network(path, multiplier_bits)
     if network.inputs == 64 and network.outputs == 10:
         from enginebench.models.task import feed_digits, load_digits
 
@@ -394,7 +354,6 @@ def _describe(
     found: Simulated,
     rows: NDArray[np.int8],
     theirs: NDArray[np.float32] | None,
-    simulator: str,
     clock_mhz: float,
 ) -> SimulateDocument:
     from enginebench.features.fpga.latency import count_transaction_cycles, list_sizes
@@ -410,7 +369,6 @@ def _describe(
         lanes=options.lanes,
         divisor=options.divisor,
         multiplier_bits=network.multiplier_bits,
-        simulator=simulator,
         cycles_per_inference=found.cycles_per_inference,
         ideal_cycles=count_ideal_cycles(list_sizes(network), options.lanes),
         clock_mhz=clock_mhz,
@@ -462,33 +420,3 @@ def synthesize_model(
         divisor=divisor,
         seeds=range(1, seeds + 1),
     )
-
-
-def serve_model(
-    model: str | None,
-    *,
-    lanes: int,
-    divisor: int,
-    multiplier_bits: int,
-    clock_mhz: float,
-    on_ready: Callable[[str, float, Network], None],
-    stop: Callable[[], bool],
-) -> PacedDevice:
-    """Serves a simulated board on a pseudo-terminal until `stop`; `on_ready` gets path, baud rate and network.
-
-    Args:
-        divisor: clock cycles per bit; with the clock it gives the baud rate, which is kept.
-    """
-    network = read_model(model, multiplier_bits)
-    from enginebench.features.fpga.compiled import CompiledDevice, compile_device
-    from enginebench.features.fpga.gateware.device import Device, check_design
-    from enginebench.features.fpga.serve import DIVISOR, PacedDevice, serve_terminal
-
-    check_design(network, lanes, divisor)
-    baud = clock_mhz * 1e6 / divisor
-    design = Device(network, lanes, DIVISOR)
-    with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
-        with CompiledDevice(compile_device(design, Path(scratch))) as pins:
-            device = PacedDevice(pins, baud, clock_mhz * 1e6, design.timeout_cycles)
-            serve_terminal(device, lambda path: on_ready(path, baud, network), stop)
-    return device
