@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import sys
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from enginebench.engines.backends.tensorrt.settings import (
     read_profiles,
     read_settings,
     read_shapes,
-    split_argv,
 )
 from enginebench.engines.registry import find_installed
 from enginebench.features.trtexec.command import (
@@ -298,13 +296,6 @@ def test_settings_that_do_not_fit() -> None:
     assert read_profiles(EngineSpec(backend="x"), {**dict.fromkeys(BUILD_OPTIONS, "")}, static) == ()
 
 
-def test_argv_survives_as_one_option() -> None:
-    argv = ("--a=b c", "it's", "")
-    assert split_argv(shlex.join(argv)) == argv
-    with pytest.raises(UsageError, match="No closing quotation"):
-        split_argv("'open")
-
-
 @pytest.mark.parametrize("version", COLUMNS)
 def test_our_table_is_that_of_the_builds(version: str) -> None:
     wrong = [
@@ -339,11 +330,6 @@ def test_versions() -> None:
     for text in ("8.5", "ten", "", "10.x"):
         with pytest.raises(UsageError, match=r"8\.6 or later"):
             parse_version(text)
-
-
-def test_a_version_of_the_future_is_judged_by_its_help() -> None:
-    future = Trtexec(version=(12, 0, 0), listed=frozenset({"onnx", "fp16"}))
-    assert future.accepts("fp16") and not future.accepts("stronglyTyped")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
