@@ -137,7 +137,7 @@ def test_answer_to_an_older_request_is_let_go(open_line):
 
 def test_wrong_length_is_not_tried_again(open_line):
     board, line = open_line()
-    with pytest.raises(FeedError, match="wrong length"):
+    with pytest.raises(FeedError, match="bad length"):
         board.infer(np.zeros(5, np.int8))
     assert line.writes == 1
     with pytest.raises(FeedError, match="255"):
@@ -194,5 +194,5 @@ def test_port_that_goes_away_is_an_error():
 
 def test_statuses_in_words():
     assert [describe_status(s) for s in (0, 1, 2, 3, 4, 9)] == [
-        "ok", "bad CRC", "wrong length", "unknown command", "busy", "status 9",
+        "ok", "bad crc", "bad length", "unknown command", "busy", "status 9",
     ]  # fmt: skip

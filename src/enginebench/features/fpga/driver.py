@@ -215,14 +215,7 @@ class Board(Closing):
 
 def describe_status(status: int) -> str:
     """A status in words."""
-    names = {
-        Status.OK: "ok",
-        Status.BAD_CRC: "bad CRC",
-        Status.BAD_LENGTH: "wrong length",
-        Status.UNKNOWN_COMMAND: "unknown command",
-        Status.BUSY: "busy",
-    }
-    return names.get(Status(status), "") if status in list(Status) else f"status {status}"
+    return Status(status).name.lower().replace("_", " ") if status in list(Status) else f"status {status}"
 
 
 def open_board(port: str, baud: int, timeout_s: float = TIMEOUT_S, retries: int = RETRIES) -> Board:

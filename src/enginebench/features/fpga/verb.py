@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypedDict
 import click
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.core.errors import BackendUnavailable, DependencyError, UsageError
-from enginebench.core.records import Artifact, EngineSpec, Recipe
+from enginebench.core.errors import UsageError
+from enginebench.core.records import Recipe
 from enginebench.core.store import write_atomic
 from enginebench.core.text import count_of
 from enginebench.features.fpga.boards import require_module
@@ -23,7 +22,6 @@ from enginebench.options import Opt, Printed
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from enginebench.core.protocols import Engine, Loadable
     from enginebench.features.fpga.network import Network
     from enginebench.features.fpga.simulation import DesignOptions, Simulated
     from enginebench.features.fpga.synth import Synthesis
@@ -298,36 +296,16 @@ def _open_source(model: str | None, n: int | None, multiplier_bits: int, scratch
 
 def _run_onnxruntime(source: _Source) -> NDArray[np.float32] | None:
     """ONNX Runtime's outputs for the same inputs; None if it is not installed."""
-    from enginebench.core.protocols import Loadable
-    from enginebench.engines.registry import open_backend
-    from enginebench.models.onnx.source import read_onnx
-
     try:
-        backend = open_backend("ort")
-    except DependencyError:
+        from enginebench.models.precision.trying import answer
+    except ModuleNotFoundError:
         return None
-    assert isinstance(backend, Loadable)
-    fixed = [axis for axis in source.network.input_shape[1:] if isinstance(axis, int)]
-    inputs = source.inputs.reshape(-1, *fixed)
-    batch = source.network.input_shape[0]
-    size = batch if isinstance(batch, int) else len(inputs)
-    artifact = read_onnx(source.path)
-    answers = []
-    with _load_graph(backend, artifact, size) as engine:
-        for first in range(0, len(inputs) - size + 1, size):
-            engine.bind({source.network.input_name: inputs[first : first + size]})
-            engine.run()
-            answers.append(engine.fetch()[source.network.output_name].reshape(size, -1))
-    return np.concatenate(answers).astype(np.float32)
+    from enginebench.models.precision.graph import load_whole_graph
 
-
-def _load_graph(backend: Loadable, artifact: Artifact, batch: int) -> Engine:
-    """Loads the graph as it is; the engine runs what the graph holds, even if it does not know INT8 by name."""
-    spec = EngineSpec(backend="ort", batch=batch, precision=artifact.precision)
-    try:
-        return backend.load(artifact, spec)
-    except BackendUnavailable:
-        return backend.load(artifact, replace(spec, precision="fp32"))
+    name, shape = source.network.input_name, source.network.input_shape
+    inputs = source.inputs.reshape(-1, *(axis for axis in shape[1:] if isinstance(axis, int)))
+    answers = answer(load_whole_graph(source.path), {name: inputs}, threads=1)[source.network.output_name]
+    return np.asarray(answers, np.float32).reshape(len(answers), -1)
 
 
 def find_differences(
