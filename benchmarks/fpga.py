@@ -21,7 +21,6 @@ from enginebench.features.fpga.board import SPEEDS_FILE, Speed, SpeedTable, read
 from enginebench.features.fpga.integers import requantize, split_scale
 from enginebench.features.fpga.latency import count_engine_cycles, count_transaction_cycles, list_sizes
 from enginebench.features.fpga.network import count_ideal_cycles
-from enginebench.features.fpga.simulation import DesignOptions
 from enginebench.features.fpga.synth import SEEDS, Synthesis
 from enginebench.features.fpga.verb import read_model, simulate_model, synthesize_model
 
@@ -83,9 +82,7 @@ def check_simulation() -> bool:
     """Prints what the compiled simulation of all digits found; whether every limit is met."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch:
-        found = simulate_model(
-            None, DesignOptions(lanes=8, divisor=12), n=None, multiplier_bits=32, cache_dir=Path(scratch)
-        )
+        found = simulate_model(None, (8, 12, 32), n=None, cache_dir=Path(scratch))
     seconds = time.perf_counter() - start
     wrong = len(found.differs_from_onnxruntime or ())
     print(
@@ -105,7 +102,7 @@ def check_closed_form() -> bool:
     print("\n   baud  divisor  simulated  closed form  jitter  total ms  compute share")
     met = True
     for baud, divisor in BAUD_DIVISORS.items():
-        found = simulate_model(None, DesignOptions(lanes=8, divisor=divisor), n=20, multiplier_bits=32)
+        found = simulate_model(None, (8, divisor, 32), n=20)
         predicted = count_transaction_cycles(read_model(None, 32), 8, divisor)
         good = abs(found.transaction_cycles - predicted) <= CLOSED_FORM_LIMIT * predicted
         met &= good

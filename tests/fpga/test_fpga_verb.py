@@ -107,6 +107,6 @@ def test_other_models_are_refused(tmp_path):
 
 
 def test_missing_extra_is_named(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("enginebench.features.fpga.toolchain.find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match=r"enginebench\[fpga\]"):
         run("simulate", "--n", 1)

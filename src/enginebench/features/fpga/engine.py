@@ -27,8 +27,8 @@ from enginebench.core.records import (
     TensorSpec,
 )
 from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
-from enginebench.features.fpga.boards import make_board
 from enginebench.features.fpga.entry import FPGA_SIM
+from enginebench.features.fpga.toolchain import require_module
 
 if TYPE_CHECKING:
     from enginebench.features.fpga.board import Board
@@ -114,7 +114,14 @@ class FpgaSimBackend:
 
 def create_backend(cache_dir: Path | None) -> FpgaSimBackend:
     """The backend, for boards of our own designs."""
-    return FpgaSimBackend(cache_dir, make_board)
+
+    def make(artifact: Artifact, options: Mapping[str, str], cache: Path) -> Board:
+        require_module("amaranth")
+        from enginebench.features.fpga.board import make_board
+
+        return make_board(artifact, options, cache)
+
+    return FpgaSimBackend(cache_dir, make)
 
 
 def explain_model(board: Board) -> Caveat:

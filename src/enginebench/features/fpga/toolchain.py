@@ -69,3 +69,9 @@ def find_yosys_headers() -> Path:
     if spec is None or spec.origin is None:
         raise MissingDependency("yosys", INSTALL)
     return Path(spec.origin).parent / "share" / "include" / "backends" / "cxxrtl" / "runtime"
+
+
+def require_module(module: str) -> None:
+    """Checks that a package of the extra is installed."""
+    if find_spec(module) is None:
+        raise MissingDependency(f"{module}, which the FPGA designs are written in,", INSTALL)

@@ -16,14 +16,13 @@ from enginebench.core.errors import UsageError
 from enginebench.core.records import Recipe
 from enginebench.core.store import write_atomic
 from enginebench.core.text import count_of
-from enginebench.features.fpga.boards import require_module
+from enginebench.features.fpga.toolchain import require_module
 from enginebench.options import Opt, Printed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from enginebench.features.fpga.network import Network
-    from enginebench.features.fpga.simulation import DesignOptions, Simulated
     from enginebench.features.fpga.synth import Synthesis
 
 DEFAULT_MODEL = "digits-mlp"
@@ -69,12 +68,11 @@ def _simulate(model: str | None, shown: Simulation) -> None:
     """
     document = simulate_model(
         model,
-        _make_options(shown),
-        say=lambda text: click.echo(text, err=True),
+        (shown["lanes"], shown["divisor"], shown["multiplier_bits"]),
         n=shown["n"],
-        multiplier_bits=shown["multiplier_bits"],
         clock_mhz=shown["clock_mhz"],
         cache_dir=Path(shown["cache"]) if shown["cache"] else None,
+        say=lambda text: click.echo(text, err=True),
     )
     door.show(document, shown, lambda document, _: click.echo("\n".join(describe_simulation(document))))
 
@@ -85,9 +83,12 @@ def _verilog(model: str | None, shown: VerilogFile) -> None:
 
     Example: enginebench fpga verilog --lanes 16 --out top.v
     """
-    out = Path(shown["out"])
-    lines = write_verilog(model, _make_options(shown), shown["multiplier_bits"], out)
-    click.echo(f"{out}: {count_of(lines, 'lines')}", err=True)
+    rtlil = make_rtlil(model, shown["lanes"], shown["divisor"], shown["multiplier_bits"])
+    from enginebench.features.fpga.toolchain import convert_verilog
+
+    verilog = convert_verilog(rtlil)
+    write_atomic(Path(shown["out"]), verilog.encode())
+    click.echo(f"{shown['out']}: {count_of(verilog.count(chr(10)), 'lines')}", err=True)
 
 
 @door.command(None, "[MODEL]", shown=Placement, name="synth")
@@ -109,12 +110,6 @@ def _synth(model: str | None, shown: Placement) -> None:
         out_dir=Path(shown["out"] or f"results/fpga-{part}-{lanes}-{bits}"),
     )
     door.show(document, shown, lambda document, _: click.echo("\n".join(describe_synthesis(document))))
-
-
-def _make_options(shown: Design) -> DesignOptions:
-    from enginebench.features.fpga.simulation import DesignOptions
-
-    return DesignOptions(lanes=shown["lanes"], divisor=shown["divisor"])
 
 
 command = door.group(
@@ -206,15 +201,6 @@ class SimulateDocument(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-class _Source(Struct, frozen=True, eq=False):
-    """A quantized file, and inputs that belong to it."""
-
-    path: Path
-    network: Network
-    inputs: NDArray[np.float32]
-    labels: NDArray[np.int64] | None
-
-
 def quantize_default(out_dir: Path) -> Path:
     """`digits-mlp` in INT8 by the recipe of ONNX Runtime's row, calibrated on the training digits."""
     from enginebench.models.onnx.source import read_packaged_onnx
@@ -249,52 +235,73 @@ def read_model(model: str | None, multiplier_bits: int) -> Network:
 
 def simulate_model(
     model: str | None,
-    options: DesignOptions,
+    design: tuple[int, int, int],
     *,
     n: int | None,
-    multiplier_bits: int,
     clock_mhz: float = DEFAULT_CLOCK_MHZ,
     cache_dir: Path | None = None,
-    seed: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> SimulateDocument:
     """Sends inputs through the simulated device and compares the answers with the integer reference and ONNX Runtime.
 
     Args:
+        design: lanes, divisor of the UART, bits of the multiplier.
         n: number of inputs; None: all digits, or 100 random inputs for another network.
         cache_dir: folder that keeps compiled designs; None: they are not kept.
     """
     require_module("amaranth")
-    from enginebench.features.fpga.simulation import simulate_inferences
-
-    with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
-        source = _open_source(model, n, multiplier_bits, Path(scratch), seed)
-        network = source.network
-        rows = network.encode(source.inputs)
-        found = simulate_inferences(network, options, rows, cache_dir or Path(scratch), say)
-        theirs = _run_onnxruntime(source)
-    return _describe(model, source, options, found, rows, theirs, clock_mhz)
-
-
-def _open_source(model: str | None, n: int | None, multiplier_bits: int, scratch: Path, seed: int) -> _Source:
+    from enginebench.features.fpga.latency import count_transaction_cycles, list_sizes
+    from enginebench.features.fpga.network import count_ideal_cycles
     from enginebench.features.fpga.onnx_reader import read_network
+    from enginebench.features.fpga.simulation import DesignOptions, simulate_inferences
 
-    path = find_network_file(model, scratch)
-    network = read_network(path, multiplier_bits)
+    lanes, divisor, bits = design
+    with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
+        path = find_network_file(model, Path(scratch))
+        network = read_network(path, bits)
+        inputs, labels = _choose_inputs(network, n)
+        rows, options = network.encode(inputs), DesignOptions(lanes=lanes, divisor=divisor)
+        found = simulate_inferences(network, options, rows, cache_dir or Path(scratch), say)
+        theirs = _run_onnxruntime(path, network, inputs)
+    ours = network.decode(found.answers)
+    longest = max(found.transaction_cycles)
+    return SimulateDocument(
+        model=model or DEFAULT_MODEL,
+        network=f"{network.checksum:08x}",
+        n=len(rows),
+        lanes=lanes,
+        divisor=divisor,
+        multiplier_bits=bits,
+        cycles_per_inference=found.cycles_per_inference,
+        ideal_cycles=count_ideal_cycles(list_sizes(network), lanes),
+        clock_mhz=clock_mhz,
+        latency_us=found.cycles_per_inference / clock_mhz,
+        transaction_cycles=longest,
+        transaction_us=longest / clock_mhz,
+        predicted_transaction_cycles=count_transaction_cycles(network, lanes, divisor),
+        jitter_cycles=longest - min(found.transaction_cycles),
+        mismatches=int((found.answers != network.infer_bytes(rows)).sum()),
+        top1=None if labels is None else float((ours.argmax(axis=1) == labels).mean()),
+        differs_from_onnxruntime=None if theirs is None else find_differences(ours, theirs, labels),
+        simulated_cycles=found.simulated_cycles,
+        simulation_s=found.seconds,
+        notes=network.notes,
+    )
+
+
+def _choose_inputs(network: Network, n: int | None) -> tuple[NDArray[np.float32], NDArray[np.int64] | None]:
+    """(inputs, their labels): digits for a network that takes them, else seeded bytes."""
     if network.inputs == 64 and network.outputs == 10:
         from enginebench.models.task import feed_digits, load_digits
 
         digits = load_digits()
-        count = min(n or len(digits.images), len(digits.images))
-        inputs, labels = feed_digits(DEFAULT_MODEL, digits.images[:count]), digits.labels[:count]
-        return _Source(path, network, inputs, labels)
-    rng = np.random.default_rng(seed)
-    scale = network.input_quantization.scale
-    drawn = rng.integers(-128, 128, (n or 100, network.inputs)) - network.input_quantization.zero_point
-    return _Source(path, network, (drawn * scale).astype(np.float32), None)
+        return feed_digits(DEFAULT_MODEL, digits.images[:n]), digits.labels[:n]
+    kind = network.input_quantization
+    drawn = np.random.default_rng(0).integers(-128, 128, (n or 100, network.inputs)) - kind.zero_point
+    return (drawn * kind.scale).astype(np.float32), None
 
 
-def _run_onnxruntime(source: _Source) -> NDArray[np.float32] | None:
+def _run_onnxruntime(path: Path, network: Network, inputs: NDArray[np.float32]) -> NDArray[np.float32] | None:
     """ONNX Runtime's outputs for the same inputs; None if it is not installed."""
     try:
         from enginebench.models.precision.trying import answer
@@ -302,9 +309,8 @@ def _run_onnxruntime(source: _Source) -> NDArray[np.float32] | None:
         return None
     from enginebench.models.precision.graph import load_whole_graph
 
-    name, shape = source.network.input_name, source.network.input_shape
-    inputs = source.inputs.reshape(-1, *(axis for axis in shape[1:] if isinstance(axis, int)))
-    answers = answer(load_whole_graph(source.path), {name: inputs}, threads=1)[source.network.output_name]
+    shaped = inputs.reshape(-1, *(axis for axis in network.input_shape[1:] if isinstance(axis, int)))
+    answers = answer(load_whole_graph(path), {network.input_name: shaped}, threads=1)[network.output_name]
     return np.asarray(answers, np.float32).reshape(len(answers), -1)
 
 
@@ -325,56 +331,14 @@ def find_differences(
     )
 
 
-def _describe(
-    model: str | None,
-    source: _Source,
-    options: DesignOptions,
-    found: Simulated,
-    rows: NDArray[np.int8],
-    theirs: NDArray[np.float32] | None,
-    clock_mhz: float,
-) -> SimulateDocument:
-    from enginebench.features.fpga.latency import count_transaction_cycles, list_sizes
-    from enginebench.features.fpga.network import count_ideal_cycles
-
-    network, labels = source.network, source.labels
-    ours = network.decode(found.answers)
-    longest = max(found.transaction_cycles)
-    return SimulateDocument(
-        model=model or DEFAULT_MODEL,
-        network=f"{network.checksum:08x}",
-        n=len(rows),
-        lanes=options.lanes,
-        divisor=options.divisor,
-        multiplier_bits=network.multiplier_bits,
-        cycles_per_inference=found.cycles_per_inference,
-        ideal_cycles=count_ideal_cycles(list_sizes(network), options.lanes),
-        clock_mhz=clock_mhz,
-        latency_us=found.cycles_per_inference / clock_mhz,
-        transaction_cycles=longest,
-        transaction_us=longest / clock_mhz,
-        predicted_transaction_cycles=count_transaction_cycles(network, options.lanes, options.divisor),
-        jitter_cycles=longest - min(found.transaction_cycles),
-        mismatches=int((found.answers != network.infer_bytes(rows)).sum()),
-        top1=None if labels is None else float((ours.argmax(axis=1) == labels).mean()),
-        differs_from_onnxruntime=None if theirs is None else find_differences(ours, theirs, labels),
-        simulated_cycles=found.simulated_cycles,
-        simulation_s=found.seconds,
-        notes=network.notes,
-    )
-
-
-def write_verilog(model: str | None, options: DesignOptions, multiplier_bits: int, out: Path) -> int:
+def make_rtlil(model: str | None, lanes: int, divisor: int, multiplier_bits: int, split: int = 0) -> str:
+    """The device for a model as RTLIL."""
     network = read_model(model, multiplier_bits)
     from enginebench.features.fpga.compiled import convert_rtlil
     from enginebench.features.fpga.gateware.device import Device, check_design
-    from enginebench.features.fpga.toolchain import convert_verilog
 
-    check_design(network, options.lanes, options.divisor)
-
-    verilog = convert_verilog(convert_rtlil(Device(network, options.lanes, options.divisor, options.split)))
-    write_atomic(out, verilog.encode())
-    return verilog.count("\n")
+    check_design(network, lanes, divisor)
+    return convert_rtlil(Device(network, lanes, divisor, split))
 
 
 def synthesize_model(
@@ -384,13 +348,8 @@ def synthesize_model(
     from enginebench.features.fpga.synth import find_part, synthesize
 
     found = find_part(part)
-    network = read_model(model, multiplier_bits)
-    from enginebench.features.fpga.compiled import convert_rtlil
-    from enginebench.features.fpga.gateware.device import Device, check_design
-
-    check_design(network, lanes, divisor)
     return synthesize(
-        convert_rtlil(Device(network, lanes, divisor, found.split)),
+        make_rtlil(model, lanes, divisor, multiplier_bits, found.split),
         found,
         out_dir,
         lanes=lanes,
