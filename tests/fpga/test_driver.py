@@ -7,11 +7,11 @@ import pytest
 
 from enginebench.core.errors import BackendUnavailable, FeedError, MeasurementError
 from enginebench.features.fpga import waves
-from enginebench.features.fpga.compiled import CompiledDevice, compile_device
+from enginebench.features.fpga.compiled import CompiledDevice
 from enginebench.features.fpga.driver import Board, SerialLine, describe_status
 from enginebench.features.fpga.frames import INFO_FORMAT, Status, pack_answer
 from enginebench.features.fpga.gateware.device import Device
-from networks import draw_inputs, make_network
+from networks import compile_device, draw_inputs, make_network
 
 SMALL = make_network((6, 5, 3), bits=16)
 DIVISOR, TIMEOUT_CYCLES = 4, 900  # as in test_simulation: one design to compile

@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 from amaranth.sim import Simulator
 
+from enginebench.features.fpga.compiled import compile_rtlil, convert_rtlil
 from enginebench.features.fpga.network import Network, Quantization, fit_multipliers, make_layer
 
 
@@ -87,3 +88,7 @@ def simulate_pins(design, rx):
     simulator.add_testbench(drive)
     simulator.run()
     return tx
+
+
+def compile_device(design, cache_dir):
+    return compile_rtlil(convert_rtlil(design), cache_dir)

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from enginebench.core.errors import MeasurementError
 from enginebench.features.fpga import waves
-from enginebench.features.fpga.compiled import CompiledDevice, compile_device
+from enginebench.features.fpga.compiled import CompiledDevice, compile_rtlil, convert_rtlil
 from enginebench.features.fpga.frames import (
     CYCLES_FORMAT,
     FRAME_BYTES,
@@ -73,7 +73,7 @@ def simulate_inferences(
     check_design(network, options.lanes, options.divisor)
     say("making the circuit; compiling it takes up to a minute where --cache has none")
     device = Device(network, options.lanes, options.divisor, options.split)
-    with CompiledDevice(compile_device(device, cache_dir)) as running:
+    with CompiledDevice(compile_rtlil(convert_rtlil(device), cache_dir)) as running:
         return _simulate_all(network, options, inputs, running.run, say)
 
 

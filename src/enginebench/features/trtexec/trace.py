@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from enginebench.core.errors import ParseError
 from enginebench.core.store import DECODE_ERRORS
+from enginebench.features.trtexec.records import Quantity
 from enginebench.stats.plans.source import (
     decode_json,
     decode_text,
@@ -28,20 +29,6 @@ from enginebench.stats.plans.source import (
 )
 
 Column = NDArray[np.float64]
-
-Quantity = Literal[
-    "start_enqueue",
-    "end_enqueue",
-    "start_h2d",
-    "start_compute",
-    "end_d2h",
-    "h2d",
-    "compute",
-    "d2h",
-    "latency",
-    "end_to_end",
-    "enqueue",
-]
 
 # trtexec's own names. 8.2 and older wrote In and Out for H2d and D2h.
 # Source: exportJSONTrace in samples/common/sampleReporting.cpp, tags 8.0 to 11.1.
