@@ -605,9 +605,6 @@ def test_the_plan_store(tmp_path: Path) -> None:
         require_plan(tmp_path / "none")
 
 
-# What the stand-in prints and writes, against what the builds did.
-
-
 def real(version: str, name: str) -> str:
     path = find_real_artifacts() / "trtexec-gpu" / version / name
     if path.with_name(path.name + ".gz").is_file():
@@ -615,53 +612,6 @@ def real(version: str, name: str) -> str:
     if not path.is_file():
         pytest.skip(f"this build's {name} is not among the real outputs")
     return path.read_text(encoding="utf-8")
-
-
-def labels(log: str) -> set[str]:
-    """The text of each info line up to its first colon or number: what a reader goes by."""
-    import re
-
-    found = re.findall(r"\[I\] ([A-Z][A-Za-z0-9 \-]+?)(?::| has| completed| = |$)", log, re.MULTILINE)
-    return set(found)
-
-
-@ALL
-def test_logs_have_the_lines_of_the_real_ones(
-    backend: TrtexecBackend, plan: Artifact, tmp_path: Path, version: str
-) -> None:
-    backend.measure(plan, make_spec(graph="0", spin="0"), replace(EXACT, scope="io"))
-    (log,) = (tmp_path / "run" / "trtexec").glob("trtexec-*/process-0/trtexec_stdout.log")
-    ours, theirs = log.read_text(encoding="utf-8"), real(version, "exact-50.stdout")
-    assert labels(ours) - labels(theirs) <= {"Setting persistentCacheLimit to 0 bytes."}
-    for name in ("Throughput", "Latency", "Enqueue Time", "GPU Compute Time", "Total Host Walltime", "CUDA Graph"):
-        assert name in labels(ours) & labels(theirs), name
-    shape = [line.split("]")[0] for line in (ours.splitlines()[1], theirs.splitlines()[0])]
-    assert shape[0] == shape[1]  # the banner up to the version
-
-
-@ALL
-def test_exports_have_the_keys_of_the_real_ones(
-    backend: TrtexecBackend, plan: Artifact, tmp_path: Path, version: str
-) -> None:
-    backend.measure(plan, make_spec(), EXACT)
-    backend.prove_precision(plan, make_spec())
-    home = tmp_path / "run" / "trtexec"
-    (times,) = home.glob("*/process-0/times.json")
-    (profile,) = home.glob("*/profile/profile.json")
-    (layers,) = home.glob("*/profile/layers.json")
-    assert keys(times.read_text())[0] == keys(real(version, "exact-50.times.json"))[0]
-    assert (
-        json.loads(layers.read_text(), strict=False).keys()
-        == json.loads(real(version, "load-export.layers.json")).keys()
-    )
-    if version.startswith("11"):
-        assert [sorted(entry) for entry in keys(profile.read_text())[:2]] == [
-            sorted(entry) for entry in keys(real(version, "load-export.profile.json"))[:2]
-        ]
-
-
-def keys(text: str) -> list[list[str]]:
-    return [list(entry) for entry in json.loads(text)]
 
 
 @ALL

@@ -17,10 +17,9 @@ from enginebench.core.errors import EngineBenchError, MissingDependency
 from enginebench.features.trtexec.files import write_layers, write_log, write_profile, write_series, write_times
 from enginebench.features.trtexec.folder import read_folder
 from enginebench.features.trtexec.log import parse_log
-from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case, list_layer_times
+from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case, draw_series, list_layer_times
 from enginebench.features.trtexec.reporting import report_folder
 from enginebench.features.trtexec.sections import list_trtexec
-from enginebench.features.trtexec.series import draw_series
 from enginebench.features.trtexec.times import select_timed
 from enginebench.features.trtexec.trace import read_trace
 from enginebench.features.trtexec.verb import command as parse_command
