@@ -36,9 +36,9 @@ def resolve_given(text: str) -> list[dict[str, Array]]:
         files = sorted(p for p in path.iterdir() if p.suffix.lower() in (".npz", ".npy") and not p.name.startswith("."))
         if not files:
             raise UsageError(f"--inputs {text}: the folder holds no .npz file; expected one for each sample")
-        return [_read_file(file) for file in files]
+        return [read_file(file) for file in files]
     if path.suffix.lower() in (".npz", ".npy"):
-        return [_read_file(path)]
+        return [read_file(path)]
     module, colon, attribute = text.partition(":")
     if not colon or not module or not attribute:
         raise UsageError(
@@ -60,7 +60,8 @@ def resolve_given(text: str) -> list[dict[str, Array]]:
     return given
 
 
-def _read_file(path: Path) -> dict[str, Array]:
+def read_file(path: Path) -> dict[str, Array]:
+    """The arrays of an .npz file by name; that of an .npy file under `ONLY`."""
     try:
         if path.exists() and not path.is_file():  # of a pipe it would wait for a writer
             raise ValueError("no regular file")
@@ -197,7 +198,7 @@ def list_samples(folder: str) -> list[Path]:
 
 def read_samples(folder: str, n: int | None = None) -> list[dict[str, Array]]:
     """The entries of a folder that `write_samples` filled, the first `n` of them."""
-    return [_read_file(path) for path in list_samples(folder)[:n]]
+    return [read_file(path) for path in list_samples(folder)[:n]]
 
 
 def group_samples(samples: Sequence[Mapping[str, Array]], batch: int, specs: Sequence[TensorSpec]) -> list[list[int]]:
