@@ -127,7 +127,12 @@ def main(args: list[str] | None = None) -> None:
         click.echo("interrupted; all measurements so far are kept", err=True)
         code = INTERRUPTED
     except EngineBenchError as error:
-        _show_error(error)
+        # Prints the message and the last output of a child, if any, without control characters.
+        click.echo(f"error: {clean_lines(str(error))}", err=True)
+        if tail := getattr(error, "stderr_tail", ""):
+            click.echo("its last output:", err=True)
+            for line in clean_lines(tail).splitlines()[-20:]:
+                click.echo(f"  {line}", err=True)
         code = error.exit_code
     except OSError as error:
         # The reader of a pipe has gone (`| head`): nobody is left to tell. Else what is printed does not fit anywhere.
@@ -143,15 +148,6 @@ def main(args: list[str] | None = None) -> None:
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
-
-
-def _show_error(error: EngineBenchError) -> None:
-    """Prints the message and the last output of a child, if any, without control characters."""
-    click.echo(f"error: {clean_lines(str(error))}", err=True)
-    if tail := getattr(error, "stderr_tail", ""):
-        click.echo("its last output:", err=True)
-        for line in clean_lines(tail).splitlines()[-20:]:
-            click.echo(f"  {line}", err=True)
 
 
 class FiniteRange(click.FloatRange):

@@ -1,4 +1,4 @@
-"""The verb `budget`: what is given by hand, in bytes, and stored; the picture; and what is refused."""
+"""The verb `budget`: what is given by hand, in bytes, and stored; and what is refused."""
 
 import json
 
@@ -126,19 +126,11 @@ def test_row_without_samples_is_named(tmp_path):
         (["--bytes-in", 1, "--link", "usb2", "--t-copy-in-ms", 1], "keep one"),
         (["--t-compute-ms", 1, "--baseline-ms", 1, "--baseline-from", "x"], "keep one"),
         (["--bytes-in", 1, "--link", "tin can"], "unknown link"),
-        (["--t-compute-ms", 1, "--picture", "x.bmp"], "ends in"),
     ],
 )
 def test_contradictions_are_refused(args, said):
     with pytest.raises(UsageError, match=said):
         ask(*args)
-
-
-@pytest.mark.parametrize(("suffix", "start"), [(".svg", b"<svg"), (".png", b"\x89PNG"), (".json", b"{")])
-def test_picture_is_written(tmp_path, suffix, start):
-    path = tmp_path / f"budget{suffix}"
-    ask(*LINK, "--baseline-ms", 1, "--picture", path)
-    assert path.read_bytes().startswith(start)
 
 
 def test_copies_are_many():

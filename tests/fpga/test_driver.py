@@ -7,14 +7,14 @@ import pytest
 
 from enginebench.core.errors import BackendUnavailable, FeedError, MeasurementError
 from enginebench.features.fpga import waves
-from enginebench.features.fpga.compiled import CompiledDevice, compile_device
+from enginebench.features.fpga.compiled import CompiledDevice
 from enginebench.features.fpga.driver import Board, SerialLine, describe_status
 from enginebench.features.fpga.frames import INFO_FORMAT, Status, pack_answer
 from enginebench.features.fpga.gateware.device import Device
-from networks import draw_inputs, make_network
+from networks import compile_device, draw_inputs, make_network
 
 SMALL = make_network((6, 5, 3), bits=16)
-DIVISOR, TIMEOUT_CYCLES = 4, 900  # as in test_serve: one design to compile
+DIVISOR, TIMEOUT_CYCLES = 4, 900  # as in test_simulation: one design to compile
 
 
 class Clock:
@@ -137,7 +137,7 @@ def test_answer_to_an_older_request_is_let_go(open_line):
 
 def test_wrong_length_is_not_tried_again(open_line):
     board, line = open_line()
-    with pytest.raises(FeedError, match="wrong length"):
+    with pytest.raises(FeedError, match="bad length"):
         board.infer(np.zeros(5, np.int8))
     assert line.writes == 1
     with pytest.raises(FeedError, match="255"):
@@ -194,5 +194,5 @@ def test_port_that_goes_away_is_an_error():
 
 def test_statuses_in_words():
     assert [describe_status(s) for s in (0, 1, 2, 3, 4, 9)] == [
-        "ok", "bad CRC", "wrong length", "unknown command", "busy", "status 9",
+        "ok", "bad crc", "bad length", "unknown command", "busy", "status 9",
     ]  # fmt: skip

@@ -2,13 +2,11 @@
 
 import json
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from enginebench.core.errors import MissingDependency, ModelError, UsageError
 from enginebench.features.fpga import verb as workflow
-from enginebench.features.fpga.network import Network, Quantization, make_layer
 from enginebench.features.fpga.synth import Placement, Synthesis
 from enginebench.features.fpga.verb import command, describe_simulation, describe_synthesis
 
@@ -28,8 +26,8 @@ def quantized(tmp_path_factory):
     return workflow.quantize_default(tmp_path_factory.mktemp("ein Netz é"))
 
 
-def test_simulate_prints_one_document(quantized):
-    args = ("--lanes", 16, "--divisor", 1, "--n", 1, "--simulator", "amaranth")
+def test_simulate_prints_one_document(quantized, cache_dir):
+    args = ("--lanes", 16, "--divisor", 1, "--n", 1, "--cache", cache_dir)
     found = json.loads(run("simulate", quantized, *args, "--json"))
     assert found["schema"] == "enginebench.fpga.simulate/1"
     assert (found["n"], found["lanes"], found["mismatches"]) == (1, 16, 0)
@@ -39,8 +37,8 @@ def test_simulate_prints_one_document(quantized):
     assert found["differs_from_onnxruntime"] == []
 
 
-def test_simulate_quantizes_the_digits_network_itself_and_says_what_it_found():
-    text = run("simulate", "--n", 1, "--lanes", 16, "--divisor", 1, "--simulator", "amaranth")
+def test_simulate_quantizes_the_digits_network_itself_and_says_what_it_found(cache_dir):
+    text = run("simulate", "--n", 1, "--lanes", 16, "--divisor", 1, "--cache", cache_dir)
     assert "180 cycles per inference, 1.125 x ideal" in text
     assert "0 numbers differ" in text and "0 classes differ from ONNX Runtime" in text
 
@@ -48,7 +46,7 @@ def test_simulate_quantizes_the_digits_network_itself_and_says_what_it_found():
 def test_differences_are_listed_with_their_margin():
     fields = {
         "model": "m", "network": "0", "n": 1,
-        "lanes": 1, "divisor": 1, "multiplier_bits": 16, "simulator": "compiled",
+        "lanes": 1, "divisor": 1, "multiplier_bits": 16,
         "cycles_per_inference": 10, "ideal_cycles": 10, "clock_mhz": 1.0, "latency_us": 10.0, "transaction_cycles": 1,
         "transaction_us": 1.0, "predicted_transaction_cycles": 1, "jitter_cycles": 0, "mismatches": 0, "top1": None,
         "simulated_cycles": 1, "simulation_s": 1.0, "notes": ("folded",),
@@ -109,28 +107,6 @@ def test_other_models_are_refused(tmp_path):
 
 
 def test_missing_extra_is_named(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("enginebench.features.fpga.toolchain.find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match=r"enginebench\[fpga\]"):
         run("simulate", "--n", 1)
-
-
-def test_serve_prints_the_path_until_it_is_interrupted(monkeypatch):
-    asked = {}
-
-    def serve_model(model, *, on_ready, stop, **given):
-        asked.update(given)
-        on_ready("/dev/pts/9", 923076.9, make_network())
-        assert not stop()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(workflow, "serve_model", serve_model)
-    answer = CliRunner().invoke(command, ["serve", "--lanes", "4", "--divisor", "13"])
-    assert (answer.exit_code, answer.stdout) == (0, "/dev/pts/9\n")
-    assert "6-3 network at 923077 baud" in answer.stderr and "closed" in answer.stderr
-    assert asked == {"lanes": 4, "divisor": 13, "multiplier_bits": 32, "clock_mhz": 12.0}
-
-
-def make_network():
-    source = Quantization(scale=1.0, zero_point=0)
-    layer = make_layer(np.ones((3, 6), np.int8), np.zeros(3), np.ones(3), source, source, relu=False)
-    return Network(layers=(layer,), input_quantization=source, multiplier_bits=32)

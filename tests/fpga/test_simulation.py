@@ -5,14 +5,14 @@ import pytest
 
 from enginebench.core.errors import BackendUnavailable, MeasurementError, MissingDependency
 from enginebench.features.fpga import compiled, toolchain, waves
-from enginebench.features.fpga.compiled import CompiledDevice, compile_device
+from enginebench.features.fpga.compiled import CompiledDevice
 from enginebench.features.fpga.frames import Command, pack_answer, pack_request
 from enginebench.features.fpga.gateware.device import Device
 from enginebench.features.fpga.gateware.engine import Engine
 from enginebench.features.fpga.latency import count_engine_cycles, count_transaction_cycles, list_sizes
 from enginebench.features.fpga.network import count_ideal_cycles
-from enginebench.features.fpga.simulation import DesignOptions, read_answers, simulate_inferences, simulate_pins
-from networks import draw_inputs, make_network, run_engine
+from enginebench.features.fpga.simulation import DesignOptions, read_answers, simulate_inferences
+from networks import compile_device, draw_inputs, make_network, run_engine, simulate_pins
 
 SMALL = make_network((6, 5, 3), bits=16)
 
@@ -34,10 +34,10 @@ def test_cycles_of_the_digits_network(lanes, cycles):
     assert count_engine_cycles(sizes, lanes) == count_ideal_cycles(sizes, lanes) + 10 + ((10 - 1) % lanes + 1)
 
 
-@pytest.mark.parametrize(("lanes", "divisor"), [(1, 1), (4, 1), (4, 2), (1, 5), (4, 13)])
+@pytest.mark.parametrize(("lanes", "divisor"), [(1, 1), (4, 2), (4, 13)])
 def test_closed_form_of_a_transaction_is_exact(lanes, divisor, cache_dir):
     options = DesignOptions(lanes=lanes, divisor=divisor)
-    found = simulate_inferences(SMALL, options, draw_inputs(SMALL, 1), cache_dir, "amaranth")
+    found = simulate_inferences(SMALL, options, draw_inputs(SMALL, 1), cache_dir)
     assert set(found.transaction_cycles) == {count_transaction_cycles(SMALL, lanes, divisor)}
 
 
@@ -47,7 +47,7 @@ def test_compiled_simulation_follows_amaranth_cycle_for_cycle(cache_dir):
     requests += [pack_request(Command.INFO, 9), pack_request(9, 9), b"garbage", pack_request(Command.CYCLES, 1)]
     noise = rng.integers(0, 2, 900).astype(np.uint8)
     line = waves.join([waves.rest(5), *(waves.encode_bytes(r, 4, gap_cycles=40) for r in requests), noise])
-    design = Device(SMALL, 4, 4, timeout_cycles=900)  # as in test_driver and test_serve: one design to compile
+    design = Device(SMALL, 4, 4, timeout_cycles=900)  # as in test_driver: one design to compile
     expected = simulate_pins(Device(SMALL, 4, 4, timeout_cycles=900), line)
     with CompiledDevice(compile_device(design, cache_dir)) as device:
         halves = [device.run(part)[0] for part in np.array_split(line, 7)]  # state goes on from call to call

@@ -7,10 +7,8 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
 
-from enginebench.core.errors import UsageError
 from enginebench.features.fpga.gateware.fixed import round_up, saturate
 from enginebench.features.fpga.gateware.uart import Receiver, Transmitter, check_divisor
-from enginebench.features.fpga.integers import ROUNDINGS
 
 
 def evaluate(shapes, build, *columns):
@@ -58,22 +56,20 @@ class Echo(wiring.Component):
         return m
 
 
-def shift_right(value, shift, rounding="half_even"):
+def shift_right(value, shift):
     """`value` / 2**shift, rounded once; `shift` is a constant."""
-    if rounding not in ROUNDINGS:
-        raise UsageError(f"unknown rounding {rounding!r}; known: {', '.join(ROUNDINGS)}")
     number = Value.cast(value)
     if shift == 0:
         return number
     if len(number) <= shift:  # room for the sign and the bits that are shifted out
         number = number | C(0, signed(shift + 2)) if number.shape().signed else number | C(0, shift + 2)
     floor = number >> shift
-    return floor + round_up(floor, number[shift - 1], number[: shift - 1].any() if shift > 1 else C(0), rounding)
+    return floor + round_up(floor, number[shift - 1], number[: shift - 1].any() if shift > 1 else C(0))
 
 
-def requantize(accumulator, multiplier, shift, zero_point, low=-128, high=127, rounding="half_even"):
+def requantize(accumulator, multiplier, shift, zero_point, low=-128, high=127):
     """clamp(round(accumulator * multiplier / 2**shift) + zero_point) in one combinational piece.
 
     The engine spreads the same steps over pipeline stages; this form is the one that is proved against the reference.
     """
-    return saturate(shift_right(accumulator * multiplier, shift, rounding) + zero_point, low, high)
+    return saturate(shift_right(accumulator * multiplier, shift) + zero_point, low, high)

@@ -5,10 +5,11 @@ from itertools import pairwise
 import numpy as np
 from amaranth.sim import Simulator
 
+from enginebench.features.fpga.compiled import compile_rtlil, convert_rtlil
 from enginebench.features.fpga.network import Network, Quantization, fit_multipliers, make_layer
 
 
-def make_network(sizes=(64, 32, 10), seed=0, *, bits=32, rounding="half_even", zero_points=(3, -128, 30), relu=True,
+def make_network(sizes=(64, 32, 10), seed=0, *, bits=32, zero_points=(3, -128, 30), relu=True,
                  wide=False, spread=2.0):  # fmt: skip
     """A seeded network whose answers use the whole range of a byte."""
     rng = np.random.default_rng(seed)
@@ -24,7 +25,7 @@ def make_network(sizes=(64, 32, 10), seed=0, *, bits=32, rounding="half_even", z
         layers.append(make_layer(weights, bias, scale, start, keep, relu=relu and not is_last))
         start = target
     network = Network(layers=tuple(layers), input_quantization=source, multiplier_bits=bits)
-    return fit_multipliers(network, bits, rounding)
+    return fit_multipliers(network, bits)
 
 
 def draw_inputs(network, n, seed=0):
@@ -70,3 +71,24 @@ def run_engine(engine, inputs):
     simulator.add_testbench(drive)
     simulator.run()
     return np.array(answers), cycles
+
+
+def simulate_pins(design, rx):
+    """The `tx` pin of a design by Amaranth's own simulator while its `rx` pin follows `rx`, cycle for cycle."""
+    tx = np.empty(len(rx), dtype=np.uint8)
+
+    async def drive(ctx):
+        for i, level in enumerate(rx.tolist()):
+            ctx.set(design.rx, level)
+            tx[i] = ctx.get(design.tx)
+            await ctx.tick()
+
+    simulator = Simulator(design)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(drive)
+    simulator.run()
+    return tx
+
+
+def compile_device(design, cache_dir):
+    return compile_rtlil(convert_rtlil(design), cache_dir)

@@ -53,7 +53,9 @@ class Pictures:
                 raise FeedError(f"image of shape {image.shape}; expected [height, width] or [height, width, channels]")
             if min(image.shape[:2]) == self.resize and (image.shape[2] if image.ndim == 3 else 1) == channels:
                 return image
-            image = _to_picture(image)
+            if image.dtype != np.uint8:
+                raise FeedError(f"image of dtype {image.dtype} must be resized or recoloured; expected uint8 for that")
+            image = import_pillow().fromarray(image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image)
         return np.asarray(self._resize(image.convert(self.colour)))
 
     def _resize(self, picture: Any) -> Any:
@@ -69,9 +71,3 @@ class Pictures:
         """Rounded half to even, as torchvision.transforms.CenterCrop does it."""
         top, left = (round((length - self.crop) / 2) for length in pixels.shape[:2])
         return pixels[top : top + self.crop, left : left + self.crop]
-
-
-def _to_picture(image: Array) -> Any:
-    if image.dtype != np.uint8:
-        raise FeedError(f"image of dtype {image.dtype} must be resized or recoloured; expected uint8 for that")
-    return import_pillow().fromarray(image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image)

@@ -36,18 +36,32 @@ def resolve_given(text: str) -> list[dict[str, Array]]:
         files = sorted(p for p in path.iterdir() if p.suffix.lower() in (".npz", ".npy") and not p.name.startswith("."))
         if not files:
             raise UsageError(f"--inputs {text}: the folder holds no .npz file; expected one for each sample")
-        return [_read_file(file) for file in files]
+        return [read_file(file) for file in files]
     if path.suffix.lower() in (".npz", ".npy"):
-        return [_read_file(path)]
+        return [read_file(path)]
     module, colon, attribute = text.partition(":")
     if not colon or not module or not attribute:
         raise UsageError(
             f"--inputs {text}: no such folder; expected F.npz, a folder of such files, or package.module:function"
         )
-    return _call_function(text, module, attribute)
+    look_here()
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+        made: Any = found()
+        given = [_take_arrays(text, entry) for entry in ([made] if isinstance(made, Mapping) else made)]
+    except (FeedError, ModelError):
+        raise
+    except Exception as error:  # user code: anything can come out of it
+        raise ModelError(f"--inputs {text}: {type(error).__name__}: {error}") from error
+    if not given:
+        raise ModelError(f"--inputs {text} returned nothing; expected one or more dictionaries of arrays")
+    return given
 
 
-def _read_file(path: Path) -> dict[str, Array]:
+def read_file(path: Path) -> dict[str, Array]:
+    """The arrays of an .npz file by name; that of an .npy file under `ONLY`."""
     try:
         if path.exists() and not path.is_file():  # of a pipe it would wait for a writer
             raise ValueError("no regular file")
@@ -72,23 +86,6 @@ def explain_unread(path: Path, error: Exception, expected: str) -> ParseError:
     elif "No data left" in found:
         found = "an empty file"
     return ParseError(path, "", found, expected)
-
-
-def _call_function(text: str, module: str, attribute: str) -> list[dict[str, Array]]:
-    look_here()
-    try:
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-        made: Any = found()
-        given = [_take_arrays(text, entry) for entry in ([made] if isinstance(made, Mapping) else made)]
-    except (FeedError, ModelError):
-        raise
-    except Exception as error:  # user code: anything can come out of it
-        raise ModelError(f"--inputs {text}: {type(error).__name__}: {error}") from error
-    if not given:
-        raise ModelError(f"--inputs {text} returned nothing; expected one or more dictionaries of arrays")
-    return given
 
 
 def _take_arrays(text: str, entry: object) -> dict[str, Array]:
@@ -201,7 +198,7 @@ def list_samples(folder: str) -> list[Path]:
 
 def read_samples(folder: str, n: int | None = None) -> list[dict[str, Array]]:
     """The entries of a folder that `write_samples` filled, the first `n` of them."""
-    return [_read_file(path) for path in list_samples(folder)[:n]]
+    return [read_file(path) for path in list_samples(folder)[:n]]
 
 
 def group_samples(samples: Sequence[Mapping[str, Array]], batch: int, specs: Sequence[TensorSpec]) -> list[list[int]]:

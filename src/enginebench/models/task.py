@@ -225,7 +225,11 @@ def sample_feeds(
         preprocess = choose_preprocess(model, side, artifact_inputs)
         inputs = prepare_photos(preprocess, 0, length * count, seed)
     else:
-        inputs = feed_digits(model, _draw_held_out(length * count, seed), artifact_inputs)
+        # n held-out digits in a seeded order; they come again, in the same order, after all 450.
+        n = length * count
+        images = load_digits().select(held_out=True).images
+        order = np.random.default_rng(seed).permutation(len(images))
+        inputs = feed_digits(model, images[np.resize(order, n)], artifact_inputs)
     return [{spec.name: inputs[i * length : (i + 1) * length]} for i in range(count)]
 
 
@@ -239,10 +243,3 @@ def find_own_data(model: str) -> str | None:
 def count_held_out() -> int:
     """How many digits training never saw."""
     return int(load_digits().held_out.sum())
-
-
-def _draw_held_out(n: int, seed: int) -> NDArray[np.float32]:
-    """n held-out digits in a seeded order; they come again, in the same order, after all 450."""
-    images = load_digits().select(held_out=True).images
-    order = np.random.default_rng(seed).permutation(len(images))
-    return images[np.resize(order, n)]

@@ -151,11 +151,22 @@ def resolve_model(text: str) -> ModelRef:
     if text.startswith(HF_PREFIX):
         return _resolve_hf(text)
     if (suffix := Path(text).suffix.lower()) in (".onnx", ".pt2"):
-        return _resolve_file(text, suffix)
+        path = Path(text)
+        if path.is_dir():
+            raise ModelError(f"model {text!r} is a folder; expected a file")
+        if not path.exists():
+            near = _near_files(path)
+            maker = "`enginebench export`" if suffix == ".onnx" else "torch.export.save"
+            raise ModelError(f"model {text!r}: no such file{near}. Check the path; {maker} makes one")
+        return ModelRef(kind="onnx" if suffix == ".onnx" else "pt2", text=text, name=text)
     if OBJECT.fullmatch(text):
         return ModelRef(kind="object", text=text, name=text)
     if ":" in text and Path(text).suffix.lower() not in FOREIGN_SUFFIXES:
-        return _resolve_factory(text)
+        module, _, attribute = text.partition(":")
+        parts = [*module.split("."), *attribute.split(".")]
+        if not all(part.isidentifier() for part in parts):
+            raise UsageError(f"model {text!r} is not package.module:factory; {_advise(text)}")
+        return ModelRef(kind="factory", text=text, name=text)
     raise UsageError(f"unknown model {text!r}; {_advise(text)}")
 
 
@@ -202,17 +213,6 @@ def _resolve_hf(text: str) -> ModelRef:
     return ModelRef(kind="hf", text=text, name=str(Path(name).expanduser()) if name.startswith("~") else name)
 
 
-def _resolve_file(text: str, suffix: str) -> ModelRef:
-    path = Path(text)
-    if path.is_dir():
-        raise ModelError(f"model {text!r} is a folder; expected a file")
-    if not path.exists():
-        near = _near_files(path)
-        maker = "`enginebench export`" if suffix == ".onnx" else "torch.export.save"
-        raise ModelError(f"model {text!r}: no such file{near}. Check the path; {maker} makes one")
-    return ModelRef(kind="onnx" if suffix == ".onnx" else "pt2", text=text, name=text)
-
-
 def _near_files(path: Path) -> str:
     try:
         names = [p.name for p in path.parent.glob(f"*{path.suffix}")]
@@ -220,14 +220,6 @@ def _near_files(path: Path) -> str:
         return ""
     near = _find_near(path.name, names)
     return f" (in the same folder: {', '.join(near)})" if near else ""
-
-
-def _resolve_factory(text: str) -> ModelRef:
-    module, _, attribute = text.partition(":")
-    parts = [*module.split("."), *attribute.split(".")]
-    if not all(part.isidentifier() for part in parts):
-        raise UsageError(f"model {text!r} is not package.module:factory; {_advise(text)}")
-    return ModelRef(kind="factory", text=text, name=text)
 
 
 def _advise(text: str) -> str:

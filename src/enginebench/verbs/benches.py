@@ -15,7 +15,7 @@ from enginebench.report.page import format_fragment
 from enginebench.report.run.rows import Row
 from enginebench.report.terminal import format_text
 from enginebench.stats.compare import Comparison
-from enginebench.verbs.tables import make_frame
+from enginebench.verbs.runs import make_frame
 
 if TYPE_CHECKING:
     import pandas

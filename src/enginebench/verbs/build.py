@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, Unpack
@@ -232,20 +232,16 @@ def plan_engine(onnx: Path, asked: BuildOptions) -> EngineSpec:
         )
     options = merge_options(name, own, options)
     if batch is not None:
-        _check_batch(options)
+        # Checks that no shapes override a given batch, unless there are arrays to calibrate on, which it would cut.
+        shapes = options.keys() & {"min_shapes", "opt_shapes", "max_shapes", "profiles"}
+        if shapes and "calib_data" not in options:
+            raise UsageError(
+                "--batch sets a dynamic axis without shapes; here the shapes decide that. Leave out --batch, or put "
+                "the batch into the shapes"
+            )
     spec = EngineSpec(backend=name, options=options, device=device, precision=wanted, recipe=recipe, batch=batch or 1)
     check_options(enter(spec))
     return spec
-
-
-def _check_batch(options: Mapping[str, str]) -> None:
-    """Checks that no shapes override a given batch, unless there are arrays to calibrate on, which it would cut."""
-    shapes = options.keys() & {"min_shapes", "opt_shapes", "max_shapes", "profiles"}
-    if shapes and "calib_data" not in options:
-        raise UsageError(
-            "--batch sets a dynamic axis without shapes; here the shapes decide that. Leave out --batch, or put "
-            "the batch into the shapes"
-        )
 
 
 def build_engine(onnx: Path, out: Path, spec: EngineSpec, options: BuildOptions, reporter: Reporter) -> BuildDocument:

@@ -143,7 +143,15 @@ def calibrate_model(
         write_calibration_cache(calibration, out)
     else:
         write_calibration(calibration, out)
-    return _describe_calibration(calibration, out, batches_out, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    same = {*CalibrateDocument.__struct_fields__} & {*Calibration.__struct_fields__} - {"schema"}
+    return CalibrateDocument(
+        path=str(out),
+        tensors=len(calibration.ranges),
+        batches=str(batches_out) if batches_out else None,
+        seconds=seconds,
+        **{name: getattr(calibration, name) for name in same},
+    )
 
 
 def _open_entries(source: ModelSource, data: str | None, artifact: Artifact, n: int) -> CalibrationData:
@@ -161,16 +169,3 @@ def _make_graph(job: SourceJob, threads: int, reporter: Reporter) -> Artifact:
         raise ArtifactError(f"{job.source.model} has no ONNX graph; export it first")
     # The child knows only the name of a user's file; messages say what the user wrote.
     return replace(found, model=job.source.model)
-
-
-def _describe_calibration(
-    calibration: Calibration, out: Path, batches_out: Path | None, seconds: float
-) -> CalibrateDocument:
-    same = {*CalibrateDocument.__struct_fields__} & {*Calibration.__struct_fields__} - {"schema"}
-    return CalibrateDocument(
-        path=str(out),
-        tensors=len(calibration.ranges),
-        batches=str(batches_out) if batches_out else None,
-        seconds=seconds,
-        **{name: getattr(calibration, name) for name in same},
-    )

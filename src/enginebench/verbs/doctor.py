@@ -71,7 +71,15 @@ def doctor(**options: Unpack[DoctorOptions]) -> DoctorDocument | FleetDoctorDocu
 def command(shown: Printed, **options: Unpack[DoctorOptions]) -> None:
     def draw(document: DoctorDocument | FleetDoctorDocument, console: Console) -> None:
         if isinstance(document, FleetDoctorDocument):
-            _print_fleet(console, document)
+            from rich.text import Text
+
+            for node in document.nodes:
+                console.print(Text(clean_lines(f"node {node.node}"), style="bold"))
+                if node.document is None:
+                    _print_pair(console, "no response", node.reason)
+                else:
+                    _print_document(console, node.document)
+                console.print()
         else:
             _print_document(console, document)
 
@@ -144,19 +152,15 @@ def _print_document(console: Console, document: DoctorDocument) -> None:
     _print_machine(console, document.machine)
     console.print()
     for engine in document.engines:
-        _print_engine(console, engine)
-
-
-def _print_fleet(console: Console, found: FleetDoctorDocument) -> None:
-    from rich.text import Text
-
-    for node in found.nodes:
-        console.print(Text(clean_lines(f"node {node.node}"), style="bold"))
-        if node.document is None:
-            _print_pair(console, "no response", node.reason)
-        else:
-            _print_document(console, node.document)
-        console.print()
+        _print_pair(console, engine.engine, describe_state(engine))
+        for name, text in (
+            ("from", engine.package),
+            ("why", engine.reason),
+            ("to add", engine.fix),
+            ("verified on", engine.verified_on),
+        ):
+            if text:
+                _print_pair(console, "", f"{name}: {text}")
 
 
 def _print_machine(console: Console, machine: Machine) -> None:
@@ -166,7 +170,10 @@ def _print_machine(console: Console, machine: Machine) -> None:
     _print_pair(console, "CPU", machine.cpu_model)
     _print_pair(console, "cores", f"{cores}{quota}; default: --threads {machine.default_threads}")
     _print_pair(console, "flags", " ".join(machine.cpu_flags) or "none that matters")
-    _print_pair(console, "clock", _describe_clock(machine))
+    now = f"{machine.cpu_mhz:.0f} MHz now" if machine.cpu_mhz else "frequency not reported"
+    top = f", {machine.cpu_max_mhz:.0f} MHz at most" if machine.cpu_max_mhz else ""
+    load = f", load {machine.load_1m:.2f}" if machine.load_1m is not None else ""
+    _print_pair(console, "clock", f"{now}{top}, governor {machine.governor or 'not reported'}{load}")
     _print_pair(console, "memory", f"{machine.memory_bytes // MB} MiB")
     _print_pair(
         console, "system", f"{machine.os}, {machine.arch}" + (f", {machine.virtual}" if machine.virtual else "")
@@ -181,25 +188,6 @@ def _print_machine(console: Console, machine: Machine) -> None:
     _print_pair(console, "versions", ", ".join(f"{k} {v}" for k, v in machine.versions.items()))
     for caveat in machine.caveats:
         _print_pair(console, "warning", format_caveat(caveat))
-
-
-def _describe_clock(machine: Machine) -> str:
-    now = f"{machine.cpu_mhz:.0f} MHz now" if machine.cpu_mhz else "frequency not reported"
-    top = f", {machine.cpu_max_mhz:.0f} MHz at most" if machine.cpu_max_mhz else ""
-    load = f", load {machine.load_1m:.2f}" if machine.load_1m is not None else ""
-    return f"{now}{top}, governor {machine.governor or 'not reported'}{load}"
-
-
-def _print_engine(console: Console, engine: Availability) -> None:
-    _print_pair(console, engine.engine, describe_state(engine))
-    for name, text in (
-        ("from", engine.package),
-        ("why", engine.reason),
-        ("to add", engine.fix),
-        ("verified on", engine.verified_on),
-    ):
-        if text:
-            _print_pair(console, "", f"{name}: {text}")
 
 
 def describe_state(engine: Availability) -> str:

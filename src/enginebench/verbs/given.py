@@ -86,11 +86,6 @@ def list_texts(given: str | Iterable[str]) -> list[str]:
     return [text.strip() for text in (given.split(",") if isinstance(given, str) else given)]
 
 
-def list_paths(given: PathLike | Iterable[PathLike]) -> list[PathLike]:
-    """One path, or several, as a list."""
-    return [given] if isinstance(given, str | os.PathLike) else list(given)
-
-
 def to_path(path: PathLike | None) -> Path | None:
     """The path, if one is given."""
     return None if path is None else Path(path)
@@ -108,7 +103,8 @@ def read_axes(given: str | Sequence[str] | Mapping[str, Sequence[int]]) -> dict[
 
 def list_libraries(given: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
     """The libraries of custom operators, one or several, as texts."""
-    return tuple(os.fspath(path) for path in list_paths(given))
+    # One path, or several, as a list.
+    return tuple(os.fspath(path) for path in ([given] if isinstance(given, str | os.PathLike) else list(given)))
 
 
 def read_device(text: str) -> str:

@@ -9,11 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from enginebench.core.errors import EngineBenchError
+from enginebench.core.errors import EngineBenchError, MissingDependency
 from enginebench.core.features import find
 from enginebench.core.records import Result
 from enginebench.options import PathLike
 from enginebench.report.page import format_fragment
+from enginebench.report.run.columns import list_fields
 from enginebench.report.run.head import format_lines
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.run.sections import list_sections
@@ -23,7 +24,6 @@ from enginebench.runs.folder import RunRecord
 from enginebench.runs.reporting import FORMATS, Written, check_formats, describe_stored, write_reports
 from enginebench.stats.ranking import Ref
 from enginebench.verbs import given
-from enginebench.verbs.tables import make_frame
 
 if TYPE_CHECKING:
     import pandas
@@ -114,6 +114,21 @@ class Run:
 
     def _repr_html_(self) -> str:
         return format_fragment(list_sections(self.document, folder=self.folder, warnings=True))
+
+
+def make_frame(document: RunDocument) -> pandas.DataFrame:
+    """The columns of `table.csv`, the rows' ids as the index.
+
+    Raises:
+        MissingDependency: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise MissingDependency("pandas, which to_pandas() needs,", "pip install pandas") from error
+    takes = {column.title: column.value or column.text for column in list_fields()}
+    columns = {name: [take(row) for row in document.rows] for name, take in takes.items()}
+    return pandas.DataFrame(columns).set_index("id")
 
 
 @contextmanager

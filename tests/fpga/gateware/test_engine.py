@@ -31,11 +31,6 @@ def test_widths_and_split_of_the_multiplication(bits, split):
     check(make_network(seed=bits, bits=bits), 8, split)
 
 
-@pytest.mark.parametrize("rounding", ["half_even", "half_away", "half_up", "floor"])
-def test_roundings(rounding):
-    check(make_network((16, 8, 4), bits=16, rounding=rounding), 4)
-
-
 @pytest.mark.parametrize(
     ("sizes", "lanes"),
     [

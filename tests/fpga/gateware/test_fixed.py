@@ -14,7 +14,6 @@ from bench import evaluate
 from enginebench.core.errors import UsageError
 from enginebench.features.fpga import integers
 from enginebench.features.fpga.gateware import fixed
-from enginebench.features.fpga.integers import ROUNDINGS
 
 
 def requantizer(*settings):
@@ -22,46 +21,32 @@ def requantizer(*settings):
     return lambda accumulator, multiplier: bench.requantize(accumulator, multiplier, *settings)
 
 
-def round_exactly(value, rounding):
-    """Rounding of a fraction, written without a single shift."""
-    floor = value.numerator // value.denominator
-    rest = value - floor
-    if rounding == "floor" or rest < Fraction(1, 2):
-        return floor
-    if rest > Fraction(1, 2):
-        return floor + 1
-    return {"half_even": floor + floor % 2, "half_away": floor + (value > 0), "half_up": floor + 1}[rounding]
-
-
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_shift_right_rounds_every_small_number(rounding):
+def test_shift_right_rounds_every_small_number():
     values = np.arange(-512, 512)
     for shift in range(7):
-        exact = [round_exactly(Fraction(int(v), 1 << shift), rounding) for v in values]
-        assert integers.shift_right(values, shift, rounding).tolist() == exact
+        exact = [round(Fraction(int(v), 1 << shift)) for v in values]
+        assert integers.shift_right(values, shift).tolist() == exact
 
 
-@given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 62), st.sampled_from(ROUNDINGS))
-def test_shift_right_rounds_every_wide_number(value, shift, rounding):
-    exact = round_exactly(Fraction(value, 1 << shift), rounding)
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 62))
+def test_shift_right_rounds_every_wide_number(value, shift):
+    exact = round(Fraction(value, 1 << shift))
     if -(2**63) <= exact < 2**63:
-        assert int(integers.shift_right(value, shift, rounding)) == exact
+        assert int(integers.shift_right(value, shift)) == exact
 
 
-@given(st.integers(-(2**31), 2**31 - 1), st.integers(1, 2**31 - 1), st.integers(0, 62), st.integers(-128, 127),
-       st.sampled_from(ROUNDINGS))  # fmt: skip
-def test_requantize_rounds_once_then_saturates(accumulator, multiplier, shift, zero, rounding):
-    exact = round_exactly(Fraction(accumulator * multiplier, 1 << shift), rounding) + zero
-    found = integers.requantize(accumulator, multiplier, shift, zero, rounding=rounding)
+@given(st.integers(-(2**31), 2**31 - 1), st.integers(1, 2**31 - 1), st.integers(0, 62), st.integers(-128, 127))
+def test_requantize_rounds_once_then_saturates(accumulator, multiplier, shift, zero):
+    exact = round(Fraction(accumulator * multiplier, 1 << shift)) + zero
+    found = integers.requantize(accumulator, multiplier, shift, zero)
     assert int(found) == min(127, max(-128, exact))
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("shift", [0, 1, 2, 5, 9, 12])
-def test_gateware_shift_equals_reference_on_every_number(shift, rounding):
+def test_gateware_shift_equals_reference_on_every_number(shift):
     for shape, values in ((signed(9), np.arange(-256, 256)), (unsigned(8), np.arange(256))):
-        found = evaluate([shape], partial(bench.shift_right, shift=shift, rounding=rounding), values)
-        assert found.tolist() == integers.shift_right(values, shift, rounding).tolist()
+        found = evaluate([shape], partial(bench.shift_right, shift=shift), values)
+        assert found.tolist() == integers.shift_right(values, shift).tolist()
 
 
 @pytest.mark.parametrize(("low", "high"), [(-8, 7), (-3, 5), (0, 15), (0, 0), (2, 7), (-128, 127)])
@@ -71,17 +56,13 @@ def test_gateware_saturates_every_number(low, high):
     assert found.tolist() == integers.saturate(values, low, high).tolist()
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_gateware_requantizes_every_small_accumulator(rounding):
+def test_gateware_requantizes_every_small_accumulator():
     values = np.arange(-512, 512)
     for multiplier, shift, zero, low in ((5, 3, 1, -8), (8, 4, -2, -2), (12, 6, 0, -8)):
         found = evaluate(
-            [signed(10), unsigned(4)],
-            requantizer(shift, zero, low, 7, rounding),
-            values,
-            np.full_like(values, multiplier),
+            [signed(10), unsigned(4)], requantizer(shift, zero, low, 7), values, np.full_like(values, multiplier)
         )
-        expected = integers.requantize(values, multiplier, shift, zero, low, 7, rounding)
+        expected = integers.requantize(values, multiplier, shift, zero, low, 7)
         assert found.tolist() == expected.tolist()
 
 
@@ -93,12 +74,9 @@ def test_gateware_requantizes_at_full_width(bits):
     multipliers = rng.integers(2 ** (bits - 2), 2 ** (bits - 1), 300)
     # A third are exact ties: the multiplier is a power of two, the accumulator odd, the shift one place further.
     multipliers[::3], accumulators[::3] = 2 ** (bits - 2), rng.integers(-300, 300, 100) * 2 + 1
-    for rounding in ROUNDINGS:
-        found = evaluate(
-            [signed(32), unsigned(bits - 1)], requantizer(bits - 1, 3, -128, 127, rounding), accumulators, multipliers
-        )
-        expected = integers.requantize(accumulators, multipliers, bits - 1, 3, rounding=rounding)
-        assert found.tolist() == expected.tolist()
+    shapes = [signed(32), unsigned(bits - 1)]
+    found = evaluate(shapes, requantizer(bits - 1, 3, -128, 127), accumulators, multipliers)
+    assert found.tolist() == integers.requantize(accumulators, multipliers, bits - 1, 3).tolist()
 
 
 @given(st.floats(1e-9, 0.99), st.integers(4, 32))
@@ -113,10 +91,3 @@ def test_split_scale_is_as_near_as_the_word_allows(scale, bits):
 def test_split_scale_refuses_what_has_no_multiplier(scale, bits):
     with pytest.raises(UsageError):
         integers.split_scale(scale, bits)
-
-
-def test_unknown_rounding_is_refused():
-    with pytest.raises(UsageError, match="half_even"):
-        integers.shift_right(1, 1, "nearest")
-    with pytest.raises(UsageError, match="half_even"):
-        bench.shift_right(evaluate, 1, "nearest")

@@ -7,7 +7,7 @@ from bench import Echo
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.features.fpga import waves
 from enginebench.features.fpga.gateware.uart import check_divisor
-from enginebench.features.fpga.simulation import simulate_pins
+from networks import simulate_pins
 
 TEXT = bytes([0x00, 0xFF, 0xA5, 0x5A, 0x01, 0x80])
 

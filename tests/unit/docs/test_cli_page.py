@@ -46,7 +46,7 @@ def test_common_options_are_those_of_the_verbs_that_are_named() -> None:
     has_common = [v for v, c in COMMANDS.items() if set(option_tables.COMMON) <= {p.name for p in c.params}]
     assert named == has_common
     without = [verb for verb, command in COMMANDS.items() if "`--json`" not in options_of(command)]
-    assert without == ["fpga verilog", "fpga serve"]
+    assert without == ["fpga verilog"]
 
 
 @pytest.mark.parametrize("verb", COMMANDS)

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from PIL import Image
 
-from enginebench.core.errors import ArtifactError, MissingDependency, UsageError
+from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.records import Artifact, MeasureSpec, TensorSpec
 from enginebench.models import photos, zoo
 from enginebench.models.precision.calibration_data import explain_unlabelled, open_data
@@ -68,14 +68,6 @@ def test_a_metric_needs_labels_and_says_so_before_anything_is_built(flat: Path, 
         choose_judged(replace(REQUEST, data=str(flat), **asked))
 
 
-def test_data_that_are_not_there_are_refused_before_anything_is_built(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no such folder; expected a folder of images"):
-        choose_judged(replace(REQUEST, data=str(tmp_path / "none")))
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ArtifactError, match="holds no pictures"):
-        choose_judged(replace(REQUEST, data=str(tmp_path / "empty")))
-
-
 def test_folders_that_are_no_classes_are_no_labels(tmp_path: Path) -> None:
     """Of a model of the user's own that is known once its graph is there, and of a built-in one at once."""
     for name in ("spring", "summer"):
@@ -93,13 +85,6 @@ def test_folders_that_are_no_classes_are_no_labels(tmp_path: Path) -> None:
     assert settled is not None and "2 class folders, the model 7" in str(settled.labelled.unlabelled)
     with pytest.raises(UsageError, match="A metric needs"):
         judge_sources(judged, replace(own, metrics=("top1",)), (graph,), Silent())
-
-
-def test_a_folder_that_the_class_index_lacks_leaves_no_labels(tmp_path: Path) -> None:
-    draw(tmp_path / "cat" / "a.png")
-    (tmp_path / "classes.txt").write_text("dog\n")
-    judged = choose_judged(replace(REQUEST, data=str(tmp_path)))
-    assert judged is not None and "'cat' is not in the class index" in str(judged.labelled.unlabelled)
 
 
 def test_pictures_go_into_any_model_that_takes_pictures(flat: Path) -> None:

@@ -49,14 +49,3 @@ def test_a_folder_without_pictures_is_refused(tmp_path: Path) -> None:
         read_photos(tmp_path / "nowhere", 1)
     with pytest.raises(ArtifactError, match=r"ends in \.jpg"):
         read_photos(tmp_path, 1)
-
-
-def test_a_picture_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_photos(tmp_path, make_photos(1))
-
-    def fail(path: Path) -> bytes:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "read_bytes", fail)
-    with pytest.raises(ArtifactError, match=r"photo-0000\.jpg cannot be read \(Permission denied\)"):
-        read_photos(tmp_path, 1)

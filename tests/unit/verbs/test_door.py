@@ -69,17 +69,9 @@ def test_help_lists_every_verb_below_its_group() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["run", "resnet19"], 2, "resnet18"),
-        (["run", "absent.onnx"], 5, "no such file"),
-        (["run", "digits-cnn", "--engines", "warp"], 2, "unknown engine 'warp'"),
-        (["run", "digits-cnn", "--precisions", "fp7"], 2, "unknown precision"),
-        (["run", "digits-cnn", "--batch", "0"], 2, "--batch"),
-        (["run", "digits-cnn", "--resume"], 2, "--out"),
         (["load", "digits-cnn", "--engine", "ort", "--qps", "9", "--resume"], 2, "--resume needs --out"),
         (["run", "digits-cnn", "--resume", "--out", "nothere", "--allow-code", "m.pt2"], 5, "run.json"),
         (["tune", "digits-cnn", "--resume", "--out", "nothere", "--allow-code", "m.pt2"], 2, "search.json"),
-        (["run", "digits-cnn", "--engines", "ort,ort"], 2, "given twice"),
-        (["run", "digits-cnn", "--engines", "ort", "--baseline", "openvino"], 2, "--baseline openvino"),
         (["run"], 2, "MODEL"),
         (["bench", "digits-cnn", "--engine", "ort:speed=9"], 2, "speed"),
         (["bench", "digits-cnn", "--engine", "ort", "--against", "nothing.json"], 2, "SIDE|neither"),

@@ -10,12 +10,6 @@ import pytest
 from enginebench.models.task import feed_digits, load_digits
 from processes import Cli
 
-FIELDS = {
-    "name", "mean_abs_diff", "max_abs_diff", "mean_rel_diff", "cosine_mean", "cosine_min", "centred_cosine_mean",
-    "snr_db", "top1_agreement", "top5_agreement", "nonfinite", "flips", "flips_beyond_noise", "near_ties", "decisions",
-        "decided", "agreement", "slices", "samples", "snr_most_db", "boxes_like",
-}  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def int8(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -40,7 +34,6 @@ def test_two_engines_on_real_digits(cli: Cli, tiny_onnx: Path, int8: Path, tmp_p
     document = json.loads(done.stdout)
     assert document["schema"] == "enginebench.drift/1"
     assert (document["n"], document["passed"], document["gate"]) == (50, True, False)
-    assert set(document["outputs"][0]) == FIELDS
     assert 0 < document["outputs"][0]["max_abs_diff"] < 10
     assert document["limits"] == {"centred_cosine": 0.9, "snr": 6.0}, "those of the shorter precision"
     assert document["candidate"]["engine"]["precision"] == "int8"

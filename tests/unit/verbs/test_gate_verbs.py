@@ -48,14 +48,3 @@ def test_slower_ends_with_four_and_names_the_row(cli: Cli, base: Path, tmp_path:
     assert "ort-fp32-b1: slower" in done.stderr
     assert ElementTree.parse(tmp_path / "j.xml").getroot()[0].get("failures") == "1"
     assert cli("diff", base, cand).returncode == 0
-
-
-@pytest.mark.serial
-def test_bench_against_writes_the_verdict(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
-    sides = ("--engine", "fake:latency_us=400", "--against", "fake:latency_us=200")
-    fast = ("--warmup", "2", "--iters", "50", "--processes", "6")
-    done = cli("bench", tiny_onnx, *sides, *fast, "--gate", "--junit", "j.xml", "--summary", "s.md")
-    assert done.returncode == 4, done.stderr
-    suite = ElementTree.parse(tmp_path / "j.xml").getroot()[0]
-    assert suite.get("failures") == "1"
-    assert "gate failed" in (tmp_path / "s.md").read_text()

@@ -1,6 +1,5 @@
 """The verbs `calibrate` and `quantize`, one after the other as a user calls them."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,6 @@ import onnx
 import pytest
 
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.models.zoo import packaged_onnx
 from enginebench.verbs.calibrate import command as calibrate
 from enginebench.verbs.quantize import command as quantize
 from quantizing import call, call_json, folder
@@ -111,15 +109,6 @@ def test_calibrate_refuses(folder: Path) -> None:
         call(calibrate, "mlp.onnx", "--data", "nowhere")
     with pytest.raises(UsageError, match="give --data or --inputs"):
         call(calibrate, "mlp.onnx")
-
-
-def test_a_calibration_of_another_model_is_refused(folder: Path) -> None:
-    shutil.copy(packaged_onnx("digits-cnn"), folder / "cnn.onnx")
-    call_json(calibrate, "cnn.onnx", "--data", "fake", "--n", "2")
-    with pytest.raises(ArtifactError, match="weights are not those"):
-        call(quantize, "mlp.onnx", "--to", "int8", "--calib", "calib.json")
-    with pytest.raises(ArtifactError):
-        call(quantize, "missing.onnx", "--to", "fp16")
 
 
 def test_data_that_has_gone_is_missed(folder: Path) -> None:

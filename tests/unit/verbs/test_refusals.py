@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import enginebench
-from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.runs.child import isolate
 from processes import Cli, environment
 
@@ -89,22 +87,6 @@ def test_at_once(
     done = cli(*(str(tiny_onnx) if word == "TINY" else word for word in arguments))
     assert (done.returncode, message in done.stderr) == (code, True), done.stderr
     assert not (tmp_path / "results").exists()
-
-
-def test_a_program_is_refused_at_once(tiny_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=r"^data: the text is empty"):
-        enginebench.run("digits-cnn", engines=["fake"], data="")
-    with pytest.raises(UsageError, match=r"against.precision"):
-        enginebench.bench(tiny_onnx, "fake", against_precision="fp16")
-
-
-def test_bf16_takes_no_ranges_and_fp16_looks_at_them(tiny_onnx: Path, tmp_path: Path) -> None:
-    ranges, out = tmp_path / "nosuch.json", tmp_path / "made.onnx"
-    with pytest.raises(UsageError, match="--to bf16 takes no ranges"):
-        enginebench.quantize(tiny_onnx, "bf16", out, calib=ranges, threads=1)
-    with pytest.raises(EngineBenchError, match=r"nosuch\.json"):
-        enginebench.quantize(tiny_onnx, "fp16", out, calib=ranges, threads=1)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")

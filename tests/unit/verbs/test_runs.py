@@ -197,11 +197,6 @@ def test_a_notebook_sees_a_bar(tiny_onnx: Path, tmp_path: Path, monkeypatch: pyt
     assert "3/3" in shown.seen[-1]
 
 
-def test_outside_of_a_notebook_there_is_no_display(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "IPython", raising=False)
-    assert progress.find_display() is None
-
-
 def test_the_kernel_of_a_notebook_is_told_from_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = type("ZMQInteractiveShell", (), {})
     kinds = {"kernel": kernel, "derived": type("Shell", (kernel,), {}), "terminal": type("TerminalShell", (), {})}

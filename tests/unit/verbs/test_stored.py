@@ -130,9 +130,3 @@ def test_baselines_are_kept_listed_and_removed(folder: Path, tmp_path: Path) -> 
     assert [one.name for one in enginebench.list_baselines(store).baselines] == ["main"]
     assert enginebench.diff("main", run, store=store).rows
     assert enginebench.remove_baseline("main", store=store) == Path(saved.path)
-
-
-def test_models_and_reports(folder: Path) -> None:
-    assert "digits-mlp" in {card.name for card in enginebench.list_models()}
-    written = enginebench.write_report(folder, "md,csv")
-    assert sorted(path.name for path in written.paths) == ["report.md", "table.csv"]

@@ -4,7 +4,7 @@ from enginebench.core.features import Feature, Verb
 
 FEATURE = Feature(
     verbs=(
-        Verb("fpga", "FPGA", "Simulate, synthesize or serve an INT8 network behind a UART.", "verb"),
+        Verb("fpga", "FPGA", "Simulate or synthesize an INT8 network behind a UART.", "verb"),
         Verb("budget", "FPGA", "Estimate the speed-up of an accelerator behind a link.", "budget_verb"),
     ),
     functions={"budget": "budget_verb:budget"},

@@ -6,8 +6,6 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 
-import click
-
 from enginebench import door
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.records import Result
@@ -53,12 +51,6 @@ class BudgetOptions(TypedDict, total=False):
     baseline_from: Annotated[PathLike | None, Opt("The same, from a stored result.", path="file")]
 
 
-class BudgetPrinted(Printed, total=False):
-    picture: Annotated[
-        str | None, Opt("Draw the terms, and the speed-up by link rate: .html, .svg, .png or .json.", path="file")
-    ]
-
-
 @verb(BudgetOptions)
 def budget(**options: Unpack[BudgetOptions]) -> Budget:
     """Estimate the latency of a call to an accelerator from its five terms, and what limits it.
@@ -98,17 +90,9 @@ def budget(**options: Unpack[BudgetOptions]) -> Budget:
     return compute_budget(spec)
 
 
-@door.command(budget, shown=BudgetPrinted)
-def command(shown: BudgetPrinted, **options: Unpack[BudgetOptions]) -> None:
-    document = budget(**options)
-    if shown["picture"]:
-        from enginebench.features.fpga.budget_chart import save_budget_chart
-
-        curve = [(point.bytes_per_s, point.speedup) for point in document.curve if point.speedup is not None]
-        rates = document.link_bytes_per_s, document.break_even_bytes_per_s
-        save_budget_chart(Path(shown["picture"]), document.terms_ms, curve, *rates)
-        click.echo(f"picture: {shown['picture']}", err=True)
-    door.show(document, shown, door.tables(list_budget))
+@door.command(budget, shown=Printed)
+def command(shown: Printed, **options: Unpack[BudgetOptions]) -> None:
+    door.show(budget(**options), shown, door.tables(list_budget))
 
 
 def make_transfers(

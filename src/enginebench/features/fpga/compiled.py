@@ -79,18 +79,13 @@ class CompiledDevice:
         self.close()
 
 
-def compile_device(design: Any, cache_dir: Path) -> Path:
+def compile_rtlil(rtlil: str, cache_dir: Path) -> Path:
     """The library of a design with pins `rx`, `tx` and `computing`, compiled once and found again in `cache_dir`.
 
     Raises:
         MissingDependency: yosys or a C++ compiler is not installed.
         BackendUnavailable: one of them failed; the message ends with its last words.
     """
-    return compile_rtlil(convert_rtlil(design), cache_dir)
-
-
-def compile_rtlil(rtlil: str, cache_dir: Path) -> Path:
-    """As `compile_device`, from a design that is converted already."""
     key = hashlib.sha256("\n".join((rtlil, SHIM, *COMPILER_FLAGS)).encode()).hexdigest()[:20]
     library = cache_dir / f"device-{key}.so"
     if library.is_file():

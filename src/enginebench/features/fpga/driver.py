@@ -18,7 +18,6 @@ from enginebench.features.fpga.frames import (
     Command,
     Info,
     Status,
-    pack_answer,
     pack_request,
     split_answers,
     unpack_cycles,
@@ -94,7 +93,7 @@ class SerialLine:
 
 
 class Board(Closing):
-    """A board that runs the design, or `fpga serve`.
+    """A board that runs the design.
 
     Args:
         retries: further attempts after the first.
@@ -110,7 +109,7 @@ class Board(Closing):
     ) -> None:
         self._line, self._timeout_s, self._retries, self._clock = line, timeout_s, retries, clock
         self._sequence = 0
-        self._pending = b""
+        self._pending, self._answers = b"", list[Answer]()
         self.retried = 0  # requests that had to be sent again since the board was opened
 
     def echo(self, data: bytes) -> bytes:
@@ -198,13 +197,11 @@ class Board(Closing):
         deadline = self._clock() + self._timeout_s
         while True:
             found, self._pending = split_answers(self._pending)
-            for i, answer in enumerate(found):
+            self._answers += found
+            while self._answers:
+                answer = self._answers.pop(0)
                 # After a bad CRC the sequence number is not to be believed either.
                 if answer.sequence in sequences or answer.status == Status.BAD_CRC:
-                    rest = b"".join(
-                        pack_answer(later.status, later.sequence, later.payload) for later in found[i + 1 :]
-                    )
-                    self._pending = rest + self._pending
                     return answer
             left = deadline - self._clock()
             if left <= 0:
@@ -215,14 +212,7 @@ class Board(Closing):
 
 def describe_status(status: int) -> str:
     """A status in words."""
-    names = {
-        Status.OK: "ok",
-        Status.BAD_CRC: "bad CRC",
-        Status.BAD_LENGTH: "wrong length",
-        Status.UNKNOWN_COMMAND: "unknown command",
-        Status.BUSY: "busy",
-    }
-    return names.get(Status(status), "") if status in list(Status) else f"status {status}"
+    return Status(status).name.lower().replace("_", " ") if status in list(Status) else f"status {status}"
 
 
 def open_board(port: str, baud: int, timeout_s: float = TIMEOUT_S, retries: int = RETRIES) -> Board:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -27,8 +27,11 @@ from enginebench.core.records import (
     TensorSpec,
 )
 from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
-from enginebench.features.fpga.boards import make_board
 from enginebench.features.fpga.entry import FPGA_SIM
+from enginebench.features.fpga.toolchain import require_module
+
+if TYPE_CHECKING:
+    from enginebench.features.fpga.board import Board
 
 NAME, OPTIONS = FPGA_SIM.name, FPGA_SIM.options
 KINDS: tuple[ArtifactKind, ...] = ("onnx", "design")
@@ -37,48 +40,14 @@ PRECISIONS: tuple[Precision, ...] = ("int8",)
 INFERENCES = 400
 
 
-class SimulatedBoard(Protocol):
-    """An accelerator that exists in simulation: real answers, counted cycles, a modelled time."""
-
-    @property
-    def design_sha256(self) -> str: ...
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]: ...
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]: ...
-
-    @property
-    def description(self) -> str: ...
-
-    def infer(self, inputs: Array) -> tuple[Array, list[int]]:
-        """(outputs [n, ...], cycles of each inference) for inputs [n, ...]."""
-
-    def model_ns(self, cycles: int) -> tuple[int, int, int]:
-        """Nanoseconds of (copy in, compute, copy back) of an inference with so many cycles."""
-
-    def model_interval_ns(self, cycles: int) -> int:
-        """Nanoseconds between answers when copies and compute overlap."""
-
-    def close(self) -> None: ...
-
-
-class BoardMaker(Protocol):
-    """Puts the network of an artifact on a simulated board.
-
-    `options` are those of the engine, defaults filled in; `cache_dir` keeps what was compiled.
-    """
-
-    def __call__(self, artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> SimulatedBoard: ...
-
-
 class FpgaSimBackend:
     """Quantized ONNX artifacts on a simulated board."""
 
     name = NAME
 
-    def __init__(self, cache_dir: Path | None, make_board: BoardMaker) -> None:
+    def __init__(
+        self, cache_dir: Path | None, make_board: Callable[[Artifact, Mapping[str, str], Path], Board]
+    ) -> None:
         self._make_board = make_board
         self._cache_dir = cache_dir
 
@@ -131,7 +100,7 @@ class FpgaSimBackend:
             )
         return read_options(spec, OPTIONS)
 
-    def _open(self, artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> SimulatedBoard:
+    def _open(self, artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> Board:
         try:
             return self._make_board(artifact, options, cache_dir)
         except ImportError as error:
@@ -145,15 +114,22 @@ class FpgaSimBackend:
 
 def create_backend(cache_dir: Path | None) -> FpgaSimBackend:
     """The backend, for boards of our own designs."""
-    return FpgaSimBackend(cache_dir, make_board)
+
+    def make(artifact: Artifact, options: Mapping[str, str], cache: Path) -> Board:
+        require_module("amaranth")
+        from enginebench.features.fpga.board import make_board
+
+        return make_board(artifact, options, cache)
+
+    return FpgaSimBackend(cache_dir, make)
 
 
-def explain_model(board: SimulatedBoard) -> Caveat:
+def explain_model(board: Board) -> Caveat:
     """The caveat of every row of this engine."""
     return make_caveat("modelled", board=board.description)
 
 
-def make_measurement(board: SimulatedBoard, cycles: list[int]) -> Measurement:
+def make_measurement(board: Board, cycles: list[int]) -> Measurement:
     """The measurement of inferences that took so many cycles each."""
     terms = [board.model_ns(count) for count in cycles]
     latencies = [sum(term) for term in terms]
@@ -173,10 +149,10 @@ def make_measurement(board: SimulatedBoard, cycles: list[int]) -> Measurement:
 class FpgaSimEngine(Closing):
     """The device as an engine; `run` simulates it, which says nothing about its speed."""
 
-    def __init__(self, board: SimulatedBoard) -> None:
+    def __init__(self, board: Board) -> None:
         self.inputs: tuple[TensorSpec, ...] = board.inputs
         self.outputs: tuple[TensorSpec, ...] = board.outputs
-        self._board: SimulatedBoard | None = board
+        self._board: Board | None = board
         self._bound: Array | None = None
         self._answer: Array | None = None
 

@@ -7,7 +7,7 @@ widths that its docstring allows.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -18,51 +18,30 @@ if TYPE_CHECKING:
 
     Integers: TypeAlias = NDArray[np.int64]
 
-Rounding = Literal["half_even", "half_away", "half_up", "floor"]
-ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
-
 
 def saturate(values: ArrayLike, low: int, high: int) -> Integers:
     """`values` held between `low` and `high`."""
     return np.clip(np.asarray(values, dtype=np.int64), low, high)
 
 
-def shift_right(values: ArrayLike, shift: ArrayLike, rounding: Rounding = "half_even") -> Integers:
-    """`values` / 2**shift as integers, rounded once.
+def shift_right(values: ArrayLike, shift: ArrayLike) -> Integers:
+    """`values` / 2**shift as integers, rounded once: to the nearest, ties to even.
 
     Args:
         values: any int64.
         shift: 0 to 62, one or as many as values.
-        rounding: to the nearest, ties to even, away from zero or upwards; or `floor`.
     """
     numbers, shifts = np.asarray(values, dtype=np.int64), np.asarray(shift, dtype=np.int64)
     floor = numbers >> shifts
     rest = numbers - (floor << shifts)
     # Compared as rest against what is missing to the next integer, so that nothing is doubled and overflows.
     missing = (np.int64(1) << shifts) - rest
-    return floor + _round_up(floor, rest > missing, (rest == missing) & (shifts > 0), rounding)
-
-
-def _round_up(
-    floor: Integers, above_half: NDArray[np.bool_], at_half: NDArray[np.bool_], rounding: Rounding
-) -> NDArray[np.bool_]:
-    if rounding == "floor":
-        return np.zeros_like(above_half)
-    ties = {"half_even": (floor & 1) == 1, "half_away": floor >= 0, "half_up": np.ones_like(at_half)}
-    if rounding not in ties:
-        raise UsageError(f"unknown rounding {rounding!r}; known: {', '.join(ROUNDINGS)}")
-    up: NDArray[np.bool_] = above_half | (at_half & ties[rounding])
-    return up
+    up: NDArray[np.bool_] = (rest > missing) | ((rest == missing) & (shifts > 0) & ((floor & 1) == 1))
+    return floor + up
 
 
 def requantize(
-    accumulators: ArrayLike,
-    multiplier: ArrayLike,
-    shift: ArrayLike,
-    zero_point: int,
-    low: int = -128,
-    high: int = 127,
-    rounding: Rounding = "half_even",
+    accumulators: ArrayLike, multiplier: ArrayLike, shift: ArrayLike, zero_point: int, low: int = -128, high: int = 127
 ) -> Integers:
     """clamp(round(accumulator * multiplier / 2**shift) + zero_point): the INT8 answer of a layer.
 
@@ -72,14 +51,13 @@ def requantize(
         shift: 0 to 62.
         low: smallest answer; the zero point where a ReLU belongs to the layer.
 
-    What a multiplier or a rounding costs, out of 640,000 sums of 64 products (benchmarks/fpga.py): 32 bits with
-    half_even never differ from the exact answer; 24 bits do in 1.1e-5 of them and 16 bits in 7.6e-4, by one step;
-    half_away and half_up do at exact ties, 1.1e-3 of them where the scale is a power of two and none at others.
+    What a multiplier costs, out of 640,000 sums of 64 products (benchmarks/fpga.py): 32 bits never
+    differ from the exact answer; 24 bits do in 1.1e-5 of them and 16 bits in 7.6e-4, by one step.
 
     Source: ONNX operator QLinearMatMul (opset 21): round to nearest, ties to even, then the zero point, then saturate.
     """
     product = np.asarray(accumulators, dtype=np.int64) * np.asarray(multiplier, dtype=np.int64)
-    return saturate(shift_right(product, shift, rounding) + zero_point, low, high)
+    return saturate(shift_right(product, shift) + zero_point, low, high)
 
 
 def split_scale(scale: float, bits: int = 32) -> tuple[int, int]:

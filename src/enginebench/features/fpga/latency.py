@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from enginebench.features.fpga.frames import FRAME_BYTES
 from enginebench.features.fpga.network import Network
+from enginebench.features.fpga.waves import FRAME_BITS
 
-UART_BITS = 10
 # From the issue of an activation to the cycle that writes the first answer of its group. Sums take 4 cycles, the shift
 # register 1, parameters, bias, product, alignment, rounding and clamp 6. Source: gateware/engine.py.
 WRITE_DELAY = 11
@@ -50,6 +50,6 @@ def count_transaction_cycles(network: Network, lanes: int, divisor: int) -> int:
     The device acts in the middle of the request's last stop bit, so half a bit of the request is not waited for.
     """
     request, answer = FRAME_BYTES + network.inputs, FRAME_BYTES + network.outputs * network.answer_bytes
-    listening = (request * UART_BITS - 1) * divisor + divisor // 2
+    listening = (request * FRAME_BITS - 1) * divisor + divisor // 2
     compute = count_engine_cycles(list_sizes(network), lanes)
-    return listening + FIXED_CYCLES + compute + answer * UART_BITS * divisor
+    return listening + FIXED_CYCLES + compute + answer * FRAME_BITS * divisor

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import FeedError, ModelError, UsageError
-from enginebench.features.fpga.integers import Rounding, requantize, split_scale
+from enginebench.features.fpga.integers import requantize, split_scale
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,12 +85,12 @@ class Layer(Struct, frozen=True, kw_only=True, eq=False):
         """W x + bias of int8 [n, inputs], as integers [n, outputs]."""
         return inputs.astype(np.int64) @ self.weights.astype(np.int64).T + self.bias
 
-    def infer(self, inputs: NDArray[np.integer], rounding: Rounding) -> NDArray[np.int64]:
+    def infer(self, inputs: NDArray[np.integer]) -> NDArray[np.int64]:
         """Answers [n, outputs] of int8 [n, inputs]."""
         accumulators = self.accumulate(inputs)
         if self.quantization is None:
             return np.maximum(accumulators, 0) if self.relu else accumulators
-        return requantize(accumulators, self.multiplier, self.shift, self.zero_point, self.low, HIGH, rounding)
+        return requantize(accumulators, self.multiplier, self.shift, self.zero_point, self.low, HIGH)
 
     def bound_sums(self) -> tuple[int, int]:
         """(lowest, highest) value that any partial sum of products can take, in any order, for any input."""
@@ -111,7 +111,6 @@ class Network(Struct, frozen=True, kw_only=True, eq=False):
     layers: tuple[Layer, ...]
     input_quantization: Quantization
     multiplier_bits: int
-    rounding: Rounding = "half_even"
     input_name: str = "input"
     output_name: str = "output"
     input_shape: tuple[int | str, ...] = ()
@@ -152,7 +151,7 @@ class Network(Struct, frozen=True, kw_only=True, eq=False):
         """Answers [n, outputs] of int8 [n, inputs], by the integer reference."""
         values: NDArray[np.integer] = inputs
         for layer in self.layers:
-            values = layer.infer(values, self.rounding)
+            values = layer.infer(values)
         return values.astype(np.int64)
 
     def encode(self, inputs: NDArray[np.float32]) -> NDArray[np.int8]:
@@ -212,8 +211,8 @@ def make_layer(
     return layer
 
 
-def fit_multipliers(network: Network, bits: int, rounding: Rounding = "half_even") -> Network:
-    """The network with multipliers of another width, or another rounding.
+def fit_multipliers(network: Network, bits: int) -> Network:
+    """The network with multipliers of another width.
 
     Args:
         bits: width of the multiplier as a signed word, 4 to 32.
@@ -227,7 +226,7 @@ def fit_multipliers(network: Network, bits: int, rounding: Rounding = "half_even
     fitted = [_fit_layer(layer, bits) for layer in network.layers]
     lowest = min((int(f.shift.min()) for f in fitted if f.quantization), default=0)
     layers = [_limit_shifts(layer, lowest + SHIFT_SPREAD) for layer in fitted]
-    return replace(network, layers=tuple(layers), multiplier_bits=bits, rounding=rounding)
+    return replace(network, layers=tuple(layers), multiplier_bits=bits)
 
 
 def _fit_layer(layer: Layer, bits: int) -> Layer:

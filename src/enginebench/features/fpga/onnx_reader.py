@@ -15,7 +15,6 @@ from msgspec import Struct
 from onnx import numpy_helper
 
 from enginebench.core.errors import ModelError, ParseError
-from enginebench.features.fpga.integers import Rounding
 from enginebench.features.fpga.network import Layer, Network, Quantization, fit_multipliers, make_layer
 
 if TYPE_CHECKING:
@@ -56,12 +55,11 @@ class _Pending:
             raise ModelError(f"layer {self.name}: {error}") from error
 
 
-def read_network(path: Path, multiplier_bits: int = 32, rounding: Rounding = "half_even") -> Network:
+def read_network(path: Path, multiplier_bits: int = 32) -> Network:
     """The network of a quantized ONNX file.
 
     Args:
         multiplier_bits: width of the requantizer's multiplier, 4 to 32; 32 agrees with ONNX Runtime.
-        rounding: `half_even` is what ONNX says.
 
     Raises:
         ParseError: it is not an ONNX file.
@@ -69,7 +67,7 @@ def read_network(path: Path, multiplier_bits: int = 32, rounding: Rounding = "ha
     """
     graph = _load_graph(path)
     network = _Reader(path, graph).read()
-    return fit_multipliers(network, multiplier_bits, rounding)
+    return fit_multipliers(network, multiplier_bits)
 
 
 def _load_graph(path: Path) -> onnx.GraphProto:
@@ -100,7 +98,11 @@ class _Reader:
         self.current: Quantization | None = None  # of the tensor that the walk has reached, if it was quantized
 
     def read(self) -> Network:
-        source, target = self._find_ends()
+        inputs = [value for value in self.graph.input if value.name not in self.tensors]
+        if len(inputs) != 1 or len(self.graph.output) != 1:
+            found = f"{len(inputs)} inputs and {len(self.graph.output)} outputs"
+            raise ModelError(f"{self.path}: {found}; the FPGA design takes networks with one of each")
+        source, target = inputs[0], self.graph.output[0]
         tensor, seen = source.name, 0
         while tensor != target.name:
             node = self._find_consumer(tensor)
@@ -121,13 +123,6 @@ class _Reader:
             notes=tuple(self.notes),
         )
 
-    def _find_ends(self) -> tuple[onnx.ValueInfoProto, onnx.ValueInfoProto]:
-        inputs = [value for value in self.graph.input if value.name not in self.tensors]
-        if len(inputs) != 1 or len(self.graph.output) != 1:
-            found = f"{len(inputs)} inputs and {len(self.graph.output)} outputs"
-            raise ModelError(f"{self.path}: {found}; the FPGA design takes networks with one of each")
-        return inputs[0], self.graph.output[0]
-
     def _find_consumer(self, tensor: str) -> onnx.NodeProto:
         nodes = [node for node in self.graph.node if tensor in node.input]
         if len(nodes) != 1:
@@ -145,7 +140,10 @@ class _Reader:
         elif node.op_type in ("Gemm", "MatMul"):
             self._begin_layer(node, tensor)
         elif node.op_type == "Add":
-            self._add_bias(node, tensor)
+            other = [name for name in node.input if name != tensor]
+            if not self.layers or len(other) != 1 or self.layers[-1].target or self.layers[-1].relu:
+                self._refuse(node, "expected a bias, right behind Gemm or MatMul")
+            self._set_bias(node, other[0])
         elif node.op_type in ("Relu", "Clip"):
             self._cut_off(node)
         elif node.op_type not in SHAPE_OPERATORS:
@@ -175,12 +173,6 @@ class _Reader:
         self.layers.append(_Pending(name, weights, self.current))
         if len(node.input) > 2 and node.input[2]:
             self._set_bias(node, node.input[2])
-
-    def _add_bias(self, node: onnx.NodeProto, tensor: str) -> None:
-        other = [name for name in node.input if name != tensor]
-        if not self.layers or len(other) != 1 or self.layers[-1].target or self.layers[-1].relu:
-            self._refuse(node, "expected a bias, right behind Gemm or MatMul")
-        self._set_bias(node, other[0])
 
     def _set_bias(self, node: onnx.NodeProto, name: str) -> None:
         layer = self.layers[-1]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from msgspec import Struct
 
 from enginebench.core.errors import MeasurementError
 from enginebench.features.fpga import waves
-from enginebench.features.fpga.compiled import CompiledDevice, compile_device
+from enginebench.features.fpga.compiled import CompiledDevice, compile_rtlil, convert_rtlil
 from enginebench.features.fpga.frames import (
     CYCLES_FORMAT,
     FRAME_BYTES,
@@ -32,14 +32,11 @@ if TYPE_CHECKING:
 
     from enginebench.features.fpga.waves import Wave
 
-RunCall: TypeAlias = "Callable[[Wave], tuple[Wave, Wave | None]]"
-Simulator = Literal["compiled", "amaranth"]
+RunCall: TypeAlias = "Callable[[Wave], tuple[Wave, Wave]]"
 # Inferences whose line is laid out at once: a few megabytes of samples at any divisor that a UART needs.
 CHUNK = 64
 # Cycles that the line rests behind the expected end of an answer, so that a late one is seen and not cut off.
 MARGIN_CYCLES = 64
-# Only ratios of periods matter to the simulator; one clock has one.
-CLOCK_PERIOD_S = 1e-6
 
 
 class DesignOptions(Struct, frozen=True, kw_only=True):
@@ -66,76 +63,29 @@ def simulate_inferences(
     options: DesignOptions,
     inputs: NDArray[np.int8],
     cache_dir: Path,
-    simulator: Simulator = "compiled",
     say: Callable[[str], None] = lambda text: None,
 ) -> Simulated:
     """Every input through the device, one after the other, each answer awaited.
 
     Args:
         inputs: signed bytes [n, inputs], n at least 1.
-        simulator: `compiled` needs a C++ compiler; `amaranth` is a thousand times slower.
     """
     check_design(network, options.lanes, options.divisor)
     say("making the circuit; compiling it takes up to a minute where --cache has none")
     device = Device(network, options.lanes, options.divisor, options.split)
-    if simulator == "amaranth":
-        return _simulate_all(network, options, inputs, ReplayedDevice(device).run, len(inputs), say)
-    with CompiledDevice(compile_device(device, cache_dir)) as running:
-        return _simulate_all(network, options, inputs, running.run, CHUNK, say)
-
-
-def simulate_pins(design: Any, rx: Wave) -> Wave:
-    """The `tx` pin of a design while its `rx` pin follows `rx`: cycle i of one is cycle i of the other.
-
-    Args:
-        design: an Amaranth component with ports `rx` and `tx`, elaborated once.
-    """
-    from amaranth.sim import Simulator
-
-    tx = np.empty(len(rx), dtype=np.uint8)
-
-    async def drive(ctx: Any) -> None:
-        for i, level in enumerate(rx.tolist()):
-            ctx.set(design.rx, level)
-            tx[i] = ctx.get(design.tx)
-            await ctx.tick()
-
-    simulator = Simulator(design)
-    simulator.add_clock(CLOCK_PERIOD_S)
-    simulator.add_testbench(drive)
-    simulator.run()
-    return tx
-
-
-class ReplayedDevice:
-    """A device whose state goes on from call to call: each call simulates all that came before it again."""
-
-    def __init__(self, design: Any) -> None:
-        self._design = design
-        self._past = np.zeros(0, dtype=np.uint8)
-
-    def run(self, rx: Wave) -> tuple[Wave, None]:
-        """(tx pin, nothing about computing), one sample a cycle."""
-        line = np.concatenate([self._past, rx])
-        tx = simulate_pins(self._design, line)[len(self._past) :]
-        self._past = line
-        return tx, None
+    with CompiledDevice(compile_rtlil(convert_rtlil(device), cache_dir)) as running:
+        return _simulate_all(network, options, inputs, running.run, say)
 
 
 def _simulate_all(
-    network: Network,
-    options: DesignOptions,
-    inputs: NDArray[np.int8],
-    run: RunCall,
-    chunk: int,
-    say: Callable[[str], None],
+    network: Network, options: DesignOptions, inputs: NDArray[np.int8], run: RunCall, say: Callable[[str], None]
 ) -> Simulated:
     answers: list[NDArray[np.int64]] = []
     transactions: list[int] = []
     computed: list[int] = []
     total, seconds = 0, 0.0
 
-    def run_timed(rx: Wave) -> tuple[Wave, Wave | None]:
+    def run_timed(rx: Wave) -> tuple[Wave, Wave]:
         nonlocal total, seconds
         begin = time.perf_counter()
         pins = run(rx)
@@ -143,15 +93,21 @@ def _simulate_all(
         total += len(rx)
         return pins
 
-    for first in range(0, len(inputs), chunk):
+    for first in range(0, len(inputs), CHUNK):
         say(f"simulating from input {first + 1} of {len(inputs)}")
-        found, took, busy = run_chunk(network, options, inputs[first : first + chunk], first, run_timed)
+        found, took, busy = run_chunk(network, options, inputs[first : first + CHUNK], first, run_timed)
         answers.append(found)
         transactions += took
         computed += busy
+    # What the device counted for its last inference, asked over its line.
+    number = len(inputs)
+    request = waves.encode_bytes(pack_request(Command.CYCLES, number & 0xFF), options.divisor)
+    answer_cycles = (FRAME_BYTES + CYCLES_FORMAT.size) * waves.FRAME_BITS * options.divisor
+    tx, _ = run_timed(waves.join([request, waves.rest(answer_cycles + MARGIN_CYCLES)]))
+    (answer,), _ = read_answers(tx, options.divisor)
     return Simulated(
         answers=np.concatenate(answers),
-        cycles_per_inference=ask_cycles(options, len(inputs), run_timed),
+        cycles_per_inference=unpack_cycles(take_answer(answer, number).payload)[0],
         transaction_cycles=tuple(transactions),
         compute_cycles=tuple(computed),
         simulated_cycles=total,
@@ -167,7 +123,7 @@ def run_chunk(
     Args:
         inputs: signed bytes [n, inputs].
         first: number of the first request, modulo 256 its sequence number.
-        run: the device; where it does not show when it computes, the last list is empty.
+        run: the device.
     """
     line, starts = lay_out(network, options, inputs, first)
     tx, busy = run(line)
@@ -178,17 +134,8 @@ def run_chunk(
     payload = b"".join(take_answer(answer, first + i).payload for i, answer in enumerate(found))
     answers = np.frombuffer(payload, kind).reshape(len(inputs), network.outputs).astype(np.int64)
     took = [end - start for start, end in zip(starts, ends, strict=True)]
-    parts = [] if busy is None else np.split(busy.astype(np.int64), starts[1:])
+    parts = np.split(busy.astype(np.int64), starts[1:])
     return answers, took, [int(part.sum()) for part in parts]
-
-
-def ask_cycles(options: DesignOptions, number: int, run: RunCall) -> int:
-    """What the device counted for its last inference, asked over its line."""
-    request = waves.encode_bytes(pack_request(Command.CYCLES, number & 0xFF), options.divisor)
-    answer_cycles = (FRAME_BYTES + CYCLES_FORMAT.size) * waves.FRAME_BITS * options.divisor
-    tx, _ = run(waves.join([request, waves.rest(answer_cycles + MARGIN_CYCLES)]))
-    (answer,), _ = read_answers(tx, options.divisor)
-    return unpack_cycles(take_answer(answer, number).payload)[0]
 
 
 def lay_out(network: Network, options: DesignOptions, inputs: NDArray[np.int8], first: int) -> tuple[Wave, list[int]]:

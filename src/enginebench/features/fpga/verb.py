@@ -1,33 +1,28 @@
-"""`fpga`: an INT8 network behind a UART, simulated, written as Verilog, synthesized, served."""
+"""`fpga`: an INT8 network behind a UART, simulated, written as Verilog, synthesized."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypedDict
 
 import click
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.core.errors import BackendUnavailable, DependencyError, UsageError
-from enginebench.core.records import Artifact, EngineSpec, Recipe
+from enginebench.core.errors import UsageError
+from enginebench.core.records import Recipe
 from enginebench.core.store import write_atomic
 from enginebench.core.text import count_of
-from enginebench.features.fpga.boards import require_module
+from enginebench.features.fpga.toolchain import require_module
 from enginebench.options import Opt, Printed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from enginebench.core.protocols import Engine, Loadable
-    from enginebench.features.fpga.integers import Rounding
     from enginebench.features.fpga.network import Network
-    from enginebench.features.fpga.serve import PacedDevice
-    from enginebench.features.fpga.simulation import DesignOptions, Simulated, Simulator
     from enginebench.features.fpga.synth import Synthesis
 
 DEFAULT_MODEL = "digits-mlp"
@@ -51,12 +46,6 @@ Clock: TypeAlias = Annotated[float, Opt("Clock of the device.", DEFAULT_CLOCK_MH
 
 class Simulation(Design, Printed, total=False):
     n: Annotated[int | None, Opt("Number of inputs. [all 1797 digits]", ge=1)]
-    simulator: Annotated[
-        Literal["compiled", "amaranth"], Opt("compiled is fast; amaranth is Amaranth's own simulator.", "compiled")
-    ]
-    rounding: Annotated[
-        Literal["half_even", "half_away", "half_up", "floor"], Opt("How the requantizer rounds.", "half_even")
-    ]
     clock_mhz: Clock
     cache: Annotated[str | None, Opt("Folder that keeps compiled designs.", path="folder")]
 
@@ -71,10 +60,6 @@ class Placement(Design, Printed, total=False):
     out: Annotated[str | None, Opt("Folder for logs and reports. [results/fpga-PART-LANES]", path="folder")]
 
 
-class Board(Design, total=False):
-    clock_mhz: Clock
-
-
 @door.command(None, "[MODEL]", shown=Simulation, name="simulate")
 def _simulate(model: str | None, shown: Simulation) -> None:
     """Send inputs through the simulated device, UART included, and compare every output.
@@ -83,14 +68,11 @@ def _simulate(model: str | None, shown: Simulation) -> None:
     """
     document = simulate_model(
         model,
-        _make_options(shown),
-        say=lambda text: click.echo(text, err=True),
+        (shown["lanes"], shown["divisor"], shown["multiplier_bits"]),
         n=shown["n"],
-        multiplier_bits=shown["multiplier_bits"],
-        rounding=shown["rounding"],
-        simulator=shown["simulator"],
         clock_mhz=shown["clock_mhz"],
         cache_dir=Path(shown["cache"]) if shown["cache"] else None,
+        say=lambda text: click.echo(text, err=True),
     )
     door.show(document, shown, lambda document, _: click.echo("\n".join(describe_simulation(document))))
 
@@ -101,9 +83,12 @@ def _verilog(model: str | None, shown: VerilogFile) -> None:
 
     Example: enginebench fpga verilog --lanes 16 --out top.v
     """
-    out = Path(shown["out"])
-    lines = write_verilog(model, _make_options(shown), shown["multiplier_bits"], out)
-    click.echo(f"{out}: {count_of(lines, 'lines')}", err=True)
+    rtlil = make_rtlil(model, shown["lanes"], shown["divisor"], shown["multiplier_bits"])
+    from enginebench.features.fpga.toolchain import convert_verilog
+
+    verilog = convert_verilog(rtlil)
+    write_atomic(Path(shown["out"]), verilog.encode())
+    click.echo(f"{shown['out']}: {count_of(verilog.count(chr(10)), 'lines')}", err=True)
 
 
 @door.command(None, "[MODEL]", shown=Placement, name="synth")
@@ -127,40 +112,12 @@ def _synth(model: str | None, shown: Placement) -> None:
     door.show(document, shown, lambda document, _: click.echo("\n".join(describe_synthesis(document))))
 
 
-@door.command(None, "[MODEL]", shown=Board, name="serve")
-def _serve(model: str | None, shown: Board) -> None:
-    """Serve a simulated board on a pseudo-terminal until interrupted.
-
-    Example: enginebench fpga serve --divisor 104
-
-    The line runs at its real rate, the clock divided by the divisor.
-    """
-    try:
-        serve_model(model, **shown, on_ready=_announce, stop=lambda: False)
-    except KeyboardInterrupt:
-        click.echo("closed", err=True)
-
-
-def _announce(path: str, baud: float, network: Network) -> None:
-    """Prints the path alone on stdout, for scripts, and the rest on stderr."""
-    click.echo(path)
-    sizes = "-".join(str(n) for n in [network.inputs, *(layer.outputs for layer in network.layers)])
-    click.echo(f"{sizes} network at {baud:.0f} baud; interrupt to end", err=True)
-
-
-def _make_options(shown: Design) -> DesignOptions:
-    from enginebench.features.fpga.simulation import DesignOptions
-
-    return DesignOptions(lanes=shown["lanes"], divisor=shown["divisor"])
-
-
 command = door.group(
     "fpga",
     _simulate,
     _verilog,
     _synth,
-    _serve,
-    help="""Simulate, synthesize or serve an INT8 network behind a UART.
+    help="""Simulate or synthesize an INT8 network behind a UART.
 
     Example: enginebench fpga simulate --n 10
 
@@ -227,7 +184,7 @@ class SimulateDocument(Struct, frozen=True, kw_only=True):
     lanes: int
     divisor: int
     multiplier_bits: int
-    simulator: str
+    simulator: str = "compiled"
     cycles_per_inference: int
     ideal_cycles: int
     clock_mhz: float
@@ -242,15 +199,6 @@ class SimulateDocument(Struct, frozen=True, kw_only=True):
     simulated_cycles: int
     simulation_s: float
     notes: tuple[str, ...]
-
-
-class _Source(Struct, frozen=True, eq=False):
-    """A quantized file, and inputs that belong to it."""
-
-    path: Path
-    network: Network
-    inputs: NDArray[np.float32]
-    labels: NDArray[np.int64] | None
 
 
 def quantize_default(out_dir: Path) -> Path:
@@ -277,101 +225,93 @@ def find_network_file(model: str | None, out_dir: Path) -> Path:
     return Path(model)
 
 
-def read_model(model: str | None, multiplier_bits: int, rounding: Rounding = "half_even") -> Network:
+def read_model(model: str | None, multiplier_bits: int) -> Network:
     require_module("amaranth")
     from enginebench.features.fpga.onnx_reader import read_network
 
     with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
-        return read_network(find_network_file(model, Path(scratch)), multiplier_bits, rounding)
+        return read_network(find_network_file(model, Path(scratch)), multiplier_bits)
 
 
 def simulate_model(
     model: str | None,
-    options: DesignOptions,
+    design: tuple[int, int, int],
     *,
     n: int | None,
-    multiplier_bits: int,
-    rounding: Rounding = "half_even",
-    simulator: Simulator = "compiled",
     clock_mhz: float = DEFAULT_CLOCK_MHZ,
     cache_dir: Path | None = None,
-    seed: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> SimulateDocument:
     """Sends inputs through the simulated device and compares the answers with the integer reference and ONNX Runtime.
 
     Args:
+        design: lanes, divisor of the UART, bits of the multiplier.
         n: number of inputs; None: all digits, or 100 random inputs for another network.
         cache_dir: folder that keeps compiled designs; None: they are not kept.
     """
     require_module("amaranth")
-    from enginebench.features.fpga.simulation import simulate_inferences
-
-    with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
-        source = _open_source(model, n, multiplier_bits, rounding, Path(scratch), seed)
-        network = source.network
-        rows = network.encode(source.inputs)
-        found = simulate_inferences(network, options, rows, cache_dir or Path(scratch), simulator, say)
-        theirs = _run_onnxruntime(source)
-    return _describe(model, source, options, found, rows, theirs, simulator, clock_mhz)
-
-
-def _open_source(
-    model: str | None, n: int | None, multiplier_bits: int, rounding: Rounding, scratch: Path, seed: int
-) -> _Source:
+    from enginebench.features.fpga.latency import count_transaction_cycles, list_sizes
+    from enginebench.features.fpga.network import count_ideal_cycles
     from enginebench.features.fpga.onnx_reader import read_network
+    from enginebench.features.fpga.simulation import DesignOptions, simulate_inferences
 
-    path = find_network_file(model, scratch)
-    network = read_network(path, multiplier_bits, rounding)
+    lanes, divisor, bits = design
+    with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
+        path = find_network_file(model, Path(scratch))
+        network = read_network(path, bits)
+        inputs, labels = _choose_inputs(network, n)
+        rows, options = network.encode(inputs), DesignOptions(lanes=lanes, divisor=divisor)
+        found = simulate_inferences(network, options, rows, cache_dir or Path(scratch), say)
+        theirs = _run_onnxruntime(path, network, inputs)
+    ours = network.decode(found.answers)
+    longest = max(found.transaction_cycles)
+    return SimulateDocument(
+        model=model or DEFAULT_MODEL,
+        network=f"{network.checksum:08x}",
+        n=len(rows),
+        lanes=lanes,
+        divisor=divisor,
+        multiplier_bits=bits,
+        cycles_per_inference=found.cycles_per_inference,
+        ideal_cycles=count_ideal_cycles(list_sizes(network), lanes),
+        clock_mhz=clock_mhz,
+        latency_us=found.cycles_per_inference / clock_mhz,
+        transaction_cycles=longest,
+        transaction_us=longest / clock_mhz,
+        predicted_transaction_cycles=count_transaction_cycles(network, lanes, divisor),
+        jitter_cycles=longest - min(found.transaction_cycles),
+        mismatches=int((found.answers != network.infer_bytes(rows)).sum()),
+        top1=None if labels is None else float((ours.argmax(axis=1) == labels).mean()),
+        differs_from_onnxruntime=None if theirs is None else find_differences(ours, theirs, labels),
+        simulated_cycles=found.simulated_cycles,
+        simulation_s=found.seconds,
+        notes=network.notes,
+    )
+
+
+def _choose_inputs(network: Network, n: int | None) -> tuple[NDArray[np.float32], NDArray[np.int64] | None]:
+    """(inputs, their labels): digits for a network that takes them, else seeded bytes."""
     if network.inputs == 64 and network.outputs == 10:
-        inputs, labels = _load_digits(n)
-        return _Source(path, network, inputs, labels)
-    rng = np.random.default_rng(seed)
-    scale = network.input_quantization.scale
-    drawn = rng.integers(-128, 128, (n or 100, network.inputs)) - network.input_quantization.zero_point
-    return _Source(path, network, (drawn * scale).astype(np.float32), None)
+        from enginebench.models.task import feed_digits, load_digits
+
+        digits = load_digits()
+        return feed_digits(DEFAULT_MODEL, digits.images[:n]), digits.labels[:n]
+    kind = network.input_quantization
+    drawn = np.random.default_rng(0).integers(-128, 128, (n or 100, network.inputs)) - kind.zero_point
+    return (drawn * kind.scale).astype(np.float32), None
 
 
-def _load_digits(n: int | None) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    from enginebench.models.task import feed_digits, load_digits
-
-    digits = load_digits()
-    count = min(n or len(digits.images), len(digits.images))
-    return feed_digits(DEFAULT_MODEL, digits.images[:count]), digits.labels[:count]
-
-
-def _run_onnxruntime(source: _Source) -> NDArray[np.float32] | None:
+def _run_onnxruntime(path: Path, network: Network, inputs: NDArray[np.float32]) -> NDArray[np.float32] | None:
     """ONNX Runtime's outputs for the same inputs; None if it is not installed."""
-    from enginebench.core.protocols import Loadable
-    from enginebench.engines.registry import open_backend
-    from enginebench.models.onnx.source import read_onnx
-
     try:
-        backend = open_backend("ort")
-    except DependencyError:
+        from enginebench.models.precision.trying import answer
+    except ModuleNotFoundError:
         return None
-    assert isinstance(backend, Loadable)
-    fixed = [axis for axis in source.network.input_shape[1:] if isinstance(axis, int)]
-    inputs = source.inputs.reshape(-1, *fixed)
-    batch = source.network.input_shape[0]
-    size = batch if isinstance(batch, int) else len(inputs)
-    artifact = read_onnx(source.path)
-    answers = []
-    with _load_graph(backend, artifact, size) as engine:
-        for first in range(0, len(inputs) - size + 1, size):
-            engine.bind({source.network.input_name: inputs[first : first + size]})
-            engine.run()
-            answers.append(engine.fetch()[source.network.output_name].reshape(size, -1))
-    return np.concatenate(answers).astype(np.float32)
+    from enginebench.models.precision.graph import load_whole_graph
 
-
-def _load_graph(backend: Loadable, artifact: Artifact, batch: int) -> Engine:
-    """Loads the graph as it is; the engine runs what the graph holds, even if it does not know INT8 by name."""
-    spec = EngineSpec(backend="ort", batch=batch, precision=artifact.precision)
-    try:
-        return backend.load(artifact, spec)
-    except BackendUnavailable:
-        return backend.load(artifact, replace(spec, precision="fp32"))
+    shaped = inputs.reshape(-1, *(axis for axis in network.input_shape[1:] if isinstance(axis, int)))
+    answers = answer(load_whole_graph(path), {network.input_name: shaped}, threads=1)[network.output_name]
+    return np.asarray(answers, np.float32).reshape(len(answers), -1)
 
 
 def find_differences(
@@ -391,58 +331,14 @@ def find_differences(
     )
 
 
-def _describe(
-    model: str | None,
-    source: _Source,
-    options: DesignOptions,
-    found: Simulated,
-    rows: NDArray[np.int8],
-    theirs: NDArray[np.float32] | None,
-    simulator: str,
-    clock_mhz: float,
-) -> SimulateDocument:
-    from enginebench.features.fpga.latency import count_transaction_cycles, list_sizes
-    from enginebench.features.fpga.network import count_ideal_cycles
-
-    network, labels = source.network, source.labels
-    ours = network.decode(found.answers)
-    longest = max(found.transaction_cycles)
-    return SimulateDocument(
-        model=model or DEFAULT_MODEL,
-        network=f"{network.checksum:08x}",
-        n=len(rows),
-        lanes=options.lanes,
-        divisor=options.divisor,
-        multiplier_bits=network.multiplier_bits,
-        simulator=simulator,
-        cycles_per_inference=found.cycles_per_inference,
-        ideal_cycles=count_ideal_cycles(list_sizes(network), options.lanes),
-        clock_mhz=clock_mhz,
-        latency_us=found.cycles_per_inference / clock_mhz,
-        transaction_cycles=longest,
-        transaction_us=longest / clock_mhz,
-        predicted_transaction_cycles=count_transaction_cycles(network, options.lanes, options.divisor),
-        jitter_cycles=longest - min(found.transaction_cycles),
-        mismatches=int((found.answers != network.infer_bytes(rows)).sum()),
-        top1=None if labels is None else float((ours.argmax(axis=1) == labels).mean()),
-        differs_from_onnxruntime=None if theirs is None else find_differences(ours, theirs, labels),
-        simulated_cycles=found.simulated_cycles,
-        simulation_s=found.seconds,
-        notes=network.notes,
-    )
-
-
-def write_verilog(model: str | None, options: DesignOptions, multiplier_bits: int, out: Path) -> int:
+def make_rtlil(model: str | None, lanes: int, divisor: int, multiplier_bits: int, split: int = 0) -> str:
+    """The device for a model as RTLIL."""
     network = read_model(model, multiplier_bits)
     from enginebench.features.fpga.compiled import convert_rtlil
     from enginebench.features.fpga.gateware.device import Device, check_design
-    from enginebench.features.fpga.toolchain import convert_verilog
 
-    check_design(network, options.lanes, options.divisor)
-
-    verilog = convert_verilog(convert_rtlil(Device(network, options.lanes, options.divisor, options.split)))
-    write_atomic(out, verilog.encode())
-    return verilog.count("\n")
+    check_design(network, lanes, divisor)
+    return convert_rtlil(Device(network, lanes, divisor, split))
 
 
 def synthesize_model(
@@ -452,13 +348,8 @@ def synthesize_model(
     from enginebench.features.fpga.synth import find_part, synthesize
 
     found = find_part(part)
-    network = read_model(model, multiplier_bits)
-    from enginebench.features.fpga.compiled import convert_rtlil
-    from enginebench.features.fpga.gateware.device import Device, check_design
-
-    check_design(network, lanes, divisor)
     return synthesize(
-        convert_rtlil(Device(network, lanes, divisor, found.split)),
+        make_rtlil(model, lanes, divisor, multiplier_bits, found.split),
         found,
         out_dir,
         lanes=lanes,
@@ -466,33 +357,3 @@ def synthesize_model(
         divisor=divisor,
         seeds=range(1, seeds + 1),
     )
-
-
-def serve_model(
-    model: str | None,
-    *,
-    lanes: int,
-    divisor: int,
-    multiplier_bits: int,
-    clock_mhz: float,
-    on_ready: Callable[[str, float, Network], None],
-    stop: Callable[[], bool],
-) -> PacedDevice:
-    """Serves a simulated board on a pseudo-terminal until `stop`; `on_ready` gets path, baud rate and network.
-
-    Args:
-        divisor: clock cycles per bit; with the clock it gives the baud rate, which is kept.
-    """
-    network = read_model(model, multiplier_bits)
-    from enginebench.features.fpga.compiled import CompiledDevice, compile_device
-    from enginebench.features.fpga.gateware.device import Device, check_design
-    from enginebench.features.fpga.serve import DIVISOR, PacedDevice, serve_terminal
-
-    check_design(network, lanes, divisor)
-    baud = clock_mhz * 1e6 / divisor
-    design = Device(network, lanes, DIVISOR)
-    with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
-        with CompiledDevice(compile_device(design, Path(scratch))) as pins:
-            device = PacedDevice(pins, baud, clock_mhz * 1e6, design.timeout_cycles)
-            serve_terminal(device, lambda path: on_ready(path, baud, network), stop)
-    return device

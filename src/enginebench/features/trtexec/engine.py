@@ -203,8 +203,19 @@ class TrtexecBackend(PlanBackend):
         require_passed(outcome, f"trtexec did not time {artifact.path}")
         if not (folder / TIMES).is_file():
             raise MeasurementError(f"trtexec passed but wrote no {TIMES} in {folder}. Full log: {outcome.log}")
-        self._copy_profile(artifact, folder)
-        return self._read_times(folder, timing, settings, spec, measure)
+        # Copies the plan's profile and layers beside the times: together they are the folder that people know.
+        for name in (PROFILE, LAYERS):
+            source = self._folder(Path(artifact.path).stem, "profile") / name
+            if source.is_file() and not (folder / name).exists():
+                copy_file(source, folder / name)
+        batch = settings.implicit_batch or spec.batch
+        reader, places = self._files, (folder / TIMES, folder / LOG)
+        measured = reader.read_times(*places, batch=batch, drop=timing.drop, keep=timing.keep, gpu=settings.device)
+        return replace(
+            measured,
+            stop_rule="iterations" if measure.iters else "time_limit",
+            caveats=(*measured.caveats, *check_switches(reader.read_switches(folder / LOG), settings)),
+        )
 
     def find_logs(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> list[Path]:
         """The log of the build, if this run built the plan, then those of its processes.
@@ -411,25 +422,6 @@ class TrtexecBackend(PlanBackend):
             return outcome
         self._note("the GPU was not ready, as others work on it; once more")
         return run_trtexec(argv, folder / LOG, folder)
-
-    def _read_times(
-        self, folder: Path, timing: TimingRequest, settings: RunSettings, spec: EngineSpec, measure: MeasureSpec
-    ) -> Measurement:
-        batch = settings.implicit_batch or spec.batch
-        reader, places = self._files, (folder / TIMES, folder / LOG)
-        measured = reader.read_times(*places, batch=batch, drop=timing.drop, keep=timing.keep, gpu=settings.device)
-        return replace(
-            measured,
-            stop_rule="iterations" if measure.iters else "time_limit",
-            caveats=(*measured.caveats, *check_switches(reader.read_switches(folder / LOG), settings)),
-        )
-
-    def _copy_profile(self, artifact: Artifact, folder: Path) -> None:
-        """Copies the plan's profile and layers beside the times: together they are the folder that people know."""
-        for name in (PROFILE, LAYERS):
-            source = self._folder(Path(artifact.path).stem, "profile") / name
-            if source.is_file() and not (folder / name).exists():
-                copy_file(source, folder / name)
 
     def _row_folder(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Path:
         """Of a row's processes; two plans side by side under the same settings do not share it."""

@@ -9,7 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
-from enginebench.features.trtexec.flags import Trtexec, Version, decode_version
+from enginebench.features.trtexec.flags import Trtexec
+from enginebench.features.trtexec.lines import read_banner
 
 VARIABLE = "TRTEXEC"
 
@@ -32,7 +33,6 @@ FIX = (
 # Help is printed at once; a driver that hangs is the only reason to wait longer.
 HELP_TIMEOUT_S = 60.0
 
-_BANNER = re.compile(r"^&&&& RUNNING TensorRT\.trtexec(?: \[TensorRT v(\d+)\])?(?: \[b(\d+)\])?", re.MULTILINE)
 _OPTION = re.compile(r"--([A-Za-z][A-Za-z0-9_]*)")
 
 
@@ -77,21 +77,15 @@ def _ask_trtexec(path: Path, changed_ns: int) -> Trtexec:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BackendUnavailable(f"{path} --help does not run: {error}") from error
     text = done.stdout.decode("utf-8", "replace")
-    version, build = read_banner(text)
-    if version is None:
+    banner = next(filter(None, map(read_banner, text.splitlines())), None)
+    if banner is None or banner.version is None:
         words = (done.stderr.decode("utf-8", "replace").strip() or text.strip())[:300]
         raise BackendUnavailable(
             f"{path} --help (exit code {done.returncode}) prints no banner of TensorRT 8 or later; it prints {words!r}"
         )
-    return Trtexec(version=version, build=build, path=str(path), listed=frozenset(_OPTION.findall(text)))
-
-
-def read_banner(text: str) -> tuple[Version | None, int | None]:
-    """(version, build) of the first RUNNING banner; None for what it does not say."""
-    match = _BANNER.search(text)
-    if match is None or match[1] is None:
-        return None, None
-    return decode_version(match[1]), int(match[2]) if match[2] else None
+    major, minor, patch = map(int, banner.version.split("."))
+    listed = frozenset(_OPTION.findall(text))
+    return Trtexec(version=(major, minor, patch), build=banner.build, path=str(path), listed=listed)
 
 
 def _require_executable(name: str, text: str) -> Path:

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from enginebench.core.store import write_atomic, write_document
+from enginebench.features.trtexec.records import ROWS
 from enginebench.features.trtexec.times import PERCENTILES, TimedQueries, find_trtexec_index
 from enginebench.report.csv_table import write_table
 from enginebench.report.layer_table import write_layer_times
@@ -28,26 +29,22 @@ Cell = str | int | float | bool | None
 _CURVE = {"1": 0.01, "5": 0.05, "10": 0.1, "25": 0.25, "50": 0.5, "75": 0.75, "90": 0.9}
 _CURVE |= {"95": 0.95, "99": 0.99, "99.9": 0.999, "99.99": 0.9999, "100": 1.0}
 _FIGURES = ("min", "max", "mean", "median")
-_ROWS = ("latency_ms", "end_to_end_ms", "gpu_compute_ms", "h2d_ms", "d2h_ms", "enqueue_ms")
 
 
 def write_log(document: LogDocument, out: Path) -> list[Path]:
     """summary.json, and summary.csv with a line for each run."""
-    return [write_document(document, out / "summary.json"), write_log_table(document, out / "summary.csv")]
-
-
-def write_log_table(document: LogDocument, path: Path) -> Path:
-    """A line for each run of a log, with the rows and percentiles that any of its runs has."""
+    # A line for each run of a log, with the rows and percentiles that any of its runs has.
+    path = out / "summary.csv"
     names = ["model", "precision", "batch", "status", "version", "device", "throughput_qps", "queries"]
     names += ["host_walltime_s", "gpu_cov_percent", "build_s", "engine_bytes"]
-    stats = {row: [getattr(run, row) for run in document.runs] for row in _ROWS}
+    stats = {row: [getattr(run, row) for run in document.runs] for row in ROWS}
     labels = {row: list_labels(found) for row, found in stats.items() if any(found)}
     heading = [*names, *(text for row, found in labels.items() for text in name_stat(row, found))]
     rows: list[list[Cell]] = []
     for run in document.runs:
         figures = [cell for row, found in labels.items() for cell in list_stat(getattr(run, row), found)]
         rows.append([*(getattr(run, name) for name in names), *figures])
-    return write_table(path, heading, rows)
+    return [write_document(document, out / "summary.json"), write_table(path, heading, rows)]
 
 
 def list_labels(stats: Sequence[Stat | None]) -> list[str]:
@@ -91,7 +88,7 @@ def write_times_table(document: TimesDocument, path: Path) -> Path:
     heading += ["cov", *(f"trtexec_p{label}_ms" for label in PERCENTILES)]
     shared: list[Cell] = [document.model, document.precision, document.batch, document.n]
     shared += [document.throughput_qps, document.images_per_s, document.host_walltime_s]
-    rows = [[name, *shared, *list_times_row(document, name)] for name in _ROWS if getattr(document, name) is not None]
+    rows = [[name, *shared, *list_times_row(document, name)] for name in ROWS if getattr(document, name) is not None]
     return write_table(path, heading, rows)
 
 

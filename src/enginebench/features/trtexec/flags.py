@@ -2,8 +2,10 @@
 
 import re
 from difflib import get_close_matches
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from enginebench.core.errors import UsageError
@@ -13,108 +15,24 @@ Version: TypeAlias = tuple[int, int, int]
 OLDEST: Version = (8, 6, 0)
 NEWEST: Version = (11, 1, 0)  # the newest whose options were read; later ones are judged by their help text
 
-# Option -> (first version that knows it, first version that does not know it any more).
 # Source: the option names that the parser looks up in samples/common/sampleOptions.cpp of NVIDIA/TensorRT at tags
 # v8.6.1, v9.3.0, v10.0.0, v10.12.0, v10.16, v11.0 and v11.1, each tried on builds of 8.6.1, 10.0.1, 10.16, 11.0, 11.1.
-ALWAYS = (OLDEST, None)
-FLAGS: dict[str, tuple[Version, Version | None]] = {
-    **dict.fromkeys(
-        (
-            *("onnx", "saveEngine", "loadEngine", "shapes", "minShapes", "optShapes", "maxShapes", "noTF32"),
-            *("inputIOFormats", "outputIOFormats", "memPoolSize", "useCudaGraph", "noDataTransfers", "useSpinWait"),
-            *("infStreams", "streams", "threads", "iterations", "duration", "warmUp", "sleepTime", "idleTime"),
-            *("avgRuns", "percentile", "exposeDMA", "dumpProfile", "exportProfile", "separateProfileRun"),
-            *("exportTimes", "exportOutput", "dumpOutput", "dumpLayerInfo", "exportLayerInfo", "profilingVerbosity"),
-            *("timingCacheFile", "noBuilderCache", "builderOptimizationLevel", "versionCompatible", "vc"),
-            *("excludeLeanRuntime", "hardwareCompatibilityLevel", "useRuntime", "device", "useDLACore"),
-            *("allowGPUFallback", "skipInference", "plugins", "staticPlugins", "dynamicPlugins"),
-            *("setPluginsToSerialize", "sparsity", "refit", "avgTiming", "loadInputs", "verbose", "help"),
-            *("persistentCacheRatio", "timeDeserialize", "timeRefit", "preview", "tempdir", "dumpRefit"),
-            *("maxAuxStreams", "directIO", "safe"),
-        ),
-        ALWAYS,
-    ),
-    "workspace": (OLDEST, (10, 0, 0)),
-    "nvtxMode": (OLDEST, (10, 0, 0)),
-    "heuristic": (OLDEST, (10, 0, 0)),
-    "buildOnly": (OLDEST, (10, 0, 0)),
-    "minTiming": (OLDEST, (10, 0, 0)),
-    "explicitBatch": (OLDEST, (10, 0, 0)),
-    **dict.fromkeys(("maxBatch", "batch", "model", "deploy", "uff"), (OLDEST, (9, 0, 0))),
-    **dict.fromkeys(
-        (
-            *("fp16", "int8", "fp8", "best", "calib", "minShapesCalib", "optShapesCalib", "maxShapesCalib"),
-            *("precisionConstraints", "layerPrecisions", "layerOutputTypes"),
-        ),
-        (OLDEST, (11, 0, 0)),
-    ),
-    **dict.fromkeys(("bf16", "calibProfile", "weightless"), ((9, 0, 0), (11, 0, 0))),
-    "int4": ((10, 2, 0), (11, 0, 0)),
-    **dict.fromkeys(
-        ("profile", "useProfile", "stronglyTyped", "errorOnTimingCacheMiss", "getPlanVersionOnly"), ((9, 0, 0), None)
-    ),
-    **dict.fromkeys(
-        ("stripWeights", "allowWeightStreaming", "weightStreamingBudget", "saveDebugTensors", "noCompilationCache"),
-        ((10, 0, 0), None),
-    ),
-    "maxTactics": ((10, 4, 0), None),
-    "tilingOptimizationLevel": ((10, 8, 0), None),
-    "monitorMemory": ((10, 12, 0), None),
-    **dict.fromkeys(("noCudaGraph", "includeDataTransfers", "noSpinWait"), ((11, 0, 0), None)),
-    **dict.fromkeys(
-        (
-            *("loadRefOutputs", "accuracyAlgorithm", "accuracyThreshold", "setBuildRoute", "tuneBuildRoutes"),
-            *("refPair", "dryRun", "continue", "helpBuildRoute"),
-        ),
-        ((11, 1, 0), None),
-    ),
-}
-
+_TABLE: dict[str, Any] = msgspec.json.decode((Path(__file__).parent / "data" / "flags.json").read_bytes())
 # Further options that the help of 8.6.1, 10.0.1, 10.16, 11.0 or 11.1 lists; none is ever composed here.
-OTHERS = frozenset(
-    (
-        *("adjustForDLA", "allocationStrategy", "asyncFileReader", "atol", "buildDLAStandalone", "consistency"),
-        *("cpuOnly", "decomposableAttentions", "dumpKernelText", "dumpOptimizationProfile", "dumpRawBindingsToFile"),
-        *("enablePluginOverride", "ignoreParsedPluginLibs", "l2LimitForTiling", "layerDeviceTypes", "leanDLLPath"),
-        *("markDebug", "markUnfusedTensorsAsDebugTensors", "output", "pluginInstanceNorm", "refitFromOnnx"),
-        *("remoteAutoTuningConfig", "reportCapabilityDLA", "restricted", "rtol", "runtimePlatform", "safetyPlugins"),
-        *("saveAllDebugTensors", "saveAllEngines", "stripAllWeights", "tacticSources", "tempfileControls"),
-        *("tuneBuildRouteFile", "tuningCacheFile", "tuningSearch", "tuningTimeOut", "uffInput", "uffNHWC"),
-        *("uint8AsymmetricQuantizationDLA", "useManagedMemory"),
-    )
-)
-
+OTHERS: frozenset[str] = frozenset(_TABLE["others"])
 # What took the place of an option that is gone, and does its work where it is not known yet.
-INSTEAD = {
-    **dict.fromkeys(
-        ("fp16", "bf16", "int8", "fp8", "int4", "best", "precisionConstraints", "layerPrecisions", "layerOutputTypes"),
-        "TensorRT 11 takes the precision from the graph: enginebench quantize --to PRECISION makes such a graph",
-    ),
-    **dict.fromkeys(
-        ("calib", "calibProfile", "minShapesCalib", "optShapesCalib", "maxShapesCalib"),
-        "TensorRT 11 has no calibrators: enginebench quantize --to int8 --calib-cache F makes Q/DQ nodes of a cache",
-    ),
-    "workspace": "--workspace-mb, which becomes --memPoolSize=workspace:N",
-    "buildOnly": "--skipInference",
-    "weightless": "--strip, which becomes --stripWeights",
-    "batch": "a graph with an explicit batch axis and --shapes",
-    "maxBatch": "a graph with an explicit batch axis and --max-shapes",
-    "explicitBatch": "nothing: every network has an explicit batch",
-    "heuristic": "--optimization-level 2",
-    "noCudaGraph": "--no-cuda-graph, which leaves --useCudaGraph out",
-    "includeDataTransfers": "--scope io, which leaves --noDataTransfers out",
-    "noSpinWait": "trtexec:spin=0, which leaves --useSpinWait out",
-    "profile": "--engine tensorrt, which builds several, or a plan for each",
-    "useProfile": "--engine tensorrt, which runs any",
-}
-
+INSTEAD: dict[str, str] = _TABLE["instead"]
 # Options that may stand on a command line more than once; any other's repetition is an unknown option to trtexec.
-REPEATABLE = frozenset(
-    (
-        *("staticPlugins", "dynamicPlugins", "plugins", "setPluginsToSerialize"),
-        *("profile", "minShapes", "optShapes", "maxShapes"),
-    )
-)
+REPEATABLE: frozenset[str] = frozenset(_TABLE["repeatable"])
+
+
+def _read_span(text: str) -> tuple[Version, Version | None]:
+    first, *gone = (tuple(map(int, f"{part}.0".split("."))) for part in text.split(" to "))
+    return first, gone[0] if gone else None  # type: ignore[return-value]  # of three numbers each
+
+
+# Option -> (first version that knows it, first version that does not know it any more).
+FLAGS = {flag: _read_span(span) for span, flags in _TABLE["known"].items() for flag in flags}
 
 
 class Trtexec(Struct, frozen=True, kw_only=True):
@@ -183,14 +101,3 @@ def parse_version(text: str) -> Version:
     if version < OLDEST:
         raise UsageError(f"TensorRT version {text!r}: expected 8.6 or later, for example 8.6.1, 10.16 or 11.1")
     return version
-
-
-def decode_version(digits: str) -> Version:
-    """The version of a banner's number: `8601` is 8.6.1, `101600` is 10.16.0.
-
-    Source: NV_TENSORRT_VERSION in NvInferVersion.h; major * 1000 + minor * 100 + patch up to 9, from 10 on
-    major * 10000 + minor * 100 + patch.
-    """
-    number = int(digits)
-    unit = 10000 if number >= 100000 else 1000
-    return number // unit, number % unit // 100, number % 100

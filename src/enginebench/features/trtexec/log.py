@@ -12,23 +12,14 @@ from msgspec.structs import replace
 from enginebench.core.errors import ParseError
 from enginebench.core.text import count_of
 from enginebench.features.trtexec.lines import Line, RunLines, decode_version, split_runs
-from enginebench.features.trtexec.records import Joint, LogDocument, LogRun, RunStatus, Stat
+from enginebench.features.trtexec.records import ROWS, Joint, LogDocument, LogRun, RunStatus, Stat
 from enginebench.stats.plans.source import read_text
 
 # As C++ streams print a float: 6 digits, "inf", "nan", "-nan", and "nan(ind)" from the Windows runtime.
 _NUMBER = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|inf|nan(?:\([a-z]{1,8}\))?)"
-_ROW = re.compile(
-    r"^(Latency|End-to-End Host Latency|Enqueue Time|H2D Latency|GPU Compute Time|D2H Latency):\s*(min = .*)$"
-)
+_ROW = re.compile(rf"^({'|'.join(printed for printed, *_ in ROWS.values())}):\s*(min = .*)$")
 _ITEM = re.compile(rf"(min|max|mean|median|percentile\(([0-9.eE+-]{{1,20}})%\)) = ({_NUMBER}) ms")
-_FIELD_OF_ROW = {
-    "Latency": "latency_ms",
-    "End-to-End Host Latency": "end_to_end_ms",
-    "Enqueue Time": "enqueue_ms",
-    "H2D Latency": "h2d_ms",
-    "GPU Compute Time": "gpu_compute_ms",
-    "D2H Latency": "d2h_ms",
-}
+_FIELDS = {printed: name for name, (printed, *_) in ROWS.items()}
 _SCALARS = (
     ("throughput_qps", re.compile(rf"^Throughput: ({_NUMBER}) qps")),
     ("host_walltime_s", re.compile(rf"^Total Host Walltime: ({_NUMBER}) s")),
@@ -107,7 +98,7 @@ def join_runs(runs: list[LogRun]) -> Joint | None:
     timed = [run for run in runs if run.parent is None and run.latency_ms is not None]
     if len(timed) < 2 or timed[0].command is None or len({run.command for run in timed}) > 1:
         return None
-    rows = {row: _join_stats([stat for run in timed if (stat := getattr(run, row))]) for row in _FIELD_OF_ROW.values()}
+    rows = {row: _join_stats([stat for run in timed if (stat := getattr(run, row))]) for row in ROWS}
     medians = [run.latency_ms.median for run in timed if run.latency_ms]
     return Joint(
         runs=len(timed),
@@ -144,7 +135,7 @@ def complete_run(run: LogRun) -> LogRun:
     """The run with images in a second, and with each row's median among its percentiles, as 50."""
     rows = {
         row: replace(stat, percentiles={"50": stat.median} | stat.percentiles)
-        for row in _FIELD_OF_ROW.values()
+        for row in ROWS
         if (stat := getattr(run, row)) is not None and stat.median is not None
     }
     return replace(run, images_per_second=find_images(run), **rows)
@@ -160,7 +151,16 @@ def read_run(run: RunLines) -> LogRun:
     errors, warnings = read_messages(run.lines, "EF"), read_messages(run.lines, "W")
     status, reason = decide_status(run, errors)
     banner = run.banner
-    fields |= read_identity(options, banner.command if banner else None)
+    # Model, precision and device as the option blocks name them; the model also from the command line.
+    command = banner.command if banner else None
+    build, device = options.get("Build Options", {}), options.get("Device Information", {})
+    model = options.get("Model Options", {}).get("Model") or build.get("Load engine")
+    fields |= {
+        "model": model or read_argument(command, "onnx") or read_argument(command, "loadEngine"),
+        "precision": build.get("Precision") or None,
+        "device": device.get("Selected Device") or None,
+        "device_info": device,
+    }
     fields |= read_batch(said, options, banner.command if banner else None)
     fields |= read_switches(said, warnings, options)
     return LogRun(
@@ -248,7 +248,7 @@ def read_number(text: str, name: str, nonfinite: list[str]) -> float | None:
 def read_row(text: str, fields: dict[str, Any], nonfinite: list[str]) -> None:
     """Adds the summary row in `text`, if it is one. A row that is cut gives the values before the cut."""
     row = _ROW.match(text)
-    if row is None or _FIELD_OF_ROW[row[1]] in fields:
+    if row is None or _FIELDS[row[1]] in fields:
         return
     values: dict[str, float | None] = {}
     percentiles: dict[str, float | None] = {}
@@ -259,7 +259,7 @@ def read_row(text: str, fields: dict[str, Any], nonfinite: list[str]) -> None:
         else:
             values[item[1]] = value
     if values or percentiles:
-        fields[_FIELD_OF_ROW[row[1]]] = Stat(**values, percentiles=percentiles)
+        fields[_FIELDS[row[1]]] = Stat(**values, percentiles=percentiles)
 
 
 def note_unread(lines: list[Line]) -> tuple[str, ...]:
@@ -275,18 +275,6 @@ def _is_unread(text: str) -> bool:
     if row := _ROW.match(text):
         return row[2].count(" = ") > len(_ITEM.findall(row[2]))
     return _TOTALS.match(text) is not None and not any(pattern.search(text) for _, pattern in _SCALARS)
-
-
-def read_identity(options: dict[str, dict[str, str]], command: str | None) -> dict[str, Any]:
-    """Model, precision and device as the option blocks name them; the model also from the command line."""
-    build, device = options.get("Build Options", {}), options.get("Device Information", {})
-    model = options.get("Model Options", {}).get("Model") or build.get("Load engine")
-    return {
-        "model": model or read_argument(command, "onnx") or read_argument(command, "loadEngine"),
-        "precision": build.get("Precision") or None,
-        "device": device.get("Selected Device") or None,
-        "device_info": device,
-    }
 
 
 def read_argument(command: str | None, name: str) -> str | None:

@@ -4,21 +4,13 @@ from collections.abc import Sequence
 
 from enginebench.core.caveats import format_caveat
 from enginebench.core.text import count_of
-from enginebench.features.trtexec.records import Joint, LogDocument, LogRun, Stat, TimesDocument
+from enginebench.features.trtexec.records import ROWS, Joint, LogDocument, LogRun, Stat, TimesDocument
 from enginebench.features.trtexec.report import format_bounds
 from enginebench.report.layer_table import DIGITS, format_cell, format_share, list_groups
 from enginebench.report.numbers import format_significant, read_label
 from enginebench.report.table import Section, Table, list_texts, make_notes, make_table
 from enginebench.stats.layer_records import LayersDocument, ProfileDocument
 
-_ROWS = {
-    "latency_ms": "latency",
-    "end_to_end_ms": "end to end",
-    "gpu_compute_ms": "GPU compute",
-    "h2d_ms": "H2D",
-    "d2h_ms": "D2H",
-    "enqueue_ms": "enqueue",
-}
 # Rows of a layer difference that a screen holds; the JSON and the CSV have all.
 _DIFF_ROWS = 20
 
@@ -58,14 +50,14 @@ def _list_run(run: LogRun) -> Section:
 
 def _list_stats(document: object) -> list[Table]:
     """The summary rows as columns, in ms."""
-    stats: dict[str, Stat] = {name: stat for name in _ROWS if (stat := getattr(document, name)) is not None}
+    stats: dict[str, Stat] = {name: stat for name in ROWS if (stat := getattr(document, name)) is not None}
     if not stats:
         return []
     labels = sorted({label for stat in stats.values() for label in stat.percentiles} - {"50"}, key=read_label)
     lines = [(name, *(format_cell(getattr(s, name)) for s in stats.values())) for name in ("min", "mean", "median")]
     lines += [(f"p{label}", *(format_cell(s.percentiles.get(label)) for s in stats.values())) for label in labels]
     lines.append(("max", *(format_cell(stat.max) for stat in stats.values())))
-    return [make_table(list_texts(["ms"], [_ROWS[name] for name in stats]), lines)]
+    return [make_table(list_texts(["ms"], [ROWS[name][1] for name in stats]), lines)]
 
 
 def list_times(document: TimesDocument) -> list[Section]:

@@ -7,9 +7,31 @@ from msgspec import Struct
 from enginebench.core.records import Caveat, Estimate
 
 RunStatus = Literal["passed", "failed", "unknown"]
+Quantity = Literal[
+    "start_enqueue",
+    "end_enqueue",
+    "start_h2d",
+    "start_compute",
+    "end_d2h",
+    "h2d",
+    "compute",
+    "d2h",
+    "latency",
+    "end_to_end",
+    "enqueue",
+]
 
 LOG_SCHEMA = "enginebench.parse-log/1"
 TIMES_SCHEMA = "enginebench.parse-times/1"
+# The rows of a summary: field -> (what logs call it, what tables call it, the time of a trace that it is of).
+ROWS: dict[str, tuple[str, str, Quantity]] = {
+    "latency_ms": ("Latency", "latency", "latency"),
+    "end_to_end_ms": ("End-to-End Host Latency", "end to end", "end_to_end"),
+    "gpu_compute_ms": ("GPU Compute Time", "GPU compute", "compute"),
+    "h2d_ms": ("H2D Latency", "H2D", "h2d"),
+    "d2h_ms": ("D2H Latency", "D2H", "d2h"),
+    "enqueue_ms": ("Enqueue Time", "enqueue", "enqueue"),
+}
 
 
 class Stat(Struct, frozen=True, kw_only=True):

@@ -16,9 +16,8 @@ from enginebench.core.records import Estimate, LayerTime
 from enginebench.features.trtexec.folder import DRIFT_FIELDS, TrtexecCase
 from enginebench.features.trtexec.log import find_images
 from enginebench.features.trtexec.records import LogRun, RunStatus, Stat, TimesDocument
-from enginebench.features.trtexec.series import draw_series
 from enginebench.features.trtexec.times import note_streams
-from enginebench.report.charts import Spec, draw_layers
+from enginebench.report.charts import BLUE, Row, Spec, draw_layers, finish, import_altair, read_rows
 from enginebench.report.layer_table import format_share
 from enginebench.report.numbers import format_significant
 from enginebench.report.run.charts import draw_histogram, draw_percentiles
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 SCHEMA = "enginebench.report-trtexec/1"
 TOP_LAYERS = 30
 _DIGITS = 5
+# Of one or two pixels on the width of a chart.
+_BUCKETS = 340
 
 
 class Metrics(Struct, frozen=True, kw_only=True):
@@ -111,6 +112,16 @@ def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metric
     """One run in figures. The timing file comes first: it has every query, the log has six digits of a summary."""
     log = case.log or LogRun()
     build = log.options.get("Build Options", {})
+    # What limits the figures.
+    notes = [*log.notes]
+    if case.times is not None:
+        times = case.times
+        notes.append(f"{times.warmup_dropped} warm-up queries dropped: {times.warmup_reason}")
+        notes += [*times.notes, *map(format_caveat, times.caveats)]
+    else:
+        notes += note_streams(log)
+    for document in (case.profile, case.layers):
+        notes += document.notes if document else ()
     return Metrics(
         name=case.name,
         status=log.status if case.log else None,
@@ -127,7 +138,7 @@ def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metric
         drift=case.drift,
         contradictions=case.contradictions,
         unreadable=case.unreadable,
-        notes=tuple(collect_notes(case, log)),
+        notes=tuple(notes),
         files={kind: path.name for kind, path in case.files.items()},
         pictures=pictures,
     )
@@ -164,20 +175,6 @@ def collect_layers(case: TrtexecCase) -> dict[str, Any]:
     return fields | ({name: getattr(case.layers, name) for name in shares} if case.layers else {})
 
 
-def collect_notes(case: TrtexecCase, log: LogRun) -> list[str]:
-    """What limits the figures."""
-    notes = [*log.notes]
-    if case.times is not None:
-        times = case.times
-        notes.append(f"{times.warmup_dropped} warm-up queries dropped: {times.warmup_reason}")
-        notes += [*times.notes, *map(format_caveat, times.caveats)]
-    else:
-        notes += note_streams(log)
-    for document in (case.profile, case.layers):
-        notes += document.notes if document else ()
-    return notes
-
-
 def find_precision(case: TrtexecCase, log: LogRun) -> str | None:
     """That of the build; of a plan that was loaded that of its layers, for its log has the options of no build."""
     if log.precision and not log.options["Build Options"].get("Load engine"):
@@ -212,6 +209,43 @@ def draw_case(case: TrtexecCase) -> dict[str, Spec]:
         title = f"Where the time goes, {case.name}"
         charts["per_layer_time"] = draw_layers(list_layer_times(case.profile, case.layers), title, TOP_LAYERS)
     return charts
+
+
+def draw_series(
+    values_ms: NDArray[np.float64], title: str, what: str = "latency", seconds: NDArray[np.float64] | None = None
+) -> Spec:
+    """The run as it went: median, fastest and slowest of neighbouring queries.
+
+    Args:
+        values_ms: times in the order of the run, at least one of them finite, ms.
+        seconds: when each query began, s; by default they are numbered.
+    """
+    alt = import_altair()
+    buckets, each = gather_neighbours(values_ms, seconds)
+    place = "query" if seconds is None else "seconds since the first query"
+    x = alt.X("at:Q", title=place, scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=10))
+    base = read_rows(buckets).encode(x=x)
+    y = {"title": f"{what} (ms)", "scale": alt.Scale(zero=False)}
+    if each == 1:
+        line = base.mark_line(color=BLUE, point=alt.OverlayMarkDef(size=12)).encode(y=alt.Y("median:Q", **y))
+        return finish(line, title, f"{len(values_ms):,} queries", height=240)
+    band = base.mark_area(color=BLUE, opacity=0.25).encode(y=alt.Y("min:Q", **y), y2=alt.Y2("max:Q"))
+    line = base.mark_line(color=BLUE, strokeWidth=1.2).encode(y=alt.Y("median:Q"))
+    subtitle = f"{len(values_ms):,} queries; line: median, band: fastest to slowest of {each:,} neighbouring queries"
+    return finish(alt.layer(band, line), title, subtitle, height=240)
+
+
+def gather_neighbours(values_ms: NDArray[np.float64], seconds: NDArray[np.float64] | None) -> tuple[list[Row], int]:
+    """(fastest, median and slowest of each bucket of neighbours, how many queries the largest bucket has)."""
+    places = np.arange(len(values_ms), dtype=np.float64) if seconds is None else seconds
+    parts = np.array_split(np.arange(len(values_ms)), min(_BUCKETS, len(values_ms)))
+    buckets = []
+    for part in parts:
+        values = values_ms[part][np.isfinite(values_ms[part])]
+        if len(values):
+            row = {"median": float(np.median(values)), "min": float(values.min()), "max": float(values.max())}
+            buckets.append({"at": float(places[part[0]]), **row})
+    return buckets, len(parts[0])
 
 
 def list_layer_times(profile: ProfileDocument, layers: LayersDocument | None = None) -> list[LayerTime]:

@@ -10,8 +10,8 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ParseError
 from enginebench.core.records import Caveat, Estimate
 from enginebench.core.text import count_of
-from enginebench.features.trtexec.records import LogRun, Stat, TimesDocument
-from enginebench.features.trtexec.trace import Column, Quantity, Trace
+from enginebench.features.trtexec.records import ROWS, LogRun, Quantity, Stat, TimesDocument
+from enginebench.features.trtexec.trace import Column, Trace
 from enginebench.stats.intervals import measure_spread
 from enginebench.stats.quantiles import find_rank, median
 from enginebench.stats.tails import BLOCK_TIMES, MIN_BLOCKS, autocorrelation_time, estimate_tails, min_samples
@@ -23,14 +23,6 @@ LEVEL = 0.95
 DEFAULT_WARMUP_MS = 200.0
 # 8.5 was the first to leave the warm-up out of the file.
 FIRST_WITHOUT_WARMUP = (8, 5)
-ROWS: dict[str, Quantity] = {
-    "latency_ms": "latency",
-    "end_to_end_ms": "end_to_end",
-    "gpu_compute_ms": "compute",
-    "h2d_ms": "h2d",
-    "d2h_ms": "d2h",
-    "enqueue_ms": "enqueue",
-}
 
 
 class TimedQueries(NamedTuple):
@@ -58,7 +50,7 @@ def summarize_trace(
         log: the run that wrote the file, if its log is there.
     """
     timed = select_timed(trace, path, warmup_ms, log)
-    rows = {name: timed.columns[quantity] for name, quantity in ROWS.items() if quantity in timed.columns}
+    rows = {name: timed.columns[quantity] for name, (*_, quantity) in ROWS.items() if quantity in timed.columns}
     finite = {name: np.sort(column[np.isfinite(column)]) for name, column in rows.items()}
     if not len(finite["latency_ms"]):
         raise ParseError(path, "", "no finite latency", "at least one query with a latency")
@@ -193,7 +185,7 @@ def note_damage(columns: dict[Quantity, Column]) -> tuple[str, ...]:
     notes = []
     if not is_in_order(columns):
         notes.append("queries do not begin one after the other: several runs in one file? No walltime, no throughput")
-    negative = sum(int(np.sum(columns[quantity] < 0)) for quantity in ROWS.values() if quantity in columns)
+    negative = sum(int(np.sum(columns[quantity] < 0)) for *_, quantity in ROWS.values() if quantity in columns)
     if negative:
         notes.append(f"{count_of(negative, 'times')} below zero, which no clock gives: the figures contain them")
     return tuple(notes)

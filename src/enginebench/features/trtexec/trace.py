@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from enginebench.core.errors import ParseError
 from enginebench.core.store import DECODE_ERRORS
+from enginebench.features.trtexec.records import Quantity
 from enginebench.stats.plans.source import (
     decode_json,
     decode_text,
@@ -28,20 +29,6 @@ from enginebench.stats.plans.source import (
 )
 
 Column = NDArray[np.float64]
-
-Quantity = Literal[
-    "start_enqueue",
-    "end_enqueue",
-    "start_h2d",
-    "start_compute",
-    "end_d2h",
-    "h2d",
-    "compute",
-    "d2h",
-    "latency",
-    "end_to_end",
-    "enqueue",
-]
 
 # trtexec's own names. 8.2 and older wrote In and Out for H2d and D2h.
 # Source: exportJSONTrace in samples/common/sampleReporting.cpp, tags 8.0 to 11.1.
@@ -116,11 +103,8 @@ def read_trace_bytes(data: bytes | mmap.mmap, path: Path) -> Trace:
         raise explain_other(bytes(data[: _MAX_OTHER + 1]), path)
     columns = decode_columns(data, head.end(), list(fields), path)
     layout = "trtexec<=8.2" if "inMs" in fields else "trtexec"
-    return check_range(Trace({q: np.concatenate(columns[key]) for key, q in fields.items()}, layout), path)
-
-
-def check_range(trace: Trace, path: Path) -> Trace:
-    """The trace, if every time in it could have been one: trtexec keeps times in 32-bit floats."""
+    # The trace, if every time in it could have been one: trtexec keeps times in 32-bit floats.
+    trace = Trace({q: np.concatenate(columns[key]) for key, q in fields.items()}, layout)
     for quantity, column in trace.columns.items():
         beyond = np.flatnonzero(np.abs(column) > _LARGEST)
         if len(beyond):

@@ -41,20 +41,16 @@ def count_macs(node: NodeProto, shapes: Mapping[str, Shape]) -> int:
         case "MatMul" | "MatMulInteger" | "QLinearMatMul":
             return math.prod(output) * (data[-1] if data else 1)
         case "Attention":
-            return _count_attention(node, data, weights, output)
+            # Queries by keys, and their weights by values: of the standard operator with [batch, heads, length, depth].
+            if len(data) == 4 and len(weights) == 4:
+                return math.prod(data) * weights[2] + math.prod(output) * weights[2]
+            if len(data) == 3 and len(weights) == 3:
+                return math.prod(data) * weights[1] + math.prod(output) * weights[1]
+            return 0
         case _:  # recurrent: input [steps, batch, in], weights [directions, gates * hidden, in]
             steps = math.prod(data[:-1])
             hidden = weights[1] // _GATES[node.op_type]
             return steps * weights[0] * weights[1] * (data[-1] + hidden)
-
-
-def _count_attention(node: NodeProto, query: Shape, key: Shape, output: Shape) -> int:
-    """Queries by keys, and their weights by values: of the standard operator with [batch, heads, length, depth]."""
-    if len(query) == 4 and len(key) == 4:
-        return math.prod(query) * key[2] + math.prod(output) * key[2]
-    if len(query) == 3 and len(key) == 3:
-        return math.prod(query) * key[1] + math.prod(output) * key[1]
-    return 0
 
 
 def _count_einsum(node: NodeProto, shapes: Sequence[Shape | None]) -> int:

@@ -93,7 +93,16 @@ def load_graph(path: Path) -> ModelProto:
         raise ParseError(
             path, f"{len(data)} bytes", "no complete protobuf message", "an ONNX model", "Copy or export it again"
         ) from error
-    _require_model(model, path)
+    # Random bytes can be a protobuf message by chance; a model has operators, and outputs that come from somewhere.
+    graph = model.graph
+    needed = {"IR version": model.ir_version, "operator set": model.opset_import, "output": graph.output}
+    if missing := [name for name, there in needed.items() if not there]:
+        raise ParseError(path, "", f"no {' and no '.join(missing)}", "an ONNX model", "Copy or export it again")
+    _require_text(path, (model.producer_name, model.producer_version))
+    made = {name for node in graph.node for name in node.output}
+    made |= {value.name for value in graph.input} | _initializer_names(graph)
+    if orphans := [value.name for value in graph.output if value.name not in made]:
+        raise ParseError(path, f"output {orphans[0]!r}", "no node that makes it", "a complete graph")
     return model
 
 
@@ -112,19 +121,6 @@ def _read_file(path: Path) -> bytes:
     if not data:
         raise ParseError(path, "", "an empty file", "an ONNX model")
     return data
-
-
-def _require_model(model: ModelProto, path: Path) -> None:
-    """Random bytes can be a protobuf message by chance; a model has operators, and outputs that come from somewhere."""
-    graph = model.graph
-    needed = {"IR version": model.ir_version, "operator set": model.opset_import, "output": graph.output}
-    if missing := [name for name, there in needed.items() if not there]:
-        raise ParseError(path, "", f"no {' and no '.join(missing)}", "an ONNX model", "Copy or export it again")
-    _require_text(path, (model.producer_name, model.producer_version))
-    made = {name for node in graph.node for name in node.output}
-    made |= {value.name for value in graph.input} | _initializer_names(graph)
-    if orphans := [value.name for value in graph.output if value.name not in made]:
-        raise ParseError(path, f"output {orphans[0]!r}", "no node that makes it", "a complete graph")
 
 
 def _require_text(path: Path, strings: Iterable[object]) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -26,12 +25,14 @@ from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
 from enginebench.models.pictures import import_pillow
 from enginebench.models.precision.calibration import explain_external
 from enginebench.models.samples import (
+    ONLY,
     cut_entries,
     explain_unread,
     group_samples,
     join_samples,
     list_problems,
     name_only,
+    read_file,
     resolve_given,
 )
 from enginebench.models.task import Preprocess, feed_digits, load_digits, preprocess_for, preprocess_imagenet
@@ -345,7 +346,7 @@ def _read_index_file(path: Path) -> dict[str, int]:
 
 def open_arrays(path: Path, inputs: Sequence[TensorSpec], n: int) -> CalibrationData:
     """Prepared inputs: an .npy for a graph of one input, an .npz with an entry for each."""
-    arrays, origin = _load_arrays(path, inputs)
+    arrays = _load_arrays(path, inputs)
     _check_arrays(path, arrays, inputs)
     count = min(n, min(len(array) for array in arrays.values()))
 
@@ -356,7 +357,7 @@ def open_arrays(path: Path, inputs: Sequence[TensorSpec], n: int) -> Calibration
                 raise FeedError(f"{path}: {name!r} holds values that are not finite in entries {start} to {stop - 1}")
         return feeds
 
-    kept = _read_origin(path, origin)
+    kept = read_origin(path)
     external = explain_external(f"inputs come from {path.name}")
     return CalibrationData(
         source=kept.source if kept else str(path),
@@ -418,33 +419,25 @@ def read_origin(path: Path) -> _Origin | None:
     if path.suffix.lower() != ".npz":
         return None
     with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-        return _read_origin(path, str(stored[ORIGIN_KEY]) if ORIGIN_KEY in stored.files else None)
-
-
-def _read_origin(path: Path, text: str | None) -> _Origin | None:
-    if text is None:
-        return None
+        text = str(stored[ORIGIN_KEY]) if ORIGIN_KEY in stored.files else None
     try:
-        return msgspec.json.decode(text.encode(), type=_Origin)
+        return msgspec.json.decode(text.encode(), type=_Origin) if text is not None else None
     except DECODE_ERRORS as error:
         raise ParseError(path, ORIGIN_KEY, str(error), "what enginebench calibrate --keep-batches wrote") from error
 
 
-def _load_arrays(path: Path, inputs: Sequence[TensorSpec]) -> tuple[dict[str, Any], str | None]:
-    try:
-        if path.suffix.lower() == ".npy":
-            if len(inputs) != 1:
-                raise FeedError(f"{path} is one array, the graph has {len(inputs)} inputs; give an .npz")
-            return {inputs[0].name: np.lib.format.open_memmap(path, mode="r")}, None
-        with path.open("rb") as file:  # NumPy leaves a file that it opened itself open when it is damaged
-            stored = np.load(file, allow_pickle=False)
-            if not isinstance(stored, np.lib.npyio.NpzFile):
-                raise ParseError(path, "", "a single array", "several arrays by name, as numpy.savez writes them")
-            names = [name for name in stored.files if name != ORIGIN_KEY]
-            origin = str(stored[ORIGIN_KEY]) if ORIGIN_KEY in stored.files else None
-            return {name: stored[name] for name in names}, origin
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise explain_unread(path, error, "NumPy arrays without Python objects") from error
+def _load_arrays(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
+    if path.suffix.lower() == ".npy":
+        if len(inputs) != 1:
+            raise FeedError(f"{path} is one array, the graph has {len(inputs)} inputs; give an .npz")
+        try:
+            return {inputs[0].name: np.lib.format.open_memmap(path, mode="r")}
+        except (OSError, ValueError) as error:
+            raise explain_unread(path, error, "NumPy arrays without Python objects") from error
+    arrays = read_file(path)
+    if ONLY in arrays:
+        raise ParseError(path, "", "a single array", "several arrays by name, as numpy.savez writes them")
+    return arrays
 
 
 def _check_arrays(path: Path, arrays: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> None:
@@ -472,11 +465,7 @@ def keep_batches(data: CalibrationData, path: Path) -> None:
             arrays[name][i] = array[0]
     origin = _Origin(source=data.source, preprocess_sha256=data.preprocess_sha256, seed=data.seed, caveats=data.caveats)
     arrays[ORIGIN_KEY] = np.array(msgspec.json.encode(origin).decode())
-    _write_arrays(path, arrays)
-
-
-def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Beside its place first: a kill leaves the old file. The arrays are too large to be in memory a second time."""
+    # Beside its place first: a kill leaves the old file. The arrays are too large to be in memory a second time.
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -64,7 +64,11 @@ def prepare_graph(model: ModelProto, libraries: Sequence[str] = ()) -> ModelProt
         raise
     except Exception as error:  # ONNX, ONNX Runtime and protobuf each have their own
         raise ArtifactError(f"the graph cannot be prepared: {error}") from error
-    drop_unused_opsets(prepared)
+    # Removes imports of operator domains without a node: ONNX Runtime adds its own, and other parsers refuse them.
+    used = {node.domain for node in walk_nodes(prepared)} | {"", "ai.onnx"}
+    kept = [opset for opset in prepared.opset_import if opset.domain in used]
+    del prepared.opset_import[:]
+    prepared.opset_import.extend(kept)
     name_nodes(prepared)
     return prepared
 
@@ -125,14 +129,6 @@ def raise_opset(model: ModelProto, smallest: int) -> ModelProto:
             f"opset {opset} cannot be converted to {smallest}, which this precision needs: {reason}. "
             f"Export the model again with --opset {smallest} or newer"
         ) from error
-
-
-def drop_unused_opsets(model: ModelProto) -> None:
-    """Removes imports of operator domains without a node: ONNX Runtime adds its own, and other parsers refuse them."""
-    used = {node.domain for node in walk_nodes(model)} | {"", "ai.onnx"}
-    kept = [opset for opset in model.opset_import if opset.domain in used]
-    del model.opset_import[:]
-    model.opset_import.extend(kept)
 
 
 def name_nodes(model: ModelProto) -> None:

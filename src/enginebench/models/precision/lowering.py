@@ -185,7 +185,13 @@ def _lower_node(node: NodeProto, newer: Any, older: Any, shapes: Shapes, constan
         elif node.op_type == "Pad":
             made = [_widen_pads(node, names, shapes, constants)]
     elif node.op_type == "Split" and "num_outputs" in kept:
-        _require_equal_parts(node, kept, shapes)
+        # Checks that a Split by number cuts into equal parts: it always did before there were such numbers.
+        axis = kept["axis"].i if "axis" in kept else 0
+        length = (shapes.get(node.input[0]) or [None])[axis]
+        if not length or length % len(node.output):
+            raise _explain(
+                node, f"it cuts {length or 'a dynamic axis'} into {len(node.output)} parts, not all of one length"
+            )
         del kept["num_outputs"]
     elif node.op_type == "GridSample" and "mode" in kept:
         kept["mode"].s = RENAMED.get(kept["mode"].s, kept["mode"].s)
@@ -210,16 +216,6 @@ def _widen_pads(node: NodeProto, names: Mapping[str, str], shapes: Shapes, const
     node.input[1] = f"{node.output[0]}_pads"
     node.input.pop()
     return numpy_helper.from_array(wide.ravel(), node.input[1])
-
-
-def _require_equal_parts(node: NodeProto, kept: Mapping[str, Any], shapes: Shapes) -> None:
-    """Checks that a Split by number cuts into equal parts: it always did before there were such numbers."""
-    axis = kept["axis"].i if "axis" in kept else 0
-    length = (shapes.get(node.input[0]) or [None])[axis]
-    if not length or length % len(node.output):
-        raise _explain(
-            node, f"it cuts {length or 'a dynamic axis'} into {len(node.output)} parts, not all of one length"
-        )
 
 
 def _require_default(node: NodeProto, attribute: Any, newer: Any) -> None:

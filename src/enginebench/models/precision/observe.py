@@ -50,7 +50,16 @@ class Observer:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3
         self._names = watched
-        self._session = _open_session(_expose(model, watched), options)
+        # The model with every watched tensor as an output.
+        exposed = onnx.ModelProto()
+        exposed.CopyFrom(model)
+        outputs = {value.name for value in exposed.graph.output}
+        exposed.graph.output.extend(
+            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+            for name in watched
+            if name not in outputs
+        )
+        self._session = _open_session(exposed, options)
 
     def watch(self, data: CalibrationData, batch: int, names: Iterable[str] | None = None) -> Iterator[Step]:
         """Every entry of the data once, as many at a time as `batch` and the memory of one step allow.
@@ -65,7 +74,9 @@ class Observer:
             stop = min(start + size, n)
             tensors = self._run(data.read(start, stop), wanted)
             if fixed is None:
-                size = _choose_size(tensors, stop - start, batch)
+                entries = stop - start
+                needed = sum(array.nbytes for array in tensors.values()) / entries
+                size = int(max(1, min(batch, STEP_BYTES // max(needed, 1))))
             yield Step(tensors=tensors, done=stop)
             tensors.clear()  # the caller's loop variable would keep this step in memory during the next
             start = stop
@@ -88,24 +99,6 @@ class Observer:
             return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
         except Exception as error:  # ONNX Runtime has a class of its own for every kind of failure
             raise ArtifactError(f"the graph does not run on the calibration data: {error}") from error
-
-
-def _choose_size(tensors: Mapping[str, Any], entries: int, batch: int) -> int:
-    needed = sum(array.nbytes for array in tensors.values()) / entries
-    return int(max(1, min(batch, STEP_BYTES // max(needed, 1))))
-
-
-def _expose(model: onnx.ModelProto, watched: list[str]) -> onnx.ModelProto:
-    """The model with every watched tensor as an output."""
-    exposed = onnx.ModelProto()
-    exposed.CopyFrom(model)
-    outputs = {value.name for value in exposed.graph.output}
-    exposed.graph.output.extend(
-        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
-        for name in watched
-        if name not in outputs
-    )
-    return exposed
 
 
 def _open_session(model: onnx.ModelProto, options: Any) -> Any:

@@ -163,8 +163,8 @@ def _require_floats(prepared: ModelProto, artifact: Artifact, wanted: str) -> No
         )
 
 
-def _check_ranges(calibration: Calibration) -> None:
-    """Refuses ranges that no FP32 graph can have; a tensor or two that are always 0 are no fault."""
+def _check_calibration(calibration: Calibration, artifact: Artifact, model: ModelProto) -> None:
+    # Refuses ranges that no FP32 graph can have; a tensor or two that are always 0 are no fault.
     most, least = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
     largest = {name: found.largest for name, found in calibration.ranges.items()}
     if beyond := [name for name, value in largest.items() if value > most]:
@@ -177,10 +177,6 @@ def _check_ranges(calibration: Calibration) -> None:
             f"all ranges of the calibration are 0, or too small for FP32: {list_some(list(largest))}. "
             "Calibrate the model again, with inputs that are not all 0"
         )
-
-
-def _check_calibration(calibration: Calibration, artifact: Artifact, model: ModelProto) -> None:
-    _check_ranges(calibration)
     check_preprocess(calibration, artifact.model, artifact.preprocess_sha256)
     known = calibration.weights_sha256
     if known is not None and calibration.model_sha256 != artifact.sha256 and known != hash_weights(model):

@@ -202,7 +202,15 @@ def _write_graph(
                 node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
             if isinstance(module, Flat):
                 drop_wrapper(program.model, module.enginebench_wraps)
-            program.model.metadata_props.update(_describe_origin(artifact))
+            # What the graph is to say of itself; what is empty is left out.
+            entries = describe_origin(
+                known(artifact.precision),
+                artifact.recipe,
+                parent_sha256=artifact.sha256,
+                preprocess_sha256=artifact.preprocess_sha256,
+                caveats=artifact.caveats,
+            )
+            program.model.metadata_props.update({key: value for key, value in entries.items() if value})
             weights = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
             program.save(path, external_data=weights > SINGLE_FILE_BYTES)
     except ModuleNotFoundError as error:
@@ -212,18 +220,6 @@ def _write_graph(
     except Exception as error:  # the exporter has a dozen kinds, most of them private
         text = explain_export_error(error, artifact.model, bool(opened))
         raise (FixesBatch if FIXED in text else ModelError)(text) from error
-
-
-def _describe_origin(artifact: Artifact) -> dict[str, str]:
-    """What the graph is to say of itself; what is empty is left out."""
-    entries = describe_origin(
-        known(artifact.precision),
-        artifact.recipe,
-        parent_sha256=artifact.sha256,
-        preprocess_sha256=artifact.preprocess_sha256,
-        caveats=artifact.caveats,
-    )
-    return {key: value for key, value in entries.items() if value}
 
 
 def to_tensors(feeds: dict[str, Array], specs: Sequence[TensorSpec]) -> tuple[torch.Tensor, ...]:

@@ -56,7 +56,8 @@ class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
         for i, name in enumerate(state):
             self.register_buffer(f"first_{i}", self.module.get_buffer(name).clone(), persistent=False)
 
-    def _restore_state(self) -> None:
+    def answer(self, *inputs: torch.Tensor) -> Any:
+        """What the module itself answers."""
         for i, name in enumerate(self.state):
             owner, _, last = name.rpartition(".")
             first, now = getattr(self, f"first_{i}"), self.module.get_buffer(name)
@@ -64,10 +65,6 @@ class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
                 now.copy_(first)
             else:  # it grows with each call
                 setattr(self.module.get_submodule(owner), last, first.clone())
-
-    def answer(self, *inputs: torch.Tensor) -> Any:
-        """What the module itself answers."""
-        self._restore_state()
         if self.bytes:
             inputs = ((inputs[0].to(self.bytes_mean.dtype) - self.bytes_mean) / self.bytes_std,)
         if self.call is None:

@@ -88,23 +88,29 @@ def make_torch_artifact(
     ref = _resolve_for_torch(model)
     if batch < 1 or (input_size is not None and input_size < 1):
         raise UsageError(f"batch {batch} and input size {input_size} must be at least 1")
-    if ref.kind in ("object", "pt2"):
+    whole = ref.kind in ("object", "pt2")  # a file that holds a module, weights and all: it is copied
+    path = out_dir / f"{slug(model)}.{'pt2' if ref.kind == 'pt2' else 'pt'}"
+    if whole:
         refuse_input_size(ref, input_size)
         if weights != "default":
             raise UsageError(f"--weights {weights} does not apply to {ref.text}, which brings its own")
-        return _take_whole(ref, out_dir, batch, input_shapes or {}, given)
-    with seed_torch(seed):
-        module, own = build_module(ref, input_size)
+        if ref.kind == "object":
+            path = out_dir / f"{ref.text.replace('@', '-')}.pkl"
+        copy_file(ref.path if ref.kind == "pt2" else Path(find_object(ref.text).path), path)
+        module, own = _open_whole(ref, path, hash_files([path], out_dir)[0])
+    else:
+        with seed_torch(seed):
+            module, own = build_module(ref, input_size)
     examples = take_given(module, given, model) if given else own
     examples, first = _choose_examples(module, examples, own, input_shapes or {}, batch, model)
     doubts = (*_keep_state(module, examples), *_doubt_mode(module))
     draft = _describe(module, ref, examples, input_size, first)
     if ref.kind == "hf" and not given and not input_shapes:
         doubts = (*doubts, _doubt_shapes(draft.inputs))
-    filled = _fill_weights(module, ref, examples, weights, seed)
-    path = out_dir / f"{slug(model)}.pt"
-    config = module.module.config.to_json_string(use_diff=False) if ref.kind == "hf" else None  # complete
-    write_state(module, path, config)
+    filled = _Filled("file") if whole else _fill_weights(module, ref, examples, weights, seed)
+    if not whole:
+        config = module.module.config.to_json_string(use_diff=False) if ref.kind == "hf" else None  # complete
+        write_state(module, path, config)
     sha256, files = hash_files([path], out_dir)
     return msgspec.structs.replace(
         draft,
@@ -114,27 +120,6 @@ def make_torch_artifact(
         weights=filled.weights,
         caveats=(*filled.caveats, *draft.caveats, *doubts, *_doubt_stand_ins()),
     )
-
-
-def _take_whole(
-    ref: ModelRef,
-    out_dir: Path,
-    batch: int,
-    input_shapes: Mapping[str, tuple[int, ...]],
-    given: Mapping[str, Array] | None,
-) -> Artifact:
-    """The artifact of a file that holds a module, weights and all: the file, copied into `out_dir`."""
-    written = ref.path if ref.kind == "pt2" else Path(find_object(ref.text).path)
-    path = out_dir / (f"{slug(ref.text)}.pt2" if ref.kind == "pt2" else f"{ref.text.replace('@', '-')}.pkl")
-    copy_file(written, path)
-    sha256, files = hash_files([path], out_dir)
-    module, own = _open_whole(ref, path, sha256)
-    examples = take_given(module, given, ref.text) if given else own
-    examples, first = _choose_examples(module, examples, own, input_shapes, batch, ref.text)
-    caveats = (*_keep_state(module, examples), *_doubt_mode(module))
-    draft = _describe(module, ref, examples, None, first)
-    caveats = (*draft.caveats, *caveats, *_doubt_stand_ins())
-    return msgspec.structs.replace(draft, path=str(path), sha256=sha256, files=files, weights="file", caveats=caveats)
 
 
 def _keep_state(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> tuple[Caveat, ...]:

@@ -66,7 +66,8 @@ def _import_or_declare() -> ModuleType:
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise
-    _drop_half_imported()
+    for name in [n for n in sys.modules if n == "torchvision" or n.startswith("torchvision.")]:
+        del sys.modules[name]
     _declare_operators()
     package = importlib.import_module("torchvision")
     # It asks whether its extension is loaded before it calls the operator, which is there all the same.
@@ -95,11 +96,6 @@ def _postpone_dynamo() -> Iterator[None]:
         yield
     finally:
         del sys.modules[package.__name__], sys.modules[utils.__name__]
-
-
-def _drop_half_imported() -> None:
-    for name in [n for n in sys.modules if n == "torchvision" or n.startswith("torchvision.")]:
-        del sys.modules[name]
 
 
 def _declare_operators() -> None:

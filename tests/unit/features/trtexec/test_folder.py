@@ -115,7 +115,8 @@ def test_links_and_our_own_files_are_left_out(tmp_path: Path) -> None:
     [("x.json", made.make_times(), "times"), ("x.json", made.make_profile(), "profile"),
      ("x.json", made.make_layers(), "layers"), ("my_times.json", b"[1]", "times"), ("graph.json", b"{}", "layers"),
      ("output_diff.json", b"{}", "drift"), ("x.log", made.make_log().encode("utf-16"), "log"), ("x.log", b"hi", None),
-     ("x.bin", made.make_times(), None), ("x.stderr", b"[11/21/2026-01:37:39] [E] stoi", "stderr")],
+     ("x.bin", made.make_times(), None), ("x.stderr", b"[11/21/2026-01:37:39] [E] stoi", "stderr"),
+     ("profile-x.output.json", b'[{"name": "logits", "values": [1]}]', None)],
 )  # fmt: skip
 def test_what_a_file_is(tmp_path: Path, name: str, data: bytes, kind: str | None) -> None:
     (tmp_path / name).write_bytes(data)
@@ -217,8 +218,3 @@ def test_a_line_of_the_driver_says_why_a_run_ended(tmp_path: Path) -> None:
     (tmp_path / "other.stderr").write_text("Cuda failure\n")
     (case,) = read_folder(tmp_path)
     assert case.log is not None and case.log.status == "failed" and "Cuda failure" in (case.log.status_reason or "")
-
-
-def test_exported_outputs_are_no_profile(tmp_path: Path) -> None:
-    (tmp_path / "profile-cuda-graph.output.json").write_text('[{"name": "logits", "values": [1]}]')
-    assert sniff_kind(tmp_path / "profile-cuda-graph.output.json") is None

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 import trtexec_artifacts as made
 from enginebench.core.errors import ParseError
-from enginebench.features.trtexec.lines import decode_version, read_banner, split_lines, split_runs
+from enginebench.features.trtexec.lines import decode_version, read_banner, split_lines
 from enginebench.features.trtexec.log import complete_run, parse_log, read_log
 from enginebench.features.trtexec.records import LogRun
 from enginebench.stats.plans.source import decode_text
@@ -78,12 +78,6 @@ def test_colours_are_taken_out() -> None:
     coloured = "\x1b]0;title\x07" + text.replace("\x1b[32m[I] \x1b[0m", "[I] ")
     coloured = coloured.replace("[11/", "\x1b[1m[11/").replace("&&&&", "\x1b[31;1m&&&&")
     assert read_log(decode_text(coloured.encode()), LOG).runs[0].latency_ms == read_one(made.make_log()).latency_ms
-
-
-def test_gzip(tmp_path: Path) -> None:
-    path = tmp_path / "run.log.gz"
-    path.write_bytes(gzip.compress(made.make_log().encode()))
-    assert parse_log(path).runs[0].queries == 50
 
 
 def test_members_of_a_gzip_file_are_read_one_behind_the_other(tmp_path: Path) -> None:
@@ -301,10 +295,6 @@ def test_lines_are_numbered_and_split_at_prefixes() -> None:
     assert [(line.number, line.level, line.library, line.text) for line in lines] == [
         (1, None, False, "x"), (1, "I", False, "a"), (1, "E", True, "b"), (2, None, False, "c")
     ]  # fmt: skip
-
-
-def test_an_empty_text_has_no_runs() -> None:
-    assert split_runs("") == []
 
 
 def test_the_library_says_the_size_where_trtexec_does_not() -> None:

@@ -34,33 +34,11 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-STAT = {"min", "max", "mean", "median", "percentiles"}
-
-
-def test_log_has_the_fields_of_the_contract(folder: Path) -> None:
+def test_what_is_said_of_a_log_stands_in_its_document(folder: Path) -> None:
     document = read("log", folder / "run.log", "--model", "m", "--precision", "fp16", "--batch", 2)
     (run,) = document["runs"]
-    wanted = (
-        "version build status model precision batch throughput_qps latency_ms end_to_end_ms enqueue_ms h2d_ms "
-        "gpu_compute_ms d2h_ms host_walltime_s gpu_compute_total_s gpu_cov_percent queries warmup_queries build_s "
-        "engine_bytes device options warnings errors"
-    )
-    assert set(wanted.split()) <= set(run)
-    assert set(run["latency_ms"]) == STAT and run["end_to_end_ms"] is None
     assert (run["model"], run["precision"], run["batch"], run["status"]) == ("m", "fp16", 2, "passed")
     assert document["schema"] == "enginebench.parse-log/1"
-
-
-def test_times_profile_and_layers_have_the_fields_of_the_contract(folder: Path) -> None:
-    times = read("times", folder / "times.json", "--batch", 8)
-    assert times["images_per_s"] == pytest.approx(8 * times["throughput_qps"])
-    profile = read("profile", folder / "profile.json")
-    assert {"name", "total_ms", "average_ms", "median_ms", "share"} <= set(profile["layers"][0])
-    assert {"count", "total_ms"} <= set(profile)
-    layers = read("layers", folder / "layers.json")
-    wanted = {"name", "type", "precision", "inputs", "outputs", "onnx_nodes", "tactic"}
-    assert wanted <= set(layers["layers"][0])
-    assert set(layers["io"][0]) == {"name", "mode", "dtype", "shape"} and {"by_precision", "by_type"} <= set(layers)
 
 
 def test_layers_against_another_engine_find_its_profile(folder: Path, tmp_path: Path) -> None:

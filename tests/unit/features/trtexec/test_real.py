@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import trtexec_artifacts as made
-from enginebench.core.precisions import classify_kernel
 from enginebench.features.trtexec.folder import read_folder
 from enginebench.features.trtexec.log import parse_log, read_log
 from enginebench.features.trtexec.records import LogRun, Stat
@@ -16,7 +15,6 @@ from enginebench.features.trtexec.times import summarize_trace
 from enginebench.features.trtexec.tool_files import ToolFiles
 from enginebench.features.trtexec.trace import read_trace
 from enginebench.stats.effective import judge_precision
-from enginebench.stats.layer_diff import compare_layers
 from enginebench.stats.layer_records import LayersDocument
 from enginebench.stats.plans.layers import parse_layers
 from enginebench.stats.plans.profile import parse_profile
@@ -86,12 +84,6 @@ def test_every_summary_row_in_every_log_is_read_with_all_its_digits(real: Path) 
                 assert {k: float(v) for k, v in printed_percentiles} == stat.percentiles, (path, name)
                 rows += 1
     assert rows > 300
-
-
-def test_no_summary_row_is_missed(real: Path) -> None:
-    for path in [*list_cases(real), *sorted(real.glob("trtexec-logs/*.log"))]:
-        there = len(re.findall(r"\[I\] Latency: min = ", path.read_text()))
-        assert sum(run.latency_ms is not None for run in parse_log(path).runs) == there, path
 
 
 def compare_row(computed: Stat, printed: Stat, even: bool) -> list[str]:
@@ -222,38 +214,6 @@ def test_tf32_is_not_sold_as_fp32(real: Path) -> None:
     assert set(shares) == {"tf32", "fp32", "other"}
     ran, (caveat,) = judge_precision("fp32", shares, "cuda:0")
     assert ran == "tf32" and caveat.code == "relabelled" and "Reported as tf32" in caveat.message
-
-
-def test_precisions_that_types_and_kernels_agree_on_stay(real: Path) -> None:
-    assert count_precisions(read_resnet(real, "fp16")) == {"fp16": 23}
-    assert count_precisions(read_resnet(real, "qat")) == {"int8": 21, "fp32": 1, "fp16": 1}  # two poolings
-    mobilenet = parse_layers(next((real / "trex" / "mobilenet").glob("*.graph.json")))
-    found = {(layer.type, layer.precision) for layer in mobilenet.layers if not layer.overhead}
-    assert {precision for kind, precision in found if "Convolution" in (kind or "")} == {"int8"}
-    for document in (read_resnet(real, "fp16"), read_resnet(real, "qat"), mobilenet):
-        for layer in document.layers:
-            kernel = classify_kernel(layer.tactic or "")
-            assert kernel in (layer.precision, "unknown") or "conv1x1_i8f32" in (layer.tactic or ""), layer.tactic
-
-
-def test_why_int8_is_no_faster_than_fp16(real: Path) -> None:
-    document = compare_layers(read_resnet(real, "fp16"), read_resnet(real, "qat"))
-    assert document.diff_matched_by == "order" and document.diff_totals is not None and document.diff
-    convolutions = [row for row in document.diff if any(node.startswith("Conv_") for node in row.onnx_nodes)]
-    assert len(convolutions) == 20
-    assert all(row.base and row.candidate and row.candidate.precision == "int8" for row in convolutions)
-    # The convolutions win; quantization and reformats lose more.
-    gained = sum(row.delta_ms or 0 for row in convolutions)
-    assert gained < -0.2 < 0 < document.diff_totals.delta_ms
-    assert document.diff_totals.candidate_overhead_ms > 3 * document.diff_totals.base_overhead_ms
-    total = sum(row.delta_ms or 0 for row in document.diff)
-    assert total == pytest.approx(document.diff_totals.delta_ms)
-
-
-def test_fp32_and_fp16_of_one_graph_meet_by_name(real: Path) -> None:
-    document = compare_layers(read_resnet(real, "fp32"), read_resnet(real, "fp16"))
-    assert document.diff_matched_by == "name"
-    assert all(row.base and row.candidate for row in document.diff or () if row.onnx_nodes)
 
 
 def test_log_and_files_of_every_case_agree(real: Path) -> None:

@@ -101,11 +101,6 @@ def test_precision_is_that_of_most_weights(dtype: type, precision: str) -> None:
     assert read_precision(model) == (precision, None)
 
 
-def test_precision_without_weights_is_that_of_the_inputs() -> None:
-    model = _make_model([helper.make_node("Relu", ["x"], ["y"])], [_value("x", [3], TensorProto.BFLOAT16)], None, [])
-    assert read_precision(model) == ("bf16", None)
-
-
 def test_constants_and_subgraphs_count() -> None:
     constant = helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(WEIGHTS.astype(np.float16)))
     branch = helper.make_graph([constant], "then", [], [_value("w", None)])

@@ -239,7 +239,7 @@ class Engine(wiring.Component):
         floor = aligned >> table.shift
         half = aligned[table.shift - 1] if table.shift else C(0)
         sticky = aligned[: table.shift - 1].any() if table.shift > 1 else C(0)
-        m.d.sync += rounded.eq(floor + round_up(floor, half, sticky, self.network.rounding))
+        m.d.sync += rounded.eq(floor + round_up(floor, half, sticky))
         return {
             "value": rounded,
             "wide": self._delay(m, biased, 3) if self.network.answer_bytes == 4 else C(0),

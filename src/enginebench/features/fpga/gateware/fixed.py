@@ -7,8 +7,6 @@ from typing import Any, TypeAlias
 
 from amaranth import C, Mux, Value
 
-from enginebench.features.fpga.integers import Rounding
-
 # An Amaranth expression; Amaranth itself is untyped.
 Expression: TypeAlias = Any
 
@@ -22,11 +20,6 @@ def saturate(value: Expression, low: int, high: int) -> Expression:
     return held[: max((-low - 1).bit_length(), high.bit_length()) + 1].as_signed()
 
 
-def round_up(floor: Expression, half: Expression, sticky: Expression, rounding: Rounding) -> Expression:
-    """Whether one is added to `floor`: `half` is the first bit behind it, `sticky` says that any after that is set."""
-    if rounding == "floor":
-        return C(0)
-    number = Value.cast(floor)
-    negative = number[-1] if number.shape().signed else C(0)
-    tie = {"half_even": number[0], "half_away": ~negative, "half_up": C(1)}[rounding]
-    return half & (sticky | tie)
+def round_up(floor: Expression, half: Expression, sticky: Expression) -> Expression:
+    """Whether one is added to `floor`, ties to even: `half` is the bit behind it, `sticky` that any after is set."""
+    return half & (sticky | Value.cast(floor)[0])
