@@ -1,5 +1,6 @@
 """The layers of a built engine, their times, and the differences between two engines, as they are stored."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct
@@ -128,3 +129,8 @@ class LayersDocument(Struct, frozen=True, kw_only=True):
     diff_matched_by: Literal["name", "order"] | None = None
     diff_totals: DiffTotals | None = None
     notes: tuple[str, ...] = ()
+
+
+def sum_times(layers: Iterable[EngineLayer]) -> float:
+    """Milliseconds of one iteration in some of the layers."""
+    return sum(layer.average_ms or 0.0 for layer in layers)

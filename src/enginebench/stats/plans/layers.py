@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from enginebench.stats.layer_records import (
     LayersDocument,
     LayerTensor,
     ProfileDocument,
+    sum_times,
 )
 from enginebench.stats.onnx_names import read_metadata, split_name
 from enginebench.stats.plans.source import decode_json, explain_json, explain_keys, list_keys, read_text
@@ -260,9 +261,7 @@ def read_types(item: dict[str, Any], inputs: tuple[LayerTensor, ...], outputs: t
 
 def is_overhead(name: str, kind: str | None) -> bool:
     """Whether a layer only moves or converts data: reformat, cast, copy, or a (de)quantization of its own."""
-    if kind is not None and kind.lower() in _OVERHEAD_TYPES:
-        return True
-    if name.startswith(_OVERHEAD_NAMES):
+    if (kind or "").lower() in _OVERHEAD_TYPES or name.startswith(_OVERHEAD_NAMES):
         return True
     nodes = split_name(name)
     return bool(nodes) and all(_QUANTIZE.search(node) for node in nodes)
@@ -294,14 +293,8 @@ def measure_group(group: list[EngineLayer], layers: list[EngineLayer], timed: bo
     """Number, share and time of some of the layers."""
     if not timed:
         return LayerGroup(layers=len(group), share=len(group) / len(layers) if layers else None)
-    average = sum_times(group)
-    total = sum_times(layers)
+    average, total = sum_times(group), sum_times(layers)
     return LayerGroup(layers=len(group), share=average / total if total > 0 else None, average_ms=average)
-
-
-def sum_times(layers: Iterable[EngineLayer]) -> float:
-    """Milliseconds of one iteration in some of the layers."""
-    return sum(layer.average_ms or 0.0 for layer in layers)
 
 
 def read_io(document: dict[str, Any], layers: list[EngineLayer]) -> tuple[EngineTensor, ...]:
