@@ -1,12 +1,15 @@
 """A sweep as sections: the fastest row of each engine, the machines, what came of searches, and what has no figures."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import astuple
 
 from enginebench.core.caveats import find_sentence, format_caveat
 from enginebench.core.records import Caveat, Estimate
 from enginebench.core.text import count_of
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow, Tuned
+from enginebench.features.sweep.records import SweepPlan
 from enginebench.report.numbers import format_range, format_ratio, format_significant, format_verdict
 from enginebench.report.scores import format_figure
 from enginebench.report.table import Column, Section, list_texts, make_notes, make_table
@@ -143,9 +146,8 @@ def describe_tuned(tuned: Tuned) -> str:
     if tuned.reason:
         return f"{where}: no response: {tuned.reason}"
     if tuned.beaten and tuned.ratio:
-        return (
-            f"{where}: {tuned.winner} is {format_range(tuned.ratio, 'x')} as fast as the best default, {tuned.default}"
-        )
+        much = format_range(tuned.ratio, "x")
+        return f"{where}: {tuned.winner} is {much} as fast as the best default, {tuned.default}"
     anew = ""
     if tuned.ratio and tuned.verdict:
         ratio, verdict = format_range(tuned.ratio, "x"), format_verdict(tuned.verdict)
@@ -182,21 +184,19 @@ def _show(value: float | None) -> str:
     return "" if value is None else format_significant(value)
 
 
-def list_plan(
-    cells: Sequence[tuple[str, ...]], kinds: Iterable[tuple[str, int, int, int, float]], start_s: float
-) -> list[Section]:
+def list_plan(plan: SweepPlan) -> list[Section]:
     """A sweep that is planned: its matrix, and what each kind of machine has to do and how long that takes at most."""
-    shown = [(cell[0].rpartition("/")[2], *cell[1:]) for cell in cells[:MOST_SHOWN]]
+    cells = [(c.model.rpartition("/")[2], *map(str, astuple(c)[1:])) for c in plan.cells]
     columns = list_texts(("model", "machine", "engine", "precision"), ("batch", "scope"), ("scope",))
     more = f", the first {MOST_SHOWN} shown" if len(cells) > MOST_SHOWN else ""
-    work = [(name, *map(str, counts), show_duration(seconds)) for name, *counts, seconds in kinds]
+    work = [(*map(str, astuple(kind)[:-1]), show_duration(kind.at_most_s)) for kind in plan.kinds]
     titles = ("models", "rows", "processes", "at most")
     text = (
-        f"Time of one machine of the kind: all timed calls at their limit, and {start_s:.1f} s for the start of a "
+        f"Time of one machine of the kind: all timed calls at their limit, and {plan.start_s:.1f} s for the start of a "
         "process, as just measured here. Imports and builds of engines come on top."
     )
     return [
-        Section(title=count_of(len(cells), "rows") + more, parts=(make_table(columns, shown),)),
+        Section(title=count_of(len(cells), "rows") + more, parts=(make_table(columns, cells[:MOST_SHOWN]),)),
         Section(parts=(make_table(list_texts(("machine",), titles, titles[2::-1]), work), *make_notes([text]))),
     ]
 
