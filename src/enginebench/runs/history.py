@@ -127,7 +127,8 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
     kept = [m for m in result.measurements if m.latency_ns]
     pooled = np.concatenate([np.asarray(m.latency_ns, dtype=np.float64) for m in kept]) if kept else np.empty(0)
     references = [median(m.reference_ns) for m in kept if m.reference_ns]
-    engine, machine = result.engine, result.machine
+    engine, machine, measure = result.engine, result.machine, result.measure
+    rank = find_rank(len(pooled), 0.99) - 1 if kept else 0
     started = min((m.started_utc for m in kept if m.started_utc), default="")
     return HistoryRow(
         path=path,
@@ -141,8 +142,8 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
         recipe=engine.recipe,
         mix=engine.mix,
         batch=engine.batch,
-        scope=result.measure.scope,
-        cache=result.measure.cache,
+        scope=measure.scope,
+        cache=measure.cache,
         device=engine.device,
         threads=engine.threads,
         status=result.status,
@@ -151,7 +152,7 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
         n=len(pooled),
         processes=len(kept),
         p50_ms=median([median(m.latency_ns) for m in kept]) / 1e6 if kept else None,
-        p99_ms=_find_p99(pooled) / 1e6 if kept else None,
+        p99_ms=float(np.partition(pooled, rank)[rank]) / 1e6 if kept else None,
         mean_ms=float(np.mean(pooled)) / 1e6 if kept else None,
         reference_ms=median(references) / 1e6 if references else None,
         metric=result.scores[0].metric if result.scores else None,
@@ -161,11 +162,6 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
         cpu_model=machine.cpu_model if machine else None,
         gpu=", ".join(gpu.name for gpu in machine.gpus) or None if machine else None,
     )
-
-
-def _find_p99(pooled: np.typing.NDArray[np.float64]) -> float:
-    rank = find_rank(len(pooled), 0.99) - 1
-    return float(np.partition(pooled, rank)[rank])
 
 
 def write_history(document: HistoryDocument, root: Path, out: Path, cache: Path | None = None) -> Trends:

@@ -10,7 +10,7 @@ from enginebench.core.records import Caveat, Estimate
 from enginebench.core.text import count_of
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow, Tuned
 from enginebench.features.sweep.records import SweepPlan
-from enginebench.report.numbers import format_range, format_ratio, format_significant, format_verdict
+from enginebench.report.numbers import format_range, format_ratio, format_significant, format_verdict, show_figure
 from enginebench.report.scores import format_figure
 from enginebench.report.table import Column, Section, list_texts, make_notes, make_table
 
@@ -51,12 +51,12 @@ COLUMNS = (
     Column("speed-up", lambda cell: format_ratio(cell.row.speedup) if cell.row and cell.row.speedup else "",
            lambda cell: cell.row.speedup.value if cell.row and cell.row.speedup else None, align="right", spare=1),
     Column("outputs", lambda cell: _show_outputs(cell.row), wide=True),
-    Column("requests/s", lambda cell: _show(_take_capacity(cell)), lambda cell: _take_capacity(cell),
+    Column("requests/s", lambda cell: show_figure(_take_capacity(cell)), lambda cell: _take_capacity(cell),
            align="decimal", wide=True, when=lambda cells: any(map(_take_capacity, cells))),
-    Column("cost per million", lambda cell: _show(cell.row and cell.row.cost_per_million),
+    Column("cost per million", lambda cell: show_figure(cell.row and cell.row.cost_per_million),
            lambda cell: cell.row and cell.row.cost_per_million, align="decimal", wide=True,
            when=lambda cells: any(cell.row and cell.row.cost_per_million is not None for cell in cells)),
-    Column("energy mJ", lambda cell: _show(cell.row and cell.row.energy_mj),
+    Column("energy mJ", lambda cell: show_figure(cell.row and cell.row.energy_mj),
            lambda cell: cell.row and cell.row.energy_mj, align="decimal", wide=True,
            when=lambda cells: any(cell.row and cell.row.energy_mj is not None for cell in cells)),
 )  # fmt: skip
@@ -100,8 +100,8 @@ def list_rest(document: SweepDocument) -> list[Section]:
             machine.id,
             ", ".join(machine.gpus) or machine.cpu_model,
             str(machine.rows),
-            _show(machine.reference_ms),
-            _show(machine.price_per_hour),
+            show_figure(machine.reference_ms),
+            show_figure(machine.price_per_hour),
         )
         for machine in document.machines
     ]
@@ -178,10 +178,6 @@ def _show_outputs(row: SweepRow | None) -> str:
 
 def _take_capacity(cell: SweepCell) -> float | None:
     return cell.row.capacity.passes_qps if cell.row and cell.row.capacity else None
-
-
-def _show(value: float | None) -> str:
-    return "" if value is None else format_significant(value)
 
 
 def list_plan(plan: SweepPlan) -> list[Section]:
