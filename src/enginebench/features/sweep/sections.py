@@ -80,15 +80,20 @@ def state_answer(document: SweepDocument) -> str:
     text = f"{count_of(len(document.cells), 'rows')} on {kinds} {'kind' if kinds == 1 else 'kinds'} of machine"
     devices = dict.fromkeys(", ".join(machine.gpus) or machine.cpu_model for machine in document.machines)
     text = " · ".join(filter(None, [text, *(devices if len(devices) < 3 else ()), document.started_utc]))
-    groups: dict[tuple[str, str], list[SweepCell]] = {}
-    for cell in document.cells:
-        groups.setdefault((cell.model, cell.machine_kind), []).append(cell)
-    best = [min(cells, key=rank_cell) for cells in groups.values()]
+    best = [min(cells, key=rank_cell) for cells in group_cells(document, "model", "machine_kind").values()]
     counts = Counter(cell.engine for cell in best if cell.row and cell.row.status == "ok" and cell.row.p50_ms)
     if not counts:
         return text
     engine, count = counts.most_common(1)[0]
     return f"{engine} is the fastest of {count} of {count_of(sum(counts.values()), 'models')} · {text}"
+
+
+def group_cells(document: SweepDocument, *names: str) -> dict[tuple[str, ...], list[SweepCell]]:
+    """The cells by these of their fields, in the order in which they come."""
+    groups: dict[tuple[str, ...], list[SweepCell]] = {}
+    for cell in document.cells:
+        groups.setdefault(tuple(getattr(cell, name) for name in names), []).append(cell)
+    return groups
 
 
 def list_rest(document: SweepDocument) -> list[Section]:
