@@ -78,13 +78,6 @@ def test_a_run_fits_its_terminal(width: int, processes: int) -> None:
     assert "…" not in text and "not reported" not in text and "top-1" in text
 
 
-def test_control_characters_and_markup_of_names_stay_text() -> None:
-    evil = make_result(status="failed", reason="\x1b[2J\x07[red]gone[/red]\nnext\u202eline", identity="x")
-    text = show(describe_run(model="m\x1b]0;title\x07[bold]", machine=None, spec={}, results=[evil]), 200)
-    assert "\x1b" not in text and "\x07" not in text and "\u202e" not in text
-    assert "[red]gone[/red] nextline" in text and "[bold]" in text
-
-
 def test_markdown_is_the_same_in_its_own_words() -> None:
     text = format_sections(SECTIONS, level=2)
     assert text.startswith(

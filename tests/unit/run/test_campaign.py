@@ -420,25 +420,6 @@ class TestRestore:
     def rows(self, graph: Artifact) -> list[PlannedRow]:
         return [plan(graph, seed) for seed in "123"]
 
-    def test_what_was_measured_is_not_measured_again(self, graph: Artifact, tmp_path: Path, children: Children) -> None:
-        rows = self.rows(graph)
-        fail_in(children, "2", 1, KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
-            start(tmp_path / "r", *rows).run()
-        before = [stored(tmp_path / "r", row).measurements for row in rows]
-        assert [len(measured) for measured in before] == [2, 1, 1]
-        children.jobs.clear()
-        children.before = lambda job: None
-        reporter = Counting()
-        again = start(tmp_path / "r", *rows, reporter=reporter)
-        again.restore()
-        results = again.run()
-        assert children.of(PrepareJob) == []
-        assert [turn[:2] for turn in children.turns] == [("2", 1), ("3", 1)]
-        assert [r.measurements[: len(kept)] for r, kept in zip(results, before, strict=True)] == before
-        assert [r.id for r in results] == [row.id for row in rows] and {r.status for r in results} == {"ok"}
-        assert reporter.advanced <= reporter.total == 9
-
     def test_a_row_that_failed_is_given_what_is_missing(
         self, graph: Artifact, tmp_path: Path, children: Children
     ) -> None:

@@ -104,17 +104,6 @@ def test_fastest_names_whom_it_did_not_beat() -> None:
     assert fastest is not None and len(fastest.tied_with) == 1
 
 
-def test_baseline_can_be_the_fastest() -> None:
-    document = run([make_result(median_ms=5), make_result("ort", median_ms=10, drift=AGREE)])
-    assert document.fastest is not None and document.fastest.id == "pytorch-fp32-b1"
-
-
-def test_nothing_measured_has_no_answer() -> None:
-    document = run([make_result(status="failed"), make_result("ort", status="skipped")])
-    assert (document.fastest, document.recommended) == (None, None)
-    assert run([]).rows == ()
-
-
 @pytest.mark.parametrize(("drop", "expected"), [(None, "ort-fp32-b1"), (0.01, "ort-fp32-b1"), (0.02, "ort-int8-b1")])
 def test_recommended_keeps_the_accuracy_limit(drop: float | None, expected: str) -> None:
     rows = [
