@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from enginebench.stats.layer_records import (
     LayersDocument,
     LayerTensor,
     ProfileDocument,
+    group_layers,
     sum_times,
 )
 from enginebench.stats.onnx_names import read_metadata, split_name
@@ -101,11 +102,12 @@ def summarize_layers(document: dict[str, Any], path: Path, profile: ProfileDocum
         notes += [f"{unmatched} layers of the profile are not in the engine"] if unmatched else []
     timed = profile is not None and any(layer.average_ms is not None for layer in layers)
     shares_of: Literal["time", "layers"] = "time" if timed else "layers"
+    measure = partial(measure_group, layers=layers, timed=timed)
     return LayersDocument(
         path=str(path),
         layers=tuple(layers),
-        by_precision=group_layers(layers, lambda layer: layer.precision or UNKNOWN, timed),
-        by_type=group_layers(layers, lambda layer: layer.type or UNKNOWN, timed),
+        by_precision=group_layers(layers, lambda layer: layer.precision or UNKNOWN, measure),
+        by_type=group_layers(layers, lambda layer: layer.type or UNKNOWN, measure),
         overhead=measure_group([layer for layer in layers if layer.overhead], layers, timed),
         io=read_io(document, layers),
         shares_of=shares_of,
@@ -278,15 +280,6 @@ def join_profile(layers: list[EngineLayer], profile: ProfileDocument) -> tuple[l
         average, share = queue.pop(0) if queue else (None, None)
         joined.append(msgspec.structs.replace(layer, average_ms=average, share=share))
     return joined, sum(len(queue) for queue in times.values())
-
-
-def group_layers(layers: list[EngineLayer], key: Callable[[EngineLayer], str], timed: bool) -> dict[str, LayerGroup]:
-    """key -> its layers' number and share, largest share first."""
-    groups: dict[str, list[EngineLayer]] = {}
-    for layer in layers:
-        groups.setdefault(key(layer), []).append(layer)
-    measured = {name: measure_group(group, layers, timed) for name, group in groups.items()}
-    return dict(sorted(measured.items(), key=lambda pair: -(pair[1].share or 0)))
 
 
 def measure_group(group: list[EngineLayer], layers: list[EngineLayer], timed: bool) -> LayerGroup:
