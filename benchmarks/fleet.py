@@ -33,7 +33,7 @@ import psutil
 
 from enginebench.core.records import Estimate, Result
 from enginebench.core.store import encode, write_atomic
-from enginebench.features.sweep.document import SweepCell, SweepRow, describe_environment
+from enginebench.features.sweep.document import Environment, SweepCell, SweepRow
 from enginebench.features.sweep.parts import read_group
 from enginebench.features.sweep.reading import read_sweep
 from enginebench.features.sweep.records import Finished, SweepRecord
@@ -357,7 +357,11 @@ def fill_store(folder: Path, count: int) -> None:
             stored = msgspec.structs.replace(row, id=name, model=Path(made.model).name)
             (place / "rows" / f"{name}.json").write_bytes(encode(stored))
             cells.append(fill_cell(cell, figures, name, made.id, number + i))
-        machine = describe_environment("0", made.machine.kind, part.record.machine)
+        there = part.record.machine
+        gpus = tuple(gpu.name for gpu in there.gpus)
+        machine = Environment(
+            id="0", machine_kind=made.machine.kind, cpu_model=there.cpu_model, gpus=gpus, versions=there.versions
+        )
         (place / "done.json").write_bytes(encode(Finished(cells=tuple(cells), machines=(machine,))))
 
 

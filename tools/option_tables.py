@@ -34,7 +34,7 @@ from enginebench.features.sweep.document import (
     SweepRow,
     Tuned,
 )
-from enginebench.features.sweep.verb import KindPlan, SweepPlan
+from enginebench.features.sweep.records import KindPlan, SweepPlan
 from enginebench.features.trtexec.records import Joint, LogDocument, LogRun, Stat, TimesDocument
 from enginebench.features.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
 from enginebench.features.versions.bisect import BisectDocument

@@ -1,20 +1,15 @@
-"""A run that was interrupted and continued says what an uninterrupted one says, wherever it was interrupted.
+"""A run that was interrupted and continued says what an uninterrupted one says, whatever happened meanwhile.
 
-Most runs here do their jobs in this process, since an interrupt at every step of a run takes hundreds of them. What
-counts is what lies on the disk at that moment, and that is the same: a child process dies with its parent.
+Most runs here do their jobs in this process. What counts is what lies on the disk at that moment, and that is the same:
+a child process dies with its parent. Any moment of interruption: `unit/run/test_interruptions.py`.
 """
 
-import gc
 import json
-import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,20 +18,20 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.errors import ArtifactError, ChildFailed, EngineBenchError
+from enginebench.core.errors import ArtifactError
 from enginebench.core.records import MeasureSpec, Result
-from enginebench.core.store import write_atomic
-from enginebench.measure import reference
-from enginebench.runs import campaign, main_job
-from enginebench.runs.child.jobs import MeasureJob, PrepareJob
+from enginebench.runs import main_job
+from enginebench.runs.child.jobs import MeasureJob, PrepareJob, SourceJob
 from enginebench.runs.child.perform import sources as perform_sources
 from enginebench.runs.folder import RunFolder, RunRequest, read_results
 from enginebench.runs.main_job import run_model
 from enginebench.runs.plan import PlannedRow
 from enginebench.runs.reporting import describe_stored
-from enginebench.runs.targets import sources
+from in_process import Children, children
 from processes import environment
 from reporters import Silent
+
+__all__ = ["children"]
 
 # All that may differ between the two: times, what is computed from them alone, and how much memory a process took.
 TIMES_OF_RECORD = {"started_utc", "machine", "command", "took_s"}
@@ -59,103 +54,32 @@ def fake(**options: str) -> tuple[str, dict[str, str]]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> RunRequest:
-    """Rows that answer, answer otherwise, cannot be built, fail while they are timed, and tell of another precision.
+def three(monkeypatch: pytest.MonkeyPatch) -> RunRequest:
+    """A reference and two rows that answer otherwise, of the shipped graph with its labelled data.
 
-    The model is the shipped graph with its labelled data, taken as where PyTorch is not installed: without an export.
+    It is taken as where PyTorch is not installed: without an export.
     """
     monkeypatch.setattr(perform_sources, "find_spec", lambda name: None if name == "torch" else find_spec(name))
-    return RunRequest(
-        model="digits-mlp",
-        engines=(
-            fake(fault="raise", at="build"),
-            fake(),
-            fake(bias="0.1"),
-            fake(fault="raise", after="60"),
-            fake(ran="fp16", bias="0.001"),
-        ),
-        measure=MEASURE,
-    )
-
-
-# Modules that write files and are imported as late as by the job that needs them.
-LATE = ("enginebench.models.precision.calibrate", "enginebench.models.precision.quantize")
-
-
-class Interrupts:
-    """Counts the steps of a run, each job and each file written, and interrupts before the one it was given."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-        self.steps: list[str] = []
-        self.at: int | None = None
-        self.before_job: Callable[[Any], None] = lambda job: None
-        for name in LATE:
-            import_module(name)
-        for module in list(sys.modules.values()):
-            if getattr(module, "write_atomic", None) is write_atomic and module.__name__ != __name__:
-                monkeypatch.setattr(module, "write_atomic", self._write)
-        for module in (campaign, sources):
-            monkeypatch.setattr(module, "run_child", lambda job, **how: self.perform(job))
-        monkeypatch.setattr(campaign, "Child", lambda environment, place=None: InProcess(self))
-        monkeypatch.setattr(campaign, "count_at_once", lambda machine: 1)
-        monkeypatch.setattr(tempfile, "tempdir", str(folder))  # nothing is timed that other runs could disturb
-        monkeypatch.setattr(os, "fsync", lambda handle: None)  # no power fails here
-        monkeypatch.setattr(gc, "collect", lambda: 0)  # before each timing; slow in a process of many tests
-        monkeypatch.setattr(reference, "time_reference", lambda repeats: [1] * repeats)
-        monkeypatch.setattr(sources, "LABELLED_ENTRIES", 60)
-
-    def step(self, name: str) -> None:
-        if self.at == len(self.steps):
-            raise KeyboardInterrupt(name)
-        self.steps.append(name)
-
-    def _write(self, path: Path, data: bytes) -> None:
-        self.step(f"write {path.name}")
-        write_atomic(path, data)
-
-    def perform(self, job: Any) -> Any:
-        self.step(type(job).__name__)
-        try:
-            self.before_job(job)
-            job = replace(job, pin=False) if isinstance(job, MeasureJob) else job
-            return job.perform(lambda text: None, lambda sure: None)
-        except EngineBenchError:
-            raise
-        except Exception as error:
-            raise ChildFailed(f"{type(error).__name__}: {error}") from error
-
-
-class InProcess:
-    """Stands in for `Child`: the job is done here."""
-
-    alive, kept = True, None
-
-    def __init__(self, interrupts: Interrupts) -> None:
-        self._interrupts = interrupts
-
-    def __enter__(self) -> "InProcess":
-        return self
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def perform(self, job: Any, **how: Any) -> Any:
-        return self._interrupts.perform(job)
-
-
-@pytest.fixture
-def interrupts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Interrupts:
-    return Interrupts(monkeypatch, tmp_path)
+    return RunRequest(model="digits-mlp", engines=(fake(), fake(bias="0.1"), fake(bias="0.2")), measure=MEASURE)
 
 
 def run(request: RunRequest, root: Path, *, resume: bool = False) -> list[Result]:
     return run_model(request, root, reporter=Silent(), resume=resume)[1]
 
 
-def interrupt(interrupts: Interrupts, request: RunRequest, root: Path, at: int, *, resume: bool = False) -> None:
-    interrupts.steps, interrupts.at = [], at
+def interrupt(children: Children, request: RunRequest, root: Path, kind: type[Any], which: int = 0) -> None:
+    """Begins a run, and interrupts it ahead of this job; what is asked from then on is counted anew."""
+    children.jobs.clear()
+
+    def stop(job: Any) -> None:
+        if isinstance(job, kind) and len(children.of(kind)) > which:
+            raise KeyboardInterrupt
+
+    children.before = stop
     with pytest.raises(KeyboardInterrupt):
-        run(request, root, resume=resume)
-    interrupts.at = None
+        run(request, root)
+    children.before = lambda job: None
+    children.jobs.clear()
 
 
 def resume(request: RunRequest, root: Path) -> list[Result]:
@@ -208,42 +132,7 @@ def check_references(root: Path) -> None:
             assert row.drift.reference == first.setdefault(row.engine.batch, row.id), row.id
 
 
-@pytest.mark.parametrize("more", [{}, {"batches": (1, 2)}, {"precisions": (("fp32", None), ("int8", None))}])
-def test_a_run_interrupted_at_any_step_ends_as_if_it_had_not_been(
-    more: dict[str, Any], interrupts: Interrupts, asked: RunRequest, tmp_path: Path
-) -> None:
-    """Every other time what goes on is interrupted as well, at its third step."""
-    request = replace(asked, **more)
-    if more:
-        request = replace(request, engines=request.engines[:3], measure=replace(MEASURE, processes=1))
-    run(request, tmp_path / "whole")
-    expected, steps = tell(tmp_path / "whole"), list(interrupts.steps)
-    assert {row["status"] for row in expected["rows"]} == {"ok", "failed"} and len(steps) > 25
-    assert {row["scores"][0]["value"]["n"] for row in expected["rows"] if row["status"] == "ok"} == {60}
-    for at, step in enumerate(steps):
-        root = tmp_path / str(at)
-        interrupt(interrupts, request, root, at)
-        if at % 2:
-            interrupts.steps, interrupts.at = [], 2
-            with suppress(KeyboardInterrupt):
-                resume(request, root)
-            interrupts.at = None
-        resume(request, root)
-        assert find_differences(tell(root), expected) == [], f"interrupted before step {at}: {step}"
-        check_references(root)
-
-
-def find_step(steps: list[str], name: str, which: int = 0) -> int:
-    return [at for at, step in enumerate(steps) if step == name][which]
-
-
-@pytest.fixture
-def three(asked: RunRequest) -> RunRequest:
-    """A reference and two rows that answer otherwise."""
-    return replace(asked, engines=(fake(), fake(bias="0.1"), fake(bias="0.2")))
-
-
-def ids(request: RunRequest, root: Path) -> tuple[str, ...]:
+def ids(root: Path) -> tuple[str, ...]:
     return RunFolder(root).read_record().rows
 
 
@@ -267,40 +156,43 @@ def damage(request: pytest.FixtureRequest) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize("what", ["outputs_path", "answers_path"])
-@pytest.mark.parametrize("moment", ["PrepareJob", "MeasureJob"])
+@pytest.mark.parametrize("moment", [PrepareJob, MeasureJob])
 def test_answers_that_are_gone_are_taken_again(
-    what: str, moment: str, damage: Callable[[Path], None], interrupts: Interrupts, three: RunRequest, tmp_path: Path
+    what: str, moment: type[Any], damage: Callable[[Path], None], children: Children, three: RunRequest, tmp_path: Path
 ) -> None:
     """The reference's answers are damaged while the run rests: no other row takes its place."""
     run(three, tmp_path / "whole")
-    at = find_step(interrupts.steps, moment, 2)
     root = tmp_path / "r"
-    interrupt(interrupts, three, root, at)
-    damage(getattr(RunFolder(root), what)(ids(three, root)[0]))
-    interrupts.steps = []
+    interrupt(children, three, root, moment, 2)
+    damage(getattr(RunFolder(root), what)(ids(root)[0]))
     resume(three, root)
     assert tell(root) == tell(tmp_path / "whole") and differences(root) == [0, 0.1, 0.2]
-    assert interrupts.steps.count("PrepareJob") == (2 if moment == "PrepareJob" else 1)
+    assert len(children.of(PrepareJob)) == (2 if moment is PrepareJob else 1)
 
 
 @pytest.mark.parametrize("fails_first", [True, False])
 def test_a_reference_that_fails_on_one_side_of_an_interruption_only(
-    fails_first: bool, interrupts: Interrupts, three: RunRequest, tmp_path: Path
+    fails_first: bool, children: Children, three: RunRequest, tmp_path: Path
 ) -> None:
     """All rows are compared with the row that is the reference in the end, also those that were compared before."""
-    failing = fails_first
 
     def fail(job: Any) -> None:
-        if failing and isinstance(job, PrepareJob) and "bias" not in job.engine.options:
+        if isinstance(job, PrepareJob) and "bias" not in job.engine.options:
             raise RuntimeError("no memory just now")
 
-    interrupts.before_job = fail
-    run(three, tmp_path / "whole")
+    def fail_and_stop(job: Any) -> None:
+        if isinstance(job, MeasureJob) and len(children.of(MeasureJob)) > 1:
+            raise KeyboardInterrupt
+        if fails_first:
+            fail(job)
+
     root = tmp_path / "r"
-    interrupt(interrupts, three, root, find_step(interrupts.steps, "MeasureJob", 1))
+    children.before = fail_and_stop
+    with pytest.raises(KeyboardInterrupt):
+        run(three, root)
     if not fails_first:  # it must be built again, which then fails
-        RunFolder(root).row_path(ids(three, root)[0]).unlink()
-    failing = not fails_first
+        RunFolder(root).row_path(ids(root)[0]).unlink()
+    children.before = (lambda job: None) if fails_first else fail
     rows = resume(three, root)
     assert [row.status for row in rows] == (["ok"] * 3 if fails_first else ["failed", "ok", "ok"])
     assert differences(root) == ([0, 0.1, 0.2] if fails_first else [0, 0.1])
@@ -308,12 +200,12 @@ def test_a_reference_that_fails_on_one_side_of_an_interruption_only(
 
 
 def test_a_row_whose_engine_is_gone_keeps_what_was_measured(
-    interrupts: Interrupts, three: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    children: Children, three: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says why it cannot go on, stays the reference, and is measured to its end once the engine is back."""
     run(three, tmp_path / "whole")
     root = tmp_path / "r"
-    interrupt(interrupts, three, root, find_step(interrupts.steps, "MeasureJob", 3))
+    interrupt(children, three, root, MeasureJob, 3)
     plan = main_job.plan_rows
 
     def plan_without(*args: Any, **more: Any) -> list[PlannedRow]:
@@ -330,55 +222,54 @@ def test_a_row_whose_engine_is_gone_keeps_what_was_measured(
 
 
 def test_a_measured_row_whose_answers_cannot_be_taken_again_fails_alone(
-    damage: Callable[[Path], None], interrupts: Interrupts, three: RunRequest, tmp_path: Path
+    damage: Callable[[Path], None], children: Children, three: RunRequest, tmp_path: Path
 ) -> None:
     """It keeps its times and says why; the others are compared with the first that still has answers."""
     run(three, tmp_path / "whole")
     root = tmp_path / "r"
-    interrupt(interrupts, three, root, find_step(interrupts.steps, "MeasureJob", 3))
-    damage(RunFolder(root).outputs_path(ids(three, root)[0]))
+    interrupt(children, three, root, MeasureJob, 3)
+    damage(RunFolder(root).outputs_path(ids(root)[0]))
 
     def fail(job: Any) -> None:
         if isinstance(job, PrepareJob):
             raise RuntimeError("no memory just now")
 
-    interrupts.before_job = fail
+    children.before = fail
     rows = resume(three, root)
     assert [row.status for row in rows] == ["failed", "ok", "ok"] and len(rows[0].measurements) == 1
     assert "no memory just now" in str(rows[0].reason)
     assert [row.drift.reference for row in rows[1:] if row.drift] == [rows[1].id] * 2
-    interrupts.before_job = lambda job: None
+    children.before = lambda job: None
     resume(three, root)
     assert tell(root) == tell(tmp_path / "whole")
 
 
 def test_times_of_an_engine_that_was_built_anew_are_taken_anew(
-    interrupts: Interrupts, three: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    children: Children, three: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answers are gone, and what is built for new ones is another engine than the one that was timed."""
     run(three, tmp_path / "whole")
     root = tmp_path / "r"
-    interrupt(interrupts, three, root, find_step(interrupts.steps, "MeasureJob", 4))
-    first = ids(three, root)[0]
+    interrupt(children, three, root, MeasureJob, 4)
+    first = ids(root)[0]
     RunFolder(root).outputs_path(first).unlink()
     row_file = RunFolder(root).row_path(first)
     stored = RunFolder(root).read_result(first)
     assert stored is not None and len(stored.measurements) == 2
     other = tuple(replace(artifact, sha256="0" * 64) for artifact in stored.artifacts)
     RunFolder(root).write_result(replace(stored, artifacts=other))
-    interrupts.steps = []
     resume(three, root)
     assert tell(root) == tell(tmp_path / "whole") and row_file.exists()
-    assert interrupts.steps.count("MeasureJob") == 2 + 2  # both of the first row, one of each other
+    assert len(children.of(MeasureJob)) == 2 + 2  # both of the first row, one of each other
 
 
 def test_a_source_that_was_changed_is_found_before_a_row_starts_from_it(
-    interrupts: Interrupts, three: RunRequest, tmp_path: Path
+    children: Children, three: RunRequest, tmp_path: Path
 ) -> None:
     """No row was begun, so that none could show it."""
     run(three, tmp_path / "whole")
     root = tmp_path / "r"
-    interrupt(interrupts, three, root, find_step(interrupts.steps, "PrepareJob"))
+    interrupt(children, three, root, PrepareJob)
     graph = next((root / "artefacts").rglob("*.onnx"))
     data = graph.read_bytes()
     graph.unlink()
@@ -388,15 +279,16 @@ def test_a_source_that_was_changed_is_found_before_a_row_starts_from_it(
 
 
 def test_ranges_of_a_try_that_was_interrupted_are_not_taken_up(
-    interrupts: Interrupts, three: RunRequest, tmp_path: Path
+    children: Children, three: RunRequest, tmp_path: Path
 ) -> None:
     """They may be of other weights, which then no graph could be made from."""
     request = replace(three, precisions=(("int8", None),))
     run(request, tmp_path / "whole")
     root = tmp_path / "r"
-    interrupt(interrupts, request, root, find_step(interrupts.steps, "write calib.json") + 1)
+    interrupt(children, request, root, SourceJob)
+    record = json.loads((tmp_path / "whole" / "artefacts" / "calib.json").read_bytes())
     ranges = root / "artefacts" / "calib.json"
-    record = json.loads(ranges.read_bytes())
+    ranges.parent.mkdir(exist_ok=True)
     ranges.write_text(json.dumps({**record, "model_sha256": "0" * 64, "weights_sha256": "0" * 64}))
     resume(request, root)
     assert tell(root) == tell(tmp_path / "whole")

@@ -432,23 +432,16 @@ def find_sentence(caveat: Caveat) -> tuple[object, ...]:
     """
     if not _has_own_words(caveat):
         return caveat.code, caveat.message, caveat.advice
-    return caveat.template, *sorted((n, None if _is_number(v) else v) for n, v in caveat.figures.items())
+    return caveat.template, *sorted((n, None if isinstance(v, int | float) else v) for n, v in caveat.figures.items())
 
 
 def _has_own_words(caveat: Caveat) -> bool:
     """Whether the template, filled with the figures, gives the words; another version may say it otherwise."""
-    template = TEMPLATES.get(caveat.template)
+    template, own = TEMPLATES.get(caveat.template), (caveat.message, caveat.advice)
     try:
-        return template is not None and _word(template.message, template, caveat.figures) == (
-            caveat.message,
-            caveat.advice,
-        )
+        return template is not None and _word(template.message, template, caveat.figures) == own
     except (LookupError, ValueError):  # figures of another version, or damaged ones
         return False
-
-
-def _is_number(value: Figure) -> bool:
-    return isinstance(value, int | float)
 
 
 def format_caveat(caveat: Caveat, *alike: Caveat) -> str:
@@ -473,6 +466,6 @@ def _word(message: str, template: Template, figures: Mapping[str, object]) -> tu
 def merge_figures(several: Sequence[Mapping[str, Figure]]) -> dict[str, object]:
     """Each figure as the range over all of them; a text as it stands in the first."""
     return {
-        name: _Range([cast("float", figures[name]) for figures in several]) if _is_number(value) else value
+        name: _Range([cast("float", figures[name]) for figures in several]) if isinstance(value, int | float) else value
         for name, value in several[0].items()
     }

@@ -49,24 +49,16 @@ class Ceilings(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # what could not be measured, and why
 
 
-def list_differences(then: Machine, now: Machine, *, versions: bool = True) -> list[str]:
-    """What of a machine sets its ceilings and is not as it was: empty if peaks of `then` hold for `now`.
-
-    Args:
-        versions: whether the versions of the library that reached them, and of the driver, count.
-    """
+def list_differences(then: Machine, now: Machine) -> list[str]:
+    """What of a machine sets its ceilings and is not as it was: empty if peaks of `then` hold for `now`."""
+    drivers = [next((gpu.driver for gpu in machine.gpus), None) for machine in (then, now)]
     parts: list[tuple[str, object, object]] = [
         ("processor", then.cpu_model, now.cpu_model),
         ("instruction sets", " ".join(then.cpu_flags), " ".join(now.cpu_flags)),
         ("allowed CPUs", len(then.cpus_allowed), len(now.cpus_allowed)),
         ("CPU quota", then.cpu_quota_cores, now.cpu_quota_cores),
         ("GPUs", ", ".join(gpu.name for gpu in then.gpus), ", ".join(gpu.name for gpu in now.gpus)),
+        ("torch", then.versions.get("torch"), now.versions.get("torch")),
+        ("driver", drivers[0], drivers[1]),
     ]
-    if versions:
-        parts.append(("torch", then.versions.get("torch"), now.versions.get("torch")))
-        parts.append(("driver", _name_driver(then), _name_driver(now)))
     return [f"{what} was {old or 'none'}, now {new or 'none'}" for what, old, new in parts if old != new]
-
-
-def _name_driver(machine: Machine) -> str | None:
-    return next((gpu.driver for gpu in machine.gpus), None)

@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -80,15 +80,14 @@ def copy_file(source: Path, target: Path) -> None:
     with _explain_reading(source):
         given = source.open("rb")
     with given, _replace_atomic(target) as file:
-        if _share_blocks(given, file):
+        with suppress(OSError):  # Btrfs, XFS, ...; another file system shares nothing, and nothing was written
+            fcntl.ioctl(file.fileno(), FICLONE, given.fileno())
             return
-        while chunk := _read_chunk(given, source):
+        chunk = b"more"
+        while chunk:
+            with _explain_reading(source):
+                chunk = given.read(1 << 20)
             file.write(chunk)
-
-
-def _read_chunk(file: BinaryIO, path: Path) -> bytes:
-    with _explain_reading(path):
-        return file.read(1 << 20)
 
 
 @contextmanager
@@ -98,15 +97,6 @@ def _explain_reading(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or error
         raise ArtifactError(f"cannot read {path}: {reason}. Check the path and its permissions") from error
-
-
-def _share_blocks(source: BinaryIO, target: BinaryIO) -> bool:
-    """Whether the file system (Btrfs, XFS, ...) gave `target` the blocks of `source`; if not, nothing was written."""
-    try:
-        fcntl.ioctl(target.fileno(), FICLONE, source.fileno())
-    except OSError:  # another file system, or one that cannot
-        return False
-    return True
 
 
 @contextmanager
@@ -120,7 +110,8 @@ def _replace_atomic(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())
+        os.umask(mask := os.umask(0))
+        Path(temporary).chmod(0o666 & ~mask)
         Path(temporary).replace(path)
     except BaseException as error:  # an interrupt, too, leaves nothing behind
         if temporary:
@@ -129,12 +120,6 @@ def _replace_atomic(path: Path) -> Iterator[BinaryIO]:
             raise
         reason = error.strerror or error
         raise ArtifactError(f"cannot write {path}: {reason}. Free space or choose another --out") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def read_record(path: Path, kind: type[R]) -> R:
@@ -163,13 +148,8 @@ def read_result(path: Path) -> Result:
     if schema == RESULT_SCHEMA:
         return read_record(path, Result)
     if schema not in UPGRADES:
-        raise ParseError(
-            path,
-            "$.schema",
-            repr(schema),
-            f"{RESULT_SCHEMA!r} or older",
-            "Was it written by a newer version? Upgrade enginebench",
-        )
+        advice = "Was it written by a newer version? Upgrade enginebench"
+        raise ParseError(path, "$.schema", repr(schema), f"{RESULT_SCHEMA!r} or older", advice)
     try:
         document: dict[str, Any] = json.loads(data)
         while schema in UPGRADES:

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 import enginebench
 from enginebench.core.caveats import make_caveat
+from enginebench.core.cuda_devices import find_gpu_name
 from enginebench.core.records import Caveat, Gpu, Machine
 from enginebench.measure.caches import read_caches
-from enginebench.measure.nvml import find_gpu_name
 from enginebench.measure.pin import default_threads
 from enginebench.measure.topology import (
     ROOT,

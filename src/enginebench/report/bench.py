@@ -13,8 +13,8 @@ from enginebench.report.run.rows import Row, RunDocument, describe_row
 from enginebench.report.run.sections import list_facts, list_others, list_tables
 from enginebench.report.table import Section, make_notes
 from enginebench.stats.compare import NOUNS, Comparison
-from enginebench.stats.diff import gate_sides, hold_answers
-from enginebench.stats.standing import compare_rows, weigh
+from enginebench.stats.diff import DiffRow, diff_results
+from enginebench.stats.standing import weigh
 
 # Failures that the verdict itself says.
 _SAID = ("slower", "not comparable")
@@ -29,13 +29,15 @@ class BenchDocument(Struct, frozen=True, kw_only=True):
     samples_ns: tuple[list[int], ...]
     warmup_dropped: tuple[int, ...]
     against: Row | None = None
-    comparison: Comparison | None = None
+    comparison: DiffRow | None = None
 
 
 def describe_bench(results: Sequence[Result], *, margin: float = MARGIN) -> BenchDocument:
     """The document of one result, or of two: then the first is the base and the second the candidate."""
     base, cand = (results[0] if len(results) > 1 else None), results[-1]
-    comparison = _compare(base, cand, margin) if base else None
+    comparison = None
+    if base:
+        (comparison,) = diff_results([base], [cand], margin, neighbours=True, fed_alike=True).rows
     row = describe_row(weigh(_drop_own_drift(cand), base or cand, margin=margin))
     return BenchDocument(
         model=cand.model,
@@ -51,16 +53,6 @@ def _drop_own_drift(result: Result) -> Result:
     """The row without figures of its outputs where they were held against themselves: that compares nothing."""
     drift = result.drift
     return replace(result, drift=None) if drift and drift.passed and drift.reference == result.id else result
-
-
-def _compare(base: Result, cand: Result, margin: float) -> Comparison:
-    """The comparison; where others slowed one side alone, and where answers are not the same, there is no verdict."""
-    found = compare_rows(base, cand, margin)
-    sides = (("base", base), ("candidate", cand))
-    doubts = [f"the {side} is {r.status}" for side, r in sides if r.status != "ok"]
-    if doubts:
-        found = replace(found, verdict="not_comparable", reasons=(*found.reasons, *doubts))
-    return gate_sides(hold_answers(found, base, cand), base, cand)
 
 
 def list_bench(document: BenchDocument) -> list[Section]:
@@ -88,10 +80,12 @@ def list_rows(document: BenchDocument) -> RunDocument:
 
 def state_verdict(comparison: Comparison) -> str:
     """The verdict in plain words, with ratio, interval and what would help."""
+    told = dict.fromkeys((*comparison.reasons, *comparison.failures))
+    notes = "; ".join(note for note in told if note not in _SAID)
+    much = f"{format_range(comparison.ratio, 'x')} as fast" if comparison.ratio else ""
     if comparison.verdict == "not_comparable":
-        return _state_refusal(comparison)
-    ratio = f": {format_range(comparison.ratio, 'x')} as fast" if comparison.ratio else ""
-    notes = _join_notes(comparison)
+        return f"Verdict: not comparable: {notes}.{f' By the times alone: {much}.' if much else ''}"
+    ratio = f": {much}" if much else ""
     reasons = f" ({notes})" if notes else ""
     verdict = format_verdict(comparison.verdict)
     needed = (
@@ -101,16 +95,3 @@ def state_verdict(comparison: Comparison) -> str:
     )
     agree = "; the outputs agree within the limits" if comparison.outputs_agree else ""
     return f"Verdict: {verdict}{ratio}, margin {comparison.margin:.0%}{needed}{reasons}{agree}."
-
-
-def _state_refusal(comparison: Comparison) -> str:
-    """Why there is no verdict, and what the times alone would say."""
-    ratio = comparison.ratio
-    alone = f" By the times alone: {format_range(ratio, 'x')} as fast." if ratio else ""
-    return f"Verdict: not comparable: {_join_notes(comparison)}.{alone}"
-
-
-def _join_notes(comparison: Comparison) -> str:
-    """Reasons and failures, each once, without those that the verdict itself says."""
-    notes = dict.fromkeys((*comparison.reasons, *comparison.failures))
-    return "; ".join(note for note in notes if note not in _SAID)

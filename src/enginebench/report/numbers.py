@@ -33,6 +33,11 @@ def format_significant(value: float, digits: int = 3) -> str:
     return f"{rounded:.{max(0, digits - 1 - magnitude)}f}"
 
 
+def show_figure(value: float | None, missing: str = "") -> str:
+    """Three digits, or what stands for a figure that there is not."""
+    return missing if value is None else format_significant(value)
+
+
 def format_verdict(verdict: str | None) -> str:
     """As people read it: `not_shown` is inconclusive."""
     return "inconclusive" if verdict == "not_shown" else (verdict or "").replace("_", " ")

@@ -147,14 +147,9 @@ class Campaign:
                 continue
             stored = self._folder.read_result(row_id)
             if stored is not None and Path(stored.model).name != Path(row.model).name:
-                path = self._folder.row_path(row_id)
-                raise ParseError(
-                    path,
-                    "$.model",
-                    repr(stored.model),
-                    repr(row.model),
-                    "Delete it to measure this configuration again",
-                )
+                advice = "Delete it to measure this configuration again"
+                path, found, expected = self._folder.row_path(row_id), repr(stored.model), repr(row.model)
+                raise ParseError(path, "$.model", found, expected, advice)
             if stored is not None and with_failed and stored.status in ("failed", "skipped"):
                 self.results[row_id] = stored
                 continue
@@ -204,9 +199,7 @@ class Campaign:
             known = self.results.get(row.id)
             if row.skip is not None:
                 self._keep(self._skip(row, row.skip))
-            elif known is not None and known.status in ("failed", "skipped"):
-                self._reporter.advance()
-            elif known is None or self._lost_answers(known):
+            elif known is None or (known.status not in ("failed", "skipped") and self._lost_answers(known)):
                 waiting.append(row)
             else:
                 self._reporter.advance()
@@ -343,9 +336,8 @@ class Campaign:
         known = self.results.get(row.id)
         if known is None or not known.measurements:
             return self._begin(row, status="skipped", reason=reason)
-        return (
-            known if known.status == "ok" else replace(known, status="failed", reason=f"it cannot continue: {reason}")
-        )
+        why = f"it cannot continue: {reason}"
+        return known if known.status == "ok" else replace(known, status="failed", reason=why)
 
     def _lost_answers(self, known: Result) -> bool:
         """Whether the answers of a restored row are missing or incomplete; other rows are compared with them.

@@ -42,29 +42,19 @@ def store_ceilings(ceilings: Ceilings, out: Path | None = None) -> list[Path]:
     return paths
 
 
-def read_ceilings(path: Path) -> Ceilings:
-    found = read_record(path, Ceilings)
-    if found.schema != CEILINGS_SCHEMA:
-        raise ParseError(path, "$.schema", repr(found.schema), repr(CEILINGS_SCHEMA), "Run enginebench roofline again")
-    return found
-
-
 def find_ceilings(machine: Machine) -> Found:
     """The stored peaks of this machine. Those of another one, or with another library, are refused with words."""
-    return judge_file(find_store() / name_file(machine), machine, HOW)
-
-
-def judge_file(path: Path, machine: Machine, how: str) -> Found:
-    """The ceilings in a file, if they hold for a machine."""
+    path = find_store() / name_file(machine)
     if not path.exists():
-        return Found(reason=f"no roofline of this machine is stored: {how}")
+        return Found(reason=f"no roofline of this machine is stored: {HOW}")
     try:
-        found = read_ceilings(path)
+        found = read_record(path, Ceilings)
+        if found.schema != CEILINGS_SCHEMA:
+            advice = "Run enginebench roofline again"
+            raise ParseError(path, "$.schema", repr(found.schema), repr(CEILINGS_SCHEMA), advice)
     except EngineBenchError as error:
-        return Found(reason=f"the stored roofline cannot be used: {error}. {how}")
-    if changed := list_differences(found.machine, machine):
-        return Found(
-            reason=f"the stored roofline ({found.measured_utc}) are not of this machine as it is: "
-            f"{'; '.join(changed)}. {how}"
-        )
+        return Found(reason=f"the stored roofline cannot be used: {error}. {HOW}")
+    if changed := "; ".join(list_differences(found.machine, machine)):
+        when = found.measured_utc
+        return Found(reason=f"the stored roofline ({when}) is not of this machine as it is: {changed}. {HOW}")
     return Found(ceilings=found)

@@ -290,9 +290,8 @@ class RunFolder:
         self.write_record(record)
 
     def write_record(self, record: RunRecord) -> None:
-        stored = replace(
-            record, request=hide_paths(record.request), command=tuple(hide_home(word) for word in record.command)
-        )
+        command = tuple(map(hide_home, record.command))
+        stored = replace(record, request=hide_paths(record.request), command=command)
         write_atomic(self.root / "run.json", encode(stored, indent=2))
 
     def read_record(self) -> RunRecord:
@@ -310,9 +309,8 @@ class RunFolder:
     def read_result(self, row_id: str) -> Result | None:
         """The stored row, with usable paths of its artifacts; None if it was never begun."""
         if Path(row_id).name != row_id or "\0" in row_id:
-            raise ParseError(
-                self.root / "run.json", "$.rows", repr(row_id), "the id of a configuration, which is a plain file name"
-            )
+            expected = "the id of a configuration, which is a plain file name"
+            raise ParseError(self.root / "run.json", "$.rows", repr(row_id), expected)
         path = self.row_path(row_id)
         check_inside(self.root, path)
         if not path.exists():
@@ -419,13 +417,11 @@ def read_results(root: Path) -> tuple[RunRecord, list[Result]]:
 
 def check_model(record: RunRecord, result: Result, path: Path | str) -> None:
     """Checks that a row is of the run's model: rows of two models have the same names, and no ratio."""
-    if record.verb != "bench" and record.sources and result.model != record.sources[0].model:
-        raise ParseError(
-            path, "$.model", repr(result.model), repr(record.sources[0].model), "Was the file taken from another run?"
-        )
+    wanted = record.sources[0].model if record.sources else result.model
+    if record.verb != "bench" and result.model != wanted:
+        advice = "Was the file taken from another run?"
+        raise ParseError(path, "$.model", repr(result.model), repr(wanted), advice)
 
 
 def read_rows(path: Path) -> list[Result]:
-    if path.is_dir():
-        return read_results(path)[1]
-    return [read_result(path)]
+    return read_results(path)[1] if path.is_dir() else [read_result(path)]

@@ -26,6 +26,9 @@ from enginebench.stats.validity import judge
 _CACHE_FORM = 2
 # Holds ONNX files and engines, some of them thousands of files: never rows.
 _SKIPPED = frozenset({ARTIFACTS})
+# Fields of a row that are called so where they come from.
+_OF_RESULT = ("id", "model", "engine_version", "status", "size_bytes")
+_OF_ENGINE = ("recipe", "mix", "batch", "device", "threads")
 
 
 class _Seen(Struct, frozen=True, array_like=True):
@@ -128,44 +131,30 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
     pooled = np.concatenate([np.asarray(m.latency_ns, dtype=np.float64) for m in kept]) if kept else np.empty(0)
     references = [median(m.reference_ns) for m in kept if m.reference_ns]
     engine, machine = result.engine, result.machine
+    same = ((result, _OF_RESULT), (engine, _OF_ENGINE), (result.measure, ("scope", "cache")))
+    rank = find_rank(len(pooled), 0.99) - 1 if kept else 0
     started = min((m.started_utc for m in kept if m.started_utc), default="")
     return HistoryRow(
         path=path,
         run=str(Path(path).parent.parent),
-        id=result.id,
+        **{name: getattr(source, name) for source, names in same for name in names},
         started_utc=started or datetime.fromtimestamp(modified, UTC).isoformat(timespec="seconds"),
-        model=result.model,
         engine=format_engine(engine),
-        engine_version=result.engine_version,
         precision=engine.precision or NOT_KNOWN,
-        recipe=engine.recipe,
-        mix=engine.mix,
-        batch=engine.batch,
-        scope=result.measure.scope,
-        cache=result.measure.cache,
-        device=engine.device,
-        threads=engine.threads,
-        status=result.status,
         validity=judge(kept)[0],
         clock=kept[0].clock if kept else None,
         n=len(pooled),
         processes=len(kept),
         p50_ms=median([median(m.latency_ns) for m in kept]) / 1e6 if kept else None,
-        p99_ms=_find_p99(pooled) / 1e6 if kept else None,
+        p99_ms=float(np.partition(pooled, rank)[rank]) / 1e6 if kept else None,
         mean_ms=float(np.mean(pooled)) / 1e6 if kept else None,
         reference_ms=median(references) / 1e6 if references else None,
         metric=result.scores[0].metric if result.scores else None,
         score=result.scores[0].value.value if result.scores else None,
         build_s=None if result.built_beside else result.build_s,  # a bound is no figure to follow over time
-        size_bytes=result.size_bytes,
         cpu_model=machine.cpu_model if machine else None,
         gpu=", ".join(gpu.name for gpu in machine.gpus) or None if machine else None,
     )
-
-
-def _find_p99(pooled: np.typing.NDArray[np.float64]) -> float:
-    rank = find_rank(len(pooled), 0.99) - 1
-    return float(np.partition(pooled, rank)[rank])
 
 
 def write_history(document: HistoryDocument, root: Path, out: Path, cache: Path | None = None) -> Trends:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from enginebench.core.cuda_devices import find_bus_id
 from enginebench.core.errors import DeviceBusy, MeasurementError
-from enginebench.measure.nvml import find_bus_id, read_index
+from enginebench.measure.nvml import read_index
 
 POLL_S = 0.5
 

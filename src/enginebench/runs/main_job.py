@@ -3,12 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, UsageError
 from enginebench.core.features import find_each
-from enginebench.core.records import Artifact, Machine, Result
+from enginebench.core.records import Machine, Result
 from enginebench.engines.registry import find_installed, takes
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.campaign import Campaign
@@ -17,7 +18,6 @@ from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, allow_requ
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices, plan_rows
 from enginebench.runs.progress import Reporter
-from enginebench.runs.scoring import Judged
 from enginebench.runs.targets.sources import Sources, choose_judged, gather_sources, judge_sources
 
 
@@ -59,7 +59,20 @@ def run_model(
             record = _plan(folder, record, reporter)
         sources = tuple(map(folder.open, record.sources))  # rows that were not begun start from them
         judged = judge_sources(judged, wanted, sources, reporter)
-        return _measure(folder, record, sources, reporter, resume, judged, on_results, start)
+        rows = plan_rows(wanted, sources, probe=find_installed, takes=takes, problems=record.problems)
+        how: dict[str, Any] = {"timeout_s": wanted.timeout_s, "judged": judged, "task": wanted.task}
+        campaign = Campaign(folder, rows, record.machine, reporter=reporter, **how)
+        if resume:
+            campaign.restore()
+        try:
+            campaign.run()
+            for finish in find_each("offers", "finish_run"):
+                finish(folder, record, campaign.results, reporter)
+        finally:
+            record = replace(record, took_s=round(time.monotonic() - start, 1))
+            folder.write_record(record)
+            on_results(record, list(campaign.results.values()))
+    return record, list(campaign.results.values())
 
 
 def take_up(folder: RunFolder, request: RunRequest) -> RunRecord:
@@ -95,10 +108,9 @@ def _check_places(request: RunRequest) -> None:
             return
         try:
             describe_place(options[OPTION])
+            return
         except EngineBenchError as error:
             reasons.append(str(error))
-        else:
-            return
     if reasons:
         raise BackendUnavailable(f"no configuration can run here: {'; '.join(dict.fromkeys(reasons))}")
 
@@ -119,31 +131,3 @@ def _plan(folder: RunFolder, record: RunRecord, reporter: Reporter) -> RunRecord
     record = replace(record, rows=tuple(row.id for row in rows))
     folder.write_record(record)
     return record
-
-
-def _measure(
-    folder: RunFolder,
-    record: RunRecord,
-    sources: tuple[Artifact, ...],
-    reporter: Reporter,
-    resume: bool,
-    judged: Judged | None,
-    on_results: Callable[[RunRecord, list[Result]], None],
-    start: float,
-) -> tuple[RunRecord, list[Result]]:
-    request = record.request
-    rows = plan_rows(request, sources, probe=find_installed, takes=takes, problems=record.problems)
-    campaign = Campaign(
-        folder, rows, record.machine, timeout_s=request.timeout_s, reporter=reporter, judged=judged, task=request.task
-    )
-    if resume:
-        campaign.restore()
-    try:
-        campaign.run()
-        for finish in find_each("offers", "finish_run"):
-            finish(folder, record, campaign.results, reporter)
-    finally:
-        record = replace(record, took_s=round(time.monotonic() - start, 1))
-        folder.write_record(record)
-        on_results(record, list(campaign.results.values()))
-    return record, list(campaign.results.values())

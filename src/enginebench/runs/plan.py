@@ -142,6 +142,8 @@ def list_here(request: RunRequest) -> list[str]:
 def list_engines(
     request: RunRequest, sources: Sequence[Artifact], takes: Callable[[str], ArtifactKind]
 ) -> list[EngineSpec]:
+    # Of the graph in each precision, where an engine starts from it.
+    mixes = {a.precision: name_mix(a.excluded) for a in reversed(sources) if a.kind == "onnx"}
     return [
         EngineSpec(
             backend=name,
@@ -152,18 +154,12 @@ def list_engines(
             batch=batch,
             threads=request.threads,
             shapes=shapes,
-            mix=_find_mix(sources, precision, takes(name)),
+            mix=mixes.get(precision, "") if takes(name) == "onnx" else "",
         )
         for shapes, batch in list_sizes(request, sources)
         for precision, recipe in _list_precisions(request, sources)
         for name, options in _baseline_first(request)
     ]
-
-
-def _find_mix(sources: Sequence[Artifact], precision: Precision | None, kind: ArtifactKind) -> str:
-    """The mix of the graph in this precision, where one engine starts from it."""
-    graphs = (a for a in sources if kind == "onnx" == a.kind and a.precision == precision)
-    return name_mix(next((a.excluded for a in graphs), ()))
 
 
 def list_sizes(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[dict[str, tuple[int, ...]], int]]:

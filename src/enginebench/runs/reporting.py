@@ -124,7 +124,14 @@ def write_reports(
     """
     formats = check_formats(formats)
     stages = read_stages(root)
-    charts, notes = _draw(document, results, stages) if set(formats) & set(DRAWN) else ([], ())
+    charts: list[Chart] = []
+    notes: tuple[str, ...] = ()
+    try:
+        if set(formats) & set(DRAWN):
+            load_bundle()
+            charts = draw_run(document, results, stages)
+    except MissingDependency as error:
+        notes = (f"no report.html and no pictures: {error}",)
     pictures = write_pictures(root, charts) if "png" in formats else []
     texts = [name for name in formats if name in FILES and not (name in DRAWN and notes)]
     paths = [root / FILES[name] for name in texts]
@@ -150,25 +157,12 @@ def read_stages(root: Path) -> list[StagesDocument]:
     return [read_record(path, StagesDocument) for path in paths]
 
 
-def _draw(
-    document: RunDocument, results: Sequence[Result], stages: Sequence[StagesDocument]
-) -> tuple[list[Chart], tuple[str, ...]]:
-    try:
-        load_bundle()
-        return draw_run(document, results, stages), ()
-    except MissingDependency as error:
-        return [], (f"no report.html and no pictures: {error}",)
-
-
 def write_pictures(root: Path, charts: Sequence[Chart]) -> list[Path]:
     """The PNG files of those charts that have a picture."""
-    paths = []
-    for chart in charts:
-        if not chart.picture:
-            continue
-        paths.append(root / f"{chart.name}.png")
-        write_atomic(paths[-1], render_png(chart.spec))
-    return paths
+    drawn = {root / f"{chart.name}.png": chart.spec for chart in charts if chart.picture}
+    for path, spec in drawn.items():
+        write_atomic(path, render_png(spec))
+    return [*drawn]
 
 
 def _render(

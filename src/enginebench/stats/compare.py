@@ -10,6 +10,7 @@ Sources: K. K. G. Lan, D. L. DeMets, "Discrete sequential boundaries for clinica
 """
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import combinations
@@ -49,6 +50,7 @@ MAX_REPETITIONS = 1000
 Times = Callable[[Measurement], list[int] | None]
 Unit = Literal["process", "build"]
 NOUNS: dict[Unit, str] = {"process": "trials", "build": "builds"}
+SIDES = ("base", "candidate")
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
@@ -115,7 +117,9 @@ def spread_pairs(
     pairs, builds, reasons = _pair(sides[0], sides[1], times)
     if not pairs:
         return None, 0, reasons
-    logs = [_logs(side, name) for side, name in zip(zip(*pairs, strict=True), ("base", "candidate"), strict=True)]
+    logs = [
+        take_logs(side, f"the median of the {name}") for side, name in zip(zip(*pairs, strict=True), SIDES, strict=True)
+    ]
     return measure_spread(join_builds([b - c for b, c in zip(*logs, strict=True)], builds)), len(pairs), reasons
 
 
@@ -140,8 +144,8 @@ def compare_apart(
         reason = "one side has no samples"
         return Comparison(verdict="not_comparable", ratio=None, reasons=(reason,), margin=margin, clock=clock)
     logs = [
-        join_builds(_logs(values, name), [m.build for m in side])
-        for values, name, side in zip(medians, ("base", "candidate"), kept, strict=True)
+        join_builds(take_logs(values, f"the median of the {name}"), [m.build for m in side])
+        for values, name, side in zip(medians, SIDES, kept, strict=True)
     ]
     spread, unit = measure_difference(*logs), find_unit(base, cand)
     noun = "builds or processes" if unit == "build" else "processes"
@@ -175,10 +179,6 @@ def _device_times(measurement: Measurement) -> list[int] | None:
     if measurement.device_ns:
         return measurement.device_ns
     return measurement.latency_ns if measurement.clock == "device" else None
-
-
-def _logs(medians: Sequence[float], side: str) -> list[float]:
-    return take_logs(medians, f"the median of the {side}")
 
 
 def _pair(
@@ -262,13 +262,13 @@ def count_needed(spread: Spread, margin: float, level: float = 0.95) -> int | No
     beyond = abs(spread.mean) > m
     gap, p = abs(abs(spread.mean) - m), (1 + level) / 2 if beyond else level
     deviation = spread.error * math.sqrt(spread.n)
+
+    def shows(k: int) -> bool:
+        return (quantile_of_t(p, k - 1) + quantile_of_t(POWER, k - 1)) * deviation / math.sqrt(k) < gap
+
     # Each further repetition narrows the interval, so the first k that fits is found by halving.
-    low, high = MIN_REPETITIONS, MAX_REPETITIONS + 1
-    while low < high:
-        k = (low + high) // 2
-        reach = quantile_of_t(p, k - 1) + quantile_of_t(POWER, k - 1)
-        low, high = (low, k) if reach * deviation / math.sqrt(k) < gap else (k + 1, high)
-    return low if low <= MAX_REPETITIONS else None
+    found = bisect_left(range(MAX_REPETITIONS + 1), True, MIN_REPETITIONS, key=shows)
+    return found if found <= MAX_REPETITIONS else None
 
 
 def comparable(base: Result, cand: Result, margin: float = MARGIN, *, neighbours: bool = False) -> list[str]:
@@ -284,9 +284,8 @@ def comparable(base: Result, cand: Result, margin: float = MARGIN, *, neighbours
     if times is None:
         reasons.append(why_not)
     if base.machine and cand.machine:
-        # A row of another machine may have been put into the folder of a run.
-        list_fields = _processor if neighbours else _hardware
-        reasons += [f"{name}: {a} against {b}" for name, a, b in list_fields(base.machine, cand.machine) if a != b]
+        fields = _list_hardware(base.machine, cand.machine, neighbours=neighbours)
+        reasons += [f"{name}: {a} against {b}" for name, a, b in fields if a != b]
     if not neighbours and (moved := _compare_references(base, cand, margin)):
         reasons.append(moved)
     return reasons
@@ -322,20 +321,14 @@ def find_preprocess(result: Result) -> str:
     return hashes[-1] if hashes else ""
 
 
-def _processor(base: Machine, cand: Machine) -> list[tuple[str, object, object]]:
-    """What no machine changes while it runs."""
-    return _list_fields(base, cand, ("arch", "cpu_model", "cores_physical"))
-
-
-def _list_fields(base: Machine, cand: Machine, names: Sequence[str]) -> list[tuple[str, object, object]]:
-    return [(name.replace("_", " "), getattr(base, name), getattr(cand, name)) for name in names]
-
-
-def _hardware(base: Machine, cand: Machine) -> list[tuple[str, object, object]]:
-    fields = _processor(base, cand) + _list_fields(base, cand, ("cpu_quota_cores", "governor", "jetson"))
-    fields.append(("CPUs allowed", len(base.cpus_allowed), len(cand.cpus_allowed)))
-    fields.append(("GPUs", [g.name for g in base.gpus], [g.name for g in cand.gpus]))
-    fields.append(("GPU power limits", [g.power_limit_w for g in base.gpus], [g.power_limit_w for g in cand.gpus]))
+def _list_hardware(base: Machine, cand: Machine, *, neighbours: bool) -> list[tuple[str, object, object]]:
+    """Of neighbours what no machine changes while it runs: another one's row may have been put into their folder."""
+    names = ("arch", "cpu_model", "cores_physical", *(() if neighbours else ("cpu_quota_cores", "governor", "jetson")))
+    fields = [(name.replace("_", " "), getattr(base, name), getattr(cand, name)) for name in names]
+    if not neighbours:
+        fields.append(("CPUs allowed", len(base.cpus_allowed), len(cand.cpus_allowed)))
+        fields.append(("GPUs", [g.name for g in base.gpus], [g.name for g in cand.gpus]))
+        fields.append(("GPU power limits", [g.power_limit_w for g in base.gpus], [g.power_limit_w for g in cand.gpus]))
     return fields
 
 

@@ -3,18 +3,17 @@
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
-from typing import TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from enginebench.core.errors import UsageError
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.precisions import UNKNOWN
-from enginebench.core.records import Drift, Estimate, OutputDrift, RatioValidity, Result, Score, Verdict
+from enginebench.core.records import Drift, OutputDrift, Result, Score, Verdict
 from enginebench.stats.alike import VARIES, do_answers_vary
-from enginebench.stats.compare import Comparison, Unit
+from enginebench.stats.compare import Comparison
 from enginebench.stats.drift import LIMITS, choose_limits, find_exceeded
 from enginebench.stats.layer_records import LayerDelta
 from enginebench.stats.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
@@ -51,27 +50,14 @@ class Change(Struct, frozen=True, kw_only=True):
     layers: tuple[LayerDelta, ...] = ()
 
 
-class DiffRow(Struct, frozen=True, kw_only=True):
-    """One row against its partner. `ratio` = base median over candidate median: above 1, the candidate is faster."""
+class DiffRow(Comparison, frozen=True, kw_only=True):
+    """One row against its partner."""
 
     id: str
-    verdict: Verdict
-    ratio: Estimate | None
-    ratio_validity: RatioValidity | None = None
-    reasons: tuple[str, ...] = ()
-    repetitions_needed: int | None = None
-    unit: Unit = "process"  # what was repeated, and what `repetitions_needed` counts
-    clock: str | None = None
-    failures: tuple[str, ...] = ()  # why this row fails the gate; empty: it passes
     metric: str | None = None  # that both rows are judged by
     metric_change: float | None = None  # candidate less base; None: not measured on the same samples
-    # Of the two sides with each other; None: nobody compared them, as in runs that were made apart.
-    outputs_agree: bool | None = None
     change: Change | None = None  # beside the time, of the same row in two environments
     skipped: bool = False  # on both sides: what no engine takes is lost by nobody, and decides nothing
-
-
-Sides = TypeVar("Sides", Comparison, DiffRow)
 
 
 class DiffDocument(Struct, frozen=True, kw_only=True):
@@ -162,7 +148,10 @@ class MetricLimit(Struct, frozen=True, kw_only=True):
 
 def _gate(row: DiffRow, base: Result | None, cand: Result | None, allow: bool, limit: MetricLimit) -> DiffRow:
     """The row with what fails the gate: slower, not comparable, worse answers, another precision."""
-    failures = _find_failures(row, allow or row.skipped)
+    wrong = row.reasons[:1] if row.outputs_agree is False else ()  # answers that differ are never allowed
+    failures = (*wrong, "slower") if row.verdict == "slower" else wrong
+    if row.verdict == "not_comparable" and not (allow or row.skipped or wrong):
+        failures = ("not comparable",)
     if base is None or cand is None:
         return replace(row, failures=failures)
     failures += find_losses(base, cand, limit)
@@ -176,20 +165,12 @@ def _gate(row: DiffRow, base: Result | None, cand: Result | None, allow: bool, l
     return replace(row, failures=failures, metric=name, metric_change=change, reasons=reasons)
 
 
-def _find_failures(found: Comparison | DiffRow, allow: bool) -> tuple[str, ...]:
-    """What the verdict and the answers say against the pair. Answers that differ are never allowed."""
-    wrong = found.reasons[:1] if found.outputs_agree is False else ()
-    if found.verdict == "not_comparable" and not allow and not wrong:
-        return ("not comparable",)
-    return (*wrong, "slower") if found.verdict == "slower" else wrong
-
-
 def find_losses(base: Result, cand: Result, limit: MetricLimit | None = None) -> tuple[str, ...]:
     """What the candidate lost beside time: worse answers, another precision."""
     return (*_find_lost_answers(base, cand, limit or MetricLimit()), *_find_changed_precision(base, cand))
 
 
-def hold_answers(found: Sides, base: Result, cand: Result) -> Sides:
+def hold_answers(found: DiffRow, base: Result, cand: Result) -> DiffRow:
     """The comparison of two sides that were fed alike; one that can pass a gate only where they answer alike.
 
     A candidate that answers otherwise is not `faster`, `equivalent` or `not_shown`: its times are of another task.
@@ -201,11 +182,6 @@ def hold_answers(found: Sides, base: Result, cand: Result) -> Sides:
     verdict: Verdict = "slower" if agree is False and found.verdict == "slower" else "not_comparable"
     reasons = (why, *found.reasons)
     return replace(found, verdict=verdict, outputs_agree=agree, reasons=reasons, repetitions_needed=None)
-
-
-def gate_sides(found: Comparison, base: Result, cand: Result) -> Comparison:
-    """The comparison of two sides with what fails a gate, as `diff_results` finds it for the same pair."""
-    return replace(found, failures=(*_find_failures(found, allow=False), *find_losses(base, cand)))
 
 
 def _find_lost_answers(base: Result, cand: Result, limit: MetricLimit) -> list[str]:
@@ -308,7 +284,7 @@ def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbou
     if base is None or cand is None:
         only = base or cand
         side = "base" if base else "candidate"
-        return _refuse(only.id if only else "", [f"only the {side} has this configuration"])
+        return _refuse(only.id if only else "", margin, [f"only the {side} has this configuration"])
     name = cand.id if base.id == cand.id else f"{base.id} -> {cand.id}"
     row = _time_pair(name, base, cand, margin, neighbours)
     if fed_alike:
@@ -322,40 +298,24 @@ def _time_pair(name: str, base: Result, cand: Result, margin: float, neighbours:
     """The verdict by the times alone."""
     if base.status == cand.status == "skipped":
         whys = dict.fromkeys(result.reason or "no reason recorded" for result in (base, cand))
-        return replace(_refuse(name, [f"skipped on both sides: {why}" for why in whys]), skipped=True)
-    obstacles = _find_obstacles(base, "base") + _find_obstacles(cand, "candidate")
-    if obstacles:
-        return _refuse(name, obstacles)
-    return _describe(name, compare_rows(base, cand, margin, neighbours=neighbours))
+        return replace(_refuse(name, margin, [f"skipped on both sides: {why}" for why in whys]), skipped=True)
+    if obstacles := _find_obstacles(base, "base") + _find_obstacles(cand, "candidate"):
+        return _refuse(name, margin, obstacles)
+    found = compare_rows(base, cand, margin, neighbours=neighbours)
+    doubts = ["both sides are modelled, not measured"] if found.clock == "modelled" else []
+    return DiffRow(id=name, **(asdict(found) | {"reasons": (*found.reasons, *doubts)}))
 
 
 def _find_obstacles(result: Result, side: str) -> list[str]:
     if result.status != "ok" or not any(m.latency_ns for m in result.measurements):
-        return [f"the {side} is {result.status}: {result.reason or _explain_status(result)}"]
+        done = sum(bool(m.latency_ns) for m in result.measurements)
+        told = f"{done} of {result.measure.processes} processes were measured" if done else "no samples"
+        return [f"the {side} is {result.status}: {result.reason or told}"]
     return []
 
 
-def _explain_status(result: Result) -> str:
-    done = sum(bool(m.latency_ns) for m in result.measurements)
-    return f"{done} of {result.measure.processes} processes were measured" if done else "no samples"
-
-
-def _refuse(name: str, reasons: Sequence[str]) -> DiffRow:
-    return DiffRow(id=name, verdict="not_comparable", ratio=None, reasons=tuple(reasons))
-
-
-def _describe(name: str, found: Comparison) -> DiffRow:
-    doubts = ["both sides are modelled, not measured"] if found.clock == "modelled" else []
-    return DiffRow(
-        id=name,
-        verdict=found.verdict,
-        ratio=found.ratio,
-        reasons=(*found.reasons, *doubts),
-        repetitions_needed=found.repetitions_needed,
-        unit=found.unit,
-        clock=found.clock if found.ratio_validity else None,
-        ratio_validity=found.ratio_validity,
-    )
+def _refuse(name: str, margin: float, reasons: Sequence[str]) -> DiffRow:
+    return DiffRow(id=name, verdict="not_comparable", ratio=None, reasons=tuple(reasons), margin=margin)
 
 
 def judge_answers(base: Result, cand: Result) -> tuple[bool | None, str]:

@@ -361,21 +361,13 @@ def _compare_sequences(drift: OutputDrift, reference: Array, candidate: Array) -
     whole = np.isfinite(ref).all(axis=1) & np.isfinite(cand).all(axis=1)
     flips = _count_flips(ref[whole], cand[whole])
     pairs = list(zip(decode_tokens(reference, 0), decode_tokens(candidate, 0), strict=True))
-    return replace(
-        drift,
-        decisions="sequences",
-        decided=len(pairs),
-        agreement=sum(a == b for a, b in pairs) / len(pairs) if pairs else None,
-        flips=flips.get("flips"),
-        flips_beyond_noise=flips.get("flips_beyond_noise"),
-        near_ties=flips.get("near_ties"),
-    )
+    agreement = sum(a == b for a, b in pairs) / len(pairs) if pairs else None
+    return replace(drift, decisions="sequences", decided=len(pairs), agreement=agreement, **flips)
 
 
 def _measure_numbers(name: str, reference: Array, candidate: Array, how: _How) -> OutputDrift:
     ref, cand = _as_rows(reference), _as_rows(candidate)
     finite = np.isfinite(ref) & np.isfinite(cand)
-    nonfinite = int(np.count_nonzero(~np.isfinite(ref)) + np.count_nonzero(~np.isfinite(cand)))
     whole = finite.all(axis=1)
     a, b = ref[whole], cand[whole]
     cosines = _cosines(a, b)
@@ -390,7 +382,7 @@ def _measure_numbers(name: str, reference: Array, candidate: Array, how: _How) -
         snr_db=_measure_snr(ref[finite], cand[finite]),
         top1_agreement=_agreement(a, b, 1) if classes else None,
         top5_agreement=_agreement(a, b, 5) if classes else None,
-        nonfinite=nonfinite,
+        nonfinite=_count_nonfinite(ref) + _count_nonfinite(cand),
         slices=_measure_slices(a.reshape(shape), b.reshape(shape)),
         samples=how.share,
         snr_most_db=_measure_most(a, b, how.share),
@@ -543,7 +535,6 @@ def _measure_row(
     index: int, name: str, ref: Floats, cand: Floats, centre: Floats | None, threshold: float | None
 ) -> SampleDrift:
     finite = np.isfinite(ref) & np.isfinite(cand)
-    nonfinite = int(np.count_nonzero(~np.isfinite(ref)) + np.count_nonzero(~np.isfinite(cand)))
     a, b = ref[None], cand[None]
     return SampleDrift(
         index=index,
@@ -552,7 +543,7 @@ def _measure_row(
         cosine=_mean(_cosines(a, b)) if finite.all() else None,
         centred_cosine=_mean(_cosines(a - centre, b - centre)) if finite.all() and centre is not None else None,
         snr_db=_measure_snr(ref[finite], cand[finite]),
-        nonfinite=nonfinite,
+        nonfinite=_count_nonfinite(ref) + _count_nonfinite(cand),
         **(_compare_classes(a, b, threshold) if finite.all() and threshold is not None and ref.size > 1 else {}),
     )
 
@@ -585,9 +576,7 @@ def _count_flips(ref: Floats, cand: Floats) -> dict[str, Any]:
 
 def _measure_margins(ref: Floats) -> Floats:
     """The best score less the second best, of every sample."""
-    best = np.partition(ref, -2, axis=1)
-    margins: Floats = best[:, -1] - best[:, -2]
-    return margins
+    return np.diff(np.partition(ref, -2, axis=1)[:, -2:])[:, 0]
 
 
 def _measure_noise(ref: Floats, cand: Floats) -> float:
@@ -695,12 +684,9 @@ def find_exceeded(drift: Drift) -> tuple[str, ...]:
             if not _keeps(name, value, limit):
                 sentences.append(f"{output.name}: {figure} is {value:.6g}; the limit is {limit:g}")
         if _lacks_partners(output, drift):
-            shared = (
-                f"{round((output.agreement or 0) * (output.decided or 0))} of {output.decided} boxes have a partner"
-            )
-            sentences.append(
-                f"{output.name}: {shared}; the others are not computed over samples, give a limit of agreement"
-            )
+            shared = f"{round((output.agreement or 0) * (output.decided or 0))} of {output.decided}"
+            others = "the others are not computed over samples, give a limit of agreement"
+            sentences.append(f"{output.name}: {shared} boxes have a partner; {others}")
     if not any(holds_values(o) for o in drift.outputs):
         sentences.append("the outputs hold no values, so that nothing was compared")
     return tuple(sentences)

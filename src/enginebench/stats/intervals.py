@@ -5,7 +5,7 @@ correlated samples covers far less. The t interval over the logs of the process 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -96,11 +96,18 @@ def take_logs(values: Sequence[float], what: str) -> list[float]:
 
 def estimate_geometric(spread: Spread, level: float, unit: float, method: str) -> Estimate:
     """exp of a spread of logs, times `unit`: a ratio or a time, with the interval that the logs give."""
+    return estimate_spread(spread, level, method, lambda log: math.exp(log) * unit)
+
+
+def estimate_spread(
+    spread: Spread, level: float, method: str, convert: Callable[[float], float] = lambda value: value
+) -> Estimate:
+    """A mean with its interval, each end converted."""
     bounds = spread.interval(level)
     return Estimate(
-        value=math.exp(spread.mean) * unit,
-        low=math.exp(bounds[0]) * unit if bounds else None,
-        high=math.exp(bounds[1]) * unit if bounds else None,
+        value=convert(spread.mean),
+        low=convert(bounds[0]) if bounds else None,
+        high=convert(bounds[1]) if bounds else None,
         level=level,
         n=spread.n,
         method=method if bounds else f"{method}; a single process has no interval",

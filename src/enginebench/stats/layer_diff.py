@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from enginebench.stats.layer_records import DiffSide, DiffTotals, EngineLayer, LayerDelta, LayersDocument
+from enginebench.stats.layer_records import DiffSide, DiffTotals, EngineLayer, LayerDelta, LayersDocument, sum_times
 from enginebench.stats.onnx_names import strip_reformat
 
 # Two graphs of one model share nearly all operator names; renumbered ones share a few by accident. Half lies far from
@@ -36,9 +36,8 @@ def compare_layers(base: LayersDocument, candidate: LayersDocument) -> LayersDoc
     groups = join_members(keys, (base.layers, candidate.layers))
     deltas = [make_delta(group, (base.layers, candidate.layers)) for group in groups]
     deltas.sort(key=lambda row: -abs(row.delta_ms or 0.0))
-    totals = None
-    if base.shares_of == candidate.shares_of == "time":
-        totals = make_totals(base.layers, candidate.layers)
+    timed = base.shares_of == candidate.shares_of == "time"
+    totals = make_totals(base.layers, candidate.layers) if timed else None
     return msgspec.structs.replace(candidate, diff=tuple(deltas), diff_matched_by=keys.matched_by, diff_totals=totals)
 
 
@@ -124,20 +123,15 @@ def make_side(layers: list[EngineLayer]) -> DiffSide | None:
     return DiffSide(
         layers=tuple(layer.name for layer in layers),
         precision=max(computing, key=lambda layer: layer.average_ms or 0.0).precision,
-        average_ms=sum_ms(layers) if timed else None,
-        overhead_ms=sum_ms([layer for layer in layers if layer.overhead]) if timed else None,
+        average_ms=sum_times(layers) if timed else None,
+        overhead_ms=sum_times(layer for layer in layers if layer.overhead) if timed else None,
     )
-
-
-def sum_ms(layers: list[EngineLayer]) -> float:
-    """Time of one iteration in the layers."""
-    return sum(layer.average_ms or 0.0 for layer in layers)
 
 
 def make_totals(base: tuple[EngineLayer, ...], candidate: tuple[EngineLayer, ...]) -> DiffTotals:
     """Both engines as a whole."""
-    total = [sum_ms(list(side)) for side in (base, candidate)]
-    overhead = [sum_ms([layer for layer in side if layer.overhead]) for side in (base, candidate)]
+    total = [sum_times(side) for side in (base, candidate)]
+    overhead = [sum_times(layer for layer in side if layer.overhead) for side in (base, candidate)]
     return DiffTotals(
         base_ms=total[0],
         candidate_ms=total[1],

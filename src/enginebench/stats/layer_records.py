@@ -1,8 +1,11 @@
 """The layers of a built engine, their times, and the differences between two engines, as they are stored."""
 
-from typing import Literal
+from collections.abc import Callable, Iterable
+from typing import Literal, TypeVar
 
 from msgspec import Struct
+
+T = TypeVar("T")
 
 PROFILE_SCHEMA = "enginebench.parse-profile/1"
 LAYERS_SCHEMA = "enginebench.parse-layers/1"
@@ -128,3 +131,19 @@ class LayersDocument(Struct, frozen=True, kw_only=True):
     diff_matched_by: Literal["name", "order"] | None = None
     diff_totals: DiffTotals | None = None
     notes: tuple[str, ...] = ()
+
+
+def sum_times(layers: Iterable[EngineLayer]) -> float:
+    """Milliseconds of one iteration in some of the layers."""
+    return sum(layer.average_ms or 0.0 for layer in layers)
+
+
+def group_layers(
+    layers: Iterable[T], key: Callable[[T], str], measure: Callable[[list[T]], LayerGroup]
+) -> dict[str, LayerGroup]:
+    """key -> its layers' number, time and share, largest share first."""
+    groups: dict[str, list[T]] = {}
+    for layer in layers:
+        groups.setdefault(key(layer), []).append(layer)
+    measured = {name: measure(group) for name, group in groups.items()}
+    return dict(sorted(measured.items(), key=lambda pair: -(pair[1].share or 0.0)))

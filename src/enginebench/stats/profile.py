@@ -1,7 +1,7 @@
 """Layer times of any engine as one document: shares, groups by precision and type, and what no layer explains."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -9,7 +9,7 @@ from enginebench.core.names import format_engine, format_precision
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Bound, BoundBy, Caveat, Clock, EngineSpec, LayerProfile, LayerTime
 from enginebench.stats.bounds import doubt_layers, doubt_row, share_of_limit
-from enginebench.stats.layer_records import LayerGroup
+from enginebench.stats.layer_records import LayerGroup, group_layers
 from enginebench.stats.layers import sort_layers, sum_times
 
 NS_PER_MS = 1e6
@@ -98,8 +98,8 @@ def describe_profile(
         profiler=profile.profiler,
         count=profile.runs,
         layers=tuple(layers),
-        by_precision=group_layers(layers, lambda layer: layer.precision or UNKNOWN),
-        by_type=group_layers(layers, lambda layer: layer.type or UNKNOWN),
+        by_precision=group_layers(layers, lambda layer: layer.precision or UNKNOWN, _measure_group),
+        by_type=group_layers(layers, lambda layer: layer.type or UNKNOWN, _measure_group),
         average_ms=average_ms,
         end_to_end_ms=end_to_end_ms,
         end_to_end_clock=clock,
@@ -124,15 +124,6 @@ def explain_remainder(average_ms: float, end_to_end_ms: float) -> list[str]:
             "others on the machine: rely on percentages, not times"
         ]
     return []
-
-
-def group_layers(layers: Sequence[EngineLayerTime], key: Callable[[EngineLayerTime], str]) -> dict[str, LayerGroup]:
-    """key -> number, time and share of its layers, largest share first."""
-    groups: dict[str, list[EngineLayerTime]] = {}
-    for layer in layers:
-        groups.setdefault(key(layer), []).append(layer)
-    measured = {name: _measure_group(group) for name, group in groups.items()}
-    return dict(sorted(measured.items(), key=lambda pair: -(pair[1].average_ms or 0.0)))
 
 
 def _describe_layer(layer: LayerTime, runs: int, total_ns: float) -> EngineLayerTime:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -338,13 +339,7 @@ def strict_min_samples(q: float, exceedances: int = 1, confidence: float = 0.99)
         raise UsageError(f"percentile {100 * q:g} has no strict rule; it must lie between 0 and 100")
     from scipy.special import bdtr
 
-    low, high = exceedances + 1, exceedances + 2
+    high = exceedances + 2
     while bdtr(exceedances, high, 1 - q) > 1 - confidence:
-        low, high = high, 2 * high
-    while low < high:
-        middle = (low + high) // 2
-        if bdtr(exceedances, middle, 1 - q) > 1 - confidence:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+        high *= 2
+    return bisect_left(range(high), True, exceedances + 1, key=lambda n: bdtr(exceedances, n, 1 - q) <= 1 - confidence)

@@ -217,12 +217,9 @@ def _place(row: Standing, metric: str | None) -> Place | None:
         return None
     if row.validity == "invalid":
         return None
-    return (*row.setting, row.clock), row.summary.p50.value, _round_quality(quality)
-
-
-def _round_quality(quality: float) -> float:
-    """To as many digits as decide, whatever the metric's unit."""
-    return float(f"{quality:.{QUALITY_DIGITS}g}") if abs(quality) > 1 else round(quality, QUALITY_DIGITS)
+    # To as many digits as decide, whatever the metric's unit.
+    rounded = float(f"{quality:.{QUALITY_DIGITS}g}") if abs(quality) > 1 else round(quality, QUALITY_DIGITS)
+    return (*row.setting, row.clock), row.summary.p50.value, rounded
 
 
 def find_quality(score: Score | None, likeness: float | None, *, by_metric: bool, is_truth: bool) -> float | None:

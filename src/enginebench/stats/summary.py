@@ -11,14 +11,12 @@ from msgspec import Struct
 
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Estimate, Measurement
-from enginebench.stats.intervals import estimate_geometric, join_builds, measure_spread, take_logs
+from enginebench.stats.intervals import estimate_geometric, estimate_spread, join_builds, measure_spread, take_logs
 from enginebench.stats.quantiles import convert_percent, median
 from enginebench.stats.tails import autocorrelation_time, estimate_tails
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
 
 MS_PER_NS = 1e-6
 
@@ -74,7 +72,11 @@ def summarize(
         p95=tails[95.0],
         p99=tails[99.0],
         p999=tails[99.9],
-        mean=_estimate_mean(series, level),
+        mean=estimate_spread(
+            measure_spread([float(np.mean(s)) for s in series]),
+            level,
+            f"mean of {len(series)} process means, Student t",
+        ),
         p50_unmarked=_estimate_unmarked(kept, level),
         n=sum(len(s) for s in series),
         processes=len(kept),
@@ -119,21 +121,6 @@ def _estimate_medians(medians_ns: Sequence[float], builds: Sequence[int | None],
     of = "builds, each of its process medians" if any(b is not None for b in builds) else "process medians"
     method = f"geometric mean of {spread.n} {of}, Student t over their logs"
     return estimate_geometric(spread, level, MS_PER_NS, method)
-
-
-def _estimate_mean(series: Sequence[Floats], level: float) -> Estimate:
-    spread = measure_spread([float(np.mean(s)) for s in series])
-    bounds = spread.interval(level)
-    method = f"mean of {spread.n} process means, Student t"
-    return Estimate(
-        value=spread.mean,
-        low=bounds[0] if bounds else None,
-        high=bounds[1] if bounds else None,
-        level=level,
-        n=spread.n,
-        method=method if bounds else f"{method}; a single process has no interval",
-        supported=bounds is not None,
-    )
 
 
 def _estimate_unmarked(measurements: Sequence[Measurement], level: float) -> Estimate | None:

@@ -254,8 +254,9 @@ def _share_unsettled(measurements: Sequence[Measurement]) -> float:
 
 
 def judge_marks(measurements: Sequence[Measurement]) -> Validity:
-    """What the marks alone say: `invalid` and `suspect` as in `judge`."""
-    if _share_spoilt(measurements) > INVALID_SHARE:
+    """What the marks alone say: `invalid` where more samples than that are in blocks whose median itself is another."""
+    total = sum(len(m.latency_ns) for m in measurements)
+    if sum(b.stop - b.start for m in measurements for b in m.blocks if _is_spoilt(b)) > INVALID_SHARE * total:
         return "invalid"
     return "suspect" if share_marked(measurements) > SUSPECT_SHARE else "valid"
 
@@ -263,13 +264,6 @@ def judge_marks(measurements: Sequence[Measurement]) -> Validity:
 def find_worst(found: Iterable[Validity]) -> Validity:
     """The worst of several verdicts; `valid` where there is none."""
     return max(found, key=get_args(Validity).index, default="valid")
-
-
-def _share_spoilt(measurements: Sequence[Measurement]) -> float:
-    """The share of samples in blocks whose marks mean that the median itself is another; 0 to 1."""
-    total = sum(len(m.latency_ns) for m in measurements)
-    spoilt = sum(b.stop - b.start for m in measurements for b in m.blocks if _is_spoilt(b))
-    return spoilt / total if total else 0.0
 
 
 def _is_spoilt(block: Block) -> bool:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from enginebench.measure.nvml import find_bus_id, find_gpu_name
+from enginebench.core.cuda_devices import find_bus_id, find_gpu_name
 
 
 class FakeDriver:

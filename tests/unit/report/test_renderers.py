@@ -7,10 +7,14 @@ import re
 from operator import itemgetter
 
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 
 from enginebench.core.records import Result
+from enginebench.door import program as group
+from enginebench.models.zoo import BUILTIN
 from enginebench.report.csv_table import format_cell, format_csv
+from enginebench.report.history.table import HistoryDocument, HistoryRow, list_history
 from enginebench.report.markdown import escape, format_sections
 from enginebench.report.page import embed_json, format_fragment, format_page
 from enginebench.report.run.columns import list_fields
@@ -22,6 +26,8 @@ from samples import make_result, make_run
 from stored_run import EVIL
 
 ROWS = [("ort", 2.5, (1.9, 2.0, 2.1)), ("pytorch-compile:mode=reduce-overhead", 12.25, (None, 0.5, None))]
+
+
 COLUMNS = (
     Column("engine", itemgetter(0)),
     Column("p50", lambda row: str(row[1]), itemgetter(1), align="decimal", bar=True),
@@ -30,6 +36,8 @@ COLUMNS = (
     Column("ratio", lambda row: f"{row[2][1]}x", align="right", span=itemgetter(2)),
     Column("more", lambda row: "abcdefghij", align="right", wide=True, spare=2),
 )
+
+
 SECTIONS = [
     Section(title="First", parts=(Notes(lines=(("FASTEST", "a"), ("FASTEST", "b"), ("TRUST", "c")), kind="head"),)),
     Section(
@@ -68,13 +76,6 @@ def test_a_run_fits_its_terminal(width: int, processes: int) -> None:
     text = show(make_run(processes=processes, accuracy=True), width)
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text and "not reported" not in text and "top-1" in text
-
-
-def test_control_characters_and_markup_of_names_stay_text() -> None:
-    evil = make_result(status="failed", reason="\x1b[2J\x07[red]gone[/red]\nnext\u202eline", identity="x")
-    text = show(describe_run(model="m\x1b]0;title\x07[bold]", machine=None, spec={}, results=[evil]), 200)
-    assert "\x1b" not in text and "\x07" not in text and "\u202e" not in text
-    assert "[red]gone[/red] nextline" in text and "[bold]" in text
 
 
 def test_markdown_is_the_same_in_its_own_words() -> None:
@@ -183,3 +184,62 @@ def test_a_build_beside_others_is_shown_as_a_bound() -> None:
         assert f" {text} " in show(document, 200, wide=True)
         (stored,) = csv.DictReader(io.StringIO(format_csv(list_fields(), document.rows), newline=""))
         assert (stored["build_s"], stored["built_beside"]) == ("1.234", str(beside))
+
+
+def make_history() -> HistoryDocument:
+    rows = [
+        HistoryRow(
+            path="a.json",
+            run="a",
+            id=engine,
+            started_utc="2026-11-23T06:01:00Z",
+            model="digits-mlp",
+            engine=engine,
+            engine_version="1",
+            precision=precision,
+            recipe=None,
+            batch=1,
+            scope="compute",
+            cache="hot",
+            device="cpu",
+            threads=1,
+            status="ok",
+            validity="suspect",
+            clock=None,
+            n=419432,
+            processes=6,
+            p50_ms=0.003011,
+            p99_ms=0.00773,
+            mean_ms=0.004,
+            reference_ms=None,
+            metric=None,
+            score=None,
+            build_s=None,
+            size_bytes=None,
+            cpu_model=None,
+            gpu=None,
+        )
+        for engine, precision in (("ort", "fp32"), ("pytorch", "int8"))
+    ]
+    return HistoryDocument(rows=tuple(rows))
+
+
+@pytest.mark.parametrize("width", [60, 40])
+def test_a_row_keeps_its_name_and_its_median(width: int) -> None:
+    lines = draw(list_history(make_history(), 20), width).splitlines()
+    names = {"model", "engine", "precision", "p50", "ort", "pytorch", "fp32", "int8", "0.003011"}
+    assert names <= set(" ".join(lines).split())
+    assert "…" not in "".join(lines) and max(map(len, lines)) <= width
+    assert any(line.startswith(f"  not shown in {width} columns: ") for line in lines)
+
+
+def test_80_columns_hold_every_figure() -> None:
+    assert "not shown" not in draw(list_history(make_history(), 20), 80)
+
+
+@pytest.mark.parametrize("width", [60, 40])
+def test_models_keep_their_names(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    found = CliRunner().invoke(group, ["models"])
+    assert all(name in found.output.split() for name in BUILTIN)
+    assert f"not shown in {width} columns: " in found.output

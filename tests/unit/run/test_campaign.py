@@ -1,4 +1,4 @@
-"""Rows on their way: order, faults in the middle, what is kept, and how a run ends."""
+"""Rows on their way: order, faults in the middle, builds, what is kept, and how a run ends."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ from enginebench.engines.registry import read_engines
 from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.runs import campaign as module
-from enginebench.runs.builds import cut_common
+from enginebench.runs.builds import compare_answers, count_builds, cut_common
 from enginebench.runs.campaign import Campaign, judge_outcome, judge_precisions, label
 from enginebench.runs.child import arrays
 from enginebench.runs.child.jobs import Labelled, MeasureJob, PreloadJob, PrepareJob
@@ -39,9 +39,17 @@ from reporters import Silent
 from samples import make_result
 
 MACHINE = describe_machine()
+
+
 AXES = ("batch", 4)
+
+
 IDEAL = MeasureSpec(warmup=1, iters=5, processes=2)
+
+
 NAMED = RunRequest(model="toy", engines=(("pytorch", {}), ("ort", {})), precisions=(("fp32", None),), batches=(1,))
+
+
 UNNAMED = replace(NAMED, engines=tuple(read_engines(name_default_engines("cpu"))), any_engine=True)
 
 
@@ -63,9 +71,11 @@ def graph(tmp_path: Path) -> Artifact:
     )
 
 
-def plan(source: Artifact, seed: str, *, measure: MeasureSpec = IDEAL, batch: int = 1, **options: str) -> PlannedRow:
-    """A row of the fake engine, called by its seed."""
-    engine = EngineSpec(backend="fake", options={"seed": seed, **options}, batch=batch)
+def plan(
+    source: Artifact, seed: str, *, measure: MeasureSpec = IDEAL, batch: int = 1, backend: str = "fake", **options: str
+) -> PlannedRow:
+    """A row of an engine, called by its seed."""
+    engine = EngineSpec(backend=backend, options={"seed": seed, **options}, batch=batch)
     return PlannedRow(
         id=row_id(engine, "fp32", measure),
         model="toy",
@@ -410,25 +420,6 @@ class TestRestore:
     def rows(self, graph: Artifact) -> list[PlannedRow]:
         return [plan(graph, seed) for seed in "123"]
 
-    def test_what_was_measured_is_not_measured_again(self, graph: Artifact, tmp_path: Path, children: Children) -> None:
-        rows = self.rows(graph)
-        fail_in(children, "2", 1, KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
-            start(tmp_path / "r", *rows).run()
-        before = [stored(tmp_path / "r", row).measurements for row in rows]
-        assert [len(measured) for measured in before] == [2, 1, 1]
-        children.jobs.clear()
-        children.before = lambda job: None
-        reporter = Counting()
-        again = start(tmp_path / "r", *rows, reporter=reporter)
-        again.restore()
-        results = again.run()
-        assert children.of(PrepareJob) == []
-        assert [turn[:2] for turn in children.turns] == [("2", 1), ("3", 1)]
-        assert [r.measurements[: len(kept)] for r, kept in zip(results, before, strict=True)] == before
-        assert [r.id for r in results] == [row.id for row in rows] and {r.status for r in results} == {"ok"}
-        assert reporter.advanced <= reporter.total == 9
-
     def test_a_row_that_failed_is_given_what_is_missing(
         self, graph: Artifact, tmp_path: Path, children: Children
     ) -> None:
@@ -585,3 +576,88 @@ def test_exactly_as_many_as_asked_and_a_lone_row_has_all(
     rows = rows[:1] if measure.settle else [rows[0], plan(graph, "2", measure=measure, latency_us="3000")]
     results = start(tmp_path / "r", *rows).run()
     assert {(r.look, len(r.measurements)) for r in results} == {(None, measure.processes)}
+
+
+MEASURE = MeasureSpec(warmup=1, iters=5, processes=6, builds=3)
+
+
+def test_each_build_is_made_from_nothing_and_measured_in_its_turn(
+    graph: Artifact, tmp_path: Path, children: Children
+) -> None:
+    row = plan(graph, "1", measure=MEASURE, build_sd="0.2")
+    (result,) = start(tmp_path / "r", row).run()
+    assert result.status == "ok" and len(result.builds) == 3
+    places = [job.out_dir for job in children.of(PrepareJob)]
+    assert len(set(places)) == 3 and all(f"builds/{row.id}/" in place for place in places)
+    assert [m.build for m in result.measurements] == [0, 1, 2, 0, 1, 2]
+    assert [job.out_dir for job in children.of(MeasureJob)] == places * 2
+    assert [job.artifact.path for job in children.of(MeasureJob)][:3] == [b.artifact.path for b in result.builds]
+    assert len({build.fingerprint for build in result.builds}) == 3
+    assert [build.max_abs_diff for build in result.builds] == [0.0] * 3
+    assert not list((tmp_path / "r" / "artefacts" / "outputs").glob("*.build-*")), "answers that were compared are gone"
+    stored = (tmp_path / "r" / "rows" / f"{row.id}.json").read_text()
+    assert str(tmp_path) not in stored, "paths are stored relative to the folder"
+
+
+def test_what_a_killed_run_left_is_not_found_by_the_next_build(
+    graph: Artifact, tmp_path: Path, children: Children
+) -> None:
+    row = plan(graph, "1", measure=MEASURE)
+    left = RunFolder(tmp_path / "r").build_path(row.id, 1) / "cache" / "kernel"
+    left.parent.mkdir(parents=True)
+    left.write_text("chosen by an earlier build")
+    start(tmp_path / "r", row).run()
+    assert left.parent.parent.is_dir() and not left.exists()
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_build_that_fails_costs_its_row_and_says_which(
+    graph: Artifact, tmp_path: Path, children: Children, failing: int
+) -> None:
+    def before(job: Any) -> None:
+        if isinstance(job, PrepareJob) and job.out_dir.endswith(f"{failed.id}/{failing + 1}"):
+            raise ChildFailed("the builder crashed", "its last words")
+
+    children.before = before
+    failed = plan(graph, "1", measure=MEASURE)
+    bad, good = start(tmp_path / "r", failed, plan(graph, "2", measure=MEASURE)).run()
+    assert bad.status == "failed" and len(bad.builds) == failing and not bad.measurements
+    assert f"while build {failing + 1} of 3 was made: the builder crashed" in (bad.reason or "")
+    assert good.status == "ok" and len(good.builds) == 3
+
+
+def test_an_interrupt_among_the_builds_is_continued_where_it_was(
+    graph: Artifact, tmp_path: Path, children: Children
+) -> None:
+    def before(job: Any) -> None:
+        if isinstance(job, PrepareJob) and job.out_dir.endswith("/3"):
+            raise KeyboardInterrupt
+
+    children.before = before
+    row = plan(graph, "1", measure=MEASURE, build_sd="0.2")
+    with pytest.raises(KeyboardInterrupt):
+        start(tmp_path / "r", row).run()
+    known = RunFolder(tmp_path / "r").read_result(row.id)
+    assert known is not None and len(known.builds) == 2
+    children.before, children.jobs = lambda job: None, []
+    campaign = start(tmp_path / "r", row)
+    campaign.restore()
+    (result,) = campaign.run()
+    assert [Path(job.out_dir).name for job in children.of(PrepareJob)] == ["3"]
+    assert result.status == "ok" and result.builds[:2] == known.builds
+
+
+def test_only_what_builds_is_built_again(graph: Artifact) -> None:
+    def count(source: Artifact = graph, builds: int = 3, **options: str) -> int:
+        return count_builds(plan(source, "1", measure=replace(MEASURE, builds=builds), **options))  # type: ignore[arg-type]
+
+    assert [count(), count(backend="openvino"), count(backend="ort", ahead="1")] == [3] * 3
+    assert [count(backend="ort"), count(builds=1)] == [1] * 2
+    assert count(replace(graph, kind="plan"), backend="tensorrt") == 1
+    assert count(replace(graph, kind="openvino"), backend="openvino") == 1
+    with pytest.raises(UsageError, match=r"tensorrt:timing_cache=f would hand on"):
+        count(backend="tensorrt", timing_cache="f")
+
+
+def test_answers_of_two_builds_are_compared_or_nobody_knows(tmp_path: Path) -> None:
+    assert compare_answers(tmp_path / "a.npz", tmp_path / "b.npz") is None

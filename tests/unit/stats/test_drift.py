@@ -1,16 +1,33 @@
-"""Drift against figures by hand, and everything that must never pass."""
+"""How far outputs lie apart: figures, limits, slices of a scale, tasks, single samples."""
 
 from typing import get_args
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from msgspec.structs import replace
 
 from enginebench.core.errors import FeedError, UsageError
 from enginebench.core.records import Drift, OutputDrift, Precision
-from enginebench.stats.drift import LIMITS, SNR_CEILING_DB, default_limits, doubt_samples, find_exceeded, measure_drift
+from enginebench.stats.alike import keep_comparisons
+from enginebench.stats.diff import judge_answers
+from enginebench.stats.drift import (
+    LIMITS,
+    NEAR_TIE,
+    SNR_CEILING_DB,
+    default_limits,
+    doubt_samples,
+    find_exceeded,
+    keeps_limits,
+    limits_between,
+    limits_undecided,
+    measure_drift,
+    measure_samples,
+)
+from samples import make_result, make_scene, reorder
 
 REF = np.array([[1.0, 2.0, 2.0, 0.0, -1.0, 0.5], [0.0, 3.0, 4.0, 1.0, 2.0, -2.0]], dtype=np.float32)
 
@@ -217,3 +234,482 @@ def test_answers_that_hardly_differ_show_little() -> None:
     assert not doubt_samples(measure_drift(labels, labels, default_limits("fp32")))  # names may well be the same
     one = {"y": np.zeros((1, 5), np.float32)}
     assert not doubt_samples(measure_drift(one, one, default_limits("fp32")))
+
+
+PRECISIONS = ("fp32", "fp16", "int8")
+
+
+def compare(reference: np.ndarray, candidate: np.ndarray, precision: str = "int8", **more) -> tuple[Drift, OutputDrift]:
+    drift = measure_drift({"out": reference}, {"out": candidate}, default_limits(precision), **more)
+    return drift, drift.outputs[0]
+
+
+def add_noise(array: np.ndarray, snr_db: float, seed: int = 9) -> np.ndarray:
+    noise = np.random.default_rng(seed).standard_normal(array.shape)
+    return array + noise * np.sqrt((array**2).mean() / (noise**2).mean()) * 10 ** (-snr_db / 20)
+
+
+def make_yolo(n: int = 8, classes: int = 80, anchors: int = 300, last: bool = True) -> np.ndarray:
+    """Centre and size in pixels, then a score for each class: few are high, many classes hardly ever."""
+    rng = np.random.default_rng(0)
+    centres = rng.uniform(0, 640, (n, 2, anchors))
+    sizes = rng.uniform(10, 200, (n, 2, anchors))
+    scores = rng.uniform(0, 1, (n, classes, anchors)) ** 12 * np.geomspace(1, 1e-3, classes)[:, None]
+    found = np.concatenate([centres, sizes, scores], axis=1)
+    return found if last else np.moveaxis(found, 1, 2)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 80])
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("n", [1, 8])
+def test_a_detector_that_finds_nothing_does_not_agree(classes: int, last: bool, n: int):
+    """Scores of 0.7 dB beside coordinates of 30.5 dB: all together 30.5 dB, since coordinates are in pixels."""
+    reference = make_yolo(n, classes, last=True)
+    parts = [add_noise(reference[:, :4], 30.5), add_noise(reference[:, 4:], 0.7)]
+    candidate = np.concatenate(parts, axis=1)
+    if not last:
+        reference, candidate = np.moveaxis(reference, 1, 2), np.moveaxis(candidate, 1, 2)
+    drift, out = compare(reference, candidate)
+    assert out.snr_db > 25 and not drift.passed
+    assert out.slices.snr_db == pytest.approx(0.7, abs=0.1)
+    assert (out.slices.axis, out.slices.first, out.slices.count) == (1 if last else 2, 4, classes)
+    place = f"{classes} of {4 + classes} slices of axis {1 if last else 2}, from 4 on"
+    assert any(f"out: snr of {place}, is 0.7" in sentence for sentence in find_exceeded(drift))
+    assert "unread_boxes" in [c.code for c in doubt_samples(drift)]
+
+
+@pytest.mark.parametrize(("kind", "axis"), [("last", 1), ("first", 2), ("ended", 2)])
+@pytest.mark.parametrize("classes", [1, 80])
+def test_scores_beside_coordinates_within_0_to_1_are_judged_apart(kind: str, axis: int, classes: int):
+    found = make_yolo(8, classes)
+    boxes, scores, rest = found[:, :4] / 640, found[:, 4:], found[:, :0]
+    if kind == "ended":
+        boxes[:, 2:] += boxes[:, :2]
+        scores, rest = scores[:, :1], np.random.default_rng(1).integers(0, 80, scores[:, :1].shape)
+    for snr, passed in ((0.7, False), (30, True)):
+        sides = ([boxes, scores, rest], [add_noise(boxes, 30.5), add_noise(scores, snr), rest])
+        drift, out = compare(*(np.moveaxis(np.concatenate(side, axis=1), 1, axis) for side in sides))
+        assert (drift.passed, out.slices.axis, out.boxes_like) == (passed, axis, True)
+        assert passed or (out.slices.first, out.slices.snr_db) == (4, pytest.approx(0.7, abs=0.1))
+
+
+def test_what_is_between_0_and_1_need_not_be_boxes():
+    rng = np.random.default_rng(1)
+    normal = rng.standard_normal((4, 40, 60))
+    classes = np.exp(5 * normal)
+    few = 1 / (1 + np.exp(4 - normal))
+    for array in (classes / classes.sum(axis=1, keepdims=True), few, np.clip(normal / 5, 0, 1), np.full_like(few, 0.5)):
+        out = compare(array, add_noise(array, 25))[1]
+        assert (out.slices, out.boxes_like) == (None, False)
+
+
+@pytest.mark.parametrize("step", [4.0, 9.5, 10.0])
+def test_small_steps_of_scale_add_up(step: float):
+    """From a slice to the next no jump; from the first to the last many orders."""
+    scales = step ** -np.arange(8.0)[:, None]
+    reference = np.random.default_rng(1).standard_normal((8, 8, 100)) * scales
+    candidate = add_noise(reference / scales, 60) * scales
+    assert compare(reference, candidate)[0].passed
+    candidate[:, 5:] = add_noise(reference[:, 5:], 0)
+    assert not compare(reference, candidate)[0].passed
+    jump = np.random.default_rng(1).standard_normal((8, 2, 100)) * [[30.0], [1.0]]
+    assert not compare(jump, np.stack([jump[:, 0], add_noise(jump[:, 1], 0)], axis=1))[0].passed
+    features = np.random.default_rng(2).standard_normal((8, 300, 100)) * np.geomspace(1, 1e-3, 300)[:, None]
+    assert compare(features, add_noise(features, 25))[1].slices is None, "all scales, one close to the next"
+
+
+def test_a_sound_detector_agrees_although_rare_classes_are_lost():
+    """Scores share a unit: of 8 bits 1/256 is left, and a class that never reaches it decides nothing."""
+    reference = make_yolo()
+    candidate = np.concatenate([add_noise(reference[:, :4], 30), np.round(reference[:, 4:] * 256) / 256], axis=1)
+    drift, out = compare(reference, candidate)
+    assert drift.passed and out.slices.snr_db > 20
+    assert [c.code for c in doubt_samples(drift)] == ["lost_variance", "unread_boxes"]
+
+
+def test_scores_that_nobody_looks_at_are_no_difference():
+    """A detector on noise: every score is below what is ever looked at."""
+    reference = make_yolo()
+    reference[:, 4:] *= 1e-4
+    candidate = np.concatenate([add_noise(reference[:, :4], 30), np.zeros_like(reference[:, 4:])], axis=1)
+    assert compare(reference, candidate)[0].passed
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_outputs_of_one_scale_are_judged_as_a_whole(precision: str):
+    rng = np.random.default_rng(1)
+    reference = rng.standard_normal((4, 8, 10, 10)) * np.geomspace(1, 5, 8)[:, None, None]
+    out = compare(reference, add_noise(reference, 70), precision)[1]
+    assert out.slices is None
+    probabilities = np.exp(9 * rng.standard_normal((4, 30, 8, 8)))  # of classes, which differ by orders
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    assert compare(probabilities, add_noise(probabilities, 70), precision)[1].slices is None
+
+
+def test_slices_that_are_constant_or_short_are_left_out_and_counted():
+    rng = np.random.default_rng(2)
+    reference = rng.standard_normal((2, 6, 64)) * np.array([1e3, 1e3, 1, 1, 0, 0])[:, None]
+    reference[:, 5] = 7.0
+    out = compare(reference, add_noise(reference, 60))[1]
+    assert (out.slices.axis, out.slices.of, out.slices.constant) == (1, 6, 2)
+    short = reference[:, :, :31]  # 62 values in a slice
+    assert compare(short, add_noise(short, 60))[1].slices is None
+
+
+def test_a_block_of_channels_that_loses_its_variance_is_a_warning():
+    rng = np.random.default_rng(3)
+    reference = rng.standard_normal((4, 16, 8, 8))
+    candidate = reference.copy()
+    candidate[:, 4:6] = reference[:, 4:6].mean()
+    drift, _ = compare(reference, candidate)
+    assert drift.passed
+    (doubt,) = doubt_samples(drift)
+    assert doubt.code == "lost_variance" and "output out: 2 of 16 slices of axis 1 hardly vary" in doubt.message
+    assert not doubt_samples(compare(reference, add_noise(reference, 20))[0])
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    exponents=st.lists(st.sampled_from([-5, -3, -1, 1]), min_size=2, max_size=6),
+    noisy=st.integers(0, 5),
+    snr=st.sampled_from([3.0, 9.0, 25.0, 35.0, 55.0, 65.0, 90.0]),
+    precision=st.sampled_from(PRECISIONS),
+    axis=st.sampled_from([1, 2]),
+    seed=st.integers(0, 2**16),
+)
+def test_scales_do_not_change_the_verdict(exponents, noisy, snr, precision, axis, seed):
+    """Pooled and by channel: an output of one scale is judged as a whole, and of several as its worst channel is."""
+    rng = np.random.default_rng(seed)
+    channels = [rng.standard_normal((4, 100)) for _ in exponents]
+    noise = [add_noise(c, snr if i == noisy % len(exponents) else 100, seed) for i, c in enumerate(channels)]
+    scales = 10.0 ** np.array(exponents)
+    reference, candidate = (
+        np.moveaxis(np.stack([c * s for c, s in zip(side, scales, strict=True)], axis=1), 1, axis)
+        for side in (channels, noise)
+    )
+    drift, _ = compare(reference, candidate, precision)
+    alike = [i for i, e in enumerate(exponents) if e == exponents[noisy % len(exponents)]]
+    whole = [np.stack([side[i] for i in alike], axis=1) for side in (channels, noise)]
+    assert drift.passed == compare(*whole, precision)[0].passed
+
+
+@pytest.mark.parametrize("shape", [(50, 10), (50, 1), (50, 3, 16, 16)])
+@pytest.mark.parametrize("error", [-1.0, 0.25])
+def test_one_loud_sample_does_not_hide_all_others(shape, error):
+    """An answer that is negated, or of the wrong size, in 49 of 50 samples; the last one is right, and 1e5."""
+    rng = np.random.default_rng(4)
+    reference = rng.standard_normal(shape)
+    reference[7] = 1e5
+    candidate = reference * error
+    candidate[7] = reference[7]
+    for precision in PRECISIONS:
+        drift, out = compare(reference, candidate, precision)
+        assert out.snr_db > 60 and not drift.passed
+    assert any("out: snr of 98% of the samples is" in sentence for sentence in find_exceeded(drift))
+
+
+def test_one_wrong_sample_in_fifty_is_within_and_two_are_not():
+    rng = np.random.default_rng(5)
+    reference = rng.standard_normal((100, 12))
+    for wrong, passed in ((2, True), (3, False)):
+        candidate = add_noise(reference, 70)
+        candidate[:wrong] *= 0.3
+        limits = {"snr": 20.0}
+        reference[50] = 1e3  # so that the figure of all samples together is kept
+        candidate[50] = 1e3
+        assert measure_drift({"out": reference}, {"out": candidate}, limits).passed is passed
+        assert measure_drift({"out": reference}, {"out": candidate}, limits | {"samples": 0.9}).passed
+        strict = measure_drift({"out": reference}, {"out": candidate}, limits | {"samples": 1.0})
+        assert not strict.passed and "snr of 100% of the samples is 7" in find_exceeded(strict)[0]
+
+
+def test_quiet_samples_are_held_to_the_usual_size():
+    """Near zero everything is a large relative difference: speech scores in silence, a value that changes its sign."""
+    rng = np.random.default_rng(6)
+    values = rng.standard_normal((64, 1))
+    values[:5] *= 1e-6
+    assert compare(values, values + 0.01 * rng.standard_normal(values.shape), "fp16")[0].passed
+    silence = np.where(rng.random((64, 1)) < 0.2, 0.9, 1e-4)
+    assert compare(silence, silence + 0.01, "int8")[0].passed
+
+
+def test_records_from_before_are_read_and_judged_as_they_were():
+    old = dict.fromkeys(OutputDrift.__struct_fields__[:10]) | {"name": "out", "nonfinite": 0, "snr_db": 7.0}
+    output = msgspec.convert(old, OutputDrift)
+    assert (output.slices, output.snr_most_db) == (None, None)
+    assert keeps_limits(output, limits_between("fp32", "int8"))
+
+
+INT8 = default_limits("int8")
+
+
+def measure_drift_tasks(reference, candidate, precision="int8", task=None) -> tuple[OutputDrift, bool]:
+    names = reference if isinstance(reference, dict) else {"out": reference}
+    others = candidate if isinstance(candidate, dict) else {"out": candidate}
+    drift = measure_drift(names, others, limits_between("fp32", precision, task), task=task)
+    return drift.outputs[0], drift.passed
+
+
+def test_class_ids_are_names_not_magnitudes():
+    """Class 1 taken for class 2, one sample in forty: as magnitudes that is nothing beside ids near a thousand."""
+    reference = np.arange(960, 1000)
+    candidate = reference.copy()
+    candidate[3] += 1
+    found, passed = measure_drift_tasks(reference, candidate, "fp32")
+    assert (found.decisions, found.decided, found.agreement) == ("labels", 40, 39 / 40)
+    assert (found.snr_db, found.centred_cosine_mean, found.max_abs_diff) == (None, None, None)
+    assert not passed and measure_drift_tasks(reference, reference, "fp32")[1]
+    far = reference.copy()
+    far[3] = 0  # a name is no further away for being a smaller number
+    assert measure_drift_tasks(reference, far, "fp32")[0].agreement == found.agreement
+
+
+def test_pixels_and_measured_counts_stay_magnitudes():
+    picture = np.random.default_rng(0).integers(0, 255, (4, 8, 8)).astype(np.uint8)
+    found, passed = measure_drift_tasks(picture, np.clip(picture, 1, 254), "int8")
+    assert found.decisions is None and found.snr_db is not None and passed
+    counts = np.arange(100, 140)
+    assert measure_drift_tasks(counts, counts + 1, "int8", task="regression")[0].decisions is None
+    assert measure_drift_tasks(picture, picture, "int8", task="segmentation")[0].decisions == "labels"
+
+
+def test_a_truth_value_is_a_label():
+    flags = np.array([True, False, True, True])
+    assert measure_drift_tasks(flags, ~flags)[0].agreement == 0
+
+
+def test_maps_are_compared_pixel_by_pixel():
+    rng = np.random.default_rng(1)
+    scores = rng.standard_normal((2, 5, 16, 16)).astype(np.float32)
+    close = scores + rng.normal(0, 0.01, scores.shape).astype(np.float32)
+    found, passed = measure_drift_tasks(scores, close, task="segmentation")
+    assert found.decisions == "labels" and found.decided == 512 and found.agreement > 0.95 and passed
+    assert found.agreement == (scores.argmax(1) == close.argmax(1)).mean()
+    assert not measure_drift_tasks(scores, rng.permuted(scores, axis=1), task="segmentation")[1]
+
+
+def write_lines(changed: int, n: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    """Scores over time, confident but for one step of each line; in some lines that step flips to another letter."""
+    rng = np.random.default_rng(2)
+    tokens = rng.integers(1, 30, (n, 12))
+    scores = 8 * np.eye(30)[tokens] + rng.normal(0, 0.3, (n, 12, 30))
+    lines, steps = np.arange(n), rng.integers(0, 12, n)
+    best = scores[lines, steps].argmax(axis=1)
+    second = (best + 1) % 30
+    scores[lines, steps, second] = scores[lines, steps, best] - 0.5
+    other = scores + rng.normal(0, 0.05, scores.shape)
+    other[lines[:changed], steps[:changed], second[:changed]] += 1.0
+    return scores.astype(np.float32), other.astype(np.float32)
+
+
+def test_a_quarter_of_the_lines_read_otherwise_is_no_agreement():
+    """By the cosine alone the two are alike."""
+    scores, other = write_lines(changed=10)
+    plain, passed = measure_drift_tasks(scores, other)
+    assert plain.centred_cosine_mean > 0.98 and passed
+    found, passed = measure_drift_tasks(scores, other, task="text")
+    assert (found.decisions, found.decided, found.flips) == ("sequences", 40, 10)
+    assert found.agreement == 0.75 and not passed
+    assert measure_drift_tasks(*write_lines(changed=2), task="asr")[1]
+
+
+def test_boxes_are_matched_before_they_are_compared():
+    rng = np.random.default_rng(3)
+    low = rng.uniform(0, 80, (3, 6, 2))
+    boxes = np.concatenate([low, low + 15], axis=2)
+    scores, labels = rng.uniform(0.5, 1, (3, 6)), rng.integers(0, 4, (3, 6))
+    reference = {"boxes": boxes, "scores": scores, "labels": labels}
+    order = rng.permutation(6)
+    shuffled = {name: array[:, order] for name, array in reference.items()}
+    found, passed = measure_drift_tasks(reference, shuffled)
+    assert (found.name, found.decisions, found.agreement, passed) == ("boxes", "boxes", 1.0, True)
+    assert found.max_abs_diff == 0 and found.decided == 18
+    moved = shuffled | {"boxes": shuffled["boxes"] + 30}
+    found, passed = measure_drift_tasks(reference, moved, task="detection")
+    assert found.agreement == 0 and found.decided == 36 and not passed
+    nonsense = shuffled | {"scores": np.full_like(shuffled["scores"], np.nan)}
+    assert not measure_drift_tasks(reference, nonsense)[1]
+
+
+def test_masks_are_compared_between_partners():
+    """A box that only the reference shows takes its mask with it; that box is the difference."""
+    reference = make_scene(1)
+    fewer = {name: array.copy() for name, array in reference.items()}
+    fewer["scores"][0, 2], fewer["masks"][0, 2] = 0, 99
+    boxes, masks, _ = measure_drift(reference, fewer, {}).outputs
+    assert (boxes.agreement, masks.max_abs_diff) == (5 / 6, 0)
+    assert measure_drift(reference, fewer, {"agreement": 0.8, "max_abs": 0}).passed
+    alone = measure_drift(reference, fewer, {"max_abs": 0})
+    assert not alone.passed
+    assert find_exceeded(alone) == (
+        "boxes: 5 of 6 boxes have a partner; the others are not computed over samples, give a limit of agreement",
+    )
+    whole = {name: array[0] for name, array in reference.items()}
+    assert measure_drift(whole, {n: a[0] for n, a in reorder(reference).items()}, {"max_abs": 0}).passed
+    fewer["masks"][0, 2] = np.nan
+    assert not measure_drift(reference, fewer, {"agreement": 0.8}).passed
+
+
+def test_partners_differ_by_their_coordinates_and_by_their_scores():
+    reference = make_scene()
+    moved = reorder(reference | {"boxes": reference["boxes"] + [2, 0, 2, 0]})
+    boxes = measure_drift(reference, moved, {}).outputs[0]
+    assert (boxes.agreement, boxes.max_abs_diff, boxes.mean_abs_diff) == (1, pytest.approx(2), pytest.approx(1))
+    assert boxes.snr_db == pytest.approx(10 * np.log10((reference["boxes"] ** 2).sum() / (18 * 8)))
+    assert not measure_drift(reference, moved, limits_between("fp32", "fp32")).passed
+    assert not measure_drift(reference, moved, {"max_abs": 1.0}).passed
+    unsure = reorder(reference | {"scores": reference["scores"] * 0.9})
+    boxes = measure_drift(reference, unsure, {}).outputs[0]
+    assert boxes.snr_db == pytest.approx(20) and boxes.agreement == 1
+    assert boxes.max_abs_diff == pytest.approx(reference["scores"].max() / 10)
+    assert not measure_drift(reference, unsure, limits_between("fp32", "fp32")).passed
+
+
+@pytest.mark.parametrize("task", [None, "detection"])
+def test_detectors_that_show_nothing_are_compared_by_their_numbers(task):
+    """All scores lie below what a user sees, so that no decision can agree."""
+    limits, undecided = limits_between("fp32", "fp32", task), limits_undecided("fp32", "fp32", task)
+    one, other = make_scene(), make_scene(seed=8)
+    one["scores"], other["scores"] = one["scores"] / 5, other["scores"] / 5
+    ask = {"task": task, "undecided": undecided}
+    same = measure_drift(one, one, limits, **ask)
+    assert same.passed and [o.name for o in same.outputs] == list(one) and same.outputs[0].decisions is None
+    assert judge_answers(make_result(), make_result("ort", drift=replace(same, reference="pytorch-fp32-b1")))[0]
+    drift = measure_drift(one, other, limits, **ask)
+    assert not drift.passed and any("boxes: snr is" in text for text in find_exceeded(drift))
+    rows = [np.concatenate([s["boxes"], s["scores"][..., None], s["labels"][..., None]], axis=2) for s in (one, other)]
+    drift = measure_drift({"out": rows[0]}, {"out": rows[1]}, limits, **ask)
+    assert not drift.passed and measure_drift({"out": rows[0]}, {"out": rows[0]}, limits, **ask).passed
+
+
+def test_two_axes_of_a_regression_are_no_classes():
+    rng = np.random.default_rng(4)
+    found, _ = measure_drift_tasks(rng.standard_normal((8, 3)), rng.standard_normal((8, 3)), task="regression")
+    assert found.top1_agreement is None and found.flips is None
+    assert measure_samples({"out": np.eye(3)}, {"out": np.eye(3)}, "embedding")[0].top1_agrees is None
+
+
+def test_samples_of_labels_say_which_share_agrees():
+    rows = measure_samples({"out": np.array([[1, 2], [3, 4]])}, {"out": np.array([[1, 9], [3, 4]])})
+    assert [(r.agreement, r.max_abs_diff, r.snr_db) for r in rows] == [(0.5, None, None), (1.0, None, None)]
+
+
+@pytest.mark.parametrize(("changed", "agrees"), [(0, True), (40, False)])
+def test_rows_of_labels_alone_are_held_against_each_other(changed, agrees):
+    """They have no differences of numbers, and are compared all the same."""
+    reference = np.arange(40)
+    candidate = np.where(np.arange(40) < changed, reference + 1, reference)
+    drift = measure_drift({"out": reference}, {"out": candidate}, INT8, reference_id="pytorch-fp32-b1")
+    base, cand = make_result(), make_result("ort", "int8", drift=drift)
+    assert keep_comparisons([base, cand])[1].drift is not None
+    assert judge_answers(base, cand)[0] is agrees
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_row_whose_reference_raced_and_is_not_in_the_final_was_compared(elsewhere):
+    drift = measure_drift({"out": np.arange(40.0)}, {"out": np.arange(40.0)}, INT8, reference_id="pytorch-fp32-b1-race")
+    (kept,) = keep_comparisons([make_result("ort", "int8", drift=replace(drift, elsewhere=elsewhere))])
+    assert (kept.drift is not None) is elsewhere
+
+
+def test_boxes_of_each_sample_are_matched():
+    """The same boxes in another order are no difference in the file of samples either; one that is gone is."""
+    scene = make_scene()
+    rows = measure_samples(scene, reorder(scene), "detection")
+    assert [(row.index, row.output) for row in rows] == [
+        (i, name) for i in range(3) for name in ("boxes", "masks", "depth")
+    ]
+    assert all(row.max_abs_diff == 0 for row in rows)
+    assert [row.agreement for row in rows if row.output == "boxes"] == [1.0, 1.0, 1.0]
+    fewer = {name: array.copy() for name, array in reorder(scene).items()}
+    fewer["scores"][1, 0] = 0.01
+    assert [row.agreement for row in measure_samples(scene, fewer) if row.output == "boxes"] == [1.0, 5 / 6, 1.0]
+    empty = {name: array.copy() for name, array in scene.items()}
+    empty["scores"][2] = 0.01  # nothing is shown there, on either side
+    rows = [row for row in measure_samples(empty, empty, "detection") if row.index == 2]
+    assert [(row.output, row.agreement, row.max_abs_diff) for row in rows] == [("boxes", None, None)]
+    one = {name: array[0] for name, array in scene.items()}
+    assert [row.output for row in measure_samples(one, one)] == ["boxes", "masks", "depth"]
+
+
+@pytest.mark.parametrize(("score", "agreement"), [(0.9, 1), (0.24, 1), (0.19, 0), (0.01, 0)])
+def test_a_box_whose_score_fell_out_of_sight_has_no_partner(score, agreement):
+    """Limits of detection are on agreement alone: a network whose scores all fell would pass by its boxes."""
+    scene = make_scene() | {"scores": np.full((3, 6), 0.9)}
+    fallen = reorder(scene | {"scores": np.full((3, 6), score)})
+    for sides in ((scene, fallen), (fallen, scene)):
+        drift = measure_drift(*sides, limits_between("fp32", "fp32", "detection"), task="detection")
+        assert (drift.outputs[0].agreement, drift.passed) == (agreement, bool(agreement))
+
+
+DRIFT_SAMPLES_REF = np.array([[10.0, 0.0, 0.0], [5.0, 4.9, 0.0], [0.0, 3.0, 1.0]])
+
+
+def test_samples_by_hand() -> None:
+    cand = DRIFT_SAMPLES_REF.copy()
+    cand[0, 1] = 3.0
+    cand[1] = [4.9, 5.0, 0.0]
+    first, second, third = measure_samples({"y": DRIFT_SAMPLES_REF}, {"y": cand})
+    assert (first.index, first.output, first.max_abs_diff, first.mean_abs_diff) == (0, "y", 3.0, 1.0)
+    assert first.cosine == pytest.approx(10 / np.sqrt(109))
+    assert first.snr_db == pytest.approx(10 * np.log10(100 / 9))
+    assert (first.top1_reference, first.top1_candidate, first.top1_agrees) == (0, 0, True)
+    assert (second.top1_reference, second.top1_candidate, second.top1_agrees) == (0, 1, False)
+    assert second.margin == pytest.approx(0.1)
+    assert second.beyond_noise is False
+    assert (third.max_abs_diff, third.snr_db, third.margin) == (0.0, SNR_CEILING_DB, 2.0)
+    assert first.top5_agrees is None, "three classes cannot disagree in five"
+
+
+def test_flips_of_near_ties_are_told_from_flips_of_sure_answers() -> None:
+    rng = np.random.default_rng(0)
+    ref = np.zeros((100, 10))
+    ref[:, 0] = 5.0
+    ref[:10, 1] = 4.99  # ten near ties
+    cand = ref + rng.normal(0, 0.1, ref.shape)
+    cand[50] = np.roll(ref[50], 3)  # a sure answer, turned over
+    (output,) = measure_drift({"y": ref}, {"y": cand}, {}).outputs
+    samples = measure_samples({"y": ref}, {"y": cand})
+    assert output.near_ties == 10
+    assert output.flips_beyond_noise == 1
+    assert output.flips == sum(not s.top1_agrees for s in samples) > 1
+    assert [s.index for s in samples if s.beyond_noise and not s.top1_agrees] == [50]
+
+
+def test_what_moves_all_scores_alike_is_no_noise() -> None:
+    (output,) = measure_drift({"y": DRIFT_SAMPLES_REF}, {"y": DRIFT_SAMPLES_REF + 100}, {}).outputs
+    assert (output.flips, output.near_ties) == (0, 0)
+
+
+def test_noise_at_the_threshold_flips_about_as_often_as_it_should() -> None:
+    """A margin of exactly the threshold is overcome in 2.5 % of samples by normal noise."""
+    rng = np.random.default_rng(1)
+    ref = np.zeros((20000, 2))
+    ref[:, 0] = NEAR_TIE
+    # Centring two scores halves their variance: noise of deviation sqrt(2) is seen as 1.
+    noise = rng.normal(0, 1, ref.shape)
+    flipped = (ref + noise).argmax(1) != 0
+    assert flipped.mean() == pytest.approx(0.025, abs=0.005)
+
+
+def test_samples_that_are_not_finite_are_counted_and_judged_by_nothing_else() -> None:
+    cand = DRIFT_SAMPLES_REF.copy()
+    cand[1, 2] = np.nan
+    first, second, _ = measure_samples({"y": DRIFT_SAMPLES_REF}, {"y": cand})
+    assert (second.nonfinite, second.cosine, second.centred_cosine, second.top1_agrees) == (1, None, None, None)
+    assert second.max_abs_diff == 0.0
+    assert first.nonfinite == 0
+
+
+def test_one_class_is_no_choice() -> None:
+    one = np.ones((3, 1))
+    assert measure_drift({"y": one}, {"y": one}, {}).outputs[0].flips is None
+    assert measure_samples({"y": one}, {"y": one})[0].top1_agrees is None
+
+
+def test_every_limit_that_was_not_kept_is_a_sentence() -> None:
+    cand = DRIFT_SAMPLES_REF + 1
+    cand[0, 0] = np.inf
+    drift = measure_drift({"y": DRIFT_SAMPLES_REF}, {"y": cand}, {"max_abs": 0.5, "cosine": 0.1, "mean_abs": 2.0})
+    assert find_exceeded(drift) == ("y: 1 values are not finite", "y: max_abs is 1; the limit is 0.5")
+    assert find_exceeded(measure_drift({"y": DRIFT_SAMPLES_REF}, {"y": DRIFT_SAMPLES_REF}, {"max_abs": 0.5})) == ()

@@ -1,13 +1,25 @@
-"""Validity: each doubt alone, with advice; thresholds at their edges."""
+"""What disturbed times and ratios are worth."""
 
+import runpy
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.records import Block, Mark, Measurement
-from enginebench.stats.validity import judge
+from enginebench.core.records import Block, Caveat, Mark, Measurement, Result
+from enginebench.report.bench import describe_bench, state_verdict
+from enginebench.report.run.head import format_head
+from enginebench.report.run.rows import describe_run
+from enginebench.stats.compare import compare
+from enginebench.stats.diff import diff_results, judge_answers
+from enginebench.stats.drift import default_limits
+from enginebench.stats.standing import compare_rows
+from enginebench.stats.validity import STARVED_RATIO, estimate_slowdown, judge, judge_ratio, measure_trials
+from samples import make_drift, make_result
 
 
 def make(n: int = 100, *, marked: int = 0, mark: Mark = "foreign_cpu", **more: Any) -> Measurement:
@@ -165,3 +177,293 @@ def test_the_speed_of_the_host_counts_where_the_host_is_timed(
 def test_times_of_a_part_of_the_work_are_invalid(hidden: int, expected: str) -> None:
     lazy = make(caveats=(make_caveat("work_outside_run", share=0.98),))
     assert judge([lazy] * hidden + [make()] * (10 - hidden))[0] == expected
+
+
+def make_row(side: Sequence[Measurement]) -> Result:
+    return replace(make_result(), measurements=tuple(side), drift=None)
+
+
+SCRIPT = Path(__file__).parents[3] / "benchmarks" / "disturbed.py"
+
+
+NAMES = ("pytorch fp32", "ort fp32")
+
+
+TRIALS, CALLS = 10, 200
+
+
+def make_side(
+    quiet_ms: float, *, slowed: Sequence[float] = (1.0,) * TRIALS, marked: float = 0.0, mark: Mark = "foreign_cpu",
+    seed: int = 0, burst: float = 0.0,
+) -> list[Measurement]:  # fmt: skip
+    """Trials of calls of `quiet_ms`, in the marked part at the end of each longer by the factor in `slowed`.
+
+    `burst`: the part of the marked calls that nothing slows, because they ended within their time slice.
+    """
+    rng = np.random.default_rng(seed)
+    found = []
+    for i, factor in enumerate(slowed):
+        times = quiet_ms * 1e6 * np.exp(rng.normal(0, 0.02, CALLS)) * np.exp(rng.normal(0, 0.01))
+        start = round(CALLS * (1 - marked))
+        times[start:] *= np.where(rng.random(CALLS - start) < burst, 1.0, factor)
+        blocks = [Block(start=0, stop=start, duration_ns=1)] if start else []
+        blocks += [Block(start=start, stop=CALLS, duration_ns=1, marks=(mark,))] if start < CALLS else []
+        latency_ns = np.rint(times).astype(int).tolist()
+        found.append(
+            Measurement(
+                clock="host", latency_ns=latency_ns, blocks=tuple(blocks), stop_rule="settled", repetition=i,
+                warmup_settled=True, reference_ns=[1000],
+            )
+        )  # fmt: skip
+    return found
+
+
+def weigh(base: list[Measurement], cand: list[Measurement]) -> tuple[str, str]:
+    ratio = compare(base, cand).ratio
+    assert ratio is not None
+    trust = judge_ratio(base, cand, ratio, NAMES)
+    return trust.validity, trust.reason
+
+
+def slowdown(side: list[Measurement]) -> float | None:
+    return estimate_slowdown(measure_trials(side))
+
+
+def test_a_quiet_ratio_is_good() -> None:
+    assert weigh(make_side(20), make_side(5, seed=1)) == ("good", "")
+    assert weigh(make_side(20, marked=0.1, slowed=[2.0] * TRIALS), make_side(5, seed=1))[0] == "good"
+
+
+def test_what_slows_both_sides_of_a_pair_leaves_the_ratio() -> None:
+    """A machine of two speeds: single times are suspect or invalid, the ratio of neighbours is not."""
+    speeds = [1.5 if i % 3 == 0 else 1.0 for i in range(TRIALS)]
+    base, cand = (make_side(ms, slowed=speeds, marked=0.8, seed=i) for i, ms in enumerate((1.2, 0.3)))
+    assert judge(base)[0] == judge(cand)[0] == "invalid"
+    validity, why = weigh(base, cand)
+    ratio = compare(base, cand).ratio
+    assert validity == "medium" and "disturbed" in why
+    assert ratio is not None and ratio.low is not None and ratio.high is not None and ratio.low < 4.0 < ratio.high
+
+
+def test_a_side_that_waits_for_its_threads_costs_the_ratio() -> None:
+    """Two busy loops beside two cores: one engine 100 times slower in most trials, the other as quick as ever."""
+    starved = make_side(0.125, slowed=[1, 1, 1, 700, 2000, 5000, 900, 1, 3000, 800], marked=1.0)
+    base, cand = starved, make_side(0.013, marked=1.0, seed=1)
+    slowdowns = [slowdown(side) for side in (base, cand)]
+    assert slowdowns[0] is not None and slowdowns[0] > 50 and slowdowns[1] is not None and slowdowns[1] < 1.1
+    assert weigh(base, cand) == ("not_given", "pytorch fp32 was slowed by other programs far more than ort fp32")
+    assert weigh(cand, base)[1] == "ort fp32 was slowed by other programs far more than pytorch fp32"
+
+
+def test_a_slow_call_beside_others_cannot_be_told_from_a_starved_one() -> None:
+    base, cand = make_side(600, marked=1.0), make_side(5, seed=1)
+    assert slowdown(base) is None
+    validity, why = weigh(base, cand)
+    assert validity == "not_given" and "by an unknown amount" in why
+
+
+def test_quiet_blocks_say_how_much_the_others_cost() -> None:
+    side = make_side(600, marked=0.6, slowed=[3.0] * TRIALS)
+    found = slowdown(side)
+    assert found is not None and found == pytest.approx(3.0, rel=0.1)
+    assert weigh(side, make_side(5, seed=1))[0] == "not_given"
+    alike = make_side(50, marked=0.6, slowed=[3.0] * TRIALS, seed=1)
+    assert weigh(side, alike)[0] == "medium"
+    hardly = make_side(50, marked=0.6, slowed=[2.3] * TRIALS, seed=1)
+    assert weigh(side, hardly) == ("low", "not disturbed alike")
+
+
+def test_short_calls_beside_others_all_the_time_leave_a_doubt() -> None:
+    """They did not wait for a turn, but may have been slowed otherwise: the interval allows for that."""
+    base, cand = (make_row(make_side(ms, marked=1.0, seed=i)) for i, ms in enumerate((1.0, 0.25)))
+    found = compare_rows(base, replace(cand, id="cand"))
+    assert found.ratio_validity == "low" and found.ratio is not None and found.ratio.low is not None
+    assert found.ratio.low < 4 / 1.4 and (found.ratio.high or 0) > 4 * 1.4 and found.verdict == "faster"
+
+
+def test_a_single_trial_beside_others_that_ran_beside_one_side_alone_gives_no_ratio() -> None:
+    """All of its calls may be slower, and no interval allows for that; beside both it is the usual one."""
+    busy, quiet, also = (make_side(ms, slowed=[1.0], marked=m, seed=i) for i, (ms, m) in enumerate(
+        ((0.3, 1.0), (0.01, 0.0), (0.01, 1.0))
+    ))  # fmt: skip
+    assert weigh(busy, quiet) == ("not_given", "other programs ran beside pytorch fp32 alone, in 1 trial")
+    assert weigh(quiet, busy)[1] == "other programs ran beside ort fp32 alone, in 1 trial"
+    assert weigh(busy, also) == ("low", "1 trial each: no interval")
+
+
+def test_one_side_throttled_lowers_the_ratio() -> None:
+    """The fastest engine draws the most power: that its clock falls is its own doing."""
+    hot = make_side(20, marked=0.9, mark="throttled")
+    assert weigh(hot, make_side(5, seed=1)) == ("low", "not disturbed alike")
+    assert weigh(hot, make_side(5, marked=0.9, mark="throttled", seed=1))[0] == "medium"
+
+
+def test_work_of_a_gpu_is_not_slowed_by_others_on_the_cpu() -> None:
+    side = [replace(m, device_ns=m.latency_ns) for m in make_side(20, marked=1.0)]
+    assert slowdown(side) == 1.0
+    busy = [replace(m, device_ns=m.latency_ns) for m in make_side(20, marked=1.0, mark="foreign_gpu")]
+    assert slowdown(busy) is None
+
+
+@pytest.mark.parametrize(
+    ("trials", "sd", "expected"),
+    [(1, 0.0, "low"), (3, 0.001, "medium"), (10, 0.001, "good"), (10, 0.25, "medium"), (10, 0.9, "low")],
+)
+def test_trials_and_width_set_the_level(trials: int, sd: float, expected: str) -> None:
+    rng = np.random.default_rng(3)
+    base = make_side(20)[:trials]
+    cand = [
+        replace(m, latency_ns=[round(ns * f) for ns in m.latency_ns])
+        for m, f in zip(make_side(5, seed=1), np.exp(rng.normal(0, sd, TRIALS)), strict=True)
+    ][:trials]
+    assert weigh(base, cand)[0] == expected
+    assert trials < 10 or weigh(base, cand[:3])[0] != "good"  # pairs count
+
+
+def test_a_starved_trial_counts_as_much_as_a_quiet_one() -> None:
+    """Every other trial starves: its few calls are next to none of all samples, and half of the trials."""
+    starved = [replace(m, latency_ns=m.latency_ns[:3], blocks=m.blocks[:1]) for m in make_side(2000, marked=1.0)]
+    base = [starved[i] if i % 2 else m for i, m in enumerate(make_side(20))]
+    validity, why = weigh(base, make_side(5, seed=1))
+    assert validity == "not_given" and "far more than" in why
+
+
+def test_the_interval_holds_what_slowed_one_side_more() -> None:
+    """The same engine twice, one of them a third slower beside others: no verdict, and 1 is in the interval."""
+    base, cand = (make_row(side) for side in (make_side(5, marked=0.6, slowed=[1.35] * TRIALS), make_side(5, seed=1)))
+    found = compare_rows(base, replace(cand, id="cand"))
+    assert (found.verdict, found.ratio_validity, found.clear) == ("not_shown", "low", False)
+    assert found.ratio is not None and found.ratio.low is not None and found.ratio.low < 1.02 < (found.ratio.high or 0)
+
+
+def test_a_wide_interval_beyond_the_margin_names_the_faster_one() -> None:
+    # Both sides vary alike, so that the interval is all that there is to doubt, and the verdict has it already.
+    base, cand = make_side(6.17, slowed=[1.0] * 6), make_side(2.43, slowed=[1.0] * 6, seed=1)
+    factors = (1.0, 1.8, 0.6, 1.7, 0.65, 1.2)
+    cand = [replace(m, latency_ns=[round(f * ns) for ns in m.latency_ns]) for m, f in zip(cand, factors, strict=True)]
+    found = compare_rows(make_row(base), make_row(cand))
+    assert (found.ratio_validity, found.ratio_reason) == ("low", "wide interval")
+    assert found.verdict == "faster"
+    assert found.clear
+
+
+def test_times_of_a_part_of_the_work_have_no_ratio() -> None:
+    hidden = Caveat(code="work_outside_run", message="run leaves 90% of its work")
+    lazy = make_row([replace(m, caveats=(hidden,)) for m in make_side(1)])
+    found = compare_rows(make_row(make_side(20)), replace(lazy, id="lazy"))
+    assert (found.verdict, found.ratio, found.ratio_validity) == ("not_comparable", None, "not_given")
+    assert "those of a part of its work" in found.ratio_reason
+
+
+def test_who_is_faster_may_be_clear_where_no_ratio_is_given() -> None:
+    """By all pairs, where every other trial starves; not by calls that would be the faster ones undisturbed."""
+    ort = make_row(make_side(0.4, marked=1.0, burst=0.2, seed=1))
+    some = make_row(make_side(1.2, marked=1.0, burst=0.2, slowed=[1, 900] * 5))
+    found = compare_rows(some, replace(ort, id="ort"))
+    assert found.ratio_validity == "not_given" and found.clear
+    quicker = make_row(make_side(0.3, marked=1.0, burst=0.2, slowed=[900.0] * TRIALS))
+    found = compare_rows(quicker, replace(ort, id="ort"))
+    assert found.ratio_validity == "not_given" and not found.clear
+    told = tell(quicker, ort)
+    why = "pytorch fp32 was slowed by other programs far more than ort fp32"
+    assert told[0] == f"no clear winner: ort fp32 and pytorch fp32 cannot be ranked: {why}"
+    # Not "what you have" where each of its trials took longer.
+    assert told[1].startswith("take ort fp32: faster in every trial   ")
+
+
+def tell(pytorch: Result, ort: Result) -> tuple[str, ...]:
+    """The lines of FASTEST."""
+    sides = zip((make_result(name, drift=make_drift(1e-6)) for name in ("pytorch", "ort")), (pytorch, ort), strict=True)
+    rows = [replace(row, measurements=of.measurements) for row, of in sides]
+    return format_head(describe_run(model="m", machine=None, spec={}, results=rows))[0].lines
+
+
+def test_a_starved_baseline_leaves_the_tie_where_each_trial_of_another_is_faster() -> None:
+    """As was measured beside others: 84 to 372 ms in each trial, the other one 5 to 10 ms."""
+    times = (211, 146, 84, 293, 361, 372), (6.1, 6.8, 9.9, 6, 6, 5.1)
+    pytorch, ort = (make_row(make_side(1, slowed=ms, marked=1.0)) for ms in times)
+    assert tell(pytorch, ort)[1].startswith("take ort fp32: faster in every trial")
+    # Nothing limits what others cost PyTorch, which may be as fast; they never cost ONNX Runtime so much.
+    cand, slow = (replace(row, id=row.engine.backend, engine=replace(row.engine, backend=name))
+                  for row, name in ((ort, "openvino"), (pytorch, "ort")))  # fmt: skip
+    assert not compare_rows(pytorch, replace(cand, id="cand")).clear
+    assert compare_rows(slow, replace(cand, id="cand")).clear
+    few = [replace(row, measurements=row.measurements[:5]) for row in (slow, cand)]
+    assert not compare_rows(few[0], replace(few[1], id="cand")).clear
+
+
+@pytest.mark.parametrize(
+    ("least_ms", "clear", "count"), [(2, False, TRIALS), (8, True, TRIALS), (8, True, 1), (0, False, 1)]
+)
+def test_a_starved_side_is_ranked_by_what_its_calls_take_at_least(least_ms: float, clear: bool, count: int) -> None:
+    """Twenty times slower in each trial, as much as the same engine may be, or a slow one."""
+    starved = [replace(m, least_ns=least_ms * 1e6) for m in make_side(50, marked=1.0)]
+    found = compare_rows(make_row(starved[:count]), replace(make_row(make_side(2.5, seed=1)[:count]), id="ort"))
+    assert (found.ratio_validity, found.clear) == ("not_given", clear)
+
+
+@pytest.mark.parametrize("count", [1, TRIALS])
+def test_equals_are_not_parted_by_cpu_time_beside_others(count: int) -> None:
+    """Both take 10 ms alone and 17 beside others, which paused during one trial of the other side."""
+    starved = [replace(m, least_ns=17e6) for m in make_side(40, marked=1.0)]
+    beside = [*make_side(10, seed=1)[:1], *make_side(17, marked=1.0, seed=1)[1:]]
+    found = compare_rows(make_row(starved[:count]), replace(make_row(beside[:count]), id="ort"))
+    assert (found.ratio_validity, found.clear) == ("not_given", False)
+
+
+def test_one_trial_names_only_what_lies_beyond_two_trials_of_one_row() -> None:
+    cand, *bases = (make_row(make_side(ms, seed=i)[:1]) for i, ms in enumerate((5, 8.5, 11.5)))
+    assert [compare_rows(base, replace(cand, id="cand")).clear for base in bases] == [False, True]
+
+
+def test_simulated_neighbours_give_no_false_ratio() -> None:
+    """Of 200 pairs beside neighbours that slow each side as they like, every ratio that is given holds the quiet one
+    within what is printed of it, or within the factor that its validity allows."""
+    rng = np.random.default_rng(7)
+    given = 0
+    for seed in range(200):
+        factors = [float(np.exp(abs(rng.normal(0, 1.5)))) for _ in range(2)]
+        base, cand = (
+            make_side(ms, slowed=[factor] * TRIALS, marked=1.0, burst=0.2, seed=10 * seed + i)
+            for i, (ms, factor) in enumerate(zip((1.0, 0.25), factors, strict=True))
+        )
+        validity, _ = weigh(base, cand)
+        apart = max(factors[0] / factors[1], factors[1] / factors[0])
+        assert (validity == "not_given") == (apart > STARVED_RATIO) or abs(apart - STARVED_RATIO) < 0.1
+        given += validity != "not_given"
+    assert given > 20
+
+
+def test_a_gate_goes_by_the_ratio_and_not_by_single_times() -> None:
+    drift = replace(make_drift(1e-6), reference="base", limits=default_limits("fp32"))
+    base = replace(make_result(), id="base", measurements=tuple(make_side(1.0, marked=0.8)), drift=None)
+    slower = replace(base, id="cand", measurements=tuple(make_side(1.3, marked=0.8, seed=1)), drift=drift)
+    (row,) = diff_results([base], [slower], neighbours=True, fed_alike=True).rows
+    assert (row.verdict, row.ratio_validity) == ("slower", "medium") and "slower" in row.failures
+    comparison = describe_bench([base, slower]).comparison
+    assert comparison is not None and comparison.verdict == "slower" and comparison.ratio_validity == "medium"
+    starved = replace(slower, measurements=tuple(make_side(0.9, slowed=[80.0] * TRIALS, marked=1.0, burst=0.2, seed=1)))
+    (row,) = diff_results([base], [starved], neighbours=True, fed_alike=True).rows
+    assert (row.verdict, row.ratio, row.ratio_validity) == ("not_comparable", None, "not_given")
+    comparison = describe_bench([base, starved]).comparison
+    assert comparison is not None and "far more than" in state_verdict(comparison)
+
+
+def test_two_models_that_vary_are_not_held_against_each_other() -> None:
+    varies = Caveat(code="outputs_vary", message="varies", figures={"row": "base"})
+    base = replace(make_result(), id="base", caveats=(varies,), drift=None)
+    gross = replace(make_drift(9.0, passed=False, centred=0.2), reference="base")
+    cand = replace(make_result(seed=1), id="cand", drift=gross)
+    assert judge_answers(base, cand) == (None, "the model gives different outputs for the same inputs each time")
+    assert judge_answers(replace(base, caveats=()), cand)[0] is False
+
+
+@pytest.mark.parametrize("others", [others.__name__ for others in runpy.run_path(str(SCRIPT))["OTHERS"]])
+def test_simulated_runs_name_the_right_one_and_hold_the_quiet_ratio(others: str) -> None:
+    """A few runs of `benchmarks/disturbed.py`, which has the figures of 40 each."""
+    runs, script = 4, runpy.run_path(str(SCRIPT))
+    found = script["simulate"](script[others], runs, seed=2)
+    assert (found.false_winners, found.right, found.wrong) == (0, runs, 0)
+    assert 4 * found.held >= 3 * found.given and (
+        found.given == 2 * runs or others not in ("nobody", "speeds", "bursts", "turns")
+    )

@@ -108,13 +108,10 @@ def bound_nodes(
     nodes = [node for node in graph.nodes if node.name in names]
     if not nodes or all(node.moves for node in nodes):
         return None
-    compute_ms = sum(_bound_products(node, limits, precision) for node in nodes)
+    rates = ((node, limits.find_rate(node.unit, precision)) for node in nodes if node.unit)
+    compute_ms = sum(node.macs / rate / 1e6 for node, rate in rates if rate)
     bandwidth_ms = find_least_ms(count_bytes(graph, nodes, precision), limits)
-    return make_bound(compute_ms, bandwidth_ms, launches * limits.launch_ms)
-
-
-def make_bound(compute_ms: float, bandwidth_ms: float, launch_ms: float) -> Bound:
-    """The bound of one group from its parts."""
+    launch_ms = launches * limits.launch_ms
     parts: dict[BoundBy, float] = {"compute": compute_ms, "bandwidth": bandwidth_ms, "launch": launch_ms}
     return Bound(
         bound_ms=max(compute_ms, bandwidth_ms) + launch_ms,
@@ -123,11 +120,6 @@ def make_bound(compute_ms: float, bandwidth_ms: float, launch_ms: float) -> Boun
         bandwidth_ms=bandwidth_ms,
         launch_ms=launch_ms,
     )
-
-
-def _bound_products(node: NodeWork, limits: Limits, precision: str | None) -> float:
-    rate = limits.find_rate(node.unit, precision) if node.unit else None
-    return node.macs / rate / 1e6 if rate else 0.0
 
 
 def count_bytes(graph: GraphWork, nodes: Sequence[NodeWork], precision: str | None) -> float:

@@ -1,10 +1,11 @@
 """The child's part of `roofline`: one device, one number of threads, every ceiling of it."""
 
+from contextlib import suppress
 from typing import Any
 
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.records import Precision
-from enginebench.features.roofline.ceilings import Trial, join_best, observe
+from enginebench.features.roofline.ceilings import join_best, observe
 from enginebench.features.roofline.jobs import CeilingsAnswer, CeilingsJob
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.child.jobs import NoteCall
@@ -29,22 +30,17 @@ def _observe_cpu(job: CeilingsJob) -> CeilingsAnswer:
     precisions = _choose(job.precisions, possible, "no instructions of this CPU multiply in")
     caches = read_caches(pinned[0] if pinned else 0)
     with torch.inference_mode():
-        trials = [*list_trials(precisions, caches, job.threads), *_list_other_trials(precisions, job.threads)]
+        trials = [*list_trials(precisions, caches, job.threads)]
+        with suppress(MissingDependency):  # ONNX Runtime and OpenVINO: a ceiling is the best that any library reaches
+            from enginebench.features.roofline import trials_graph
+
+            trials += trials_graph.list_trials(precisions, job.threads)
         found = observe(trials, device="cpu", threads=job.threads, budget_s=job.budget_s, repetitions=job.repetitions)
     notes = () if caches else ("the system does not list the caches of this CPU: only memory was measured",)
     return CeilingsAnswer(
         ceilings=join_best(found),
         notes=(*notes, *_note_missing(job.precisions, precisions, "no instructions of this CPU multiply in")),
     )
-
-
-def _list_other_trials(precisions: tuple[Precision, ...], threads: int) -> list[Trial]:
-    """Those of ONNX Runtime and OpenVINO, where they are installed: a ceiling is the best that any library reaches."""
-    try:
-        from enginebench.features.roofline.trials_graph import list_trials
-    except MissingDependency:
-        return []
-    return list(list_trials(precisions, threads))
 
 
 def _observe_gpu(job: CeilingsJob) -> CeilingsAnswer:

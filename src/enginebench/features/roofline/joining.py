@@ -5,7 +5,7 @@ joined to the nodes that its name tells; nodes that no layer tells are fused int
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -74,7 +74,12 @@ def join_layers(layers: Sequence[LayerTime], graph: GraphWork) -> Joining:
     for node in graph.nodes:
         if node.name in owner:
             owned.setdefault(owner[node.name], []).append(node.name)
-    joined = [_join(layer, told[i], owned.get(i, []), sure) for i, layer in enumerate(layers)]
+    joined = [
+        JoinedLayer(layer=layer, nodes=tuple(mine), absorbed=tuple(name for name in mine if name not in sure))
+        if (mine := owned.get(i))
+        else JoinedLayer(layer=layer, nodes=told[i], shares=bool(told[i]))
+        for i, layer in enumerate(layers)
+    ]
     total = sum(layer.mean_ns for layer in layers)
     unmapped = sum(one.layer.mean_ns for one in joined if not one.nodes)
     return Joining(
@@ -82,13 +87,6 @@ def join_layers(layers: Sequence[LayerTime], graph: GraphWork) -> Joining:
         left=tuple(node.name for node in graph.nodes if node.name not in owner and not node.moves),
         unmapped_share=unmapped / total if total else None,
     )
-
-
-def _join(layer: LayerTime, told: Sequence[str], owned: Sequence[str], sure: Collection[str]) -> JoinedLayer:
-    if owned:
-        absorbed = tuple(name for name in owned if name not in sure)
-        return JoinedLayer(layer=layer, nodes=tuple(owned), absorbed=absorbed)
-    return JoinedLayer(layer=layer, nodes=tuple(told), shares=bool(told))
 
 
 def _only_moves(layer: LayerTime) -> bool:
@@ -101,8 +99,7 @@ class _Index:
     def __init__(self, graph: GraphWork, layers: Sequence[LayerTime]) -> None:
         self.nodes = {node.name: node for node in graph.nodes}
         self._makers = {tensor: node.name for node in graph.nodes for tensor in node.outputs}
-        self._all_readers: dict[str, set[str]] = {t: set(names) for t, names in _list_readers(graph).items()}
-        self._readers = {tensor: names[0] for tensor, names in _list_readers(graph).items()}
+        self._readers = _list_readers(graph)
         self._weights = _index_weights(graph)
         self._scopes = _index_scopes(graph)
         self._scopes[""] = [node.name for node in graph.nodes if node.operator and not node.scopes]
@@ -157,7 +154,7 @@ class _Index:
             if any(self._makers.get(tensor) in after for tensor in node.inputs):
                 after.add(node.name)
         for node in reversed(list(self.nodes.values())):
-            if any(self._all_readers.get(tensor, set()) & before for tensor in node.outputs):
+            if any(before.intersection(self._readers.get(tensor, ())) for tensor in node.outputs):
                 before.add(node.name)
         yield from (name for name in self.nodes if name in ends or (name in after and name in before))
 
@@ -201,7 +198,7 @@ class _Index:
         """The node for which values are moved: `input_abcd_acdb_node`, `Reformatting CopyNode for ... to node`."""
         target = strip_reformat(name)
         for piece in [target] if target else [*reversed(_MOVED.split(name)), *_MOVED.split(name)]:
-            found = self._find_one(piece) or ((self._readers[piece],) if piece in self._readers else ())
+            found = self._find_one(piece) or tuple(self._readers.get(piece, ()))[:1]
             if found:
                 return found
         return ()

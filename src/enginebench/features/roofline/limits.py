@@ -84,16 +84,12 @@ def limit_layers(
         return LimitedLayers(layers=tuple(layers), notes=(why,))
     bounded = bound_engine(found.ceilings, engine, work, layers) if found.ceilings else None
     if bounded is not None:
-        return LimitedLayers(layers=bounded.layers or tuple(layers), bound=bounded.bound, notes=_note_unknown(work))
+        missing = f"the shapes of {count_of(work.unknown, 'nodes')} cannot be inferred; their work is not counted"
+        notes = (missing,) if work.unknown else ()
+        return LimitedLayers(layers=bounded.layers or tuple(layers), bound=bounded.bound, notes=notes)
     joined = tuple(replace(one.layer, onnx_nodes=one.nodes) for one in join_layers(layers, work).layers)
     reason = found.reason or f"the stored roofline has no peaks of {engine.device} with {engine.threads} threads"
     return LimitedLayers(layers=joined, notes=(f'no column "of limit": {reason}',))
-
-
-def _note_unknown(work: GraphWork) -> tuple[str, ...]:
-    if not work.unknown:
-        return ()
-    return (f"the shapes of {count_of(work.unknown, 'nodes')} cannot be inferred; their work is not counted",)
 
 
 def _export(request: RunRequest, place: Path, reporter: Reporter) -> Artifact:

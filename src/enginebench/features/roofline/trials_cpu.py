@@ -82,20 +82,26 @@ def _list_products(precision: Precision) -> Iterator[Trial]:
 
 
 def _list_convolutions(precision: Precision) -> Iterator[Trial]:
-    for inner, outer, size, kernel, batch in CONVOLUTIONS:
+    for shape in CONVOLUTIONS:
+        inner, outer, size, kernel, batch = shape
         pad = kernel // 2
         x = torch.randn(batch, inner, size, size).to(_DTYPES[precision]).contiguous(memory_format=torch.channels_last)
         w = torch.randn(outer, inner, kernel, kernel).to(_DTYPES[precision])
-        work = batch * outer * inner * kernel**2 * size**2
-        name = f"{kernel}x{kernel}, {inner} to {outer} channels, {size}x{size}, batch {batch}"
-        calls: dict[str, Callable[[], object]] = {"torch.conv2d": partial(torch.conv2d, x, w, None, 1, pad)}
+        yield from _try_convolution(precision, shape, "torch.conv2d", partial(torch.conv2d, x, w, None, 1, pad))
         if packed := _pack_convolution(x, w, pad):
-            calls["oneDNN, weights packed"] = packed
-        for how, call in calls.items():
-            trial = Trial(kind="conv", precision=precision, work=work, call=call, how=f"{how}, {name}")
-            yield trial
-            if kernel == 1:  # which is a product
-                yield replace(trial, kind="gemm")
+            yield from _try_convolution(precision, shape, "oneDNN, weights packed", packed)
+
+
+def _try_convolution(
+    precision: Precision, shape: tuple[int, int, int, int, int], how: str, call: Callable[[], object]
+) -> Iterator[Trial]:
+    """A convolution; one of 1x1 is a product, too."""
+    inner, outer, size, kernel, batch = shape
+    how = f"{how}, {kernel}x{kernel}, {inner} to {outer} channels, {size}x{size}, batch {batch}"
+    trial = Trial(
+        kind="conv", precision=precision, work=batch * outer * inner * kernel**2 * size**2, call=call, how=how
+    )
+    yield from [trial, replace(trial, kind="gemm")][: 2 if kernel == 1 else 1]
 
 
 def _pack_convolution(x: Any, w: Any, pad: int) -> Any:
@@ -121,30 +127,17 @@ def _list_int8() -> Iterator[Trial]:
 
 
 def _list_int8_of(library: str) -> Iterator[Trial]:
-    for inner, outer, size, kernel, batch in CONVOLUTIONS:
+    for shape in CONVOLUTIONS:
+        inner, outer, size, kernel, batch = shape
         pad = kernel // 2
         x = _quantize(batch, inner, size, size).contiguous(memory_format=torch.channels_last)
         w = _quantize(outer, inner, kernel, kernel, dtype=torch.qint8)
         packed = torch.ops.quantized.conv2d_prepack(w, None, [1, 1], [pad, pad], [1, 1], 1)
-        trial = Trial(
-            kind="conv",
-            precision="int8",
-            work=batch * outer * inner * kernel**2 * size**2,
-            call=partial(torch.ops.quantized.conv2d, x, packed, 1.0, 64),
-            how=f"{library}, {kernel}x{kernel}, {inner} to {outer} channels, {size}x{size}, batch {batch}",
-        )
-        yield trial
-        if kernel == 1:
-            yield replace(trial, kind="gemm")
+        yield from _try_convolution("int8", shape, library, partial(torch.ops.quantized.conv2d, x, packed, 1.0, 64))
     for n in PRODUCTS:
         x, packed = _quantize(n, n), torch.ops.quantized.linear_prepack(_quantize(n, n, dtype=torch.qint8), None)
-        yield Trial(
-            kind="gemm",
-            precision="int8",
-            work=n**3,
-            call=partial(torch.ops.quantized.linear, x, packed, 1.0, 64),
-            how=f"{library}, linear {n}x{n}",
-        )
+        call, how = partial(torch.ops.quantized.linear, x, packed, 1.0, 64), f"{library}, linear {n}x{n}"
+        yield Trial(kind="gemm", precision="int8", work=n**3, call=call, how=how)
 
 
 def _quantize(*shape: int, dtype: Any = torch.quint8) -> Any:
@@ -172,26 +165,12 @@ def _list_reads(caches: Sequence[DataCache], threads: int) -> Iterator[Trial]:
 
 def _list_small_reads(cache: DataCache, size: int, capacity: int) -> Iterator[Trial]:
     """One call reads the same bytes many times: through a view whose rows are all one."""
-    kind: Any = f"l{min(cache.level, 4)}"
     n, times = size // _FLOAT, max(1, READ_BYTES // size)
     row = torch.ones(n)
     view, label = row.expand(times, n), f"of {size >> 10} KiB"
-    yield Trial(
-        kind=kind,
-        work=times * size,
-        capacity_bytes=capacity,
-        call=lambda: view.sum(1),
-        how=f"sum {label}, {times} times",
-    )
-    yield Trial(
-        kind=kind,
-        work=times * size,
-        capacity_bytes=capacity,
-        call=lambda: view.amax(1),
-        how=f"maximum {label}, {times} times",
-    )
+    common: dict[str, Any] = {"kind": f"l{min(cache.level, 4)}", "capacity_bytes": capacity}
+    yield Trial(**common, work=times * size, call=lambda: view.sum(1), how=f"sum {label}, {times} times")
+    yield Trial(**common, work=times * size, call=lambda: view.amax(1), how=f"maximum {label}, {times} times")
     if size >= 1 << 17:  # below this a call costs more than what it copies
         x, y = torch.ones(n // 2), torch.empty(n // 2)
-        yield Trial(
-            kind=kind, work=size, capacity_bytes=capacity, call=lambda: y.copy_(x), how=f"copy of {size >> 11} KiB"
-        )
+        yield Trial(**common, work=size, call=lambda: y.copy_(x), how=f"copy of {size >> 11} KiB")

@@ -68,7 +68,8 @@ def list_trials(precisions: Sequence[Precision], *, quick: bool = False) -> Iter
         yield from filter(_runs, _list_products(precision))
         yield from filter(_runs, _list_convolutions(precision, CONVOLUTIONS[: QUICK_CONVOLUTIONS if quick else None]))
     yield from _list_reads()
-    yield _make_graph_of_kernels()
+    how = f"an empty kernel, one of {KERNELS} in a graph"
+    yield Trial(kind="kernel", call=capture(KERNELS).replay, work=KERNELS, how=how)
 
 
 def list_host_trials() -> Iterator[Trial]:
@@ -97,11 +98,6 @@ def capture(kernels: int) -> Any:
         for _ in range(kernels):
             torch.cuda._sleep(0)
     return graph
-
-
-def _make_graph_of_kernels() -> Trial:
-    graph = capture(KERNELS)
-    return Trial(kind="kernel", call=graph.replay, work=KERNELS, how=f"an empty kernel, one of {KERNELS} in a graph")
 
 
 def _runs(trial: Trial) -> bool:

@@ -8,13 +8,13 @@ import click
 from msgspec import Struct
 
 from enginebench import door
-from enginebench.core.ceilings import Ceiling, Ceilings
+from enginebench.core.ceilings import Ceilings
 from enginebench.core.errors import DependencyError, EngineBenchError, UsageError
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Machine, Precision
 from enginebench.core.text import count_of, stamp_utc
 from enginebench.features.roofline.ceilings import join_best
-from enginebench.features.roofline.jobs import CeilingsJob
+from enginebench.features.roofline.jobs import CeilingsAnswer, CeilingsJob
 from enginebench.features.roofline.sections import draw_ceilings, list_ceilings
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Wait, verb
@@ -91,13 +91,6 @@ def measure_and_store(options: RooflineOptions) -> tuple[Ceilings, Sequence[Path
     return document, store_ceilings(document, to_path(options["out"]))
 
 
-class Measured(Struct, frozen=True, kw_only=True):
-    """The answers about one device and one number of threads."""
-
-    ceilings: tuple[Ceiling, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
 Given: TypeAlias = str | int | Iterable[str | int] | None
 
 
@@ -130,21 +123,17 @@ def measure_ceilings(request: RooflineRequest, *, reporter: Reporter, wait: bool
     with lock_devices([job.device for job in jobs], wait=wait, on_wait=reporter.say):
         measured = [_measure(job, 1 if request.quick else PROCESSES, reporter) for job in jobs]
     ceilings = tuple(ceiling for one in measured for ceiling in one.ceilings)
+    notes = tuple(dict.fromkeys(note for one in measured for note in one.notes))
     if not ceilings:
-        raise UsageError("nothing could be measured: " + "; ".join(dict.fromkeys(_list_notes(measured))))
+        raise UsageError("nothing could be measured: " + "; ".join(notes))
     return Ceilings(
         machine=machine,
         ceilings=ceilings,
         measured_utc=stamp_utc(),
         quick=request.quick,
         processes=1 if request.quick else PROCESSES,
-        notes=tuple(dict.fromkeys(_list_notes(measured))),
+        notes=notes,
     )
-
-
-def _list_notes(measured: Sequence[Measured]) -> Iterator[str]:
-    for one in measured:
-        yield from one.notes
 
 
 def plan_jobs(request: RooflineRequest, machine: Machine) -> Iterator[CeilingsJob]:
@@ -173,9 +162,10 @@ def choose_threads(request: RooflineRequest, machine: Machine) -> tuple[int, ...
     return request.threads or tuple(sorted({1, *([] if request.quick else doubled), most}))
 
 
-def _measure(job: CeilingsJob, processes: int, reporter: Reporter) -> Measured:
+def _measure(job: CeilingsJob, processes: int, reporter: Reporter) -> CeilingsAnswer:
     """What several fresh processes found; a device that cannot be measured costs itself, and a note says why."""
-    answers = []
+    answers: list[CeilingsAnswer] = []
+    lost: tuple[str, ...] = ()
     try:
         for repetition in range(processes):
             reporter.step(f"{job.device}, {count_of(job.threads, 'threads')}, trial {repetition + 1} of {processes}")
@@ -184,11 +174,10 @@ def _measure(job: CeilingsJob, processes: int, reporter: Reporter) -> Measured:
     except (UsageError, DependencyError) as error:
         if job.device == "cpu":
             raise
-        return Measured(notes=(f"{job.device} was not measured: {error}",))
+        return CeilingsAnswer(ceilings=(), notes=(f"{job.device} was not measured: {error}",))
     except EngineBenchError as error:
-        found = join_best(one for answer in answers for one in answer.ceilings)
-        return Measured(ceilings=found, notes=(f"{job.device} with {job.threads} threads: {error}",))
-    return Measured(
+        lost = (f"{job.device} with {job.threads} threads: {error}",)
+    return CeilingsAnswer(
         ceilings=join_best(one for answer in answers for one in answer.ceilings),
-        notes=tuple(note for answer in answers for note in answer.notes),
+        notes=lost or tuple(note for answer in answers for note in answer.notes),
     )

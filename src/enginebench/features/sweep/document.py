@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.records import Capacity, Caveat, Estimate, Machine, Result, Score, Status, Validity, Verdict
+from enginebench.core.records import Capacity, Caveat, Estimate, Result, Score, Status, Validity, Verdict
 from enginebench.report.run.rows import Row
 from enginebench.stats.quantiles import median
 
@@ -153,31 +153,13 @@ def take_row(row: Row, result: Result, folder: str, environment: str) -> SweepRo
 
 def price(document: SweepDocument, prices: Mapping[str, float], currency: str = "") -> SweepDocument:
     """The document with the cost of a million inferences wherever the price of an hour is known."""
-    cells = tuple(
-        replace(cell, row=_price_row(cell.row, prices[cell.machine_kind]))
-        if cell.row is not None and cell.machine_kind in prices
-        else cell
-        for cell in document.cells
-    )
-    machines = tuple(
-        replace(machine, price_per_hour=prices.get(machine.machine_kind, machine.price_per_hour))
-        for machine in document.machines
-    )
-    return replace(document, cells=cells, machines=machines, currency=currency)
-
-
-def _price_row(row: SweepRow, per_hour: float) -> SweepRow:
-    """With the price of a million inferences of a machine that is busy all the time: idle hours come on top."""
-    rate = (row.capacity.passes_qps if row.capacity else None) or row.throughput_per_s
-    return replace(row, cost_per_million=per_hour * 1e6 / (3600 * rate) if rate else None)
-
-
-def describe_environment(identity: str, kind: str, machine: Machine) -> Environment:
-    """The machine as the table of machines shows it."""
-    return Environment(
-        id=identity,
-        machine_kind=kind,
-        cpu_model=machine.cpu_model,
-        gpus=tuple(gpu.name for gpu in machine.gpus),
-        versions=machine.versions,
-    )
+    cells = []
+    for cell in document.cells:
+        if (row := cell.row) is not None and cell.machine_kind in prices:
+            # Of a machine that is busy all the time: idle hours come on top.
+            rate = (row.capacity.passes_qps if row.capacity else None) or row.throughput_per_s
+            cost = prices[cell.machine_kind] * 1e6 / (3600 * rate) if rate else None
+            cell = replace(cell, row=replace(row, cost_per_million=cost))
+        cells.append(cell)
+    machines = tuple(replace(m, price_per_hour=prices.get(m.machine_kind, m.price_per_hour)) for m in document.machines)
+    return replace(document, cells=tuple(cells), machines=machines, currency=currency)

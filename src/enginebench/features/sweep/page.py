@@ -12,7 +12,7 @@ from enginebench.core.caveats import format_caveat
 from enginebench.core.names import slug
 from enginebench.core.text import clean_text, count_of
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow
-from enginebench.features.sweep.sections import COLUMNS, list_rest, rank_cell, state_answer
+from enginebench.features.sweep.sections import COLUMNS, group_cells, list_rest, rank_cell, state_answer
 from enginebench.report.numbers import format_range, format_significant
 from enginebench.report.page import format_page
 from enginebench.report.scores import describe_score
@@ -32,9 +32,7 @@ _ABOUT = (
 
 def format_sweep_page(document: SweepDocument) -> str:
     """The matrix as one HTML file; its links lead into the folder `PAGES` beside it."""
-    groups: dict[tuple[str, str, str], list[SweepCell]] = {}
-    for cell in document.cells:
-        groups.setdefault((cell.model, cell.machine_kind, cell.engine), []).append(cell)
+    groups = group_cells(document, "model", "machine_kind", "engine")
     best = [min(cells, key=rank_cell) for cells in groups.values()]
     links = [
         f"{PAGES}/{name_page(one.model, one.machine_kind)}" + (f"#{one.row.id}" if one.row else "") for one in best
@@ -47,10 +45,7 @@ def format_sweep_page(document: SweepDocument) -> str:
 
 def list_group_pages(document: SweepDocument) -> Iterable[tuple[str, str]]:
     """(file name, HTML) of each model on each kind of machine."""
-    groups: dict[tuple[str, str], list[SweepCell]] = {}
-    for cell in document.cells:
-        groups.setdefault((cell.model, cell.machine_kind), []).append(cell)
-    for (model, kind), cells in groups.items():
+    for (model, kind), cells in group_cells(document, "model", "machine_kind").items():
         title = f"{model} on {kind}"
         details = {cell.row.id: _describe_details(cell, cell.row) for cell in cells if cell.row is not None}
         links = [f"#{cell.row.id}" if cell.row else "" for cell in cells]

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from statistics import median
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from enginebench.core.errors import ParseError
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Machine, Result
-from enginebench.features.sweep.document import Environment, SweepCell, SweepRow, describe_environment, take_row
+from enginebench.features.sweep.document import Environment, SweepCell, SweepRow, take_row
 from enginebench.features.sweep.records import GROUPS, Finished
 from enginebench.features.sweep.spec import Cell, Group, show_model, spell_cell
 from enginebench.features.sweep.store import Store, read_document
@@ -91,8 +90,12 @@ def describe_group(group: Group, measured: Measured | None) -> tuple[tuple[Sweep
         for row, result in zip(document.rows, measured.results, strict=True)
     ]
     kernels = [row.reference_ms for _, row in found if row.reference_ms]
-    environment = replace(
-        describe_environment(identity, group.machine.kind, machine),
+    environment = Environment(
+        id=identity,
+        machine_kind=group.machine.kind,
+        cpu_model=machine.cpu_model,
+        gpus=tuple(gpu.name for gpu in machine.gpus),
+        versions=machine.versions,
         rows=sum(1 for _, row in found if row.status == "ok"),
         reference_ms=median(kernels) if kernels else None,
         price_per_hour=group.machine.price_per_hour,
@@ -114,12 +117,12 @@ def _choose(cell: Cell, found: Sequence[tuple[Result, SweepRow]]) -> SweepRow | 
 
 def _describe_cell(group: Group, result: Result, row: SweepRow) -> SweepCell:
     """The cell of a row that nobody asked for as it came: a graph that is not in FP32 keeps its own precision."""
-    cell = Cell(
-        model=group.model,
-        machine=group.machine.kind,
+    return SweepCell(
+        model=show_model(group.model),
+        machine_kind=group.machine.kind,
         engine=format_engine(result.engine),
         precision=format_precision(result.requested_precision, result.engine.recipe),
         batch=result.engine.batch,
         scope=result.measure.scope,
+        row=row,
     )
-    return SweepCell(**spell_cell(cell), row=row)

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from enginebench.core.records import Artifact
 from enginebench.features.sweep.document import Environment, SweepCell
-from enginebench.features.sweep.spec import Group, SweepSpec
+from enginebench.features.sweep.spec import Cell, Group, SweepSpec
 from enginebench.runs.folder import RunRequest
 
 SWEEP_RECORD_SCHEMA = "enginebench.sweep-record/2"
@@ -29,6 +29,21 @@ class SweepRecord(Struct, frozen=True, kw_only=True):
     started_utc: str
     command: tuple[str, ...] = ()
     shared: bool = False  # several measuring tasks on a machine of several GPUs
+
+
+class KindPlan(Struct, frozen=True, kw_only=True):
+    machine_kind: str
+    groups: int
+    rows: int
+    processes: int
+    at_most_s: float  # timed calls, searches, and the starts of processes; imports and builds of engines come on top
+
+
+class SweepPlan(Struct, frozen=True, kw_only=True):
+    schema: str = "enginebench.sweep-plan/1"
+    cells: tuple[Cell, ...]
+    kinds: tuple[KindPlan, ...]
+    start_s: float  # of an empty child here and now
 
 
 class StoredSources(Struct, frozen=True, kw_only=True):

@@ -87,16 +87,15 @@ def _write(document: SweepDocument, folder: Path, formats: Sequence[str]) -> Ite
     if "html" in formats:
         for name, text in list_group_pages(document):
             write_atomic(folder / PAGES / name, text.encode())
-        yield _put(folder / FILES["html"], format_sweep_page(document).encode())
-    if "csv" in formats:
-        yield _put(folder / FILES["csv"], format_sweep_csv(document).encode())
-    if "json" in formats:
-        yield _put(folder / FILES["json"], encode(document))
-
-
-def _put(path: Path, data: bytes) -> Path:
-    write_atomic(path, data)
-    return path
+    texts: dict[str, Callable[[], bytes]] = {
+        "html": lambda: format_sweep_page(document).encode(),
+        "csv": lambda: format_sweep_csv(document).encode(),
+        "json": lambda: encode(document),
+    }
+    for name, make in texts.items():
+        if name in formats:
+            write_atomic(folder / FILES[name], make())
+            yield folder / FILES[name]
 
 
 def format_sweep_csv(document: SweepDocument) -> str:

@@ -1,7 +1,7 @@
 """Who measures what when: graphs first, then groups; what is lost with a machine is started again from the store."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -99,7 +99,8 @@ class Schedule:
                 self.refused[group.id] = reason
                 self._reporter.say(f"{group.id}: {reason}")
         left = [group for group in left if group.id not in self.refused]
-        for key, members in group_by_model(left).items():
+        for key in dict.fromkeys(slug(group.model) for group in left):  # of the graphs that groups start from
+            members = [group for group in left if slug(group.model) == key]
             store, salt, shared = self._store.url, self._salt, self._shared
             jobs = [GroupJob(store=store, group=one, salt=salt, sources=key, shared=shared) for one in members]
             if read_document(self._store, f"{SOURCES}/{key}.json", StoredSources) is not None:
@@ -160,14 +161,6 @@ def count_repetitions(store: Store, group: str) -> int:
     """How many processes of a group are in the store, and how many rows are settled without one."""
     measured = read_group(store, group)
     return sum(len(row.measurements) + (row.status in FINAL) for row in measured.results) if measured else 0
-
-
-def group_by_model(groups: Iterable[Group]) -> dict[str, list[Group]]:
-    """{key of the graphs: groups that start from them}."""
-    found: dict[str, list[Group]] = {}
-    for group in groups:
-        found.setdefault(slug(group.model), []).append(group)
-    return found
 
 
 def join_requests(groups: Sequence[Group]) -> RunRequest:

@@ -1,13 +1,16 @@
 """A sweep as sections: the fastest row of each engine, the machines, what came of searches, and what has no figures."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import astuple
 
 from enginebench.core.caveats import find_sentence, format_caveat
 from enginebench.core.records import Caveat, Estimate
 from enginebench.core.text import count_of
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow, Tuned
-from enginebench.report.numbers import format_range, format_ratio, format_significant, format_verdict
+from enginebench.features.sweep.records import SweepPlan
+from enginebench.report.numbers import format_range, format_ratio, format_significant, format_verdict, show_figure
 from enginebench.report.scores import format_figure
 from enginebench.report.table import Column, Section, list_texts, make_notes, make_table
 
@@ -48,12 +51,12 @@ COLUMNS = (
     Column("speed-up", lambda cell: format_ratio(cell.row.speedup) if cell.row and cell.row.speedup else "",
            lambda cell: cell.row.speedup.value if cell.row and cell.row.speedup else None, align="right", spare=1),
     Column("outputs", lambda cell: _show_outputs(cell.row), wide=True),
-    Column("requests/s", lambda cell: _show(_take_capacity(cell)), lambda cell: _take_capacity(cell),
+    Column("requests/s", lambda cell: show_figure(_take_capacity(cell)), lambda cell: _take_capacity(cell),
            align="decimal", wide=True, when=lambda cells: any(map(_take_capacity, cells))),
-    Column("cost per million", lambda cell: _show(cell.row and cell.row.cost_per_million),
+    Column("cost per million", lambda cell: show_figure(cell.row and cell.row.cost_per_million),
            lambda cell: cell.row and cell.row.cost_per_million, align="decimal", wide=True,
            when=lambda cells: any(cell.row and cell.row.cost_per_million is not None for cell in cells)),
-    Column("energy mJ", lambda cell: _show(cell.row and cell.row.energy_mj),
+    Column("energy mJ", lambda cell: show_figure(cell.row and cell.row.energy_mj),
            lambda cell: cell.row and cell.row.energy_mj, align="decimal", wide=True,
            when=lambda cells: any(cell.row and cell.row.energy_mj is not None for cell in cells)),
 )  # fmt: skip
@@ -77,15 +80,20 @@ def state_answer(document: SweepDocument) -> str:
     text = f"{count_of(len(document.cells), 'rows')} on {kinds} {'kind' if kinds == 1 else 'kinds'} of machine"
     devices = dict.fromkeys(", ".join(machine.gpus) or machine.cpu_model for machine in document.machines)
     text = " · ".join(filter(None, [text, *(devices if len(devices) < 3 else ()), document.started_utc]))
-    groups: dict[tuple[str, str], list[SweepCell]] = {}
-    for cell in document.cells:
-        groups.setdefault((cell.model, cell.machine_kind), []).append(cell)
-    best = [min(cells, key=rank_cell) for cells in groups.values()]
+    best = [min(cells, key=rank_cell) for cells in group_cells(document, "model", "machine_kind").values()]
     counts = Counter(cell.engine for cell in best if cell.row and cell.row.status == "ok" and cell.row.p50_ms)
     if not counts:
         return text
     engine, count = counts.most_common(1)[0]
     return f"{engine} is the fastest of {count} of {count_of(sum(counts.values()), 'models')} · {text}"
+
+
+def group_cells(document: SweepDocument, *names: str) -> dict[tuple[str, ...], list[SweepCell]]:
+    """The cells by these of their fields, in the order in which they come."""
+    groups: dict[tuple[str, ...], list[SweepCell]] = {}
+    for cell in document.cells:
+        groups.setdefault(tuple(getattr(cell, name) for name in names), []).append(cell)
+    return groups
 
 
 def list_rest(document: SweepDocument) -> list[Section]:
@@ -97,8 +105,8 @@ def list_rest(document: SweepDocument) -> list[Section]:
             machine.id,
             ", ".join(machine.gpus) or machine.cpu_model,
             str(machine.rows),
-            _show(machine.reference_ms),
-            _show(machine.price_per_hour),
+            show_figure(machine.reference_ms),
+            show_figure(machine.price_per_hour),
         )
         for machine in document.machines
     ]
@@ -143,9 +151,8 @@ def describe_tuned(tuned: Tuned) -> str:
     if tuned.reason:
         return f"{where}: no response: {tuned.reason}"
     if tuned.beaten and tuned.ratio:
-        return (
-            f"{where}: {tuned.winner} is {format_range(tuned.ratio, 'x')} as fast as the best default, {tuned.default}"
-        )
+        much = format_range(tuned.ratio, "x")
+        return f"{where}: {tuned.winner} is {much} as fast as the best default, {tuned.default}"
     anew = ""
     if tuned.ratio and tuned.verdict:
         ratio, verdict = format_range(tuned.ratio, "x"), format_verdict(tuned.verdict)
@@ -178,25 +185,19 @@ def _take_capacity(cell: SweepCell) -> float | None:
     return cell.row.capacity.passes_qps if cell.row and cell.row.capacity else None
 
 
-def _show(value: float | None) -> str:
-    return "" if value is None else format_significant(value)
-
-
-def list_plan(
-    cells: Sequence[tuple[str, ...]], kinds: Iterable[tuple[str, int, int, int, float]], start_s: float
-) -> list[Section]:
+def list_plan(plan: SweepPlan) -> list[Section]:
     """A sweep that is planned: its matrix, and what each kind of machine has to do and how long that takes at most."""
-    shown = [(cell[0].rpartition("/")[2], *cell[1:]) for cell in cells[:MOST_SHOWN]]
+    cells = [(c.model.rpartition("/")[2], *map(str, astuple(c)[1:])) for c in plan.cells]
     columns = list_texts(("model", "machine", "engine", "precision"), ("batch", "scope"), ("scope",))
     more = f", the first {MOST_SHOWN} shown" if len(cells) > MOST_SHOWN else ""
-    work = [(name, *map(str, counts), show_duration(seconds)) for name, *counts, seconds in kinds]
+    work = [(*map(str, astuple(kind)[:-1]), show_duration(kind.at_most_s)) for kind in plan.kinds]
     titles = ("models", "rows", "processes", "at most")
     text = (
-        f"Time of one machine of the kind: all timed calls at their limit, and {start_s:.1f} s for the start of a "
+        f"Time of one machine of the kind: all timed calls at their limit, and {plan.start_s:.1f} s for the start of a "
         "process, as just measured here. Imports and builds of engines come on top."
     )
     return [
-        Section(title=count_of(len(cells), "rows") + more, parts=(make_table(columns, shown),)),
+        Section(title=count_of(len(cells), "rows") + more, parts=(make_table(columns, cells[:MOST_SHOWN]),)),
         Section(parts=(make_table(list_texts(("machine",), titles, titles[2::-1]), work), *make_notes([text]))),
     ]
 

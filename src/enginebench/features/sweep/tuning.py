@@ -2,7 +2,6 @@
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -16,6 +15,9 @@ from enginebench.features.sweep.store import Store, fetch_folder, read_document,
 from enginebench.measure.pin import default_threads
 from enginebench.runs.folder import ARTIFACTS, TUNE_FILE, TUNE_PAGE, RunFolder, RunRequest, begin_record
 from enginebench.runs.progress import Reporter
+
+# Called so in the document of a search, too.
+_SHARED = ("beaten", "finished", "verdict", "ratio", "processes", "spent_s")
 
 
 def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter) -> None:
@@ -46,32 +48,18 @@ def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter
                 folder = f"{GROUPS}/{group.id}/tune-b{batch}"
                 for file in (TUNE_FILE, TUNE_PAGE):
                     store.write(f"{folder}/{file}", (root / file).read_bytes())
-                answer = _fill(blank, document, f"{folder}/{TUNE_PAGE}")
+                named = {name: getattr(document, name) for name in ("winner", "default", "challenger")}
+                answer = replace(
+                    blank,
+                    **{name: str(ref.candidate) if ref else "" for name, ref in named.items()},
+                    **{name: getattr(document, name) for name in _SHARED},
+                    page=f"{folder}/{TUNE_PAGE}",
+                )
         write_document(store, name, answer)
 
 
 def name_answer(group: str, batch: int) -> str:
     return f"{GROUPS}/{group}/tuned-b{batch}.json"
-
-
-def _fill(blank: Tuned, document: Any, page: str) -> Tuned:
-    return replace(
-        blank,
-        winner=_name(document.winner),
-        default=_name(document.default),
-        challenger=_name(document.challenger),
-        beaten=document.beaten,
-        finished=document.finished,
-        verdict=document.verdict,
-        ratio=document.ratio,
-        processes=document.processes,
-        spent_s=document.spent_s,
-        page=page,
-    )
-
-
-def _name(ref: Any) -> str:
-    return str(ref.candidate) if ref else ""
 
 
 def _fetch_sources(job: GroupJob, store: Store, request: RunRequest, root: Path, machine: Machine) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, TypeAlias, Unpack
 
 import click
-from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
@@ -16,33 +15,17 @@ from enginebench.core.text import stamp_utc
 from enginebench.features.sweep.document import SweepDocument
 from enginebench.features.sweep.ray_fleet import RayFleet
 from enginebench.features.sweep.reading import ALONE, read_sweep, read_sweep_record
-from enginebench.features.sweep.records import EARLIER_SCHEMA, RECORD, SweepRecord
+from enginebench.features.sweep.records import EARLIER_SCHEMA, RECORD, KindPlan, SweepPlan, SweepRecord
 from enginebench.features.sweep.schedule import Fleet, LocalFleet, Schedule
 from enginebench.features.sweep.sections import list_plan, list_sweep
-from enginebench.features.sweep.spec import Cell, Group, SweepSpec, list_groups, read_spec
+from enginebench.features.sweep.spec import Group, SweepSpec, list_groups, read_spec
 from enginebench.features.sweep.store import Store, open_store, read_document, write_document
 from enginebench.options import COMMAND, Opt, PathLike, Printed, Progress, verb
-from enginebench.report.table import Section
 from enginebench.runs.child.elsewhere import PROBE_TIMEOUT_S
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
 from enginebench.runs.progress import Reporter
 from enginebench.verbs.progress import open_progress
-
-
-class KindPlan(Struct, frozen=True, kw_only=True):
-    machine_kind: str
-    groups: int
-    rows: int
-    processes: int
-    at_most_s: float  # timed calls, searches, and the starts of processes; imports and builds of engines come on top
-
-
-class SweepPlan(Struct, frozen=True, kw_only=True):
-    schema: str = "enginebench.sweep-plan/1"
-    cells: tuple[Cell, ...]
-    kinds: tuple[KindPlan, ...]
-    start_s: float  # of an empty child here and now
 
 
 class SweepOptions(Progress, total=False):
@@ -103,7 +86,7 @@ def command(spec: str, out: str | None, shown: SweepPrinted, **options: Unpack[S
         asked = read_spec(Path(spec))
         if options["kind"] is not None or options["on"] != "local":
             choose_kind(asked, options["on"], options["kind"])
-        door.show(plan_sweep(asked), shown, door.tables(_list_plan))
+        door.show(plan_sweep(asked), shown, door.tables(list_plan))
         return
     if out is None:
         raise UsageError("--out STORE is missing: the folder, or the address, that keeps what is measured")
@@ -113,12 +96,6 @@ def command(spec: str, out: str | None, shown: SweepPrinted, **options: Unpack[S
         click.echo(f"\nStored in {out}. The page: enginebench report {out}", err=True)
     if not any(cell.row is not None and cell.row.status == "ok" for cell in document.cells):
         raise MeasurementError("no cell of the sweep has a result; the reasons are above")
-
-
-def _list_plan(plan: SweepPlan) -> list[Section]:
-    cells = [(c.model, c.machine, c.engine, c.precision, str(c.batch), c.scope) for c in plan.cells]
-    kinds = [(k.machine_kind, k.groups, k.rows, k.processes, k.at_most_s) for k in plan.kinds]
-    return list_plan(cells, kinds, plan.start_s)
 
 
 def plan_sweep(spec: SweepSpec) -> SweepPlan:
@@ -186,14 +163,10 @@ def measure_groups(store: Store, record: SweepRecord, fleet: Fleet, reporter: Re
     schedule.run(groups)
     if record.shared:
         reporter.say("the first configuration of each group once more, with the machine to itself")
-        Schedule(store, record.salt, fleet, reporter).run([cut_alone(group) for group in groups])
+        first = [replace(group, id=f"{group.id}{ALONE}", cells=group.cells[:1], tune_budget_s=None) for group in groups]
+        first = [replace(one, request=replace(one.request, wanted=one.request.wanted[:1])) for one in first]
+        Schedule(store, record.salt, fleet, reporter).run(first)
     return schedule.refused
-
-
-def cut_alone(group: Group) -> Group:
-    """The first row of a group as a group of its own, to be measured without company."""
-    request = replace(group.request, wanted=group.request.wanted[:1])
-    return replace(group, id=f"{group.id}{ALONE}", request=request, cells=group.cells[:1], tune_budget_s=None)
 
 
 def choose_kind(spec: SweepSpec, on: str, kind: str | None) -> str | None:

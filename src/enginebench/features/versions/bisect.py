@@ -1,7 +1,6 @@
 """`bisect`: the first version of a package with which an engine is slower, or its outputs differ."""
 
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, Unpack
@@ -17,8 +16,9 @@ from enginebench.core.names import parse_precision
 from enginebench.core.records import Estimate, Result, Verdict
 from enginebench.engines.registry import ENTRIES, read_engine
 from enginebench.features.versions.env import install_environment, list_versions
+from enginebench.features.versions.upgrade import describe_change
+from enginebench.features.versions.upgrade_sections import state_change
 from enginebench.options import Opt, PathLike, pick, verb
-from enginebench.report.bench import describe_bench
 from enginebench.report.numbers import format_range, format_ratio, format_verdict
 from enginebench.report.table import Section, list_texts, make_notes, make_table
 from enginebench.runs import request as requests
@@ -26,6 +26,7 @@ from enginebench.runs.child.places import OPTION, list_environments
 from enginebench.runs.folder import RunRequest, default_folder
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.stored import Side
+from enginebench.stats.diff import diff_results, find_losses
 from enginebench.stats.metrics.scores import find_score, loses_too_much
 from enginebench.verbs.bench import bench_sides
 from enginebench.verbs.given import choose_batches, judge_by, read_metrics, read_share, share, take_model
@@ -107,7 +108,9 @@ def bisect(
         BackendUnavailable: the package index cannot be reached, or a version cannot be installed.
         MeasurementError: two versions cannot be compared.
     """
-    by = choose_judge(options["drift"], read_metrics(options["metric"]))
+    metrics = read_metrics(options["metric"])
+    if options["drift"] and metrics:
+        raise UsageError("--drift and --metric both define what is bad; give one of them")
     with take_model(model, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         request = share(options).make_request(
             taken.text,
@@ -123,7 +126,7 @@ def bisect(
             good,
             bad,
             Path(options["out"] or default_folder(f"bisect-{Path(taken.name).stem}-{package}")),
-            by=by,
+            by="metric" if metrics else "drift" if options["drift"] else "time",
             margin=read_share(options["margin"]),
             reporter=reporter,
         )
@@ -170,17 +173,17 @@ def bisect_package(
             side = Side(engine=ends[0], target=request.model, precision=request.precisions[0])
             results[version] = bench_sides(asked, side, root / f"{version}-{count}", reporter=reporter)
             tried.append(judge_rows(results[version], version, by, margin, request))
-            if tried[-1].judgement == "not_comparable":
-                why = "; ".join(tried.pop().reasons)
-                raise MeasurementError(f"{package} {version} cannot be compared with {versions[0]}: {why}")
         except EngineBenchError as error:
             if version == versions[-1] or isinstance(error, UsageError):
                 raise
             reporter.say(f"{error}; {version} is passed over")
-            tried.append(
-                TriedVersion(version=version, judgement="not_comparable", repetitions=count, reasons=(str(error),))
-            )
-        return tried[-1].judgement
+            reasons = (str(error),)
+            tried.append(TriedVersion(version=version, judgement="not_comparable", repetitions=count, reasons=reasons))
+        found = tried[-1]
+        if found.judgement == "not_comparable" and version == versions[-1]:
+            why = "; ".join(found.reasons)
+            raise MeasurementError(f"{package} {version} cannot be compared with {versions[0]}: {why}")
+        return found.judgement
 
     last_good, first_bad, undecided = find_first_bad(versions, judge, repetitions=request.measure.processes)
     shown = [one for one in tried if one.version == (first_bad or versions[-1])][-1]
@@ -196,7 +199,7 @@ def bisect_package(
         undecided=undecided,
         verdict=shown.verdict,
         ratio=shown.ratio,
-        changed=list_changes(*results[shown.version]),
+        changed=list_changes(request.model, *results[shown.version]),
         tried=tuple(tried),
     )
 
@@ -206,12 +209,6 @@ def find_engine_of(package: str) -> str:
         if package.lower() in entry.distributions:
             return name
     raise UsageError(f"no engine needs the package {package}; name the engine with --engine")
-
-
-def choose_judge(drift: bool, metrics: Sequence[str]) -> By:
-    if drift and metrics:
-        raise UsageError("--drift and --metric both define what is bad; give one of them")
-    return "metric" if metrics else "drift" if drift else "time"
 
 
 def find_first_bad(
@@ -247,33 +244,31 @@ def find_first_bad(
 
 
 def judge_rows(rows: Sequence[Result], version: str, by: By, margin: float, request: RunRequest) -> TriedVersion:
-    compared = describe_bench(rows, margin=margin).comparison
-    assert compared is not None
-    judgement, change, reasons = "not_comparable", None, compared.reasons or (compared.verdict,)
+    """A version as `diff` finds it against the good one, and whether that is bad."""
+    (row,) = diff_results(rows[:1], rows[1:], margin, neighbours=True, fed_alike=True).rows
+    judgement: Judgement = "not_comparable"
     if by == "time":
-        judgements = {"slower": "bad", "not_shown": "not_shown", "not_comparable": "not_comparable"}
-        judgement = judgements.get(compared.verdict, "good")
-    elif by == "drift" and compared.outputs_agree is not None:
-        judgement = "good" if compared.outputs_agree else "bad"
+        times: dict[Verdict, Judgement] = {
+            "slower": "bad",
+            "not_shown": "not_shown",
+            "not_comparable": "not_comparable",
+        }
+        judgement = times.get(row.verdict, "good")
+    elif by == "drift" and row.outputs_agree is not None:
+        judgement = "good" if row.outputs_agree else "bad"
     elif by == "metric":  # the samples are the same each time: more processes would show nothing more
-        before, now = (find_score(row.scores, request.metrics[0]) for row in rows)
-        if before is None or now is None:
-            row = rows[0] if before is None else rows[1]
-            reasons = (f"{row.id} has no score by {request.metrics[0]}: {row.reason or row.status}",)
-        elif before.value.n != now.value.n:
-            reasons = (f"{request.metrics[0]} was measured on {before.value.n} samples and on {now.value.n}",)
-        else:
-            change = now.value.value - before.value.value
+        before, now = (find_score(side.scores, request.metrics[0]) for side in rows)
+        if before and now and before.value.n == now.value.n:
             judgement = "bad" if loses_too_much(before, now, request.max_metric_drop) else "good"
     return TriedVersion(
         version=version,
-        judgement=judgement,  # type: ignore[arg-type]
+        judgement=judgement,
         repetitions=len(rows[1].measurements),
-        verdict=compared.verdict,
-        ratio=compared.ratio,
-        outputs_agree=compared.outputs_agree,
-        metric_change=change,
-        reasons=reasons,
+        verdict=row.verdict,
+        ratio=row.ratio,
+        outputs_agree=row.outputs_agree,
+        metric_change=row.metric_change if by == "metric" else None,
+        reasons=row.reasons or row.failures or (row.verdict,),
     )
 
 
@@ -295,24 +290,9 @@ def cut_range(versions: Sequence[str], package: str, good: str, bad: str) -> lis
     return list(versions[first : last + 1])
 
 
-def list_changes(base: Result, cand: Result) -> tuple[str, ...]:
-    """What the records of two rows show otherwise: fractions of precision, the number of layers, time by kind."""
-    before, now = base.effective_precision or {}, cand.effective_precision or {}
-    found = [
-        f"{name}: {before.get(name, 0):.0%} of the time before, {now.get(name, 0):.0%} now"
-        for name in sorted({*before, *now})
-        if abs(now.get(name, 0) - before.get(name, 0)) >= 0.05
-    ]
-    if base.layers and cand.layers:
-        if len(base.layers) != len(cand.layers):
-            found.append(f"layers: {len(base.layers)} before, {len(cand.layers)} now")
-        sums = Counter[str](), Counter[str]()
-        for result, ms in zip((base, cand), sums, strict=True):
-            for layer in result.layers:
-                ms[layer.kind or "other"] += layer.mean_ns / 1e6  # type: ignore[assignment]
-        ranked = sorted({*sums[0], *sums[1]}, key=lambda kind: -abs(sums[1][kind] - sums[0][kind]))
-        found += [f"{kind}: {sums[0][kind]:.3g} ms before, {sums[1][kind]:.3g} ms now" for kind in ranked[:3]]
-    return tuple(found)
+def list_changes(model: str, base: Result, cand: Result) -> tuple[str, ...]:
+    """What the records of two rows show otherwise, beside the time."""
+    return (*find_losses(base, cand), *state_change(describe_change(model, base, cand)))
 
 
 def format_outcome(document: BisectDocument) -> list[str]:
@@ -328,9 +308,8 @@ def format_outcome(document: BisectDocument) -> list[str]:
     elif document.undecided:
         named = ", ".join(document.undecided)
         lines = [f"The first that is {what} is among {named}: those between are inconclusive. Raise --processes."]
-        lines += [
-            f"{one.version}: {'; '.join(one.reasons)}." for one in document.tried if one.judgement == "not_comparable"
-        ]
+        left = [one for one in document.tried if one.judgement == "not_comparable"]
+        lines += [f"{one.version}: {'; '.join(one.reasons)}." for one in left]
     elif document.by == "drift" and shown.outputs_agree:
         lines = [f"The outputs of {package} {bad} agree with those of {document.good}."]
     else:
@@ -343,13 +322,13 @@ def list_bisect(document: BisectDocument) -> list[Section]:
     outputs = {True: "same", False: "changed", None: "-"}
     lines = [
         (
-            tried.version,
-            format_verdict(tried.verdict),
-            outputs[tried.outputs_agree],
-            str(tried.repetitions),
-            format_ratio(tried.ratio) if tried.ratio else "-",
+            t.version,
+            format_verdict(t.verdict),
+            outputs[t.outputs_agree],
+            str(t.repetitions),
+            format_ratio(t.ratio) if t.ratio else "-",
         )
-        for tried in document.tried
+        for t in document.tried
     ]
     columns = list_texts(("version", f"against {document.good}", "outputs"), ("trials", "ratio"))
     return [Section(parts=(*make_notes(format_outcome(document)), make_table(columns, lines)))]

@@ -19,15 +19,16 @@ def state_changes(document: DiffDocument) -> list[str]:
         for _, change in changes
     )
     told = [f"Versions: {text}." for text in versions if text]
-    for name, change in changes:
-        told.append(f"{name}: {'; '.join([_state_answers(change), *_state_figures(change), *_state_layers(change)])}.")
-    return told
+    return told + [f"{name}: {'; '.join(state_change(change))}." for name, change in changes]
 
 
-def _state_answers(change: Change) -> str:
-    if change.max_abs_diff is None:
-        return "outputs not compared"
-    return f"outputs differ by at most {format_small(change.max_abs_diff)} over {count_of(change.samples, 'samples')}"
+def state_change(change: Change) -> list[str]:
+    """What is otherwise in one row: its outputs, its figures, its layers."""
+    answers = "outputs not compared"
+    if change.max_abs_diff is not None:
+        over = count_of(change.samples, "samples")
+        answers = f"outputs differ by at most {format_small(change.max_abs_diff)} over {over}"
+    return [answers, *_state_figures(change), *_state_layers(change)]
 
 
 def _state_figures(change: Change) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """A history for other tools: Parquet, and MLflow, where each row becomes a run."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -76,7 +77,9 @@ def _list_known(client: Any, experiment: str) -> set[str]:
 def _write_run(client: Any, experiment: str, row: HistoryRow) -> None:
     from mlflow.entities import Metric, Param, RunTag
 
-    at = _read_time_ms(row.started_utc)
+    at = 0
+    with suppress(ValueError):
+        at = int(datetime.fromisoformat(row.started_utc).timestamp() * 1000)
     run = client.create_run(experiment, start_time=at, run_name=clean_text(row.id))
     metrics = [Metric(n, float(value), at, 0) for n in METRICS if (value := getattr(row, n)) is not None]
     params = [
@@ -85,10 +88,3 @@ def _write_run(client: Any, experiment: str, row: HistoryRow) -> None:
     tags = [RunTag(KEY, identify_row(row)), RunTag("status", row.status), RunTag("path", clean_text(row.path))]
     client.log_batch(run.info.run_id, metrics=metrics, params=params, tags=tags)
     client.set_terminated(run.info.run_id, status="FINISHED" if row.status == "ok" else "FAILED", end_time=at)
-
-
-def _read_time_ms(started_utc: str) -> int:
-    try:
-        return int(datetime.fromisoformat(started_utc).timestamp() * 1000)
-    except ValueError:
-        return 0

@@ -9,7 +9,7 @@ from msgspec.structs import fields
 from enginebench.core.names import format_precision
 from enginebench.core.text import clean_text, count_of
 from enginebench.report.csv_table import format_csv
-from enginebench.report.numbers import format_significant
+from enginebench.report.numbers import format_significant, show_figure
 from enginebench.report.table import Column, Section, make_notes, make_table
 
 HISTORY_SCHEMA = "enginebench.history/1"
@@ -87,7 +87,7 @@ _COLUMNS = (
     Column("precision", lambda row: format_precision(row.precision, row.recipe, row.mix)),
     Column("batch", lambda row: str(row.batch), attrgetter("batch"), align="right", spare=2),
     Column("p50 ms", lambda row: _show_p50(row), attrgetter("p50_ms"), align="decimal"),
-    Column("p99 ms", lambda row: _show(row.p99_ms), attrgetter("p99_ms"), align="decimal", spare=3),
+    Column("p99 ms", lambda row: show_figure(row.p99_ms), attrgetter("p99_ms"), align="decimal", spare=3),
     Column("n", lambda row: str(row.n), attrgetter("n"), align="right", spare=4),
 )
 
@@ -112,7 +112,3 @@ def _show_p50(row: HistoryRow) -> str:
     if row.p50_ms is None:
         return row.status
     return ("~ " if row.validity != "valid" else "") + format_significant(row.p50_ms, 4)
-
-
-def _show(value: float | None) -> str:
-    return "" if value is None else format_significant(value)

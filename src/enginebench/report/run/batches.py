@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from enginebench.core.names import format_precision
 from enginebench.core.records import Estimate
-from enginebench.report.numbers import format_significant
+from enginebench.report.numbers import show_figure
 from enginebench.report.run.rows import Row
 from enginebench.report.table import Column, Notes, Table, make_table
 
@@ -30,11 +30,7 @@ def _name_precision(row: Row) -> str:
 def find_largest(series: Sequence[Row], p99_limit_ms: float) -> Row | None:
     """The largest batch that keeps to the limit, of those that can be relied on."""
     whole = [row for row in series if row.status == "ok" and row.validity != "invalid"]
-    return next((row for row in reversed(whole) if _keeps(row, p99_limit_ms)), None)
-
-
-def _keeps(row: Row, p99_limit_ms: float) -> bool:
-    return row.p99_ms is not None and row.p99_ms.value <= p99_limit_ms
+    return next((row for row in reversed(whole) if row.p99_ms and row.p99_ms.value <= p99_limit_ms), None)
 
 
 def make_batches(rows: Sequence[Row]) -> list[Table | Notes]:
@@ -51,13 +47,13 @@ def make_batches(rows: Sequence[Row]) -> list[Table | Notes]:
         Column("engine", lambda row: row.engine),
         Column("precision", _name_precision),
         Column("batch", lambda row: str(row.batch), lambda row: row.batch, align="right"),
-        Column("p50 ms", lambda row: ("~ " if row.validity != "valid" else "") + _show(_take(row.p50_ms), row.status),
+        Column("p50 ms", lambda row: "~ " * (row.validity != "valid") + show_figure(_take(row.p50_ms), row.status),
                lambda row: _take(row.p50_ms), align="decimal"),
-        Column("p99 ms", lambda row: _show(_take(row.p99_ms)) + ("" if is_supported(row) else "?"),
+        Column("p99 ms", lambda row: show_figure(_take(row.p99_ms)) + ("" if is_supported(row) else "?"),
                lambda row: _take(row.p99_ms), align="decimal", hint="?: too few samples for this percentile"),
-        Column("per second", lambda row: _show(row.throughput_per_s), lambda row: row.throughput_per_s,
+        Column("per second", lambda row: show_figure(row.throughput_per_s), lambda row: row.throughput_per_s,
                align="decimal"),
-        Column("times smallest", lambda row: _show(gain(row)), gain, align="right"),
+        Column("times smallest", lambda row: show_figure(gain(row)), gain, align="right"),
     )  # fmt: skip
     lines = [row for one in series for row in one]
     title = "Latency against throughput by batch"
@@ -73,10 +69,6 @@ def _take(estimate: Estimate | None) -> float | None:
     return estimate.value if estimate else None
 
 
-def _show(value: float | None, missing: str = "") -> str:
-    return format_significant(value) if value is not None else missing
-
-
 def describe_limit(series: Sequence[Sequence[Row]], p99_limit_ms: float | None) -> list[str]:
     """A sentence for each engine: the largest batch whose p99 keeps to the limit. Empty without a limit."""
     if p99_limit_ms is None:
@@ -87,7 +79,7 @@ def describe_limit(series: Sequence[Sequence[Row]], p99_limit_ms: float | None) 
 def _describe_largest(series: Sequence[Row], p99_limit_ms: float) -> str:
     largest = find_largest(series, p99_limit_ms)
     if largest is None:
-        doubtful = [row.status for row in series if _keeps(row, p99_limit_ms)]
+        doubtful = [row.status for row in series if row.p99_ms and row.p99_ms.value <= p99_limit_ms]
         kinds = dict.fromkeys("disturbed" if status == "ok" else "not finished" for status in doubtful)
         if kinds:
             return f"only batches whose configurations are {' or '.join(kinds)} meet p99 {p99_limit_ms:g} ms"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from enginebench.core.names import format_precision
 from enginebench.core.records import Estimate
 from enginebench.core.text import count_of
-from enginebench.report.numbers import format_significant, format_small
+from enginebench.report.numbers import format_significant, format_small, show_figure
 from enginebench.report.run.head import show_name
 from enginebench.report.run.rows import Row
 from enginebench.report.table import Column, Notes, Table, make_table
@@ -25,7 +25,7 @@ _COLUMNS = (
         align="right",
     ),
     Column("best gains", lambda row: _show_share(row.builds.best.gain) if row.builds.best else "-", align="right"),
-    Column("extra builds s", lambda row: _show_cost(row.builds.best), align="right"),
+    Column("extra builds s", lambda row: show_figure(row.builds.best and row.builds.best.cost_s, "-"), align="right"),
 )
 
 
@@ -42,8 +42,7 @@ def state_builds(rows: Sequence[Row]) -> list[str]:
 
 def _state(name: str, effect: BuildEffect) -> list[str]:
     if effect.distinct == 1:
-        alike = f"{name}: all {count_of(effect.builds, 'builds')} are identical by their hash."
-        return [alike]
+        return [f"{name}: all {count_of(effect.builds, 'builds')} are identical by their hash."]
     if effect.between is None or effect.within is None:
         return [f"{name}: {effect.builds} builds, of which too few have two trials: inconclusive."]
     seen = "differ" if effect.shown else "do not differ significantly"
@@ -74,7 +73,3 @@ def _show_share(estimate: Estimate | None) -> str:
     if estimate.low is None or estimate.high is None:
         return f"{estimate.value:.2%}"
     return f"{estimate.value:.2%} ({estimate.low:.2%} to {estimate.high:.2%})"
-
-
-def _show_cost(best: BestBuild | None) -> str:
-    return "-" if best is None or best.cost_s is None else format_significant(best.cost_s)

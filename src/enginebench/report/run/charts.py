@@ -87,7 +87,7 @@ def _draw_speedups(points: list[Point]) -> Chart:
     alt = import_altair()
     y = alt.Y("row:N", sort=None, title=None, axis=_label_bars(domain=False))
     x = alt.X("speedup:Q", title="times as fast as the baseline, log axis", scale=alt.Scale(type="log", padding=30))
-    base = _read("speedups").transform_filter(_SHOWN).encode(y=y, color=_colour_precisions(points))
+    base = _read("speedups").encode(y=y, color=_colour_precisions(points))
     tooltip = _tips(row="row", verdict="verdict", speedup="speed-up", low="95 % from", high="to")
     rules = base.mark_rule(strokeWidth=4).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
     dots = base.mark_point(filled=True, size=90, opacity=1).encode(x=x, tooltip=tooltip)
@@ -103,14 +103,10 @@ def _draw_speedups(points: list[Point]) -> Chart:
 def _draw_batches(points: list[Point]) -> Chart:
     alt = import_altair()
     tooltip = _tips(engine="engine", batch="batch", per_s="images/s", p50_ms="p50 (ms)", p99_ms="p99 (ms)")
-    base = (
-        _read("batches")
-        .transform_filter(_SHOWN)
-        .encode(
-            x=alt.X("per_s:Q", title="images per second", scale=alt.Scale(type="log")),
-            y=alt.Y("p50_ms:Q", title="p50 latency (ms)", scale=alt.Scale(type="log")),
-            color=_colour_rows("engine"),
-        )
+    base = _read("batches").encode(
+        x=alt.X("per_s:Q", title="images per second", scale=alt.Scale(type="log")),
+        y=alt.Y("p50_ms:Q", title="p50 latency (ms)", scale=alt.Scale(type="log")),
+        color=_colour_rows("engine"),
     )
     line = base.mark_line().encode(detail=alt.Detail("engine:N"), order=alt.Order("batch:Q"))
     dots = base.mark_point(filled=True, size=60, opacity=1).encode(tooltip=tooltip)
@@ -164,8 +160,8 @@ def draw_percentiles(curves: list[Point], thin: list[Point]) -> Chart:
     axis = alt.Axis(values=[*_PERCENTILES], labelExpr=f"({json.dumps(_PERCENTILES)})[datum.value]")
     x = alt.X("rarity:Q", title="percentile", axis=axis)
     y = alt.Y("ms:Q", title="latency (ms), log axis", scale=alt.Scale(type="log", nice=False, padding=8))
-    lines = _read("curves").transform_filter(_SHOWN).encode(x=x, y=y, color=_colour_rows("row"))
-    each = _read("thin").transform_filter(_SHOWN).encode(x=x, y=y, color=_colour_rows("row"))
+    lines = _read("curves").encode(x=x, y=y, color=_colour_rows("row"))
+    each = _read("thin").encode(x=x, y=y, color=_colour_rows("row"))
     each = each.mark_line(strokeWidth=0.7, opacity=0.35, interpolate="step-before").encode(
         detail=[alt.Detail("row:N"), alt.Detail("line:N")]
     )
@@ -224,7 +220,7 @@ def _draw_quality(points: list[Point], quality: str) -> Chart:
     percent = alt.Axis(format=".2%", labelExpr="datum.value > 1 ? '' : datum.label")
     percent = percent if quality.startswith("top-1") else alt.Axis(format=".6~g")
     y = alt.Y("quality:Q", title=quality, scale=alt.Scale(zero=False, padding=12), axis=percent)
-    base = _read("points").transform_filter(_SHOWN).encode(x=x, y=y)
+    base = _read("points").encode(x=x, y=y)
     tooltip = _tips(row="row", per_s="images/s", quality=quality, low="95 % from", high="to", precision="precision")
     front = base.transform_filter("datum.pareto").mark_line(color=GREY, strokeDash=[5, 3])
     front = front.encode(detail=alt.Detail("front:N"), order=alt.Order("per_s:Q"))
@@ -267,7 +263,7 @@ def _draw_bars(data: str, points: Sequence[Point], title: str, subtitle: str, **
     """Stacked bars, one for each row."""
     alt = import_altair()
     y = alt.Y("row:N", sort=None, title=None, axis=_label_bars())
-    bars = _read(data).transform_filter(_SHOWN).mark_bar(size=_BAR - 4).encode(y=y, **encoded)
+    bars = _read(data).mark_bar(size=_BAR - 4).encode(y=y, **encoded)
     return finish(bars, title, subtitle, height=_fit_rows(points))
 
 
@@ -343,7 +339,7 @@ def _tips(**titles: str) -> list[Any]:
 
 def _read(name: str) -> Any:
     alt = import_altair()
-    return alt.Chart(alt.NamedData(name=name))
+    return alt.Chart(alt.NamedData(name=name)).transform_filter(_SHOWN)
 
 
 def _draw_panels(

@@ -10,7 +10,14 @@ from msgspec.structs import fields
 from enginebench.core.names import NOT_KNOWN
 from enginebench.core.records import Capacity, Estimate, Outputs
 from enginebench.core.shapes import format_shapes
-from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_ratio, format_significant, format_small
+from enginebench.report.numbers import (
+    UNITS_PER_MS,
+    choose_unit,
+    format_ratio,
+    format_significant,
+    format_small,
+    show_figure,
+)
 from enginebench.report.run.rows import Row
 from enginebench.report.scores import format_score
 from enginebench.report.table import Column, Span, Value
@@ -36,7 +43,7 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
         Column("precision", format_precision),
         *(Column(name, _take_text(name), when=_varies(name)) for name in ("device", "threads")),
         Column("axes", _take_text("axes"), when=_varies("axes"), wide=True, spare=8),
-        Column(f"p50 {unit}", lambda row: ("~ " if is_disturbed(row) else "") + _show(times(row, "p50_ms")),
+        Column(f"p50 {unit}", lambda row: ("~ " if is_disturbed(row) else "") + show_figure(times(row, "p50_ms")),
                lambda row: times(row, "p50_ms"), align="decimal", bar=True),
         *(timed(f"{name} {unit}", field, spare=2 + 6 * wide, wide=wide)
           for name, field, wide in (("p99", "p99_ms", False), ("p99.9", "p999_ms", True), ("mean", "mean_ms", True))),
@@ -67,7 +74,7 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
             hint="the highest rate within the limit, to the lowest beyond it; ?: its probes were disturbed",
         ),
         Column(
-            items, lambda row: _show(row.throughput_per_s), attrgetter("throughput_per_s"),
+            items, lambda row: show_figure(row.throughput_per_s), attrgetter("throughput_per_s"),
             align="decimal", wide=True, spare=4,
         ),
         Column(
@@ -100,8 +107,8 @@ def _make_time(title: str, name: str, factor: float, *, wide: bool, spare: int) 
         return _take_time(row, name, factor)
 
     doubt, hint = (_doubt, "?: too few samples for this percentile") if name != "mean_ms" else (lambda _: "", "")
-    return Column(title, lambda row: _show(take(row)) + doubt(getattr(row, name)), take, align="decimal", wide=wide,
-                  spare=spare, hint=hint)  # fmt: skip
+    return Column(title, lambda row: show_figure(take(row)) + doubt(getattr(row, name)), take, align="decimal",
+                  wide=wide, spare=spare, hint=hint)  # fmt: skip
 
 
 def _make_scaled(title: str, name: str, factor: float, spare: int) -> Column:
@@ -109,7 +116,9 @@ def _make_scaled(title: str, name: str, factor: float, spare: int) -> Column:
         value: float | None = getattr(row, name)
         return None if value is None else value * factor
 
-    return Column(title, lambda row: _show(take(row)), take, when=_any(name), align="decimal", wide=True, spare=spare)
+    return Column(
+        title, lambda row: show_figure(take(row)), take, when=_any(name), align="decimal", wide=True, spare=spare
+    )
 
 
 def name_engine(row: Row) -> str:
@@ -181,10 +190,6 @@ def _take_time(row: Row, name: str, factor: float) -> float | None:
 
 def _doubt(estimate: Estimate | None) -> str:
     return "" if estimate is None or estimate.supported else "?"
-
-
-def _show(value: float | None) -> str:
-    return "" if value is None else format_significant(value)
 
 
 def _take_text(name: str) -> Callable[[Row], str]:

@@ -63,20 +63,13 @@ def format_head(document: RunDocument) -> list[HeadLine]:
     found = document.headlines
     if not found:
         why = "the search named no winner" if document.recommended_by == "search" else "nothing was measured"
-        texts = {
-            "FASTEST": [f"none: {why}", *format_missing(document)],
-            "OUTPUTS": ["not judged"],
-            "TRUST": ["no times"],
-        }
-        return [HeadLine(label, tuple(lines)) for label, lines in texts.items()]
+        none = HeadLine("FASTEST", (f"none: {why}", *format_missing(document)))
+        return [none, HeadLine("OUTPUTS", ("not judged",)), HeadLine("TRUST", ("no times",))]
     rows = {row.id: row for row in document.rows}
     only = all(headline.state == "only" for headline in found)
     where = _name_settings(found)
-    lines = [
-        line
-        for name, headline in zip(where, found, strict=True)
-        for line in _format_fastest(document, headline, rows, name)
-    ]
+    pairs = zip(where, found, strict=True)
+    lines = [line for name, headline in pairs for line in _format_fastest(document, headline, rows, name)]
     return [
         HeadLine("MEASURED" if only else "FASTEST", (*lines, *format_missing(document))),
         HeadLine("OUTPUTS", tuple(_join_alike(where, [_format_outputs(h, rows[h.id]) for h in found]))),
@@ -183,9 +176,8 @@ def _format_ratio(headline: Headline, rows: dict[str, Row], names: dict[str, str
 
 def _format_factor(ratio: Estimate) -> str:
     """`7.17x`; of one trial, which has no interval, `about 7.2x`."""
-    return (
-        f"about {format_significant(ratio.value, 2)}x" if ratio.low is None else f"{format_significant(ratio.value)}x"
-    )
+    about, digits = ("about ", 2) if ratio.low is None else ("", 3)
+    return f"{about}{format_significant(ratio.value, digits)}x"
 
 
 def _format_rejected(headline: Headline, names: dict[str, str], link: str) -> str:

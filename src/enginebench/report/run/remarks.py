@@ -62,12 +62,11 @@ def name_settings(rows: Sequence[Row]) -> dict[str, str]:
     """Row id -> its name, with the settings in which measured rows differ: `ort fp32, batch 8`."""
     texts = {"batch": "batch {}", "threads": "{} threads", "cache": "{} cache", "scope": "scope {}"}
     names = name_rows(rows)
-    measured = [row for row in rows if row.n] or rows
-    varied = [
-        name
-        for name in ("batch", "bucket", "scope", "cache", "device", "threads")
-        if len({getattr(row, name) for row in measured}) > 1
-    ]
+    measured, settings = (
+        [row for row in rows if row.n] or rows,
+        ("batch", "bucket", "scope", "cache", "device", "threads"),
+    )
+    varied = [name for name in settings if len({getattr(row, name) for row in measured}) > 1]
     return {
         row.id: ", ".join([names[row.id], *(texts.get(one, "{}").format(getattr(row, one)) for one in varied)])
         for row in rows
@@ -122,12 +121,8 @@ def word_notes(notes: Iterable[Caveat | str]) -> dict[Hashable, str]:
     alike: dict[Hashable, list[Caveat | str]] = {}
     for note in notes:
         alike.setdefault(find_key(note), []).append(note)
-    return {key: _word(members) for key, members in alike.items()}
-
-
-def _word(alike: Sequence[Caveat | str]) -> str:
-    caveats = [note for note in alike if isinstance(note, Caveat)]
-    return format_caveat(*caveats) if caveats else str(alike[0])
+    caveats = {key: [note for note in members if isinstance(note, Caveat)] for key, members in alike.items()}
+    return {key: format_caveat(*caveats[key]) if caveats[key] else str(alike[key][0]) for key in alike}
 
 
 def _list_own(row: Row) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Results to the rows that every table, file and verdict of a run is made of: schema `enginebench.run/1`."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter
@@ -251,33 +252,28 @@ def _hold_against_next(rows: Sequence[Row], results: Sequence[Result], margin: f
 def _find_limited_time(standing: Standing) -> float | None:
     """The time that a bound is held against: the device's own where it has a clock: launching may hide behind it."""
     summary = standing.summary
-    if summary is None or standing.modelled:
-        return None
-    estimate = summary.p50_device or summary.p50
-    return estimate.value if estimate else None
+    return None if summary is None or standing.modelled else (summary.p50_device or summary.p50).value
 
 
 def _describe_times(summary: Summary | None) -> dict[str, Any]:
     """The fields of a row that come from its samples."""
     estimates = ("p50", "p90", "p95", "p99", "p999", "mean", "p50_device", "enqueue", "p50_unmarked")
     fields: dict[str, Any] = {f"{name}_ms": getattr(summary, name, None) for name in estimates}
-    return fields | {
-        "n": summary.n if summary else 0,
-        "processes": summary.processes if summary else 0,
-        "marked_share": summary.marked_share if summary else 0.0,
-        "throughput_per_s": summary.throughput_per_s if summary else None,
-        "throughput_pipelined_per_s": summary.throughput_pipelined_per_s if summary else None,
-        "percentiles_ms": summary.percentiles if summary else {},
+    missing = {
+        "n": 0,
+        "processes": 0,
+        "marked_share": 0.0,
+        "throughput_per_s": None,
+        "throughput_pipelined_per_s": None,
     }
+    fields |= {name: getattr(summary, name, value) for name, value in missing.items()}
+    return fields | {"percentiles_ms": summary.percentiles if summary else {}}
 
 
 def _bound_energy(measurements: Sequence[Measurement]) -> tuple[float, float] | None:
     """Lowest and highest energy per image that the counter's resolution allows, averaged over the processes."""
-    known = [
-        (m.energy_mj, m.energy_resolution_mj)
-        for m in measurements
-        if m.energy_mj is not None and m.energy_resolution_mj is not None
-    ]
+    pairs = [(m.energy_mj, m.energy_resolution_mj) for m in measurements]
+    known = [(energy, step) for energy, step in pairs if energy is not None and step is not None]
     if not known:
         return None
     low, high = (sum(max(0.0, e + sign * r) for e, r in known) / len(known) for sign in (-1, 1))
@@ -291,9 +287,9 @@ def _collect_caveats(result: Result, doubts: Sequence[Caveat]) -> tuple[Caveat, 
         *result.caveats,
         *(c for a in result.artifacts for c in a.caveats),
     ]
-    found += _merge_process_caveats(result)
-    found += doubts
-    found += doubt_kernel_times(result.layers, _find_device_time(result.measurements))
+    device_ns = [median(m.device_ns) for m in result.measurements if m.device_ns]
+    found += [*_merge_process_caveats(result), *doubts]
+    found += doubt_kernel_times(result.layers, median(device_ns) if device_ns else None)
     if result.drift and result.drift.unlike:
         why = "; ".join(result.drift.unlike)
         found.append(make_caveat("outputs_not_compared", reference=result.drift.reference, why=why))
@@ -304,25 +300,12 @@ def _collect_caveats(result: Result, doubts: Sequence[Caveat]) -> tuple[Caveat, 
     return tuple(dict.fromkeys(found))
 
 
-def _find_device_time(measurements: Sequence[Measurement]) -> float | None:
-    """Median over the processes of the median device time, ns."""
-    known = [median(m.device_ns) for m in measurements if m.device_ns]
-    return median(known) if known else None
-
-
 def _merge_process_caveats(result: Result) -> list[Caveat]:
     """One caveat a code; where not every process has it, with the number of those that do."""
-    first: dict[str, Caveat] = {}
-    count: dict[str, int] = {}
-    for measurement in result.measurements:
-        for caveat in {c.code: c for c in measurement.caveats}.values():
-            first.setdefault(caveat.code, caveat)
-            count[caveat.code] = count.get(caveat.code, 0) + 1
-    total = len(result.measurements)
-    return [
-        caveat if count[code] == total else limit_to_processes(caveat, count[code], total)
-        for code, caveat in first.items()
-    ]
+    each = [{caveat.code: caveat for caveat in m.caveats} for m in result.measurements]
+    first = {code: caveat for found in reversed(each) for code, caveat in found.items()}
+    count, total = Counter(code for found in each for code in found), len(each)
+    return [first[code] if n == total else limit_to_processes(first[code], n, total) for code, n in count.items()]
 
 
 def describe_run(

@@ -20,6 +20,7 @@ from enginebench.report.run.series import label_rows
 from enginebench.report.table import Chart, Column, Notes, Section, Table, list_texts, make_notes, make_table
 
 _PLACES = ("1st", "2nd", "3rd")
+_SETTING = ("batch", "bucket", "scope", "cache")
 # Parts of a page that are charts, with what else stands in them, in their order.
 TITLES = {
     "speedup": "Speed-up", "batches": "Latency against throughput", "builds": "Builds",
@@ -84,11 +85,8 @@ def format_answer(document: RunDocument) -> Notes:
 def list_facts(document: RunDocument) -> list[str]:
     """What all configurations have in common: `batch 1`, `CPU: AMD EPYC, 2 threads`, `10 trials each`, `62 s`."""
     rows = [row for row in document.rows if row.n] or document.rows
-    parts = (
-        [_name_setting(rows[0], [name for name in ("batch", "bucket", "scope", "cache") if not _varies(rows, name)])]
-        if rows
-        else []
-    )
+    same = [name for name in _SETTING if not _varies(rows, name)]
+    parts = [_name_setting(rows[0], same)] if rows else []
     timed = dict.fromkeys(show_shapes(row.shapes) for row in rows if row.shapes)
     parts += ["; ".join(timed) + " in bytes" * bool(document.spec.get("normalize"))] if timed else []
     threads = {row.threads for row in rows}
@@ -131,16 +129,19 @@ def name_machine(machine: Machine, device: str = "cpu", threads: int | None = No
 def list_tables(document: RunDocument, *, wide: bool = False) -> list[Section]:
     """A table for each batch and shape, fastest first, with what its places show."""
     groups = group_rows([row for row in document.rows if row.p50_ms])
-    varied = [
-        name for name in ("batch", "bucket", "scope", "cache") if _varies([row for g in groups for row in g], name)
-    ]
+    varied = [name for name in _SETTING if _varies([row for group in groups for row in group], name)]
     labels = label_rows(document)
     named = {headline.id for headline in document.headlines}
+
+    def list_keys(row: Row) -> dict[str, str]:
+        engine = row.engine.partition(":")[0]
+        return {"engine": engine, "precision": str(row.precision), "batch": str(row.batch), "label": labels[row.id]}
+
     sections = []
     for rows in groups:
         setting = _name_setting(rows[0], varied)
         title = f"Configurations{f' of {setting}' if setting else ''}, fastest first"
-        table = make_table(list_columns(rows), rows, wide=wide, title=title, keys=lambda row: _list_keys(row, labels))
+        table = make_table(list_columns(rows), rows, wide=wide, title=title, keys=list_keys)
         lines = [*_rank(rows), *(text for row in rows if row.id in named for text in _list_costs(row))]
         sections.append(Section(title=setting, parts=(table, *make_notes(lines))))
     return sections
@@ -155,16 +156,8 @@ def _draw_ratios(document: RunDocument) -> list[Table]:
         Column("log axis, line at 1x", lambda row: "", span=take_span),
     )
     rows = [row for group in group_rows(document.rows) for row in group if row.speedup]
-    return (
-        [make_table(columns, rows, title="Speed-up of each configuration", file="ratios", brief=True)]
-        if len(rows) > 1
-        else []
-    )
-
-
-def _list_keys(row: Row, labels: Mapping[str, str]) -> dict[str, str]:
-    engine = row.engine.partition(":")[0]
-    return {"engine": engine, "precision": str(row.precision), "batch": str(row.batch), "label": labels[row.id]}
+    table = make_table(columns, rows, title="Speed-up of each configuration", file="ratios", brief=True)
+    return [table] if len(rows) > 1 else []
 
 
 def _rank(rows: Sequence[Row]) -> list[str]:
@@ -182,16 +175,9 @@ def _rank(rows: Sequence[Row]) -> list[str]:
 
 def _list_costs(row: Row) -> list[str]:
     """What the named configuration costs beside its time."""
-    costs = [
-        ("first output in a new process", row.start_s, 1.0, 2, "s"),
-        ("memory", row.peak_memory_bytes, 1e-6, 3, "MB"),
-        ("model", row.size_bytes, 1e-6, 3, "MB"),
-    ]
-    known = [
-        f"{name} {format_significant(value * factor, digits)} {unit}"
-        for name, value, factor, digits, unit in costs
-        if value
-    ]
+    known = [f"first output in a new process {format_significant(row.start_s, 2)} s"] if row.start_s else []
+    sizes = {"memory": row.peak_memory_bytes, "model": row.size_bytes}
+    known += [f"{name} {format_significant(size * 1e-6)} MB" for name, size in sizes.items() if size]
     return ["   ".join(known)] if known else []
 
 
@@ -216,10 +202,8 @@ def _list_missing(document: RunDocument) -> Iterator[tuple[str, str]]:
             alike.setdefault((label, reason), {}).setdefault(row.engine, []).append(names[row.id])
     for (label, reason), found in alike.items():
         told = [[engine] if len(rows) == asked[engine] else dict.fromkeys(rows) for engine, rows in found.items()]
-        yield (
-            label,
-            ", ".join(name for names in told for name in names) + (". " if reason.startswith("To ") else ": ") + reason,
-        )
+        named, link = ", ".join(name for names in told for name in names), ". " if reason.startswith("To ") else ": "
+        yield label, f"{named}{link}{reason}"
 
 
 def _list_commands(document: RunDocument, folder: Path | None, printed: bool) -> Iterator[tuple[str, str]]:
@@ -248,13 +232,9 @@ def _list_chapters(document: RunDocument, charts: Sequence[Chart]) -> Iterator[S
 def _list_proofs(document: RunDocument) -> list[Table | Notes]:
     """Asked for and ran in, of every row that ran."""
     names = name_settings(document.rows)
+    shares = {row.id: format_shares(row) or "no record from the runtime" for row in document.rows if row.n}
     lines = [
-        (
-            names[row.id],
-            row.requested_precision or AS_BUILT,
-            row.precision or NOT_KNOWN,
-            format_shares(row) or "no record from the runtime",
-        )
+        (names[row.id], row.requested_precision or AS_BUILT, row.precision or NOT_KNOWN, shares[row.id])
         for row in document.rows
         if row.n
     ]
@@ -268,9 +248,8 @@ def _list_deliveries(document: RunDocument, refusals: Mapping[str, str | None]) 
     lines = []
     for row in document.rows:
         if row.id in refusals and row.p50_ms:
-            command = shlex.join(
-                ("enginebench", "deliver", ".", "--row", short[row.id], "--out", f"../{short[row.id]}")
-            )
+            own = short[row.id]
+            command = shlex.join(("enginebench", "deliver", ".", "--row", own, "--out", f"../{own}"))
             lines.append((names[row.id], refusals[row.id] or command))
     text = "Each configuration can be a folder that runs without EngineBench."
     columns = list_texts(("configuration", "in the folder of this run"))

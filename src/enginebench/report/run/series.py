@@ -19,7 +19,7 @@ from enginebench.report.run.remarks import name_settings
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.stats.metrics.scores import find_metric, find_score
 from enginebench.stats.metrics.tasks import name_metric
-from enginebench.stats.quantiles import median
+from enginebench.stats.quantiles import median, nearest_rank
 from enginebench.stats.stages import StagesDocument
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def bin_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list
 
 def bin_calls(values: Floats, label: str) -> list[Point]:
     """Bars of the times of a row in ms, up to their p99.9."""
-    shown = values[(values > 0) & (values <= _quantile(np.sort(values), 0.999))]
+    shown = values[(values > 0) & (values <= nearest_rank(np.sort(values), 0.999))]
     if not len(shown):
         return []
     # No more bars than different times: a coarse clock gives gaps that mean nothing.
@@ -136,8 +136,9 @@ def _follow(values: Floats, points: int, fields: Point) -> list[Point]:
     ascending = np.sort(values)
     # Beyond one call in n there is nothing to follow.
     deepest = min(_DEEPEST, max(math.log10(len(ascending)), 0.3))
-    rarities = np.linspace(0.0, deepest, points)
-    return [fields | {"rarity": _round(r), "ms": _round(_quantile(ascending, 1 - 10.0**-r))} for r in rarities]
+    # The first is the fastest call; rounded: 1 - 10 ** -3 is a little more or less than 0.999.
+    shares = {r: round(1 - 10.0**-r, 12) or 1e-12 for r in np.linspace(0.0, deepest, points)}
+    return [fields | {"rarity": _round(r), "ms": _round(nearest_rank(ascending, q))} for r, q in shares.items()]
 
 
 def trace_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list[Point], bool]:
@@ -326,13 +327,6 @@ def follow_batches(document: RunDocument, labels: Mapping[str, str]) -> list[Poi
 def read_ms(measurement: Measurement) -> Floats:
     """The samples of one process in ms."""
     return np.asarray(measurement.latency_ns, dtype=np.float64) / 1e6
-
-
-def _quantile(ascending: Floats, q: float) -> float:
-    """The nearest rank, for values in ascending order."""
-    n = len(ascending)
-    # 1e-9: 1 - 10 ** -3 is a little more or less than 0.999.
-    return float(ascending[min(max(math.ceil(q * n - 1e-9) - 1, 0), n - 1)])
 
 
 def _round(value: float | None) -> float | None:

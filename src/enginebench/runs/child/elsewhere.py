@@ -31,14 +31,6 @@ def _probe(name: str, environment: str) -> Availability:
         return Availability(engine=name, available=False, reason=str(error))
     if answer.available:
         return answer
-    return Availability(
-        engine=name,
-        available=False,
-        reason=f"environment {environment}: {answer.reason}",
-        fix=_say_fix(name, place.python),
-    )
-
-
-def _say_fix(name: str, python: str) -> str | None:
     packages = find_entry(name).distributions[:1]
-    return f"python -m pip --python {python} install {packages[0]}" if packages else None
+    fix = f"python -m pip --python {place.python} install {packages[0]}" if packages else None
+    return Availability(engine=name, available=False, reason=f"environment {environment}: {answer.reason}", fix=fix)

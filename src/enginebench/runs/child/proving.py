@@ -29,7 +29,7 @@ def attempt_proof(prove: Callable[[], Proof]) -> Proof:
     try:
         return prove()
     except Exception as error:
-        return Proof(failure=_find_reason(error))
+        return Proof(failure=first_line(error)[:300])
 
 
 def prove_timed_engine(engine: Engine) -> Proof:
@@ -43,9 +43,8 @@ def doubt_record(requested: Precision | None, failure: str) -> Caveat:
 
 def prove_plan(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> Proof:
     shares = prove_precision(backend, artifact, spec, note)
-    layers, doubts = list_layers(
-        partial(backend.profile_plan, artifact, spec) if isinstance(backend, PlanProfiler) else None
-    )
+    profile = partial(backend.profile_plan, artifact, spec) if isinstance(backend, PlanProfiler) else None
+    layers, doubts = list_layers(profile)
     return Proof(effective_precision=shares, layers=layers, caveats=doubts)
 
 
@@ -61,11 +60,7 @@ def list_layers(profile: Callable[[], LayerProfile] | None) -> tuple[tuple[Layer
     try:
         return profile().layers, ()
     except Exception as error:
-        return (), (make_caveat("no_layer_times", failure=_find_reason(error)),)
-
-
-def _find_reason(error: Exception) -> str:
-    return first_line(error)[:300]
+        return (), (make_caveat("no_layer_times", failure=first_line(error)[:300]),)
 
 
 def prove_file(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> Proof:

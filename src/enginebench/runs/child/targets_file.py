@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,10 @@ def read_targets(path: Path) -> Targets:
     {"targets": ..., "vocabulary": [...], "blank": 0}; a .csv a column of targets, and one of file names if it has two;
     a .txt a line for each sample.
     """
-    readers = {".npz": _read_arrays, ".npy": _read_array, ".json": _read_json, ".csv": _read_csv, ".txt": _read_lines}
+    readers: dict[str, Callable[[Path], Targets]] = {
+        ".npy": lambda path: Targets(values=np.load(path, allow_pickle=False)),
+        ".npz": _read_arrays, ".json": _read_json, ".csv": _read_csv, ".txt": _read_lines,
+    }  # fmt: skip
     read = readers.get(path.suffix.lower())
     if read is None or not path.is_file():
         raise ParseError(path, "", "no such file" if read else f"the ending {path.suffix!r}", FORMS)
@@ -33,10 +36,6 @@ def read_targets(path: Path) -> Targets:
         return read(path)
     except (ValueError, TypeError, OSError, EOFError, RecursionError) as error:
         raise ParseError(path, "", str(error) or type(error).__name__, FORMS) from error
-
-
-def _read_array(path: Path) -> Targets:
-    return Targets(values=np.load(path, allow_pickle=False))
 
 
 def _read_arrays(path: Path) -> Targets:

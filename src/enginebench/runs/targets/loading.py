@@ -68,15 +68,8 @@ def load_engine(
         raise UsageError("path: the text is empty; expected a bundle, a plan or an ONNX file")
     if engine is None:
         return load_bundle(Path(path), force=force)
-    return _open_engine(path, engine, options or {}, device, batch, threads)
-
-
-def _open_engine(
-    path: str | Path, engine: str, options: Mapping[str, str], device: str, batch: int, threads: int
-) -> LoadedEngine:
-    spec = EngineSpec(
-        backend=engine, options=dict(options), device=find_device(engine, device), batch=batch, threads=threads
-    )
+    where = find_device(engine, device)
+    spec = EngineSpec(backend=engine, options=dict(options or {}), device=where, batch=batch, threads=threads)
     with ExitStack() as place:
         scratch = place.enter_context(open_scratch())
         backend = open_for(spec, str(scratch))

@@ -191,14 +191,13 @@ def make_graph(
     folder.mkdir(parents=True, exist_ok=True)
     label = format_precision(precision, recipe, name_mix(exclude))
     reporter.step(f"{request.model}: {label}")
+    name = f"model.{label.replace('@', '-').replace(' ', '-')}{'.onnx' if graph.kind == 'onnx' else '.pt2'}"
     job = QuantizeJob(
         model=graph.model,
         artifact=graph,
         precision=precision,
         recipe=recipe,
-        out=str(
-            folder / f"model.{label.replace('@', '-').replace(' ', '-')}{'.onnx' if graph.kind == 'onnx' else '.pt2'}"
-        ),
+        out=str(folder / name),
         calibration_path=str(folder / RANGES),
         data=choose_data(request) or "fake",
         method=request.calibration_method,

@@ -193,11 +193,8 @@ def _finish_f1(sums: Floats) -> Floats:
     both = table[..., 1] + table[..., 2]
     with np.errstate(invalid="ignore", divide="ignore"):
         scores = 2 * table[..., 0] / both
-    if table.shape[-2] == 2:
-        # Nothing to find and nothing found is no mistake.
-        one: Floats = np.where(both[..., 1] > 0, scores[..., 1], 1.0)
-        return one
-    return _mean_known(scores)
+    # Nothing to find and nothing found is no mistake.
+    return np.where(both[..., 1] > 0, scores[..., 1], 1.0) if table.shape[-2] == 2 else _mean_known(scores)
 
 
 def _finish_iou(sums: Floats) -> Floats:

@@ -236,7 +236,8 @@ def score_whole(facts: Facts, ask: Ask, n: int, reference: Ask | None = None) ->
     value = ask(everything)
     check_figure(facts.name, value)
     before = reference(everything) if reference is not None else None
-    draws = list(_draw_places(n))
+    rng = np.random.default_rng(0)
+    draws = [rng.integers(n, size=n) for _ in range(WHOLE_RESAMPLES)]
     own = [_try(ask, places) for places in draws]
     method = f"percentile bootstrap over samples, {WHOLE_RESAMPLES} draws"
     score = describe_score(facts, _describe(value, _cut(own), n, method))
@@ -244,11 +245,6 @@ def score_whole(facts: Facts, ask: Ask, n: int, reference: Ask | None = None) ->
         return score
     changes = [mine - _try(reference, places) for mine, places in zip(own, draws, strict=True)]
     return replace(score, delta=_describe(value - before, _cut(changes), n, method))
-
-
-def _draw_places(n: int) -> list[Picks]:
-    rng = np.random.default_rng(0)
-    return [rng.integers(n, size=n) for _ in range(WHOLE_RESAMPLES)]
 
 
 def _try(ask: Ask, places: Picks) -> float:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,8 @@ from enginebench.stats.layer_records import (
     LayersDocument,
     LayerTensor,
     ProfileDocument,
+    group_layers,
+    sum_times,
 )
 from enginebench.stats.onnx_names import read_metadata, split_name
 from enginebench.stats.plans.source import decode_json, explain_json, explain_keys, list_keys, read_text
@@ -100,11 +102,12 @@ def summarize_layers(document: dict[str, Any], path: Path, profile: ProfileDocum
         notes += [f"{unmatched} layers of the profile are not in the engine"] if unmatched else []
     timed = profile is not None and any(layer.average_ms is not None for layer in layers)
     shares_of: Literal["time", "layers"] = "time" if timed else "layers"
+    measure = partial(measure_group, layers=layers, timed=timed)
     return LayersDocument(
         path=str(path),
         layers=tuple(layers),
-        by_precision=group_layers(layers, lambda layer: layer.precision or UNKNOWN, timed),
-        by_type=group_layers(layers, lambda layer: layer.type or UNKNOWN, timed),
+        by_precision=group_layers(layers, lambda layer: layer.precision or UNKNOWN, measure),
+        by_type=group_layers(layers, lambda layer: layer.type or UNKNOWN, measure),
         overhead=measure_group([layer for layer in layers if layer.overhead], layers, timed),
         io=read_io(document, layers),
         shares_of=shares_of,
@@ -260,9 +263,7 @@ def read_types(item: dict[str, Any], inputs: tuple[LayerTensor, ...], outputs: t
 
 def is_overhead(name: str, kind: str | None) -> bool:
     """Whether a layer only moves or converts data: reformat, cast, copy, or a (de)quantization of its own."""
-    if kind is not None and kind.lower() in _OVERHEAD_TYPES:
-        return True
-    if name.startswith(_OVERHEAD_NAMES):
+    if (kind or "").lower() in _OVERHEAD_TYPES or name.startswith(_OVERHEAD_NAMES):
         return True
     nodes = split_name(name)
     return bool(nodes) and all(_QUANTIZE.search(node) for node in nodes)
@@ -281,27 +282,12 @@ def join_profile(layers: list[EngineLayer], profile: ProfileDocument) -> tuple[l
     return joined, sum(len(queue) for queue in times.values())
 
 
-def group_layers(layers: list[EngineLayer], key: Callable[[EngineLayer], str], timed: bool) -> dict[str, LayerGroup]:
-    """key -> its layers' number and share, largest share first."""
-    groups: dict[str, list[EngineLayer]] = {}
-    for layer in layers:
-        groups.setdefault(key(layer), []).append(layer)
-    measured = {name: measure_group(group, layers, timed) for name, group in groups.items()}
-    return dict(sorted(measured.items(), key=lambda pair: -(pair[1].share or 0)))
-
-
 def measure_group(group: list[EngineLayer], layers: list[EngineLayer], timed: bool) -> LayerGroup:
     """Number, share and time of some of the layers."""
     if not timed:
         return LayerGroup(layers=len(group), share=len(group) / len(layers) if layers else None)
-    average = sum_times(group)
-    total = sum_times(layers)
+    average, total = sum_times(group), sum_times(layers)
     return LayerGroup(layers=len(group), share=average / total if total > 0 else None, average_ms=average)
-
-
-def sum_times(layers: Iterable[EngineLayer]) -> float:
-    """Milliseconds of one iteration in some of the layers."""
-    return sum(layer.average_ms or 0.0 for layer in layers)
 
 
 def read_io(document: dict[str, Any], layers: list[EngineLayer]) -> tuple[EngineTensor, ...]:

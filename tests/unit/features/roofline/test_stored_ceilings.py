@@ -13,7 +13,7 @@ from enginebench.features.roofline import verb as roofline
 from enginebench.features.roofline.jobs import CeilingsAnswer, CeilingsJob
 from enginebench.features.roofline.verb import choose_threads, measure_ceilings, plan_jobs, read_request
 from enginebench.measure.machine import describe_machine
-from enginebench.runs.ceilings import find_ceilings, judge_file, name_file, store_ceilings
+from enginebench.runs.ceilings import find_ceilings, name_file, store_ceilings
 from reporters import Silent
 
 HERE = describe_machine()
@@ -54,10 +54,10 @@ def test_what_was_stored_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_those_of_another_machine_are_refused_with_words(tmp_path: Path, changes: Any, word: str) -> None:
-    store_ceilings(ceilings_of(replace(HERE, **changes)), tmp_path / "given")
-    found = judge_file(tmp_path / "given" / "roofline.json", HERE, "Measure again")
-    assert found.ceilings is None
-    assert word in found.reason and "Measure again" in found.reason
+    *_, given = store_ceilings(ceilings_of(replace(HERE, **changes)), tmp_path / "given")
+    (tmp_path / "store" / name_file(HERE)).write_bytes(given.read_bytes())
+    found = find_ceilings(HERE)
+    assert found.ceilings is None and word in found.reason and "`enginebench roofline` measures it" in found.reason
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"schema": "enginebench.roofline/9"}'])

@@ -1,4 +1,4 @@
-"""A sweep with children in this process: what is measured, what a loss costs, and what the store then says."""
+"""Groups, stores and schedules of a sweep, interrupted and not."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -21,9 +21,11 @@ from enginebench.features.sweep.spec import SweepSpec, list_groups, read_spec
 from enginebench.features.sweep.store import Store, open_store
 from enginebench.features.sweep.verb import plan_sweep, run_sweep, take_up
 from enginebench.models.zoo import DATA_DIR
+from enginebench.runs import main_job
 from enginebench.runs.child.jobs import MeasureJob
 from enginebench.runs.history import read_history
 from in_process import Children
+from interruptions import check_any_moment, still
 from reporters import Silent
 
 SPEC = """
@@ -41,7 +43,11 @@ name = "two.onnx"
 engine = "fake:bias=1"
 batch = 2
 """
+
+
 ROWS = 2 * 5
+
+
 Spec = Callable[..., SweepSpec]
 
 
@@ -363,3 +369,34 @@ def test_a_model_whose_graph_cannot_be_made_says_so_in_its_cells(
     document = sweep(spec(1), tmp_path / "store")
     assert {cell.model for cell in document.failed} == {"one.onnx"} and len(document.failed) == ROWS // 2
     assert all(cell.row and cell.row.status == "ok" for cell in document.cells if cell.model == "two.onnx")
+
+
+__all__ = ["still"]
+
+
+ENGINE = "latency_us=20,process_sd=0.1,build_sd=0.1"
+
+
+INTERRUPTED_SPEC = f"""
+engines = ["fake:seed=1,{ENGINE}", "fake:seed=2,{ENGINE}"]
+processes = 2
+iters = 5
+warmup = 1
+[[model]]
+name = "{DATA_DIR / "digits-mlp.onnx"}"
+"""
+
+
+def sweep_interrupted(root: Path) -> object:
+    store, spec = root / "store", root.parent / "sweep.toml"
+    spec.write_text(INTERRUPTED_SPEC)
+    resume = (store / "sweep.json").exists()
+    return replace(run_sweep(read_spec(spec), str(store), reporter=Silent(), resume=resume), store="", started_utc="")
+
+
+@pytest.mark.usefixtures("still")
+def test_whatever_the_moment_the_document_is_that_of_an_undisturbed_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "describe_machine", main_job.describe_machine)
+    check_any_moment(sweep_interrupted, tmp_path)

@@ -1,17 +1,21 @@
-"""Rows as the contract names them, baselines, answers, the Pareto front."""
+"""Rows as the contract names them, baselines, outputs, the Pareto front, batches and builds."""
 
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.records import Block, Caveat, LayerTime, Result
+from enginebench.core.records import Block, Build, Caveat, LayerTime, Result
 from enginebench.core.store import encode
-from enginebench.report.run.rows import RunDocument, describe_row, describe_run
+from enginebench.report.run.batches import describe_limit, find_largest, list_batches, make_batches
+from enginebench.report.run.builds import make_builds, state_builds
+from enginebench.report.run.rows import Row, RunDocument, describe_row, describe_run
 from enginebench.stats.ranking import Rules
 from enginebench.stats.standing import find_baseline, weigh
-from samples import make_drift, make_result, make_run
+from reports import write_markdown, write_page
+from samples import make_drift, make_estimate, make_result, make_run
 
 CONTRACT = """id, engine, precision, requested_precision, recipe, batch, scope, cache, device, threads, weights, clock,
 modelled, status, reason, validity, n, processes, p50_ms, p99_ms, mean_ms, p50_device_ms, enqueue_ms, throughput_per_s,
@@ -100,17 +104,6 @@ def test_fastest_names_whom_it_did_not_beat() -> None:
     assert fastest is not None and len(fastest.tied_with) == 1
 
 
-def test_baseline_can_be_the_fastest() -> None:
-    document = run([make_result(median_ms=5), make_result("ort", median_ms=10, drift=AGREE)])
-    assert document.fastest is not None and document.fastest.id == "pytorch-fp32-b1"
-
-
-def test_nothing_measured_has_no_answer() -> None:
-    document = run([make_result(status="failed"), make_result("ort", status="skipped")])
-    assert (document.fastest, document.recommended) == (None, None)
-    assert run([]).rows == ()
-
-
 @pytest.mark.parametrize(("drop", "expected"), [(None, "ort-fp32-b1"), (0.01, "ort-fp32-b1"), (0.02, "ort-int8-b1")])
 def test_recommended_keeps_the_accuracy_limit(drop: float | None, expected: str) -> None:
     rows = [
@@ -174,3 +167,137 @@ def test_pareto_without_labels_goes_by_centred_cosine() -> None:
         ]
     ).rows
     assert [row.pareto for row in rows] == [False, True, True]
+
+
+def make_rows() -> list[Row]:
+    """`a` at batches 8, 1 and 32, the last out of memory; `b` at one batch only."""
+    template = make_run().rows[0]
+
+    def make(engine: str, batch: int, p99_ms: float | None) -> Row:
+        return replace(
+            template,
+            engine=engine,
+            batch=batch,
+            p50_ms=make_estimate(p99_ms / 2) if p99_ms else None,
+            p99_ms=make_estimate(p99_ms) if p99_ms else None,
+            throughput_per_s=1000 * batch / p99_ms if p99_ms else None,
+            status="ok" if p99_ms else "failed",
+        )
+
+    return [make("a", 8, 4.0), make("a", 1, 1.0), make("a", 32, None), make("b", 1, 2.0)]
+
+
+def read(rows: list[Row]) -> list[tuple[str, ...]]:
+    (table,) = make_batches(rows)
+    return [tuple(column.text(row) for column in table.columns) for row in table.rows]  # type: ignore[union-attr]
+
+
+def test_series_are_the_engines_with_several_batches_in_order() -> None:
+    (series,) = list_batches(make_rows())
+    assert [(row.engine, row.batch) for row in series] == [("a", 1), ("a", 8), ("a", 32)]
+    assert [line[-1] for line in read(make_rows())] == ["1.00", "2.00", ""]
+
+
+def test_other_scopes_and_cold_rows_are_not_mixed_in() -> None:
+    rows = [replace(row, scope="io") for row in make_rows()] + [replace(row, cache="cold") for row in make_rows()]
+    assert list_batches(rows) == []
+
+
+def test_the_largest_batch_keeps_to_the_limit() -> None:
+    for limit, largest in ((0.5, None), (1.0, 1), (3.9, 1), (4.0, 8), (100.0, 8)):
+        (series,) = list_batches(make_rows())
+        assert getattr(find_largest(series, limit), "batch", None) == largest
+    assert describe_limit(list_batches(make_rows()), 4.0) == ["a fp32: batch 8 is the largest within p99 4 ms."]
+    assert describe_limit(list_batches(make_rows()), 0.5) == ["a fp32: no batch that was measured within p99 0.5 ms."]
+    assert describe_limit(list_batches(make_rows()), None) == []
+
+
+def test_a_batch_that_failed_shows_that() -> None:
+    assert read(make_rows())[2] == ("a", "fp32", "32", "failed", "", "", "")
+
+
+def test_a_batch_that_cannot_be_relied_on_says_so() -> None:
+    def doubt(row: Row) -> Row:
+        estimate = row.p99_ms and replace(row.p99_ms, supported=False)
+        return replace(row, validity="suspect", p99_ms=estimate) if row.batch == 8 else row
+
+    series = list_batches([doubt(row) for row in make_rows()])
+    assert read([doubt(row) for row in make_rows()])[1][3:5] == ("~ 2.00", "4.00?")
+    assert describe_limit(series, 4.0) == [
+        "a fp32: batch 8 is the largest within p99 4 ms (too few samples for a p99, disturbed)."
+    ]
+
+
+def test_an_invalid_batch_keeps_to_no_limit() -> None:
+    rows = [replace(row, validity="invalid") if row.batch == 8 else row for row in make_rows()]
+    series = list_batches(rows)
+    assert describe_limit(series, 4.0) == ["a fp32: batch 1 is the largest within p99 4 ms."]
+    none = list_batches([replace(row, validity="invalid") for row in make_rows()])
+    assert describe_limit(none, 4.0) == ["a fp32: only batches whose configurations are disturbed meet p99 4 ms."]
+
+
+def test_the_page_of_a_run_has_the_table() -> None:
+    document = replace_rows(make_run(), make_rows())
+    page = write_markdown(replace(document, spec={"p99_limit_ms": 4.0}))
+    assert "## Latency against throughput" in page
+    assert "batch 8 is the largest within p99 4 ms" in page
+    assert "Latency against" not in write_markdown(make_run())
+
+
+def replace_rows(document: RunDocument, rows: list[Row]) -> RunDocument:
+    return replace(document, rows=tuple(rows), fastest=None, recommended=None, headlines=())
+
+
+def make_document(between: float, hashes: str, processes: int = 3) -> RunDocument:
+    """A run with a row that was built once, and one that was built as often as there are letters."""
+    rng = np.random.default_rng(1)
+    factors = np.exp(between * rng.standard_normal(len(hashes)))
+    base, cand = make_result("pytorch"), make_result("openvino")
+    assert base.measurements and cand.measurements
+    first = cand.measurements[0]
+    measurements = tuple(
+        replace(
+            first,
+            latency_ns=[round(x * factors[i % len(hashes)] * (1 + 0.001 * (i % 5))) for x in first.latency_ns],
+            repetition=i,
+            build=i % len(hashes),
+        )
+        for i in range(processes * len(hashes))
+    )
+    artifact = cand.artifacts[-1] if cand.artifacts else None
+    builds = tuple(
+        Build(artifact=artifact, build_s=12.0, fingerprint=letter, max_abs_diff=1e-4)  # type: ignore[arg-type]
+        for letter in hashes
+    )
+    built: Result = replace(cand, measurements=measurements, builds=builds)
+    return describe_run(model="m", machine=None, spec={}, results=[base, built])
+
+
+def test_builds_that_differ_are_told_with_interval_cost_and_gain() -> None:
+    document = make_document(0.05, "abcdef")
+    first, second = state_builds(document.rows)
+    assert "its 6 builds differ: " in first and "between processes of one build" in first
+    assert second.startswith("The best of 6 gains") and "the 5 builds more cost 60.0 s, which it saves" in second
+    (table,) = make_builds(document.rows)
+    texts = {column.title: column.text(table.rows[0]) for column in table.columns}  # type: ignore[union-attr]
+    assert (texts["builds"], texts["different"]) == ("6", "6") and " to " in texts["p50 ms"]
+
+
+def test_identical_builds_are_recognised() -> None:
+    (sentence,) = state_builds(make_document(0.0, "aaaa").rows)
+    assert sentence.endswith("all 4 builds are identical by their hash.")
+
+
+def test_what_is_not_shown_is_not_claimed() -> None:
+    first, second = state_builds(make_document(0.0, "abab").rows)
+    assert "do not differ significantly" in first and "did not gain significantly" in second and "saves" not in second
+    (sentence,) = state_builds(make_document(0.0, "ab", processes=1).rows)
+    assert "inconclusive" in sentence
+
+
+@pytest.mark.parametrize("render", [write_markdown, write_page])
+def test_page_and_markdown_have_the_section_only_where_there_are_builds(render) -> None:  # type: ignore[no-untyped-def]
+    text = render(make_document(0.05, "abcd"))
+    assert "Builds" in text and "best gains" in text and "never compare one build with one build" in text
+    plain = describe_run(model="m", machine=None, spec={}, results=[make_result("pytorch"), make_result("ort")])
+    assert "best gains" not in render(plain)

@@ -1,16 +1,34 @@
-"""Jobs: each names its answer and its work, and finds its way through the pipe by that alone."""
+"""What goes to a child and comes back: jobs, errors."""
 
 import inspect
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from enginebench.core import errors
+from enginebench.core.errors import (
+    BackendUnavailable,
+    ChildFailed,
+    EngineBenchError,
+    MissingDependency,
+    ParseError,
+    UsageError,
+)
 from enginebench.core.features import find_each, list_names
-from enginebench.core.records import Availability
+from enginebench.core.records import Availability, EngineSpec
+from enginebench.engines.registry import find_installed
+from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.runs.child import other_jobs
+from enginebench.runs.child.errors_across import describe_error, rebuild_error
+from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import (
     Answered,
+    BuildJob,
+    ErrorAnswer,
     Job,
     KeepCall,
     NoteCall,
@@ -21,6 +39,7 @@ from enginebench.runs.child.jobs import (
     read_job,
     read_message,
 )
+from enginebench.runs.child.other_jobs import InferJob
 
 JOBS = [
     *(kind for kind in Job.__subclasses__() if kind.__module__ in (Job.__module__, other_jobs.__name__)),
@@ -63,3 +82,114 @@ def test_an_answer_to_another_job_is_none() -> None:
     assert read_message(line, find_answer(ProbeJob)) == Answered(answer=answer)
     with pytest.raises(msgspec.DecodeError):
         read_message(line, SourceAnswer)
+
+
+CLASSES = sorted(
+    (kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, EngineBenchError)),
+    key=lambda kind: kind.__name__,
+)
+
+
+WORDS = st.text(max_size=20)
+
+
+def test_a_child_says_with_which_command_a_package_is_added(tmp_path: Path) -> None:
+    if find_installed("tensorrt").available:
+        pytest.skip("the engine tensorrt is installed here; the test is about one that is not")
+    graph = read_packaged_onnx("digits-mlp")
+    job = BuildJob(source=graph.path, engine=EngineSpec(backend="tensorrt", device="cuda:0"), out_dir=str(tmp_path))
+    with pytest.raises(MissingDependency) as caught:
+        run_child(job, timeout_s=60)
+    assert caught.value.what
+    assert caught.value.fix.startswith("pip install")
+    assert str(caught.value) == str(MissingDependency(caught.value.what, caught.value.fix))
+
+
+def test_a_damaged_file_of_a_child_keeps_its_place_and_its_cause(tmp_path: Path) -> None:
+    inputs = tmp_path / "x.npz"
+    inputs.write_bytes(b"PK\x03\x04 and no more")
+    job = InferJob(
+        artifact=read_packaged_onnx("digits-mlp"),
+        engine=EngineSpec(backend="fake"),
+        out_dir=str(tmp_path),
+        inputs_path=str(inputs),
+        outputs_path=str(tmp_path / "y.npz"),
+    )
+    with pytest.raises(ParseError, match=r"x\.npz: found File is not a zip file") as caught:
+        run_child(job, timeout_s=60)
+    error = caught.value
+    assert (error.path, error.where, error.expected) == (
+        str(inputs),
+        "",
+        "one array for each input, as numpy.savez writes them",
+    )
+    assert str(error.__cause__).startswith("BadZipFile: ")
+
+
+def send(error: EngineBenchError, stderr_tail: str = "") -> EngineBenchError:
+    """The error as it comes out of the pipe on the parent's side."""
+    line = msgspec.json.encode(describe_error(error))
+    return rebuild_error(msgspec.json.decode(line, type=ErrorAnswer), stderr_tail)
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_every_error_arrives_as_it_left(kind: type[EngineBenchError], data: st.DataObject) -> None:
+    names = [p.name for p in inspect.signature(kind.__init__).parameters.values() if p.name not in ("self", "kwargs")]
+    error = kind(*(data.draw(WORDS, label=name) for name in names))
+    arrived = send(error)
+    assert type(arrived) is kind
+    assert str(arrived) == str(error)
+    assert vars(arrived) == vars(error)
+    assert arrived.exit_code == error.exit_code
+
+
+@given(texts=st.lists(WORDS, max_size=4))
+def test_a_chain_of_causes_arrives_in_its_order(texts: list[str]) -> None:
+    error: BaseException = BackendUnavailable("it does not work")
+    link = error
+    for text in texts:
+        link.__cause__ = ValueError(text)
+        link = link.__cause__
+    assert isinstance(error, EngineBenchError)
+    found, arrived = [], send(error).__cause__
+    while arrived is not None:
+        found.append(str(arrived))
+        arrived = arrived.__cause__
+    assert found == [f"ValueError: {text}" for text in texts]
+
+
+def test_what_was_raised_while_another_was_handled_is_its_cause() -> None:
+    try:
+        try:
+            raise KeyError("absent")
+        except KeyError:
+            raise UsageError("no such option")  # noqa: B904  (the tie that nobody made)
+    except UsageError as error:
+        assert str(send(error).__cause__) == "KeyError: 'absent'"
+
+
+def test_a_plug_ins_own_error_arrives_as_the_nearest_one_that_is_known_here() -> None:
+    class LicenceExpired(BackendUnavailable):
+        exit_code = 3
+
+        def __init__(self, until: Path) -> None:
+            super().__init__(f"licence {until} has expired")
+            self.until = until
+
+    arrived = send(LicenceExpired(Path("/opt/licence.txt")))
+    assert type(arrived) is BackendUnavailable
+    assert str(arrived) == "licence /opt/licence.txt has expired"
+    assert vars(arrived) == {"until": "/opt/licence.txt"}
+
+
+def test_last_words_are_those_of_the_process_unless_the_error_brings_its_own() -> None:
+    for own, expected in (("", "of the process"), ("of a grandchild", "of a grandchild")):
+        arrived = send(ChildFailed("it hung", own), stderr_tail="of the process")
+        assert isinstance(arrived, ChildFailed) and arrived.stderr_tail == expected
+
+
+def test_a_file_name_that_is_no_text_costs_no_message() -> None:
+    arrived = send(ParseError("/data/\udcff.jpg", "", "damage", "a picture"))
+    assert str(arrived) == "/data/\\udcff.jpg: found damage; expected a picture"
+    assert isinstance(arrived, ParseError) and arrived.path == "/data/\\udcff.jpg"

@@ -1,23 +1,28 @@
-"""Scores: intervals against scipy's bootstrap, by simulation, and two sides that differ on purpose."""
+"""Scores with their intervals, shares and values."""
 
 import math
 
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.spatial.distance import cosine
 
-from enginebench.core.errors import UsageError
+from enginebench.core.errors import FeedError, UsageError
 from enginebench.core.records import Estimate, Score
 from enginebench.stats.metrics.labels import MIOU
 from enginebench.stats.metrics.metric import Facts, Metric, Targets, average
 from enginebench.stats.metrics.scores import (
     RESAMPLES,
+    compute_mcnemar_p,
+    estimate_paired_difference,
+    estimate_share,
     find_drop,
     loses_too_much,
     measure_loss,
     score_counts,
     score_whole,
 )
+from enginebench.stats.metrics.tasks import count_absolute, count_cosine
 
 MAE = Metric(name="mae", higher_is_better=False, share=False)
 
@@ -132,3 +137,64 @@ def test_what_may_be_lost(base, cand, given, lost):
         base != cand and base.higher_is_better == (cand.value.value < base.value.value)
     )
     assert find_drop(base, given) > 0
+
+
+def test_wilson_matches_a_published_interval():
+    # R. G. Newcombe, Statistics in Medicine 17 (1998), p. 857: 81 of 263, and 15 of 148.
+    for hits, n, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605)):
+        found = estimate_share(hits, n)
+        assert (found.low, found.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
+
+
+def test_wilson_at_the_ends_holds_the_share():
+    assert estimate_share(0, 20).low == 0 and estimate_share(20, 20).high == 1
+    assert 0 < estimate_share(0, 20).high < 0.2
+
+
+def test_mcnemar_is_the_exact_binomial():
+    assert compute_mcnemar_p(0, 0) == 1
+    assert compute_mcnemar_p(5, 5) == 1
+    assert compute_mcnemar_p(0, 6) == pytest.approx(2 / 2**6)
+    assert compute_mcnemar_p(6, 0) == compute_mcnemar_p(0, 6)
+    assert compute_mcnemar_p(1, 7) == pytest.approx(2 * (1 + 8) / 2**8)
+
+
+def test_no_change_still_has_a_width():
+    found = estimate_paired_difference(0, 0, 450)
+    assert found.value == 0 and found.low == -found.high and 0 < found.high < 0.01
+
+
+def test_paired_interval_covers_what_it_says():
+    rng = np.random.default_rng(0)
+    chances, n, rounds = (0.03, 0.05, 0.92), 300, 2000
+    covered = 0
+    for gained, lost, _ in rng.multinomial(n, chances, rounds):
+        found = estimate_paired_difference(int(gained), int(lost), n)
+        covered += found.low <= -0.02 <= found.high
+    assert 0.94 <= covered / rounds <= 0.975
+
+
+def test_mean_absolute_error_is_that_of_scikit_learn():
+    sklearn = pytest.importorskip("sklearn.metrics")
+    found, right = np.random.default_rng(0).standard_normal((2, 30, 4))
+    counts = count_absolute({"out": found}, Targets(values=right))
+    assert counts.sum(axis=0)[0] / 30 == pytest.approx(sklearn.mean_absolute_error(right, found))
+
+
+def test_an_axis_of_one_is_no_other_shape():
+    counts = count_absolute({"out": np.array([[1.0], [2.0]])}, Targets(values=[1.5, 2.0]))
+    assert counts[:, 0].tolist() == [0.5, 0.0]
+
+
+def test_cosine_is_that_of_scipy():
+    found, right = np.random.default_rng(1).standard_normal((2, 5, 8))
+    counts = count_cosine({"out": found}, Targets(values=right))
+    assert counts[:, 0] == pytest.approx([1 - cosine(a, b) for a, b in zip(found, right, strict=True)])
+    assert count_cosine({"out": np.zeros((1, 3))}, Targets(values=np.ones((1, 3))))[0, 0] == 0
+
+
+def test_shapes_that_differ_are_told():
+    with pytest.raises(FeedError, match=r"outputs have shape \[2, 3\], targets \[2, 4\]"):
+        count_absolute({"out": np.zeros((2, 3))}, Targets(values=np.zeros((2, 4))))
+    with pytest.raises(FeedError, match="differ from sample to sample"):
+        count_absolute({"out": [np.zeros(2), np.zeros(3)]}, Targets(values=np.zeros((2, 2))))

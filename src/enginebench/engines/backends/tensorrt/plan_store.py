@@ -10,12 +10,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.cuda_devices import find_handle
 from enginebench.core.errors import ArtifactError, ParseError
 from enginebench.core.records import Artifact, Caveat, EngineSpec, ShapeRange
 from enginebench.core.store import derive, encode, hash_file, read_record, write_atomic
 from enginebench.engines.abilities import PlanReader
 from enginebench.engines.backends.tensorrt.settings import ShapeProfile, run_at_best
-from enginebench.measure.nvml import find_handle
 
 UNKNOWN_GPU = "unknown GPU"
 

@@ -46,8 +46,7 @@ from enginebench.runs.child.perform.sources import take_file
 from enginebench.runs.child.proving import attempt_proof, prove_file, prove_plan, prove_timed_engine
 
 if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Backend, Engine, Feeds
-
+    from enginebench.core.protocols import Array, Engine, Feeds
 
 # A tool that starts anew for each call is asked for few; of a larger batch one call is enough.
 SAMPLES = 4
@@ -122,9 +121,8 @@ def require_alike(plan: Artifact, graph: Artifact, drift: Drift, spec: EngineSpe
     rounded = {graph.precision, spec.precision} - {"fp32", "tf32", None}
     # Under weak typing ranges and choices are its own, on which nobody set a limit.
     if spec.options.get("weak_typing") == "1" or (rounded and not is_gross(drift)):
-        return replace(
-            plan, caveats=(*plan.caveats, make_caveat("outputs_differ", reference=drift.reference, found=found))
-        )
+        doubt = make_caveat("outputs_differ", reference=drift.reference, found=found)
+        return replace(plan, caveats=(*plan.caveats, doubt))
     raise ArtifactError(
         f"the plan gives other outputs than {drift.reference} does ({found}), so it is not delivered; it lies at "
         f"{plan.path}. The engine reads this graph (opset {graph.opset}) otherwise: try another version of it, or "
@@ -142,6 +140,8 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
 
     A tool that answers anew for each input is asked for a few; `keep` gets the answer before the record is made.
     """
+    from enginebench.models.task import sample_feeds
+
     backend = open_for(job.engine, job.out_dir)
     start = time.perf_counter()
     source = lower_first(backend, job.artifact, job.engine, job.out_dir, note)
@@ -150,7 +150,8 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
     if job.graph is not None:
         (graph,) = take_file(Path(job.graph), Path(job.out_dir) / "graph")
         drift = hold_against_graph(backend, artifact, graph, job.engine, note)
-    feeds = _check_inputs(job, artifact)
+    calls = -(-job.samples // job.engine.batch)
+    feeds = sample_feeds(artifact.inputs, job.model, job.engine.batch, job.seed, calls, job.inputs)
 
     def complete(build_s: float) -> PrepareAnswer:
         return PrepareAnswer(
@@ -172,9 +173,8 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
             unlabelled = job.labelled is not None and job.labelled.unlabelled is not None
             found = answer_pictures(engine, job) if unlabelled else _check_outputs(engine, job, feeds)
             save_answers(Path(job.outputs_path), *found)
-            sure = replace(
-                sure, varies=varies, fingerprint=hash_build(backend, artifact, job.artifact)
-            )  # some compile only now
+            compiled = hash_build(backend, artifact, job.artifact)  # some compile only now
+            sure = replace(sure, varies=varies, fingerprint=compiled)
             if job.labelled is not None and not unlabelled:
                 note(f"answering {job.labelled.data or 'the inputs that were given'}")
                 answers, _ = collect_answers(engine, job.engine.batch, open_labelled(job), job.labelled)
@@ -224,13 +224,6 @@ def _check_outputs(engine: Engine, job: PrepareJob, feeds: Sequence[Feeds]) -> t
     step = find_batch(engine.inputs, job.engine.batch)
     entries = read_samples(job.inputs, min(job.samples, calls * step))
     return run_entries(partial(ask_engine, engine), entries, engine.inputs, step), -(-len(entries) // step)
-
-
-def _check_inputs(job: PrepareJob, artifact: Artifact) -> list[dict[str, Array]]:
-    from enginebench.models.task import sample_feeds
-
-    count = -(-job.samples // job.engine.batch)
-    return sample_feeds(artifact.inputs, job.model, job.engine.batch, job.seed, count, job.inputs)
 
 
 def build_file(job: BuildJob, note: NoteCall, keep: KeepCall[BuildAnswer]) -> BuildAnswer:

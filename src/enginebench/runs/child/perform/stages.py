@@ -6,7 +6,7 @@ import io
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -20,25 +20,19 @@ from enginebench.core.errors import UsageError
 from enginebench.core.protocols import CopyClock, DeviceClock, Loadable
 from enginebench.core.records import EngineSpec
 from enginebench.engines.registry import find_entry
+from enginebench.models.pictures import import_pillow
+from enginebench.models.task import Preprocess, choose_preprocess
 from enginebench.runs.child.jobs import NoteCall
 from enginebench.runs.child.other_jobs import StagesAnswer, StagesJob
 from enginebench.stats.stages import STAGES
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Engine
-from enginebench.models.pictures import import_pillow
-from enginebench.models.task import Preprocess
 
 Clock = Callable[[], int]
-
-
 TOP_K = 5
-
-
 # Batches before the first that counts: decoder tables, buffers and caches are made in them.
 WARMUP_BATCHES = 3
-
-
 # Fewer batches than this show no p99 worth its name (see `stats.tails.min_samples`), but a median.
 MIN_BATCHES = 10
 
@@ -49,8 +43,6 @@ def perform_stages(job: StagesJob, note: NoteCall) -> StagesAnswer:
     from enginebench.runs.child.perform.answers import check_prepared_alike
 
     photos = read_photos(Path(job.images_dir), job.n)
-    from enginebench.models.task import choose_preprocess
-
     preprocess = choose_preprocess(job.model, job.input_size, job.artifact.inputs)
     check_prepared_alike(job.artifact, preprocess.sha256())
     backend = open_for(job.engine, job.out_dir)
@@ -116,7 +108,8 @@ def time_serial(
     classes: Array = np.empty((0, TOP_K))
     name, output = engine.inputs[0].name, engine.outputs[0].name
     began, run = clock(), None
-    for index, chosen in enumerate(_cycle_batches(photos, batch)):
+    for index in count():
+        chosen = [photos[(index * batch + i) % len(photos)] for i in range(batch)]
         t0 = clock()
         pictures = [decode_photo(photo) for photo in chosen]
         t1 = clock()
@@ -139,7 +132,10 @@ def time_serial(
             continue
         for stage, start, stop in zip(STAGES, (t0, t1, t2, t3, t4, t5), (t1, t2, t3, t4, t5, t6), strict=True):
             times[stage].append(stop - start)
-        _note_device(engine, device)
+        if isinstance(engine, DeviceClock) and isinstance(engine, CopyClock):
+            device["h2d"].append(engine.last_h2d_ns())
+            device["compute"].append(engine.last_device_ns())
+            device["d2h"].append(engine.last_d2h_ns())
         if t6 - began >= seconds * 1e9 and index >= WARMUP_BATCHES + MIN_BATCHES - 1:
             break
     return StagesAnswer(
@@ -148,18 +144,6 @@ def time_serial(
         overlapped_per_s=0.0,
         top_classes=[int(row[0]) for row in classes],
     )
-
-
-def _note_device(engine: object, device: dict[str, list[int]]) -> None:
-    if isinstance(engine, DeviceClock) and isinstance(engine, CopyClock):
-        device["h2d"].append(engine.last_h2d_ns())
-        device["compute"].append(engine.last_device_ns())
-        device["d2h"].append(engine.last_d2h_ns())
-
-
-def _cycle_batches(photos: Sequence[bytes], batch: int) -> Iterator[list[bytes]]:
-    for start in count(0, batch):
-        yield [photos[(start + i) % len(photos)] for i in range(batch)]
 
 
 def time_overlapped(
@@ -228,20 +212,16 @@ class _Tally:
 
     def __init__(self, lanes: int, seconds: float, clock: Clock) -> None:
         self._clock, self._limit_ns = clock, int(seconds * 1e9)
-        self._lock = threading.Lock()
+        # Held while an engine is loaded, too: nothing else may be allocated on a GPU while a graph is captured.
+        self.lock = threading.Lock()
         self.ready = threading.Barrier(lanes)
         self._warm_left = WARMUP_BATCHES * lanes
         self._begin_ns = self._end_ns = 0
         self._done = 0
         self._error: BaseException | None = None
 
-    @property
-    def lock(self) -> threading.Lock:
-        """Held while an engine is loaded: nothing else may be allocated on a GPU while a graph is captured."""
-        return self._lock
-
     def add(self, pictures: int) -> None:
-        with self._lock:
+        with self.lock:
             now = self._clock()
             if self._warm_left > 0:
                 self._warm_left -= 1
@@ -251,7 +231,7 @@ class _Tally:
                 self._end_ns = now
 
     def goes_on(self) -> bool:
-        with self._lock:
+        with self.lock:
             warm = self._warm_left <= 0 and self._done > 0
             return self._error is None and not (warm and self._clock() - self._begin_ns >= self._limit_ns)
 

@@ -1,0 +1,180 @@
+"""What verbs are given: sides, stored rows, scratch folders, engines."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import enginebench
+from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, UsageError
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, ModelSource, Result
+from enginebench.core.store import encode
+from enginebench.models.onnx.source import read_packaged_onnx
+from enginebench.models.zoo import DATA_DIR
+from enginebench.runs.child.jobs import SourceJob
+from enginebench.runs.targets import sides
+from enginebench.runs.targets.loading import load_engine
+from enginebench.runs.targets.scratch import open_scratch
+from enginebench.runs.targets.sides import MadeSources, SideRequest, check_side, open_side
+from enginebench.runs.targets.stored import open_stored
+from fakes.tensorrt_modules import forget_modules, use_fakes
+from reporters import Silent
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    use_fakes(monkeypatch, "11.4")
+    yield
+    forget_modules()
+
+
+@pytest.mark.usefixtures("fakes")
+def test_five_lines() -> None:
+    batch = np.zeros((2, 1, 8, 8), np.float32)
+    with load_engine(DATA_DIR / "digits-cnn.onnx", "tensorrt", batch=2) as engine:
+        engine.bind({"input": batch})
+        engine.run()
+        assert engine.fetch()["output"].shape == (2, 10)
+
+
+def test_other_engines_load_the_same_way() -> None:
+    with load_engine(DATA_DIR / "digits-cnn.onnx", "ort", batch=2) as engine:
+        engine.bind({"input": np.zeros((2, 1, 8, 8), np.float32)})
+        engine.run()
+        assert engine.fetch()["output"].shape == (2, 10)
+
+
+def test_it_is_open_at_once_and_closed_when_it_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    batch = np.zeros((2, 1, 8, 8), np.float32)
+    engine = load_engine(DATA_DIR / "digits-cnn.onnx", "ort", batch=2)
+    engine.bind({"input": batch})
+    engine.run()
+    assert np.array_equal(engine.fetch()["output"], engine({"input": batch})["output"])
+    assert engine.threads == 1  # as only some engines say
+    assert len(list(tmp_path.iterdir())) == 1
+    engine.close()
+    engine.close()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UsageError, match="is closed"):
+        engine.bind({"input": batch})
+    engine = load_engine(DATA_DIR / "digits-cnn.onnx", "ort")
+    del engine
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.feature("trtexec")
+def test_what_cannot_be_loaded_is_refused_by_the_call(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="times itself"):
+        load_engine(DATA_DIR / "digits-cnn.onnx", "trtexec")
+    with pytest.raises(ArtifactError, match="missing or empty"):
+        load_engine(tmp_path / "no.plan", "ort")
+    with pytest.raises(UsageError, match="unknown engine 'orf'"):
+        load_engine(DATA_DIR / "digits-cnn.onnx", "orf")
+    with pytest.raises(UsageError, match="no option 'colour'"):
+        load_engine(DATA_DIR / "digits-cnn.onnx", "ort", options={"colour": "red"})
+
+
+@pytest.mark.parametrize("to", ["fp16", "int8@cpu"])
+def test_a_graph_in_another_precision_is_opened_as_it_is(to: str, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).random((2, 1, 8, 8), np.float32)
+    np.savez(tmp_path / "x.npz", input=x)
+    enginebench.quantize(DATA_DIR / "digits-cnn.onnx", to, tmp_path / "q.onnx", calib=tmp_path / "x.npz")
+    with load_engine(tmp_path / "q.onnx", "ort", batch=2) as engine:
+        engine.bind({"input": x})
+        engine.run()
+        loaded = engine.fetch()["output"]
+    assert np.array_equal(loaded, enginebench.infer(tmp_path / "q.onnx", {"input": x}, engine="ort")["output"])
+
+
+REQUEST = SideRequest(source=ModelSource(model=""))
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[SourceJob]:
+    """Every job that would have made sources."""
+    asked: list[SourceJob] = []
+
+    def make(job: SourceJob, **_: Any) -> tuple[Artifact, ...]:
+        asked.append(job)
+        return (read_packaged_onnx("digits-mlp"),)
+
+    monkeypatch.setattr(sides, "make_sources", make)
+    return asked
+
+
+def test_what_both_sides_start_from_is_made_once(jobs: list[SourceJob], tmp_path: Path) -> None:
+    made: MadeSources = {}
+    ref = open_side("ort@digits-mlp", REQUEST, tmp_path / "ref", Silent(), made)
+    cand = open_side("openvino@digits-mlp", REQUEST, tmp_path / "cand", Silent(), made)
+    assert ref.artifact == cand.artifact and (ref.engine.backend, cand.engine.backend) == ("ort", "openvino")
+    assert [(job.source.model, job.out_dir) for job in jobs] == [("digits-mlp", str(tmp_path / "ref"))]
+
+
+def test_an_engine_of_cpus_is_refused_on_a_gpu_before_anything_is_opened() -> None:
+    with pytest.raises(BackendUnavailable, match="engine ort runs on cpu, not on cuda:0"):
+        check_side("ort@digits-mlp", "cuda:0")
+    assert [check_side(f"{name}@digits-mlp", "cuda:0").engine[0] for name in ("pytorch", "tensorrt")]
+
+
+@pytest.mark.parametrize("other", ["ort@digits-cnn", f"ort@{DATA_DIR / 'digits-mlp.onnx'}"])
+def test_another_model_is_made_for_itself(jobs: list[SourceJob], tmp_path: Path, other: str) -> None:
+    made: MadeSources = {}
+    for text in ("ort@digits-mlp", other):
+        open_side(text, REQUEST, tmp_path, Silent(), made)
+    assert len(jobs) == 2
+
+
+def fill(folder: Path) -> Path:
+    (folder / "a" / "b").mkdir(parents=True)
+    for name in ("net.onnx", "a/outputs.npz", "a/b/build.log"):
+        (folder / name).write_text(name)
+    return folder / "a" / "b" / "build.log"
+
+
+def test_nothing_stays_of_what_went_well() -> None:
+    with open_scratch() as folder:
+        fill(folder)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("error", [MeasurementError("the engine failed"), KeyboardInterrupt()])
+def test_nothing_stays_of_an_error_that_names_no_file(error: BaseException) -> None:
+    with pytest.raises(type(error)), open_scratch() as folder:
+        fill(folder)
+        raise error
+    assert not folder.exists()
+
+
+def test_a_log_that_an_error_names_can_be_read() -> None:
+    with pytest.raises(MeasurementError), open_scratch() as folder:
+        log = fill(folder)
+        raise MeasurementError(f"trtexec failed. Its whole log: {log}")
+    assert [p for p in folder.rglob("*") if p.is_file()] == [log] and log.read_text() == "a/b/build.log"
+
+
+def test_nothing_stays_of_an_error_that_names_a_file_but_no_log() -> None:
+    with pytest.raises(MeasurementError), open_scratch() as folder:
+        fill(folder).unlink()
+        raise MeasurementError(f"the engine cannot load {folder / 'net.onnx'}")
+    assert not folder.exists()
+
+
+def test_an_artifact_that_is_gone_is_not_called_foreign(tmp_path: Path) -> None:
+    graph = Artifact(kind="onnx", path="artefacts/m.onnx", sha256="0" * 64, model="m", files=(), inputs=(), outputs=())
+    row = Result(
+        id="r",
+        model="m",
+        engine=EngineSpec(backend="ort"),
+        measure=MeasureSpec(),
+        requested_precision="fp32",
+        status="ok",
+        artifacts=(graph,),
+    )
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "r.json").write_bytes(encode(row))
+    with pytest.raises(ArtifactError, match=r"m\.onnx is no longer there\. Name ENGINE@TARGET"):
+        open_stored(tmp_path / "rows" / "r.json")
