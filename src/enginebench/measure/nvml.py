@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.cuda_devices import find_handle
+from enginebench.core.cuda_devices import find_bus_id, find_handle
 from enginebench.core.records import Mark
 from enginebench.measure.watch import BlockReading
 
