@@ -48,9 +48,9 @@ RECIPES: dict[Recipe, RecipeRecord] = {
     "pt2e": RecipeRecord(
         needs="data",
         tools=("torchao",),
-        engines=("pytorch-compile",),
+        engines=("pytorch-compile", "pytorch-aoti"),
         makes="torch",
-        devices={"pytorch-compile": "cpu"},
+        devices={"pytorch-compile": "cpu", "pytorch-aoti": "cpu"},
     ),
 }
 
