@@ -48,9 +48,9 @@ RECIPES: dict[Recipe, RecipeRecord] = {
     "pt2e": RecipeRecord(
         needs="data",
         tools=("torchao",),
-        engines=("pytorch-compile", "pytorch-aoti"),
+        engines=("pytorch-compile",),
         makes="torch",
-        devices={"pytorch-compile": "cpu", "pytorch-aoti": "cpu"},
+        devices={"pytorch-compile": "cpu"},
     ),
 }
 

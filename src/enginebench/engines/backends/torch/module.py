@@ -25,7 +25,7 @@ def check_torch_request(
     artifact: Artifact, spec: EngineSpec, known: Mapping[str, Option], kinds: tuple[ArtifactKind, ...] = ("torch",)
 ) -> dict[str, str]:
     """The options of a request that PyTorch can take on this CPU."""
-    own: tuple[Precision, ...] = ("int8",) if "freezing" in known and artifact.precision == "int8" else ()
+    own: tuple[Precision, ...] = ("int8",) if "mode" in known and artifact.precision == "int8" else ()
     check_request(artifact, spec, kinds, (*PRECISIONS, *own), reasons=REASONS)
     options = read_options(spec, known)
     if spec.precision in DTYPES and spec.precision != artifact.precision:  # its own is run as it is, emulated or not

@@ -34,7 +34,7 @@ from enginebench.engines.pytorch_aoti import load_package, name_gpu
 from enginebench.engines.pytorch_cuda import prepare_cuda
 
 NAME, OPTIONS = PYTORCH_AOTI.name, PYTORCH_AOTI.options
-PRECISIONS = (*TORCH_PRECISIONS, "int8")
+PRECISIONS = TORCH_PRECISIONS
 # The first PyTorch whose loader takes what this one is given.
 OLDEST = (2, 8)
 # What a package was compiled with, and cannot be run otherwise.
@@ -114,7 +114,7 @@ class PytorchAotiBackend:
         tensors = (torch.zeros(s.shape, dtype=getattr(torch, s.dtype), device=spec.device) for s in artifact.inputs)
         layout = torch.channels_last if options["channels_last"] == "1" else torch.contiguous_format
         examples = tuple(t.contiguous(memory_format=layout) if t.dim() == 4 else t for t in tensors)
-        settings = {"freezing": options["freezing"] == "1" or spec.recipe == "pt2e", "cpp.dynamic_threads": True}
+        settings = {"freezing": options["freezing"] == "1", "cpp.dynamic_threads": True}
         inductor.compile_threads = 1  # else the import starts workers
         try:
             with compiler.use_cache(self._cache_dir), torch.no_grad(), warnings.catch_warnings():
