@@ -106,10 +106,10 @@ def list_budgets() -> list[Budget]:
     src, tests = list_files(SRC), list_files(ROOT / "tests")
     longest, widest = measure_functions(src)
     return [
-        Budget("src, lines", count_lines(src), 53_000, 67_998),
-        Budget("src, lines of code", sum(map(count_code, src)), 37_000, 48_657),
-        Budget("tests, lines", count_lines(tests), 34_000, 51_004),
-        Budget("import closure of run, lines", count_lines(sorted(find_closure(ENTRY))), 30_000, 30_601),
+        Budget("src, lines", count_lines(src), 53_000, 68_501),
+        Budget("src, lines of code", sum(map(count_code, src)), 37_000, 49_047),
+        Budget("tests, lines", count_lines(tests), 34_000, 51_227),
+        Budget("import closure of run, lines", count_lines(sorted(find_closure(ENTRY))), 30_000, 30_865),
         Budget("longest function, lines", longest[0], 80, None, longest[1]),
         Budget("most parameters", widest[0], 12, None, widest[1]),
     ]

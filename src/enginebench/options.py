@@ -324,6 +324,14 @@ class Trusting(Printed, total=False):
             more="`key=value` is an option of its ENGINE; repeat it for several ([what runs code](what-runs-code.md))",
         ),
     ]
+    allow_native_code: Annotated[
+        bool,
+        Opt(
+            "Run packages of AOTInductor that are given or stored; they are native code.",
+            False,
+            then=lambda _: _allow(["native-code"]),
+        ),
+    ]
 
 
 class Wide(Printed, total=False):

@@ -13,7 +13,7 @@ from enginebench.core.records import Artifact, EngineSpec
 from enginebench.engines.abilities import CountsWork
 from enginebench.engines.fake import project_feeds
 from enginebench.engines.registry import ENTRIES, open_backend, probe
-from enginebench.testing import ATOL, CHECKS, INPUT, OUTPUT, RTOL, Case, Inconclusive, open_case
+from enginebench.testing import ATOL, CHECKS, INPUT, OUTPUT, RTOL, Case, Inconclusive, check_batch_may_change, open_case
 from intel import skip_without_provider
 
 # Engines for GPUs keep the same promises in tests of their own, over stand-ins; `fpga-sim`, for INT8 chains alone, too.
@@ -40,6 +40,8 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 def test_every_engine_keeps_its_promises(case: Case, check: Callable[[Case], None]) -> None:
+    if case.entry.name == "pytorch-aoti" and check is check_batch_may_change:
+        pytest.skip("a package is of one batch; that others are refused is in torch/test_aoti.py")
     try:
         check(case)
     except Inconclusive as error:
@@ -57,7 +59,7 @@ def test_the_least_time_of_a_call_is_counted_on_one_thread(case: Case) -> None:
     if isinstance(engine, CountsWork):
         engine.bind({INPUT.name: np.zeros((1, *INPUT.shape[1:]), dtype=np.float32)})
         threads, least_ns = engine.threads, engine.count_least_ns()
-        assert (least_ns > 0, engine.threads) == (case.entry.name != "pytorch-compile", threads)
+        assert (least_ns > 0, engine.threads) == (case.entry.name not in ("pytorch-compile", "pytorch-aoti"), threads)
 
 
 @pytest.mark.parametrize("engine_name", ["ort", "openvino"])

@@ -12,7 +12,7 @@ from enginebench.core.engine_api import TEXT as TEXT
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "int8", "fp8", "int4"]
 Recipe = Literal["tensorrt", "cpu", "nncf", "dynamic", "w8", "w4", "pt2e", "weak", "qat"]
-ArtifactKind = Literal["onnx", "torch", "plan", "openvino", "design"]
+ArtifactKind = Literal["onnx", "torch", "plan", "openvino", "design", "aoti"]
 Scope = Literal["compute", "io", "pipelined"]
 Cache = Literal["hot", "cold"]
 Clock = Literal["host", "device", "tool", "modelled"]

@@ -24,7 +24,7 @@ from enginebench.core.text import name_type
 from enginebench.engines.backends.onnxruntime.entries import ORT, ORT_CUDA, ORT_OPENVINO, ORT_TENSORRT, ORT_TENSORRT_RTX
 from enginebench.engines.backends.openvino.entries import OPENVINO
 from enginebench.engines.backends.tensorrt.entries import TENSORRT, TENSORRT_RTX
-from enginebench.engines.backends.torch.entries import PYTORCH, PYTORCH_COMPILE, PYTORCH_CUDAGRAPH
+from enginebench.engines.backends.torch.entries import PYTORCH, PYTORCH_AOTI, PYTORCH_COMPILE, PYTORCH_CUDAGRAPH
 from enginebench.engines.request import read_options
 from enginebench.engines.simulated import FAKE
 
@@ -103,7 +103,7 @@ def load_entry(plugin: Plugin) -> Entry:
 ENTRIES: dict[str, Entry] = {
     entry.name: entry
     for entry in (
-        *(PYTORCH, PYTORCH_COMPILE, PYTORCH_CUDAGRAPH),
+        *(PYTORCH, PYTORCH_COMPILE, PYTORCH_AOTI, PYTORCH_CUDAGRAPH),
         *(ORT, ORT_CUDA, ORT_TENSORRT, ORT_OPENVINO, ORT_TENSORRT_RTX),
         *(OPENVINO, TENSORRT, TENSORRT_RTX, *find_each("engines"), FAKE),
     )

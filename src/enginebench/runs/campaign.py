@@ -50,6 +50,7 @@ from enginebench.runs.folder import RunFolder, RunRequest
 from enginebench.runs.plan import PlannedRow, find_axes
 from enginebench.runs.progress import Reporter
 from enginebench.runs.scoring import Judged, score_file
+from enginebench.runs.trust import allow_code, holds_refused
 from enginebench.stats.alike import compare_questions
 from enginebench.stats.compare import list_open
 from enginebench.stats.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
@@ -155,15 +156,19 @@ class Campaign:
                 continue
             if stored is None or not has_answered(stored):
                 continue  # it begins anew
+            finished = stored.look is not None or len(stored.measurements) >= row.measure.processes
+            compiled = any(map(holds_refused, (*stored.artifacts, *(build.artifact for build in stored.builds))))
+            if compiled and not finished:
+                continue  # native code that this program did not compile: it begins anew
             try:
-                stored = self._folder.change_paths(stored, self._folder.open)
+                if not compiled:  # else it is not loaded again
+                    stored = self._folder.change_paths(stored, self._folder.open)
             except ArtifactError:
                 if stored.measurements:
                     raise
                 continue  # nothing was measured on it: it is built anew
             # A row that was relabelled keeps what ran; how its engine is set is the plan's to say.
             ran = replace(row.engine, precision=stored.engine.precision, recipe=stored.engine.recipe)
-            finished = stored.look is not None or len(stored.measurements) >= row.measure.processes
             status: Status = "ok" if finished else "partial"
             self.results[row_id] = replace(stored, engine=ran, status=status, reason=None, stderr_tail=None)
 
@@ -391,6 +396,7 @@ class Campaign:
     def _describe_prepared(self, row: PlannedRow, begun: Result, answer: PrepareAnswer, beside: int) -> Result:
         made = (answer.lowered, answer.artifact if answer.artifact != row.source else None)
         chain = [*row.chain, *filter(None, made)]
+        allow_code(*(answer.artifact.sha256 for _ in range(answer.artifact.kind == "aoti")))  # it was compiled here
         if begun.measurements and begun.artifacts[-1].sha256 != answer.artifact.sha256:
             begun = self._begin(row, status="partial")  # those are times of another engine
         prepared = replace(

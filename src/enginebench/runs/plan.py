@@ -37,6 +37,8 @@ from enginebench.runs.folder import RunRequest
 ONLY_RECIPES: dict[Precision | None, Recipe] = {"fp8": "tensorrt", "int4": "w4"}
 # Among the problems of a run: that there is no graph at all.
 EVERY_GRAPH = "onnx"
+# What an engine has built already, as files.
+BUILT: tuple[ArtifactKind, ...] = ("plan", "aoti")
 
 
 class PlannedRow(Struct, frozen=True, kw_only=True):
@@ -167,7 +169,7 @@ def list_sizes(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[d
 
     Shapes only where there are several; each with the batch that stands in it, or with those of --batch.
     """
-    given = next((a for a in sources if a.kind in ("onnx", "plan") or find_own_batch(a)), None)
+    given = next((a for a in sources if a.kind in ("onnx", *BUILT) or find_own_batch(a)), None)
     fixed = None
     if given is not None and request.any_batch:
         fixed = find_plan_batch(given) or (find_fixed_batch(given) if given.inputs else None)
@@ -311,8 +313,8 @@ def _serves(artifact: Artifact, spec: EngineSpec, kind: ArtifactKind) -> bool:
     A finished plan serves every precision; the engine's record says which one ran. Under weak typing the builder's
     flags set the precision, and the graph is the FP32 one.
     """
-    if artifact.kind == "plan":
-        return "plan" in accepts(spec.backend)
+    if artifact.kind in BUILT:
+        return artifact.kind in accepts(spec.backend)
     if artifact.kind != kind:
         return False
     start = find_start(spec.backend, spec.recipe)
@@ -351,7 +353,9 @@ def _reason_to_skip(
         return f"{format_engine(spec)} needs {needs}"
     if takes_whole(source.inputs) and spec.batch != 1:
         return f"no axis of the inputs can be a batch of {spec.batch}; leave --batch out"
-    static = find_fixed_batch(source) if source.kind == "onnx" else None
+    static = find_fixed_batch(source) if source.kind in ("onnx", "aoti") else None
+    if static not in (None, spec.batch) and source.kind == "aoti":
+        return f"the package was built for a batch of {static}, not {spec.batch}: build it again with --batch"
     if static not in (None, spec.batch):
         return f"the graph has a fixed batch of {static}; batch {spec.batch} needs one exported with --dynamic-batch"
     return None

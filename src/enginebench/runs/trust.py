@@ -15,6 +15,8 @@ from enginebench.core.store import hash_file
 from enginebench.engines.registry import find_entry
 from enginebench.models.zoo import resolve_model
 
+# What allows the native code of every package of AOTInductor that a stored file, or MODEL, brings.
+NATIVE_CODE = "native-code"
 # What this program has named; a file also by its name alone, since a stored path may be that of another machine.
 _named: dict[str, str] = {}
 
@@ -23,7 +25,8 @@ def allow_code(*names: str | os.PathLike[str]) -> None:
     """Allows stored files that are opened from now on to name this code.
 
     Args:
-        names: `package.module:function`; a library, or a .pt2 file; or an option of an engine, as `path=/opt/trtexec`.
+        names: `package.module:function`; a library, or a .pt2 file; an option of an engine, as `path=/opt/trtexec`; or
+            `native-code`, the packages of AOTInductor.
     """
     for given in names:
         name, path = os.fspath(given), Path(given).expanduser()
@@ -69,9 +72,20 @@ def _list_outside(name: str, options: Mapping[str, str]) -> list[str]:
     return [f"{key}={value}" for key, value in options.items() if key in outside and value not in ("", "0")]
 
 
+def holds_refused(artifact: Artifact) -> bool:
+    """Whether an artifact is native code that this program has neither compiled itself nor been allowed to run."""
+    return artifact.kind == "aoti" and artifact.sha256 not in _named and NATIVE_CODE not in _named
+
+
 def trust_artifact(artifact: Artifact, where: Path | str) -> Artifact:
-    """A stored artifact that may be opened: its libraries are those that this program names."""
+    """An artifact that may be opened: its libraries are those that this program names, its native code is allowed."""
     model = artifact.model
+    if holds_refused(artifact):
+        raise UsageError(
+            f"{where} holds a package of AOTInductor ({Path(artifact.path).name}), native code that would run as you. "
+            f"If you trust it, add --allow-native-code (in a program: enginebench.allow_code({NATIVE_CODE!r})); "
+            "or name the model that it was built from"
+        )
     if artifact.kind == "torch" and Path(artifact.path).suffix.lower() == ".pt2":
         what = "an exported program, whose expressions Python evaluates"
         name = model if artifact.recipe is None else Path(artifact.path).name  # one that a run made of MODEL

@@ -1,7 +1,8 @@
-"""`build`: from an ONNX file to an engine file."""
+"""`build`: from an ONNX file, or a PyTorch model, to an engine file."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
@@ -17,21 +18,26 @@ from enginebench import door
 from enginebench.core.caveats import format_caveat, make_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.features import list_features
-from enginebench.core.names import format_precision, known, parse_precision
+from enginebench.core.names import format_precision, known, parse_precision, slug
 from enginebench.core.plan_notes import write_note
-from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, Precision
+from enginebench.core.recipes import FEW_BITS
+from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, ModelSource, Precision
 from enginebench.core.store import copy_file, encode, hash_file
 from enginebench.engines.registry import accepts, check_options, find_device, find_entry, read_engine
+from enginebench.measure.pin import default_threads
 from enginebench.models.precision.calibration_data import keep_batches
 from enginebench.options import DryRunning, Extra, Opt, PathLike, Printed, Progress, Trtexec, verb
 from enginebench.runs.child.elsewhere import find_available
 from enginebench.runs.child.isolate import run_child
-from enginebench.runs.child.jobs import BuildAnswer, BuildJob, ProbeJob, Proof
+from enginebench.runs.child.jobs import BuildAnswer, BuildJob, ProbeJob, Proof, SourceJob
 from enginebench.runs.child.places import enter, find_place
 from enginebench.runs.child.proving import doubt_record
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import join_argv, merge_options
+from enginebench.runs.targets.scratch import open_scratch
+from enginebench.runs.targets.sources import make_sources
+from enginebench.runs.trust import allow_model
 from enginebench.stats.effective import judge_precision
 from enginebench.verbs.dry_run import DryRun, check_batch_axis, needs_graph, plan_build, quantized_path
 from enginebench.verbs.given import open_composing, read_device, to_path
@@ -61,7 +67,7 @@ USUAL = "trtexec" if "trtexec" in list_features() else "tensorrt"
 
 
 class BuildOptions(Progress, total=False):
-    engine: Annotated[str, Opt("trtexec, tensorrt or tensorrt-rtx, with key=value options.", USUAL)]
+    engine: Annotated[str, Opt("trtexec, tensorrt, tensorrt-rtx or pytorch-aoti, with key=value options.", USUAL)]
     precision: Annotated[
         str | None,
         Opt(
@@ -119,7 +125,7 @@ class BuildOptions(Progress, total=False):
     ]
     trtexec: Trtexec
     extra: Extra
-    device: Annotated[str, Opt("The GPU: cuda:N.", "cuda:0")]
+    device: Annotated[str | None, Opt("cuda:N; also cpu for pytorch-aoti. [cuda:0; cpu for pytorch-aoti]")]
     timeout: Annotated[float, Opt("Seconds that the build may take.", 7200.0, ge=1)]
 
 
@@ -127,35 +133,40 @@ class BuildPrinted(DryRunning, Printed, total=False):
     pass
 
 
-Out: TypeAlias = Annotated[PathLike, Opt("The engine file. [F.plan]", path="file")]
+Out: TypeAlias = Annotated[PathLike, Opt("The engine file. [F.plan; MODEL.pt2 for pytorch-aoti]", path="file")]
 
 
 @verb(BuildOptions)
 def build(onnx: PathLike, out: Out, **options: Unpack[BuildOptions]) -> BuildDocument:
-    """Build an engine file from F.onnx.
+    """Build an engine file from F.onnx; with pytorch-aoti from a PyTorch model.
 
     Example: enginebench build model.onnx --precision fp16 --out model.plan
 
     The log, the layers and the timing cache are kept beside the engine. Arguments after -- go to trtexec unchanged.
 
     Args:
-        onnx: the graph.
+        onnx: the graph; for pytorch-aoti the MODEL.
 
     Raises:
         UsageError: options that contradict each other, or that the engine does not have.
         DependencyError: the engine cannot be had here.
         ArtifactError: the graph cannot be quantized or built; names the first error and the log.
     """
+    if find_entry(read_engine(options["engine"])[0]).takes == "torch":
+        with open_progress(options["progress"]) as reporter:
+            return build_package(os.fspath(onnx), Path(out), options, reporter)
     spec = plan_engine(Path(onnx), options)
     with open_progress(options["progress"]) as reporter:
         return build_engine(Path(onnx), Path(out), spec, options, reporter)
 
 
-@door.command(build, "F.onnx", "[ARG]...", shown=BuildPrinted)
+@door.command(build, "F.onnx|MODEL", "[ARG]...", shown=BuildPrinted)
 def command(
     onnx: str, arguments: tuple[str, ...], out: str | None, shown: BuildPrinted, **options: Unpack[BuildOptions]
 ) -> None:
-    version, target = shown["tensorrt_version"], out or Path(onnx).with_suffix(".plan")
+    package = find_entry(read_engine(options["engine"])[0]).takes == "torch"
+    own = f"{slug(onnx)}.pt2" if package else Path(onnx).with_suffix(".plan")
+    version, target = shown["tensorrt_version"], out or own
     check_dry_run(shown)
     options["extra"] = (*options["extra"], *map(shlex.quote, arguments))
     if shown["dry_run"]:
@@ -167,7 +178,10 @@ def command(
 
 def print_build(document: BuildDocument, _: Console) -> None:
     artifact = document.artifact
-    tool = "TensorRT for RTX" if "tensorrt-rtx" in artifact.made_by else "TensorRT"
+    if artifact.kind == "aoti":
+        tool = "PyTorch"
+    else:
+        tool = "TensorRT for RTX" if "tensorrt-rtx" in artifact.made_by else "TensorRT"
     click.echo(
         f"{artifact.path}: {artifact.precision}, {tool} {document.tensorrt_version}, "
         f"{sum(f.size_bytes for f in artifact.files) / 2**20:.1f} MiB, built in {document.build_s:.1f} s, "
@@ -178,7 +192,8 @@ def print_build(document: BuildDocument, _: Console) -> None:
         click.echo(f"time by precision: {shares}")
     for caveat in document.caveats:
         click.echo(format_caveat(caveat))
-    click.echo(f"log and layers: {artifact.path}.build/plans", err=True)
+    if artifact.kind == "plan":
+        click.echo(f"log and layers: {artifact.path}.build/plans", err=True)
 
 
 def check_dry_run(shown: DryRunning) -> None:
@@ -220,7 +235,7 @@ def plan_engine(onnx: Path, asked: BuildOptions) -> EngineSpec:
     from enginebench.models.onnx.source import read_onnx_head
 
     (name, own), precision, batch = read_engine(asked["engine"]), asked["precision"], asked["batch"]
-    if (device := read_device(asked["device"])) == "cpu":
+    if (device := read_device(asked["device"] or "cuda:0")) == "cpu":
         raise UsageError("--device cpu: plans are built on a GPU; give cuda:N, for example cuda:0")
     wanted, recipe = parse_precision(precision) if precision else (read_onnx_head(onnx).precision, None)
     options = list_settings(asked)
@@ -242,6 +257,38 @@ def plan_engine(onnx: Path, asked: BuildOptions) -> EngineSpec:
     spec = EngineSpec(backend=name, options=options, device=device, precision=wanted, recipe=recipe, batch=batch or 1)
     check_options(enter(spec))
     return spec
+
+
+def build_package(model: str, out: Path, asked: BuildOptions, reporter: Reporter) -> BuildDocument:
+    """Builds a package of a PyTorch model, which is made as `run` makes it; in a folder that is then removed."""
+    (name, own), (precision, recipe) = read_engine(asked["engine"]), parse_precision(asked["precision"] or "fp32")
+    if "aoti" not in accepts(name):
+        raise UsageError(f"engine {name} builds while it loads, so there is no file to keep. Use bench or run")
+    if given := [*list_settings(asked), *filter(asked.get, ("calib", "calib_cache"))]:
+        raise UsageError(f"engine {name} takes no {', '.join(given)}; it has --precision, --batch and --device")
+    if out.suffix != ".pt2":
+        raise UsageError(f"--out {out}: PyTorch opens packages whose names end in .pt2")
+    if recipe is not None or precision in FEW_BITS:
+        raise UsageError(f"build makes packages in floats, not in {precision}; run --precisions {precision} keeps one")
+    device, batch = read_device(asked["device"] or "cpu"), asked["batch"] or 1
+    threads = default_threads()
+    spec = EngineSpec(backend=name, options=own, device=device, precision=precision, batch=batch, threads=threads)
+    check_options(spec)
+    allow_model(model)
+    with open_scratch() as scratch:
+        source = ModelSource(model=model)
+        job = SourceJob(source=source, out_dir=str(scratch), batch=batch, onnx=False, needs_onnx=False)
+        (artifact,) = make_sources(job, threads=threads, timeout_s=asked["timeout"], reporter=reporter)
+        if artifact.kind != "torch":
+            raise UsageError(f"{model} is of kind {artifact.kind}; {name} builds from a PyTorch model")
+        reporter.step(f"{model}: building with {name}")
+        with lock_devices((device,), on_wait=reporter.say):
+            answer = run_child(
+                BuildJob(source=artifact, engine=spec, out_dir=str(scratch)),
+                timeout_s=asked["timeout"],
+                on_note=lambda text: reporter.step(f"{model}: {text}"),
+            )
+        return describe_build(answer, out, precision, device)
 
 
 def build_engine(onnx: Path, out: Path, spec: EngineSpec, options: BuildOptions, reporter: Reporter) -> BuildDocument:

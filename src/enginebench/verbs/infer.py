@@ -135,7 +135,7 @@ def save_outputs(
         job = SourceJob(source=source, out_dir=str(scratch), batch=spec.batch, onnx=takes(name) == "onnx")
         sources = make_sources(job, threads=threads, timeout_s=INFER_TIMEOUT_S, reporter=reporter)
         artifact = choose_source(sources, spec, takes(name))
-        if artifact.kind in ("onnx", "plan"):  # they run in the precision that they are in
+        if artifact.kind in ("onnx", "plan", "aoti"):  # they run in the precision that they are in
             spec = replace(spec, precision=artifact.precision, recipe=artifact.recipe)
         if artifact.inputs:  # a plan says what it takes once it is loaded
             for arrays in calls:

@@ -43,7 +43,7 @@ def pretend_installed(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str])
 
 def test_entries_stand_under_their_own_names_in_the_order_of_the_contract() -> None:
     assert list(ENTRIES) == [
-        *("pytorch", "pytorch-compile", "pytorch-cudagraph", "ort", "ort-cuda", "ort-tensorrt"),
+        *("pytorch", "pytorch-compile", "pytorch-aoti", "pytorch-cudagraph", "ort", "ort-cuda", "ort-tensorrt"),
         *("ort-openvino", "ort-tensorrt-rtx"),
         *(
             "openvino",

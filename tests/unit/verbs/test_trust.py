@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 import enginebench
+from enginebench.core import aoti
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.store import hash_file
 from enginebench.models.zoo import DATA_DIR
@@ -150,7 +152,33 @@ def name_program(record: dict[str, Any]) -> None:
         record["sources"] = []
 
 
-POISONS = (name_library, name_module_as_library, name_factory, name_request, name_path, name_program)
+def name_package(record: dict[str, Any]) -> None:
+    """Whatever there is to open is a package of AOTInductor, for this machine, with a library that leaves a mark."""
+    if "sha256" in record and "outputs" in record and record["path"]:
+        files = [{"path": "evil.pt2", "sha256": hash_file(Path("evil.pt2")), "size_bytes": 1}]
+        path = str(Path(record["path"]).with_name("evil.pt2"))
+        record |= {"kind": "aoti", "path": path, "sha256": files[0]["sha256"], "files": files}
+    if "backend" in record:
+        record |= {"backend": "pytorch-aoti", "options": {}}
+    if "engines" in record and "calibration_method" in record:
+        record["engines"] = [["pytorch-aoti", {}]]
+
+
+def write_package(place: Path) -> None:
+    """`evil.pt2`, beside every file that a record may name."""
+    with zipfile.ZipFile(place / "evil.pt2", "w") as archive:
+        archive.write(place / "evil.so", "m/data/aotinductor/model/c.wrapper.so")
+        archive.writestr("m/data/aotinductor/model/c.wrapper_metadata.json", '{"AOTI_DEVICE_KEY": "cpu"}')
+        record = {"schema": aoti.SCHEMA, "here": aoti.describe_here(None)}
+        archive.writestr(f"m/{aoti.RECORD}", json.dumps(record))
+        for name in ("archive_format", "archive_version"):
+            archive.writestr(f"m/{name}", "pt2" if name.endswith("format") else "0")
+    for folder in {path.parent for path in place.rglob("*") if path.suffix in (".onnx", ".json", ".npz")}:
+        if folder != place:
+            shutil.copy(place / "evil.pt2", folder)
+
+
+POISONS = (name_library, name_module_as_library, name_factory, name_request, name_path, name_program, name_package)
 READING = (
     ("report", "r", "--format", "md,json"),
     ("diff", "r", "r"),
@@ -188,6 +216,8 @@ def test_what_a_stored_file_names_is_neither_run_nor_opened(
         shutil.rmtree(place / "s")
         assert cli(*command[:-1]).returncode == 0
         trust._named.clear()
+    if poison is name_package:
+        write_package(place)
     for folder in ("r", "b", "t", "s", "l"):
         change(place / folder, poison)
     for path in place.rglob(f"{ROW}.json" if command[0] == "run" else "done.json"):  # so that there is something to do
@@ -199,6 +229,18 @@ def test_what_a_stored_file_names_is_neither_run_nor_opened(
     assert "Traceback" not in done.stderr
     touched = [line for line in watch if Path(line.partition(" ")[2]).name in (EVIL, f"{EVIL}.py", *BAIT)]
     assert (touched, (place / "mark").exists()) == ([], False), done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="makes a library that leaves a mark")
+def test_a_stored_package_is_opened_only_where_the_command_allows_native_code(
+    cli: Cli, place: Path, watch: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    write_package(place)
+    change(place / "r", name_package)
+    for options, marked in (((), False), (("--allow-native-code",), True)):
+        done = cli("drift", f"r/rows/{ROW}.json", "fake@tiny.onnx", *options)
+        assert ("--allow-native-code" in done.stderr, (place / "mark").exists()) == (not marked, marked), done.stderr
 
 
 def poison_libraries(place: Path, name: str) -> None:

@@ -50,11 +50,13 @@ CPU = {
     "openvino": Contents(engine="openvino", runtime=("openvino",)),
     "pytorch": Contents(engine="pytorch", module=True, runtime=("torch",)),
     "pytorch-compile": Contents(engine="pytorch_compile", module=True, runtime=("torch",)),
+    "pytorch-aoti": Contents(engine="pytorch_aoti", runtime=("torch",)),
 }
 GPU = {
     "pytorch": Contents(engine="pytorch_cuda", module=True, runtime=("torch",)),
     "pytorch-cudagraph": Contents(engine="pytorch_cuda", module=True, runtime=("torch",)),
     "pytorch-compile": Contents(engine="pytorch_compile", module=True, runtime=("torch",)),
+    "pytorch-aoti": Contents(engine="pytorch_aoti", runtime=("torch",)),
     "ort-cuda": Contents(engine="ort_cuda", runtime=("onnxruntime-gpu",), others=("cuda-python", "numpy")),
     "tensorrt": Contents(engine="tensorrt", runtime=("tensorrt",), others=("cuda-python", "numpy")),
 }

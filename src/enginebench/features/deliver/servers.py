@@ -43,9 +43,10 @@ LAYOUTS = {
     "plan": Layout(chooser='platform: "tensorrt_plan"', file="model.plan"),
     "openvino": Layout(chooser='backend: "openvino"', file="model.xml"),
     "torch": Layout(chooser='backend: "python"', file="model.py"),
+    "aoti": Layout(chooser='backend: "python"', file="model.py"),
 }
 # Compiled or captured for the shapes that were measured: for others it would be made anew within a request.
-FIXED = ("pytorch-compile", "pytorch-cudagraph")
+FIXED = ("pytorch-compile", "pytorch-aoti", "pytorch-cudagraph")
 
 
 def write_triton(stage: Path, bundle: Bundle) -> None:
@@ -57,7 +58,7 @@ def write_triton(stage: Path, bundle: Bundle) -> None:
     name = slug(f"{bundle.model}-{bundle.engine.backend}")
     home = stage / FOLDER / name / VERSION
     layout = LAYOUTS[bundle.artifact.kind]
-    if bundle.artifact.kind == "torch":
+    if bundle.artifact.kind in ("torch", "aoti"):
         for file in (*(f.path for f in bundle.files), BUNDLE):
             (home / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(stage / file, home / file)

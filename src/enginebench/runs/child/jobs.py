@@ -211,9 +211,9 @@ class BuildAnswer(Provable, frozen=True, kw_only=True):
 
 
 class BuildJob(Job[BuildAnswer], frozen=True, kw_only=True, tag="build"):
-    """Build an engine file from an ONNX file, or take a finished one; `prove` its precision."""
+    """Build an engine file from an ONNX file or an artifact, or take a finished one; `prove` its precision."""
 
-    source: str
+    source: str | Artifact
     engine: EngineSpec
     out_dir: str
     prove: bool = True

@@ -22,10 +22,10 @@ from enginebench.models.zoo import BUILTIN
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.child.jobs import BuildAnswer, BuildJob, Labelled, QuantizeJob, SourceAnswer, SourceJob
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import EVERY_GRAPH, PlannedRow, list_here, list_transforms, plan_rows
+from enginebench.runs.plan import BUILT, EVERY_GRAPH, PlannedRow, list_here, list_transforms, plan_rows
 from enginebench.runs.progress import Reporter
 from enginebench.runs.scoring import Judged, choose_metrics, open_metrics
-from enginebench.runs.trust import allow_code
+from enginebench.runs.trust import allow_code, trust_artifact
 
 # Ranges settle well before this many entries, and a run should not wait for them; `calibrate --n` takes more.
 CALIBRATION_ENTRIES = 128
@@ -46,12 +46,16 @@ def make_sources(job: SourceJob, *, threads: int, timeout_s: float, reporter: Re
 def _make(job: SourceJob, threads: int, timeout_s: float, reporter: Reporter) -> SourceAnswer:
     model = job.source.model
     reporter.step(f"{model}: loading")
-    return run_child(
+    answer = run_child(
         job,
         timeout_s=timeout_s,
         environment=child_environment(threads),
         on_note=lambda text: reporter.step(f"{model}: {text}"),
     )
+    for artifact in answer.artifacts:
+        if artifact.kind == "aoti":
+            trust_artifact(artifact, model)
+    return answer
 
 
 def _make_or_do_without(job: SourceJob, threads: int, timeout_s: float, reporter: Reporter) -> SourceAnswer:
@@ -287,7 +291,7 @@ def judge_sources(
 
 def choose_source(sources: tuple[Artifact, ...], engine: EngineSpec, kind: ArtifactKind) -> Artifact:
     for artifact in sources:
-        if artifact.kind == kind or (artifact.kind == "plan" and "plan" in accepts(engine.backend)):
+        if artifact.kind == kind or (artifact.kind in BUILT and artifact.kind in accepts(engine.backend)):
             return artifact
     have = ", ".join(a.kind for a in sources)
     raise ArtifactError(f"{format_engine(engine)} starts from an artifact of kind {kind}; there is only {have}")

@@ -11,7 +11,7 @@ from enginebench.core.store import is_bundle, read_result
 from enginebench.engines.registry import find_entry, has_engine, read_engine
 from enginebench.runs.folder import RunFolder, Stored
 from enginebench.runs.targets.bundles import open_as_stored
-from enginebench.runs.trust import allow_engines, allow_model, trust_engine
+from enginebench.runs.trust import allow_engines, allow_model, holds_refused, trust_engine
 
 
 class Side(Struct, frozen=True, kw_only=True):
@@ -60,6 +60,7 @@ def open_stored(path: Path) -> Stored:
     entry = find_entry(result.engine.backend)
     kinds = (*entry.accepts, *entry.reopens)
     places = [i for i, artifact in enumerate(result.artifacts) if artifact.kind in kinds]
+    places = [i for i in places if not holds_refused(result.artifacts[i])] or places  # else it is built again
     if not places:
         raise ArtifactError(
             f"{path} holds no artifact that {result.engine.backend} could start from; the result is {result.status}. "

@@ -11,7 +11,7 @@ from enginebench.features.deliver.contents import CPU, GPU, MODULE, PACKAGE, PRO
 from enginebench.features.deliver.writing import list_sources, write_check
 
 # What it may bring beside them.
-KERNEL = {"core/engine_api.py", "core/sums.py", "core/trees.py"}
+KERNEL = {"core/aoti.py", "core/engine_api.py", "core/judging.py", "core/sums.py", "core/trees.py"}
 ENGINES = {contents.engine for family in (CPU, GPU) for contents in family.values()}
 
 

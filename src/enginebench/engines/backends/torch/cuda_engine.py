@@ -12,7 +12,7 @@ from enginebench.core.engine_api import read_index
 from enginebench.core.entry import Option
 from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.protocols import Array, ModuleLoader
-from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile, Precision
+from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, LayerProfile, Precision
 from enginebench.engines.backends.torch.engine import COMPILED_NOTE, EAGER_NOTE, Generated
 from enginebench.engines.backends.torch.module import REASONS, load_ready_module
 from enginebench.engines.backends.torch.operators import name_kernels, name_modules, record_launches
@@ -69,17 +69,19 @@ def read_device_index(spec: EngineSpec) -> int:
     return index
 
 
-def check_cuda_request(artifact: Artifact, spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str]:
+def check_cuda_request(
+    artifact: Artifact, spec: EngineSpec, known: Mapping[str, Option], kinds: tuple[ArtifactKind, ...] = ("torch",)
+) -> dict[str, str]:
     """The options of a request that PyTorch can take on this GPU."""
     own: tuple[Precision, ...] = ("int8", "fp8") if (spec.recipe, "scales" in known) == ("dynamic", True) else ()
-    check_request(artifact, spec, ("torch",), (*PRECISIONS, *own), (spec.device,), reasons=REASONS)
+    check_request(artifact, spec, kinds, (*PRECISIONS, *own), (spec.device,), reasons=REASONS)
     options = read_options(spec, known)
     if options["defaults"] == "1" and spec.precision != "tf32":
         raise UsageError(
             f"{spec.backend}:defaults=1 is what PyTorch does by default, with TF32 in convolutions: "
             f"its precision is tf32, not {spec.precision}"
         )
-    if options.get("cuda_graph") == "1" and options["mode"] == "reduce-overhead":
+    if options.get("cuda_graph") == "1" and options.get("mode") == "reduce-overhead":
         raise UsageError(f"{spec.backend}: cuda_graph=1 takes the place of mode=reduce-overhead; leave one of them out")
     read_device_index(spec)
     return options

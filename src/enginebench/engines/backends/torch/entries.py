@@ -101,6 +101,27 @@ PYTORCH_COMPILE = Entry(
     packages=("torch", "torchvision"),
     verified_on=f"PyTorch 2.13.0+cpu, g++ 12.2, {CPU_VERIFIED}; PyTorch 2.11.0+cu130, {GPU_VERIFIED}",
 )
+PYTORCH_AOTI = Entry(
+    name="pytorch-aoti",
+    axes="fixed",
+    tunes=True,
+    module="enginebench.engines.backends.torch.pytorch_aoti",
+    builds_with={},
+    takes="torch",
+    also_takes=("aoti",),
+    chooses_threads=("cpu",),
+    options={"freezing": COMPILE_OPTIONS["freezing"], **CPU_OPTIONS},
+    gpu_options={"freezing": COMPILE_OPTIONS["freezing"], "cuda_graph": CUDA_GRAPH, **CUDA_OPTIONS},
+    beside_itself=LET_OTHERS_WORK,
+    known_good={
+        "cpu": {"convolutions": {"channels_last": "1", "freezing": "1"}, "transformers": {"freezing": "1"}},
+        "cuda": {"convolutions": {**FOLDED, **GRAPH}, "transformers": GRAPH, "recurrent": GRAPH},
+    },
+    distributions=("torch",),
+    extra="torch",
+    packages=("torch", "torchvision"),
+    verified_on=f"PyTorch 2.13.0+cpu, g++ 12.2, {CPU_VERIFIED}; not run on a GPU",
+)
 PYTORCH_CUDAGRAPH = Entry(
     name="pytorch-cudagraph",
     axes="fixed",

@@ -10,7 +10,7 @@ from enginebench.core.entry import Option
 from enginebench.core.errors import ModelError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import ModuleLoader
-from enginebench.core.records import Artifact, EngineSpec, Precision, TensorSpec
+from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision, TensorSpec
 from enginebench.core.shapes import concrete_shape
 from enginebench.engines.pytorch_module import DTYPES, find_reason, flatten_tensors, fold_part, place_module
 from enginebench.engines.request import check_instructions, check_request, read_options
@@ -21,10 +21,12 @@ REASONS: dict[Precision, str] = dict.fromkeys(
 )
 
 
-def check_torch_request(artifact: Artifact, spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str]:
+def check_torch_request(
+    artifact: Artifact, spec: EngineSpec, known: Mapping[str, Option], kinds: tuple[ArtifactKind, ...] = ("torch",)
+) -> dict[str, str]:
     """The options of a request that PyTorch can take on this CPU."""
-    own: tuple[Precision, ...] = ("int8",) if "freezing" in known and artifact.precision == "int8" else ()
-    check_request(artifact, spec, ("torch",), (*PRECISIONS, *own), reasons=REASONS)
+    own: tuple[Precision, ...] = ("int8",) if "mode" in known and artifact.precision == "int8" else ()
+    check_request(artifact, spec, kinds, (*PRECISIONS, *own), reasons=REASONS)
     options = read_options(spec, known)
     if spec.precision in DTYPES and spec.precision != artifact.precision:  # its own is run as it is, emulated or not
         check_instructions(spec, has_instructions(spec.precision), options["force"] == "1")

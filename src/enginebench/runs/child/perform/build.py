@@ -227,8 +227,9 @@ def _check_outputs(engine: Engine, job: PrepareJob, feeds: Sequence[Feeds]) -> t
 
 
 def build_file(job: BuildJob, note: NoteCall, keep: KeepCall[BuildAnswer]) -> BuildAnswer:
-    """The engine file of an ONNX file, and in which precisions it spends its time; `keep` gets the file before that."""
-    (source,) = take_file(Path(job.source), Path(job.out_dir))
+    """The engine file of a source, and in which precisions it spends its time; `keep` gets the file before that."""
+    given = job.source
+    (source,) = take_file(Path(given), Path(job.out_dir)) if isinstance(given, str) else (given,)
     backend = open_for(job.engine, job.out_dir)
     note("building")
     pass_notes(backend, note)
@@ -242,7 +243,9 @@ def build_file(job: BuildJob, note: NoteCall, keep: KeepCall[BuildAnswer]) -> Bu
     sure = BuildAnswer(
         artifact=artifact,
         lowered=lowered if lowered.sha256 != source.sha256 else None,
-        engine_version=artifact.made_by.get("tensorrt") or artifact.made_by.get(job.engine.backend),
+        engine_version=artifact.made_by.get("tensorrt")
+        or artifact.made_by.get(job.engine.backend)
+        or artifact.made_by.get("torch"),
         build_s=build_s,
     )
     if not job.prove:

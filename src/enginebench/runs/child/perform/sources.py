@@ -8,8 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec.structs import replace
 
+from enginebench.core.aoti import is_package, read_record
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -24,7 +26,7 @@ from enginebench.core.plan_notes import read_note, write_note
 from enginebench.core.recipes import FEW_BITS, find_needs
 from enginebench.core.records import Artifact, Normalize
 from enginebench.core.shapes import find_own_batch, match_axes
-from enginebench.core.store import bring_files, copy_file, hash_files
+from enginebench.core.store import bring_files, copy_file, derive, hash_files
 from enginebench.engines.registry import find_entry
 from enginebench.models.onnx.input_sizes import find_batches, guess_sizes
 from enginebench.models.samples import SAMPLES, name_only, read_samples, resolve_given, take_sizes, write_samples
@@ -57,6 +59,10 @@ def make_source(job: SourceJob, note: NoteCall) -> SourceAnswer:
         if known is not None:
             raise UsageError(f"--input-dtype uint8: {model} is built already. Build it of a graph that takes bytes")
         artifacts: tuple[Artifact, ...] = (_take_plan(Path(model), Path(job.out_dir)),)
+    elif resolve_model(model).kind == "pt2" and is_package(Path(model)):
+        if known is not None or job.onnx_out or (job.onnx and job.needs_onnx):
+            raise UsageError(f"{model} is a package of AOTInductor: it is compiled already and holds no graph")
+        artifacts = (_take_package(Path(model), Path(job.out_dir)),)
     elif resolve_model(model).kind == "onnx":
         artifacts = take_file(Path(model), Path(job.out_dir), job.source.operator_libraries, known)
         given = given or draw_data(job, artifacts[-1])
@@ -249,6 +255,19 @@ def _take_plan(path: Path, out_dir: Path) -> Artifact:
     if note is not None and path.resolve() != home.resolve():
         write_note(home, plan, note.requested_precision)
     return plan
+
+
+def _take_package(path: Path, out_dir: Path) -> Artifact:
+    """A package of AOTInductor, brought into the run's folder, as its record describes it; nothing of it is loaded."""
+    try:
+        told = msgspec.convert(read_record(path).get("artifact"), Artifact)
+    except msgspec.ValidationError as error:
+        raise ArtifactError(f"{path} has a damaged record ({error}). Build it again") from error
+    if told.kind != "aoti" or not told.inputs or told.operator_libraries:
+        raise ArtifactError(f"{path} has a damaged record: it describes no package. Build it again")
+    home = out_dir.absolute() / "source" / path.name
+    copy_file(path, home)
+    return replace(derive(told, [home], home.parent), model=path.name, parent_sha256=told.parent_sha256)
 
 
 def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:
