@@ -104,6 +104,27 @@ def test_a_module_of_two_inputs_keeps_its_batch_open(
     assert [made(torch.ones(n, 8), torch.ones(n, 8)).shape for n in (1, 5)] == [(1, 8), (5, 8)]
 
 
+def test_bare_products_with_weights_count_and_attention_does_not(
+    module: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Bare(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.weights = nn.Linear(8, 8), nn.Parameter(torch.ones(2, 8, 8))
+
+        def forward(self, a: Any) -> Any:
+            return self.layer(a) @ self.weights[0] @ self.weights[1].mT * (a @ a.mT).sum()
+
+    inputs = (TensorSpec(name="a", dtype="float32", shape=(1, 4, 8)),)
+    artifact = replace(module[0], model="bare", inputs=inputs, caveats=(), preprocess_sha256=None)
+    monkeypatch.setattr("enginebench.models.torch.pt2e.load_module", lambda _: Flat(Bare(), None, ("a",)).eval())
+    data = open_data("fake", model="bare", inputs=inputs, n=4)
+    made = quantize_module(artifact, data, tmp_path / "m.pt2", "minmax", threads=1)
+    assert [c.message.partition(" have")[0] for c in made.caveats if c.code == "low_coverage"] == [
+        "33% of the products with weights"
+    ]
+
+
 def test_less_than_a_batch_gives_no_ranges(module: tuple[Artifact, Artifact], tmp_path: Path) -> None:
     inputs = (replace(module[0].inputs[0], shape=(16, 1, 8, 8)),)
     only = {"input": ShapeRange(smallest=inputs[0].shape, largest=inputs[0].shape)}

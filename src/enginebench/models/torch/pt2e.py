@@ -24,8 +24,9 @@ from enginebench.models.torch.source import load_module, read_state_names
 
 # Torch's exporter takes an axis of length 1 for a fixed one.
 OPEN_BATCH = 2
-# What PyTorch calls what multiplies constant weights: convolutions and linear layers. Attention has no weights.
-_PRODUCTS = re.compile(r"^aten\.(conv|linear)")
+# What PyTorch calls what multiplies weights: convolutions, linear layers, and bare products, if one side is constant
+# (attention has no weights); the quantizer for x86 leaves these in floats.
+_LAYERS, _BARE = re.compile(r"^aten\.(conv|linear)"), re.compile(r"^aten\.(matmul|b?mm|addb?mm|baddbmm|einsum)")
 LOW_COVERAGE = 0.5
 
 
@@ -101,8 +102,14 @@ def quantize_module(artifact: Artifact, data: CalibrationData, out: Path, method
 
 
 def _read_coverage(module: Any, model: str) -> float:
-    """Share of the convolutions and linear layers whose weights and inputs are in INT8."""
-    layers = [node for node in module.graph.nodes if _PRODUCTS.match(str(node.target))]
+    """Share of the products with weights that have both sides in INT8."""
+    layers, constant = [], set[Any]()
+    for node in module.graph.nodes:  # in the order in which they run
+        read = node.all_input_nodes
+        if node.op == "get_attr" or (read and constant.issuperset(read)):
+            constant.add(node)
+        elif _LAYERS.match(str(node.target)) or (_BARE.match(str(node.target)) and constant.intersection(read[-2:])):
+            layers.append(node)
     done = [node for node in layers if all("dequantize" in str(source) for source in node.args[:2])]
     if not done:
         raise ModelError(f"{model} has no convolution or linear layer that PT2E's quantizer for x86 takes")
