@@ -106,8 +106,8 @@ def list_budgets() -> list[Budget]:
     src, tests = list_files(SRC), list_files(ROOT / "tests")
     longest, widest = measure_functions(src)
     return [
-        Budget("src, lines", count_lines(src), 53_000, 68_501),
-        Budget("src, lines of code", sum(map(count_code, src)), 37_000, 49_047),
+        Budget("src, lines", count_lines(src), 53_000, 68_492),
+        Budget("src, lines of code", sum(map(count_code, src)), 37_000, 49_041),
         Budget("tests, lines", count_lines(tests), 34_000, 51_227),
         Budget("import closure of run, lines", count_lines(sorted(find_closure(ENTRY))), 30_000, 30_865),
         Budget("longest function, lines", longest[0], 80, None, longest[1]),

@@ -197,7 +197,7 @@ TEMPLATES: dict[str, Template] = {
         "see which nodes stay in FP32; a speed-up is not to be expected",
     ),
     "low_coverage.layers": Template(
-        "{share:.0%} of the convolutions and linear layers have inputs and weights in INT8; the rest runs in floats",
+        "{share:.0%} of the products with weights have inputs and weights in INT8; the rest runs in floats",
         "take another recipe or engine; a speed-up is not to be expected",
     ),
     "low_coverage.products": Template(

@@ -36,6 +36,15 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact
     return artifact, quantize_module(artifact, data, folder / "m.pt2", "minmax", threads=1)
 
 
+def quantize_net(base: Artifact, net: nn.Module, shape: tuple[int, ...], path: Path, names: str = "a") -> Artifact:
+    inputs = tuple(TensorSpec(name=name, dtype="float32", shape=shape) for name in names)
+    artifact = replace(base, model="net", inputs=inputs, caveats=(), preprocess_sha256=None)
+    data = open_data("fake", model="net", inputs=inputs, n=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("enginebench.models.torch.pt2e.load_module", lambda _: Flat(net, None, tuple(names)).eval())
+        return quantize_module(artifact, data, path / "m.pt2", "minmax", threads=1)
+
+
 @pytest.mark.parametrize("batch", [1, 3])
 def test_static_int8_runs_in_integer_kernels_at_any_batch(
     module: tuple[Artifact, Artifact], batch: int, tmp_path: Path
@@ -68,15 +77,10 @@ def test_bytes_are_normalized_once_in_a_quantized_module(tmp_path: Path) -> None
 
 
 def test_int8_that_generated_code_computes_in_floats_is_shown_as_fp32(
-    module: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
     # With one row and few weights PyTorch 2.13 turns the product into a sum, before it looks for oneDNN's kernels.
-    inputs = (TensorSpec(name="a", dtype="float32", shape=(1, 16)),)
-    artifact = replace(module[0], model="small", inputs=inputs, caveats=(), preprocess_sha256=None)
-    data = open_data("fake", model="small", inputs=inputs, n=4)
-    with monkeypatch.context() as patch:
-        patch.setattr("enginebench.models.torch.pt2e.load_module", lambda _: Flat(nn.Linear(16, 10), None, ("a",)))
-        made = quantize_module(artifact, data, tmp_path / "m.pt2", "minmax", threads=1)
+    made = quantize_net(module[0], nn.Linear(16, 10), (1, 16), tmp_path)
     backend: Any = open_backend("pytorch-compile", load_module, tmp_path)
     spec = EngineSpec(backend="pytorch-compile", precision="int8", recipe="pt2e")
     with backend.load(backend.build(made, spec, tmp_path), spec) as engine:
@@ -85,22 +89,21 @@ def test_int8_that_generated_code_computes_in_floats_is_shown_as_fp32(
         assert judge_precision("int8", engine.effective_precision())[0] == "fp32"
 
 
-def test_a_module_of_two_inputs_keeps_its_batch_open(
-    module: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_two_inputs_keep_their_batch_open_and_bare_products_with_weights_count(
+    module: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
     class Pair(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
         def __init__(self) -> None:
             super().__init__()
-            self.layer = nn.Linear(8, 8)
+            self.layer, self.weights = nn.Linear(8, 8), nn.Parameter(torch.ones(3, 8, 8))
 
         def forward(self, a: Any, b: Any) -> Any:
-            return self.layer(a) + self.layer(b)
+            first, second, third = self.weights
+            return (self.layer(a) + self.layer(b)) @ first @ second @ third.mT * (a @ b.mT).sum()
 
-    inputs = tuple(TensorSpec(name=name, dtype="float32", shape=(1, 8)) for name in "ab")
-    artifact = replace(module[0], model="pair", inputs=inputs, caveats=(), preprocess_sha256=None)
-    monkeypatch.setattr("enginebench.models.torch.pt2e.load_module", lambda _: Flat(Pair(), None, ("a", "b")).eval())
-    data = open_data("fake", model="pair", inputs=inputs, n=4)
-    made = load_module(quantize_module(artifact, data, tmp_path / "m.pt2", "minmax", threads=1))
+    small = quantize_net(module[0], Pair(), (1, 8), tmp_path, "ab")
+    assert "40% of the products with weights" in {c.code: c.message for c in small.caveats}["low_coverage"]
+    made = load_module(small)
     assert [made(torch.ones(n, 8), torch.ones(n, 8)).shape for n in (1, 5)] == [(1, 8), (5, 8)]
 
 
@@ -114,11 +117,8 @@ def test_less_than_a_batch_gives_no_ranges(module: tuple[Artifact, Artifact], tm
 
 
 def test_what_has_nothing_to_quantize_is_refused(module: tuple[Artifact, Artifact], tmp_path: Path) -> None:
-    artifact = replace(module[0], caveats=(), model="relu", inputs=module[0].inputs[:1])
-    data = open_data("fake", model="relu", inputs=artifact.inputs, n=2)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(ModelError, match="no convolution or linear layer"):
-        patch.setattr("enginebench.models.torch.pt2e.load_module", lambda _: nn.ReLU().eval())
-        quantize_module(replace(artifact, preprocess_sha256=None), data, tmp_path / "m.pt2", "minmax", threads=1)
+    with pytest.raises(ModelError, match="no convolution or linear layer"):
+        quantize_net(module[0], nn.ReLU(), (1, 8), tmp_path)
 
 
 def test_dynamic_int8_takes_linear_layers_that_matrix_units_take(torch_artifact: Artifact) -> None:

@@ -92,15 +92,15 @@ class Layering(Struct, frozen=True, kw_only=True):
     engine: str
     setting: Setting
     precision: str
-    allowed_noise: float | None
-    groups: tuple[GroupHarm, ...]
-    together: Harm | None
-    first: str | None  # the group with which the answers break, from the input on
-    alone: tuple[str, ...]  # groups that break them by themselves: these must stay in FP32
-    saved_ns: dict[str, float]  # group -> by the profiles in FP32 and in 8 bits; without, if the engine has none
-    unmapped: float  # share of the profiled time that belongs to no group
-    samples: int
-    graphs: tuple[MixedGraph, ...]
+    allowed_noise: float | None = None
+    groups: tuple[GroupHarm, ...] = ()
+    together: Harm | None = None
+    first: str | None = None  # the group with which the answers break, from the input on
+    alone: tuple[str, ...] = ()  # groups that break them by themselves: these must stay in FP32
+    saved_ns: dict[str, float] = {}  # group -> by the profiles in FP32 and in 8 bits; without, if the engine has none
+    unmapped: float = 0.0  # share of the profiled time that belongs to no group
+    samples: int = 0
+    graphs: tuple[MixedGraph, ...] = ()
     reason: str | None = None  # why there are no graphs
 
 
@@ -196,15 +196,6 @@ class MixedProposer:
             engine=format_options(setting.engine, setting.options),
             setting=setting,
             precision=label.rpartition(" ")[2],
-            allowed_noise=None,
-            groups=(),
-            together=None,
-            first=None,
-            alone=(),
-            saved_ns={},
-            unmapped=0.0,
-            samples=0,
-            graphs=(),
             reason=reason,
         )
 

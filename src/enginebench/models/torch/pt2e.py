@@ -22,10 +22,8 @@ from enginebench.models.precision.calibration_data import CalibrationData
 from enginebench.models.torch.export import add_batch, describe_dynamic, quiet_exporter, set_batch_axes, to_tensors
 from enginebench.models.torch.source import load_module, read_state_names
 
-# Torch's exporter takes an axis of length 1 for a fixed one.
-OPEN_BATCH = 2
-# What PyTorch calls what multiplies constant weights: convolutions and linear layers. Attention has no weights.
-_PRODUCTS = re.compile(r"^aten\.(conv|linear)")
+# Products with weights: the layers that the quantizer knows, and bare ones with a constant side, which stay in floats.
+_PRODUCTS = re.compile(r"^aten\.(?:(conv|linear)|matmul|b?mm|addb?mm|baddbmm|einsum)")
 LOW_COVERAGE = 0.5
 
 
@@ -40,8 +38,6 @@ def import_pt2e() -> None:
 
 def quantize_module(artifact: Artifact, data: CalibrationData, out: Path, method: str, threads: int) -> Artifact:
     """The module with its convolutions and linear layers in INT8, as an exported program in `out`.
-
-    Weights are signed, symmetric, with a scale for each channel; activations unsigned with one scale, from the data.
 
     Args:
         method: of the ranges: `minmax`; any other is torchao's own, which cuts a histogram where that costs least.
@@ -59,12 +55,10 @@ def quantize_module(artifact: Artifact, data: CalibrationData, out: Path, method
     if method == "minmax":
         spec = change(config.input_activation, observer_or_fake_quant_ctr=MinMaxObserver.with_args(eps=2**-12))
         config = change(config, input_activation=spec, output_activation=spec)
-    quantizer = x86.X86InductorQuantizer().set_global(config)
-    own = find_own_batch(artifact)
-    if data.n < (own or 1) and not data.apart:
+    if data.n < ((own := find_own_batch(artifact)) or 1) and not data.apart:
         raise ModelError(f"{artifact.model} takes {own} entries in a call, and {data.source} has {data.n} for ranges")
     opened = not own and not takes_whole(artifact.inputs)
-    inputs = set_batch_axes(artifact.inputs, own or OPEN_BATCH)
+    inputs = set_batch_axes(artifact.inputs, own or 2)  # the exporter takes an axis of length 1 for a fixed one
     examples, names = to_tensors(random_feeds(inputs, 1, seed=0), inputs), [spec.name for spec in inputs]
     try:
         with torch.no_grad(), quiet_exporter():
@@ -72,7 +66,7 @@ def quantize_module(artifact: Artifact, data: CalibrationData, out: Path, method
             shapes = describe_dynamic(module, inputs, add_batch(inputs, {})) if opened else None
             # Strict: a module that is called several times has a name for each call, which the quantizer asks for.
             program = torch.export.export(module, examples, dynamic_shapes=shapes, strict=True)
-            prepared = prepare_pt2e(program.module(), quantizer)
+            prepared = prepare_pt2e(program.module(), x86.X86InductorQuantizer().set_global(config))
             for feeds in data.batches(own or 1):
                 if len(feeds[names[0]]) == (own or 1) or data.apart:
                     prepared(*(torch.from_numpy(feeds[name]) for name in names))
@@ -101,8 +95,14 @@ def quantize_module(artifact: Artifact, data: CalibrationData, out: Path, method
 
 
 def _read_coverage(module: Any, model: str) -> float:
-    """Share of the convolutions and linear layers whose weights and inputs are in INT8."""
-    layers = [node for node in module.graph.nodes if _PRODUCTS.match(str(node.target))]
+    """Share of the products with weights that have both sides in INT8."""
+    layers, constant = [], set[Any]()
+    for node in module.graph.nodes:  # in the order in which they run
+        read, kind = node.all_input_nodes, _PRODUCTS.match(str(node.target))
+        if node.op == "get_attr" or (read and constant.issuperset(read)):
+            constant.add(node)
+        elif kind and (kind[1] or constant.intersection(read[-2:])):
+            layers.append(node)
     done = [node for node in layers if all("dequantize" in str(source) for source in node.args[:2])]
     if not done:
         raise ModelError(f"{model} has no convolution or linear layer that PT2E's quantizer for x86 takes")
