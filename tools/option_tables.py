@@ -8,6 +8,7 @@ Those of docs/api.md as text (`write_arguments`).
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -224,4 +225,9 @@ def replace_table(section: str, tables: dict[str, str]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(write_tables(PAGE.read_text("utf-8")), "utf-8")
+    page = PAGE.read_text("utf-8")
+    PAGE.write_text(write_tables(page), "utf-8")
+    if missing := [words for words, _ in list_commands() if f"\n## `{words}`\n" not in page]:
+        sys.exit(
+            f"docs/cli.md has no section of {', '.join(missing)}: write heading and usage line, and run this again"
+        )

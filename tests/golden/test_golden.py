@@ -194,7 +194,10 @@ def test_commands_answer_as_they_were_written_down(
     if pytestconfig.getoption("--rewrite", default=False):
         path.write_text("\n".join(written) + "\n", encoding="utf-8")
     elif changed:
-        pytest.fail("\n".join([f"{path.name}: other answers than those written down", *changed]), pytrace=False)
+        meant = f"if that is meant: python -m pytest tests/golden --rewrite -k {path.stem}, and a line in CHANGES.md"
+        pytest.fail(
+            "\n".join([f"{path.name}: other answers than those written down; {meant}", *changed]), pytrace=False
+        )
 
 
 def all_steps() -> list[Step]:
@@ -214,7 +217,8 @@ def list_verbs(*group: str) -> list[str]:
 def test_every_verb_and_every_exit_code_is_among_the_commands() -> None:
     steps = all_steps()
     for verb in list_verbs():
-        assert any(f"enginebench {verb} " in f"{step.command} " for step in steps if "--help" not in step.command), verb
+        called = any(f"enginebench {verb} " in f"{step.command} " for step in steps if "--help" not in step.command)
+        assert called, f"no session of tests/golden/expected calls `enginebench {verb}`: add a line and --rewrite"
     table = (ROOT / "docs" / "cli.md").read_text("utf-8").partition("## Exit codes")[2]
     documented = set(re.findall(r"^\| (\d+) \|", table, re.MULTILINE))
     ours = [step for step in steps if "enginebench" in step.command and step.expected]

@@ -17,6 +17,7 @@ def read_page(name: str) -> str:
 def find_section(page: str, heading: str) -> str:
     """The text below a heading, up to the next heading of the same or a higher level."""
     lines, level = page.splitlines(), len(heading) - len(heading.lstrip("#"))
+    assert heading in lines, f"the page has no line {heading!r}: write this section"
     start = lines.index(heading) + 1
     ends = (i for i, line in enumerate(lines[start:], start) if re.match(rf"#{{1,{level}}} ", line))
     return "\n".join(lines[start : next(ends, len(lines))])

@@ -33,7 +33,9 @@ PACKAGES = sorted(path.parent for path in SOURCE.rglob("__init__.py"))
 @pytest.mark.parametrize(("heading", "folder"), DRAWINGS.items(), ids=lambda text: text or "enginebench")
 def test_the_sources_are_built_as_drawn(heading: str, folder: str) -> None:
     page = "\n" + (INSIDE if folder else PAGE).read_text(encoding="utf-8")
-    assert find_faults(SOURCE, read_drawing(page, heading), folder) == []
+    faults = find_faults(SOURCE, read_drawing(page, heading), folder)
+    where = f"{(INSIDE if folder else PAGE).relative_to(ROOT)}, below {heading!r}, draws what may import what"
+    assert not faults, "\n".join((where, *faults))
 
 
 def test_nothing_crosses_the_border_of_a_feature() -> None:

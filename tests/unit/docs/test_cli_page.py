@@ -34,7 +34,8 @@ def options_of(command: click.Command) -> dict[str, click.Option]:
 
 
 def test_every_verb_has_a_section_and_every_section_a_verb() -> None:
-    assert set(re.findall(r"^## `([\w ]+)`$", PAGE, re.MULTILINE)) == set(COMMANDS)
+    sections = set(re.findall(r"^## `([\w ]+)`$", PAGE, re.MULTILINE))
+    assert sections == set(COMMANDS), "docs/cli.md: a section `## `VERB`` for each verb, `enginebench VERB` first in it"
 
 
 def test_the_tables_are_those_that_the_declarations_make() -> None:
