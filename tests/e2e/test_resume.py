@@ -23,6 +23,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+import in_process
 from enginebench.core.errors import ArtifactError, ChildFailed, EngineBenchError
 from enginebench.core.records import MeasureSpec, Result
 from enginebench.core.store import write_atomic
@@ -96,7 +97,7 @@ class Interrupts:
                 monkeypatch.setattr(module, "write_atomic", self._write)
         for module in (campaign, sources):
             monkeypatch.setattr(module, "run_child", lambda job, **how: self.perform(job))
-        monkeypatch.setattr(campaign, "Child", lambda environment, place=None: InProcess(self))
+            monkeypatch.setattr(module, "Child", lambda environment, place=None: InProcess(self))
         monkeypatch.setattr(campaign, "count_at_once", lambda machine: 1)
         monkeypatch.setattr(tempfile, "tempdir", str(folder))  # nothing is timed that other runs could disturb
         monkeypatch.setattr(os, "fsync", lambda handle: None)  # no power fails here
@@ -140,6 +141,8 @@ class InProcess:
 
     def perform(self, job: Any, **how: Any) -> Any:
         return self._interrupts.perform(job)
+
+    start = in_process.InProcess.start
 
 
 @pytest.fixture

@@ -1,25 +1,37 @@
 """Turns MODEL into the artifacts that engines start from, in a child so that the parent stays light."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ChildFailed, EngineBenchError, UsageError
 from enginebench.core.names import format_engine, format_precision, known, name_mix
-from enginebench.core.recipes import RECIPES
+from enginebench.core.recipes import RECIPES, find_needs
 from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision, Recipe, Task
 from enginebench.core.shapes import find_plan_batch
 from enginebench.core.text import count_of
 from enginebench.engines.registry import accepts, find_device, find_installed, takes
+from enginebench.measure.machine import describe_machine
 from enginebench.models.photos import SAMPLE_PHOTOS
 from enginebench.models.precision.calibration_data import check_source, explain_unlabelled, list_images
 from enginebench.models.samples import SAMPLES, find_samples
 from enginebench.models.task import find_own_data
 from enginebench.models.zoo import BUILTIN
-from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.beside import count_room
+from enginebench.runs.child.isolate import (
+    PATIENCE,
+    Child,
+    Work,
+    child_environment,
+    find_variables,
+    run_child,
+    wait_until_sure,
+)
 from enginebench.runs.child.jobs import BuildAnswer, BuildJob, Labelled, QuantizeJob, SourceAnswer, SourceJob
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.plan import EVERY_GRAPH, PlannedRow, list_here, list_transforms, plan_rows
@@ -155,32 +167,60 @@ def plan_one(request: RunRequest, place: Path, reporter: Reporter) -> tuple[Plan
 
 
 def _transform_all(request: RunRequest, made: tuple[Artifact, ...], place: Path, reporter: Reporter) -> Sources:
-    artifacts, problems = list(made), {}
-    for precision, recipe in list_transforms(request, made, takes):
-        label = format_precision(precision, recipe)
-        try:
+    """Every graph, and module in eight bits, that the rows need, side by side; ranges are taken by the first alone."""
+    artifacts, problems, works = list(made), dict[str, str](), dict[str, Work[Any]]()
+    ranges, left = list[Work[Any]](), count_room(made[-1], describe_machine()) - 1
+    with ExitStack() as stack:
+        for precision, recipe in list_transforms(request, made, takes):
             kind = RECIPES[recipe].makes if recipe in RECIPES else "onnx"
             graph = next(a for a in made if a.kind == kind)  # transforms are listed only if there is one
-            artifacts.append(make_graph(request, graph, known(precision), recipe, place, reporter))
-        except EngineBenchError as error:
-            reporter.say(f"no graph in {label}: {error}")
-            problems[label] = str(error)
+            needs, job = find_needs(precision, recipe), describe_graph(request, graph, known(precision), recipe, place)
+            wait_until_sure(ranges if needs == "ranges" else [])
+            wait_until_sure([*works.values()], left=left)
+            child = stack.enter_context(Child(PATIENCE | find_variables(job)))
+            label, tell = _begin_telling(request, job, reporter)
+            works[label] = child.start(job, timeout_s=request.timeout_s, on_note=tell)
+            ranges += [works[label]] if needs == "ranges" else []
+        wait_until_sure([*works.values()])
+        for label, work in works.items():
+            try:
+                artifacts.append(_take_graph(work.finish().artifact))
+            except EngineBenchError as error:
+                reporter.say(f"no graph in {label}: {error}")
+                problems[label] = str(error)
     return Sources(artifacts=tuple(artifacts), problems=problems)
 
 
-def make_graph(
+def make_graph(request: RunRequest, job: QuantizeJob, reporter: Reporter) -> Artifact:
+    """The graph of `describe_graph`."""
+    _, tell = _begin_telling(request, job, reporter)
+    return _take_graph(run_child(job, timeout_s=request.timeout_s, on_note=tell).artifact)
+
+
+def _begin_telling(request: RunRequest, job: QuantizeJob, reporter: Reporter) -> tuple[str, Callable[[str], None]]:
+    """(what the graph is called, who tells how far it is), once it was said that it is begun."""
+    label = format_precision(job.precision, job.recipe, name_mix(job.exclude))
+    reporter.step(f"{request.model}: {label}")
+    return label, lambda text: reporter.step(f"{request.model} {label}: {text}")
+
+
+def _take_graph(made: Artifact) -> Artifact:
+    allow_code(*(made.path for _ in range(made.kind == "torch")))  # it was made here
+    return made
+
+
+def describe_graph(
     request: RunRequest,
     graph: Artifact,
     precision: Precision,
     recipe: Recipe | None,
     place: Path,
-    reporter: Reporter,
     *,
     out: Path | None = None,
     exclude: tuple[str, ...] = (),
     keep_cosine: float | None = None,
-) -> Artifact:
-    """The FP32 graph, or module, of a request in another precision.
+) -> QuantizeJob:
+    """How the FP32 graph, or module, of a request is brought into another precision.
 
     Args:
         out: folder of the graph and of the ranges, where they are others than those in `place`.
@@ -188,17 +228,13 @@ def make_graph(
         keep_cosine: of recipe nncf: what its accuracy control is to keep.
     """
     folder = (out or place).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    label = format_precision(precision, recipe, name_mix(exclude))
-    reporter.step(f"{request.model}: {label}")
-    job = QuantizeJob(
+    name = format_precision(precision, recipe, name_mix(exclude)).replace("@", "-").replace(" ", "-")
+    return QuantizeJob(
         model=graph.model,
         artifact=graph,
         precision=precision,
         recipe=recipe,
-        out=str(
-            folder / f"model.{label.replace('@', '-').replace(' ', '-')}{'.onnx' if graph.kind == 'onnx' else '.pt2'}"
-        ),
+        out=str(folder / f"model.{name}{'.onnx' if graph.kind == 'onnx' else '.pt2'}"),
         calibration_path=str(folder / RANGES),
         data=choose_data(request) or "fake",
         method=request.calibration_method,
@@ -210,11 +246,6 @@ def make_graph(
         exclude=exclude,
         keep_cosine=keep_cosine,
     )
-    answer = run_child(
-        job, timeout_s=request.timeout_s, on_note=lambda text: reporter.step(f"{request.model} {label}: {text}")
-    )
-    allow_code(*(answer.artifact.path for _ in range(graph.kind == "torch")))  # it was made here
-    return answer.artifact
 
 
 def choose_data(request: RunRequest) -> str | None:
