@@ -34,7 +34,7 @@ from enginebench.runs.child.isolate import (
 )
 from enginebench.runs.child.jobs import BuildAnswer, BuildJob, Labelled, QuantizeJob, SourceAnswer, SourceJob
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import EVERY_GRAPH, PlannedRow, list_here, list_transforms, plan_rows
+from enginebench.runs.plan import EVERY_GRAPH, PlannedRow, list_engines, list_here, list_transforms, plan_rows
 from enginebench.runs.progress import Reporter
 from enginebench.runs.scoring import Judged, choose_metrics, open_metrics
 from enginebench.runs.trust import allow_code
@@ -109,10 +109,14 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sour
             f"--inputs: {request.model} reports its inputs only once it is loaded, so that they cannot be held against "
             "it here. Leave --inputs out, or use infer or drift"
         )
-    if made.no_graph is None:
-        return _transform_all(request, made.artifacts, place, reporter)
-    reporter.say(f"no ONNX graph, so no engine that needs one: {made.no_graph}")
-    return Sources(artifacts=made.artifacts, problems={EVERY_GRAPH: made.no_graph})
+    if made.no_graph is not None:
+        reporter.say(f"no ONNX graph, so no engine that needs one: {made.no_graph}")
+    kept = list_engines(request, made.artifacts, takes)
+    every = list_engines(replace(request, any_engine=False), made.artifacts, takes)
+    for label in dict.fromkeys(format_precision(s.precision, s.recipe) for s in every if s not in kept):
+        named = ",".join([*(format_precision(*pair) for pair in request.precisions), label])
+        reporter.say(f"left out by default: {label}, the slowest to build; name it with --precisions {named}")
+    return _transform_all(request, made, place, reporter)
 
 
 def _complete(artifact: Artifact, request: RunRequest, place: Path) -> Artifact:
@@ -166,9 +170,10 @@ def plan_one(request: RunRequest, place: Path, reporter: Reporter) -> tuple[Plan
     return row, row.source
 
 
-def _transform_all(request: RunRequest, made: tuple[Artifact, ...], place: Path, reporter: Reporter) -> Sources:
+def _transform_all(request: RunRequest, answer: SourceAnswer, place: Path, reporter: Reporter) -> Sources:
     """Every graph, and module in eight bits, that the rows need, side by side; ranges are taken by the first alone."""
-    artifacts, problems, works = list(made), dict[str, str](), dict[str, Work[Any]]()
+    made, works = answer.artifacts, dict[str, Work[Any]]()
+    artifacts, problems = list(made), {EVERY_GRAPH: answer.no_graph} if answer.no_graph else {}
     ranges, left = list[Work[Any]](), count_room(made[-1], describe_machine()) - 1
     with ExitStack() as stack:
         for precision, recipe in list_transforms(request, made, takes):
