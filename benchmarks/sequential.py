@@ -24,14 +24,19 @@ import numpy as np
 from msgspec.structs import replace
 
 from enginebench.core.limits import LEVELS, MARGIN, MOST
-from enginebench.core.records import EngineSpec, Estimate, Measurement, MeasureSpec, Result
+from enginebench.core.records import Drift, EngineSpec, Estimate, Measurement, MeasureSpec, OutputDrift, Result
 from enginebench.core.store import read_result
 from enginebench.stats.compare import Comparison, compare_apart, find_level, keep_median, list_open
 from enginebench.stats.intervals import measure_spread
+from enginebench.stats.ranking import list_named
 from enginebench.stats.standing import compare_rows, find_setting
 
 M = math.log1p(MARGIN)
 STORED = Path(__file__).parents[1] / "results"
+SAME = OutputDrift(
+    name="y", mean_abs_diff=0, max_abs_diff=0, mean_rel_diff=0, cosine_mean=1, cosine_min=1, centred_cosine_mean=1,
+    snr_db=90, top1_agreement=1, top5_agreement=1, nonfinite=0,
+)  # fmt: skip
 ORDERS = 40  # of the trials of each stored run, the first one as it was
 # Figure -> (limit, whether it is an upper one).
 LIMITS = {
@@ -82,6 +87,7 @@ def make_row(name: str, times: Sequence[float]) -> Result:
         measure=MeasureSpec(settle=MARGIN),
         requested_precision="fp32",
         status="ok",
+        drift=Drift(n=32, outputs=(SAME,), reference="row-0"),
         measurements=tuple(
             Measurement(clock="host", latency_ns=[time], blocks=(), stop_rule="settled", repetition=i)  # type: ignore[list-item]
             for i, time in enumerate(times)
@@ -93,7 +99,8 @@ def end_early(rows: Sequence[Result]) -> list[Result]:
     """The rows as a run would have left them."""
     rows = list(rows)
     for look in LEVELS:
-        still = list_open([cut(row, look) for row in rows], look, MARGIN)
+        seen = [cut(row, look) for row in rows]
+        still = list_open(seen, look, MARGIN, list_named(seen, look))
         rows = [row if row.look or row.id in still else replace(cut(row, look), look=look) for row in rows]
     return rows
 

@@ -115,6 +115,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[Children]:
     monkeypatch.setattr(campaign, "run_child", family.run)
     monkeypatch.setattr(campaign, "count_at_once", lambda machine: 1)  # whatever the machine of the test could do
     monkeypatch.setattr(sources, "run_child", family.run)
+    monkeypatch.setattr(sources, "Child", family.start)
     monkeypatch.setattr(sources, "LABELLED_ENTRIES", 24)
     monkeypatch.setattr(perform_measure, "REFERENCE_REPEATS", 1)
     gc.freeze()  # before a measurement the garbage is collected, and this process holds far more than a child

@@ -25,6 +25,7 @@ class RecipeRecord(Struct, frozen=True, kw_only=True):
     makes: ArtifactKind = "onnx"
     starts: dict[str, Recipe | None] = {}  # engine -> the recipe of what it starts from, if that is another
     devices: dict[str, str] = {}  # engine -> the one kind of device on which it takes this recipe
+    by_name: bool = False  # slow to build: `run` leaves it out where nobody named it or its engine and there is a graph
 
 
 # Precisions that recipes make; all others are cast.
@@ -51,6 +52,7 @@ RECIPES: dict[Recipe, RecipeRecord] = {
         engines=("pytorch-compile",),
         makes="torch",
         devices={"pytorch-compile": "cpu"},
+        by_name=True,
     ),
 }
 

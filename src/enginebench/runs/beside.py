@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from enginebench.core.records import EngineSpec, Machine
+from enginebench.core.records import Artifact, EngineSpec, Machine
 from enginebench.engines.registry import find_entry
 from enginebench.runs.child.preload import BYTES_OF_ONE, find_memory
 from enginebench.runs.plan import PlannedRow
@@ -41,7 +41,7 @@ def fits(rows: Sequence[PlannedRow], machine: Machine) -> bool:
     """Whether memory is enough for all of them at a time."""
     rooms = {"cpu": find_memory(machine), **{f"cuda:{gpu.index}": gpu.memory_bytes for gpu in machine.gpus}}
     return all(
-        sum(_count_bytes(row) for row in rows if place in ("cpu", row.engine.device)) <= SHARE_OF_MEMORY * room
+        sum(_count_bytes(row.source) for row in rows if place in ("cpu", row.engine.device)) <= SHARE_OF_MEMORY * room
         for place, room in rooms.items()
     )
 
@@ -51,6 +51,10 @@ def count_workers(machine: Machine) -> int:
     return max(1, int(min(len(machine.cpus_allowed), machine.cpu_quota_cores or len(machine.cpus_allowed))))
 
 
-def _count_bytes(row: PlannedRow) -> int:
-    files = row.source.files if row.source is not None else ()
-    return BYTES_OF_ONE + COPIES * sum(file.size_bytes for file in files)
+def count_room(source: Artifact, machine: Machine) -> int:
+    """How many graphs may be made of a source at a time: as many as work, and as memory holds."""
+    return max(1, min(count_workers(machine), int(SHARE_OF_MEMORY * find_memory(machine)) // _count_bytes(source)))
+
+
+def _count_bytes(source: Artifact | None) -> int:
+    return BYTES_OF_ONE + COPIES * sum(file.size_bytes for file in (source.files if source is not None else ()))

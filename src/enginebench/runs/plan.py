@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.names import format_engine, format_precision, name_mix, parse_engine, parse_precision, row_id
-from enginebench.core.recipes import FEW_BITS, TORCHAO, choose_module_recipe, find_start, refuse_recipe
+from enginebench.core.recipes import FEW_BITS, RECIPES, TORCHAO, choose_module_recipe, find_start, refuse_recipe
 from enginebench.core.records import (
     Artifact,
     ArtifactKind,
@@ -82,9 +82,8 @@ def plan_rows(
     for scope in dict.fromkeys(wanted.scope for wanted in request.wanted) or (request.measure.scope,):
         scoped = replace(request, measure=replace(request.measure, scope=scope))
         for spec in list_engines(scoped, sources, takes):
-            if not is_wanted(scoped, spec):
-                continue
-            if request.any_engine and never_runs(spec, sources, takes(spec.backend)):
+            never = request.any_engine and never_runs(spec, sources, takes(spec.backend))
+            if never or not is_wanted(scoped, spec):
                 continue
             answer = probe(spec.backend) if OPTION not in spec.options else probe_elsewhere(spec)
             row = _plan_row(scoped, spec, sources, answer, takes(spec.backend), problems or {})
@@ -94,10 +93,9 @@ def plan_rows(
 
 def never_runs(spec: EngineSpec, sources: Sequence[Artifact], kind: ArtifactKind) -> bool:
     """Whether nothing that a user could install or change lets the engine run this model in this precision."""
-    if refuse_recipe(spec, kind):
-        return True
     eight = spec.precision in FEW_BITS and spec.recipe is None
-    return kind == "torch" and (eight or (bool(sources) and sources[0].kind != "torch"))
+    other = kind == "torch" and (eight or (bool(sources) and sources[0].kind != "torch"))
+    return other or refuse_recipe(spec, kind) is not None
 
 
 def is_wanted(request: RunRequest, spec: EngineSpec) -> bool:
@@ -144,9 +142,8 @@ def list_here(request: RunRequest) -> list[str]:
 def list_engines(
     request: RunRequest, sources: Sequence[Artifact], takes: Callable[[str], ArtifactKind]
 ) -> list[EngineSpec]:
-    # Of the graph in each precision, where an engine starts from it.
     mixes = {a.precision: name_mix(a.excluded) for a in reversed(sources) if a.kind == "onnx"}
-    return [
+    listed = [
         EngineSpec(
             backend=name,
             options=options,
@@ -162,6 +159,15 @@ def list_engines(
         for precision, recipe in _list_precisions(request, sources)
         for name, options in _baseline_first(request)
     ]
+    return [spec for spec in listed if not _is_left_out(request, spec, sources)]
+
+
+def _is_left_out(request: RunRequest, spec: EngineSpec, sources: Sequence[Artifact]) -> bool:
+    """Whether nobody named the row's engine or recipe, which is run by name where engines of graphs can run."""
+    by_name = spec.recipe in RECIPES and RECIPES[spec.recipe].by_name
+    asked = (spec.precision, spec.recipe) in _list_precisions(request, sources)
+    named = asked or spec.backend == parse_engine(request.baseline or "pytorch")[0]
+    return request.any_engine and by_name and not named and {"onnx", "torch"} <= {a.kind for a in sources}
 
 
 def list_sizes(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[dict[str, tuple[int, ...]], int]]:
@@ -193,9 +199,8 @@ def _list_precisions(
     Of a plan the user may know more than FP32, which is what nobody asks for by name.
     """
     given = next((a for a in sources if a.kind == "onnx"), sources[0] if sources else None)
-    if given is None or given.precision == "fp32":
-        return request.precisions
-    if given.kind == "plan" and any(precision != "fp32" for precision, _ in request.precisions):
+    others = any(precision != "fp32" for precision, _ in request.precisions)
+    if given is None or given.precision == "fp32" or (given.kind == "plan" and others):
         return request.precisions
     return [(given.precision, given.recipe)]
 
@@ -215,9 +220,7 @@ def _choose_recipe(
     if kind == "torch":
         own = choose_module_recipe(backend, precision, device)
         return own and (asked or own)
-    if asked is not None:
-        return asked
-    return choose_graph_recipe(backend, precision)
+    return asked or choose_graph_recipe(backend, precision)
 
 
 def choose_graph_recipe(backend: str, precision: Precision | None) -> Recipe:
@@ -244,12 +247,8 @@ def list_transforms(
 
 def _baseline_first(request: RunRequest) -> list[tuple[str, dict[str, str]]]:
     """The engines in the order given, the named baseline (else `pytorch`) moved to the front."""
-    engines = list(request.engines)
-    wanted = parse_engine(request.baseline) if request.baseline else ("pytorch", {})
-    if wanted in engines:
-        engines.remove(wanted)
-        engines.insert(0, wanted)
-    return engines
+    first = parse_engine(request.baseline or "pytorch")
+    return sorted(request.engines, key=lambda engine: engine != first)
 
 
 def _plan_row(
@@ -363,11 +362,9 @@ def _reason_to_skip(
 
 def _with_batch(source: Artifact, batch: int) -> Artifact:
     """The artifact as fed at `batch`: PyTorch takes any, whatever the module was built with."""
-    if source.kind != "torch" or not source.inputs or not source.inputs[0].shape:
+    if source.kind != "torch" or not source.inputs or not source.inputs[0].shape or takes_whole(source.inputs):
         return source
     built = source.inputs[0].shape[0]
-    if takes_whole(source.inputs):
-        return source
 
     def rebatch(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
         return tuple(replace(s, shape=(batch, *s.shape[1:])) if s.shape[:1] == (built,) else s for s in specs)

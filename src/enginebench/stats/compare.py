@@ -12,7 +12,7 @@ Sources: K. K. G. Lan, D. L. DeMets, "Discrete sequential boundaries for clinica
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import combinations
 from typing import Literal
 
@@ -364,10 +364,11 @@ def find_level(*rows: Result) -> float:
     return next((level for trials, level in LEVELS.items() if min(looks) <= trials), LEVELS[MOST])
 
 
-def list_open(rows: Sequence[Result], trials: int, margin: float) -> set[str]:
+def list_open(rows: Sequence[Result], trials: int, margin: float, named: Collection[str]) -> set[str]:
     """Ids of the rows of one setting of which a comparison with another may change after so many trials.
 
-    A row that ended before takes part in nothing: what was shown with it stays.
+    Only comparisons with one of those `named` count: nobody is told which of two others is faster. A row that ended
+    before takes part in nothing: what was shown with it stays.
     """
     brief = [  # the first trials of each, as their medians alone
         replace(row, measurements=tuple(keep_median(m) for m in row.measurements if m.repetition < trials))
@@ -377,7 +378,8 @@ def list_open(rows: Sequence[Result], trials: int, margin: float) -> set[str]:
     found: set[str] = set()
     for base, cand in combinations([row for row in brief if len(row.measurements) == trials], 2):
         _, times, _ = choose_clock(base.measurements, cand.measurements)
-        spread = spread_pairs(base.measurements, cand.measurements, times)[0] if times else None
+        asked = times if base.id in named or cand.id in named else None
+        spread = spread_pairs(base.measurements, cand.measurements, asked)[0] if asked else None
         if spread is not None and can_change(spread, trials, margin):
             found |= {base.id, cand.id}
     return found

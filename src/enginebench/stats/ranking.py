@@ -6,7 +6,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.limits import MARGIN
+from enginebench.core.limits import MARGIN, MOST
 from enginebench.core.names import format_engine
 from enginebench.core.records import Precision, Result, Score, Verdict
 from enginebench.stats.alike import find_references, keep_comparisons, list_invented
@@ -81,6 +81,20 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
         recommended_by="metric" if any(answer.by_metric for answer in answers[:1]) else "drift",
         headlines=tuple(answer.headline for answer in answers),
     )
+
+
+def list_named(rows: Sequence[Result], trials: int) -> set[str]:
+    """Ids of the rows of one setting that its answer names after so many trials: who leads or may, and the baselines.
+
+    None at the last look, after which nothing is asked.
+    """
+    if trials >= MOST:
+        return set()
+    seen = [replace(row, look=row.look or trials, status="ok") for row in rows if row.measurements]
+    found = rank_results(seen, Rules(baseline_engine=format_engine(rows[0].engine)))
+    answers = [(answer.id, answer.baseline, *answer.tied_with) for answer in found.headlines]
+    others = [found.fastest and found.fastest.id, *(row.baseline for row in found.standings)]
+    return {name for names in (*answers, others) for name in names if name}
 
 
 class _Answer(Struct, frozen=True):

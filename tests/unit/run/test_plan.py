@@ -1,14 +1,19 @@
 """Rows that are known to be impossible before anything is built."""
 
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 from msgspec.structs import replace
 
 from enginebench.core.records import Artifact, Availability, Cache, MeasureSpec, TensorSpec
+from enginebench.engines.registry import read_engines, takes
 from enginebench.runs import plan
+from enginebench.runs.child.jobs import SourceAnswer
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.plan import EVERY_GRAPH, plan_rows
+from enginebench.runs.targets import sources
 
 AXES = ("batch", 4)
 GRAPH = Artifact(
@@ -20,6 +25,14 @@ GRAPH = Artifact(
     inputs=(TensorSpec(name="x", dtype="float32", shape=AXES),),
     outputs=(TensorSpec(name="y", dtype="float32", shape=AXES),),
 )
+MODULE = replace(GRAPH, kind="torch", inputs=(TensorSpec(name="x", dtype="f", shape=(1, 4)),))
+ENGINES = (("pytorch", dict[str, str]()), ("ort", dict[str, str]()))
+ELSEWHERE = "ort, openvino, pytorch-compile on cuda, not on pytorch-compile"
+ON_GRAPHS = "engines of graphs, not on pytorch-compile"
+
+
+def there(name: str) -> Availability:
+    return Availability(engine=name, available=True)
 
 
 @pytest.mark.parametrize(
@@ -32,17 +45,13 @@ GRAPH = Artifact(
 )
 def test_a_cold_cache_needs_a_gpu(cache: Cache, device: str, skip: str | None) -> None:
     request = RunRequest(model="toy", engines=(("fake", {}),), device=device, measure=MeasureSpec(cache=cache))
-    (row,) = plan_rows(
-        request, (GRAPH,), probe=lambda name: Availability(engine=name, available=True), takes=lambda name: "onnx"
-    )
+    (row,) = plan_rows(request, (GRAPH,), probe=there, takes=takes)
     assert row.skip == skip
 
 
 def test_a_time_for_warm_up_is_for_engines_that_time_themselves() -> None:
     request = RunRequest(model="toy", engines=(("fake", {}), ("trtexec", {})), measure=MeasureSpec(warmup_ms=200))
-    rows = plan_rows(
-        request, (GRAPH,), probe=lambda name: Availability(engine=name, available=True), takes=lambda name: "onnx"
-    )
+    rows = plan_rows(request, (GRAPH,), probe=there, takes=takes)
     refusal = "--warmup 200ms is for trtexec; fake counts calls. Give a number, as in 20"
     assert [row.skip for row in rows if row.skip] == [refusal]
 
@@ -54,18 +63,10 @@ def test_a_time_for_warm_up_is_for_engines_that_time_themselves() -> None:
 def test_a_graph_that_could_not_be_made_costs_the_rows_of_graph_engines_alone(
     precision: str, problem: str, reason: str
 ) -> None:
-    request = RunRequest(
-        model="toy",
-        engines=(("pytorch", {}), ("ort", {}), ("openvino", {})),
-        precisions=((precision, None),),  # type: ignore[arg-type]
-    )
-    rows = plan_rows(
-        request,
-        (replace(GRAPH, kind="torch"),),
-        probe=lambda name: Availability(engine=name, available=True),
-        takes=lambda name: "torch" if name == "pytorch" else "onnx",
-        problems={problem: "operator x"},
-    )
+    wanted = ((precision, None),)
+    request = RunRequest(model="toy", engines=(*ENGINES, ("openvino", {})), precisions=wanted)  # type: ignore[arg-type]
+    module, problems = replace(GRAPH, kind="torch"), {problem: "operator x"}
+    rows = plan_rows(request, (module,), probe=there, takes=takes, problems=problems)
     assert [row.skip for row in rows] == [None, reason, reason]
 
 
@@ -80,14 +81,8 @@ def test_a_graph_that_could_not_be_made_costs_the_rows_of_graph_engines_alone(
     ],
 )
 def test_a_module_keeps_its_precision_as_a_graph_does(module: str, graph: str | None, rows: list[str]) -> None:
-    sources = [replace(GRAPH, kind="torch", precision=module, inputs=(TensorSpec(name="x", dtype="f", shape=(1, 4)),))]
-    sources += [replace(GRAPH, precision=graph)] if graph else []
-    planned = plan_rows(
-        RunRequest(model="toy", engines=(("pytorch", {}), ("ort", {}))),
-        sources,
-        probe=lambda name: Availability(engine=name, available=True),
-        takes=lambda name: "torch" if name == "pytorch" else "onnx",
-    )
+    sources = [replace(MODULE, precision=module), *([replace(GRAPH, precision=graph)] if graph else [])]
+    planned = plan_rows(RunRequest(model="toy", engines=ENGINES), sources, probe=there, takes=takes)
     assert [row.requested_precision for row in planned] == rows
     assert [row.skip is None for row in planned] == [True, graph is not None]
 
@@ -100,47 +95,68 @@ def test_a_module_keeps_its_precision_as_a_graph_does(module: str, graph: str | 
 def test_what_nobody_asked_for_and_can_never_run_is_not_planned(
     unasked: bool, kind: str, precisions: tuple[str, ...], never: list[str]
 ) -> None:
-    source = replace(GRAPH, kind=kind, inputs=(TensorSpec(name="x", dtype="f", shape=(1, 4)),))
-    request = RunRequest(
-        model="toy",
-        engines=(("pytorch", {}), ("ort", {})),
-        precisions=tuple((precision, None) for precision in precisions),  # type: ignore[misc]
-        any_engine=unasked,
-    )
-    rows = plan_rows(
-        request,
-        (source, *(replace(GRAPH, precision=p, recipe="cpu" if p == "int8" else None) for p in precisions)),
-        probe=lambda name: Availability(engine=name, available=True),
-        takes=lambda name: "torch" if name == "pytorch" else "onnx",
-    )
+    source = replace(MODULE, kind=kind)
+    wanted = tuple((precision, None) for precision in precisions)
+    request = RunRequest(model="toy", engines=ENGINES, precisions=wanted, any_engine=unasked)  # type: ignore[arg-type]
+    graphs = [replace(GRAPH, precision=p, recipe="cpu" if p == "int8" else None) for p in precisions]
+    rows = plan_rows(request, (source, *graphs), probe=there, takes=takes)
     told = {f"{row.engine.backend} {row.engine.precision}": row.skip for row in rows}
     assert [name for name, skip in told.items() if skip] == ([] if unasked else never)
     assert set(never).isdisjoint(told) == (unasked or not never)
 
 
+@pytest.mark.parametrize(
+    ("changes", "graph", "planned"),
+    [
+        ({}, True, ["ort cpu"]),
+        ({}, False, ["pytorch-compile pt2e", "ort cpu"]),
+        ({"any_engine": False}, True, ["pytorch-compile pt2e", "ort cpu"]),
+        ({"baseline": "pytorch-compile"}, True, ["pytorch-compile pt2e", "ort cpu"]),
+        ({"precisions": (("int8", None), ("int8", "pt2e"))}, True, ["pytorch-compile pt2e", "ort cpu"]),
+        ({"device": "cuda:0"}, True, ["pytorch-compile dynamic", "ort cpu"]),
+    ],
+)
+def test_the_recipe_that_is_slowest_to_build_runs_only_by_name_where_there_is_a_graph(
+    changes: dict[str, Any], graph: bool, planned: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "find_installed", there)
+    monkeypatch.setattr(plan, "find_spec", lambda name: object())
+    request = RunRequest(model="toy", engines=tuple(read_engines("pytorch,pytorch-compile,ort")), any_engine=True)
+    asked = replace(request, **{"precisions": (("int8", None),), **changes})
+    made = SourceAnswer(artifacts=(MODULE, GRAPH)[: 1 + graph], seconds=0, no_graph=None if graph else "x")
+    rows = plan_rows(asked, made.artifacts, probe=there, takes=takes)
+    assert [f"{row.engine.backend} {row.engine.recipe}" for row in rows if row.engine.recipe] == planned
+    transforms = plan.list_transforms(asked, made.artifacts, takes)
+    assert (("int8", "pt2e") in transforms) == ("pytorch-compile pt2e" in planned)
+    said, transform = Mock(), Mock()
+    monkeypatch.setattr(sources, "_make_or_do_without", lambda *_: made)
+    monkeypatch.setattr(sources, "_transform_all", transform)
+    sources.gather_sources(asked, tmp_path, said)
+    line = "left out by default: int8@pt2e, the slowest to build; name it with --precisions int8,int8@pt2e"
+    assert (call(line) in said.say.call_args_list) == (planned == ["ort cpu"]) and transform.called
+
+
 def test_nothing_is_made_for_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "find_installed", lambda name: Availability(engine=name, available=name == "ort"))
     request = RunRequest(model="toy", engines=(("openvino", {}), ("ort", {})), precisions=(("int8", None),))
-    assert plan.list_transforms(request, (GRAPH,), lambda name: "onnx") == [("int8", "cpu")]
+    assert plan.list_transforms(request, (GRAPH,), takes) == [("int8", "cpu")]
 
 
 def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And for OpenVINO it is another graph under the same name."""
-    monkeypatch.setattr(plan, "find_installed", lambda name: Availability(engine=name, available=True))
+    monkeypatch.setattr(plan, "find_installed", there)
     engines = (("ort-openvino", {}), ("openvino", {}), ("ort", {}))
     request = RunRequest(model="toy", engines=engines, precisions=(("int8", "dynamic"),))
     only = replace(request, engines=engines[:1])
     made = [("int8", "w8"), ("int8", "dynamic")]
-    assert plan.list_transforms(request, (GRAPH,), lambda name: "onnx") == made
-    assert plan.list_transforms(only, (GRAPH,), lambda name: "onnx") == []
+    assert plan.list_transforms(request, (GRAPH,), takes) == made
+    assert plan.list_transforms(only, (GRAPH,), takes) == []
     sources = (GRAPH, *(replace(GRAPH, precision="int8", recipe=recipe) for _, recipe in made))  # type: ignore[arg-type]
 
     def plan_all(asked: RunRequest) -> dict[str, str | None]:
-        rows = plan_rows(
-            asked, sources, probe=lambda name: Availability(engine=name, available=True), takes=lambda _: "onnx"
-        )
+        rows = plan_rows(asked, sources, probe=there, takes=takes)
         return {row.engine.backend: row.skip or (row.source and row.source.recipe) for row in rows}
 
     why = (
@@ -157,21 +173,8 @@ def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(
         ("cpu", ("int8", None), [("int8", "pt2e")], "pt2e", None),
         ("cuda:0", ("int8", None), [], None, None),
         ("cuda:0", ("fp8", None), [], None, None),
-        (
-            "cpu",
-            ("fp8", None),
-            [],
-            None,
-            "fp8@dynamic runs on ort, openvino, pytorch-compile on cuda, not on pytorch-compile on cpu, which takes "
-            "int8@pt2e",
-        ),
-        (
-            "cpu",
-            ("int8", "cpu"),
-            [],
-            None,
-            "int8@cpu runs on engines of graphs, not on pytorch-compile, which takes int8@pt2e",
-        ),
+        ("cpu", ("fp8", None), [], None, f"fp8@dynamic runs on {ELSEWHERE} on cpu, which takes int8@pt2e"),
+        ("cpu", ("int8", "cpu"), [], None, f"int8@cpu runs on {ON_GRAPHS}, which takes int8@pt2e"),
     ],
 )
 def test_a_compiled_module_starts_from_one_in_eight_bits_or_makes_it(
@@ -182,24 +185,21 @@ def test_a_compiled_module_starts_from_one_in_eight_bits_or_makes_it(
     skip: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(plan, "find_installed", lambda name: Availability(engine=name, available=True))
+    monkeypatch.setattr(plan, "find_installed", there)
     monkeypatch.setattr(plan, "find_spec", lambda name: object())
-    module = replace(GRAPH, kind="torch", inputs=(TensorSpec(name="x", dtype="f", shape=(1, 4)),))
     engines = (("pytorch", {}), ("pytorch-compile", {}))
     request = RunRequest(model="toy", engines=engines, precisions=(("fp32", None), asked), device=device)
-    assert plan.list_transforms(request, (module, GRAPH), lambda _: "torch") == made
-    sources = (module, replace(module, precision="int8", recipe="pt2e"))
+    assert plan.list_transforms(request, (MODULE, GRAPH), takes) == made
+    sources = (MODULE, replace(MODULE, precision="int8", recipe="pt2e"))
 
     def plan_both() -> list[tuple[str | None, str | None]]:
-        rows = plan_rows(
-            request, sources, probe=lambda name: Availability(engine=name, available=True), takes=lambda _: "torch"
-        )
+        rows = plan_rows(request, sources, probe=there, takes=takes)
         return [(row.source and row.source.recipe, row.skip) for row in rows]
 
     eager = f"pytorch has no {asked[0]}; ask pytorch-compile, ort or openvino for it"
     assert plan_both()[:3] == [(None, None), (None, None), (None, eager)]
     assert plan_both()[3][1] == skip and (skip or plan_both()[3][0] == starts)
     monkeypatch.setattr(plan, "find_spec", lambda name: None)
-    assert plan.list_transforms(request, (module, GRAPH), lambda _: "torch") == []
+    assert plan.list_transforms(request, (MODULE, GRAPH), takes) == []
     needed = 'torchao is not installed. To add it: pip install "enginebench[torchao]"'
     assert plan_both()[3][1] == (skip or needed)

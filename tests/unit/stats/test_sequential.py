@@ -15,6 +15,7 @@ from enginebench.core.limits import LEVELS, MARGIN, MOST
 from enginebench.stats.compare import can_change, find_level, list_open
 from enginebench.stats.diff import diff_results
 from enginebench.stats.intervals import Spread, quantile_of_t
+from enginebench.stats.ranking import list_named
 from enginebench.stats.standing import compare_rows, weigh
 from samples import make_result
 
@@ -79,10 +80,22 @@ def test_a_row_that_ended_keeps_nobody_going(simulation: ModuleType) -> None:
     close = [simulation.make_row(name, np.exp(logs) * 1e6) for name, logs in (("a", 0 * sway), ("b", 0.06 + sway))]
     far = simulation.make_row("c", np.exp(1 + sway / 10) * 1e6)
     rows = [simulation.cut(row, 6) for row in (*close, far)]
-    assert list_open(rows, 6, MARGIN) == {"a", "b"}
+    assert list_open(rows, 6, MARGIN, "a") == list_open(rows, 6, MARGIN, "b") == {"a", "b"}
     longer = [simulation.cut(row, 8) for row in close]
-    assert "c" not in list_open([*longer, replace(rows[2], look=6)], 8, MARGIN)
-    assert list_open([longer[0], replace(rows[1], look=6)], 8, MARGIN) == set()
+    assert "c" not in list_open([*longer, replace(rows[2], look=6)], 8, MARGIN, "abc")
+    assert list_open([longer[0], replace(rows[1], look=6)], 8, MARGIN, "abc") == set()
+
+
+def test_which_of_two_is_faster_is_asked_only_where_the_answer_names_one(simulation: ModuleType) -> None:
+    """The leader, whoever is not clearly slower, and the baseline: two others that are close keep nobody going."""
+    sway = 0.04 * np.array([1, -1] * 3)
+    logs = {"row-0": 2 + sway / 10, "a": 0 * sway, "b": 0.06 + sway, "best": sway / 10 - 1}
+    rows = [simulation.make_row(name, np.exp(log) * 1e6) for name, log in logs.items()]
+    assert list_named(rows, 6) == {"row-0", "best"} and list_open(rows, 6, MARGIN, list_named(rows, 6)) == set()
+    assert list_named(rows[:3], 6) == {"row-0", "a", "b"}, "without it one of the two may lead"
+    assert list_open(rows[:3], 6, MARGIN, list_named(rows[:3], 6)) == {"a", "b"}
+    ended = [replace(row, look=6) if row.id == "best" else row for row in rows]
+    assert list_named(ended, 6) == {"row-0", "best"}, "who ended still leads"
 
 
 def test_the_interval_is_that_of_the_look(simulation: ModuleType) -> None:

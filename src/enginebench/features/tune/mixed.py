@@ -37,7 +37,7 @@ from enginebench.runs.folder import RunFolder, check_inside
 from enginebench.runs.plan import PlannedRow
 from enginebench.runs.progress import Reporter
 from enginebench.runs.scoring import Judged, score_file
-from enginebench.runs.targets.sources import choose_data, make_graph
+from enginebench.runs.targets.sources import choose_data, describe_graph, make_graph
 from enginebench.stats.drift import limits_between
 from enginebench.stats.metrics.scores import find_drop
 
@@ -340,7 +340,8 @@ class MixedProposer:
         self._reporter.step(f"{run.model}: NNCF's accuracy control")
         try:
             place = self._place / CONTROLLED
-            graph = make_graph(run, given, "int8", "nncf", self._place, self._reporter, out=place, keep_cosine=least)
+            job = describe_graph(run, given, "int8", "nncf", self._place, out=place, keep_cosine=least)
+            graph = make_graph(run, job, self._reporter)
             row = replace(full, source=graph, engine=replace(full.engine, recipe="nncf"))
             held = self._hold(reference, row, CONTROLLED, limits)
         except EngineBenchError as error:
@@ -364,9 +365,8 @@ class MixedProposer:
         assert given is not None
         recipe: Recipe | None = full.engine.recipe
         run = self._request.run
-        return make_graph(
-            run, given, known(full.engine.precision), recipe, self._place, self._reporter, exclude=excluded
-        )
+        job = describe_graph(run, given, known(full.engine.precision), recipe, self._place, exclude=excluded)
+        return make_graph(run, job, self._reporter)
 
     def _enter(self, graph: Artifact, excluded: tuple[str, ...]) -> str:
         """Makes the graph known to the rows, under a name of its own."""

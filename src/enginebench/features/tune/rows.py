@@ -15,7 +15,7 @@ from enginebench.features.tune.space import Setting
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.plan import PlannedRow, plan_rows, with_suffix
 from enginebench.runs.progress import Reporter
-from enginebench.runs.targets.sources import Sources, make_graph
+from enginebench.runs.targets.sources import Sources, describe_graph, make_graph
 from enginebench.runs.trust import trust_engine
 
 
@@ -80,13 +80,8 @@ class Rows:
             assert self.graph is not None
             method = setting.method or self._request.calibration_method
             left_s = min(self._request.timeout_s, self.find_left())
-            self._others[key] = make_graph(
-                replace(self._request, calibration_method=method, timeout_s=left_s),
-                self.graph,
-                setting.precision,
-                setting.recipe,
-                self._place,
-                self._reporter,
-                out=self._place / setting.method if setting.method else None,
-            )
+            request = replace(self._request, calibration_method=method, timeout_s=left_s)
+            out = self._place / setting.method if setting.method else None
+            job = describe_graph(request, self.graph, setting.precision, setting.recipe, self._place, out=out)
+            self._others[key] = make_graph(request, job, self._reporter)
         return self._others[key]

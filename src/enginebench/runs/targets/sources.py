@@ -1,28 +1,40 @@
 """Turns MODEL into the artifacts that engines start from, in a child so that the parent stays light."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ChildFailed, EngineBenchError, UsageError
 from enginebench.core.names import format_engine, format_precision, known, name_mix
-from enginebench.core.recipes import RECIPES
+from enginebench.core.recipes import RECIPES, find_needs
 from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision, Recipe, Task
 from enginebench.core.shapes import find_plan_batch
 from enginebench.core.text import count_of
 from enginebench.engines.registry import accepts, find_device, find_installed, takes
+from enginebench.measure.machine import describe_machine
 from enginebench.models.photos import SAMPLE_PHOTOS
 from enginebench.models.precision.calibration_data import check_source, explain_unlabelled, list_images
 from enginebench.models.samples import SAMPLES, find_samples
 from enginebench.models.task import find_own_data
 from enginebench.models.zoo import BUILTIN
-from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.beside import count_room
+from enginebench.runs.child.isolate import (
+    PATIENCE,
+    Child,
+    Work,
+    child_environment,
+    find_variables,
+    run_child,
+    wait_until_sure,
+)
 from enginebench.runs.child.jobs import BuildAnswer, BuildJob, Labelled, QuantizeJob, SourceAnswer, SourceJob
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import BUILT, EVERY_GRAPH, PlannedRow, list_here, list_transforms, plan_rows
+from enginebench.runs.plan import BUILT, EVERY_GRAPH, PlannedRow, list_engines, list_here, list_transforms, plan_rows
 from enginebench.runs.progress import Reporter
 from enginebench.runs.scoring import Judged, choose_metrics, open_metrics
 from enginebench.runs.trust import allow_code, trust_artifact
@@ -101,10 +113,14 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sour
             f"--inputs: {request.model} reports its inputs only once it is loaded, so that they cannot be held against "
             "it here. Leave --inputs out, or use infer or drift"
         )
-    if made.no_graph is None:
-        return _transform_all(request, made.artifacts, place, reporter)
-    reporter.say(f"no ONNX graph, so no engine that needs one: {made.no_graph}")
-    return Sources(artifacts=made.artifacts, problems={EVERY_GRAPH: made.no_graph})
+    if made.no_graph is not None:
+        reporter.say(f"no ONNX graph, so no engine that needs one: {made.no_graph}")
+    kept = list_engines(request, made.artifacts, takes)
+    every = list_engines(replace(request, any_engine=False), made.artifacts, takes)
+    for label in dict.fromkeys(format_precision(s.precision, s.recipe) for s in every if s not in kept):
+        named = ",".join([*(format_precision(*pair) for pair in request.precisions), label])
+        reporter.say(f"left out by default: {label}, the slowest to build; name it with --precisions {named}")
+    return _transform_all(request, made, place, reporter)
 
 
 def _complete(artifact: Artifact, request: RunRequest, place: Path) -> Artifact:
@@ -158,33 +174,62 @@ def plan_one(request: RunRequest, place: Path, reporter: Reporter) -> tuple[Plan
     return row, row.source
 
 
-def _transform_all(request: RunRequest, made: tuple[Artifact, ...], place: Path, reporter: Reporter) -> Sources:
-    artifacts, problems = list(made), {}
-    for precision, recipe in list_transforms(request, made, takes):
-        label = format_precision(precision, recipe)
-        try:
+def _transform_all(request: RunRequest, answer: SourceAnswer, place: Path, reporter: Reporter) -> Sources:
+    """Every graph, and module in eight bits, that the rows need, side by side; ranges are taken by the first alone."""
+    made, works = answer.artifacts, dict[str, Work[Any]]()
+    artifacts, problems = list(made), {EVERY_GRAPH: answer.no_graph} if answer.no_graph else {}
+    ranges, left = list[Work[Any]](), count_room(made[-1], describe_machine()) - 1
+    with ExitStack() as stack:
+        for precision, recipe in list_transforms(request, made, takes):
             kind = RECIPES[recipe].makes if recipe in RECIPES else "onnx"
             graph = next(a for a in made if a.kind == kind)  # transforms are listed only if there is one
-            artifacts.append(make_graph(request, graph, known(precision), recipe, place, reporter))
-        except EngineBenchError as error:
-            reporter.say(f"no graph in {label}: {error}")
-            problems[label] = str(error)
+            needs, job = find_needs(precision, recipe), describe_graph(request, graph, known(precision), recipe, place)
+            wait_until_sure(ranges if needs == "ranges" else [])
+            wait_until_sure([*works.values()], left=left)
+            child = stack.enter_context(Child(PATIENCE | find_variables(job)))
+            label, tell = _begin_telling(request, job, reporter)
+            works[label] = child.start(job, timeout_s=request.timeout_s, on_note=tell)
+            ranges += [works[label]] if needs == "ranges" else []
+        wait_until_sure([*works.values()])
+        for label, work in works.items():
+            try:
+                artifacts.append(_take_graph(work.finish().artifact))
+            except EngineBenchError as error:
+                reporter.say(f"no graph in {label}: {error}")
+                problems[label] = str(error)
     return Sources(artifacts=tuple(artifacts), problems=problems)
 
 
-def make_graph(
+def make_graph(request: RunRequest, job: QuantizeJob, reporter: Reporter) -> Artifact:
+    """The graph of `describe_graph`."""
+    _, tell = _begin_telling(request, job, reporter)
+    return _take_graph(run_child(job, timeout_s=request.timeout_s, on_note=tell).artifact)
+
+
+def _begin_telling(request: RunRequest, job: QuantizeJob, reporter: Reporter) -> tuple[str, Callable[[str], None]]:
+    """(what the graph is called, who tells how far it is), once it was said that it is begun."""
+    label = format_precision(job.precision, job.recipe, name_mix(job.exclude))
+    reporter.step(f"{request.model}: {label}")
+    return label, lambda text: reporter.step(f"{request.model} {label}: {text}")
+
+
+def _take_graph(made: Artifact) -> Artifact:
+    allow_code(*(made.path for _ in range(made.kind == "torch")))  # it was made here
+    return made
+
+
+def describe_graph(
     request: RunRequest,
     graph: Artifact,
     precision: Precision,
     recipe: Recipe | None,
     place: Path,
-    reporter: Reporter,
     *,
     out: Path | None = None,
     exclude: tuple[str, ...] = (),
     keep_cosine: float | None = None,
-) -> Artifact:
-    """The FP32 graph, or module, of a request in another precision.
+) -> QuantizeJob:
+    """How the FP32 graph, or module, of a request is brought into another precision.
 
     Args:
         out: folder of the graph and of the ranges, where they are others than those in `place`.
@@ -192,16 +237,13 @@ def make_graph(
         keep_cosine: of recipe nncf: what its accuracy control is to keep.
     """
     folder = (out or place).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    label = format_precision(precision, recipe, name_mix(exclude))
-    reporter.step(f"{request.model}: {label}")
-    name = f"model.{label.replace('@', '-').replace(' ', '-')}{'.onnx' if graph.kind == 'onnx' else '.pt2'}"
-    job = QuantizeJob(
+    name = format_precision(precision, recipe, name_mix(exclude)).replace("@", "-").replace(" ", "-")
+    return QuantizeJob(
         model=graph.model,
         artifact=graph,
         precision=precision,
         recipe=recipe,
-        out=str(folder / name),
+        out=str(folder / f"model.{name}{'.onnx' if graph.kind == 'onnx' else '.pt2'}"),
         calibration_path=str(folder / RANGES),
         data=choose_data(request) or "fake",
         method=request.calibration_method,
@@ -213,11 +255,6 @@ def make_graph(
         exclude=exclude,
         keep_cosine=keep_cosine,
     )
-    answer = run_child(
-        job, timeout_s=request.timeout_s, on_note=lambda text: reporter.step(f"{request.model} {label}: {text}")
-    )
-    allow_code(*(answer.artifact.path for _ in range(graph.kind == "torch")))  # it was made here
-    return answer.artifact
 
 
 def choose_data(request: RunRequest) -> str | None:

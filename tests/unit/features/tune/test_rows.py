@@ -11,6 +11,7 @@ from enginebench.core.records import Artifact, MeasureSpec, TensorSpec
 from enginebench.features.tune import rows
 from enginebench.features.tune.rows import Rows
 from enginebench.features.tune.space import Setting
+from enginebench.runs.child.jobs import QuantizeJob
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.targets.sources import Sources
 from reporters import Silent
@@ -27,11 +28,11 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The graphs that were asked for: (method, precision, recipe, folder)."""
     asked: list[Any] = []
 
-    def make(request: RunRequest, graph: Artifact, precision: Any, recipe: Any, *_: Any, out: Path | None) -> Artifact:
-        asked.append((request.calibration_method, precision, recipe, out))
-        if recipe == "nncf":
+    def make(request: RunRequest, job: QuantizeJob, reporter: object) -> Artifact:
+        asked.append((job.method, job.precision, job.recipe, Path(job.calibration_path).parent))
+        if job.recipe == "nncf":
             raise ArtifactError("no such thing")
-        return replace(INT8, recipe=recipe, sha256=f"{request.calibration_method} {recipe}")
+        return replace(INT8, recipe=job.recipe, sha256=f"{job.method} {job.recipe}")
 
     monkeypatch.setattr(rows, "make_graph", make)
     return asked
@@ -70,7 +71,7 @@ def test_another_method_has_a_graph_and_ranges_of_its_own_made_once(made: list[A
 def test_another_recipe_is_made_when_it_is_needed_and_its_lack_costs_its_row(made: list[Any]) -> None:
     found = make_rows()
     row = found.plan(replace(SETTING, recipe="tensorrt"), MeasureSpec())
-    assert row.source is not None and row.source.sha256 == "minmax tensorrt" and made[0][3] is None
+    assert row.source is not None and row.source.sha256 == "minmax tensorrt" and made[0][3] == Path("/place")
     without = found.plan(replace(SETTING, recipe="nncf"), MeasureSpec())
     assert without.skip == "no graph in int8@nncf: no such thing"
     found.plan(replace(SETTING, recipe="nncf", threads=1), MeasureSpec())

@@ -276,6 +276,7 @@ def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:
     from enginebench.models.precision.quantize import quantize
 
     start = time.perf_counter()
+    Path(job.out).parent.mkdir(parents=True, exist_ok=True)
     # A graph that holds Q/DQ nodes brings its ranges along, and goes through as it is.
     given = job.artifact.precision in FEW_BITS
     needs = "nothing" if given else find_needs(job.precision, job.recipe)
