@@ -1,18 +1,13 @@
-"""Which layers stay in floats, found in three ways: time to answer, speed and outputs of what each one finds.
+"""Which layers stay in floats: time to answer, speed and outputs of the worst groups in FP32 beside INT8 throughout.
 
     python benchmarks/layers_in_floats.py digits-cnn --data digits
     python benchmarks/layers_in_floats.py efficientnet-lite0 --data sample-photos
     python benchmarks/layers_in_floats.py model.onnx --data sentences.npz
 
-    groups    the harm of every group alone and the time that it saves by profile, as `tune` does: the fastest of four
-              graphs of the greedy line that keeps the limit
-    control   NNCF's accuracy control
-    worst     the harm of every group alone, then the least number of the worst groups that keeps the limit, by halves
-
-All start from `int8@nncf`, have the same data and the same limit (two thirds of what INT8 throughout loses are to be
-won back), and end as graphs of OpenVINO. Outputs are centred cosines, of data that nothing was chosen by as well, where
-there are enough. Time to answer is CPU time: on a machine with other work that stands; speeds are medians of ratios,
-interleaved.
+The harm of every group alone, then the least number of the worst groups that keeps the limit, as `tune` finds it.
+Graphs are `int8@nncf` in OpenVINO, the limit is that two thirds of what INT8 throughout loses are won back, and outputs
+are centred cosines of the data that the choice was made by. Time to answer is CPU time: on a machine with other work
+that stands; speeds are medians of ratios, interleaved.
 """
 
 from __future__ import annotations
@@ -20,7 +15,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +24,13 @@ from which_precision import answer, compare, load_module, make_sources, take_tur
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.engines.registry import open_backend
-from enginebench.features.tune.frontier import Part, cut_line, time_groups
 from enginebench.features.tune.harm import measure_harm
-from enginebench.features.tune.sensitivity import find_groups, map_homes, quantize_only
+from enginebench.features.tune.mixed import choose_counts
+from enginebench.features.tune.sensitivity import find_groups, quantize_only
 from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.precision.graph import load_whole_graph, prepare_graph
 from enginebench.models.precision.quantize import quantize
 from enginebench.models.precision.trying import answer as answer_graph
-
-CUTS = 4
 
 
 def main() -> None:
@@ -54,7 +47,7 @@ def main() -> None:
 
 
 class Measured:
-    """One model, and what the three ways find in it."""
+    """One model, and what is found in it."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.folder = options, folder
@@ -78,9 +71,9 @@ class Measured:
         engine.run()
         return engine
 
-    def make(self, name: str, exclude: Sequence[str], cosine: float | None = None) -> Artifact:
+    def make(self, name: str, exclude: Sequence[str]) -> Artifact:
         given: dict[str, Any] = {"data": self.data, "exclude": exclude, "threads": self.options.threads}
-        return quantize(self.graph, "int8", "nncf", self.folder / f"{name}.onnx", keep_cosine=cosine, **given)
+        return quantize(self.graph, "int8", "nncf", self.folder / f"{name}.onnx", **given)
 
     def judge(self, artifact: Artifact) -> float:
         return compare(list(answer(self.open(artifact), self.data)), self.wanted)
@@ -88,18 +81,12 @@ class Measured:
     def show(self) -> None:
         print(f"{self.options.model}: limit {self.limit:.4f}", flush=True)
         self.engines = {"fp32": self.fp32, "int8": self.open(self.int8)}
-        ways: dict[str, Callable[[], Artifact]] = {
-            "groups": self.by_groups,
-            "worst": self.by_worst,
-            "control": lambda: self.make("control", (), self.limit),
-        }
-        for name, way in ways.items():
-            start = time.process_time()
-            try:
-                self.engines[name] = self.open(way())
-            except (EngineBenchError, StopIteration) as error:
-                print(f"  {name:8} nothing: {str(error)[:150] or 'no graph keeps the limit'}", flush=True)
-            self.seconds[name] = time.process_time() - start
+        start = time.process_time()
+        try:
+            self.engines["worst"] = self.open(self.by_worst())
+        except (EngineBenchError, ValueError) as error:
+            print(f"  {'worst':8} nothing: {str(error)[:150]}", flush=True)
+        self.seconds["worst"] = time.process_time() - start
         ratios, _ = take_turns(self.engines, self.options.laps)
         for name, engine in self.engines.items():
             near = compare(list(answer(engine, self.data)), self.wanted)
@@ -107,49 +94,29 @@ class Measured:
             groups = f"{self.left[name]} groups in floats" if name in self.left else ""
             print(f"  {name:8} {took} {ratios[name]:6.2f}x of fp32, centred cosine {near:.4f} {groups}", flush=True)
 
-    def find_harm(self) -> tuple[list[Any], dict[str, float], dict[str, str]]:
+    def find_groups(self) -> list[Any]:
+        """The groups, the worst first."""
         given = load_whole_graph(Path(self.graph.path))
         prepared, quantized = prepare_graph(given), load_whole_graph(Path(self.int8.path))
         feeds, threads = self.data.read(0, self.data.n), self.options.threads
-        groups = list(find_groups(given, prepared, quantized))
         reference = answer_graph(prepared, feeds, threads)
-        harms = {
-            g.name: measure_harm(
-                reference, answer_graph(quantize_only(prepared, quantized, g.nodes), feeds, threads)
-            ).noise
-            for g in groups
-        }
-        return groups, harms, map_homes(prepared, groups)
 
-    def by_groups(self) -> Artifact:
-        groups, harms, homes = self.find_harm()
-        timed = [time_groups(e.profile_layers().layers, homes)[0] for e in (self.fp32, self.engines["int8"])]
-        saved = {name: timed[0][name] - timed[1][name] for name in timed[0].keys() & timed[1].keys()}
-        parts = [Part(name=g.name, noise=harms[g.name], saved_ns=saved.get(g.name)) for g in groups]
-        names, found = {g.name: g.originals for g in groups}, {}
-        for i, cut in enumerate(cut_line(parts, 2 * (1 - self.limit), CUTS)):
-            made = self.make(f"groups{i}", [node for name in cut.excluded for node in names[name]])
-            if self.judge(made) >= self.limit:
-                found[f"{i}"] = made
-                self.left[f"{i}"] = len(cut.excluded)
-        ratios, _ = take_turns({"fp32": self.fp32} | {name: self.open(made) for name, made in found.items()}, 3)
-        best = next(iter(sorted(found, key=lambda name: -ratios[name])))
-        self.left = {"groups": self.left[best]}
-        return found[best]
+        def harm(group: Any) -> float:
+            alone = quantize_only(prepared, quantized, group.nodes)
+            return measure_harm(reference, answer_graph(alone, feeds, threads))
+
+        return sorted(find_groups(given, prepared, quantized), key=harm, reverse=True)
 
     def by_worst(self) -> Artifact:
-        groups, harms, _ = self.find_harm()
-        worst = sorted(groups, key=lambda g: -harms[g.name])
-        broken, kept, best = 0, len(worst), self.graph
-        while kept - broken > 1:
-            middle = (broken + kept) // 2
-            made = self.make(f"worst{middle}", [node for group in worst[:middle] for node in group.originals])
-            if self.judge(made) >= self.limit:
-                kept, best = middle, made
-            else:
-                broken = middle
-        self.left["worst"] = kept
-        return best
+        groups, kept = self.find_groups(), dict[int, bool]()
+        made: dict[int, Artifact] = {}
+        while counts := choose_counts(len(groups), kept):
+            for count in counts:
+                excluded = [node for group in groups[:count] for node in group.originals]
+                made[count] = self.make(f"worst{count}", excluded)
+                kept[count] = self.judge(made[count]) >= self.limit
+        self.left["worst"] = min(count for count, fine in kept.items() if fine)
+        return made[self.left["worst"]]
 
 
 if __name__ == "__main__":

@@ -1,25 +1,19 @@
-"""Precision by layer in a search: the line of graphs, what samples show of them, and a folder that goes on."""
+"""Precision by layer in a search: the graphs that keep the worst groups in FP32."""
 
 from enginebench.core.names import name_mix
-from enginebench.features.tune import mixed
 from mixed_search import search
 
 __all__ = ["search"]
 
 
 def test_graphs_are_proposed_and_each_is_a_row_of_its_own(search):
-    request, *_, rows, proposer, settings = search
-    (layering,) = proposer.document.layerings
-    assert layering.reason is None and len(layering.groups) == 5 and settings
-    assert all(one.harm is not None and one.harm.noise >= 0 for one in layering.groups)
-    assert sum(one.harm.noise for one in layering.groups) > 0.2 * layering.together.noise
-    planned = [rows.plan(setting, request.run.measure) for setting in settings]
-    assert [row.skip for row in planned] == [None] * len(settings)
-    assert len({row.id for row in planned}) == len(settings)
-    graphs = {graph.name: graph for graph in layering.graphs}
-    assert [s.recipe for s in settings if s.graph == mixed.CONTROLLED] == ["nncf"]
-    for setting, row in zip(settings, planned, strict=True):
-        if setting.graph == mixed.CONTROLLED:
-            continue  # it does not say what it left out
-        assert row.engine.mix == name_mix(graphs[setting.graph].excluded) != ""
-        assert row.source.excluded == graphs[setting.graph].excluded
+    (layering,) = search.proposer.document.layerings
+    noises = [one.noise for one in layering.groups]
+    assert layering.reason is None and len(noises) == 5 and noises == sorted(noises, reverse=True) and min(noises) >= 0
+    assert [graph.groups for graph in layering.graphs] == [1, 2, 4]
+    planned = [search.rows.plan(setting, search.request.run.measure) for setting in search.settings]
+    assert [row.skip for row in planned] == [None] * 3 and len({row.id for row in planned}) == 3
+    for graph, row in zip(layering.graphs, planned, strict=True):
+        worst = tuple(name for one in layering.groups[: graph.groups] for name in one.group.originals)
+        assert row.source.excluded == graph.excluded == worst
+        assert row.engine.mix == name_mix(worst) != ""

@@ -1,4 +1,4 @@
-"""Groups of nodes that change their precision together: what each costs in answers, and what it saves in time."""
+"""Groups of nodes that change their precision together, and what each costs in outputs."""
 
 from msgspec import Struct
 
@@ -13,20 +13,9 @@ class NodeGroup(Struct, frozen=True, kw_only=True):
     macs: int = 0  # multiply-accumulates of its products, at batch 1
 
 
-class Harm(Struct, frozen=True, kw_only=True):
-    """What lower precision does to the answers, measured over some samples.
-
-    `noise` is the power of the difference over that of the answers about their mean: 0.1 is 10 dB. `kl_nats` is the
-    mean Kullback-Leibler divergence between the classes' probabilities before and after, where the answers are logits;
-    to second order it is half the difference weighed by the Fisher information of those probabilities.
-    """
-
-    noise: float
-    kl_nats: float | None = None
-
-
 class GroupHarm(Struct, frozen=True, kw_only=True):
-    """One group, and the harm where it alone is quantized; None where time ran out before."""
+    """One group, and the harm where it alone is quantized: the power of the difference over that of the answers about
+    their mean (0.1 is 10 dB); None where time ran out before."""
 
     group: NodeGroup
-    harm: Harm | None = None
+    noise: float | None = None

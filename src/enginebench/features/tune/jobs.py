@@ -3,17 +3,14 @@
 from msgspec import Struct
 
 from enginebench.core.records import Artifact
-from enginebench.features.tune.groups import GroupHarm, Harm
+from enginebench.features.tune.groups import GroupHarm
 from enginebench.runs.child.jobs import Job, KeepCall, NoteCall
 
 
 class SensitivityAnswer(Struct, frozen=True, kw_only=True):
-    """The harm of each group alone and of all together, in the order of the graph."""
+    """The harm of each group alone, in the order of the graph."""
 
     groups: tuple[GroupHarm, ...]
-    together: Harm
-    first: str | None  # the group with which the answers break, when groups are quantized from the input on
-    homes: dict[str, str]  # node or tensor -> group
     samples: int
     seconds: float
 
@@ -30,8 +27,6 @@ class SensitivityJob(Job[SensitivityAnswer], frozen=True, kw_only=True, tag="sen
     data: str
     seed: int
     threads: int
-    allowed_noise: float | None  # by the limits; None: nothing breaks
-    logits: bool = True
     samples: int = 16
     time_limit_s: float = 300.0
     input_size: int | None = None

@@ -172,18 +172,3 @@ def _match_opsets(model: ModelProto, consumers: Mapping[str, Sequence[NodeProto]
     known = {opset.domain for opset in model.opset_import}
     for domain in {node.domain for nodes in consumers.values() for node in nodes} - known - {"ai.onnx"}:
         model.opset_import.add(domain=domain, version=1)
-
-
-def map_homes(prepared: ModelProto, groups: Iterable[NodeGroup]) -> dict[str, str]:
-    """Name of each node, of what it makes and of its constants -> the group that it belongs to.
-
-    A layer of an engine is called by one of them.
-    """
-    own = {name: group.name for group in groups for name in group.nodes}
-    homes = dict(own)
-    constants = {tensor.name for tensor in prepared.graph.initializer}
-    for node in prepared.graph.node:
-        if node.name in own:
-            tensors = [*node.output, *(name for name in node.input if name in constants)]
-            homes.update((name, own[node.name]) for name in tensors if name)
-    return homes

@@ -251,7 +251,7 @@ def tune_model(
 
         def describe() -> TuneDocument:
             document = describe_search(search, run.machine, proposed_by=[p.name for p in proposers])
-            lines = (p.describe() for p in proposers if isinstance(p, MixedProposer))
+            lines = (p.describe(search.tried) for p in proposers if isinstance(p, MixedProposer))
             notes = tuple(line for found in lines for line in found)
             notes += tuple(remains)
             return replace(document, notes=(*document.notes, *notes), started_utc=run.started_utc)
@@ -306,9 +306,7 @@ def _open(
     arms = find_arms(request, run.machine)
     proposers: list[Proposer] = [make_proposer(arms, request.run.measure.seed, read_gains(folder.root))]
     if any(arm.precision in ("int8", "fp8") for arm in arms):
-        proposers.insert(
-            0, MixedProposer(request, arms, rows, folder, reporter, judged if judged and judged.metrics else None)
-        )
+        proposers.insert(0, MixedProposer(request, arms, rows, folder, reporter))
     timed = TimedTrack(request, rows, campaign)
     track = timed if request.goal == "latency" else LoadTrack(request, timed, folder, reporter)
     if isinstance(track, LoadTrack):

@@ -82,7 +82,6 @@ def quantize(
     io_types: IoTypes = "keep",
     reduce_range: bool = False,
     exclude: Sequence[str] = (),
-    keep_cosine: float | None = None,
     threads: int = 0,
 ) -> Artifact:
     """The artifact in another precision, written to `out`.
@@ -97,7 +96,6 @@ def quantize(
         io_types: "keep" leaves inputs and outputs in FP32, "cast" gives them the new type. FP16 and BF16 only.
         reduce_range: recipe cpu with 7-bit weights, for x86 CPUs without VNNI, whose 8-bit products saturate.
         exclude: nodes of the graph, as it stands in the file, that stay in FP32.
-        keep_cosine: of recipe nncf: the least centred cosine of the answers, which NNCF's accuracy control is to keep.
         threads: of ONNX Runtime, where the graph must be run; 0 is its own choice.
     """
     if artifact.kind != "onnx":
@@ -132,7 +130,7 @@ def quantize(
                 tools=("onnx",),
             )
         case _:
-            change = _to_eight_bits(prepared, to, recipe, calibration, data, reduce_range, left_out, keep_cosine)
+            change = _to_eight_bits(prepared, to, recipe, calibration, data, reduce_range, left_out)
             change = replace(change, tools=RECIPES[recipe or "tensorrt"].tools)
     return _finish(artifact, replace(change, excluded=tuple(exclude)), to, recipe, out, calibration, data)
 
@@ -243,10 +241,9 @@ def _to_eight_bits(
     data: CalibrationData | None,
     reduce_range: bool,
     left_out: Sequence[str],
-    keep_cosine: float | None,
 ) -> _Change:
     if recipe == "nncf":
-        return _by_nncf(prepared, data, left_out, keep_cosine)
+        return _by_nncf(prepared, data, left_out)
     if recipe == "dynamic":
         return _Change(model=quantize_dynamically(prepared, left_out, reduce_range))
     if quantizes_weights_only(recipe):
@@ -277,9 +274,7 @@ def _to_eight_bits(
     )
 
 
-def _by_nncf(
-    prepared: ModelProto, data: CalibrationData | None, left_out: Sequence[str], keep_cosine: float | None
-) -> _Change:
+def _by_nncf(prepared: ModelProto, data: CalibrationData | None, left_out: Sequence[str]) -> _Change:
     if data is None:
         raise UsageError(
             "int8@nncf takes its ranges itself and needs the data: give --calib F.npz, as enginebench calibrate "
@@ -287,7 +282,7 @@ def _by_nncf(
         )
     from enginebench.models.precision.nncf_recipe import quantize_with_nncf  # optional: an extra of its own
 
-    return _Change(model=quantize_with_nncf(prepared, data, left_out, keep_cosine))
+    return _Change(model=quantize_with_nncf(prepared, data, left_out))
 
 
 def _by_tensorrt_recipe(

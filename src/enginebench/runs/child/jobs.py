@@ -117,7 +117,6 @@ class QuantizeJob(Job[QuantizeAnswer], frozen=True, kw_only=True, tag="quantize"
     input_size: int | None = None
     inputs: str | None = None  # folder of the user's inputs, which take the place of `data`
     exclude: tuple[str, ...] = ()  # nodes that stay in FP32
-    keep_cosine: float | None = None  # of recipe nncf: what its accuracy control is to keep
 
     def perform(self, note: NoteCall, keep: KeepCall[QuantizeAnswer]) -> QuantizeAnswer:
         from enginebench.runs.child.perform.sources import quantize_graph

@@ -227,14 +227,12 @@ def describe_graph(
     *,
     out: Path | None = None,
     exclude: tuple[str, ...] = (),
-    keep_cosine: float | None = None,
 ) -> QuantizeJob:
     """How the FP32 graph, or module, of a request is brought into another precision.
 
     Args:
         out: folder of the graph and of the ranges, where they are others than those in `place`.
         exclude: nodes that stay in FP32; such graphs share the ranges of their folder.
-        keep_cosine: of recipe nncf: what its accuracy control is to keep.
     """
     folder = (out or place).absolute()
     name = format_precision(precision, recipe, name_mix(exclude)).replace("@", "-").replace(" ", "-")
@@ -253,7 +251,6 @@ def describe_graph(
         input_size=request.input_size,
         inputs=find_samples(place) if request.inputs is not None else None,
         exclude=exclude,
-        keep_cosine=keep_cosine,
     )
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError
 from enginebench.features.tune.harm import measure_harm
-from enginebench.features.tune.sensitivity import find_groups, map_homes, quantize_only
+from enginebench.features.tune.sensitivity import find_groups, quantize_only
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_arrays, open_data
@@ -52,8 +52,8 @@ def test_all_groups_together_are_the_quantized_graph(made, case):
     assert list_quantized_products(everything) == list_quantized_products(quantized)
     theirs, ours = answer(quantized, feeds, 1), answer(everything, feeds, 1)
     reference = answer(prepared, feeds, 1)
-    assert measure_harm(reference, ours).noise == pytest.approx(measure_harm(reference, theirs).noise, rel=0.05)
-    assert measure_harm(reference, theirs).noise > 0
+    assert measure_harm(reference, ours) == pytest.approx(measure_harm(reference, theirs), rel=0.05)
+    assert measure_harm(reference, theirs) > 0
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
@@ -65,7 +65,7 @@ def test_one_group_has_its_own_pairs_and_no_others(made, case):
         alone = quantize_only(prepared, quantized, group.nodes)
         assert list_quantized_products(alone) == [name for name in products if name in group.nodes]
         assert 0 < sum(count_quantizers(alone)) < sum(count_quantizers(quantized))
-        assert np.isfinite(measure_harm(reference, answer(alone, feeds, 1)).noise)
+        assert np.isfinite(measure_harm(reference, answer(alone, feeds, 1)))
 
 
 def test_no_group_is_the_graph_as_it_was(made):
@@ -87,28 +87,7 @@ def test_each_quantized_node_is_in_one_group_and_every_product_begins_one(made, 
     assert all(set(group.originals) <= exported for group in groups)
 
 
-def test_layers_are_found_by_nodes_and_by_tensors(made):
-    given, prepared, quantized, _ = made["digits", "cpu"]
-    groups = find_groups(given, prepared, quantized)
-    homes = map_homes(prepared, groups)
-    first = prepared.graph.node[0]
-    assert homes[first.name] == homes[first.output[0]] == homes[first.input[1]] == groups[0].name
-    assert prepared.graph.input[0].name not in homes
-
-
 def test_a_graph_that_does_not_run_is_refused(made):
     _, prepared, _, feeds = made["digits", "cpu"]
     with pytest.raises(ArtifactError, match="does not run"):
         answer(prepared, {name: array[:, :, :2] for name, array in feeds.items()}, 1)
-
-
-def test_nncfs_accuracy_control_keeps_more_of_the_answers(made, tmp_path):
-    digits = replace(read_onnx(packaged_onnx("digits-mlp")), model="digits-mlp")
-    data = open_data("digits", model="digits-mlp", inputs=digits.inputs, n=16)
-    feeds, given = data.read(0, 16), load_whole_graph(Path(digits.path))
-    noises = []
-    for keep in (None, 0.99999):
-        path = tmp_path / f"{keep}.onnx"
-        quantize(digits, "int8", "nncf", path, data=data, keep_cosine=keep)
-        noises.append(measure_harm(answer(given, feeds, 1), answer(load_whole_graph(path), feeds, 1)).noise)
-    assert noises[1] < 0.5 * noises[0]

@@ -304,7 +304,6 @@ def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:
         calibration=calibration,
         data=data,
         exclude=job.exclude,
-        keep_cosine=job.keep_cosine,
         threads=job.threads,
     )
     return QuantizeAnswer(artifact=artifact, seconds=time.perf_counter() - start)
