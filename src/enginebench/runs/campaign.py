@@ -50,7 +50,7 @@ from enginebench.runs.folder import RunFolder, RunRequest
 from enginebench.runs.plan import PlannedRow, find_axes
 from enginebench.runs.progress import Reporter
 from enginebench.runs.scoring import Judged, score_file
-from enginebench.runs.trust import allow_code, holds_refused
+from enginebench.runs.trust import NATIVE_CODE, allow_code, holds_refused
 from enginebench.stats.alike import compare_questions
 from enginebench.stats.compare import list_open
 from enginebench.stats.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
@@ -397,7 +397,8 @@ class Campaign:
     def _describe_prepared(self, row: PlannedRow, begun: Result, answer: PrepareAnswer, beside: int) -> Result:
         made = (answer.lowered, answer.artifact if answer.artifact != row.source else None)
         chain = [*row.chain, *filter(None, made)]
-        allow_code(*(answer.artifact.sha256 for _ in range(answer.artifact.kind == "aoti")))  # it was compiled here
+        if answer.artifact.kind == "aoti":  # it was compiled here
+            allow_code(f"{NATIVE_CODE} {answer.artifact.sha256}")
         if begun.measurements and begun.artifacts[-1].sha256 != answer.artifact.sha256:
             begun = self._begin(row, status="partial")  # those are times of another engine
         prepared = replace(

@@ -74,7 +74,7 @@ def _list_outside(name: str, options: Mapping[str, str]) -> list[str]:
 
 def holds_refused(artifact: Artifact) -> bool:
     """Whether an artifact is native code that this program has neither compiled itself nor been allowed to run."""
-    return artifact.kind == "aoti" and artifact.sha256 not in _named and NATIVE_CODE not in _named
+    return artifact.kind == "aoti" and f"{NATIVE_CODE} {artifact.sha256}" not in _named and NATIVE_CODE not in _named
 
 
 def trust_artifact(artifact: Artifact, where: Path | str) -> Artifact:

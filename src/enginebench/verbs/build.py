@@ -169,6 +169,8 @@ def command(
     version, target = shown["tensorrt_version"], out or own
     check_dry_run(shown)
     options["extra"] = (*options["extra"], *map(shlex.quote, arguments))
+    if shown["dry_run"] and package:
+        raise UsageError(f"--dry-run shows the command of trtexec; {options['engine']} has none. Leave it out")
     if shown["dry_run"]:
         spec = plan_engine(Path(onnx), options)
         print_dry_run(plan_build(Path(onnx), Path(target), spec, version=version), shown)

@@ -80,6 +80,8 @@ def test_a_package_as_model_is_described_by_its_record_and_only_where_that_is_al
     assert (taken.kind, taken.inputs, taken.sha256) == ("aoti", package.inputs, package.sha256)
     with pytest.raises(UsageError, match="add --allow-native-code"):
         make_sources(job, threads=1, timeout_s=60, reporter=Silent())
+    trust.allow_code("mine:make")  # a record may claim any hash; one that is a name that was allowed is no hash
+    assert trust.holds_refused(replace(taken, sha256="mine:make"))
     trust.allow_code(trust.NATIVE_CODE)
     assert make_sources(job, threads=1, timeout_s=60, reporter=Silent()) == (taken,)
     with pytest.raises(UsageError, match="holds no graph"):

@@ -70,6 +70,7 @@ MODEL = ("run", "digits-cnn", "--engines", "fake")
             5,
             "late.txt",
         ),  # it looks for what FP16 cannot hold
+        (("build", "a:b", "--engine", "pytorch-aoti", "--dry-run"), 2, "pytorch-aoti has none"),
         (("sweep", "spec.toml", "--dry-run", "--kind", "nosuch"), 2, "--kind nosuch is not in the sweep"),
         (("sweep", "spec.toml", "--dry-run", "--on", "nosuch"), 2, "--on nosuch: expected local"),
     ],

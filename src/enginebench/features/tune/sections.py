@@ -126,8 +126,11 @@ def state_answer(document: TuneDocument) -> Iterator[str]:
         if document.verdict == "not_shown":
             yield f"Its ratio is{_explain_open(document) or ' inconclusive'}; but none of this changes which is faster."
     else:
-        others = any(one.processes and not one.default for one in document.candidates)
-        why = "The default was not beaten" if others else "No other setting was measured"
+        ran = [one for one in document.candidates if one.processes]
+        if all(one.default for one in ran):
+            why = "The fastest default" if len(ran) > 1 else "No other setting was measured"
+        else:
+            why = "The default was not beaten"
         yield f"{why}: take {default.candidate}."
         yield from _explain(document)
     yield from document.notes

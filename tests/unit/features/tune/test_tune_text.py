@@ -83,6 +83,8 @@ def test_a_default_that_was_not_beaten_is_the_answer() -> None:
     assert "The default was not beaten: take a." in said
     alone = flatten(show(replace(KEPT, candidates=(replace(KEPT.candidates[0], default=True),))))
     assert "No other setting was measured: take a." in alone and "was not beaten" not in alone
+    own = tuple(replace(KEPT.candidates[0], default=True, candidate=name) for name in ("a", "b"))
+    assert "The fastest default: take a." in flatten(show(replace(KEPT, candidates=own)))
     assert "The winner of the race, new, was 1.01x" in said and "inconclusive" in said and "it died" in said
 
 
