@@ -26,8 +26,8 @@ from enginebench.core.records import Artifact, Capacity, EngineSpec, Probe, Tens
 from enginebench.core.store import encode, read_record
 from enginebench.features.load import probe, winners
 from enginebench.features.load.arrivals import RELEASED, Board, read_trace, schedule_constant, schedule_poisson
-from enginebench.features.load.document import LoadDocument, LoadSettings
-from enginebench.features.load.jobs import ArriveJob
+from enginebench.features.load.document import LoadDocument, LoadSettings, describe_row
+from enginebench.features.load.jobs import ArriveJob, ServeJob
 from enginebench.features.load.rates import make_bench, name_row, widen_profile
 from enginebench.features.load.verb import check_settings, load_target, make_request, read_load, write_load
 from enginebench.measure.pin import share_cpus
@@ -195,6 +195,39 @@ def kill_generators(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     monkeypatch.setattr(probe, "Child", Mortal)
 
 
+def load_two(monkeypatch: pytest.MonkeyPatch, folder: Path, engine: str, count: int) -> tuple[LoadDocument, list[Any]]:
+    """A load of one server on each of two GPUs, and the job of each server, which `fake` does without."""
+    jobs: list[Any] = []
+
+    class Spied(Child):
+        def start(self, job: Any, **options: Any) -> Any:
+            if isinstance(job, ServeJob):
+                jobs.append(job)
+                job = msgspec.structs.replace(job, engine=msgspec.structs.replace(job.engine, device="cpu"))
+            return super().start(job, **options)
+
+    monkeypatch.setattr(probe, "Child", Spied)
+    devices = ("cuda:0", "cuda:1")
+    return load(folder, engine, qps=float(count), duration_s=1.0, limit_ms=500.0, devices=devices), jobs
+
+
+def test_two_servers_share_the_requests_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every two requests each takes one: where either raises an error after 63 runs, both have answered 60."""
+    document, jobs = load_two(monkeypatch, tmp_path, "fake:fault=raise,after=63", 150)
+    (point,), (row,) = document.points, document.rows
+    assert (point.completed, point.failed) == (120, 30)
+    assert [(job.engine.device, job.share) for job in jobs] == [("cuda:0", (0, 2)), ("cuda:1", (1, 2))]
+    assert row.devices == ("cuda:0", "cuda:1") and "batcher" in point.stages
+
+
+def test_a_server_of_two_that_dies_ends_the_probe_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document, _ = load_two(monkeypatch, tmp_path, "fake:fault=segfault,after=43", 6000)
+    (told,) = [caveat.message for caveat in document.points[0].caveats if caveat.code == "cut_short"]
+    assert "of 6000 requests: the engine: the process was killed by SIGSEGV" in told
+
+
 @pytest.mark.parametrize("scenario", ["server", "offline"])
 def test_a_generator_that_dies_ends_the_probe_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: str
@@ -360,6 +393,9 @@ def read_csv(path: Path) -> list[dict[str, str]]:
     [
         ({"qps": 0.1, "duration_s": 1.0}, r"--qps 0\.1 for 1 s is less than one request: give --duration 10 or more"),
         ({"qps": 1e-9, "duration_s": None}, "for 10 s is less than one request"),
+        ({"scenario": "single", "devices": ("cuda:0", "cuda:1")}, "shares requests out; single has one at a time"),
+        ({"qps": 9.0, "devices": ("cuda:0", "cpu")}, "--device cuda:0,cpu: several devices are at most"),
+        ({"qps": 9.0, "devices": tuple(f"cuda:{i}" for i in range(99))}, "several devices are at most"),
     ],
 )
 def test_what_contradicts_itself_is_refused(given: dict[str, Any], message: str) -> None:
@@ -384,6 +420,25 @@ def test_a_plan_is_built_for_every_batch_that_may_come() -> None:
     for engine, batch, shape in (("tensorrt", 1, ("batch", 3)), ("tensorrt", 4, (2, 3)), ("ort", 4, ("batch", 3))):
         spec = EngineSpec(backend=engine)
         assert widen_profile(spec, make_source(shape), batch) is spec
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "compiled"),
+    [
+        ("pytorch-compile", "cuda:0", (1, 8, 32)),
+        ("ort-tensorrt", "cuda:0", (1, 8, 32)),
+        ("tensorrt", "cuda:0", ()),  # one plan for every batch
+        ("pytorch-cudagraph", "cuda:0", ()),
+        ("pytorch-compile", "cpu", ()),  # to fill a batch up costs as much as to compute it
+    ],
+)
+def test_where_a_batch_is_minutes_of_compiling_few_are_made(
+    engine: str, device: str, compiled: tuple[int, ...], tmp_path: Path
+) -> None:
+    row = name_row(EngineSpec(backend=engine, device=device), streams=3, max_batch=32, max_wait_ms=0.0)
+    job = make_bench(row, make_source(("batch", 3)), model="m", out_dir=tmp_path, seed=0).job
+    assert row.compiled_for == job.compiled_for == compiled
+    assert ("compiled for 1, 8, 32" in describe_row(row)) == bool(compiled)
 
 
 def test_requests_are_joined_only_where_the_batch_is_open(tmp_path: Path) -> None:

@@ -77,6 +77,11 @@ def cut_entries(outputs: Mapping[str, Array], entries: int, size: int) -> dict[s
     return {name: a[:entries] if a.ndim and len(a) == size else a for name, a in outputs.items()}
 
 
-def choose_buckets(max_batch: int) -> tuple[int, ...]:
-    """The batches for which an engine with fixed ones is made: powers of two up to `max_batch`, and that itself."""
-    return tuple(sorted({max_batch, *(1 << i for i in range(max_batch.bit_length()) if 1 << i <= max_batch)}))
+def choose_buckets(max_batch: int, few: bool = False) -> tuple[int, ...]:
+    """The batches for which an engine with fixed ones is made: powers of two up to `max_batch`, and that itself.
+
+    Args:
+        few: each takes long to make: 1, a quarter of `max_batch`, and that itself.
+    """
+    smaller = (1, max(1, max_batch // 4)) if few else (1 << i for i in range(max_batch.bit_length()))
+    return tuple(sorted({max_batch, *smaller}))

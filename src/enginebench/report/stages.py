@@ -2,11 +2,13 @@
 
 from operator import attrgetter
 
+from msgspec.structs import replace
+
 from enginebench.core.caveats import format_caveat
 from enginebench.core.text import count_of
 from enginebench.report.numbers import format_significant
 from enginebench.report.table import Column, Section, list_texts, make_notes, make_table
-from enginebench.stats.stages import STAGES, StagesDocument
+from enginebench.stats.stages import StagesDocument
 
 NAMES = {
     "decode": "decode JPEG",
@@ -17,18 +19,28 @@ NAMES = {
     "postprocess": "top 5",
 }
 _COLUMNS = (
-    Column("stage", lambda stage: NAMES.get(stage.name, stage.name)),
+    Column("stage", attrgetter("name")),
     Column("p50 ms", lambda stage: format_significant(stage.p50_ms, 3), attrgetter("p50_ms"), align="decimal"),
     Column("p99 ms", lambda stage: format_significant(stage.p99_ms, 3), attrgetter("p99_ms"), align="decimal"),
     Column("share", lambda stage: f"{stage.share:.0%}", attrgetter("share"), align="right", bar=True),
 )
 
 
+def name_stages(document: StagesDocument) -> dict[str, str]:
+    """Stage -> what it does, and where that is not the host. A model that takes bytes normalises them in its graph."""
+    names = NAMES | ({"preprocess": "resize", "compute": "normalise, compute"} if document.takes_bytes else {})
+    where = "" if document.device == "cpu" else f" ({document.device})"
+    return {name: told + where * (name in ("copy_in", "compute", "copy_out")) for name, told in names.items()}
+
+
 def list_stages(*given: StagesDocument) -> list[Section]:
     """Several engines side by side, then each."""
     documents = [one for document in given for one in (document, *document.others)]
+    if not documents:
+        return []
     names = [f"{one.engine} {one.precision}, batch {one.batch}" for one in documents]
-    lines = [(NAMES[name], [one.stages[i].p50_ms for one in documents]) for i, name in enumerate(STAGES)]
+    told = name_stages(documents[0]).values()
+    lines = [(name, [one.stages[i].p50_ms for one in documents]) for i, name in enumerate(told)]
     lines += [("from file to label", [one.total_p50_ms for one in documents])]
     lines += [("pictures/s, one after another", [one.serial_per_s for one in documents])]
     lines += [("pictures/s, overlapped", [one.overlapped_per_s for one in documents])]
@@ -44,7 +56,9 @@ def _list_one(document: StagesDocument) -> list[Section]:
     times = (format_significant(value, 3) for value in (document.total_p50_ms, document.total_p99_ms))
     whole = "from file to label: p50 {} ms, p99 {} ms".format(*times)
     texts = [*describe_rates(document), *map(format_caveat, document.caveats)]
-    table = make_table(_COLUMNS, document.stages, file="stages")
+    names = name_stages(document)
+    stages = [replace(stage, name=names.get(stage.name, stage.name)) for stage in document.stages]
+    table = make_table(_COLUMNS, stages, file="stages")
     return [Section(title=title, parts=(*make_notes([whole]), table, *make_notes(texts)))]
 
 
@@ -63,8 +77,8 @@ def describe_rates(document: StagesDocument) -> list[str]:
         f"{bounds['engine']:.0f}: the bound is {slower.replace('_', ' ')}.",
     ]
     if (times := document.device_times) is not None:
-        sentences.append(
-            f"By the GPU's own clock: copy in {times.h2d_ms:.3f} ms, compute {times.compute_ms:.3f} ms, copy out "
-            f"{times.d2h_ms:.3f} ms."
-        )
+        parts = {"copy in": times.h2d_ms, "compute": times.compute_ms, "copy out": times.d2h_ms}
+        whole = sum(parts.values()) or 1.0
+        told = ", ".join(f"{name} {ms:.3f} ms ({ms / whole:.0%})" for name, ms in parts.items())
+        sentences.append(f"By the GPU's own clock: {told}.")
     return sentences

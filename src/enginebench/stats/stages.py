@@ -53,5 +53,6 @@ class StagesDocument(Struct, frozen=True, kw_only=True):
     device_times: DeviceTimes | None
     top_classes: tuple[int, ...]
     engine_version: str | None = None
+    takes_bytes: bool = False  # its first nodes normalise, in `compute`
     caveats: tuple[Caveat, ...] = ()
     others: tuple["StagesDocument", ...] = ()  # the other engines of the same call, in the order given

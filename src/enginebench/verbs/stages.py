@@ -119,7 +119,7 @@ def measure_stages(request: RunRequest, options: StagesOptions, reporter: Report
         answer = run_child(
             job, timeout_s=STAGES_TIMEOUT_S, on_note=lambda text: reporter.step(f"{request.model}: {text}")
         )
-    return describe_stages(
+    document = describe_stages(
         model=job.model,
         engine=job.engine,
         stages_ns=answer.stages_ns,
@@ -133,6 +133,7 @@ def measure_stages(request: RunRequest, options: StagesOptions, reporter: Report
         engine_version=answer.engine_version,
         caveats=job.artifact.caveats,
     )
+    return replace(document, takes_bytes=job.artifact.normalize is not None)
 
 
 def gather_photos(images: Path | None, n: int, seed: int, reporter: Reporter) -> list[bytes]:

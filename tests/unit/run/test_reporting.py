@@ -18,7 +18,7 @@ from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.runs.folder import check_inside, read_results
 from enginebench.runs.reporting import FORMATS, check_formats, describe_stored, explain_p99
 from enginebench.stats.file_stages import describe_stages
-from enginebench.stats.stages import STAGES
+from enginebench.stats.stages import STAGES, DeviceTimes
 from enginebench.verbs.report import write_report
 from processes import ROOT, Cli
 from samples import make_drift, make_result
@@ -66,7 +66,14 @@ def test_stages_that_lie_in_the_folder_are_shown(run: Path) -> None:
     write_report(run, ("html", "md"))
     page, text = (run / "report.html").read_text(), (run / "report.md").read_text()
     assert all(f"{engine} fp32, batch 4, file to label" in page for engine in ("ort", "openvino"))
+    assert "| resize, normalise | " in text and "| compute | " in text
     assert "| decode JPEG | 2.00 | 2.00 | 17% |" in text and "| from file to label | 12.0 | 7.00 |" in text
+    given = {"device": "cuda:0", "takes_bytes": True, "device_times": DeviceTimes(h2d_ms=1, compute_ms=8, d2h_ms=1)}
+    (run / "stages.json").write_bytes(encode(replace(document, **given)))
+    write_report(run, ("md",))
+    text = (run / "report.md").read_text()
+    assert "| resize | " in text and "| normalise, compute (cuda:0) | " in text
+    assert "copy in 1.000 ms (10%), compute 8.000 ms (80%), copy out 1.000 ms (10%)" in text
     (run / "stages.json").write_text("{}")
     with pytest.raises(ParseError, match=r"stages\.json"):
         write_report(run, ("html",))

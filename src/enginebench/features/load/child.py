@@ -129,7 +129,7 @@ def open_threads(backend: Loadable, job: ServeJob) -> Streams:
     entry, kind = find_entry(job.engine.backend), find_kind(job.engine.device)
     any_batch = kind in entry.any_batch
     spec = replace(job.engine, options={**entry.beside_itself.get(kind, {}), **job.engine.options})
-    buckets = (job.max_batch,) if any_batch else choose_buckets(job.max_batch)
+    buckets = (job.max_batch,) if any_batch else job.compiled_for or choose_buckets(job.max_batch)
     engines = load_all(backend, job.artifact, [replace(spec, batch=batch) for batch in buckets] * job.streams)
 
     def close() -> None:

@@ -21,6 +21,7 @@ class LoadRow(Struct, frozen=True, kw_only=True):
     streams: int
     max_batch: int
     max_wait_ms: float
+    compiled_for: tuple[int, ...] = ()  # batches, where each takes long; between two of them a batch is filled up
     offline_per_s: float | None = None  # when all requests are there at once
     capacity: Capacity | None = None  # over all rounds
     rounds: tuple[Capacity, ...] = ()
@@ -89,4 +90,5 @@ def describe_row(row: LoadRow) -> str:
     if spec.device != "cpu":
         parts = [f"{parts[0]} on {' and '.join(row.devices or [spec.device])}", streams]
     wait = f", waiting up to {row.max_wait_ms:g} ms" if row.max_wait_ms else ""
-    return ", ".join([*parts, f"batches up to {row.max_batch}{wait}"] if row.max_batch > 1 else parts)
+    made = f", compiled for {', '.join(map(str, row.compiled_for))}" if row.compiled_for else ""
+    return ", ".join([*parts, f"batches up to {row.max_batch}{made}{wait}"] if row.max_batch > 1 else parts)

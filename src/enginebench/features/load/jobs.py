@@ -33,6 +33,7 @@ class ServeJob(Job[ServeAnswer], frozen=True, kw_only=True, tag="serve"):
     bell: int = -1
     streams: int = 1
     max_batch: int = 1
+    compiled_for: tuple[int, ...] = ()  # batches; (): as many as an engine with fixed ones needs
     max_wait_ms: float = 0.0
     queue_limit: int | None = None
     samples: int = 1

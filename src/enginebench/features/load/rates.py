@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
+from enginebench.core.feeds import choose_buckets
 from enginebench.core.names import format_engine, format_precision, slug
 from enginebench.core.records import Artifact, Capacity, EngineSpec
 from enginebench.core.shapes import concrete_shape, find_batch_axes, format_shapes
@@ -95,13 +96,21 @@ def name_row(engine: EngineSpec, *, streams: int, max_batch: int, max_wait_ms: f
     """The row of a configuration: engine with its options, precision, streams, threads of each, batch."""
     name = slug(format_engine(engine)) if engine.options else engine.backend
     precision = format_precision(engine.precision, engine.recipe).replace("@", ".")
+    few = max_batch > 1 and compiles_each(engine)
     return LoadRow(
         id=f"{name}-{precision}-s{streams}-t{engine.threads}-b{max_batch}",
         engine=engine,
         streams=streams,
         max_batch=max_batch,
         max_wait_ms=max_wait_ms,
+        compiled_for=choose_buckets(max_batch, few) if few else (),
     )
+
+
+def compiles_each(engine: EngineSpec) -> bool:
+    """Whether every batch costs a compilation, and on a GPU, where filling a batch up costs little beside that."""
+    entry = find_entry(engine.backend)
+    return engine.device != "cpu" and entry.tunes and "max_shapes" not in entry.options
 
 
 def make_bench(row: LoadRow, artifact: Artifact, *, model: str, out_dir: Path, seed: int) -> Bench:
@@ -125,6 +134,7 @@ def make_bench(row: LoadRow, artifact: Artifact, *, model: str, out_dir: Path, s
         streams=row.streams,
         max_batch=row.max_batch,
         max_wait_ms=row.max_wait_ms,
+        compiled_for=row.compiled_for,
         samples=len(list_samples(given)) if given else POOL,
         inputs=given,
         seed=seed,

@@ -91,7 +91,7 @@ CHANGES = {
     "batcher": "Fewer and larger batches need less of it: raise --max-batch, or --max-wait-ms",
     "host": "Fewer bytes and launches need less of it: --input-dtype uint8, a larger --max-batch, a second GPU",
     "copy in": "Fewer bytes need less of it: --input-dtype uint8, a smaller --input-size",
-    "compute": "Try a larger --max-batch, a lower --precision, or another engine or device",
+    "compute": "Try a larger --max-batch, a lower --precision, another engine or device, or tune --goal capacity",
     "copy out": "Let the model return less, for example its best classes alone",
 }
 

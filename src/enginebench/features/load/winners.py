@@ -47,7 +47,9 @@ def load_winners(folder: RunFolder, record: RunRecord, results: dict[str, Result
         folder.write_result(results[name])
 
 
-def bench_row(folder: RunFolder, result: Result, streams: int = 1, max_batch: int | None = None) -> Bench:
+def bench_row(
+    folder: RunFolder, result: Result, streams: int = 1, max_batch: int | None = None, max_wait_ms: float = 0.0
+) -> Bench:
     """A row that was timed, to be put under load on the artifact that it was timed on.
 
     Args:
@@ -58,7 +60,7 @@ def bench_row(folder: RunFolder, result: Result, streams: int = 1, max_batch: in
         UsageError: it was timed in batches that no requests can be joined to.
     """
     engine = replace(result.engine, batch=1)
-    row = name_row(engine, streams=streams, max_batch=max_batch or result.engine.batch, max_wait_ms=0.0)
+    row = name_row(engine, streams=streams, max_batch=max_batch or result.engine.batch, max_wait_ms=max_wait_ms)
     artifact = free_batch(folder.absolute(result.artifacts[-1]))
     return make_bench(row, artifact, model=result.model, out_dir=folder.artifacts, seed=result.measure.seed)
 
@@ -96,7 +98,7 @@ def load_row(
         EngineBenchError: it cannot be put under load.
     """
     asked = LoadSettings(**settings)
-    bench = bench_row(folder, result, streams, max_batch)
+    bench = bench_row(folder, result, streams, max_batch, asked.max_wait_ms)
     bench = replace(bench, row=replace(bench.row, id=name))
     prober = Prober(asked, seed=seed, timeout_s=timeout_s, reporter=reporter)
     prober.rows[bench.row.id] = bench.row

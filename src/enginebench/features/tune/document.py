@@ -18,6 +18,7 @@ class TuneRef(Struct, frozen=True, kw_only=True):
     threads: int
     streams: int = 1
     max_batch: int = 1
+    max_wait_ms: float = 0.0
     method: str = ""
     graph: str = ""
     speedup: float | None = None  # over the best default, in the final

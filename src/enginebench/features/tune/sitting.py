@@ -132,7 +132,10 @@ def _refer(search: Search, setting: Setting | None, speedup: float | None) -> Tu
         precision=format_precision(setting.precision, setting.recipe),
         batch=result.engine.batch if result else 1,
         speedup=speedup,
-        **{name: getattr(setting, name) for name in ("threads", "streams", "max_batch", "method", "graph")},
+        **{
+            name: getattr(setting, name)
+            for name in ("threads", "streams", "max_batch", "max_wait_ms", "method", "graph")
+        },
     )
 
 
@@ -330,7 +333,8 @@ def find_arms(request: SearchRequest, machine: Machine) -> list[Arm]:
     if request.goal != "latency" and request.threads is None:
         threads = (count_stream_threads(1),)  # the generator has a core of its own, where one is to spare
     streams = list_stream_counts(cores)
-    return list_arms(replace(request.run, engines=engines), request.goal, threads=threads, streams=streams)
+    run, limit_ms = replace(request.run, engines=engines), request.p99_limit_ms
+    return list_arms(run, request.goal, threads=threads, streams=streams, limit_ms=limit_ms)
 
 
 def write_tune(root: Path, document: TuneDocument, record: RunRecord | None = None) -> tuple[str, ...]:

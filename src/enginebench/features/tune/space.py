@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.entry import find_kind
+from enginebench.core.entry import DeviceKind, find_kind
 from enginebench.core.names import format_options, format_precision, known
 from enginebench.core.recipes import FEW_BITS, RECIPES, choose_module_recipe
 from enginebench.core.records import Precision, Recipe
@@ -18,9 +18,14 @@ from enginebench.runs.plan import choose_graph_recipe
 Goal = Literal["latency", "throughput", "capacity"]
 
 # Knobs beside the options of an engine.
-THREADS, STREAMS, BATCH, RECIPE = "threads", "streams", "max_batch", "recipe"
-# Requests that may be computed together; whoever needs more gains little by the next doubling.
-BATCHES = (1, 2, 4, 8, 16, 32)
+THREADS, STREAMS, BATCH, WAIT, RECIPE = "threads", "streams", "max_batch", "max_wait_ms", "recipe"
+KNOBS = (THREADS, STREAMS, BATCH, WAIT, RECIPE)
+# Requests that may be computed together; whoever needs more gains little by the next doubling. A GPU takes more of
+# them, and its streams cost no cores.
+BATCHES: dict[DeviceKind, tuple[int, ...]] = {"cpu": (1, 2, 4, 8, 16, 32), "cuda": (1, 2, 4, 8, 16, 32, 64, 128)}
+GPU_STREAMS = (1, 2, 3, 4)
+# Of the limit on latency, what a request may wait for others to fill its batch.
+WAITS = (0.0, 0.1, 0.25)
 METHODS = ("minmax", "entropy", "percentile")
 
 
@@ -35,6 +40,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     threads: int = 1
     streams: int = 1
     max_batch: int = 1
+    max_wait_ms: float = 0.0
     graph: str = ""  # the name of a graph that was made for this search; "": the model in this precision
 
     def __hash__(self) -> int:
@@ -49,6 +55,7 @@ class Setting(Struct, frozen=True, kw_only=True):
         parts.append(f"{self.threads} thread{'s' if self.threads > 1 else ''}")
         parts += [f"{self.streams} streams"] if self.streams > 1 else []
         parts += [f"batch {self.max_batch}"] if self.max_batch > 1 else []
+        parts += [f"wait {self.max_wait_ms:g} ms"] if self.max_wait_ms else []
         return " ".join(parts)
 
 
@@ -75,12 +82,9 @@ class Arm(Struct, frozen=True, kw_only=True):
     def set(self, chosen: Mapping[str, str]) -> Setting:
         """The setting with these values; every other knob is left at its default, and an option unnamed."""
         values = {name: chosen.get(name, values[0]) for name, values in self.knobs.items()}
-        options = {
-            name: value
-            for name, value in values.items()
-            if name not in (THREADS, STREAMS, BATCH, RECIPE) and value != self.knobs[name][0]
-        }
+        options = {name: value for name, value in values.items() if name not in KNOBS and value != self.knobs[name][0]}
         recipe, _, method = values.get(RECIPE, "").partition("/")
+        max_batch = int(values.get(BATCH, "1"))
         return Setting(
             engine=self.engine,
             options={**self.fixed, **options},
@@ -89,7 +93,8 @@ class Arm(Struct, frozen=True, kw_only=True):
             method=method,
             threads=max(1, int(values[THREADS]) // int(values.get(STREAMS, "1"))),
             streams=int(values.get(STREAMS, "1")),
-            max_batch=int(values.get(BATCH, "1")),
+            max_batch=max_batch,
+            max_wait_ms=float(values.get(WAIT, "0")) if max_batch > 1 else 0.0,  # one alone waits for nobody
         )
 
     def read(self, setting: Setting) -> dict[str, str] | None:
@@ -99,6 +104,7 @@ class Arm(Struct, frozen=True, kw_only=True):
             THREADS: self.knobs[THREADS][0] if STREAMS in self.knobs else str(setting.threads),
             STREAMS: str(setting.streams),
             BATCH: str(setting.max_batch),
+            WAIT: f"{setting.max_wait_ms:g}",
             RECIPE: recipe,
         }
         chosen = {name: own.get(name, setting.options.get(name, values[0])) for name, values in self.knobs.items()}
@@ -106,7 +112,14 @@ class Arm(Struct, frozen=True, kw_only=True):
         return chosen if known and self.set(chosen) == setting else None
 
 
-def list_arms(request: RunRequest, goal: Goal, *, threads: tuple[int, ...], streams: tuple[int, ...]) -> list[Arm]:
+def list_arms(
+    request: RunRequest,
+    goal: Goal,
+    *,
+    threads: tuple[int, ...],
+    streams: tuple[int, ...],
+    limit_ms: float | None = None,
+) -> list[Arm]:
     """Every engine in every precision of a request, with what may be set.
 
     Engines that compile for long come last: where the budget ends before them, the others have run.
@@ -115,6 +128,7 @@ def list_arms(request: RunRequest, goal: Goal, *, threads: tuple[int, ...], stre
         request: engines with the options that the user fixed, and precisions.
         goal: under `latency` one request is computed at a time, so that streams and batches are no knobs.
         threads: values that the number of threads may take, the default first; of all streams together.
+        limit_ms: on latency under the goal `capacity`, of which waiting for a batch may take a part.
     """
     arms = []
     for (asked, recipe), (engine, fixed) in itertools.product(request.precisions, request.engines):
@@ -128,7 +142,10 @@ def list_arms(request: RunRequest, goal: Goal, *, threads: tuple[int, ...], stre
         if precision in FEW_BITS:
             knobs[RECIPE] = _list_recipes(engine, precision, recipe or own, request.calibration_method)
         if goal != "latency":
-            knobs |= {STREAMS: tuple(map(str, streams)), BATCH: tuple(map(str, BATCHES))}
+            counts = streams if kind == "cpu" else GPU_STREAMS
+            knobs |= {STREAMS: tuple(map(str, counts)), BATCH: tuple(map(str, BATCHES[kind]))}
+        if limit_ms is not None:
+            knobs[WAIT] = tuple(f"{share * limit_ms:g}" for share in WAITS)
         for name, option in options.items():
             idle = (goal == "latency" and option.under_load) or precision not in (option.only_in or (precision,))
             idle |= bool(option.recipes) and (recipe or entry.recipe) not in option.recipes

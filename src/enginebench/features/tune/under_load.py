@@ -1,6 +1,7 @@
 """The track of the goals `throughput` and `capacity`: each lap puts a setting under load, in a process of its own."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -98,7 +99,12 @@ class LoadTrack:
         request, lap = self._request, StoredLap(candidate=setting.name, round=round_number, final=final, lap=Lap())
         # A lap is a whole search, and it must not cost the others theirs.
         limit_s = self.find_limit()
-        settings = {"limit_ms": request.p99_limit_ms, "time_budget_s": limit_s, **({} if final else RACE)}
+        settings: dict[str, Any] = {
+            "limit_ms": request.p99_limit_ms,
+            "time_budget_s": limit_s,
+            "max_wait_ms": setting.max_wait_ms,
+        }
+        settings |= {} if final else RACE
         found = find("offers", "load_row")(
             *self._name_row(setting),
             settings,
@@ -146,7 +152,7 @@ class LoadTrack:
 
 def make_base(setting: Setting) -> Setting:
     """The setting one request at a time: what is built and checked for every number of streams and every batch."""
-    return replace(setting, streams=1, max_batch=1)
+    return replace(setting, streams=1, max_batch=1, max_wait_ms=0.0)
 
 
 def explain_none(capacity: Capacity, limit_s: float) -> str:

@@ -18,9 +18,14 @@ INT8: tuple[Precision, Recipe | None] = ("int8", None)
 FP32: tuple[Precision, Recipe | None] = ("fp32", None)
 
 
-def find_arms(engines: str, *precisions: tuple[Precision, Recipe | None], goal: Any = "latency") -> dict[str, Arm]:
-    request = RunRequest(model="m", engines=tuple(read_engines(engines)), precisions=precisions or (FP32,))
-    arms = list_arms(request, goal, threads=(2, 1), streams=(1, 2))
+def find_arms(
+    engines: str, *precisions: tuple[Precision, Recipe | None], goal: Any = "latency", **given: Any
+) -> dict[str, Arm]:
+    device = given.pop("device", "cpu")
+    request = RunRequest(
+        model="m", engines=tuple(read_engines(engines)), precisions=precisions or (FP32,), device=device
+    )
+    arms = list_arms(request, goal, threads=(2, 1), streams=(1, 2), **given)
     return {f"{arm.engine} {arm.precision}": arm for arm in arms}
 
 
@@ -87,6 +92,20 @@ def test_streams_share_the_threads() -> None:
     setting = arm.set({"streams": "2", "max_batch": "8"})
     assert (setting.threads, setting.streams, setting.max_batch) == (1, 2, 8)
     assert setting.name == "ort fp32 1 thread 2 streams batch 8"
+
+
+def test_requests_wait_for_others_up_to_a_quarter_of_their_limit() -> None:
+    arm = find_arms("ort", FP32, goal="capacity", limit_ms=10.0)["ort fp32"]
+    assert arm.knobs["max_wait_ms"] == ("0", "1", "2.5")
+    setting = arm.set({"max_batch": "8", "max_wait_ms": "2.5"})
+    assert setting.name == "ort fp32 2 threads batch 8 wait 2.5 ms" and setting.max_wait_ms == 2.5
+    assert (arm.read(setting) or {})["max_wait_ms"] == "2.5"
+    assert arm.set({"max_wait_ms": "2.5"}) == arm.default, "a request that is computed alone waits for nobody"
+
+
+def test_a_gpu_takes_larger_batches_and_streams_without_cores() -> None:
+    arm = find_arms("pytorch-cudagraph", FP32, goal="capacity", device="cuda:0")["pytorch-cudagraph fp32"]
+    assert arm.knobs["streams"] == ("1", "2", "3", "4") and arm.knobs["max_batch"][-1] == "128"
 
 
 @pytest.mark.parametrize("goal", ["latency", "throughput"])
