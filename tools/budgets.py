@@ -107,7 +107,7 @@ def list_budgets() -> list[Budget]:
     longest, widest = measure_functions(src)
     return [
         Budget("src, lines", count_lines(src), 53_000, 67_982),
-        Budget("src, lines of code", sum(map(count_code, src)), 37_000, 48_678),
+        Budget("src, lines of code", sum(map(count_code, src)), 37_000, 48_676),
         Budget("tests, lines", count_lines(tests), 34_000, 51_000),
         Budget("import closure of run, lines", count_lines(sorted(find_closure(ENTRY))), 30_000, 30_838),
         Budget("longest function, lines", longest[0], 80, None, longest[1]),

@@ -6,9 +6,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from enginebench.core.records import Estimate, Outputs, RatioValidity, Result, Validity
+from enginebench.core.records import Estimate, Measurement, Outputs, RatioValidity, Result, Validity
 from enginebench.core.shapes import format_shapes
-from enginebench.stats.compare import Comparison
+from enginebench.stats.compare import Comparison, Times, choose_clock
 from enginebench.stats.quantiles import median
 from enginebench.stats.standing import Standing, compare_rows, find_today, is_plain_fp32
 from enginebench.stats.validity import WIDE_RATIO, find_worst
@@ -72,13 +72,14 @@ def order_by_speed(rows: Sequence[Standing]) -> list[Standing]:
 def _measure_together(rows: Sequence[Standing]) -> dict[str, float]:
     """Times to sort by: over the trials that all have, since whoever was measured less often saw other disturbances.
 
-    What has another clock is placed by its ratio to the baseline; without one, last.
+    By a clock of all (trtexec's own leaves out the launch), else by the ratio to the baseline; without one, last.
     """
+    common = choose_clock([m for row in rows for m in row.result.measurements], ())[1]
     clock = next((row.clock for row in rows if row.result.id == row.baseline), rows[0].clock if rows else None)
     medians = {
-        row.result.id: {m.repetition: median(m.latency_ns) for m in row.result.measurements if m.latency_ns}
+        row.result.id: {m.repetition: _find_median(m, common) for m in row.result.measurements if m.latency_ns}
         for row in rows
-        if row.clock == clock
+        if common or row.clock == clock
     }
     shared = set[int].intersection(*(set(found) for found in medians.values())) if medians else set()
     times = {
@@ -90,6 +91,10 @@ def _measure_together(rows: Sequence[Standing]) -> dict[str, float]:
         place = times[str(row.baseline)] - math.log(row.speedup.value) if row.speedup and known else math.inf
         times.setdefault(row.result.id, place)
     return times
+
+
+def _find_median(measurement: Measurement, times: Times | None) -> float:
+    return median((times and times(measurement)) or measurement.latency_ns)
 
 
 def choose_agreeing(ranked: Sequence[Standing]) -> list[Standing]:
@@ -169,20 +174,15 @@ def _judge_outputs(row: Standing, group: Sequence[Standing], scored: str) -> tup
     if scored and row.outputs != "same":
         return "within_limits", f"{scored} is within its limit"
     others = (one.result.drift for one in group if one.result.id != row.result.id)
-    if (
-        row.outputs == "same"
-        and row.is_reference
-        and not any(drift and drift.reference == row.result.id for drift in others)
-    ):
+    compared = any(drift and drift.reference == row.result.id for drift in others)
+    if row.outputs == "same" and row.is_reference and not compared:
         return "not_judged", "nothing was compared with it"
     return row.outputs, row.outputs_reason
 
 
 def _find_state(measured: int, tied: bool, is_today: bool, alone: bool) -> State:
-    if measured == 1:
-        return "only"
-    if tied:
-        return "tie"
+    if measured == 1 or tied:
+        return "only" if measured == 1 else "tie"
     return ("none_agrees" if alone else "baseline") if is_today else "fastest"
 
 
@@ -198,17 +198,17 @@ def _find_ties(chosen: Sequence[Standing], margin: float) -> tuple[list[Standing
 
 def _always_beats(row: Standing, other: Standing) -> bool:
     """Whether its slowest trial is faster than the fastest one of the other; of one each, neighbours may lie apart."""
-    sides = [[median(m.latency_ns) for m in one.result.measurements if m.latency_ns] for one in (row, other)]
+    times = choose_clock(row.result.measurements, other.result.measurements)[1]
+    sides = [[_find_median(m, times) for m in one.result.measurements if m.latency_ns] for one in (row, other)]
     return max(sides[0]) * (WIDE_RATIO if min(map(len, sides)) == 1 else 1) < min(sides[1])
 
 
 def _explain_choice(row: Standing, tied: Sequence[Standing], is_today: bool) -> tuple[str, ...]:
-    if not tied:
-        return ()
-    if is_today:
-        return ("what you have",)
+    if is_today or not tied:
+        return ("what you have",) if tied else ()
     if all(_always_beats(row, one) for one in tied):
-        return ("faster in every trial",)
+        clocks = {m.clock for one in (row, *tied) for m in one.result.measurements}
+        return ("faster in every trial" + " by the device clock of all" * (len(clocks) > 1),)
     whys = ["same outputs"] if row.outputs == "same" and any(one.outputs != "same" for one in tied) else []
     size, sizes = row.result.size_bytes, [one.result.size_bytes for one in tied]
     whys += ["smaller"] if size and all(other and size < other for other in sizes) else []

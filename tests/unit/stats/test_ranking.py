@@ -76,3 +76,18 @@ def test_a_limit_has_one_definition(name: str, limit: str) -> None:
     defaults = [text for path in SOURCE.rglob("*.py") for text in read_defaults(path, name)]
     others = {"CAPACITY_MARGIN", "REGRESSION_MARGIN"}  # of a rate, and of versions: each defined once, too
     assert len(defaults) > 2 and set(defaults) - {"None"} - others == {limit}
+
+
+def test_unlike_clocks_are_ordered_by_the_one_that_all_have() -> None:
+    """As on an H100: trtexec 27.0 us by its own clock, `tensorrt` 34.3 by the host's and 25.7 by the GPU's."""
+    rows = []
+    for seed, (engine, host, device) in enumerate(
+        [("pytorch", 67.3, 58), ("tensorrt", 34.3, 25.7), ("trtexec", 27, 27)]
+    ):
+        row = make_result(engine, median_ms=host, processes=4, drift=AGREE, sd=0.014, seed=seed)
+        measured = [replace(m, device_ns=[int(ns * device / host) for ns in m.latency_ns]) for m in row.measurements]
+        clock = "tool" if engine == "trtexec" else "host"
+        rows.append(replace(row, measurements=tuple(replace(m, clock=clock) for m in measured)))
+    (headline,) = rank_results(rows).headlines
+    assert headline.id == "tensorrt-fp32-b1" and headline.tied_with == ("trtexec-fp32-b1",)
+    assert headline.choice == ("faster in every trial by the device clock of all",)

@@ -130,7 +130,7 @@ def _list_own(row: Row) -> Iterator[str]:
     if row.status == "partial":
         yield f"not finished: {row.reason or 'not all of its trials were measured'}"
     if row.clock not in (None, "host") and not row.modelled:
-        yield f"times are of the {row.clock} clock"
+        yield f"times are of the {row.clock} clock; ratios compare device clocks"
     if row.outputs == "changed":
         yield f"outputs changed: {row.outputs_reason}"
     elif row.outputs_agree is False:

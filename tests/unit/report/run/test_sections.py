@@ -146,7 +146,7 @@ def test_a_warning_names_its_configurations_and_the_range_of_its_figures() -> No
     tool = make_result("trtexec", identity="t")
     tool = replace(tool, measurements=tuple(replace(m, clock="device") for m in tool.measurements))
     found = list_warnings(describe(make_result(), tool)).lines
-    assert ("trtexec fp32", "times are of the device clock") in found
+    assert ("trtexec fp32", "times are of the device clock; ratios compare device clocks") in found
     assert any(label == "trtexec fp32" and text.startswith("no ratio: clocks differ") for label, text in found)
 
 
