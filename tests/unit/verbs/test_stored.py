@@ -78,6 +78,7 @@ def test_every_schema_that_is_written_is_known() -> None:
         "enginebench.sweep-record/1",
         "enginebench.sweep-record/2",
         "enginebench.models/1",
+        "enginebench.aoti/1",
     }
     assert {name for name in written - others if ".fpga." not in name} == {*DOCUMENTS, *list_names("documents")}
 
