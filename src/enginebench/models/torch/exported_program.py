@@ -1,6 +1,7 @@
 """A `.pt2` file, as `torch.export.save` writes it, to a module with its example inputs."""
 
 import os
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from enginebench.core.aoti import FOLDER
 from enginebench.core.errors import ModelError
 from enginebench.core.text import first_line
 from enginebench.models.torch.flat import Flat, flatten
@@ -20,6 +22,9 @@ WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 def open_program(path: Path, text: str) -> tuple[Flat, tuple[torch.Tensor, ...]]:
     """(the module, flat; the example inputs that it was exported with, else zeros of their shapes)."""
     try:
+        with zipfile.ZipFile(path) as archive:  # what Python cannot read, PyTorch might, and a package is native code
+            if any(FOLDER in name for name in archive.namelist()):
+                raise ValueError("it is a package of native code")
         with _weights_only():
             program = torch.export.load(path)
     except Exception as error:  # zip, JSON, versions: each of its own kind
