@@ -322,7 +322,7 @@ def _check_request(engines: Sequence[Engine], feeds: Sequence[Feeds], spec: Meas
         raise MeasurementError("no feeds were given; the engine needs at least one set of input arrays to run on")
     overlapping = all(isinstance(one, Overlapping) and one.overlaps for one in engines)
     if spec.scope == "pipelined" and (spec.cache == "cold" or not overlapping):
-        raise UsageError("scope pipelined needs an engine that overlaps copies with computing, and cache hot")
+        raise UsageError("scope pipelined needs an engine that overlaps (no mode=reduce-overhead), and cache hot")
     if spec.cache == "cold" and not isinstance(engines[0], CacheFlusher):
         raise UsageError("cache 'cold' needs an engine that can flush its device's cache; this one cannot. Use 'hot'")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,14 +49,9 @@ def load_all(backend: Loadable, artifact: Artifact, specs: Sequence[EngineSpec])
     """An engine for each spec, which share their weights where the backend can do that."""
     if isinstance(backend, LoadsSeveral):
         return backend.load_several(artifact, specs)
-    loaded: list[Engine] = []
-    try:
-        for spec in specs:
-            loaded.append(backend.load(artifact, spec))
-    except BaseException:
-        for engine in loaded:
-            engine.close()
-        raise
+    with ExitStack() as stack:
+        loaded = [stack.enter_context(backend.load(artifact, spec)) for spec in specs]
+        stack.pop_all()
     return loaded
 
 
