@@ -24,7 +24,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.features import list_features
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Cache, Scope, Task
-from enginebench.runs.request import DEFAULT_ENGINES
+from enginebench.runs.request import name_default_engines
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound=Struct)
@@ -266,7 +266,8 @@ Data: TypeAlias = Annotated[
 Engines: TypeAlias = Annotated[
     Texts | None,
     Opt(
-        f"ENGINE[:key=value,...], separated by commas. [{DEFAULT_ENGINES['cpu']}; on a GPU {DEFAULT_ENGINES['cuda']}]",
+        f"ENGINE[:key=value,...], separated by commas. [{name_default_engines('cpu')}; on a GPU "
+        f"{name_default_engines('cuda')}]",
         more="An engine that cannot run here is skipped, with the reason",
     ),
 ]

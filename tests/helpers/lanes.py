@@ -39,16 +39,6 @@ class FakeLane:
     def enter(self) -> None:
         self.log.append("enter")
 
-    def call(self, work: Callable[[], object]) -> None:
-        self.enter()
-        work()
-
-    def fork(self) -> "FakeLane":
-        return ForkedLane(self._step_ns)
-
-    def follow(self, event: FakeEvent) -> None:
-        assert event.at_ns >= 0, "follows an event that was never recorded"
-
     def make_event(self) -> FakeEvent:
         return FakeEvent()
 
@@ -87,10 +77,3 @@ class FakeLane:
             self.flushes += 1
 
         return flush
-
-
-class ForkedLane(FakeLane):
-    """Has several batches on their way: it waits for one of its events, not for the last."""
-
-    def wait(self, event: FakeEvent) -> None:
-        event.synchronize()

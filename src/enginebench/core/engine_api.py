@@ -211,6 +211,8 @@ def join_shapes(views: Mapping[str, Array], samples: Sequence[Mapping[str, Array
     """The shapes of arrays that take all samples, each with a first axis, and no fewer entries than `views`."""
     return {
         name: (max(sum(len(sample[name]) for sample in samples), len(views.get(name, ()))), *array.shape[1:])
+        if array.ndim
+        else ()  # which one sample alone may be
         for name, array in samples[0].items()
     }
 

@@ -83,7 +83,7 @@ class Overlapping(Protocol):
     def is_done(self) -> bool: ...
 
     def finish(self) -> tuple[dict[str, Array], DeviceTimes]:
-        """Copies of the outputs, once it is done."""
+        """Waits until it is done; copies of the outputs."""
         ...
 
 
@@ -111,23 +111,3 @@ class LoadsSeveral(Protocol):
     """
 
     def load_several(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> Sequence[Engine]: ...
-
-
-class InFlight(Protocol):
-    """Up to `depth` batches on their way at once; `collect` waits for the oldest, and gives outputs on the host."""
-
-    @property
-    def depth(self) -> int: ...
-
-    def submit(self, feeds: Feeds) -> None: ...
-
-    def collect(self) -> dict[str, Array]: ...
-
-    def close(self) -> None: ...
-
-
-@runtime_checkable
-class Pipelined(Protocol):
-    """An engine whose copies in, computation and copies out overlap; the batches are of the shapes bound last."""
-
-    def open_pipeline(self, depth: int) -> InFlight: ...

@@ -69,19 +69,6 @@ class CudaLane:
         if self._find_current(self._index) != self._raw:
             torch.cuda.set_stream(self._stream)
 
-    def call(self, work: Callable[[], object]) -> None:
-        """Has `work` put what it does on this stream."""
-        self.enter()
-        work()
-
-    def fork(self) -> CudaLane:
-        """Another stream on the same GPU."""
-        return CudaLane(self._index, self._waiting)
-
-    def follow(self, event: Any) -> None:
-        """What comes later on this stream waits for the event."""
-        self._stream.wait_event(event)
-
     def make_event(self) -> Any:
         return torch.cuda.Event(enable_timing=True, blocking=self._waiting == "block")
 
@@ -201,7 +188,8 @@ class CudaTorchEngine(TorchEngine):
         return done
 
     def finish(self) -> tuple[dict[str, Array], DeviceTimes]:
-        """Copies of the outputs of what was begun and is over, and what the GPU took for each part."""
+        """Copies of the outputs of what was begun, which is waited for, and what the GPU took for each part."""
+        self._lane.wait(self._copies["d2h"][1])
         self._copying = False
         times = self.last_h2d_ns(), self.last_device_ns(), self.last_d2h_ns()
         return self._read_answers(), DeviceTimes(*times)

@@ -19,7 +19,7 @@ from enginebench.core.errors import BackendUnavailable, EngineBenchError, Missin
 from enginebench.core.features import find_each
 from enginebench.core.names import format_options, parse_engine, parse_engines
 from enginebench.core.protocols import Backend, ModuleLoader
-from enginebench.core.records import ArtifactKind, Availability, EngineSpec
+from enginebench.core.records import ArtifactKind, Availability, EngineSpec, Scope
 from enginebench.core.text import name_type
 from enginebench.engines.backends.onnxruntime.entries import ORT, ORT_CUDA, ORT_OPENVINO, ORT_TENSORRT, ORT_TENSORRT_RTX
 from enginebench.engines.backends.openvino.entries import OPENVINO
@@ -121,9 +121,11 @@ def read_engines(text: str) -> list[tuple[str, dict[str, str]]]:
     return [(find_entry(name).name, options) for name, options in parse_engines(text)]
 
 
-def list_unasked(kind: DeviceKind) -> tuple[str, ...]:
+def list_unasked(kind: DeviceKind, scope: Scope = "compute") -> tuple[str, ...]:
     """The ENGINEs that `run` takes where none is named. TensorRT is asked for by name: its plans take minutes."""
     entries = [entry for entry in ENTRIES.values() if kind in entry.unasked]
+    if scope == "pipelined":
+        entries = [entry for entry in entries if kind in entry.overlaps] or entries  # all: the refusal names one
     return tuple(format_options(entry.name, entry.unasked[kind]) for entry in entries)
 
 

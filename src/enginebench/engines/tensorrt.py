@@ -111,7 +111,11 @@ class PlanEngine(cuda.DeviceEngine):
         self.inputs: tuple[Any, ...] = tuple(inputs)
         self.outputs: tuple[Any, ...] = tuple(outputs)
         self._context = self._make_context()
-        self._events = cuda.Event(), cuda.Event(), cuda.Event()  # around the copies in, and behind those out
+        self._events = (
+            cuda.Event(),
+            cuda.Event(),
+            cuda.Event(options["spin"] == "0"),
+        )  # around the copies in, and behind those out
         self._graph: cuda.Graph | None = None
         self._watched: dict[str, float] = {}  # what was recorded of runs on what is bound, by whoever records
 
@@ -130,8 +134,9 @@ class PlanEngine(cuda.DeviceEngine):
         return self._events[-1].query()
 
     def finish(self) -> tuple[dict[str, Array], DeviceTimes]:
-        """Copies of the outputs of what was begun and is over, and what the GPU took for each part."""
+        """Copies of the outputs of what was begun, which is waited for, and what the GPU took for each part."""
         timed, (first, copied, last) = self._open_run(), self._events
+        last.synchronize()
         times = copied.elapsed_ns(first), timed.last_device_ns(), last.elapsed_ns(timed.end)
         return self._read_answers(), DeviceTimes(*times)
 

@@ -11,8 +11,8 @@ import math
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 from msgspec import Struct
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock, EmptyCall, Engine, RunCall
 from enginebench.core.records import Block, Measurement, MeasureSpec, Scope, StopRule
-from enginebench.core.streams import InFlight, Pipelined
+from enginebench.core.streams import Overlapping
 from enginebench.core.text import stamp_utc
 from enginebench.measure.slots import check_slots
 from enginebench.measure.stopping import BLOCK_NS, WINDOW_CALLS, WINDOW_NS, StoppingRule, WarmupRule, make_stopping_rule
@@ -60,6 +60,7 @@ def measure_engine(
     feeds: Sequence[Feeds],
     spec: MeasureSpec,
     *,
+    others: Sequence[Engine] = (),
     clock: Clock = time.perf_counter_ns,
     watch: Watch | None = None,
     read_clock_mhz: Callable[[], int | None] = lambda: None,
@@ -69,8 +70,8 @@ def measure_engine(
     """The raw latencies of `engine`, timed in blocks until the stopping rule of `spec` ends it.
 
     Scope `compute` times `run` on the first of `feeds`, bound before; scope `io` times `bind + run + fetch`, each
-    call on the next of `feeds`, round and round. Scope `pipelined` has `depth` batches on their way, each of the next
-    of `feeds`: a sample lasts from the start of the copy in until the outputs are on the host, a block from one
+    call on the next of `feeds`, round and round. Scope `pipelined` has a batch on its way in each engine, each of the
+    next of `feeds`: a sample lasts from the start of the copy in until the outputs are on the host, a block from one
     completion to another, and the batches at both ends of a chunk leave no sample. With cache `cold` the engine flushes
     its device's cache before each call, untimed. No garbage is collected while it runs. Blocks of short calls begin
     with up to three that leave no sample (`untimed_calls`), because the bookkeeping before them took their caches.
@@ -79,17 +80,22 @@ def measure_engine(
         engine: a loaded engine; if it is a `DeviceClock`, and for scope `io` a `CopyClock`, its own times are read
             after each timed call.
         feeds: at least one; for scope `io` more than the last-level cache holds (`rotating_count`).
+        others: engines alike, in scope `pipelined` as many as may have a batch on its way beside the one of `engine`.
         spec: how long and what; `processes` is the caller's business.
         watch: what others do to the machine, read between blocks.
         read_clock_mhz: the device's clock; warm-up also waits for it to stand still.
     """
-    _check_request(engine, feeds, spec)
+    engines = (engine, *others)
+    _check_request(engines, feeds, spec)
     warmup, stopping = WarmupRule(spec.warmup, spec.time_limit_s), make_stopping_rule(spec)
-    engine.bind(feeds[0])  # an engine may refuse to hand out `run` before it has inputs
+    for one in engines:
+        one.bind(feeds[0])  # an engine may refuse to hand out `run` before it has inputs
+    flying = cast("tuple[Overlapping, ...]", engines) if spec.scope == "pipelined" else ()
     flush = engine.flush_cache if spec.cache == "cold" and isinstance(engine, CacheFlusher) else None
     started = stamp_utc()
-    with _open_pipeline(engine, feeds, spec) as pipeline, paused_gc():
-        caller = _Caller(engine, feeds, spec.scope, clock, flush, pipeline)
+    check_slots(flying, feeds[0], engine)
+    with paused_gc():
+        caller = _Caller(engine, feeds, spec.scope, clock, flush, flying)
         overhead_ns = measure_call_overhead(spec.scope, clock, engine)
         _warm_up(caller, warmup, read_clock_mhz)
         caller.untimed_calls = 0
@@ -109,24 +115,6 @@ def measure_engine(
         caveats=tuple(note_doubts(blocks)),
     )
     return replace(measured, **{name: values.tolist() for name, values in samples.readings.items()})
-
-
-@contextmanager
-def _open_pipeline(engine: Engine, feeds: Sequence[Feeds], spec: MeasureSpec) -> Iterator[InFlight | None]:
-    """In scope `pipelined`: the slots, each of which answered as the engine does alone."""
-    if spec.scope != "pipelined":
-        yield None
-        return
-    assert isinstance(engine, Pipelined)  # as `_check_request` says
-
-    def compute(one: Feeds) -> dict[str, Array]:
-        engine.bind(one)
-        engine.run()
-        return engine.fetch()
-
-    with closing(engine.open_pipeline(spec.depth)) as pipeline:
-        check_slots(pipeline, feeds[0], compute)
-        yield pipeline
 
 
 @contextmanager
@@ -176,10 +164,9 @@ def measure_call_overhead(
     With an `engine` that is an `EmptyCall`, for one whose `run` goes into that engine's extension and comes back.
     """
     nothing = _Nothing()
-    pipeline = nothing if scope == "pipelined" else None
     if isinstance(engine, EmptyCall):
         nothing.run = engine.call_nothing  # type: ignore[method-assign,assignment]
-    caller = _Caller(nothing, ({},), scope, clock, pipeline=pipeline)
+    caller = _Caller(nothing, ({},), scope, clock, flying=(nothing,) if scope == "pipelined" else ())
     return _median(caller.time_calls(OVERHEAD_CALLS).latency_ns)
 
 
@@ -201,10 +188,10 @@ class _Caller:
         scope: Scope,
         clock: Clock,
         flush: Callable[[], None] | None = None,
-        pipeline: InFlight | None = None,
+        flying: Sequence[Overlapping | _Nothing] = (),
     ) -> None:
         self._engine, self._scope, self._clock, self._flush = engine, scope, clock, flush
-        self._pipeline = pipeline
+        self._flying = flying
         self._run = engine.run
         self._meters = _list_meters(engine, scope)
         self._feeds = itertools.cycle(feeds)
@@ -214,7 +201,7 @@ class _Caller:
 
     def resume(self) -> None:
         """Brings the caches back by a few calls that leave no sample; none before the very first call."""
-        calls = min(RESUME_CALLS, int(RESUME_NS / self._ns_per_call)) if self._calls_seen and not self._pipeline else 0
+        calls = min(RESUME_CALLS, int(RESUME_NS / self._ns_per_call)) if self._calls_seen and not self._flying else 0
         self._time(calls, _make_array(calls), ())
         self.untimed_calls += calls
 
@@ -237,9 +224,9 @@ class _Caller:
         latency_ns = _make_array(calls)
         readings = {name: _make_array(calls) for name in self._meters}
         readers = tuple((read, readings[name]) for name, read in self._meters.items())
-        if self._pipeline is not None:
-            duration_ns = _time_pipelined(calls, self._feeds, self._pipeline, self._clock, latency_ns)
-            self.untimed_calls += 2 * self._pipeline.depth
+        if self._flying:
+            duration_ns = _time_pipelined(calls, self._feeds, self._flying, self._clock, latency_ns)
+            self.untimed_calls += 2 * len(self._flying)
         else:
             begin = self._clock()
             self._time(calls, latency_ns, readers)
@@ -282,8 +269,6 @@ def _list_meters(engine: object, scope: Scope) -> dict[str, Callable[[], int]]:
 class _Nothing:
     """An engine that does nothing, and in order: what is left is the loop."""
 
-    depth = 1
-
     def bind(self, feeds: Feeds) -> None: ...
 
     def run(self) -> None: ...
@@ -291,7 +276,9 @@ class _Nothing:
     def fetch(self) -> dict[str, Array]:
         return _NO_OUTPUTS
 
-    submit, collect, close = bind, fetch, run
+    def begin(self, samples: Sequence[Feeds]) -> None: ...
+
+    finish = fetch
 
 
 _NO_OUTPUTS: dict[str, Array] = {}
@@ -330,12 +317,13 @@ def _join_chunks(first: _Chunk, second: _Chunk) -> _Chunk:
     return _Chunk(first.latency_ns, first.readings, first.duration_ns + second.duration_ns)
 
 
-def _check_request(engine: Engine, feeds: Sequence[Feeds], spec: MeasureSpec) -> None:
+def _check_request(engines: Sequence[Engine], feeds: Sequence[Feeds], spec: MeasureSpec) -> None:
     if not feeds:
         raise MeasurementError("no feeds were given; the engine needs at least one set of input arrays to run on")
-    if spec.scope == "pipelined" and (spec.cache == "cold" or not isinstance(engine, Pipelined)):
-        raise UsageError("scope pipelined needs an engine that overlaps copies with computing, and cache hot")
-    if spec.cache == "cold" and not isinstance(engine, CacheFlusher):
+    overlapping = all(isinstance(one, Overlapping) and one.overlaps for one in engines)
+    if spec.scope == "pipelined" and (spec.cache == "cold" or not overlapping):
+        raise UsageError("scope pipelined needs an engine that overlaps (no mode=reduce-overhead), and cache hot")
+    if spec.cache == "cold" and not isinstance(engines[0], CacheFlusher):
         raise UsageError("cache 'cold' needs an engine that can flush its device's cache; this one cannot. Use 'hot'")
 
 
@@ -382,27 +370,28 @@ def _time_io(
 
 
 def _time_pipelined(
-    calls: int, feeds: Iterator[Feeds], pipeline: InFlight, clock: Clock, latency_ns: array[int]
+    calls: int, feeds: Iterator[Feeds], engines: Sequence[Overlapping | _Nothing], clock: Clock, latency_ns: array[int]
 ) -> int:
-    """Nanoseconds from the completion before the first sample to that of the last; always `depth` are on their way."""
-    depth, submit, collect = pipeline.depth, pipeline.submit, pipeline.collect
+    """Nanoseconds from the completion before the first sample to that of the last; all engines always have a batch."""
+    begins, finishes = [one.begin for one in engines], [one.finish for one in engines]
+    depth = len(engines)
     begun = _make_array(depth)
-    for place in range(depth):
+    for place, begin in enumerate(begins):
         begun[place] = clock()
-        submit(next(feeds))
+        begin((next(feeds),))
     first = now = 0
     for i in range(-depth, calls):
-        collect()
-        now = clock()
         place = i % depth
+        finishes[place]()
+        now = clock()
         if i >= 0:
             latency_ns[i] = now - begun[place]
         else:
             first = now
         begun[place] = clock()
-        submit(next(feeds))
-    for _ in range(depth):
-        collect()
+        begins[place]((next(feeds),))
+    for finish in finishes:
+        finish()
     return now - first
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,28 +10,32 @@ import numpy as np
 from enginebench.core.errors import MeasurementError
 
 if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Feeds
-    from enginebench.core.streams import InFlight
+    from enginebench.core.protocols import Array, Engine, Feeds
+    from enginebench.core.streams import Overlapping
 
 
-def check_slots(pipeline: InFlight, feeds: Feeds, compute: Callable[[Feeds], Mapping[str, Array]]) -> None:
-    """Checks that every slot, all of them on their way, answers inputs of its own as `compute` does.
+def check_slots(engines: Sequence[Overlapping], feeds: Feeds, alone: Engine) -> None:
+    """Checks that every engine, all of them with a batch on its way, answers inputs of its own as `alone` does.
 
     Raises:
-        MeasurementError: a slot answers otherwise, by more than a hundredth of the largest value.
+        MeasurementError: one answers otherwise, by more than a hundredth of the largest value.
     """
-    inputs = [{name: np.roll(array, turn) for name, array in feeds.items()} for turn in range(2 * pipeline.depth)]
+    depth = len(engines)
+    inputs = [{name: np.roll(array, turn) for name, array in feeds.items()} for turn in range(2 * depth)]
     answers: list[Mapping[str, Array]] = []
     for turn, one in enumerate(inputs):
-        if turn >= pipeline.depth:
-            answers.append(pipeline.collect())
-        pipeline.submit(one)
-    answers += [pipeline.collect() for _ in range(pipeline.depth)]
+        engine = engines[turn % depth]
+        if turn >= depth:
+            answers.append(engine.finish()[0])
+        engine.begin((one,))
+    answers += [engine.finish()[0] for engine in engines]
     for turn, (one, answer) in enumerate(zip(inputs, answers, strict=True)):
-        for name, expected in compute(one).items():
+        alone.bind(one)
+        alone.run()
+        for name, expected in alone.fetch().items():
             if not _is_alike(answer[name], expected):
                 raise MeasurementError(
-                    f"scope pipelined: output {name!r} of batch {turn} in slot {turn % pipeline.depth} is not what the "
+                    f"scope pipelined: output {name!r} of batch {turn} in slot {turn % depth} is not what the "
                     "engine computes for the same input alone. Time it with --scope compute or io, and report this"
                 )
 

@@ -6,11 +6,10 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from typing import get_args
 
 from msgspec import Struct
 
-from enginebench.core.entry import DeviceKind, find_kind
+from enginebench.core.entry import find_kind
 from enginebench.core.errors import UsageError
 from enginebench.core.features import find
 from enginebench.core.limits import MARGIN, MOST
@@ -30,8 +29,6 @@ from enginebench.runs.child.places import enter
 from enginebench.runs.folder import RunRequest, check_request
 from enginebench.runs.trust import allow_code, allow_engines, allow_model
 
-# ENGINEs of a `run` that names none, by kind of device.
-DEFAULT_ENGINES: dict[DeviceKind, str] = {kind: ",".join(list_unasked(kind)) for kind in get_args(DeviceKind)}
 # One process supports no claims; one second, ten blocks, shows the order of magnitude.
 QUICK_TIME_LIMIT_S = 1.0
 # Also the percentiles of a row that nobody asked others of.
@@ -104,6 +101,8 @@ class Shared(Struct, frozen=True, kw_only=True):
         """
         if dry and self.normalize is not None:
             raise UsageError("--dry-run opens no model: export it with --input-dtype uint8, and give the graph")
+        if measure.scope == "pipelined" and measure.cache == "cold":
+            raise UsageError("--cache cold needs a gap between batches, and --scope pipelined leaves none. Use hot")
         engines = tuple(engines)
         allow_engines(engines)
         allow_model(model)
@@ -209,8 +208,8 @@ class Timing(Struct, frozen=True, kw_only=True):
         )
 
 
-def name_default_engines(device: str) -> str:
-    return DEFAULT_ENGINES[find_kind(device)]
+def name_default_engines(device: str, scope: Scope = "compute") -> str:
+    return ",".join(list_unasked(find_kind(device), scope))
 
 
 def parse_device(text: str) -> str:

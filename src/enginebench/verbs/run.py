@@ -166,13 +166,16 @@ def command(model: str, arguments: tuple[str, ...], shown: RunPrinted, **options
 def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[RunRequest, Reporter]]:
     """The request that the options are, and progress; a module can be had by children while the block runs."""
     if options["deliver"] is not None:
+        if options["scope"] == "pipelined":
+            raise UsageError("--deliver: a bundle times one batch at a time. Give --scope io or compute")
         find("offers", "check_free")(Path(options["deliver"]))
     resume = options["resume"]
     if resume and options["out"] is None:
         raise UsageError("--resume needs --out DIR, the folder of the run to continue")
     given.name_environments(options["env"])
     shared = given.share(options)
-    named = options["engines"] if options["engines"] is not None else name_default_engines(shared.device)
+    unasked = name_default_engines(shared.device, options["scope"])
+    named = unasked if options["engines"] is None else options["engines"]
     chosen = given.read_engines(named)
     if options["baseline"] is not None and read_engine(options["baseline"]) not in chosen:
         listed = named if isinstance(named, str) else ",".join(named)

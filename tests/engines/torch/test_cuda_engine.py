@@ -3,7 +3,6 @@
 import gc
 import weakref
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -34,6 +33,7 @@ from enginebench.engines.backends.torch.pytorch_cudagraph import PytorchCudagrap
 from enginebench.engines.proof.precision import Operator
 from enginebench.engines.pytorch_cuda import prepare_cuda
 from enginebench.engines.registry import open_backend
+from enginebench.measure.slots import check_slots
 from enginebench.testing import make_module
 from lanes import FakeLane
 
@@ -164,6 +164,25 @@ def test_a_batch_is_begun_without_waiting_and_fills_what_there_is_room_for(graph
         assert outputs["scores"].shape == (4, 48) and min(times) == 1000
     with pytest.raises(FeedError, match="image"):
         engine.begin([draw(1), {"image": np.zeros((1, 3, 4, 5), np.float32)}])
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_a_slot_that_is_overwritten_before_it_was_read_is_found(graph: bool, channels_last: bool) -> None:
+    engines = [make_engine(graph=graph, channels_last=channels_last, batch=5) for _ in range(3)]
+    check_slots(engines, draw(batch=5), engines[0])
+    engines[2]._answers = engines[1]._answers
+    with pytest.raises(MeasurementError, match="scope pipelined: output 'scores' of batch 1 in slot 1 is not what"):
+        check_slots(engines, draw(batch=5), engines[0])
+
+
+def test_what_was_begun_is_waited_for() -> None:
+    lane = FakeLane()
+    engine = make_engine(lane=lane)
+    engine.begin([draw()])
+    lane.log.clear()
+    engine.finish()
+    assert lane.log == ["wait"]
 
 
 def test_the_clocks_are_those_of_the_events() -> None:
@@ -408,6 +427,9 @@ def test_batches_overlap_on_a_gpu(
             outputs, times = engine.finish()
             np.testing.assert_allclose(outputs["scores"][:3], expect(image), rtol=1e-4, atol=1e-4)
             assert min(times) > 0
+    launch = engines[1]._launch
+    engines[1]._launch = lambda: (torch.cuda._sleep(40_000_000), launch())  # 20 ms late, and waited for all the same
+    check_slots(engines, {"image": images[0]}, engines[0])
     for engine in engines:
         engine.close()
 
@@ -433,70 +455,3 @@ def test_layers_on_a_gpu_are_modules(name: str, load_engine: Callable[..., Any])
     assert all(layer.kernels and layer.mean_ns > 0 for layer in joined)
     total = sum(layer.mean_ns for layer in profile.layers)
     assert sum(layer.mean_ns for layer in joined) > 0.6 * total, profile
-
-
-@pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_batches_in_flight_have_slots_of_their_own(graph: bool, channels_last: bool) -> None:
-    lane = FakeLane()
-    engine = make_engine(lane=lane, graph=graph, channels_last=channels_last)
-    engine.bind(draw(batch=5))  # the slots are of these shapes, not of the spec's
-    with closing(engine.open_pipeline(3)) as pipeline:
-        assert pipeline.depth == 3 and lane.log.count("capture") == (8 if graph else 0)
-        for seed in range(3):
-            pipeline.submit(draw(batch=5, seed=seed))
-        for seed in range(3):
-            expected = 2 * draw(batch=5, seed=seed)["image"].reshape(5, -1)
-            np.testing.assert_array_equal(pipeline.collect()["scores"], expected)
-
-
-@gpu
-@needs_gpu
-@pytest.mark.filterwarnings("ignore:TensorFloat32", "ignore:Warning. Profiler clears", "ignore:The CUDA Graph is empty")
-@pytest.mark.parametrize("name", GPU_ENGINES)
-@pytest.mark.parametrize("channels_last", ["0", "1"])
-def test_batches_in_flight_on_a_gpu_answer_as_each_alone(
-    name: str, channels_last: str, load_engine: Callable[..., Any]
-) -> None:
-    backend, _, mode = name.partition(":")
-    options = {**OPTIONS_OF.get(mode, {}), "channels_last": channels_last}
-    images = np.random.default_rng(0).standard_normal((50, 64, 3, 8, 8)).astype(np.float32)
-    expected, found = [], []
-    with load_engine(backend, device="cuda:0", precision="fp16", options=options, batch=64) as engine:
-        for image in images:
-            engine.bind({"image": image})
-            engine.run()
-            expected.append(engine.fetch()["scores"])
-        with closing(engine.open_pipeline(3)) as pipeline:
-            for turn, image in enumerate(images):
-                if turn >= 3:
-                    found.append(pipeline.collect()["scores"])
-                pipeline.submit({"image": image})
-            found += [pipeline.collect()["scores"] for _ in range(3)]
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(one, other)
-        engine.run()  # it is what it was
-        np.testing.assert_array_equal(engine.fetch()["scores"], expected[-1])
-
-
-@gpu
-@needs_gpu
-@pytest.mark.filterwarnings("ignore:TensorFloat32")
-def test_a_slow_gpu_is_waited_for_before_a_slot_is_read(load_engine: Callable[..., Any]) -> None:
-    """A copy in, and a computation, that come 20 ms late: whoever did not wait would read what was there before."""
-    with load_engine("pytorch-cudagraph", device="cuda:0", precision="fp32", options={}, batch=64) as engine:
-        images = np.random.default_rng(0).standard_normal((6, 64, 3, 8, 8)).astype(np.float32)
-        expected = []
-        for image in images:
-            engine.bind({"image": image})
-            engine.run()
-            expected.append(engine.fetch()["scores"])
-        for late in (0, 1):
-            with closing(engine.open_pipeline(3)) as pipeline:
-                for turn, image in enumerate(images):
-                    if turn >= 3:
-                        np.testing.assert_array_equal(pipeline.collect()["scores"], expected[turn - 3])
-                    pipeline._lanes[late].call(lambda: torch.cuda._sleep(40_000_000))
-                    pipeline.submit({"image": image})
-                for turn in range(3, 6):
-                    np.testing.assert_array_equal(pipeline.collect()["scores"], expected[turn])

@@ -59,6 +59,8 @@ def test_entries_stand_under_their_own_names_in_the_order_of_the_contract() -> N
 def test_what_run_takes_unasked_is_told_by_the_entries() -> None:
     assert list_unasked("cpu") == ("pytorch", "pytorch-compile", "ort", "openvino")
     assert list_unasked("cuda") == (*("pytorch", "pytorch-compile:cuda_graph=1", "pytorch-cudagraph", "ort-cuda"),)
+    overlapping = ("pytorch", "pytorch-compile:cuda_graph=1", "pytorch-cudagraph")
+    assert (list_unasked("cuda", "pipelined"), list_unasked("cpu", "pipelined")) == (overlapping, list_unasked("cpu"))
     assert (choose_graph_engine("cpu"), choose_graph_engine("cuda")) == ("ort", "ort-cuda")
     for entry in ENTRIES.values():  # an engine for GPUs is not taken unasked on a CPU
         assert not (entry.device and "cpu" in entry.unasked), entry.name

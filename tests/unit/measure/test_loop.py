@@ -5,6 +5,7 @@ import sys
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,38 +80,46 @@ def test_io_times_bind_run_and_fetch_over_the_rotating_feeds() -> None:
 class Overlapped(ScriptedEngine):
     """Takes 1 ms to copy in and out, and a run's time between; one run begins when the one before it has ended."""
 
-    depth = 3
+    overlaps = True
+    free_ns = 0  # when the one device has done all runs
 
-    def open_pipeline(self, depth: int) -> "Overlapped":
-        assert depth == 3 and self.bound
-        self.ends: list[int] = []
-        self.submitted: list[float] = []
-        return self
+    def begin(self, samples: Any) -> None:
+        assert self.fetched == len(self.begun)
+        self.begun.append(float(samples[0]["x"][0]))
+        Overlapped.free_ns = max(self._clock.now_ns + MS, Overlapped.free_ns) + next(self._script)
+        self.end_ns = Overlapped.free_ns + MS
 
-    def submit(self, feeds: Any) -> None:
-        self.submitted.append(float(feeds["x"][0]))
-        free = max(self._clock.now_ns + MS, self.ends[-1] if self.ends else 0)
-        self.ends.append(free + next(self._script))
-        assert len(self.ends) - self.fetched <= 3
+    def is_done(self) -> bool:
+        return self._clock.now_ns >= self.end_ns
 
-    def collect(self) -> dict[str, np.ndarray[Any, Any]]:
-        self._clock.advance(max(0, self.ends[self.fetched] + MS - self._clock.now_ns))
-        return self.fetch()
+    def finish(self) -> Any:
+        self._clock.advance(max(0, self.end_ns - self._clock.now_ns))
+        return self.fetch(), None
+
+    @cached_property
+    def begun(self) -> list[float]:
+        return []
 
 
 def test_pipelined_always_has_as_many_on_their_way_and_leaves_out_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enginebench.measure.loop.check_slots", lambda pipeline, feeds, compute: None)
-    measurement, engine = measure(Overlapped, script=[4 * MS], scope="pipelined", warmup=5, iters=50)
+    monkeypatch.setattr("enginebench.measure.loop.check_slots", lambda *given: None)
+    monkeypatch.setattr(Overlapped, "free_ns", 0)
+    clock = ScriptedClock()
+    engines = [Overlapped(clock, [4 * MS]) for _ in range(3)]
+    spec = MeasureSpec(scope="pipelined", warmup=5, iters=50)
+    measurement = measure_engine(engines[0], FEEDS, spec, others=engines[1:], clock=clock)
     assert measurement.latency_ns == [12 * MS] * 50  # three runs of 4 ms: what is on its way, whenever one ends
     assert sum(block.duration_ns for block in measurement.blocks) == 50 * 4 * MS
-    assert len(engine.ends) == engine.fetched  # type: ignore[attr-defined]
-    assert engine.submitted[:4] == [0, 1, 2, 0]  # type: ignore[attr-defined]
+    assert all(engine.fetched == len(engine.begun) for engine in engines)
+    assert [engine.begun[:2] for engine in engines] == [[0, 0], [1, 1], [2, 2]]
     assert measurement.device_ns is None
 
 
-def test_pipelined_needs_an_engine_that_overlaps() -> None:
-    with pytest.raises(UsageError, match="scope pipelined needs an engine that overlaps"):
-        measure(script=[MS], scope="pipelined", iters=3)
+def test_pipelined_needs_engines_that_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Overlapped, "overlaps", False)
+    for kind in (ScriptedEngine, Overlapped):
+        with pytest.raises(UsageError, match="scope pipelined needs an engine that overlaps"):
+            measure(kind, script=[MS], scope="pipelined", iters=3)
 
 
 def test_blocks_cover_all_samples_and_last_at_least_100_ms() -> None:

@@ -195,6 +195,7 @@ def _with_shape(*shape: int | str, dtype: str = "float32") -> tuple[Artifact, ..
         ({"engine": EngineSpec(backend="ort", threads=2)}, "threads: 1 against 2"),
         ({"engine": EngineSpec(backend="ort", device="cuda:0")}, "device: cpu against cuda:0"),
         ({"measure": MeasureSpec(scope="io")}, "scope: compute against io"),
+        ({"measure": MeasureSpec(scope="pipelined")}, "scope: compute against pipelined"),
         ({"measure": MeasureSpec(cache="cold")}, "cache: hot against cold"),
         ({"artifacts": _with_shape("n", 3, 9, 9)}, "input shapes: 1x3x8x8 against 1x3x9x9"),
         ({"artifacts": _with_shape("n", 3, 8, 8, dtype="uint8")}, "1x3x8x8 against 1x3x8x8 in bytes"),

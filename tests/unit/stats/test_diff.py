@@ -45,6 +45,11 @@ def test_the_same_row_passes() -> None:
     assert (row.verdict, row.failures, row.metric_change) == ("equivalent", (), 0.0)
 
 
+def test_another_scope_fails() -> None:
+    row = gate(make_row(measure=MeasureSpec(scope="pipelined")))
+    assert (row.verdict, row.failures) == ("not_comparable", ("not comparable",))
+
+
 @pytest.mark.parametrize(
     ("top1", "limit", "fails"), [(0.98, 0.01, False), (0.9799, 0.01, True), (0.9799, None, True), (0.98, 0.005, True)]
 )

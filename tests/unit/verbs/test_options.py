@@ -1,6 +1,7 @@
 """Options that verbs share reach a verb as one record each."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -79,6 +80,31 @@ def test_a_row_is_asked_for_with_all_that_was_given() -> None:
 def test_a_wrong_option_is_refused_before_there_is_a_request(engine: str) -> None:
     with pytest.raises(UsageError, match=r"has no option 'speed'|must be one of: all, extended"):
         COMMON.make_row_request("m", engine, "fp32", 1, time_limit_s=1.0, input_size=None)
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "cache", "reason"),
+    [
+        ("pytorch", "cuda:0", "cold", "--scope pipelined leaves none. Use hot"),
+        ("pytorch", "cpu", "hot", "pytorch on cpu does not overlap copies .* pytorch-cudagraph"),
+        ("trtexec", "cuda:0", "hot", "trtexec has copies of its own overlap"),
+        ("tensorrt", "cuda:0", "hot", None),
+    ],
+)
+def test_what_cannot_overlap_is_refused_before_there_is_a_request(
+    engine: str, device: str, cache: Any, reason: str | None
+) -> None:
+    measure = MeasureSpec(scope="pipelined", cache=cache)
+    shared = replace(COMMON, device=device, input_shape=())
+    with pytest.raises(UsageError, match=reason) if reason else nullcontext():
+        shared.make_request(
+            "digits-mlp",
+            engines=[(engine, {})],
+            precisions=[("fp32", None)],
+            batches=None,
+            measure=measure,
+            input_size=None,
+        )
 
 
 def test_sides_are_asked_for_with_all_that_was_given() -> None:

@@ -70,6 +70,8 @@ def choose_contents(engine: EngineSpec) -> Contents:
 def explain_refusal(result: Result) -> str | None:
     """Why a row cannot be delivered; None if it can."""
     engine = result.engine
+    if result.measure.scope == "pipelined":
+        return f"{result.id} cannot be delivered: a bundle times one batch after another, scope pipelined overlaps them"
     if engine.backend in REFUSED:
         return f"{engine.backend} cannot be delivered: {REFUSED[engine.backend]}"
     if engine.backend not in (CPU if engine.device == "cpu" else GPU):

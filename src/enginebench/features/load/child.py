@@ -17,8 +17,7 @@ from enginebench.core.entry import find_kind
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.feeds import choose_buckets
 from enginebench.core.protocols import Loadable
-from enginebench.core.records import Artifact, EngineSpec
-from enginebench.core.streams import LoadsSeveral, Overlapping, Streaming, Streams, StreamsSpec
+from enginebench.core.streams import Overlapping, Streaming, Streams, StreamsSpec
 from enginebench.engines.registry import find_entry
 from enginebench.features.load.arrivals import (
     Board,
@@ -36,11 +35,11 @@ from enginebench.features.load.thread_streams import InlineStream, OverlappedStr
 from enginebench.measure.machine import peak_memory_bytes
 from enginebench.measure.pin import pin_to
 from enginebench.runs.child.jobs import NoteCall
-from enginebench.runs.child.opening import open_for
+from enginebench.runs.child.opening import load_all, open_for
 from enginebench.runs.child.watching import doubt_telemetry, open_gpu
 
 if TYPE_CHECKING:
-    from enginebench.core.protocols import Backend, Engine, Feeds
+    from enginebench.core.protocols import Backend, Feeds
 
 CLOCK = time.perf_counter_ns
 # Of every batch on every stream, before the first request comes: the first call of a shape may allocate or search.
@@ -142,21 +141,6 @@ def open_threads(backend: Loadable, job: ServeJob) -> Streams:
         return OverlappedStreams(overlapping, close, CLOCK)
     lanes = [make_lane(dict(zip(buckets, row, strict=True)), any_batch, CLOCK) for row in rows]
     return InlineStream(lanes[0], close, CLOCK) if job.streams == 1 else ThreadStreams(lanes, close, CLOCK)
-
-
-def load_all(backend: Loadable, artifact: Artifact, specs: Sequence[EngineSpec]) -> Sequence[Engine]:
-    """An engine for each spec, which share their weights where the backend can do that."""
-    if isinstance(backend, LoadsSeveral):
-        return backend.load_several(artifact, specs)
-    loaded: list[Engine] = []
-    try:
-        for spec in specs:
-            loaded.append(backend.load(artifact, spec))
-    except BaseException:
-        for engine in loaded:
-            engine.close()
-        raise
-    return loaded
 
 
 def warm_up(streams: Streams, samples: Sequence[Feeds], max_batch: int) -> None:

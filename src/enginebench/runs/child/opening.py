@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,13 +13,14 @@ from msgspec.structs import replace
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, MissingDependency, UnsupportedOperator
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec
+from enginebench.core.streams import LoadsSeveral
 from enginebench.core.text import list_some
 from enginebench.engines.abilities import NeedsPlanReader, ReadsOpsets, ReportsProgress
 from enginebench.engines.registry import check_options, find_entry, open_backend
 from enginebench.runs.child.jobs import NoteCall
 
 if TYPE_CHECKING:
-    from enginebench.core.protocols import Backend
+    from enginebench.core.protocols import Backend, Engine, Loadable
 
 # Products that a doubt names before it counts the rest.
 LISTED = 8
@@ -40,6 +43,16 @@ def open_for(engine: EngineSpec, out_dir: str) -> Backend:
 
         backend.take_reader(PlanFiles())
     return backend
+
+
+def load_all(backend: Loadable, artifact: Artifact, specs: Sequence[EngineSpec]) -> Sequence[Engine]:
+    """An engine for each spec, which share their weights where the backend can do that."""
+    if isinstance(backend, LoadsSeveral):
+        return backend.load_several(artifact, specs)
+    with ExitStack() as stack:
+        loaded = [stack.enter_context(backend.load(artifact, spec)) for spec in specs]
+        stack.pop_all()
+    return loaded
 
 
 def build_graph(backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir: str, note: NoteCall) -> Artifact:

@@ -35,6 +35,7 @@ def time_watched(
     *,
     pinned: tuple[int, ...] | None,
     gpu: GpuWatch | None,
+    others: Sequence[Engine] = (),
 ) -> Measurement:
     """The measurement, its blocks marked where something disturbed them."""
     from enginebench.measure import watch
@@ -47,6 +48,7 @@ def time_watched(
         engine,
         feeds,
         measure,
+        others=others,
         watch=watch.JointWatch(cpu, gpu) if gpu else cpu,
         read_clock_mhz=gpu.read_clock_mhz if gpu else lambda: None,
     )

@@ -59,6 +59,7 @@ TENSORRT = Entry(
     },
     device="cuda:0",
     beside_itself={"cuda": {"spin": "0"}},
+    overlaps=("cuda",),
     qdq_rules=True,
     modules=(MODULES[0], "cuda.bindings"),
     stand_ins=MODULES[1:],

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
 
 import torch
 
 from enginebench.core.engine_api import read_index
 from enginebench.core.entry import Option
 from enginebench.core.errors import BackendUnavailable, UsageError
-from enginebench.core.protocols import Array, ModuleLoader
+from enginebench.core.protocols import ModuleLoader
 from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, LayerProfile, Precision
 from enginebench.engines.backends.torch.engine import COMPILED_NOTE, EAGER_NOTE, Generated
 from enginebench.engines.backends.torch.module import REASONS, load_ready_module
 from enginebench.engines.backends.torch.operators import name_kernels, name_modules, record_launches
-from enginebench.engines.pipeline import Lanes, Pipeline, Slot
 from enginebench.engines.proof.kernels import KERNELS, PROFILER, watch_kernels
 from enginebench.engines.proof.layer_records import summarize_layers
 from enginebench.engines.proof.precision import Operator, prove_precision
@@ -102,66 +99,8 @@ def load_cuda_engines(
     return [WatchedCudaTorchEngine(module, artifact, spec, options, graph=graph) for spec in specs]
 
 
-def make_slot(engine: CudaTorchEngine, *, clone: bool = False) -> Slot:
-    """The buffers of an engine, none of which is bound, run and fetched any more.
-
-    An eager answer stays alive until the slot's next one, by when it was copied: its memory, which belongs to the
-    stream that computes, is not given to others while another stream reads it.
-    """
-
-    def move_in() -> None:
-        for name, landing in engine._landings.items():
-            landing.copy_(engine._pinned[name], non_blocking=True)
-
-    def launch() -> None:
-        for tensor, landing in zip(engine._tensors, engine._landings.values(), strict=True):
-            if tensor is not landing:
-                tensor.copy_(landing)
-        engine._launch()
-        if clone:
-            engine._answer = [tensor.clone() for tensor in engine._list_answers()]
-
-    def move_out() -> None:
-        for pinned, tensor in engine._find_answer_buffers():
-            pinned.copy_(tensor, non_blocking=True)
-
-    def read() -> dict[str, Array]:
-        return {s.name: pinned.numpy().copy() for s, pinned in zip(engine.outputs, engine._answers, strict=True)}
-
-    return Slot(engine._views, move_in, launch, move_out, read, engine.close)
-
-
 class WatchedCudaTorchEngine(Generated, CudaTorchEngine):
-    """The engine, batches of it in flight, and what CUPTI and PyTorch's profiler say of it."""
-
-    def __init__(
-        self,
-        call: Any,
-        artifact: Artifact,
-        spec: EngineSpec,
-        options: Mapping[str, str],
-        *,
-        graph: bool = False,
-        **named: Any,
-    ) -> None:
-        super().__init__(call, artifact, spec, options, graph=graph, **named)
-        self._make_sibling = partial(CudaTorchEngine, call, artifact, spec, options, lane=self._lane, graph=graph)
-        # Graph trees keep the outputs of all calls in one place.
-        self._keeps_outputs = graph or options.get("mode", "default") == "default"
-
-    def open_pipeline(self, depth: int) -> Pipeline:
-        """Slots of the shapes that were bound last, all computed on this engine's stream."""
-        self._check_bound()
-        lanes = Lanes(self._lane.fork(), self._lane, self._lane.fork())
-        shapes = {name: tuple(view.shape) for name, view in self._views.items()}
-        slots = []
-        for _ in range(depth):
-            engine = self._make_sibling()
-            if shapes != {name: tuple(view.shape) for name, view in engine._views.items()}:
-                engine._allocate(shapes)
-            slots.append(make_slot(engine, clone=not self._keeps_outputs))
-        self._lane.synchronize()  # the streams that copy know nothing of what fills the new tensors
-        return Pipeline(self.inputs, lanes, slots)
+    """The engine, and what CUPTI and PyTorch's profiler say of it."""
 
     def effective_precision(self) -> dict[str, float]:
         """Shares of kernel time by precision, from the names of the kernels that CUPTI recorded."""

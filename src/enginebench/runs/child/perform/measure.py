@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from enginebench.core.records import EngineSpec, Measurement, MeasureSpec
 from enginebench.core.text import stamp_utc
 from enginebench.engines.abilities import ImportsLate
 from enginebench.runs.child.jobs import KeepCall, MeasureAnswer, MeasureJob, NoteCall
-from enginebench.runs.child.opening import open_for, pass_notes
+from enginebench.runs.child.opening import load_all, open_for, pass_notes
 from enginebench.runs.child.proving import prove_timed_engine
 from enginebench.runs.child.watching import add_least, open_gpu, time_watched
 
@@ -95,7 +96,9 @@ def _time_engine(
     if isinstance(backend, ImportsLate):
         backend.import_ahead()  # as where others took turns with it: no part of the load
     start = time.perf_counter()
-    with backend.load(job.artifact, job.engine) as engine:
+    count = job.measure.depth if job.measure.scope == "pipelined" else 1
+    with ExitStack() as stack:
+        engine, *others = map(stack.enter_context, load_all(backend, job.artifact, [job.engine] * count))
         loaded = time.perf_counter()
         first = sample_feeds(inputs, job.model, job.engine.batch, job.measure.seed, 1, job.inputs)
         feeds: Sequence[Feeds] = first if job.measure.scope == "compute" else _rotate(first[0], job)
@@ -104,7 +107,7 @@ def _time_engine(
         engine.run()
         first_run = time.perf_counter()
         note("timing")
-        measured = time_watched(engine, feeds, job.measure, job.engine, pinned=pinned, gpu=gpu)
+        measured = time_watched(engine, feeds, job.measure, job.engine, pinned=pinned, gpu=gpu, others=others)
         left = measure_left(engine) if job.measure.scope == "compute" else 0.0  # scope io times the fetch as well
         doubts = [make_caveat("work_outside_run", share=left)] if left > LEFT_SHARE else []
         measured = replace(

@@ -3,13 +3,16 @@
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+from msgspec.structs import replace
 
-from enginebench.core.errors import UsageError
-from enginebench.core.records import Artifact, Block, EngineSpec, Measurement, MeasureSpec
+from enginebench.core.errors import MeasurementError, UsageError
+from enginebench.core.records import Artifact, Block, EngineSpec, Measurement, MeasureSpec, Scope
 from enginebench.measure.nvml import HIDDEN_PROCESSES, NO_TELEMETRY
 from enginebench.runs.child.jobs import MeasureJob
+from enginebench.runs.child.perform import measure as perform
 from enginebench.runs.child.perform.measure import check_cache
 from enginebench.runs.child.watching import add_least, add_telemetry
 
@@ -22,6 +25,32 @@ JOB = MeasureJob(
     repetition=0,
     order=0,
 )
+
+
+@pytest.mark.parametrize(("scope", "count"), [("io", 1), ("pipelined", 3)])
+def test_as_many_engines_are_loaded_as_have_batches_on_their_way(
+    scope: Scope, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed: list[Any] = []
+    engines = [MagicMock(name=str(i)) for i in range(count)]
+
+    def load(artifact: Artifact, specs: list[EngineSpec]) -> list[Any]:
+        assert specs == [JOB.engine] * count
+        return engines
+
+    def time_all(engine: Any, *given: Any, others: Any, **more: Any) -> Any:
+        timed.extend((engine, *others))
+        raise MeasurementError("enough")
+
+    backend = SimpleNamespace(load=print, load_several=load)
+    monkeypatch.setattr(perform, "open_for", lambda *given: backend)
+    monkeypatch.setattr(perform, "open_gpu", lambda spec: None)
+    monkeypatch.setattr(perform, "time_watched", time_all)
+    job = replace(JOB, measure=MeasureSpec(scope=scope), last_level_cache_bytes=1, pin=False)
+    with pytest.raises(MeasurementError, match="enough"):
+        perform.measure_repetition(job, lambda text: None, lambda answer: None)
+    assert timed == [engine.__enter__() for engine in engines]
+    assert all(engine.__exit__.called for engine in engines)
 
 
 @dataclass
