@@ -18,20 +18,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from which_precision import load_module, make_artifact, make_sources, take_turns
+from which_precision import load_module, make_artifact, make_sources, make_spec, take_turns
 
-from enginebench.core.records import EngineSpec
 from enginebench.engines.registry import open_backend
 from enginebench.models.precision.calibration_data import open_data
 
 NEAREST = 10
 PACKAGES = ("numpy", "scipy", "sklearn", "torch", "onnx", "skimage")
 RECIPES = ((None, "fp32"), ("dynamic", "int8"), ("w8", "int8"), ("nncf", "int8"), ("cpu", "int8"))
-ROWS = tuple(
-    (engine, precision, recipe)
-    for engine in ("openvino", "ort")
-    for recipe, precision in RECIPES
-    if (engine, recipe) not in (("openvino", "cpu"), ("ort", "nncf"))
+ROWS = (
+    *(
+        (engine, precision, recipe)
+        for engine in ("openvino", "ort")
+        for recipe, precision in RECIPES
+        if (engine, recipe) not in (("openvino", "cpu"), ("ort", "nncf"))
+    ),
+    ("openvino", "bf16", None),
+    ("openvino:floats=bf16", "int8", "cpu"),
 )
 
 
@@ -58,9 +61,9 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
     engines: dict[str, Any] = {}
     near: dict[str, Any] = {}
     for engine, precision, recipe in ROWS:
-        spec = EngineSpec(backend=engine, precision=precision, recipe=recipe, threads=options.threads)
+        spec = make_spec(engine, precision, recipe, options.threads)
         artifact = make_artifact(sources, spec, data, folder, options.threads)
-        backend = open_backend(engine, load_module, folder)
+        backend = open_backend(spec.backend, load_module, folder)
         name = f"{engine} {precision}" + (f"@{recipe}" if recipe else "")
         engines[name] = backend.load(backend.build(artifact, spec, folder), spec)
         near[name] = find_nearest(np.stack([embed(engines[name], feeds, i) for i in range(len(texts))]))

@@ -6,13 +6,15 @@
     python benchmarks/which_precision.py model.onnx
 
 Of each lap every engine has a few calls in a row, of which the fastest counts; a row is the median of the laps' ratios
-to PyTorch in FP32 (ONNX Runtime where MODEL is a graph). On a machine with other work the ratios stand, the times do
-not. Outputs are compared on the data, against FP32, as centred cosine.
+to PyTorch in FP32 (ONNX Runtime where MODEL is a graph) and to its own engine's FP32, with the middle half of the laps.
+Needs a quiet machine: other work slows engines whose threads wait for each other more than the rest, and a ratio with
+them. Outputs are compared on the data, against FP32, as centred cosine.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import tempfile
 import time
@@ -39,6 +41,7 @@ ROWS: tuple[tuple[str, Any, Any], ...] = (
     *(("ort", *p) for p in (("fp32", None), ("int8", "cpu"), ("int8", "dynamic"), ("int8", "w8"), ("int4", "w4"))),
     *(("openvino", p, None) for p in ("fp32", "bf16")),
     *(("openvino", *p) for p in (("int8", "nncf"), ("int8", "dynamic"), ("int8", "w8"), ("int4", "w4"))),
+    *(("openvino:floats=bf16", "int8", recipe) for recipe in ("cpu", "nncf")),
 )
 
 
@@ -50,6 +53,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--laps", type=int, default=9)
     parser.add_argument("--n", type=int, default=32, help="entries of the data that ranges are taken from")
+    parser.add_argument("--without", default="^$", help="leave out rows whose name matches, such as 'compile|w8'")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         measure(options, Path(folder))
@@ -61,28 +65,39 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
     engines: dict[str, Any] = {}
     for engine, precision, recipe in ROWS:
         name = f"{engine} {format_precision(precision, recipe)}"
+        if re.search(options.without, name):
+            continue
         try:
-            spec = EngineSpec(
-                backend=engine, precision=precision, recipe=recipe, threads=options.threads, options=forced(precision)
-            )
+            spec = make_spec(engine, precision, recipe, options.threads)
             artifact = make_artifact(sources, spec, data, folder, options.threads)
-            backend = open_backend(engine, load_module, folder)
+            backend = open_backend(spec.backend, load_module, folder)
             engines[name] = backend.load(backend.build(artifact, spec, folder), spec)
             engines[name].bind(data.read(0, 1))
             engines[name].run()
         except (EngineBenchError, StopIteration) as error:
             engines.pop(name, None)
             print(f"{name:28} not run: {str(error)[:150] or 'no such source'}", flush=True)
-    ratios, times = take_turns(engines, options.laps)
+    _, times = take_turns(engines, options.laps)
     answers = {name: list(answer(engine, data)) for name, engine in engines.items()}
     first = next(iter(engines))
     for name in engines:
         near = compare(answers[name], answers[first])
-        print(f"{name:28} {statistics.median(times[name]):8.3f} ms  {ratios[name]:6.2f}x  centred cosine {near:.4f}")
+        floats = f"{re.split('[ :]', name)[0]} fp32"
+        shown = "  ".join(f"to {n} {show_ratio(times[n], times[name])}" for n in (first, floats) if n in times)
+        print(f"{name:28} {statistics.median(times[name]):8.3f} ms  {shown}  centred cosine {near:.4f}")
 
 
-def forced(precision: str) -> dict[str, str]:
-    return {"force": "1"} if precision == "bf16" else {}
+def make_spec(engine: str, precision: Any, recipe: Any, threads: int) -> EngineSpec:
+    backend, _, given = engine.partition(":")
+    given = "force=1" if precision == "bf16" else given
+    chosen = dict([given.split("=")]) if given else {}
+    return EngineSpec(backend=backend, precision=precision, recipe=recipe, threads=threads, options=chosen)
+
+
+def show_ratio(slow: list[float], fast: list[float]) -> str:
+    laps = sorted(a / b for a, b in zip(slow, fast, strict=True))
+    cut = len(laps) // 4
+    return f"{statistics.median(laps):5.2f}x ({laps[cut]:.2f} to {laps[-1 - cut]:.2f})"
 
 
 def load_module(artifact: Artifact) -> Any:
