@@ -93,7 +93,7 @@ def test_an_engine_accepts_and_refuses_as_the_matrix_says(
     name: str, precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     skip_without_provider(name)
-    monkeypatch.setattr("enginebench.features.fpga.engine.make_board", lambda *_: NumberBoard())
+    monkeypatch.setattr("enginebench.features.fpga.board.make_board", lambda *_: NumberBoard())
     backend = open_backend(name)
     forced = {"force": "1"} if "force" in ENTRIES[name].options else {}  # also on an older CPU
     spec = EngineSpec(backend=name, precision=precision, options=forced)
