@@ -1,5 +1,6 @@
 """`.pt2` files as MODEL."""
 
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,15 @@ def test_what_is_no_program_is_refused(tmp_path: Path) -> None:
         make_torch_artifact(str(tmp_path / "n.pt2"), tmp_path / "out")
     with pytest.raises(UsageError, match="which brings its own"):
         make_torch_artifact(str(path), tmp_path / "out", weights="random")
+
+
+def test_a_package_of_native_code_is_refused_before_pytorch_opens_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(tmp_path / "m.pt2", "w") as archive:
+        archive.writestr("m/data/aotinductor/model/c.wrapper.so", "")
+    opened: list[object] = []
+    monkeypatch.setattr(torch.export, "load", opened.append)
+    with pytest.raises(ModelError, match="package of native code"):
+        make_torch_artifact(str(tmp_path / "m.pt2"), tmp_path / "out")
+    assert not opened

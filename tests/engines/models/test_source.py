@@ -130,6 +130,19 @@ def test_making_and_loading_leave_the_callers_generator_alone(tmp_path: Path) ->
     assert torch.equal(torch.rand(3), expected)
 
 
+@pytest.mark.parametrize("model", ["resnet18", "timm:vit_tiny_patch16_224"])
+def test_loading_draws_no_weight(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    artifact = make_torch_artifact(model, tmp_path, weights="random")
+    drawn: list[bool] = []
+    for name in ("normal_", "uniform_", "erfinv_"):
+        monkeypatch.setattr(torch.Tensor, name, lambda tensor, *_, **__: drawn.append(True) or tensor)
+    weights = load_module(artifact).state_dict()
+    assert not drawn
+    stored = torch.load(artifact.path, weights_only=True)
+    assert weights.keys() == stored.keys()
+    assert all(torch.equal(weights[name], stored[name]) for name in stored)
+
+
 def test_calibrated_statistics_are_those_of_the_inputs() -> None:
     layer = nn.BatchNorm1d(4)
     module = nn.Sequential(nn.Linear(4, 4), layer, nn.Dropout(0.9)).eval()

@@ -5,12 +5,14 @@ networks then shrink their signal layer by layer (standard deviation 1e-14 at th
 comparison of precisions compares rounding noise.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
 
 from enginebench.models.torch.architectures import set_batch
 
@@ -20,6 +22,9 @@ CALIBRATION_BATCH_SIZE = 8
 # Of weights that begin as zeros; the usual one of transformers' other weights.
 # Source: torchvision, models/vision_transformer.py (pos_embedding, after BERT).
 ZERO_STD = 0.02
+# What a constructor fills a parameter with: PyTorch's own functions, and the parts of which other packages make theirs.
+PARTS = {"uniform_", "normal_", "erfinv_", "mul_", "add_", "clamp_"}
+FILLING = frozenset({name for name in dir(nn.init) if name.endswith("_")} | PARTS)
 
 
 @contextmanager
@@ -28,6 +33,22 @@ def seed_torch(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
+
+
+class Undrawn(TorchFunctionMode):
+    """Modules made inside keep whatever memory their parameters stand in: for those whose weights are then all loaded.
+
+    Drawing is most of what it costs to make a large transformer.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        filled = args[0] if args else given.get("tensor")
+        if isinstance(filled, nn.Parameter) and getattr(func, "__name__", "") in FILLING:
+            return filled
+        return func(*args, **given)
 
 
 def reset_parameters(module: nn.Module, seed: int) -> None:

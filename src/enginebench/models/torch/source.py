@@ -3,6 +3,7 @@
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -40,7 +41,13 @@ from enginebench.models.torch.architectures import (
 )
 from enginebench.models.torch.flat import Flat, find_state, keep_buffers, take_bytes
 from enginebench.models.torch.pretrained import DownloadFailed, State, fetch_pretrained
-from enginebench.models.torch.random_weights import calibrate_batch_norm, draw_zeros, reset_parameters, seed_torch
+from enginebench.models.torch.random_weights import (
+    Undrawn,
+    calibrate_batch_norm,
+    draw_zeros,
+    reset_parameters,
+    seed_torch,
+)
 from enginebench.models.torch.torchvision_import import has_stand_in
 from enginebench.models.zoo import BUILTIN, HF_PREFIX, ModelRef, find_packaged, resolve_model
 
@@ -211,7 +218,8 @@ def _load(artifact: Artifact) -> nn.Module:
         return _open_whole(ref, path, artifact.sha256)[0].eval()
     side = artifact.inputs[0].shape[-1]
     size = side if ref.kind == "timm" and isinstance(side, int) else None  # only timm's transformers depend on it
-    with seed_torch(0):  # initial weights are drawn and then replaced; the caller's generator stays as it is
+    # All weights are replaced; a user's factory may draw what it does not store. The caller's generator stays as it is.
+    with seed_torch(0), nullcontext() if ref.kind == "factory" else Undrawn():
         module, _ = build_module(ref, size)
     _load_state(module, _read_state(path), str(path))
     return module.eval()
@@ -222,7 +230,7 @@ def _restore_hf(artifact: Artifact) -> nn.Module:
     from enginebench.models.torch.hugging_face import restore_hf
 
     stored = torch.load(artifact.path, map_location="cpu", weights_only=True)
-    with seed_torch(0):
+    with seed_torch(0), Undrawn():
         module = restore_hf(stored[CONFIG], artifact.model)
     _load_state(module, stored["state_dict"], artifact.path)
     return module.eval()
@@ -249,7 +257,8 @@ def _choose_examples(
     """
     if not examples and not shapes:
         raise UsageError(
-            f"{model} brings no example inputs: return (module, (example, ...)) or give --input-shape name:1x3x224x224"
+            f"{model} brings no example inputs: return (module, (example, ...)) or give --input-shape name:1x3x224x224 "
+            "(`build` has no such option: `export` with it first)"
         )
     if stands_in_list(module):
         return examples_of_shapes(module, examples, shapes) if shapes else examples, "whole"
