@@ -9,5 +9,10 @@ FEATURE = Feature(
     ),
     functions={"budget": "budget_verb:budget"},
     engines={"fpga-sim": "entry:FPGA_SIM"},
-    documents={"enginebench.budget/1": "budget:Budget"},
+    documents={
+        "enginebench.budget/1": "budget:Budget",
+        "enginebench.fpga.simulate/1": "verb:SimulateDocument",
+        "enginebench.fpga.synth/1": "synth:Synthesis",
+    },
+    rank=3,  # an annex: listed last
 )
