@@ -1,7 +1,7 @@
 """What features bring, by name. The kernel asks here, and imports nothing of a feature before it is used.
 
-Each feature says in `features/NAME/__init__.py` what it has: `FEATURE = Feature(...)`. Where its folder is gone, what it
-brought is not found, and nothing else changes.
+Each feature says in `features/NAME/__init__.py` what it has: `FEATURE = Feature(...)`. Where its folder is gone, what
+it brought is not found, and nothing else changes.
 """
 
 from collections.abc import Iterator, Mapping
