@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.records import Block, EngineSpec, Measurement, MeasureSpec, Result
 from enginebench.core.store import encode
-from enginebench.features.fpga.budget_verb import command
+from enginebench.features.fpga.budget import command
 from enginebench.report.bench import describe_bench
 from enginebench.stats.file_stages import describe_stages
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what type checkers see of `Feature.functions`; written by tools/option_tables.py
     from enginebench.features.deliver.verb import deliver as deliver
-    from enginebench.features.fpga.budget_verb import budget as budget
+    from enginebench.features.fpga.budget import budget as budget
     from enginebench.features.load.verb import load as load
     from enginebench.features.roofline.verb import roofline as roofline
     from enginebench.features.sweep.verb import sweep as sweep

@@ -7,8 +7,7 @@ from click.testing import CliRunner
 
 import enginebench
 from enginebench.core.store import encode
-from enginebench.features.fpga.budget import Budget
-from enginebench.features.fpga.budget_verb import command
+from enginebench.features.fpga.budget import Budget, command
 
 
 def test_a_budget_by_function_is_that_of_the_command_line(tmp_path: Path) -> None:
