@@ -10,8 +10,8 @@ from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.records import Artifact
 from enginebench.features.fpga import board as board_module
 from enginebench.features.fpga.board import find_speed, make_board, read_speeds
-from enginebench.features.fpga.latency import FIXED_CYCLES, count_engine_cycles
 from enginebench.features.fpga.onnx_reader import read_network
+from enginebench.features.fpga.simulation import FIXED_CYCLES, count_engine_cycles
 
 OPTIONS = {"part": "ice40up5k", "lanes": "4", "multiplier_bits": "16", "link": "uart:100000+usb:2", "clock_mhz": "10"}
 

@@ -3,9 +3,8 @@
 import pytest
 
 from chains import run_ort
-from enginebench.features.fpga.latency import count_transaction_cycles
 from enginebench.features.fpga.onnx_reader import read_network
-from enginebench.features.fpga.simulation import DesignOptions, simulate_inferences
+from enginebench.features.fpga.simulation import DesignOptions, count_transaction_cycles, simulate_inferences
 from enginebench.features.fpga.verb import find_differences, quantize_default
 from enginebench.models.task import feed_digits, load_digits
 

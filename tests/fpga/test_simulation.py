@@ -9,9 +9,15 @@ from enginebench.features.fpga.compiled import CompiledDevice
 from enginebench.features.fpga.frames import Command, pack_answer, pack_request
 from enginebench.features.fpga.gateware.device import Device
 from enginebench.features.fpga.gateware.engine import Engine
-from enginebench.features.fpga.latency import count_engine_cycles, count_transaction_cycles, list_sizes
 from enginebench.features.fpga.network import count_ideal_cycles
-from enginebench.features.fpga.simulation import DesignOptions, read_answers, simulate_inferences
+from enginebench.features.fpga.simulation import (
+    DesignOptions,
+    count_engine_cycles,
+    count_transaction_cycles,
+    list_sizes,
+    read_answers,
+    simulate_inferences,
+)
 from networks import compile_device, draw_inputs, make_network, run_engine, simulate_pins
 
 SMALL = make_network((6, 5, 3), bits=16)

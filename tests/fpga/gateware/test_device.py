@@ -7,7 +7,7 @@ from enginebench.core.errors import UsageError
 from enginebench.features.fpga import waves
 from enginebench.features.fpga.frames import Command, Status, pack_request, split_answers, unpack_cycles, unpack_info
 from enginebench.features.fpga.gateware.device import Device, check_design
-from enginebench.features.fpga.latency import count_transaction_cycles
+from enginebench.features.fpga.simulation import count_transaction_cycles
 from networks import draw_inputs, make_network, simulate_pins
 
 SMALL = make_network((6, 5, 3), bits=16)

@@ -16,11 +16,10 @@ from enginebench.core.records import TensorSpec
 from enginebench.features.fpga.compiled import CompiledDevice, compile_rtlil, convert_rtlil
 from enginebench.features.fpga.frames import BANKS, FRAME_BYTES
 from enginebench.features.fpga.gateware.device import Device, check_design
-from enginebench.features.fpga.latency import FIXED_CYCLES
 from enginebench.features.fpga.links import Link, parse_link
 from enginebench.features.fpga.network import Network
 from enginebench.features.fpga.onnx_reader import read_network
-from enginebench.features.fpga.simulation import CHUNK, DesignOptions, run_chunk
+from enginebench.features.fpga.simulation import CHUNK, FIXED_CYCLES, DesignOptions, run_chunk
 from enginebench.features.fpga.synth import Part, find_part
 
 if TYPE_CHECKING:

@@ -250,10 +250,14 @@ def simulate_model(
         cache_dir: folder that keeps compiled designs; None: they are not kept.
     """
     require_module("amaranth")
-    from enginebench.features.fpga.latency import count_transaction_cycles, list_sizes
     from enginebench.features.fpga.network import count_ideal_cycles
     from enginebench.features.fpga.onnx_reader import read_network
-    from enginebench.features.fpga.simulation import DesignOptions, simulate_inferences
+    from enginebench.features.fpga.simulation import (
+        DesignOptions,
+        count_transaction_cycles,
+        list_sizes,
+        simulate_inferences,
+    )
 
     lanes, divisor, bits = design
     with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:

@@ -12,14 +12,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from amaranth import Array, C, Cat, Module, Mux, Signal, signed, unsigned
+from amaranth import Array, C, Cat, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
 from enginebench.core.errors import UsageError
-from enginebench.features.fpga.gateware.fixed import round_up, saturate
 from enginebench.features.fpga.network import HIGH, Layer, Network, count_ideal_cycles
 
 # Cycles from the issue of the last activation of a group to its complete sums: memory, register, product, sum.
@@ -305,6 +304,20 @@ class Engine(wiring.Component):
                 m.d.sync += [index.eq(0), layer.eq(layer + 1)]
                 with m.If(is_last):
                     m.d.sync += [layer.eq(0), self.done.eq(1), self.busy.eq(0)]
+
+
+def saturate(value: Any, low: int, high: int) -> Any:
+    """`value` held between two constants; as wide as the constants need."""
+    number = Value.cast(value)
+    held = Mux(number < low, C(low), Mux(number > high, C(high), number))
+    if low >= 0:
+        return held[: high.bit_length() or 1]
+    return held[: max((-low - 1).bit_length(), high.bit_length()) + 1].as_signed()
+
+
+def round_up(floor: Any, half: Any, sticky: Any) -> Any:
+    """Whether one is added to `floor`, ties to even: `half` is the bit behind it, `sticky` that any after is set."""
+    return half & (sticky | Value.cast(floor)[0])
 
 
 def fit(value: Signal, bits: int) -> Any:
