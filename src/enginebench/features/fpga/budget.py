@@ -341,14 +341,12 @@ def find_break_even_batch(spec: BudgetSpec) -> tuple[int | None, str | None]:
     """(smallest batch whose call takes no longer than the baseline for as many items, or why there is none)."""
     if spec.baseline_ms is None:
         return None, None
-    first = 1
-    while first <= LARGEST_BATCH:
-        batches = np.arange(first, 2 * first, dtype=np.int64)
+    for power in range(LARGEST_BATCH.bit_length()):
+        batches = np.arange(1 << power, 2 << power, dtype=np.int64)
         totals = sum(compute_terms(spec, batches).values(), np.zeros(1))
         wins = np.flatnonzero(totals <= spec.baseline_ms * batches)
         if wins.size:
             return int(batches[wins[0]]), None
-        first *= 2
     return None, f"no batch up to {LARGEST_BATCH} breaks even: an item costs more than on the baseline in every one"
 
 

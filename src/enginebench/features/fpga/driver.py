@@ -38,12 +38,7 @@ CURABLE = (Status.BAD_CRC, Status.BUSY)
 
 
 class SerialLine:
-    """A serial port. What is read or written raises a `MeasurementError` once the port is gone.
-
-    Raises:
-        MissingDependency: pyserial is not installed.
-        BackendUnavailable: the port cannot be opened.
-    """
+    """A serial port. What is read or written raises a `MeasurementError` once the port is gone."""
 
     def __init__(self, port: str, baud: int) -> None:
         try:

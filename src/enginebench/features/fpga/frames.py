@@ -20,6 +20,8 @@ ANSWER_START = 0x5A
 FRAME_BYTES = 6
 LARGEST_PAYLOAD = 255
 PROTOCOL_VERSION = 1
+# Bits of one byte on the wire, without parity: start, eight data, stop.
+FRAME_BITS = 10
 # Inputs that the device can hold at once: one in work, one on its way.
 BANKS = 2
 

@@ -193,9 +193,9 @@ class Network(Struct, frozen=True, kw_only=True, eq=False):
         return 1 if self.layers[-1].quantization else 4
 
     @property
-    def multiply_adds(self) -> int:
-        """Products of one inference."""
-        return sum(layer.weights.size for layer in self.layers)
+    def sizes(self) -> list[tuple[int, int]]:
+        """(inputs, outputs) of each layer."""
+        return [(layer.inputs, layer.outputs) for layer in self.layers]
 
     @property
     def checksum(self) -> int:

@@ -15,6 +15,7 @@ from enginebench.features.fpga import waves
 from enginebench.features.fpga.compiled import CompiledDevice, compile_rtlil, convert_rtlil
 from enginebench.features.fpga.frames import (
     CYCLES_FORMAT,
+    FRAME_BITS,
     FRAME_BYTES,
     Answer,
     Command,
@@ -102,8 +103,8 @@ def simulate_inferences(
         # What the device counted for its last inference, asked over its line.
         number = len(inputs)
         request = waves.encode_bytes(pack_request(Command.CYCLES, number & 0xFF), options.divisor)
-        answer_cycles = (FRAME_BYTES + CYCLES_FORMAT.size) * waves.FRAME_BITS * options.divisor
-        tx, _ = run_timed(waves.join([request, waves.rest(answer_cycles + MARGIN_CYCLES)]))
+        answer_cycles = (FRAME_BYTES + CYCLES_FORMAT.size) * FRAME_BITS * options.divisor
+        tx, _ = run_timed(np.concatenate([request, waves.rest(answer_cycles + MARGIN_CYCLES)]))
     (answer,), _ = read_answers(tx, options.divisor)
     return Simulated(
         answers=np.concatenate(answers),
@@ -130,7 +131,7 @@ def run_chunk(
     for i, row in enumerate(inputs):
         request = waves.encode_bytes(pack_request(Command.INFER, (first + i) & 0xFF, row.tobytes()), options.divisor)
         line += [request, waves.rest(slot - len(request))]
-    tx, busy = run(waves.join(line))
+    tx, busy = run(np.concatenate(line))
     found, ends = read_answers(tx, options.divisor)
     if len(found) != len(inputs):
         raise MeasurementError(f"{len(found)} replies to {len(inputs)} requests; the device lost some")
@@ -150,7 +151,7 @@ def read_answers(tx: Wave, divisor: int) -> tuple[list[Answer], list[int]]:
     used = ends[-1] if ends else 0
     if rest or used != len(data):
         raise MeasurementError(f"{len(data) - used} bytes on the line belong to no reply")
-    return answers, [starts[end - 1] + waves.FRAME_BITS * divisor for end in ends]
+    return answers, [starts[end - 1] + FRAME_BITS * divisor for end in ends]
 
 
 def take_answer(answer: Answer, number: int) -> bytes:
@@ -187,11 +188,6 @@ def count_engine_cycles(sizes: Sequence[tuple[int, int]], lanes: int) -> int:
     return ready[-1] - 1
 
 
-def list_sizes(network: Network) -> list[tuple[int, int]]:
-    """(inputs, outputs) of each layer."""
-    return [(layer.inputs, layer.outputs) for layer in network.layers]
-
-
 def count_transaction_cycles(network: Network, lanes: int, divisor: int) -> int:
     """Cycles of one inference over the UART: from the first start bit of the request to the end of the answer's last
     stop bit, on an otherwise idle device.
@@ -199,6 +195,6 @@ def count_transaction_cycles(network: Network, lanes: int, divisor: int) -> int:
     The device acts in the middle of the request's last stop bit, so half a bit of the request is not waited for.
     """
     request, answer = FRAME_BYTES + network.inputs, FRAME_BYTES + network.outputs * network.answer_bytes
-    listening = (request * waves.FRAME_BITS - 1) * divisor + divisor // 2
-    compute = count_engine_cycles(list_sizes(network), lanes)
-    return listening + FIXED_CYCLES + compute + answer * waves.FRAME_BITS * divisor
+    listening = (request * FRAME_BITS - 1) * divisor + divisor // 2
+    compute = count_engine_cycles(network.sizes, lanes)
+    return listening + FIXED_CYCLES + compute + answer * FRAME_BITS * divisor

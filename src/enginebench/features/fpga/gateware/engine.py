@@ -350,7 +350,6 @@ class ParameterTable:
 
     @property
     def width(self) -> int:
-        """Bits of one word."""
         return self.bias_bits + self.multiplier_bits + self.align_bits
 
     def split(self, word: Any) -> tuple[Any, Any, Any]:
@@ -370,12 +369,8 @@ class ParameterTable:
 
     @staticmethod
     def _count_rounded_bits(layer: Layer) -> int:
-        low, high = layer.bound_accumulators()
-        products = [int(v) * int(x) >> int(s) for v, x, s in zip(low, layer.multiplier, layer.shift, strict=True)]
-        products += [
-            (int(v) * int(x) >> int(s)) + 1 for v, x, s in zip(high, layer.multiplier, layer.shift, strict=True)
-        ]
-        return count_bits(min(products), max(products))
+        low, high = (bounds * layer.multiplier >> layer.shift for bounds in layer.bound_accumulators())
+        return count_bits(int(min(low.min(), high.min() + 1)), int(max(low.max(), high.max() + 1)))
 
 
 def pack_weights(layers: Sequence[Layer], lanes: int) -> list[int]:
@@ -397,6 +392,5 @@ def count_bits(low: int, high: int) -> int:
 
 def count_cycles_at_most(network: Network, lanes: int) -> int:
     """A bound for the cycles of one inference: no overlap between groups or layers at all."""
-    sizes = [(layer.inputs, layer.outputs) for layer in network.layers]
-    groups = sum(-(-outputs // lanes) for _, outputs in sizes)
-    return count_ideal_cycles(sizes, lanes) + groups * (lanes + SUM_DELAY + ANSWER_DELAY + 4)
+    groups = sum(-(-outputs // lanes) for _, outputs in network.sizes)
+    return count_ideal_cycles(network.sizes, lanes) + groups * (lanes + SUM_DELAY + ANSWER_DELAY + 4)
