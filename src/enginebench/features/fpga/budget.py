@@ -242,11 +242,12 @@ def compute_budget(spec: BudgetSpec) -> Budget:
     stage, slowest = find_bottleneck(spec, terms)
     rate, rate_note = find_break_even_rate(spec)
     batch, batch_note = find_break_even_batch(spec)
-    link, curve = spec.link, []
-    for factor in np.logspace(-2, 2, CURVE_POINTS).tolist() if link else ():
-        there = math.fsum(map(float, compute_terms(scale_rate(spec, factor), spec.batch).values()))
-        bytes_per_s = link.payload_bytes_per_s * factor
-        curve.append(CurvePoint(bytes_per_s=bytes_per_s, total_ms=there, speedup=_divide(baseline, there)))
+    link, curve = spec.link, list[CurvePoint]()
+    if link is not None:
+        for factor in np.logspace(-2, 2, CURVE_POINTS).tolist():
+            there = math.fsum(map(float, compute_terms(scale_rate(spec, factor), spec.batch).values()))
+            rate_there = link.payload_bytes_per_s * factor
+            curve.append(CurvePoint(bytes_per_s=rate_there, total_ms=there, speedup=_divide(baseline, there)))
     return Budget(
         batch=spec.batch,
         link=link.name if link else None,

@@ -110,7 +110,7 @@ def synthesize(
     write_atomic(out_dir / "yosys.log", log.encode())
     luts, ffs, cells = count_cells(out_dir / "netlist.json")
     placements, reports = zip(*(place(part, out_dir, seed) for seed in seeds), strict=True)
-    report = next(filter(None, reports), {})
+    report: dict[str, Any] = next(filter(None, reports), {})
     speeds = [p.fmax_mhz for p in placements if p.fmax_mhz is not None]
     used, available = read_utilization(report, part.logic)
     return Synthesis(
