@@ -18,9 +18,8 @@ import numpy as np
 
 from enginebench.core.store import encode, write_atomic
 from enginebench.features.fpga.board import SPEEDS_FILE, Speed, SpeedTable, read_speeds
-from enginebench.features.fpga.integers import requantize, split_scale
-from enginebench.features.fpga.latency import count_engine_cycles, count_transaction_cycles, list_sizes
-from enginebench.features.fpga.network import count_ideal_cycles
+from enginebench.features.fpga.network import count_ideal_cycles, requantize, split_scale
+from enginebench.features.fpga.simulation import count_engine_cycles, count_transaction_cycles
 from enginebench.features.fpga.synth import SEEDS, Synthesis
 from enginebench.features.fpga.verb import read_model, simulate_model, synthesize_model
 
@@ -49,7 +48,7 @@ def check_cycles() -> bool:
     print("lanes  ideal  cycles  ratio  limit")
     met = True
     for lanes, limit in CYCLE_LIMITS.items():
-        sizes = list_sizes(network)
+        sizes = network.sizes
         ideal, cycles = count_ideal_cycles(sizes, lanes), count_engine_cycles(sizes, lanes)
         met &= cycles <= limit * ideal
         print(f"{lanes:5}  {ideal:5}  {cycles:6}  {cycles / ideal:.3f}  {limit}{mark(cycles <= limit * ideal)}")

@@ -2,10 +2,10 @@
 
     python tools/lift_out.py [NAME...] [--tests]
 
-In the copy the feature's folder is gone, its name and its lines in `features/__init__.py`, and its tests: folders of
-its name, and files that import it. Then every module is imported, `--help` printed, and `run` done over the engine
-`fake`; the checker of types reads a copy in which all the features are gone that were named, since one by one they
-would take its time each. With --tests also the unit and smoke tests of each copy.
+In the copy the feature's folder is gone, and its tests: folders of its name, and files that import it; then
+tools/option_tables.py writes anew what names it. Every module is imported, `--help` printed, and `run` done over the
+engine `fake`; the checker of types reads a copy in which all the features are gone that were named, since one by one
+they would take its time each. With --tests also the unit and smoke tests of each copy.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def try_without(names: list[str], *, types: bool, tests: bool) -> bool:
         python = [sys.executable, "-W", "error::ImportWarning"]
         run = ["-m", "enginebench", "run", GRAPH, "--engines", "fake", "--baseline", "fake", "--quick"]
         steps = {
+            "tables": [*python, "tools/option_tables.py"],
             "imports": [*python, "-c", IMPORTS],
             "help": [*python, "-m", "enginebench", "--help"],
             "run": [*python, *run, "--out", str(Path(folder) / "run")],
@@ -92,12 +93,6 @@ def try_without(names: list[str], *, types: bool, tests: bool) -> bool:
 def lift(copy: Path, name: str) -> int:
     """Takes a feature out of a copy; the number of files of tests that went with it."""
     shutil.rmtree(copy / FEATURES / name)
-    listed = copy / FEATURES / "__init__.py"
-    lines = re.sub(rf'"{name}",? ?', "", listed.read_text("utf-8")).splitlines(keepends=True)
-    kept = [line for line in lines if f"features.{name}." not in line]
-    if kept[-1].startswith("if TYPE_CHECKING"):
-        kept.append("    pass\n")
-    listed.write_text("".join(kept), "utf-8")
     names_it = re.compile(rf"^\s*from enginebench\.features(?:\.{name}\b| import .*\b{name}\b)", re.MULTILINE)
     tests = [path for path in copy.joinpath("tests").rglob("*.py") if path.is_file()]
     found = [p for p in tests if name in p.relative_to(copy).parts or names_it.search(p.read_text("utf-8"))]

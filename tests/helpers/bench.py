@@ -7,7 +7,7 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
 
-from enginebench.features.fpga.gateware.fixed import round_up, saturate
+from enginebench.features.fpga.gateware.engine import round_up, saturate
 from enginebench.features.fpga.gateware.uart import Receiver, Transmitter, check_divisor
 
 

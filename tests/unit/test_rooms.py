@@ -39,7 +39,7 @@ def test_the_sources_are_built_as_drawn(heading: str, folder: str) -> None:
 
 
 def test_nothing_crosses_the_border_of_a_feature() -> None:
-    """The list of `features/__init__.py` alone names them."""
+    """The names for type checkers in `features/__init__.py` are no imports."""
     assert find_crossings(SOURCE) == set()
 
 

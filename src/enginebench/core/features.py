@@ -1,12 +1,13 @@
 """What features bring, by name. The kernel asks here, and imports nothing of a feature before it is used.
 
-Each feature says in `features/NAME/__init__.py` what it has: `FEATURE = Feature(...)`. Where a feature is gone, with
-its line in the list of `features/__init__.py`, what it brought is not found, and nothing else changes.
+Each feature says in `features/NAME/__init__.py` what it has: `FEATURE = Feature(...)`. Where its folder is gone, what
+it brought is not found, and nothing else changes.
 """
 
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
+from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -33,12 +34,15 @@ class Feature(NamedTuple):
     engines: Mapping[str, str] = NONE  # -> its Entry
     documents: Mapping[str, str] = NONE  # schema -> its record
     offers: Mapping[str, str] = NONE  # what the kernel or another feature asks for
+    rank: int = 0  # those of a higher one come later: in lists, and where each is asked for what it offers
 
 
 @cache
 def list_features() -> dict[str, Feature]:
-    """Every feature that is there, in the order of their list."""
-    return {name: import_module(f"{HOME}.{name}").FEATURE for name in import_module(HOME).NAMES}
+    """Every feature whose folder is there, by rank, then by name."""
+    names = [folder.name for folder in iter_modules(import_module(HOME).__path__)]
+    found: dict[str, Feature] = {name: import_module(f"{HOME}.{name}").FEATURE for name in names}
+    return dict(sorted(found.items(), key=lambda item: item[1].rank))
 
 
 def list_verbs() -> list[Verb]:
@@ -53,7 +57,7 @@ def list_names(kind: Kind) -> list[str]:
 
 
 def find_each(kind: Kind, name: str | None = None) -> Iterator[Any]:
-    """What features bring of a kind (under this name), one after the other, in the order of their list."""
+    """What features bring of a kind (under this name), one after the other."""
     for feature, brought in list_features().items():
         for key, target in getattr(brought, kind).items():
             if name in (None, key):

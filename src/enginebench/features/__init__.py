@@ -1,19 +1,16 @@
 """What can be lifted out: each folder has its verbs, the jobs of its children, its statistics and its sections.
 
-The kernel finds what a feature brings by this list (`core/features.py`); a feature imports the kernel, and no other
-feature. To lift one out, delete its folder, and here its name and its lines.
+The kernel finds the folders and what they bring (`core/features.py`); a feature imports the kernel, and no other
+feature. To lift one out, delete its folder, and run `make tables`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-# In this order engines are listed, reports are looked for, and what ends a run is done.
-NAMES: list[str] = ["deliver", "tune", "roofline", "load", "versions", "sweep", "trtexec", "fpga"]
-
-if TYPE_CHECKING:  # what type checkers see of the public interface; the program finds it by `Feature.functions`
+if TYPE_CHECKING:  # what type checkers see of `Feature.functions`; written by tools/option_tables.py
     from enginebench.features.deliver.verb import deliver as deliver
-    from enginebench.features.fpga.budget_verb import budget as budget
+    from enginebench.features.fpga.budget import budget as budget
     from enginebench.features.load.verb import load as load
     from enginebench.features.roofline.verb import roofline as roofline
     from enginebench.features.sweep.verb import sweep as sweep

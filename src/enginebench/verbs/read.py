@@ -29,6 +29,7 @@ from enginebench.verbs.calibrate import CalibrateDocument
 from enginebench.verbs.doctor import DoctorDocument, FleetDoctorDocument
 from enginebench.verbs.export import ExportDocument
 from enginebench.verbs.infer import InferDocument
+from enginebench.verbs.models import ModelsDocument
 from enginebench.verbs.quantize import QuantizeDocument
 from enginebench.verbs.runs import Run
 
@@ -39,7 +40,7 @@ RECORDS: tuple[type[Struct], ...] = (
     *(RunDocument, DiffDocument, HistoryDocument, ProfileDocument, LayersDocument, baselines.BaselineList, Bundle),
     *(FleetDoctorDocument, BenchDocument, DriftDocument, SamplesDocument, AccuracyDocument, StagesDocument),
     *(EngineProfileDocument, BuildDocument, ExportDocument, InferDocument, CalibrateDocument, QuantizeDocument),
-    *(DoctorDocument, Ceilings),
+    *(DoctorDocument, ModelsDocument, Ceilings),
 )
 # Schema of a stored document of the kernel -> its record. Rows and calibrations have readers of their own.
 DOCUMENTS = {field.default: kind for kind in RECORDS for field in fields(kind) if field.name == "schema"}

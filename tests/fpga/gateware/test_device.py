@@ -7,7 +7,7 @@ from enginebench.core.errors import UsageError
 from enginebench.features.fpga import waves
 from enginebench.features.fpga.frames import Command, Status, pack_request, split_answers, unpack_cycles, unpack_info
 from enginebench.features.fpga.gateware.device import Device, check_design
-from enginebench.features.fpga.latency import count_transaction_cycles
+from enginebench.features.fpga.simulation import count_transaction_cycles
 from networks import draw_inputs, make_network, simulate_pins
 
 SMALL = make_network((6, 5, 3), bits=16)
@@ -19,8 +19,8 @@ def talk(*pieces, network=SMALL, divisor=2, lanes=4, tail=1500):
     line = [waves.rest(4)]
     line += [waves.rest(p) if isinstance(p, int) else waves.encode_bytes(p, divisor) for p in pieces]
     device = Device(network, lanes, divisor, timeout_cycles=TIMEOUT)
-    wave = simulate_pins(device, waves.join([*line, waves.rest(tail)]))
-    answers, rest = split_answers(waves.decode_bytes(wave, divisor))
+    wave = simulate_pins(device, np.concatenate([*line, waves.rest(tail)]))
+    answers, rest = split_answers(waves.decode_timed(wave, divisor)[0])
     assert rest == b""
     return answers
 
@@ -116,9 +116,9 @@ def test_broken_byte_ends_the_frame():
     frame = waves.encode_bytes(pack_request(Command.ECHO, 3, b"abc"), 4)
     frame[4 * 40 + 36 : 4 * 40 + 40] = 0  # no stop bit behind the fifth byte
     good = waves.encode_bytes(pack_request(Command.ECHO, 4, b"xyz"), 4)
-    line = waves.join([waves.rest(4), frame, waves.rest(50), good, waves.rest(1500)])
+    line = np.concatenate([waves.rest(4), frame, waves.rest(50), good, waves.rest(1500)])
     wave = simulate_pins(Device(SMALL, 4, 4, timeout_cycles=TIMEOUT), line)
-    answers, _ = split_answers(waves.decode_bytes(wave, 4))
+    answers, _ = split_answers(waves.decode_timed(wave, 4)[0])
     assert [a.payload for a in answers] == [b"xyz"]
 
 
@@ -126,7 +126,7 @@ def test_stream_takes_as_long_as_its_requests():
     """The next request travels while the engine works and the answer goes out: only the last one is waited for."""
     inputs, divisor = draw_inputs(SMALL, 6), 4
     requests = [waves.encode_bytes(infer(row, i), divisor) for i, row in enumerate(inputs)]
-    wave = simulate_pins(Device(SMALL, 4, divisor), waves.join([*requests, waves.rest(800)]))
+    wave = simulate_pins(Device(SMALL, 4, divisor), np.concatenate([*requests, waves.rest(800)]))
     data, starts = waves.decode_timed(wave, divisor)
     answers, _ = split_answers(data)
     assert [(a.status, a.sequence) for a in answers] == [(0, i) for i in range(6)]
@@ -149,9 +149,9 @@ def test_noise_on_the_line_never_stops_it():
     rng = np.random.default_rng(5)
     noise = rng.integers(0, 2, 6000).astype(np.uint8)
     good = waves.encode_bytes(pack_request(Command.ECHO, 4, b"xyz"), 3)
-    line = waves.join([waves.rest(9), noise, waves.rest(TIMEOUT + 60), good, waves.rest(1500)])
+    line = np.concatenate([waves.rest(9), noise, waves.rest(TIMEOUT + 60), good, waves.rest(1500)])
     wave = simulate_pins(Device(SMALL, 4, 3, timeout_cycles=TIMEOUT), line)
-    answers, _ = split_answers(waves.decode_bytes(wave, 3))
+    answers, _ = split_answers(waves.decode_timed(wave, 3)[0])
     assert answers[-1].payload == b"xyz"
 
 

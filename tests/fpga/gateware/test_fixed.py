@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import bench
 from bench import evaluate
 from enginebench.core.errors import UsageError
-from enginebench.features.fpga import integers
-from enginebench.features.fpga.gateware import fixed
+from enginebench.features.fpga import network
+from enginebench.features.fpga.gateware import engine
 
 
 def requantizer(*settings):
@@ -25,20 +25,20 @@ def test_shift_right_rounds_every_small_number():
     values = np.arange(-512, 512)
     for shift in range(7):
         exact = [round(Fraction(int(v), 1 << shift)) for v in values]
-        assert integers.shift_right(values, shift).tolist() == exact
+        assert network.shift_right(values, shift).tolist() == exact
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 62))
 def test_shift_right_rounds_every_wide_number(value, shift):
     exact = round(Fraction(value, 1 << shift))
     if -(2**63) <= exact < 2**63:
-        assert int(integers.shift_right(value, shift)) == exact
+        assert int(network.shift_right(value, shift)) == exact
 
 
 @given(st.integers(-(2**31), 2**31 - 1), st.integers(1, 2**31 - 1), st.integers(0, 62), st.integers(-128, 127))
 def test_requantize_rounds_once_then_saturates(accumulator, multiplier, shift, zero):
     exact = round(Fraction(accumulator * multiplier, 1 << shift)) + zero
-    found = integers.requantize(accumulator, multiplier, shift, zero)
+    found = network.requantize(accumulator, multiplier, shift, zero)
     assert int(found) == min(127, max(-128, exact))
 
 
@@ -46,14 +46,14 @@ def test_requantize_rounds_once_then_saturates(accumulator, multiplier, shift, z
 def test_gateware_shift_equals_reference_on_every_number(shift):
     for shape, values in ((signed(9), np.arange(-256, 256)), (unsigned(8), np.arange(256))):
         found = evaluate([shape], partial(bench.shift_right, shift=shift), values)
-        assert found.tolist() == integers.shift_right(values, shift).tolist()
+        assert found.tolist() == network.shift_right(values, shift).tolist()
 
 
 @pytest.mark.parametrize(("low", "high"), [(-8, 7), (-3, 5), (0, 15), (0, 0), (2, 7), (-128, 127)])
 def test_gateware_saturates_every_number(low, high):
     values = np.arange(-512, 512)
-    found = evaluate([signed(10)], lambda v: fixed.saturate(v, low, high), values)
-    assert found.tolist() == integers.saturate(values, low, high).tolist()
+    found = evaluate([signed(10)], lambda v: engine.saturate(v, low, high), values)
+    assert found.tolist() == np.clip(values, low, high).tolist()
 
 
 def test_gateware_requantizes_every_small_accumulator():
@@ -62,7 +62,7 @@ def test_gateware_requantizes_every_small_accumulator():
         found = evaluate(
             [signed(10), unsigned(4)], requantizer(shift, zero, low, 7), values, np.full_like(values, multiplier)
         )
-        expected = integers.requantize(values, multiplier, shift, zero, low, 7)
+        expected = network.requantize(values, multiplier, shift, zero, low, 7)
         assert found.tolist() == expected.tolist()
 
 
@@ -76,12 +76,12 @@ def test_gateware_requantizes_at_full_width(bits):
     multipliers[::3], accumulators[::3] = 2 ** (bits - 2), rng.integers(-300, 300, 100) * 2 + 1
     shapes = [signed(32), unsigned(bits - 1)]
     found = evaluate(shapes, requantizer(bits - 1, 3, -128, 127), accumulators, multipliers)
-    assert found.tolist() == integers.requantize(accumulators, multipliers, bits - 1, 3).tolist()
+    assert found.tolist() == network.requantize(accumulators, multipliers, bits - 1, 3).tolist()
 
 
 @given(st.floats(1e-9, 0.99), st.integers(4, 32))
 def test_split_scale_is_as_near_as_the_word_allows(scale, bits):
-    multiplier, shift = integers.split_scale(scale, bits)
+    multiplier, shift = network.split_scale(scale, bits)
     assert 2 ** (bits - 2) <= multiplier < 2 ** (bits - 1)
     assert abs(Fraction(multiplier, 1 << shift) / Fraction(scale) - 1) <= Fraction(1, 2 ** (bits - 1))
 
@@ -90,4 +90,4 @@ def test_split_scale_is_as_near_as_the_word_allows(scale, bits):
                                              (0.5, 3), (0.5, 33), (1e-30, 32), (1e12, 32)])  # fmt: skip
 def test_split_scale_refuses_what_has_no_multiplier(scale, bits):
     with pytest.raises(UsageError):
-        integers.split_scale(scale, bits)
+        network.split_scale(scale, bits)

@@ -18,9 +18,10 @@ from processes import ROOT, environment
 BROUGHT = [(kind, name) for kind in get_args(Kind) for name in dict.fromkeys(list_names(kind))]
 
 
-def test_every_folder_is_in_the_list() -> None:
+def test_every_folder_is_found_those_of_a_higher_rank_later() -> None:
     folders = (ROOT / "src" / "enginebench" / "features").glob("*/__init__.py")
-    assert set(list_features()) == {path.parent.name for path in folders}
+    found = list_features()
+    assert list(found) == sorted({path.parent.name for path in folders}, key=lambda name: (found[name].rank, name))
 
 
 @pytest.mark.parametrize(("kind", "name"), BROUGHT)

@@ -39,7 +39,7 @@ def test_checkers_of_types_see_the_same_names() -> None:
     source = Path(enginebench.__file__).parent
     trees = [ast.parse((source / name).read_text("utf-8")) for name in ("__init__.py", "features/__init__.py")]
     imported = [n for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for n in node.names]
-    assert sorted(alias.name for alias in imported if alias.asname == alias.name) == PUBLIC
+    assert sorted(alias.name for alias in imported if alias.asname == alias.name) == PUBLIC, "make tables"
     assert (Path(enginebench.__file__).parent / "py.typed").is_file()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,16 +11,15 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.errors import UsageError
 from enginebench.core.records import TensorSpec
 from enginebench.features.fpga.compiled import CompiledDevice, compile_rtlil, convert_rtlil
 from enginebench.features.fpga.frames import BANKS, FRAME_BYTES
 from enginebench.features.fpga.gateware.device import Device, check_design
-from enginebench.features.fpga.latency import FIXED_CYCLES
 from enginebench.features.fpga.links import Link, parse_link
 from enginebench.features.fpga.network import Network
 from enginebench.features.fpga.onnx_reader import read_network
-from enginebench.features.fpga.simulation import CHUNK, DesignOptions, run_chunk
+from enginebench.features.fpga.simulation import CHUNK, FIXED_CYCLES, DesignOptions, run_chunk
 from enginebench.features.fpga.synth import Part, find_part
 
 if TYPE_CHECKING:
@@ -56,24 +55,15 @@ class Board:
 
     def __init__(self, network: Network, part: Part, lanes: int, clock_mhz: float, link: Link, cache_dir: Path) -> None:
         self._network, self._link, self.clock_mhz = network, link, clock_mhz
+        shapes = network.input_shape or ("batch", network.inputs), network.output_shape or ("batch", network.outputs)
+        self.inputs = (TensorSpec(name=network.input_name, dtype="float32", shape=shapes[0]),)  # as in the file
+        self.outputs = (TensorSpec(name=network.output_name, dtype="float32", shape=shapes[1]),)
         self._options = DesignOptions(lanes=lanes, divisor=DIVISOR, split=part.split)
         rtlil = convert_rtlil(Device(network, lanes, DIVISOR, part.split))
         self.design_sha256 = hashlib.sha256(rtlil.encode()).hexdigest()
         self.description = f"{part.name}, {lanes} lanes, {clock_mhz:.4g} MHz, {link.name}"
         self._device = CompiledDevice(compile_rtlil(rtlil, cache_dir))
         self._sent = 0
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """As in the quantized file."""
-        net = self._network
-        return (TensorSpec(name=net.input_name, dtype="float32", shape=net.input_shape or ("batch", net.inputs)),)
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        """As in the quantized file."""
-        net = self._network
-        return (TensorSpec(name=net.output_name, dtype="float32", shape=net.output_shape or ("batch", net.outputs)),)
 
     def infer(self, inputs: Array) -> tuple[Array, list[int]]:
         """(real outputs [n, outputs], cycles of the engine for each), through UART and protocol.
@@ -85,9 +75,8 @@ class Board:
         rows = self._network.encode(inputs.astype(np.float32))
         answers, cycles = [], []
         for first in range(0, len(rows), CHUNK):
-            found, _, busy = run_chunk(
-                self._network, self._options, rows[first : first + CHUNK], self._sent, self._device.run
-            )
+            part = rows[first : first + CHUNK]
+            found, _, busy = run_chunk(self._network, self._options, part, self._sent, self._device.run)
             self._sent += len(found)
             answers.append(found)
             cycles += busy
@@ -129,9 +118,11 @@ def make_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) 
         MissingDependency: a tool of the simulation is not installed.
     """
     part = find_part(options["part"])
-    lanes, bits = (_read_count(options, key) for key in ("lanes", "multiplier_bits"))
-    given = options["clock_mhz"]
-    clock_mhz = find_speed(part.name, lanes, bits) if given == "" else _read_clock(given)
+    lanes, bits = (int(_read_number(options, key, int, "a whole number")) for key in ("lanes", "multiplier_bits"))
+    if options["clock_mhz"] == "":
+        clock_mhz = find_speed(part.name, lanes, bits)
+    else:
+        clock_mhz = _read_number(options, "clock_mhz", _read_clock, "a number of MHz above zero")
     network = read_network(Path(artifact.path), bits)
     check_design(network, lanes, DIVISOR)
     return Board(network, part, lanes, clock_mhz, parse_link(options["link"]), cache_dir)
@@ -152,24 +143,17 @@ def find_speed(part: str, lanes: int, multiplier_bits: int) -> float:
 
 def read_speeds() -> SpeedTable:
     """The table in the package."""
-    try:
-        return msgspec.json.decode(SPEEDS_FILE.read_bytes(), type=SpeedTable)
-    except (OSError, msgspec.DecodeError) as error:
-        raise ParseError(SPEEDS_FILE, "", str(error), "the packaged speeds", "Install enginebench again") from error
+    return msgspec.json.decode(SPEEDS_FILE.read_bytes(), type=SpeedTable)
 
 
-def _read_count(options: Mapping[str, str], key: str) -> int:
+def _read_number(options: Mapping[str, str], key: str, read: Callable[[str], float], expected: str) -> float:
     try:
-        return int(options[key])
+        return read(options[key])
     except ValueError as error:
-        raise UsageError(f"option {key}={options[key]!r} of engine fpga-sim must be a whole number") from error
+        raise UsageError(f"option {key}={options[key]!r} of engine fpga-sim must be {expected}") from error
 
 
 def _read_clock(text: str) -> float:
-    try:
-        clock = float(text)
-    except ValueError:
-        clock = 0.0
-    if not 0 < clock < 1e4:
-        raise UsageError(f"option clock_mhz={text!r} of engine fpga-sim must be a number of MHz above zero")
-    return clock
+    if not 0 < float(text) < 1e4:
+        raise ValueError(text)
+    return float(text)

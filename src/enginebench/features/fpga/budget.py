@@ -1,20 +1,30 @@
-"""The latency budget of an accelerator: T_total = T_pre + T_copy_in + T_compute + T_copy_back + T_post."""
+"""`budget`: what an accelerator behind a link can gain. T_total = T_pre + T_copy_in + T_compute + T_copy_back + T_post.
+
+Terms are given by hand, as bytes over a link, or come from stored results.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.errors import UsageError
-from enginebench.features.fpga.links import Link
+from enginebench import door
+from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.records import Result
+from enginebench.features.fpga.links import Link, parse_link
+from enginebench.options import Opt, PathLike, Printed, verb
+from enginebench.verbs.given import to_path
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from enginebench.report.table import Section
 
 # The largest batch at which a break-even is looked for; beyond a million items a call is no longer a call.
 LARGEST_BATCH = 1 << 20
@@ -23,6 +33,15 @@ LARGEST_TIME_MS = 1e15
 LARGEST_BYTES = 1 << 40
 # Points of the curve over the link rate, spread evenly on a logarithmic axis: four decades, ten points each.
 CURVE_POINTS = 41
+# Each stage of `stages`, and the term of the budget that it belongs to.
+STAGE_TERMS = {
+    "decode": "pre",
+    "preprocess": "pre",
+    "copy_in": "copy_in",
+    "compute": "compute",
+    "copy_out": "copy_back",
+    "postprocess": "post",
+}
 
 
 class Transfer(Struct, frozen=True, kw_only=True):
@@ -52,6 +71,17 @@ class BudgetSpec(Struct, frozen=True, kw_only=True):
     call_ms: float = 0.0
     batch: int = 1
     baseline_ms: float | None = None
+
+    @property
+    def transfers(self) -> dict[str, Transfer]:
+        """The copies that go over a link."""
+        copies = {"copy_in": self.copy_in, "copy_back": self.copy_back}
+        return {name: copy for name, copy in copies.items() if isinstance(copy, Transfer)}
+
+    @property
+    def link(self) -> Link | None:
+        """The link that a copy goes over; None if both are given as times."""
+        return next((copy.link for copy in self.transfers.values()), None)
 
 
 class CurvePoint(Struct, frozen=True, kw_only=True):
@@ -86,6 +116,116 @@ class Budget(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+class BudgetOptions(TypedDict, total=False):
+    t_pre_ms: Annotated[float | None, Opt("Time to preprocess one item.", ge=0)]
+    t_copy_in_ms: Annotated[float | None, Opt("Time to copy one item in; or give --bytes-in and --link.", ge=0)]
+    t_compute_ms: Annotated[float | None, Opt("Time to compute one item.", ge=0)]
+    t_copy_back_ms: Annotated[float | None, Opt("Time to copy one output back; or give --bytes-out and --link.", ge=0)]
+    t_post_ms: Annotated[float | None, Opt("Time to postprocess one item.", ge=0)]
+    t_call_ms: Annotated[float, Opt("Fixed time per call, whatever the batch.", 0.0, ge=0)]
+    bytes_in: Annotated[int | None, Opt("Bytes of one item.", ge=0)]
+    bytes_out: Annotated[int | None, Opt("Bytes of one output.", ge=0)]
+    frame_bytes_in: Annotated[int, Opt("Extra bytes per call: header, checksum.", 0, ge=0)]
+    frame_bytes_out: Annotated[int, Opt("Extra bytes per output.", 0, ge=0)]
+    link: Annotated[
+        str | None, Opt("uart:115200, usb2, usb3, eth100, eth1g, pcie3x4, or BYTES_PER_S+LATENCY_US; +usb[:MS].")
+    ]
+    batch: Annotated[int, Opt("Items per call.", 1, ge=1)]
+    source: Annotated[
+        PathLike | None,
+        Opt("Take terms from a stored result, or from the JSON of bench or stages.", names="--from", path="file"),
+    ]
+    baseline_ms: Annotated[float | None, Opt("Time per item of what the accelerator would replace.", gt=0)]
+    baseline_from: Annotated[PathLike | None, Opt("The same, from a stored result.", path="file")]
+
+
+@verb(BudgetOptions)
+def budget(**options: Unpack[BudgetOptions]) -> Budget:
+    """Estimate the latency of a call to an accelerator from its five terms, and what limits it.
+
+    Example: enginebench budget --bytes-in 64 --bytes-out 1 --link uart:115200
+
+    It reports the percentage of each term, the speed-up, and the link rate and batch at which the accelerator breaks
+    even. Give a term as a time, as bytes over a link, or from stored results; options override
+    stored results, and a missing term is zero.
+
+    Raises:
+        UsageError: not one term is given, or one of them twice.
+        ParseError: a stored result cannot be read.
+    """
+    source, other = to_path(options["source"]), to_path(options["baseline_from"])
+    if options["baseline_ms"] is not None and other is not None:
+        raise UsageError("--baseline-ms and --baseline-from both set the baseline; keep one")
+    given = {
+        "pre": options["t_pre_ms"],
+        "copy_in": options["t_copy_in_ms"],
+        "compute": options["t_compute_ms"],
+        "copy_back": options["t_copy_back_ms"],
+        "post": options["t_post_ms"],
+    }
+    link, transfers = None if options["link"] is None else parse_link(options["link"]), {}
+    for name, item, frame in (
+        ("copy_in", options["bytes_in"], options["frame_bytes_in"]),
+        ("copy_back", options["bytes_out"], options["frame_bytes_out"]),
+    ):
+        if item is None and not frame:
+            continue
+        if link is None:
+            raise UsageError("bytes are given, but no link to carry them; add --link, for example --link uart:115200")
+        if given[name] is not None:
+            raise UsageError(f"{name} is given as a time and as bytes over a link; keep one")
+        transfers[name] = Transfer(link=link, item_bytes=item or 0, frame_bytes=frame)
+    if link and not transfers:
+        raise UsageError(f"--link {options['link']} carries nothing; add --bytes-in or --bytes-out")
+    stored = read_terms(source) if source else {}
+    if not (transfers or stored or options["t_call_ms"]) and all(time is None for time in given.values()):
+        raise UsageError("no term is given; start with --t-compute-ms, --bytes-in with --link, or --from result.json")
+    times = {name: stored.get(name, 0.0) if time is None else time for name, time in given.items()}
+    return compute_budget(
+        BudgetSpec(
+            pre_ms=times["pre"],
+            copy_in=transfers.get("copy_in", times["copy_in"]),
+            compute_ms=times["compute"],
+            copy_back=transfers.get("copy_back", times["copy_back"]),
+            post_ms=times["post"],
+            call_ms=options["t_call_ms"],
+            batch=options["batch"],
+            baseline_ms=math.fsum(read_terms(other).values()) if other else options["baseline_ms"],
+        )
+    )
+
+
+@door.command(budget)
+def command(shown: Printed, **options: Unpack[BudgetOptions]) -> None:
+    door.show(budget(**options), shown, door.tables(list_budget))
+
+
+def read_terms(path: Path) -> dict[str, float]:
+    """{term of the budget: milliseconds per item} of a stored result. All of a row of scope `io` counts as compute."""
+    from enginebench.report.bench import BenchDocument, describe_bench
+    from enginebench.stats.stages import StagesDocument
+    from enginebench.verbs.read import read
+
+    document = read(path)
+    if isinstance(document, Result):
+        document = describe_bench([document])
+    if isinstance(document, StagesDocument):
+        times, batch = [(stage.name, stage.p50_ms) for stage in document.stages], document.batch
+    elif isinstance(document, BenchDocument):
+        row = document.row
+        if row.p50_ms is None:
+            raise ParseError(path, "$.row.p50_ms", "no time", "at least one timed call", f"Its status: {row.status}")
+        times, batch = [("compute", row.p50_ms.value)], row.batch
+    else:
+        raise ParseError(path, "", type(document).__name__, "a stored result, or a document of `bench` or `stages`")
+    if batch < 1 or not {name for name, _ in times} <= STAGE_TERMS.keys():
+        raise ParseError(path, "$", f"batch {batch}, {dict(times)}", f"a batch, and times of {', '.join(STAGE_TERMS)}")
+    terms: dict[str, float] = {}
+    for name, time in times:
+        terms[STAGE_TERMS[name]] = terms.get(STAGE_TERMS[name], 0.0) + time / batch
+    return terms
+
+
 def compute_budget(spec: BudgetSpec) -> Budget:
     """Every figure of the budget.
 
@@ -100,9 +240,14 @@ def compute_budget(spec: BudgetSpec) -> Budget:
     without_compute = math.fsum(time for name, time in terms.items() if name != "compute")
     baseline = None if spec.baseline_ms is None else spec.baseline_ms * spec.batch
     stage, slowest = find_bottleneck(spec, terms)
-    rate, rate_note = find_break_even_rate(spec, terms)
+    rate, rate_note = find_break_even_rate(spec)
     batch, batch_note = find_break_even_batch(spec)
-    link = find_link(spec)
+    link, curve = spec.link, list[CurvePoint]()
+    if link is not None:
+        for factor in np.logspace(-2, 2, CURVE_POINTS).tolist():
+            there = math.fsum(map(float, compute_terms(scale_rate(spec, factor), spec.batch).values()))
+            rate_there = link.payload_bytes_per_s * factor
+            curve.append(CurvePoint(bytes_per_s=rate_there, total_ms=there, speedup=_divide(baseline, there)))
     return Budget(
         batch=spec.batch,
         link=link.name if link else None,
@@ -120,7 +265,7 @@ def compute_budget(spec: BudgetSpec) -> Budget:
         break_even_bytes_per_s=rate,
         link_bytes_per_s=link.payload_bytes_per_s if link else None,
         break_even_batch=batch,
-        curve=sweep_rates(spec),
+        curve=tuple(curve),
         notes=tuple(note for note in (rate_note, batch_note) if note),
     )
 
@@ -128,14 +273,15 @@ def compute_budget(spec: BudgetSpec) -> Budget:
 def check_spec(spec: BudgetSpec) -> None:
     """Checks that the budget can be computed."""
     times = {"pre": spec.pre_ms, "compute": spec.compute_ms, "post": spec.post_ms, "call": spec.call_ms}
-    times |= {n: c for n, c in (("copy_in", spec.copy_in), ("copy_back", spec.copy_back)) if isinstance(c, int | float)}
+    for name, copy in (("copy_in", spec.copy_in), ("copy_back", spec.copy_back)):
+        if not isinstance(copy, Transfer):
+            times[name] = copy
+        elif not all(0 <= size <= LARGEST_BYTES for size in (copy.item_bytes, copy.frame_bytes)):
+            sizes = f"{copy.item_bytes} + {copy.frame_bytes}"
+            raise UsageError(f"{name} carries {sizes} bytes; expected 0 to {LARGEST_BYTES} each")
     for name, time in times.items():
         if not 0 <= time <= LARGEST_TIME_MS:
             raise UsageError(f"the time of {name} is {time:g} ms; expected 0 to {LARGEST_TIME_MS:g}")
-    for name, copy in (("copy_in", spec.copy_in), ("copy_back", spec.copy_back)):
-        sizes = (copy.item_bytes, copy.frame_bytes) if isinstance(copy, Transfer) else ()
-        if not all(0 <= size <= LARGEST_BYTES for size in sizes):
-            raise UsageError(f"{name} carries {' + '.join(map(str, sizes))} bytes; expected 0 to {LARGEST_BYTES} each")
     if not 1 <= spec.batch <= LARGEST_BATCH:
         raise UsageError(f"the batch is {spec.batch}; expected 1 to {LARGEST_BATCH}")
     if spec.baseline_ms is not None and not 0 < spec.baseline_ms <= LARGEST_TIME_MS:
@@ -145,103 +291,91 @@ def check_spec(spec: BudgetSpec) -> None:
 def compute_terms(spec: BudgetSpec, batch: NDArray[np.int64] | int) -> dict[str, NDArray[np.float64]]:
     """The five terms of a call, in milliseconds, for one batch or an array of them."""
     count = np.asarray(batch, dtype=np.float64)
+    copies = {
+        name: 1e3 * copy.link.transfer_s(copy.size_bytes(batch), answer=name == "copy_back")
+        for name, copy in spec.transfers.items()
+    }
     return {
         "pre": spec.pre_ms * count,
-        "copy_in": _time_copy(spec.copy_in, batch, answer=False),
+        "copy_in": copies["copy_in"] if isinstance(spec.copy_in, Transfer) else spec.copy_in * count,
         "compute": spec.call_ms + spec.compute_ms * count,
-        "copy_back": _time_copy(spec.copy_back, batch, answer=True),
+        "copy_back": copies["copy_back"] if isinstance(spec.copy_back, Transfer) else spec.copy_back * count,
         "post": spec.post_ms * count,
     }
 
 
-def _time_copy(copy: float | Transfer, batch: NDArray[np.int64] | int, answer: bool) -> NDArray[np.float64]:
-    if isinstance(copy, Transfer):
-        return 1e3 * copy.link.transfer_s(copy.size_bytes(batch), answer)
-    return copy * np.asarray(batch, dtype=np.float64)
-
-
-def find_link(spec: BudgetSpec) -> Link | None:
-    """The link that a copy goes over; None if both are given as times."""
-    return next((c.link for c in (spec.copy_in, spec.copy_back) if isinstance(c, Transfer)), None)
+def scale_rate(spec: BudgetSpec, factor: float) -> BudgetSpec:
+    """The call with links that carry so many times as much."""
+    faster = {
+        name: replace(copy, link=replace(copy.link, wire_bytes_per_s=copy.link.wire_bytes_per_s * factor))
+        for name, copy in spec.transfers.items()
+    }
+    return replace(spec, **faster)
 
 
 def find_bottleneck(spec: BudgetSpec, terms: Mapping[str, float]) -> tuple[str, float]:
     """(name, milliseconds) of the slowest stage when calls overlap."""
     stages = dict(terms)
-    link = find_link(spec)
-    if link is not None and link.half_duplex:
+    if spec.link is not None and spec.link.half_duplex:
         stages["copies"] = stages.pop("copy_in") + stages.pop("copy_back")
-    name = max(stages, key=lambda stage: stages[stage])
-    return name, stages[name]
+    return max(stages.items(), key=lambda stage: stage[1])
 
 
-def find_break_even_rate(spec: BudgetSpec, terms: Mapping[str, float]) -> tuple[float | None, str | None]:
+def find_break_even_rate(spec: BudgetSpec) -> tuple[float | None, str | None]:
     """(payload bytes per second at which the call takes as long as the baseline, or the reason why there is none).
 
     What goes over the link must fit into what the baseline leaves after all other terms and the link's latencies.
     """
     if spec.baseline_ms is None:
         return None, None
-    copies = {n: c for n, c in (("copy_in", spec.copy_in), ("copy_back", spec.copy_back)) if isinstance(c, Transfer)}
-    size = sum(int(copy.size_bytes(spec.batch)) for copy in copies.values())
+    size = sum(int(copy.size_bytes(spec.batch)) for copy in spec.transfers.values())
     if not size:
         return None, "no break-even link rate: no copy is given in bytes over a link"
-    fixed = math.fsum(time for name, time in terms.items() if name not in copies)
-    slack = spec.baseline_ms * spec.batch - fixed - 1e3 * _sum_latencies(spec)
+    without_bytes = compute_terms(scale_rate(spec, math.inf), spec.batch)
+    slack = spec.baseline_ms * spec.batch - math.fsum(map(float, without_bytes.values()))
     if slack <= 0:
         return None, "no link rate breaks even: without its bytes on the wire the call is no faster than the baseline"
     return 1e3 * size / slack, None
-
-
-def _sum_latencies(spec: BudgetSpec) -> float:
-    total = 0.0
-    for copy, answer in ((spec.copy_in, False), (spec.copy_back, True)):
-        if isinstance(copy, Transfer) and int(copy.size_bytes(spec.batch)):
-            total += copy.link.latency_s + (copy.link.answer_latency_s if answer else 0.0)
-    return total
 
 
 def find_break_even_batch(spec: BudgetSpec) -> tuple[int | None, str | None]:
     """(smallest batch whose call takes no longer than the baseline for as many items, or why there is none)."""
     if spec.baseline_ms is None:
         return None, None
-    first = 1
-    while first <= LARGEST_BATCH:
-        batches = np.arange(first, 2 * first, dtype=np.int64)
+    for power in range(LARGEST_BATCH.bit_length()):
+        batches = np.arange(1 << power, 2 << power, dtype=np.int64)
         totals = sum(compute_terms(spec, batches).values(), np.zeros(1))
         wins = np.flatnonzero(totals <= spec.baseline_ms * batches)
         if wins.size:
             return int(batches[wins[0]]), None
-        first *= 2
     return None, f"no batch up to {LARGEST_BATCH} breaks even: an item costs more than on the baseline in every one"
-
-
-def sweep_rates(spec: BudgetSpec) -> tuple[CurvePoint, ...]:
-    """The call on links two decades slower to two decades faster than the given one; empty without a link."""
-    link = find_link(spec)
-    if link is None:
-        return ()
-    return tuple(_point(spec, float(factor)) for factor in np.logspace(-2, 2, CURVE_POINTS))
-
-
-def _point(spec: BudgetSpec, factor: float) -> CurvePoint:
-    faster = _scale_rate(spec, factor)
-    total = math.fsum(float(time) for time in compute_terms(faster, spec.batch).values())
-    link = find_link(faster)
-    assert link is not None
-    baseline = None if spec.baseline_ms is None else spec.baseline_ms * spec.batch
-    return CurvePoint(bytes_per_s=link.payload_bytes_per_s, total_ms=total, speedup=_divide(baseline, total))
-
-
-def _scale_rate(spec: BudgetSpec, factor: float) -> BudgetSpec:
-    def scale(copy: float | Transfer) -> float | Transfer:
-        if not isinstance(copy, Transfer):
-            return copy
-        return replace(copy, link=replace(copy.link, wire_bytes_per_s=copy.link.wire_bytes_per_s * factor))
-
-    return replace(spec, copy_in=scale(spec.copy_in), copy_back=scale(spec.copy_back))
 
 
 def _divide(value: float | None, by: float) -> float | None:
     """The quotient, or None where there is no finite one."""
     return None if value is None or by <= 0 else value / by
+
+
+def list_budget(budget: Budget) -> list[Section]:
+    from enginebench.report.table import Section, list_texts, make_notes, make_table
+
+    lines = [(name, f"{time:.6g}", f"{budget.shares[name]:.1%}") for name, time in budget.terms_ms.items()]
+    table = make_table(list_texts(("term",), ("ms", "share")), [*lines, ("total", f"{budget.total_ms:.6g}", "")])
+    notes = []
+    if budget.throughput_serial_per_s and budget.throughput_pipelined_per_s:
+        verb = "set" if budget.bottleneck == "copies" else "sets"
+        notes.append(
+            f"throughput: {budget.throughput_serial_per_s:.4g}/s with one call after another, "
+            f"{budget.throughput_pipelined_per_s:.4g}/s pipelined ({budget.bottleneck} {verb} the pace)"
+        )
+    if budget.compute_gain_bound is not None:
+        notes.append(f"if compute took no time: {budget.compute_gain_bound:.4g}x faster than now")
+    if budget.speedup is not None:
+        bound = f"; at most {budget.speedup_bound:.4g}x with compute at zero" if budget.speedup_bound else ""
+        notes.append(f"speed-up over {budget.baseline_ms:g} ms per item: {budget.speedup:.4g}x{bound}")
+    if budget.break_even_bytes_per_s is not None:
+        here = f"the link carries {budget.link_bytes_per_s:.6g}"
+        notes.append(f"breaks even at {budget.break_even_bytes_per_s:.6g} bytes/s; {here}")
+    if budget.break_even_batch is not None:
+        notes.append(f"breaks even from a batch of {budget.break_even_batch}")
+    return [Section(parts=(table, *make_notes([*notes, *budget.notes])))]

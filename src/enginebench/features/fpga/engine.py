@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
 from enginebench import __version__
 from enginebench.core.caveats import make_caveat
 from enginebench.core.engine_api import Closing
-from enginebench.core.errors import BackendUnavailable, EngineBenchError
+from enginebench.core.errors import BackendUnavailable
 from enginebench.core.feeds import check_feeds, random_feeds
 from enginebench.core.protocols import Array, Feeds, RunCall
 from enginebench.core.records import (
@@ -19,7 +19,6 @@ from enginebench.core.records import (
     ArtifactKind,
     Availability,
     Block,
-    Caveat,
     EngineSpec,
     Measurement,
     MeasureSpec,
@@ -28,10 +27,12 @@ from enginebench.core.records import (
 )
 from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
 from enginebench.features.fpga.entry import FPGA_SIM
-from enginebench.features.fpga.toolchain import require_module
+from enginebench.features.fpga.toolchain import find_package
 
 if TYPE_CHECKING:
     from enginebench.features.fpga.board import Board
+
+    MakeBoard: TypeAlias = Callable[[Artifact, Mapping[str, str], Path], Board]
 
 NAME, OPTIONS = FPGA_SIM.name, FPGA_SIM.options
 KINDS: tuple[ArtifactKind, ...] = ("onnx", "design")
@@ -45,11 +46,8 @@ class FpgaSimBackend:
 
     name = NAME
 
-    def __init__(
-        self, cache_dir: Path | None, make_board: Callable[[Artifact, Mapping[str, str], Path], Board]
-    ) -> None:
-        self._make_board = make_board
-        self._cache_dir = cache_dir
+    def __init__(self, cache_dir: Path | None, make_board: MakeBoard | None = None) -> None:
+        self._cache_dir, self._make_board = cache_dir, make_board or _make_board
 
     def probe(self) -> Availability:
         """Available; whether its tools are there shows when it is built."""
@@ -57,9 +55,7 @@ class FpgaSimBackend:
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The design that computes the artifact's network, compiled for simulation."""
-        options = self._check(artifact, spec)
-        cache_dir = self._cache_dir or out_dir / "cache"
-        board = self._open(artifact, options, cache_dir)
+        board = self._open(artifact, spec, out_dir)
         board.close()
         return replace(
             artifact,
@@ -68,13 +64,12 @@ class FpgaSimBackend:
             parent_sha256=artifact.sha256,
             precision="int8",
             made_by={**artifact.made_by, "enginebench": __version__},
-            caveats=(*artifact.caveats, explain_model(board)),
+            caveats=(*artifact.caveats, make_caveat("modelled", board=board.description)),
         )
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> FpgaSimEngine:
         """The simulated device as an engine: what it answers is what the hardware would."""
-        options = self._check(artifact, spec)
-        return FpgaSimEngine(self._open(artifact, options, self._find_cache(artifact)))
+        return FpgaSimEngine(self._open(artifact, spec, Path(artifact.path).parent))
 
     def measure(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Measurement:
         """Latencies of seeded random inputs: cycles that the device counted, at its clock, plus its link.
@@ -82,68 +77,50 @@ class FpgaSimBackend:
         Scope does not matter here: the copies over the link belong to every answer of this device, and are also told
         apart in `h2d_ns` and `d2h_ns`; `device_ns` is compute alone.
         """
-        options = self._check(artifact, spec)
-        board = self._open(artifact, options, self._find_cache(artifact))
-        count = measure.iters or INFERENCES
+        board = self._open(artifact, spec, Path(artifact.path).parent)
         try:
-            feeds = random_feeds(board.inputs, count, measure.seed)
+            feeds = random_feeds(board.inputs, measure.iters or INFERENCES, measure.seed)
             _, cycles = board.infer(feeds[board.inputs[0].name])
-            return make_measurement(board, cycles)
         finally:
             board.close()
+        terms = [board.model_ns(count) for count in cycles]
+        latencies = [sum(term) for term in terms]
+        return Measurement(
+            clock="modelled",
+            latency_ns=latencies,
+            blocks=(Block(start=0, stop=len(latencies), duration_ns=sum(latencies)),),
+            stop_rule="iterations",
+            device_ns=[compute for _, compute, _ in terms],
+            h2d_ns=[copy_in for copy_in, _, _ in terms],
+            d2h_ns=[copy_back for _, _, copy_back in terms],
+            throughput_pipelined_per_s=1e9 / max(board.model_interval_ns(count) for count in cycles),
+            caveats=(make_caveat("modelled", board=board.description),),
+        )
 
-    def _check(self, artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
+    def _open(self, artifact: Artifact, spec: EngineSpec, folder: Path) -> Board:
+        """The board for a request that can be met; compiled designs are kept in the cache, or beside the artifact."""
         check_request(artifact, spec, KINDS, PRECISIONS)
         if spec.batch != 1:
             raise BackendUnavailable(
                 f"engine {NAME} takes one input per request, not a batch of {spec.batch}; use --batch 1"
             )
-        return read_options(spec, OPTIONS)
-
-    def _open(self, artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> Board:
+        options = read_options(spec, OPTIONS)
         try:
-            return self._make_board(artifact, options, cache_dir)
+            return self._make_board(artifact, options, self._cache_dir or folder / "cache")
         except ImportError as error:
             raise BackendUnavailable(
                 f'engine {NAME}: {error}. To add what it needs: pip install "enginebench[fpga]"'
             ) from error
 
-    def _find_cache(self, artifact: Artifact) -> Path:
-        return self._cache_dir or Path(artifact.path).parent / "cache"
+
+create_backend = FpgaSimBackend
 
 
-def create_backend(cache_dir: Path | None) -> FpgaSimBackend:
-    """The backend, for boards of our own designs."""
+def _make_board(artifact: Artifact, options: Mapping[str, str], cache: Path) -> Board:
+    find_package("amaranth")
+    from enginebench.features.fpga.board import make_board
 
-    def make(artifact: Artifact, options: Mapping[str, str], cache: Path) -> Board:
-        require_module("amaranth")
-        from enginebench.features.fpga.board import make_board
-
-        return make_board(artifact, options, cache)
-
-    return FpgaSimBackend(cache_dir, make)
-
-
-def explain_model(board: Board) -> Caveat:
-    """The caveat of every row of this engine."""
-    return make_caveat("modelled", board=board.description)
-
-
-def make_measurement(board: Board, cycles: list[int]) -> Measurement:
-    """The measurement of inferences that took so many cycles each."""
-    terms = [board.model_ns(count) for count in cycles]
-    latencies = [sum(term) for term in terms]
-    return Measurement(
-        clock="modelled",
-        latency_ns=latencies,
-        blocks=(Block(start=0, stop=len(latencies), duration_ns=sum(latencies)),),
-        stop_rule="iterations",
-        device_ns=[compute for _, compute, _ in terms],
-        h2d_ns=[copy_in for copy_in, _, _ in terms],
-        d2h_ns=[copy_back for _, _, copy_back in terms],
-        throughput_pipelined_per_s=1e9 / max(board.model_interval_ns(count) for count in cycles),
-        caveats=(explain_model(board),),
-    )
+    return make_board(artifact, options, cache)
 
 
 class FpgaSimEngine(Closing):
@@ -158,21 +135,21 @@ class FpgaSimEngine(Closing):
 
     def bind(self, feeds: Feeds) -> None:
         """Copies the array in."""
-        self._check_open()
+        self._find_board()
         check_feeds(self.inputs, feeds)
         self._bound = feeds[self.inputs[0].name].copy()
 
     @property
     def run(self) -> RunCall:
         """The simulation of the bound inputs, one request each."""
-        self._check_open()
+        self._find_board()
         if self._bound is None:
             raise explain_unbound(NAME)
         return self._run
 
     def fetch(self) -> dict[str, Array]:
         """A copy of the answer of the last run."""
-        self._check_open()
+        self._find_board()
         if self._answer is None:
             raise explain_unbound(NAME)
         return {self.outputs[0].name: self._answer.copy()}
@@ -187,11 +164,12 @@ class FpgaSimEngine(Closing):
             self._board.close()
         self._board, self._bound, self._answer = None, None, None
 
-    def _check_open(self) -> None:
+    def _find_board(self) -> Board:
         if self._board is None:
             raise explain_closed(NAME)
+        return self._board
 
     def _run(self) -> None:
-        if self._board is None or self._bound is None:
-            raise EngineBenchError(f"the engine {NAME} has nothing to run")
-        self._answer, _ = self._board.infer(self._bound)
+        if self._bound is None:
+            raise explain_unbound(NAME)
+        self._answer, _ = self._find_board().infer(self._bound)

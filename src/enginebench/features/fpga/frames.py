@@ -20,6 +20,8 @@ ANSWER_START = 0x5A
 FRAME_BYTES = 6
 LARGEST_PAYLOAD = 255
 PROTOCOL_VERSION = 1
+# Bits of one byte on the wire, without parity: start, eight data, stop.
+FRAME_BITS = 10
 # Inputs that the device can hold at once: one in work, one on its way.
 BANKS = 2
 
@@ -79,21 +81,17 @@ def compute_crc(data: bytes) -> int:
 
 
 def pack_request(command: int, sequence: int, payload: bytes = b"") -> bytes:
-    """The bytes of a request.
-
-    Args:
-        command: a `Command`.
-        sequence: 0 to 255.
-        payload: at most 255 bytes.
-    """
-    body = bytes([command, sequence, len(payload)]) + payload
-    return bytes([REQUEST_START]) + body + compute_crc(body).to_bytes(2, "big")
+    """The bytes of a request: a `Command`, a number from 0 to 255, at most 255 bytes."""
+    return _pack(REQUEST_START, bytes([command, sequence, len(payload)]) + payload)
 
 
 def pack_answer(status: int, sequence: int, payload: bytes = b"") -> bytes:
     """The bytes of an answer."""
-    body = bytes([status, sequence, len(payload)]) + payload
-    return bytes([ANSWER_START]) + body + compute_crc(body).to_bytes(2, "big")
+    return _pack(ANSWER_START, bytes([status, sequence, len(payload)]) + payload)
+
+
+def _pack(start: int, body: bytes) -> bytes:
+    return bytes([start]) + body + compute_crc(body).to_bytes(2, "big")
 
 
 def split_answers(data: bytes) -> tuple[list[Answer], bytes]:
@@ -124,14 +122,16 @@ def split_answers(data: bytes) -> tuple[list[Answer], bytes]:
 
 def unpack_info(payload: bytes) -> Info:
     """What an INFO reply says."""
-    if len(payload) != INFO_FORMAT.size:
-        raise ParseError("INFO reply", "", f"{len(payload)} bytes", f"{INFO_FORMAT.size}", "Another protocol version?")
-    return Info(*INFO_FORMAT.unpack(payload))
+    return Info(*_unpack(INFO_FORMAT, payload, "INFO reply"))
 
 
 def unpack_cycles(payload: bytes) -> tuple[int, int]:
     """(clock cycles of the last inference, number of inferences since power-up, modulo 65536)."""
-    if len(payload) != CYCLES_FORMAT.size:
-        raise ParseError("CYCLES reply", "", f"{len(payload)} bytes", f"{CYCLES_FORMAT.size}")
-    cycles, count = CYCLES_FORMAT.unpack(payload)
+    cycles, count = _unpack(CYCLES_FORMAT, payload, "CYCLES reply")
     return cycles, count
+
+
+def _unpack(form: struct.Struct, payload: bytes, what: str) -> tuple[int, ...]:
+    if len(payload) != form.size:
+        raise ParseError(what, "", f"{len(payload)} bytes", f"{form.size}", "Another protocol version?")
+    return form.unpack(payload)

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
+from enginebench.features.fpga.frames import FRAME_BITS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,9 +63,6 @@ class Link(Struct, frozen=True, kw_only=True):
         return full * (self.packet_bytes + self.overhead_bytes) + last
 
 
-# 8 data bits travel with a start and a stop bit (8N1).
-UART_BITS_PER_BYTE = 10
-
 NAMED = {
     link.name: link
     for link in (
@@ -81,13 +79,7 @@ NAMED = {
         # 8 GT/s, 128 of 130 bits, four lanes; a packet of 256 bytes has a token of 4, a header of 16, a CRC of 4 bytes.
         # One microsecond a transfer: R. Neugebauer et al., "Understanding PCIe performance for end host networking",
         # SIGCOMM 2018, figure 6, saw 0.5 to 1.2 us. Framing: PCI Express Base Specification 3.0, section 4.2.2.
-        Link(
-            name="pcie3x4",
-            wire_bytes_per_s=8e9 * 4 * 128 / 130 / 8,
-            latency_s=1e-6,
-            packet_bytes=256,
-            overhead_bytes=24,
-        ),
+        Link(name="pcie3x4", wire_bytes_per_s=4e9 * 128 / 130, latency_s=1e-6, packet_bytes=256, overhead_bytes=24),
     )
 }
 
@@ -112,7 +104,7 @@ def parse_link(text: str) -> Link:
 def _parse_rate(base: str, text: str) -> Link:
     if base.startswith("uart:"):
         baud = _read(base.removeprefix("uart:"), text)
-        return Link(name=base, wire_bytes_per_s=baud / UART_BITS_PER_BYTE)
+        return Link(name=base, wire_bytes_per_s=baud / FRAME_BITS)
     rate, plus, latency = base.rpartition("+")
     if plus and not rate.lower().endswith("e"):  # 1e+6 is a number, not a rate and a latency
         return Link(name=base, wire_bytes_per_s=_read(rate, text), latency_s=_read(latency, text, zero=True) / 1e6)

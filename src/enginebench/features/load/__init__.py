@@ -13,4 +13,5 @@ FEATURE = Feature(
         "report": "verb:report_any",
     },
     documents={"enginebench.load/1": "document:LoadDocument"},
+    rank=1,  # a run is bounded by its roofline before anything is put under load
 )

@@ -15,5 +15,5 @@ FEATURE = Feature(
         "holds_sweep": "reading:holds_sweep",
         "report": "reporting:report_any",
     },
-    documents={"enginebench.sweep/1": "document:SweepDocument"},
+    documents={"enginebench.sweep/1": "document:SweepDocument", "enginebench.sweep-plan/1": "records:SweepPlan"},
 )

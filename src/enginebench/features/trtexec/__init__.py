@@ -26,4 +26,5 @@ FEATURE = Feature(
         "enginebench.parse-log/1": "records:LogDocument",
         "enginebench.parse-times/1": "records:TimesDocument",
     },
+    rank=2,  # takes any folder that nobody else knows
 )

@@ -15,6 +15,7 @@ from enginebench.features.fpga.frames import (
     ANSWER_START,
     BANKS,
     CYCLES_FORMAT,
+    FRAME_BITS,
     INFO_FORMAT,
     LARGEST_PAYLOAD,
     PROTOCOL_VERSION,
@@ -23,7 +24,7 @@ from enginebench.features.fpga.frames import (
     Status,
 )
 from enginebench.features.fpga.gateware.engine import Engine, check_lanes
-from enginebench.features.fpga.gateware.uart import FRAME_BITS, Receiver, Transmitter, check_divisor
+from enginebench.features.fpga.gateware.uart import Receiver, Transmitter, check_divisor
 from enginebench.features.fpga.network import Network
 
 # Answers that may wait to be sent: two inferences and a few short ones.

@@ -12,14 +12,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from amaranth import Array, C, Cat, Module, Mux, Signal, signed, unsigned
+from amaranth import Array, C, Cat, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
 from enginebench.core.errors import UsageError
-from enginebench.features.fpga.gateware.fixed import round_up, saturate
 from enginebench.features.fpga.network import HIGH, Layer, Network, count_ideal_cycles
 
 # Cycles from the issue of the last activation of a group to its complete sums: memory, register, product, sum.
@@ -307,6 +306,20 @@ class Engine(wiring.Component):
                     m.d.sync += [layer.eq(0), self.done.eq(1), self.busy.eq(0)]
 
 
+def saturate(value: Any, low: int, high: int) -> Any:
+    """`value` held between two constants; as wide as the constants need."""
+    number = Value.cast(value)
+    held = Mux(number < low, C(low), Mux(number > high, C(high), number))
+    if low >= 0:
+        return held[: high.bit_length() or 1]
+    return held[: max((-low - 1).bit_length(), high.bit_length()) + 1].as_signed()
+
+
+def round_up(floor: Any, half: Any, sticky: Any) -> Any:
+    """Whether one is added to `floor`, ties to even: `half` is the bit behind it, `sticky` that any after is set."""
+    return half & (sticky | Value.cast(floor)[0])
+
+
 def fit(value: Signal, bits: int) -> Any:
     """`value` with exactly this many bits."""
     return Cat(value[:bits], C(0, max(0, bits - len(value))))
@@ -337,7 +350,6 @@ class ParameterTable:
 
     @property
     def width(self) -> int:
-        """Bits of one word."""
         return self.bias_bits + self.multiplier_bits + self.align_bits
 
     def split(self, word: Any) -> tuple[Any, Any, Any]:
@@ -357,12 +369,8 @@ class ParameterTable:
 
     @staticmethod
     def _count_rounded_bits(layer: Layer) -> int:
-        low, high = layer.bound_accumulators()
-        products = [int(v) * int(x) >> int(s) for v, x, s in zip(low, layer.multiplier, layer.shift, strict=True)]
-        products += [
-            (int(v) * int(x) >> int(s)) + 1 for v, x, s in zip(high, layer.multiplier, layer.shift, strict=True)
-        ]
-        return count_bits(min(products), max(products))
+        low, high = (bounds * layer.multiplier >> layer.shift for bounds in layer.bound_accumulators())
+        return count_bits(int(min(low.min(), high.min() + 1)), int(max(low.max(), high.max() + 1)))
 
 
 def pack_weights(layers: Sequence[Layer], lanes: int) -> list[int]:
@@ -384,6 +392,5 @@ def count_bits(low: int, high: int) -> int:
 
 def count_cycles_at_most(network: Network, lanes: int) -> int:
     """A bound for the cycles of one inference: no overlap between groups or layers at all."""
-    sizes = [(layer.inputs, layer.outputs) for layer in network.layers]
-    groups = sum(-(-outputs // lanes) for _, outputs in sizes)
-    return count_ideal_cycles(sizes, lanes) + groups * (lanes + SUM_DELAY + ANSWER_DELAY + 4)
+    groups = sum(-(-outputs // lanes) for _, outputs in network.sizes)
+    return count_ideal_cycles(network.sizes, lanes) + groups * (lanes + SUM_DELAY + ANSWER_DELAY + 4)

@@ -8,9 +8,8 @@ from amaranth.lib.cdc import FFSynchronizer
 from amaranth.lib.wiring import In, Out
 
 from enginebench.core.errors import UsageError
+from enginebench.features.fpga.frames import FRAME_BITS
 
-# Bits of one byte on the wire: start, eight data, stop.
-FRAME_BITS = 10
 # At 115200 baud from 400 MHz the divisor is 3,472; sixteen bits hold every sensible pair.
 LARGEST_DIVISOR = (1 << 16) - 1
 

@@ -1,0 +1,329 @@
+"""The budget and its links against cases worked by hand; the verb: what is given by hand, in bytes, and stored."""
+
+import json
+import math
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+import enginebench
+from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.records import Block, EngineSpec, Measurement, MeasureSpec, Result
+from enginebench.core.store import encode
+from enginebench.features.fpga.budget import Budget, BudgetSpec, Transfer, command, compute_budget
+from enginebench.features.fpga.links import NAMED, parse_link
+from enginebench.report.bench import describe_bench
+from enginebench.stats.file_stages import describe_stages
+
+# 64 bytes in, 10 out, at 100,000 bytes/s: 0.64 ms and 0.1 ms.
+PLAIN = BudgetSpec(
+    pre_ms=0.1,
+    copy_in=Transfer(link=parse_link("1e5"), item_bytes=64),
+    compute_ms=0.2,
+    copy_back=Transfer(link=parse_link("1e5"), item_bytes=10),
+    post_ms=0.06,
+    baseline_ms=2.2,
+)
+
+
+def test_terms_by_hand_add_up():
+    spec = BudgetSpec(pre_ms=1, copy_in=2, compute_ms=4, copy_back=2, post_ms=1, baseline_ms=20)
+    budget = compute_budget(spec)
+    assert budget.terms_ms == {"pre": 1, "copy_in": 2, "compute": 4, "copy_back": 2, "post": 1}
+    assert (budget.total_ms, budget.speedup, budget.speedup_bound) == (10, 2, pytest.approx(20 / 6))
+    assert budget.shares == {"pre": 0.1, "copy_in": 0.2, "compute": 0.4, "copy_back": 0.2, "post": 0.1}
+    assert (budget.throughput_serial_per_s, budget.throughput_pipelined_per_s) == (100, 250)
+    assert (budget.bottleneck, budget.compute_gain_bound) == ("compute", pytest.approx(10 / 6))
+    assert budget.break_even_bytes_per_s is None and "no copy" in budget.notes[0]
+    assert budget.curve == ()
+
+
+def test_bytes_over_a_link():
+    budget = compute_budget(PLAIN)
+    assert budget.terms_ms == pytest.approx(
+        {"pre": 0.1, "copy_in": 0.64, "compute": 0.2, "copy_back": 0.1, "post": 0.06}
+    )
+    assert budget.total_ms == pytest.approx(1.1)
+    assert budget.speedup == pytest.approx(2)
+    assert budget.speedup_bound == pytest.approx(2.2 / 0.9)
+    # 74 bytes must fit into 2.2 - 0.1 - 0.2 - 0.06 = 1.84 ms.
+    assert budget.break_even_bytes_per_s == pytest.approx(74 / 1.84e-3)
+    assert budget.break_even_batch == 1
+
+
+def test_break_even_rate_breaks_even():
+    rate = compute_budget(PLAIN).break_even_bytes_per_s
+    link = parse_link(repr(rate))
+    there = replace(PLAIN, copy_in=Transfer(link=link, item_bytes=64), copy_back=Transfer(link=link, item_bytes=10))
+    assert compute_budget(there).speedup == pytest.approx(1, rel=1e-12)
+
+
+def test_latencies_leave_less_for_the_bytes():
+    link = parse_link("1e5+100")  # 0.1 ms each way
+    spec = replace(PLAIN, copy_in=Transfer(link=link, item_bytes=64), copy_back=Transfer(link=link, item_bytes=10))
+    assert compute_budget(spec).break_even_bytes_per_s == pytest.approx(74 / 1.64e-3)
+
+
+def test_batch_spreads_what_a_call_costs_once():
+    # A call costs 1 ms, an item 0.125 ms, on the baseline 0.375 ms: 1 + b/8 <= 3b/8 from b = 4.
+    spec = BudgetSpec(call_ms=1.0, compute_ms=0.125, baseline_ms=0.375)
+    budget = compute_budget(spec)
+    assert (budget.break_even_batch, budget.speedup) == (4, pytest.approx(0.375 / 1.125))
+    eight = compute_budget(replace(spec, batch=8))
+    assert (eight.total_ms, eight.per_item_ms, eight.speedup) == (2.0, 0.25, 1.5)
+
+
+def test_frame_bytes_are_paid_once_a_call():
+    copy = Transfer(link=parse_link("1000"), item_bytes=2, frame_bytes=6)
+    budget = compute_budget(BudgetSpec(copy_in=copy, batch=3))
+    assert budget.total_ms == pytest.approx(12.0)
+
+
+def test_uart_of_the_digits_network():
+    # 70 bytes there, 16 back at 115200 baud: 86 * 10 / 115200 s; 351 cycles at 12 MHz.
+    link = parse_link("uart:115200+usb:1")
+    spec = BudgetSpec(
+        copy_in=Transfer(link=link, item_bytes=64, frame_bytes=6),
+        compute_ms=351 / 12e3,
+        copy_back=Transfer(link=link, item_bytes=10, frame_bytes=6),
+        baseline_ms=0.022,
+    )
+    budget = compute_budget(spec)
+    assert budget.total_ms == pytest.approx(860 / 115.2 + 1 + 0.02925)
+    assert budget.break_even_bytes_per_s is None and "no link rate" in budget.notes[0]
+    assert budget.break_even_batch is None and "no batch" in budget.notes[1]
+
+
+def test_half_duplex_copies_share_the_link():
+    usb2 = parse_link("usb2")
+    spec = BudgetSpec(copy_in=Transfer(link=usb2, item_bytes=53248), copy_back=Transfer(link=usb2, item_bytes=53248))
+    budget = compute_budget(spec)
+    assert (budget.bottleneck, budget.throughput_pipelined_per_s) == ("copies", pytest.approx(1e3 / 2.25))
+
+
+def test_zero_compute_leaves_bounds_open():
+    budget = compute_budget(BudgetSpec(compute_ms=1.0, baseline_ms=3.0))
+    assert (budget.speedup, budget.speedup_bound, budget.compute_gain_bound) == (3.0, None, None)
+    nothing = compute_budget(BudgetSpec(baseline_ms=3.0))
+    assert (nothing.total_ms, nothing.speedup, nothing.throughput_serial_per_s) == (0.0, None, None)
+
+
+def test_curve_passes_through_the_budget():
+    budget = compute_budget(PLAIN)
+    middle = budget.curve[len(budget.curve) // 2]
+    assert (middle.bytes_per_s, middle.speedup) == (pytest.approx(1e5), pytest.approx(2))
+    assert [p.total_ms for p in budget.curve] == sorted((p.total_ms for p in budget.curve), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"pre_ms": -1.0}, "pre"),
+        ({"compute_ms": math.nan}, "compute"),
+        ({"copy_in": math.inf}, "copy_in"),
+        ({"copy_back": Transfer(link=parse_link("usb2"), item_bytes=-1)}, "copy_back"),
+        ({"copy_in": Transfer(link=parse_link("usb2"), item_bytes=1 << 60)}, "copy_in"),
+        ({"batch": 0}, "batch"),
+        ({"batch": 1 << 40}, "batch"),
+        ({"post_ms": 1e300}, "post"),
+        ({"baseline_ms": 0.0}, "baseline"),
+    ],
+)
+def test_what_cannot_be_is_refused(change, said):
+    with pytest.raises(UsageError, match=said):
+        compute_budget(replace(PLAIN, **change))
+
+
+times = st.floats(0, 1e3)
+
+
+@settings(deadline=None, max_examples=10)
+@given(times, times, times, times, times, st.floats(1e-3, 1e3))
+def test_bounds_hold(pre, copy_in, compute, copy_back, post, baseline):
+    spec = BudgetSpec(
+        pre_ms=pre, copy_in=copy_in, compute_ms=compute, copy_back=copy_back, post_ms=post, baseline_ms=baseline
+    )
+    budget = compute_budget(spec)
+    if budget.total_ms > 1e-6:
+        assert sum(budget.shares.values()) == pytest.approx(1)
+        assert budget.throughput_pipelined_per_s >= budget.throughput_serial_per_s * (1 - 1e-12)
+    if budget.speedup_bound is not None:
+        assert budget.speedup_bound >= budget.speedup * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "seconds"),
+    [
+        ("uart:115200", 69, 69 * 10 / 115200),
+        ("uart:921600", 64, 640 / 921600),
+        ("uart:3000000", 3, 1e-5),
+        ("1e6+50", 1000, 1e-3 + 50e-6),
+        ("1e+6", 1000, 1e-3),
+        ("1e+6+50", 1000, 1e-3 + 50e-6),
+        ("2000000", 1, 5e-7),
+        ("1000+0", 1, 1e-3),
+        ("usb2", 53248, 1e-3 + 125e-6),
+        ("usb3", 1025, 125e-6 + (1024 + 32 + 1 + 32) / 500e6),
+        ("eth100", 1, (18 + 66) * 8 / 100e6),  # the shortest frame: 84 bytes with gap and preamble
+        ("eth100", 1472, 1538 * 8 / 100e6),  # the longest
+        ("eth1g", 2944, 2 * 1538 * 8 / 1e9),
+        ("pcie3x4", 256, 1e-6 + 280 / (8e9 * 4 * 128 / 130 / 8)),
+    ],
+)
+def test_transfer_takes_what_framing_and_latency_say(text, size, seconds):
+    assert float(parse_link(text).transfer_s(size)) == pytest.approx(seconds, rel=1e-12)
+
+
+def test_nothing_takes_no_time():
+    assert [float(link.transfer_s(0)) for link in NAMED.values()] == [0.0] * len(NAMED)
+
+
+@pytest.mark.parametrize(("text", "timer_s"), [("uart:115200+usb", 16e-3), ("uart:115200+usb:1", 1e-3)])
+def test_usb_serial_timer_is_paid_by_the_way_back_only(text, timer_s):
+    link, bare = parse_link(text), parse_link("uart:115200")
+    assert float(link.transfer_s(10)) == float(bare.transfer_s(10))
+    assert float(link.transfer_s(10, answer=True)) == pytest.approx(float(bare.transfer_s(10)) + timer_s, rel=1e-12)
+    assert link.name == text
+
+
+def test_rate_of_payload_leaves_framing_out():
+    assert parse_link("eth100").payload_bytes_per_s == pytest.approx(12.5e6 * 1472 / 1538)
+    assert parse_link("uart:115200").payload_bytes_per_s == 11520
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "uart", "uart:", "uart:0", "uart:-5", "uart:x", "eth", "1e6+", "+5", "0+5", "nan+1", "inf", "1e6+-1",
+     "uart:9600+usb:", "uart:9600+usb:0", "usb9", "1e-9", "1e300", "é"],
+)  # fmt: skip
+def test_what_is_no_link_is_named_with_the_known_ones(text):
+    with pytest.raises(UsageError, match="eth1g"):
+        parse_link(text)
+
+
+LINK = ["--bytes-in", "64", "--bytes-out", "10", "--link", "1e5"]
+
+
+def ask(*args):
+    """The JSON document, or the error that the command line turns into an exit code."""
+    return json.loads(run(*args, "--json"))
+
+
+def run(*args):
+    answer = CliRunner().invoke(command, [str(a) for a in args])
+    if answer.exception and not isinstance(answer.exception, SystemExit):
+        raise answer.exception
+    assert answer.exit_code == 0, answer.output
+    return answer.stdout
+
+
+def make_row(latency_ns=(2_000_000, 4_000_000, 9_000_000), batch=2):
+    measured = Measurement(
+        clock="host",
+        latency_ns=list(latency_ns),
+        blocks=(Block(start=0, stop=len(latency_ns), duration_ns=1),),
+        stop_rule="iterations",
+    )
+    return Result(
+        id="r",
+        model="m",
+        engine=EngineSpec(backend="fake", batch=batch),
+        measure=MeasureSpec(),
+        requested_precision="fp32",
+        status="ok",
+        measurements=(measured,),
+    )
+
+
+def test_table_says_what_bounds_the_call():
+    text = run(*LINK, "--t-compute-ms", 0.26, "--baseline-ms", 2)
+    assert "copy_in" in text and "64.0%" in text
+    assert "speed-up over 2 ms per item: 2x; at most 2.703x" in text
+    assert "breaks even from a batch of 1" in text
+
+
+def test_term_of_a_stored_row_is_of_one_item(tmp_path):
+    path = tmp_path / "eine Zeile é.json"
+    path.write_bytes(encode(make_row()))
+    assert ask("--from", path)["terms_ms"]["compute"] == pytest.approx(2.0)
+    assert ask("--from", path, "--t-compute-ms", 1)["terms_ms"]["compute"] == 1.0
+    assert ask("--t-compute-ms", 1, "--baseline-from", path)["speedup"] == pytest.approx(2.0)
+
+
+def test_terms_of_bench_and_of_stages(tmp_path):
+    bench, stages = tmp_path / "bench.json", tmp_path / "stages.json"
+    bench.write_bytes(encode(describe_bench([make_row()])))
+    names = {"decode": 3, "preprocess": 1, "copy_in": 0.5, "compute": 2, "copy_out": 0.25, "postprocess": 0.125}
+    stages.write_bytes(
+        encode(
+            describe_stages(
+                model="m",
+                engine=EngineSpec(backend="ort", batch=2),
+                stages_ns={name: [int(time * 1e6)] for name, time in names.items()},
+                device_ns={},
+                overlapped_per_s=1.0,
+                decoders=1,
+                lanes=1,
+                images="generated",
+                image_bytes=[1],
+            )
+        )
+    )
+    assert ask("--from", bench)["terms_ms"]["compute"] == pytest.approx(2.0)
+    terms = {"pre": 2.0, "copy_in": 0.25, "compute": 1.0, "copy_back": 0.125, "post": 0.0625}
+    assert ask("--from", stages)["terms_ms"] == terms
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", '{"schema": "enginebench.baselines/1"}', '{"schema": "enginebench.stages/1"}', "[" * 100_000],
+)  # fmt: skip
+def test_what_holds_no_time_is_named(tmp_path, text):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(ParseError, match=r"x\.json"):
+        ask("--from", path)
+
+
+def test_row_without_samples_is_named(tmp_path):
+    path = tmp_path / "row.json"
+    path.write_bytes(encode(replace(make_row(), measurements=(), status="failed")))
+    with pytest.raises(ParseError, match="failed"):
+        ask("--from", path)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([], "no term is given"),
+        (["--bytes-in", 1], "no link"),
+        (["--link", "usb2"], "carries nothing"),
+        (["--bytes-in", 1, "--link", "usb2", "--t-copy-in-ms", 1], "keep one"),
+        (["--t-compute-ms", 1, "--baseline-ms", 1, "--baseline-from", "x"], "keep one"),
+        (["--bytes-in", 1, "--link", "tin can"], "unknown link"),
+    ],
+)
+def test_contradictions_are_refused(args, said):
+    with pytest.raises(UsageError, match=said):
+        ask(*args)
+
+
+def test_copies_are_many():
+    shown = CliRunner().invoke(command, ["--link", "usb2", "--bytes-in", "1000000"]).output
+    assert "(copies set the pace)" in " ".join(shown.split())
+    shown = CliRunner().invoke(command, ["--t-compute-ms", "3"]).output
+    assert "(compute sets the pace)" in " ".join(shown.split())
+
+
+def test_a_budget_by_function_is_that_of_the_command_line(tmp_path):
+    made = enginebench.budget(t_compute_ms=0.5, bytes_in=64, bytes_out=10, link="uart:115200", batch=4)
+    options = "--t-compute-ms 0.5 --bytes-in 64 --bytes-out 10 --link uart:115200 --batch 4 --json"
+    printed = CliRunner().invoke(command, options.split())
+    assert msgspec.json.decode(printed.output, type=Budget) == made
+    path = tmp_path / "document.json"
+    path.write_bytes(encode(made))
+    assert enginebench.read(path) == made
