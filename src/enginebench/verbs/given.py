@@ -239,8 +239,12 @@ def check_extra(request: RunRequest) -> None:
 def check_command(engine: EngineSpec, measure: MeasureSpec) -> None:
     """Checks that a tool takes the command that a row will be timed with; nothing to check for what is not here."""
     if find_entry(engine.backend).find_program is not None and find_installed(engine.backend).available:
-        plan = Artifact(kind="plan", model="", path="any.plan", sha256="", files=(), inputs=(), outputs=())
-        open_composing(engine).compose_measure(plan, engine, measure, None)
+        open_composing(engine).compose_measure(name_plan(Path("any.plan")), engine, measure, None)
+
+
+def name_plan(path: Path) -> Artifact:
+    """A finished plan of which nothing else is known."""
+    return Artifact(kind="plan", model=path.name, path=str(path), sha256="", files=(), inputs=(), outputs=())
 
 
 def open_composing(spec: EngineSpec) -> Composing:
