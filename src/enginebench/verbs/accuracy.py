@@ -23,8 +23,7 @@ from enginebench.runs.targets import sides
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.stats.diff import tell_loss
 from enginebench.stats.metrics.scores import find_score, find_value, loses_too_much
-from enginebench.verbs.given import read_metrics, share, take_side, to_text
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs.given import open_progress, read_metrics, share, take_side, to_text
 
 # 50,000 images of ImageNet take hours on a slow engine and are worth waiting for.
 ACCURACY_TIMEOUT_S = 6 * 3600.0

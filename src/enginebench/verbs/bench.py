@@ -44,7 +44,6 @@ from enginebench.stats.diff import diff_results
 from enginebench.verbs import given
 from enginebench.verbs.build import check_dry_run, print_dry_run
 from enginebench.verbs.diff import DiffPrinted, write_verdict
-from enginebench.verbs.progress import open_progress
 from enginebench.verbs.runs import Bench, note_folder
 
 
@@ -195,7 +194,7 @@ def ask(
     with (
         given.take_model(target, options["example_inputs"]) as taken,
         given.take_side(against if against is not None else "", options["example_inputs"]) as other,
-        open_progress(options["progress"]) as reporter,
+        given.open_progress(options["progress"]) as reporter,
     ):
         batch = choose_row_batch(options["batch"], own, shared.read_shapes())
         request = shared.make_request(

@@ -40,8 +40,7 @@ from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import make_sources
 from enginebench.runs.trust import allow_model
 from enginebench.stats.effective import judge_precision
-from enginebench.verbs.given import open_composing, read_device, to_path
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs.given import open_composing, open_progress, read_device, to_path
 from enginebench.verbs.quantize import open_calibration, quantize
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.sources import make_sources
 from enginebench.verbs.export import EXPORT_TIMEOUT_S
-from enginebench.verbs.given import check_cpu, share, take_model, to_path, to_text
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs.given import begin, check_cpu, share, to_path, to_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,7 +92,7 @@ def calibrate(model: Model, data: Data, out: Out, **options: Unpack[CalibrateOpt
     """
     check_cpu(options["device"], "ranges are calibrated on the CPU and apply to every device")
     shared = share(options)
-    with take_model(model, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
+    with begin(model, options) as (taken, reporter):
         source = shared.make_source(taken.text, options["input_size"])
         return calibrate_model(source, to_text(data), Path(out), shared.count_threads(), options, reporter)
 

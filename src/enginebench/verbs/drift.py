@@ -27,8 +27,7 @@ from enginebench.runs.targets import sides
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.stats import drift as judging
 from enginebench.stats.drift import LIMITS
-from enginebench.verbs.given import list_texts, share, take_side, to_path
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs.given import list_texts, open_progress, share, take_side, to_path
 
 Limits: TypeAlias = Mapping[str, float] | opts.Texts
 
@@ -235,11 +234,17 @@ def make_inputs(side: sides.OpenSide, text: str | None, n: int | None, seed: int
 
     `n` of None: 64, or all that the user gave.
     """
+    from enginebench.models.precision.calibration_data import read_origin
     from enginebench.models.task import count_held_out, find_own_data, hash_preprocess, sample_feeds
 
     specs = side.artifact.inputs
     if text is not None:
-        return _take_given(text, specs, n)
+        calls = [name_only(arrays, specs) for arrays in resolve_given(text)]
+        entries = [entry for arrays in calls for entry in cut_entries(arrays, specs)][:n]
+        origin = read_origin(Path(text)) if Path(text).is_file() else None  # of kept batches
+        unknown = (EXTERNAL, (explain_external(f"inputs come from {text}"),))
+        prepared, doubts = (origin.preprocess_sha256, origin.caveats) if origin else unknown
+        return Inputs(entries=entries, source=text, preprocess_sha256=prepared, caveats=doubts)
     own = find_own_data(side.model)
     count = min(n or SAMPLES, count_held_out()) if own == "digits" else n or SAMPLES  # a repeated one shows nothing new
     calls = sample_feeds(specs, side.model, 1, seed, count)
@@ -248,18 +253,6 @@ def make_inputs(side: sides.OpenSide, text: str | None, n: int | None, seed: int
         source = "digits, held out" if own == "digits" else own
         return Inputs(entries=entries, source=source, preprocess_sha256=hash_preprocess(side.model, inputs=specs))
     return Inputs(entries=entries, source="random", caveats=(make_caveat("random_inputs", seed=seed),))
-
-
-def _take_given(text: str, specs: Sequence[TensorSpec], n: int | None) -> Inputs:
-    """The user's entries; of kept batches with their preprocessing."""
-    from enginebench.models.precision.calibration_data import read_origin
-
-    entries = [entry for arrays in resolve_given(text) for entry in cut_entries(name_only(arrays, specs), specs)][:n]
-    origin = read_origin(Path(text)) if Path(text).is_file() else None
-    if origin is not None:
-        return Inputs(entries=entries, source=text, preprocess_sha256=origin.preprocess_sha256, caveats=origin.caveats)
-    doubts = (explain_external(f"inputs come from {text}"),)
-    return Inputs(entries=entries, source=text, preprocess_sha256=EXTERNAL, caveats=doubts)
 
 
 def save_inputs(entries: Sequence[Mapping[str, Any]], specs: Sequence[TensorSpec], place: Path) -> Path:

@@ -27,8 +27,7 @@ from enginebench.runs.child.other_jobs import InferJob
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import choose_source, make_sources
-from enginebench.verbs.given import share, take_model
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs.given import begin, share
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -104,11 +103,7 @@ def infer_file(target: Model, given: PathLike | None, out: Path, options: InferO
     options["inputs"] = inputs = os.fspath(given if given is not None else options["inputs"] or "")
     shared = share(options)
     name, settings = read_engine(shared.name_engine(options["engine"]))
-    with (
-        take_model(target, options["example_inputs"]) as taken,
-        open_progress(options["progress"]) as reporter,
-        open_scratch() as scratch,
-    ):
+    with begin(target, options) as (taken, reporter), open_scratch() as scratch:
         source, threads = shared.make_source(taken.text), shared.count_threads()
         device = find_device(name, shared.device)
         calls = resolve_given(inputs)

@@ -24,8 +24,7 @@ from enginebench.models.precision.calibration_data import CalibrationData, open_
 from enginebench.models.zoo import resolve_model
 from enginebench.options import Libraries, Opt, PathLike, Printed, Progress, verb
 from enginebench.runs.progress import Reporter
-from enginebench.verbs.given import list_libraries, to_path, to_text
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs.given import list_libraries, open_progress, to_path, to_text
 
 if TYPE_CHECKING:
     from rich.console import Console
