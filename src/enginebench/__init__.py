@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from enginebench.verbs.baseline import remove_baseline as remove_baseline
     from enginebench.verbs.baseline import save_baseline as save_baseline
     from enginebench.verbs.bench import bench as bench
-    from enginebench.verbs.benches import Bench as Bench
     from enginebench.verbs.build import build as build
     from enginebench.verbs.calibrate import calibrate as calibrate
     from enginebench.verbs.diff import diff as diff
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from enginebench.verbs.read import read as read
     from enginebench.verbs.report import write_report as write_report
     from enginebench.verbs.run import run as run
+    from enginebench.verbs.runs import Bench as Bench
     from enginebench.verbs.runs import Run as Run
     from enginebench.verbs.stages import stages as stages
 
@@ -58,75 +58,39 @@ __version__ = "0.1.0"
 
 # Where each name lies; a verb of features says it itself.
 _HOMES = {
-    **dict.fromkeys(
-        (
-            "ArtifactError",
-            "BackendUnavailable",
-            "ChildFailed",
-            "DependencyError",
-            "DeviceBusy",
-            "EngineBenchError",
-            "FeedError",
-            "GateFailed",
-            "MeasurementError",
-            "MissingDependency",
-            "ModelError",
-            "ParseError",
-            "TimedOut",
-            "UnsupportedOperator",
-            "UsageError",
-        ),
-        "core.errors",
-    ),
     "Result": "core.records",
     "load_engine": "runs.targets.loading",
     "allow_code": "runs.trust",
-    "Bench": "verbs.benches",
+    "Bench": "verbs.runs",
     "Run": "verbs.runs",
     "list_models": "verbs.models",
     "write_report": "verbs.report",
     **dict.fromkeys(("list_baselines", "remove_baseline", "save_baseline"), "verbs.baseline"),
-    **{
-        verb: f"verbs.{verb}"
-        for verb in (
-            "accuracy",
-            "bench",
-            "build",
-            "calibrate",
-            "diff",
-            "doctor",
-            "drift",
-            "export",
-            "history",
-            "infer",
-            "profile",
-            "quantize",
-            "read",
-            "run",
-            "stages",
-        )
-    },
 }
+_ERRORS = (
+    *("ArtifactError", "BackendUnavailable", "ChildFailed", "DependencyError", "DeviceBusy", "EngineBenchError"),
+    *("FeedError", "GateFailed", "MeasurementError", "MissingDependency", "ModelError", "ParseError", "TimedOut"),
+    *("UnsupportedOperator", "UsageError"),
+)
+_VERBS = (
+    *("accuracy", "bench", "build", "calibrate", "diff", "doctor", "drift", "export", "history", "infer", "profile"),
+    *("quantize", "read", "run", "stages"),
+)
+_HOMES |= dict.fromkeys(_ERRORS, "core.errors") | {verb: f"verbs.{verb}" for verb in _VERBS}
 
 
 def __getattr__(name: str) -> object:
-    value: object
+    from importlib import import_module
+
+    value: object = None
     if name == "__all__":
-        from enginebench.core.features import list_names
-
-        value = sorted([*_HOMES, *list_names("functions")])
+        value = sorted([*_HOMES, *import_module("enginebench.core.features").list_names("functions")])
     elif name in _HOMES:
-        from importlib import import_module
-
         value = getattr(import_module(f"enginebench.{_HOMES[name]}"), name)
-    elif name.startswith("_"):
+    elif not name.startswith("_"):
+        value = import_module("enginebench.core.features").find("functions", name)
+    if value is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    else:
-        from enginebench.core.features import find
-
-        value = find("functions", name)
-        if value is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
 

@@ -34,7 +34,6 @@ INTERRUPTED = 130
 # A full disk, a quota, or a device that fails under what is printed.
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
-
 # Those of the kernel, then those of features; the groups of --help stand in the order in which they first appear.
 VERBS = {
     verb.name: verb if verb.module else verb._replace(module=f"enginebench.verbs.{verb.name}")
@@ -180,8 +179,7 @@ def choose_type(option: Opt) -> Any:
 
 def make_click(option: Opt) -> click.Option:
     """The option of the command line."""
-    flag = option.kind is bool
-    then = None if option.then is None else _call(option.then)
+    flag, then = option.kind is bool, option.then
     return click.Option(
         [option.name, option.names or f"--{option.name.replace('_', '-')}"],
         **({"required": True} if option.required else {"default": option.default}),
@@ -191,7 +189,7 @@ def make_click(option: Opt) -> click.Option:
         is_flag=flag,
         type=None if flag else choose_type(option),
         show_default=not flag and option.default not in (None, (), ""),
-        callback=then,
+        callback=None if then is None else lambda context, parameter, value: then(value) if value else None,
         expose_value=then is None,
     )
 
@@ -201,10 +199,6 @@ def make_argument(argument: inspect.Parameter, metavar: str) -> click.Argument:
     several = str(argument.annotation).startswith("tuple")
     required = not metavar.startswith("[") and (metavar.endswith("...") or not several)
     return click.Argument([argument.name], metavar=metavar, required=required, nargs=-1 if several else 1)
-
-
-def _call(function: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], None]:
-    return lambda context, parameter, value: function(value) if value else None
 
 
 def command(

@@ -11,8 +11,10 @@ import tempfile
 import time
 import timeit
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -78,10 +80,12 @@ def check_backend(
     """
     with open_case(engine, entry=entry, expect=expect, cache_dir=cache_dir) as case:
         faults = {name_check(check): fault for check in CHECKS if (fault := _try(check, case))}
-    broken = [f"- {name}: {fault}" for name, fault in faults.items() if not isinstance(fault, Inconclusive)]
+    broken = []
     for name, fault in faults.items():
         if isinstance(fault, Inconclusive):
             warnings.warn(f"engine {case.name}, {name}: inconclusive: {fault}", stacklevel=2)
+        else:
+            broken.append(f"- {name}: {fault}")
     if broken:
         listed = "\n".join(broken)
         raise AssertionError(f"engine {case.name} breaks {len(broken)} of {len(CHECKS)} promises:\n{listed}")
@@ -109,29 +113,17 @@ class Case:
     """One engine on the small network.
 
     Args:
-        backend: opened.
-        entry: what is true of the engine.
         source: the network in the form that the engine takes.
-        expect: what it answers.
+        expect: what the engine answers.
         folder: for what it makes.
     """
 
     def __init__(self, backend: Backend, entry: Entry, source: Artifact, expect: Expect, folder: Path) -> None:
         self.backend: Any = backend
-        self.entry, self.source, self.expect, self.folder = entry, source, expect, folder
+        self.name, self.entry, self.source, self.expect, self.folder = entry.name, entry, source, expect, folder
         self.deep_source = make_source(entry, folder, LAYERS)
-        self._shared: Engine | None = None
-        self._deep: Engine | None = None
-
-    @property
-    def name(self) -> str:
-        """Of the engine."""
-        return self.entry.name
-
-    @property
-    def computes(self) -> bool:
-        """Whether it answers what the network does: one with a rule of its own need not take longer for more layers."""
-        return self.expect is expect_network
+        # One with a rule of its own need not take longer for more layers.
+        self.computes = expect is expect_network
 
     def load(self, source: Artifact | None = None, **spec: Any) -> Engine:
         """A new engine, built and loaded with these fields of an `EngineSpec`."""
@@ -139,20 +131,17 @@ class Case:
         engine: Engine = self.backend.load(self.backend.build(source or self.source, wanted, self.folder), wanted)
         return engine
 
-    @property
+    @cached_property
     def shared(self) -> Engine:
         """One engine for the checks that leave it as it was: compiling takes seconds."""
-        if self._shared is None:
-            self._shared = self.load()
-        return self._shared
+        return self.load()
 
-    @property
+    @cached_property
     def deep(self) -> Engine:
         """One engine on the deeper network, with its inputs."""
-        if self._deep is None:
-            self._deep = self.load(self.deep_source, batch=WIDE)
-            self._deep.bind(_make_feeds(WIDE))
-        return self._deep
+        engine = self.load(self.deep_source, batch=WIDE)
+        engine.bind(_make_feeds(WIDE))
+        return engine
 
     def check_answer(self, engine: Engine, feeds: Feeds, words: str) -> None:
         """Checks that the engine now holds the right answer to `feeds`."""
@@ -165,9 +154,8 @@ class Case:
 
     def close(self) -> None:
         """Ends the shared engines."""
-        for engine in (self._shared, self._deep):
-            if engine is not None:
-                engine.close()
+        for name in {"shared", "deep"} & vars(self).keys():
+            getattr(self, name).close()
 
 
 @contextmanager
@@ -275,9 +263,7 @@ def make_module(artifact: Artifact) -> Any:
 
     layers = {"conv": torch.nn.Conv2d(3, CHANNELS, 3, padding=1), "relu": torch.nn.ReLU()}
     layers |= {"flat": torch.nn.Flatten(), "head": torch.nn.Linear(CHANNELS * SIZE * SIZE, CLASSES)}
-    module = torch.nn.Sequential()
-    for name, layer in layers.items():
-        module.add_module(name, layer)
+    module = torch.nn.Sequential(OrderedDict(layers))
     module.load_state_dict({name: torch.tensor(array) for name, array in make_weights().items()})
     if artifact.model != DEEP:
         return module
@@ -365,9 +351,8 @@ def check_inputs_are_copied_by_bind(case: Case) -> None:
 def check_run_leaves_its_inputs_as_they_are(case: Case) -> None:
     first = _infer(case.shared, _make_feeds(seed=4))
     case.shared.run()
-    assert np.array_equal(case.shared.fetch()[OUTPUT.name], first), (
-        "a second run on the same inputs gives other outputs"
-    )
+    again = case.shared.fetch()[OUTPUT.name]
+    assert np.array_equal(again, first), "a second run on the same inputs gives other outputs"
 
 
 def check_odd_arrays_are_taken(case: Case) -> None:
@@ -551,8 +536,8 @@ def check_other_devices_and_no_threads_are_refused(case: Case) -> None:
 def check_artifact_of_another_kind_is_refused(case: Case) -> None:
     design = replace(case.source, kind="design")
     spec = EngineSpec(backend=case.name, device=case.entry.device or "cpu")
-    _expect_error(ArtifactError, "comes as design", "an artifact of a kind that it does not take",
-                  lambda: case.backend.load(design, spec))  # fmt: skip
+    what = "an artifact of a kind that it does not take"
+    _expect_error(ArtifactError, "comes as design", what, lambda: case.backend.load(design, spec))
 
 
 def check_missing_file_is_refused(case: Case) -> None:
@@ -561,28 +546,7 @@ def check_missing_file_is_refused(case: Case) -> None:
     _expect_error(ArtifactError, "nowhere/gone.bin", "a file that is not there", lambda: case.backend.load(gone, spec))
 
 
-CHECKS: tuple[Callable[[Case], None], ...] = (
-    check_backend_follows_the_seam,
-    check_probe_says_that_it_is_there,
-    check_outputs_are_complete_when_run_returns,
-    check_outputs_belong_to_the_caller,
-    check_inputs_are_copied_by_bind,
-    check_run_leaves_its_inputs_as_they_are,
-    check_odd_arrays_are_taken,
-    check_outputs_are_as_the_artifact_says,
-    check_batch_may_change,
-    check_two_engines_do_not_meet,
-    check_wrong_feeds_are_refused,
-    check_run_and_fetch_want_inputs_first,
-    check_close_is_final_and_may_be_repeated,
-    check_context_manager_closes,
-    check_threads_are_those_of_the_spec,
-    check_outputs_of_one_shape_keep_their_names,
-    check_run_leaves_no_work_to_fetch,
-    check_run_takes_longer_on_a_larger_graph,
-    check_two_threads_share_the_work,
-    check_unknown_options_are_refused_with_the_known_ones,
-    check_other_devices_and_no_threads_are_refused,
-    check_artifact_of_another_kind_is_refused,
-    check_missing_file_is_refused,
+# All of the above, in their order.
+CHECKS: tuple[Callable[[Case], None], ...] = tuple(
+    value for name, value in globals().items() if name.startswith("check_") and value is not check_backend
 )

@@ -1,6 +1,7 @@
 """Every doubt that EngineBench can have about a number, the sentence it is told in, and one sentence for several."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import cast
 
 from msgspec import Struct
@@ -430,42 +431,31 @@ def find_sentence(caveat: Caveat) -> tuple[object, ...]:
 
     A doubt without figures, such as older versions stored, is like those of the same words.
     """
-    if not _has_own_words(caveat):
-        return caveat.code, caveat.message, caveat.advice
-    return caveat.template, *sorted((n, None if isinstance(v, int | float) else v) for n, v in caveat.figures.items())
-
-
-def _has_own_words(caveat: Caveat) -> bool:
-    """Whether the template, filled with the figures, gives the words; another version may say it otherwise."""
     template, own = TEMPLATES.get(caveat.template), (caveat.message, caveat.advice)
-    try:
-        return template is not None and _word(template.message, template, caveat.figures) == own
-    except (LookupError, ValueError):  # figures of another version, or damaged ones
-        return False
+    with suppress(LookupError, ValueError):  # figures of another version, whose words may be others, or damaged ones
+        if template is not None and _word(template.message, template, caveat.figures) == own:
+            known = ((n, None if isinstance(v, int | float) else v) for n, v in caveat.figures.items())
+            return caveat.template, *sorted(known)
+    return caveat.code, *own
 
 
 def format_caveat(caveat: Caveat, *alike: Caveat) -> str:
     """What was seen and what to do, as every table, page and terminal tells it; of several, with their ranges."""
-    message, advice = _merge(caveat, alike) if alike and caveat.figures else (caveat.message, caveat.advice)
+    message, advice = caveat.message, caveat.advice
+    if alike and caveat.figures:
+        template = TEMPLATES[caveat.template]
+        differ = any(other.figures != caveat.figures for other in alike)
+        ranges: dict[str, object] = {  # each figure over all of them; a text as it stands in the first
+            name: _Range([cast("float", one.figures[name]) for one in (caveat, *alike)])
+            if isinstance(value, int | float)
+            else value
+            for name, value in caveat.figures.items()
+        }
+        message, advice = _word((differ and template.several) or template.message, template, ranges)
     return clean_lines(f"{message.rstrip('.')}; {advice}" if advice else message)
-
-
-def _merge(caveat: Caveat, alike: Sequence[Caveat]) -> tuple[str, str]:
-    template = TEMPLATES[caveat.template]
-    differ = any(other.figures != caveat.figures for other in alike)
-    message = (template.several or template.message) if differ else template.message
-    return _word(message, template, merge_figures([caveat.figures, *(other.figures for other in alike)]))
 
 
 def _word(message: str, template: Template, figures: Mapping[str, object]) -> tuple[str, str]:
     """(what was seen, what to do), with the figures in their places."""
     of_processes = _OF_PROCESSES if "in_processes" in figures else ""
     return (message + of_processes).format(**figures), template.advice.format(**figures)
-
-
-def merge_figures(several: Sequence[Mapping[str, Figure]]) -> dict[str, object]:
-    """Each figure as the range over all of them; a text as it stands in the first."""
-    return {
-        name: _Range([cast("float", figures[name]) for figures in several]) if isinstance(value, int | float) else value
-        for name, value in several[0].items()
-    }

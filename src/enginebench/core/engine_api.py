@@ -7,7 +7,6 @@ that was measured, and asking for help shall not load NumPy. Python 3.10 has to 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
@@ -40,13 +39,10 @@ class TensorSpec(Protocol):
 
     @property
     def name(self) -> str: ...
-
     @property
     def dtype(self) -> str: ...
-
     @property
     def shape(self) -> tuple[int | str, ...]: ...
-
     @property
     def sizes(self) -> tuple[int, ...]: ...
 
@@ -56,13 +52,10 @@ class Artifact(Protocol):
 
     @property
     def path(self) -> str: ...
-
     @property
     def precision(self) -> str | None: ...
-
     @property
     def inputs(self) -> Sequence[TensorSpec]: ...
-
     @property
     def outputs(self) -> Sequence[TensorSpec]: ...
 
@@ -72,19 +65,14 @@ class EngineSpec(Protocol):
 
     @property
     def backend(self) -> str: ...
-
     @property
     def device(self) -> str: ...
-
     @property
     def precision(self) -> str | None: ...
-
     @property
     def recipe(self) -> str | None: ...
-
     @property
     def batch(self) -> int: ...
-
     @property
     def threads(self) -> int: ...
 
@@ -164,9 +152,7 @@ class Closing:
     def __enter__(self: Closed) -> Closed:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -234,12 +220,15 @@ def show_shape(shape: Sequence[int | str]) -> str:
     return "x".join(str(axis) for axis in shape) or "scalar"
 
 
+def list_sizes(spec: TensorSpec) -> tuple[int, ...]:
+    """The length of each axis where nobody gives one: by default 0, the batch, of the first, and 1 of any other."""
+    return spec.sizes or (0, *[1] * (len(spec.shape) - 1))
+
+
 def concrete_shape(spec: TensorSpec, batch: int) -> tuple[int, ...]:
     """The shape with every dynamic axis replaced: by its size; else the first axis by `batch`, any other by 1."""
-    sizes = spec.sizes or (0, *[1] * (len(spec.shape) - 1))
-    return tuple(
-        axis if isinstance(axis, int) else size or batch for axis, size in zip(spec.shape, sizes, strict=False)
-    )
+    pairs = zip(spec.shape, list_sizes(spec), strict=False)
+    return tuple(axis if isinstance(axis, int) else size or batch for axis, size in pairs)
 
 
 def find_batch_axes(specs: Sequence[TensorSpec]) -> dict[str, int | None]:
@@ -247,17 +236,14 @@ def find_batch_axes(specs: Sequence[TensorSpec]) -> dict[str, int | None]:
 
     Where no open axis is the batch, entries lie on the first axis, if that is fixed, and as long as the first input's.
     """
-    opened = {spec.name: _find_open_batch(spec) for spec in specs}
+    opened: dict[str, int | None] = {}
+    for spec in specs:
+        pairs = enumerate(zip(spec.shape, list_sizes(spec), strict=False))
+        opened[spec.name] = next((i for i, (axis, size) in pairs if isinstance(axis, str) and not size), None)
     if any(place is not None for place in opened.values()):
         return opened
     length = next((spec.shape[0] for spec in specs if spec.shape), None)
     return {spec.name: 0 if isinstance(length, int) and spec.shape[:1] == (length,) else None for spec in specs}
-
-
-def _find_open_batch(spec: TensorSpec) -> int | None:
-    sizes = spec.sizes or (0, *[1] * (len(spec.shape) - 1))
-    pairs = enumerate(zip(spec.shape, sizes, strict=False))
-    return next((i for i, (axis, size) in pairs if isinstance(axis, str) and not size), None)
 
 
 def name_axes(inputs: Sequence[TensorSpec], feeds: Feeds) -> dict[str, int]:

@@ -22,9 +22,7 @@ WORDS = ("a", "the", "red", "green", "blue", "yes", "no", "1", "2", "3")
 
 
 def random_feeds(specs: Sequence[TensorSpec], batch: int, seed: int) -> dict[str, Array]:
-    """Seeded arrays, one for each input: within its `values` where the spec has them.
-
-    Else standard normal floats, integers in [0, 100), coin-flip booleans.
+    """Seeded arrays: within the `values` of a spec; else normal floats, integers in [0, 100), coin-flip booleans.
 
     The same seed gives the same arrays on every machine (PCG64), in whatever order the inputs are listed: an engine may
     list those of a graph in another order than the graph.
@@ -36,7 +34,10 @@ def random_feeds(specs: Sequence[TensorSpec], batch: int, seed: int) -> dict[str
         if spec.dtype == TEXT:
             feeds[spec.name] = rng.choice(WORDS, shape)
         elif spec.values is not None:
-            feeds[spec.name] = _draw_between(rng, shape, dtype, *spec.values)
+            low, high = spec.values  # even over them, whole numbers where the dtype has no others
+            whole = dtype.kind != "f"
+            drawn = rng.integers(int(low), int(high), shape, endpoint=True) if whole else rng.uniform(low, high, shape)
+            feeds[spec.name] = np.asarray(drawn).astype(dtype)
         elif dtype.kind == "f":
             feeds[spec.name] = rng.standard_normal(shape, dtype=np.float32).astype(dtype)
         elif dtype.kind == "b":
@@ -44,16 +45,6 @@ def random_feeds(specs: Sequence[TensorSpec], batch: int, seed: int) -> dict[str
         else:
             feeds[spec.name] = rng.integers(0, INTEGER_RANGE, shape).astype(dtype)
     return {spec.name: feeds[spec.name] for spec in specs}
-
-
-def _draw_between(
-    rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[np.generic], low: float, high: float
-) -> Array:
-    """Even over [low, high]; whole numbers where the dtype has no others."""
-    drawn = (
-        rng.uniform(low, high, shape) if dtype.kind == "f" else rng.integers(int(low), int(high), shape, endpoint=True)
-    )
-    return np.asarray(drawn).astype(dtype)
 
 
 def join_samples(samples: Sequence[Feeds], size: int | None = None) -> dict[str, Array]:

@@ -32,6 +32,7 @@ def find_changes(root: Path, files: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def hash_file(path: Path) -> str:
+    """The SHA-256 of a file, as 64 hex digits; read in pieces."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):

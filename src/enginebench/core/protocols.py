@@ -8,21 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from enginebench.core.engine_api import Array as Array
-from enginebench.core.engine_api import Feeds as Feeds
-from enginebench.core.engine_api import RunCall as RunCall
-from enginebench.core.records import (
-    Artifact,
-    Availability,
-    EngineSpec,
-    LayerProfile,
-    Measurement,
-    MeasureSpec,
-    TensorSpec,
-)
+from .engine_api import Array as Array
+from .engine_api import Feeds as Feeds
+from .engine_api import RunCall as RunCall
+from .records import Artifact, Availability, EngineSpec, LayerProfile, Measurement, MeasureSpec, TensorSpec
 
 # Rebuilds the PyTorch module of a `torch` artifact; `workflow` hands it to the engines that ask for it.
 ModuleLoader: TypeAlias = Callable[[Artifact], Any]  # a torch.nn.Module, which core does not import
@@ -37,24 +28,15 @@ class Engine(Protocol):
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]: ...
-
     @property
     def outputs(self) -> tuple[TensorSpec, ...]: ...
-
     def bind(self, feeds: Feeds) -> None: ...
-
     @property
     def run(self) -> RunCall: ...
-
     def fetch(self) -> dict[str, Array]: ...
-
     def close(self) -> None: ...
-
     def __enter__(self) -> Engine: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None: ...
 
 
 @runtime_checkable
@@ -63,9 +45,7 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str: ...
-
     def probe(self) -> Availability: ...
-
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact: ...
 
 
@@ -98,7 +78,6 @@ class DeviceClock(Protocol):
     """
 
     def last_device_ns(self) -> int: ...
-
     def last_enqueue_ns(self) -> int: ...
 
 
@@ -110,9 +89,7 @@ class CopyClock(Protocol):
     """
 
     def last_h2d_ns(self) -> int: ...
-
     def last_d2h_ns(self) -> int: ...
-
     def last_staging_ns(self) -> int: ...
 
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from enginebench.core.engine_api import concrete_shape as concrete_shape
 from enginebench.core.engine_api import find_batch_axes as find_batch_axes
 from enginebench.core.engine_api import fits_shape as fits_shape
+from enginebench.core.engine_api import list_sizes
 from enginebench.core.engine_api import show_shape as show_shape
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
@@ -37,10 +38,9 @@ def find_own_batch(module: Artifact) -> int | None:
 
 def free_batch(artifact: Artifact) -> Artifact:
     """The artifact; a PyTorch one takes any batch, whatever it was built with, unless it fixes one."""
-    if artifact.kind != "torch" or not artifact.inputs or not artifact.inputs[0].shape:
-        return artifact
-    built = artifact.inputs[0].shape[0]
-    if isinstance(built, str) or find_own_batch(artifact):  # no axis of its inputs is a batch, or it takes one alone
+    built = next((spec.shape[0] for spec in artifact.inputs[:1] if spec.shape), "")
+    # Of a PyTorch model with an open first axis no axis is a batch.
+    if artifact.kind != "torch" or isinstance(built, str) or find_own_batch(artifact):
         return artifact
 
     def free(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
@@ -73,8 +73,7 @@ def size_axes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]
     lengths, places = match_axes(specs, shapes), find_batch_axes(specs)
 
     def size(spec: TensorSpec) -> TensorSpec:
-        known = spec.sizes or (0, *[1] * (len(spec.shape) - 1))
-        pairs = enumerate(zip(spec.shape, known, strict=False))
+        pairs = enumerate(zip(spec.shape, list_sizes(spec), strict=False))
         sizes = tuple(
             0 if isinstance(axis, int) or i == places[spec.name] else lengths.get(axis, old) for i, (axis, old) in pairs
         )
@@ -146,11 +145,10 @@ def match_axes(
 def fix_shapes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:
     """The specs with the axes that `match_axes` finds the length of."""
     lengths = match_axes(specs, shapes)
-
-    def fix(axis: int | str) -> int | str:
-        return lengths.get(axis, axis) if isinstance(axis, str) else axis
-
-    return tuple(replace(spec, shape=tuple(map(fix, spec.shape))) for spec in specs)
+    return tuple(
+        replace(spec, shape=tuple(lengths.get(axis, axis) if isinstance(axis, str) else axis for axis in spec.shape))
+        for spec in specs
+    )
 
 
 def show_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, TypeVar
 import msgspec
 
 from enginebench.core.errors import ArtifactError, ParseError
+from enginebench.core.judging import hash_file as hash_file
 from enginebench.core.records import RESULT_SCHEMA, Artifact, FileHash, Result
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -193,25 +194,15 @@ def _explain(path: Path, error: Exception, expected: str) -> ParseError:
     return ParseError(path, where.rstrip("`"), found, expected)
 
 
-def hash_file(path: Path) -> str:
-    """The SHA-256 of a file, as 64 hex digits; read in pieces."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def hash_files(paths: list[Path], base: Path) -> tuple[str, tuple[FileHash, ...]]:
     """(hash over all, one entry each); paths are stored relative to `base` where they lie inside it."""
-    entries = []
-    for path in paths:
-        name = str(path.relative_to(base)) if path.is_relative_to(base) else path.name
-        entries.append(FileHash(path=name, sha256=hash_file(path), size_bytes=path.stat().st_size))
-    if len(entries) == 1:
-        return entries[0].sha256, tuple(entries)
+    names = [str(path.relative_to(base)) if path.is_relative_to(base) else path.name for path in paths]
+    entries = tuple(
+        FileHash(path=name, sha256=hash_file(path), size_bytes=path.stat().st_size)
+        for name, path in zip(names, paths, strict=True)
+    )
     joined = "\n".join(f"{e.sha256}  {e.path}" for e in entries)
-    return hashlib.sha256(joined.encode()).hexdigest(), tuple(entries)
+    return entries[0].sha256 if len(entries) == 1 else hashlib.sha256(joined.encode()).hexdigest(), entries
 
 
 def bring_files(files: Sequence[FileHash], base: Path, home: Path) -> None:

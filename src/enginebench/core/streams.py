@@ -51,17 +51,13 @@ class Streams(Protocol):
 
     @property
     def depth(self) -> int: ...
-
     @property
     def polled(self) -> bool:
         """Whether nobody stamps what has ended until `collect` is called: then it has to be called all the time."""
-        ...
 
     def submit(self, ticket: int, samples: Sequence[Feeds]) -> None: ...
-
     def collect(self, wait: bool) -> list[Ended]:
         """What has ended since the last call; with `wait` at least one, of those that are on their way."""
-        ...
 
     def close(self) -> None: ...
 
@@ -72,19 +68,15 @@ class Overlapping(Protocol):
 
     @property
     def overlaps(self) -> bool: ...
-
     def begin(self, samples: Sequence[Feeds]) -> None:
         """Copies the samples, each with a first axis, into its buffers, and starts what follows: copies and computing.
 
         What of its batch they leave free keeps what it held, zeros at first.
         """
-        ...
 
     def is_done(self) -> bool: ...
-
     def finish(self) -> tuple[dict[str, Array], DeviceTimes]:
         """Waits until it is done; copies of the outputs."""
-        ...
 
 
 class StreamsSpec(NamedTuple):

@@ -15,8 +15,7 @@ def stamp_utc() -> str:
 
 
 def clean_lines(text: str) -> str:
-    """`text` with its line ends and tabs, but without any other control character: nothing that moves a cursor,
-    rings, colours or reverses."""
+    """`text` with its line ends and tabs, but nothing else that moves a cursor, rings, colours or reverses."""
     if text.isprintable():
         return text
     return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in HIDDEN)
@@ -38,7 +37,11 @@ def clean_texts(value: Any) -> Any:
 
 def count_of(n: int, things: str) -> str:
     """`1 layer`, `2 layers`: a number with its word."""
-    return f"{n} {things if n != 1 else _name_one(things)}"
+    if n != 1:
+        return f"{n} {things}"
+    ends = (("ies", "y"), ("sses", "ss"), ("ches", "ch"), ("s", ""))
+    many, one = next((pair for pair in ends if things.endswith(pair[0])), ("", ""))
+    return f"{n} {things.removesuffix(many)}{one}"
 
 
 def name_type(value: object) -> str:
@@ -56,10 +59,3 @@ def list_some(names: Sequence[str], most: int = 8) -> str:
     """The names, and only how many more there are beyond the first `most`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-def _name_one(things: str) -> str:
-    for many, one in (("ies", "y"), ("sses", "ss"), ("ches", "ch")):
-        if things.endswith(many):
-            return things.removesuffix(many) + one
-    return things.removesuffix("s")

@@ -76,15 +76,11 @@ def read_call(forward: Callable[..., Any], given: Any) -> Call:
     names, else it is the one argument. Anything else is the one argument.
     """
     if isinstance(given, Mapping):
-        return ((), dict(given)) if _takes_keywords(forward, given) else ((given,), {})
+        parameters = inspect.signature(forward).parameters
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        fits = all(isinstance(name, str) if takes_any else name in parameters for name in given)
+        return ((), dict(given)) if fits else ((given,), {})
     return (tuple(given), {}) if type(given) in (tuple, list) else ((given,), {})
-
-
-def _takes_keywords(forward: Callable[..., Any], names: Mapping[Any, Any]) -> bool:
-    parameters = inspect.signature(forward).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return all(isinstance(name, str) for name in names)
-    return all(name in parameters for name in names)
 
 
 def split_made(made: Any) -> tuple[Any, Any, dict[str, Any]]:

@@ -19,20 +19,11 @@ from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import choose_drop
 from enginebench.runs.scoring import choose_metrics, open_metrics, score_file
+from enginebench.runs.targets import sides
 from enginebench.runs.targets.scratch import open_scratch
-from enginebench.runs.targets.sides import (
-    MadeSources,
-    OpenSide,
-    SideRequest,
-    ask_sides,
-    check_side,
-    choose_step,
-    open_side,
-)
 from enginebench.stats.diff import tell_loss
 from enginebench.stats.metrics.scores import find_score, find_value, loses_too_much
-from enginebench.verbs.given import read_metrics, share, take_side, to_text
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs.given import open_progress, read_metrics, share, take_side, to_text
 
 # 50,000 images of ImageNet take hours on a slow engine and are worth waiting for.
 ACCURACY_TIMEOUT_S = 6 * 3600.0
@@ -90,14 +81,14 @@ def accuracy(
         ArtifactError: a picture or label cannot be used, or the graph was made for another preprocessing.
         GateFailed: more was lost than max_metric_drop.
     """
-    request, ref = ask_sides(share(options), options["input_size"]), options["ref"]
+    request, ref = sides.ask_sides(share(options), options["input_size"]), options["ref"]
     drop = choose_drop(options["max_metric_drop"], options["max_top1_drop"], read_metrics(options["metric"]))
     with (
         take_side(side, options["example_inputs"]) as own,
         take_side(ref if ref is not None else "", options["example_inputs"]) as other,
         open_progress(options["progress"]) as reporter,
     ):
-        document = measure_side_accuracy((own, other or None), to_text(data), request, options, drop, reporter)
+        document = measure_side_accuracy(own, other or None, to_text(data), request, options, drop, reporter)
     return judge(document) if options["gate"] else document
 
 
@@ -110,9 +101,10 @@ def command(side: str, data: str | None, shown: Printed, **options: Unpack[Accur
 
 
 def measure_side_accuracy(
-    sides: tuple[str, str | None],
+    side: str,
+    reference: str | None,
     data: str | None,
-    request: SideRequest,
+    request: sides.SideRequest,
     options: AccuracyOptions,
     max_metric_drop: float | None,
     reporter: Reporter,
@@ -121,18 +113,16 @@ def measure_side_accuracy(
 
     Args:
         data: `digits` (the held-out ones), a folder of pictures, or prepared arrays; None: the inputs of the request.
-        options: of these n, model, metric, targets and task count.
         max_metric_drop: what the side may lose of the first metric against the reference, in its own unit.
     """
-    (side, reference), n, task = sides, options["n"], options["task"]
-    targets, model = to_text(options["targets"]), options["model"]
+    n, task, targets, model = options["n"], options["task"], to_text(options["targets"]), options["model"]
     if data is None and request.source.inputs is None:
         raise UsageError("accuracy needs labelled samples: --data DIR or digits, or --inputs F.npz with --targets F")
     if max_metric_drop is not None and reference is None:
         raise UsageError("--max-metric-drop limits what is lost against another side; name it with --ref SIDE")
     check_labelled(data, targets)
-    for text in filter(None, sides):
-        check_side(text, request.device)
+    for text in filter(None, (side, reference)):
+        sides.check_side(text, request.device)
     labelled = Labelled(
         data=data if data in (None, "digits") else str(Path(data).absolute()),
         n=n or ALL_SAMPLES,
@@ -143,13 +133,15 @@ def measure_side_accuracy(
     )
     opened = open_metrics(labelled)
     with open_scratch() as place:
-        made: MadeSources = {}
-        own = open_side(side, request, place / "side", reporter, made)
-        other = open_side(reference, request, place / "reference", reporter, made) if reference is not None else None
+        made: sides.MadeSources = {}
+        own, other, asked = sides.open_side(side, request, place / "side", reporter, made), None, None
+        if reference is not None:
+            other = sides.open_side(reference, request, place / "reference", reporter, made)
         model = model or _find_model(own, other, labelled)
         answer = _answer(own, labelled, model, request, place / "side", reporter)
+        if other is not None:
+            asked = _answer(other, labelled, model, request, place / "reference", reporter)
         before = place / "reference" / ANSWERS if other is not None else None
-        asked = _answer(other, labelled, model, request, place / "reference", reporter) if other is not None else None
         scores = score_file(opened, place / "side" / ANSWERS, before)
         reference_scores = score_file(opened, before, None) if before is not None else ()
     lost = reference_scores and loses_too_much(reference_scores[0], scores[0], max_metric_drop)
@@ -209,7 +201,7 @@ def check_labelled(data: str | None, targets: str | None) -> None:
         raise UsageError(f"--data {data!r} has no labels: {fault}. Without labels, drift compares two sides")
 
 
-def _find_model(own: OpenSide, other: OpenSide | None, labelled: Labelled) -> str:
+def _find_model(own: sides.OpenSide, other: sides.OpenSide | None, labelled: Labelled) -> str:
     """The model whose preprocessing is known: pictures for a file are prepared as for the model on the other side."""
     for side in (own, other):
         if side is not None and (side.model in BUILTIN or side.model.startswith(TIMM_PREFIX)):
@@ -220,11 +212,11 @@ def _find_model(own: OpenSide, other: OpenSide | None, labelled: Labelled) -> st
 
 
 def _answer(
-    side: OpenSide, labelled: Labelled, model: str, request: SideRequest, scratch: Path, reporter: Reporter
+    side: sides.OpenSide, labelled: Labelled, model: str, request: sides.SideRequest, scratch: Path, reporter: Reporter
 ) -> LabelledAnswer:
     job = AnswerJob(
         artifact=side.artifact,
-        engine=replace(side.engine, batch=choose_step((side,), request)),
+        engine=replace(side.engine, batch=sides.choose_step((side,), request)),
         out_dir=str(scratch),
         answers_path=str(scratch / ANSWERS),
         model=model,

@@ -19,19 +19,11 @@ from enginebench import options as opts
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, parse_precision
-from enginebench.core.records import Artifact, Caveat, EngineSpec, Result
+from enginebench.core.records import Caveat, Result
 from enginebench.core.shapes import format_shapes
 from enginebench.core.store import bring_files, copy_file, encode, hash_file, is_bundle, read_record, write_atomic
 from enginebench.engines.abilities import PROCESS, KeepsLog
-from enginebench.engines.registry import (
-    check_options,
-    find_device,
-    find_entry,
-    find_installed,
-    open_backend,
-    read_engine,
-    takes,
-)
+from enginebench.engines.registry import check_options, find_entry, find_installed, open_backend, read_engine, takes
 from enginebench.measure.machine import describe_machine
 from enginebench.options import COMMAND, Opt, PathLike, pick, verb
 from enginebench.report.bench import list_bench
@@ -50,12 +42,9 @@ from enginebench.runs.targets.sources import choose_judged, gather_sources
 from enginebench.runs.targets.stored import parse_side
 from enginebench.stats.diff import diff_results
 from enginebench.verbs import given
-from enginebench.verbs.benches import Bench
 from enginebench.verbs.build import check_dry_run, print_dry_run
 from enginebench.verbs.diff import DiffPrinted, write_verdict
-from enginebench.verbs.dry_run import DryRun, plan_measure
-from enginebench.verbs.progress import open_progress
-from enginebench.verbs.runs import note_folder
+from enginebench.verbs.runs import Bench, note_folder
 
 
 class BenchOptions(opts.Modules, opts.Timing, opts.Shared, total=False):
@@ -159,7 +148,7 @@ def command(
         if shown["log"] is not None and find_entry(name := request.engines[0][0]).find_program is None:
             raise UsageError(f"engine {name} runs inside EngineBench and has no log; --log is for trtexec")
         if shown["dry_run"]:
-            print_dry_run(plan_dry_run(target, request, shown["tensorrt_version"]), shown)
+            print_timing_command(Path(target), request, shown)
             return
         stem = Path(target).stem if target.endswith(".onnx") or is_bundle(Path(target)) else target
         out = Path(shown["out"]) if shown["out"] is not None else None
@@ -194,17 +183,8 @@ def ask(
     given.name_environments(options["env"])
     shared, timing = given.share(options), pick(requests.Timing, options)
     fixed: dict[str, object] = {"--engine": engine, "--extra": extra}
-    for name in (
-        "batch",
-        "threads",
-        "input_shape",
-        "inputs",
-        "input_size",
-        "input_dtype",
-        "profile_index",
-        "cuda_graph",
-    ):
-        fixed[f"--{name.replace('_', '-')}"] = options[name]
+    settings = ("batch", "threads", "input_shape", "inputs", "input_size", "input_dtype", "profile_index", "cuda_graph")
+    fixed |= {f"--{name.replace('_', '-')}": options.get(name) for name in settings}
     bundle = read_target(str(target), fixed) if text else None
     if bundle is not None and isinstance(against, str | os.PathLike) and holds_run(Path(against)):
         against = find_row(Path(against), bundle)
@@ -214,7 +194,7 @@ def ask(
     with (
         given.take_model(target, options["example_inputs"]) as taken,
         given.take_side(against if against is not None else "", options["example_inputs"]) as other,
-        open_progress(options["progress"]) as reporter,
+        given.open_progress(options["progress"]) as reporter,
     ):
         batch = choose_row_batch(options["batch"], own, shared.read_shapes())
         request = shared.make_request(
@@ -252,49 +232,48 @@ def read_percentiles(given: str | Sequence[float]) -> tuple[float, ...]:
     return values
 
 
-def plan_dry_run(target: str, request: RunRequest, version: str | None) -> DryRun:
-    ((name, options),), ((precision, recipe),) = request.engines, request.precisions
+def print_timing_command(target: Path, request: RunRequest, shown: BenchPrinted) -> None:
+    """Prints the command that would time the plan `target`; a graph would be built first."""
+    from enginebench.models.onnx.source import read_onnx_head
+
+    if not target.suffix:
+        raise UsageError(f"a dry run opens no model: give an .onnx file (enginebench export {target}) or a plan")
+    (spec,), before = given.list_specs(request), list[str]()
     if request.input_shapes:  # a dry run opens no graph whose axes could be fixed
-        options = {"shapes": format_shapes(request.input_shapes), **options}
-    spec = EngineSpec(
-        backend=name,
-        options=options,
-        device=find_device(name, request.device),
-        precision=precision,
-        recipe=recipe,
-        batch=request.batches[0],
-    )
-    return plan_measure(Path(target), spec, request.measure, version=version)
+        spec = replace(spec, options={"shapes": format_shapes(request.input_shapes), **spec.options})
+    artifact = given.name_plan(target)
+    if target.suffix.lower() not in PLAN_SUFFIXES:
+        artifact = replace(read_onnx_head(target), path=str(target.with_suffix(".plan")))
+        before.append(f"{artifact.path} would be built from {target} first: enginebench build --dry-run")
+    version = shown["tensorrt_version"]
+    print_dry_run(given.open_composing(spec).compose_measure(artifact, spec, request.measure, version), before, shown)
 
 
-def explain_difference(results: Sequence[Result]) -> list[Caveat]:
-    """Why two rows of one plan differ; empty unless both TensorRT engines ran the same plan.
+# Switches of both TensorRT engines: what they are called, and how they are set by default.
+SWITCHES = {"graph": ("CUDA graph", "1"), "spin": ("spin-wait", "1"), "profile_index": ("optimization profile", "0")}
+
+
+def explain_difference(results: Sequence[Result]) -> Iterator[Caveat]:
+    """Why two rows of one plan differ; nothing unless both TensorRT engines ran the same plan.
 
     The first items are switches that the user can match, the last are differences of the clocks that remain.
     """
     by_engine = {r.engine.backend: r for r in results}
     tool, ours = by_engine.get("trtexec"), by_engine.get("tensorrt")
     if tool is None or ours is None:
-        return []
-    plans = {r.artifacts[-1].sha256 for r in (tool, ours) if r.artifacts}
-    if len(plans) > 1:
-        return [make_caveat("environment.plans")]
-    copies = [make_caveat("environment.copies")] if tool.measure.scope == "io" else []
-    return [*compare_switches(tool, ours), make_caveat("environment.clocks"), *copies]
-
-
-def compare_switches(tool: Result, ours: Result) -> Iterator[Caveat]:
-    """One item for each switch that is set differently on the two sides."""
-    for option, default, what in (
-        ("graph", "1", "CUDA graph"),
-        ("spin", "1", "spin-wait"),
-        ("profile_index", "0", "optimization profile"),
-    ):
+        return
+    if len({r.artifacts[-1].sha256 for r in (tool, ours) if r.artifacts}) > 1:
+        yield make_caveat("environment.plans")
+        return
+    for option, (what, default) in SWITCHES.items():
         theirs, mine = (r.engine.options.get(option, default) for r in (tool, ours))
         if theirs != mine:
             yield make_caveat("environment.switch", what=what, option=option, theirs=theirs, mine=mine)
     if tool.engine.options.get("streams", "1") != "1":
         yield make_caveat("environment.streams")
+    yield make_caveat("environment.clocks")
+    if tool.measure.scope == "io":
+        yield make_caveat("environment.copies")
 
 
 def bench_sides(
@@ -310,27 +289,35 @@ def bench_sides(
 
     Both sides answer the inputs of the other side's model, whose answers are the reference of the comparison.
     """
-    other = None if against is None else _request_of(request, against)
-    for side in filter(None, (request, other)):
-        _check_side(side)
+    other = None
+    if against is not None:
+        for name, mine, theirs in (
+            ("batch", request.batches[0], against.batch),
+            ("threads", request.threads, against.threads),
+        ):
+            if theirs not in (None, mine):
+                raise UsageError(f"the stored result has {name} {theirs}, this side has {mine}; give --{name} {theirs}")
+        other = replace(request, model=against.target, engines=(against.engine,), precisions=(against.precision,))
+    asked = [request, *filter(None, (other,))]
+    for spec in (spec for one in asked for spec in given.list_specs(one)):
+        # What can be checked before anything is built: options, and the command of a tool that times itself.
+        check_options(enter(spec))
+        given.check_command(spec, request.measure)
     if other is not None and against is not None and against.stored is None:
         check_request(other)
     folder = RunFolder(root)
     folder.check_free()
     record = begin_record(request, describe_machine(), verb="bench", command=command)
     judged = choose_judged(request) if request.metrics or request.targets else None
-    devices = [device for asked in filter(None, (request, other)) for device in list_devices(asked)]
+    devices = [device for one in asked for device in list_devices(one)]
     with lock_devices(devices, wait=wait, on_wait=reporter.say):
         folder.create(record)
-        rows = [_plan_side(folder, request, ARTIFACTS, reporter)]
+        rows = [_plan_side(folder, request, None, ARTIFACTS, reporter)]
         if against is None and Path(request.model).suffix.lower() in PLAN_SUFFIXES:
             graph = find_graph(Path(request.model))
             rows = [replace(row, graph=str(graph.absolute()) if graph else None) for row in rows]
         if against is not None and other is not None:
-            if (stored := against.stored) is None:
-                base = with_suffix(_plan_side(folder, other, "against", reporter), "against")
-            else:
-                base = with_suffix(_plan_stored(folder, other, stored, "against"), "against")
+            base = with_suffix(_plan_side(folder, other, against.stored, "against", reporter), "against")
             rows = [replace(row, fed_as=base.model) for row in (base, *rows)]
         folder.write_record(replace(record, rows=tuple(row.id for row in rows)))
         campaign = Campaign(
@@ -342,21 +329,23 @@ def bench_sides(
             judged=judged,
             task=request.task,
         )
-        results = _explain(folder, campaign.run())
-        if find_entry(results[-1].engine.backend).find_program is not None:
-            keep_files(root, results[-1])
+        results = campaign.run()
+        if reasons := tuple(explain_difference(results)):
+            results[-1] = replace(results[-1], caveats=(*results[-1].caveats, *reasons))
+            folder.write_result(results[-1])
+        # What the row's tool wrote, in a folder of its name, with one for each of several processes.
+        folders = [log.parent for log in find_logs(root, results[-1]) if log.parent.name.startswith(PROCESS)]
+        for place in folders:
+            home = root / results[-1].engine.backend / (place.name if len(folders) > 1 else "")
+            for path in filter(Path.is_file, place.iterdir()):
+                copy_file(path, home / path.name)
         return results
-
-
-def _check_side(request: RunRequest) -> None:
-    """Checks what can be checked before anything is built: options, and the command of a tool that times itself."""
-    (spec,) = given.list_specs(request)
-    check_options(enter(spec))
-    given.check_command(spec, request.measure)
 
 
 def find_logs(root: Path, result: Result) -> list[Path]:
     """What the row's tool printed, builds and processes in their order; empty if nothing ran, or there is no tool."""
+    if find_entry(result.engine.backend).find_program is None:
+        return []
     place = RunFolder(root.absolute()).build_path(result.id, 0) if result.builds else root.absolute() / ARTIFACTS
     backend: object = open_backend(result.engine.backend, cache_dir=place / "cache")
     if not isinstance(backend, KeepsLog) or not result.artifacts:
@@ -365,51 +354,27 @@ def find_logs(root: Path, result: Result) -> list[Path]:
     return backend.find_logs(result.artifacts[-1], spec, result.measure)
 
 
-def keep_files(root: Path, result: Result) -> None:
-    """Copies what the row's tool wrote to `root`, into a folder of its name, with one for each of several processes."""
-    folders = [log.parent for log in find_logs(root, result) if log.parent.name.startswith(PROCESS)]
-    for folder in folders:
-        home = root / result.engine.backend / (folder.name if len(folders) > 1 else "")
-        for path in filter(Path.is_file, folder.iterdir()):
-            copy_file(path, home / path.name)
+def _plan_side(
+    folder: RunFolder, request: RunRequest, stored: Stored | None, place: str, reporter: Reporter
+) -> PlannedRow:
+    """The one row of a request, its sources made in a folder of their own; of a bundle the row that it holds.
 
-
-def _explain(folder: RunFolder, results: list[Result]) -> list[Result]:
-    """The results; the last one says why two TensorRT engines time the same plan differently."""
-    if reasons := explain_difference(results):
-        results[-1] = replace(results[-1], caveats=(*results[-1].caveats, *reasons))
-        folder.write_result(results[-1])
-    return results
-
-
-def _request_of(request: RunRequest, side: sides.Side) -> RunRequest:
-    for name, mine, theirs in (("batch", request.batches[0], side.batch), ("threads", request.threads, side.threads)):
-        if theirs not in (None, mine):
-            raise UsageError(f"the stored result has {name} {theirs}, this side has {mine}; give --{name} {theirs}")
-    return replace(request, model=side.target, engines=(side.engine,), precisions=(side.precision,))
-
-
-def _plan_stored(folder: RunFolder, request: RunRequest, stored: Stored, place: str) -> PlannedRow:
-    """The row of a stored one, its artifact brought into the folder."""
-    chain = (*stored.chain[:-1], bring_artifact(stored.chain[-1], folder.root.absolute() / place))
-    spec = stored.spec
-    return plan_stored(stored.result.model, spec, chain, request.measure, find_available(spec))
-
-
-def bring_artifact(artifact: Artifact, home: Path) -> Artifact:
-    """The artifact with its files copied to `home`, so that the folder of a comparison is complete."""
-    place = Path(artifact.path)
-    bring_files(artifact.files, place.parent, home)
-    return replace(artifact, path=str(home / place.name))
-
-
-def _plan_side(folder: RunFolder, request: RunRequest, place: str, reporter: Reporter) -> PlannedRow:
-    """The one row of a request, its sources made in a folder of their own; of a bundle the row that it holds."""
-    if is_bundle(Path(request.model)):
-        return _plan_stored(folder, request, open_as_stored(Path(request.model)), place)
+    That of a stored one has its artifact brought into the folder, so that the folder of a comparison is complete.
+    """
+    if stored is None and is_bundle(Path(request.model)):
+        stored = open_as_stored(Path(request.model))
+    if stored is not None:
+        made, home = stored.chain[-1], folder.root.absolute() / place
+        bring_files(made.files, Path(made.path).parent, home)
+        chain = (*stored.chain[:-1], replace(made, path=str(home / Path(made.path).name)))
+        return plan_stored(stored.result.model, stored.spec, chain, request.measure, find_available(stored.spec))
     found = gather_sources(request, folder.root / place, reporter)
     (row,) = plan_rows(request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
     return row
+
+
+class _PlanRecord(Struct):
+    onnx_sha256: str
 
 
 class _StoredPlan(Struct):
@@ -417,10 +382,6 @@ class _StoredPlan(Struct):
 
     record: _PlanRecord
     sha256: str
-
-
-class _PlanRecord(Struct):
-    onnx_sha256: str
 
 
 def find_graph(plan: Path) -> Path | None:

@@ -23,6 +23,7 @@ from enginebench.core.plan_notes import write_note
 from enginebench.core.recipes import FEW_BITS
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, ModelSource, Precision
 from enginebench.core.store import copy_file, encode, hash_file
+from enginebench.engines.abilities import Composed
 from enginebench.engines.registry import accepts, check_options, find_device, find_entry, read_engine
 from enginebench.measure.pin import default_threads
 from enginebench.models.precision.calibration_data import keep_batches
@@ -39,9 +40,7 @@ from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import make_sources
 from enginebench.runs.trust import allow_model
 from enginebench.stats.effective import judge_precision
-from enginebench.verbs.dry_run import DryRun, check_batch_axis, needs_graph, plan_build, quantized_path
-from enginebench.verbs.given import open_composing, read_device, to_path
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs.given import open_composing, open_progress, read_device, to_path
 from enginebench.verbs.quantize import open_calibration, quantize
 
 if TYPE_CHECKING:
@@ -152,11 +151,11 @@ def build(onnx: PathLike, out: Out, **options: Unpack[BuildOptions]) -> BuildDoc
         DependencyError: the engine cannot be had here.
         ArtifactError: the graph cannot be quantized or built; names the first error and the log.
     """
-    if find_entry(read_engine(options["engine"])[0]).takes == "torch":
-        with open_progress(options["progress"]) as reporter:
-            return build_package(os.fspath(onnx), Path(out), options, reporter)
-    spec = plan_engine(Path(onnx), options)
+    package = find_entry(read_engine(options["engine"])[0]).takes == "torch"
+    spec = None if package else plan_engine(Path(onnx), options)
     with open_progress(options["progress"]) as reporter:
+        if spec is None:
+            return build_package(os.fspath(onnx), Path(out), options, reporter)
         return build_engine(Path(onnx), Path(out), spec, options, reporter)
 
 
@@ -165,25 +164,30 @@ def command(
     onnx: str, arguments: tuple[str, ...], out: str | None, shown: BuildPrinted, **options: Unpack[BuildOptions]
 ) -> None:
     package = find_entry(read_engine(options["engine"])[0]).takes == "torch"
-    own = f"{slug(onnx)}.pt2" if package else Path(onnx).with_suffix(".plan")
-    version, target = shown["tensorrt_version"], out or own
+    target = out or (f"{slug(onnx)}.pt2" if package else Path(onnx).with_suffix(".plan"))
     check_dry_run(shown)
     options["extra"] = (*options["extra"], *map(shlex.quote, arguments))
-    if shown["dry_run"] and package:
+    if not shown["dry_run"]:
+        return door.show(build(onnx, target, **options), shown, print_build)
+    if package:
         raise UsageError(f"--dry-run shows the command of trtexec; {options['engine']} has none. Leave it out")
-    if shown["dry_run"]:
-        spec = plan_engine(Path(onnx), options)
-        print_dry_run(plan_build(Path(onnx), Path(target), spec, version=version), shown)
-    else:
-        door.show(build(onnx, target, **options), shown, print_build)
+    from enginebench.models.onnx.source import read_onnx_head
+
+    source, spec, before = Path(onnx), plan_engine(Path(onnx), options), list[str]()
+    artifact = read_onnx_head(source)
+    check_batch_axis(artifact, spec)
+    if needs_graph(spec, artifact.precision):
+        graph = quantized_path(source, spec)
+        before.append(f"{onnx} is {artifact.precision}; it would be quantized to {graph} first")
+        artifact = replace(artifact, path=str(graph))
+    composed = open_composing(spec).compose_build(artifact, str(target), spec, shown["tensorrt_version"])
+    return print_dry_run(composed, before, shown)
 
 
 def print_build(document: BuildDocument, _: Console) -> None:
     artifact = document.artifact
-    if artifact.kind == "aoti":
-        tool = "PyTorch"
-    else:
-        tool = "TensorRT for RTX" if "tensorrt-rtx" in artifact.made_by else "TensorRT"
+    plan = "TensorRT for RTX" if "tensorrt-rtx" in artifact.made_by else "TensorRT"
+    tool = "PyTorch" if artifact.kind == "aoti" else plan
     click.echo(
         f"{artifact.path}: {artifact.precision}, {tool} {document.tensorrt_version}, "
         f"{sum(f.size_bytes for f in artifact.files) / 2**20:.1f} MiB, built in {document.build_s:.1f} s, "
@@ -198,14 +202,24 @@ def print_build(document: BuildDocument, _: Console) -> None:
         click.echo(f"log and layers: {artifact.path}.build/plans", err=True)
 
 
+class DryRun(Struct, frozen=True, kw_only=True):
+    """The command line that would run, and what would be done before it."""
+
+    schema: str = "enginebench.dry-run/1"
+    command: tuple[str, ...]
+    tensorrt_version: str
+    before: tuple[str, ...] = ()
+
+
 def check_dry_run(shown: DryRunning) -> None:
     """Checks that no option was given that this run, dry or real, would ignore."""
     if shown["tensorrt_version"] is not None and not shown["dry_run"]:
         raise UsageError("--tensorrt-version only writes a command without running it; add --dry-run")
 
 
-def print_dry_run(plan: DryRun, shown: Printed) -> None:
+def print_dry_run(composed: Composed, before: Sequence[str], shown: Printed) -> None:
     """Prints the command that would run on stdout, and what would happen before it on stderr."""
+    plan = DryRun(command=composed.argv, tensorrt_version=composed.version, before=(*before, *composed.doubts))
     for text in plan.before:
         click.echo(text, err=True)
     click.echo(encode(plan).decode() if shown["as_json"] else shlex.join(plan.command))
@@ -311,12 +325,16 @@ def build_engine(onnx: Path, out: Path, spec: EngineSpec, options: BuildOptions,
         open_composing(spec).compose_build(artifact, str(out), spec, None)
     doubts = judge_ranges(artifact, calib, calib_cache) if spec.options.get("weak_typing") == "1" else ()
     if needs_graph(spec, artifact.precision):
-        _check_ahead(artifact, spec)
-        onnx = quantize_first(onnx, known(artifact.precision), spec, calib, calib_cache, reporter)
+        if find_available(spec).available:  # it is asked, where it runs, for what its version is known not to build
+            ahead = ProbeJob(engine=spec.backend, to_build=(artifact, enter(spec)))
+            run_child(ahead, timeout_s=CHECK_TIMEOUT_S, place=find_place(spec))
+        given, onnx = onnx, quantized_path(onnx, spec)
+        reporter.say(f"{given} is {artifact.precision}; quantizing it to {onnx} first")
+        to = format_precision(known(spec.precision), spec.recipe)
+        quantize(given, to, onnx, calib=calib, calib_cache=calib_cache, threads=spec.threads, progress=False)
     elif (calib or calib_cache) and spec.options.get("weak_typing") != "1":
-        raise UsageError(
-            f"{onnx} is {artifact.precision} already; it needs no --calib or --calib-cache; leave them out"
-        )
+        needless = "it needs no --calib or --calib-cache; leave them out"
+        raise UsageError(f"{onnx} is {artifact.precision} already; {needless}")
     spec = replace(spec, device=find_device(spec.backend, spec.device))
     reporter.step(f"{onnx.name}: building with {spec.backend}")
     # A builder that times kernels: a run beside it would spoil its choice, and it would spoil the run's times.
@@ -336,11 +354,27 @@ def build_engine(onnx: Path, out: Path, spec: EngineSpec, options: BuildOptions,
     return document
 
 
-def _check_ahead(artifact: Artifact, spec: EngineSpec) -> None:
-    """Asks the engine, where it runs, for what its version is known not to build, before a graph is made for it."""
-    if find_available(spec).available:
-        job = ProbeJob(engine=spec.backend, to_build=(artifact, enter(spec)))
-        run_child(job, timeout_s=CHECK_TIMEOUT_S, place=find_place(spec))
+def check_batch_axis(graph: Artifact, spec: EngineSpec) -> None:
+    """Checks that the graph has the requested batch, or a dynamic axis for it."""
+    first = graph.inputs[0].shape[:1] if graph.inputs else ()
+    if first and isinstance(first[0], int) and spec.batch not in (1, first[0]):
+        raise UsageError(
+            f"{graph.path} has a batch of {first[0]}, not {spec.batch}: leave out --batch, or export it with "
+            "--dynamic-batch"
+        )
+
+
+def needs_graph(spec: EngineSpec, precision: str | None) -> bool:
+    """Whether another graph must be made first: the requested precision is neither the graph's nor a setting."""
+    if spec.options.get("weak_typing") == "1":
+        return False
+    return spec.precision != precision and {spec.precision, precision} != {"fp32", "tf32"}
+
+
+def quantized_path(onnx: Path, spec: EngineSpec) -> Path:
+    """The file of the graph in another precision: beside the one that it is made from."""
+    recipe = f"-{spec.recipe}" if spec.recipe else ""
+    return onnx.with_suffix(f".{spec.precision}{recipe}.onnx")
 
 
 @contextmanager
@@ -395,17 +429,6 @@ def keep_calibration(spec: EngineSpec, artifact: Artifact, folder: Path) -> Engi
     return replace(spec, options={"calib_cache": str(cache), **spec.options, "calib_data": str(entries)})
 
 
-def quantize_first(
-    onnx: Path, precision: str, spec: EngineSpec, calib: Path | None, calib_cache: Path | None, reporter: Reporter
-) -> Path:
-    """The graph in the precision of `spec`, written beside the given one."""
-    target = quantized_path(onnx, spec)
-    reporter.say(f"{onnx} is {precision}; quantizing it to {target} first")
-    to = format_precision(known(spec.precision), spec.recipe)
-    quantize(onnx, to, target, calib=calib, calib_cache=calib_cache, threads=spec.threads, progress=False)
-    return target
-
-
 def describe_build(
     answer: BuildAnswer, out: Path, requested: Precision, device: str, doubts: tuple[Caveat, ...] = ()
 ) -> BuildDocument:
@@ -430,9 +453,8 @@ def _judge(
 ) -> tuple[Precision | None, tuple[Caveat, ...]]:
     """The precision that the plan is named after, and caveats: it is usable even if its precision cannot be proved."""
     if ahead is not None:
-        return requested, (
-            make_caveat("unproved_precision.ahead", asked=requested, products=list_products(ahead, requested)),
-        )
+        products = list_products(ahead, requested)
+        return requested, (make_caveat("unproved_precision.ahead", asked=requested, products=products),)
     if proof.failure is not None:
         return requested, (doubt_record(requested, proof.failure),)
     return judge_precision(requested, proof.effective_precision, device)

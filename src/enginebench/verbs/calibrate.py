@@ -14,23 +14,16 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.core.records import Artifact, Caveat, ModelSource
+from enginebench.core.records import Caveat, ModelSource
 from enginebench.models.precision.calibration import Calibration, Method, write_calibration
 from enginebench.models.precision.calibration_cache import write_calibration_cache
-from enginebench.models.precision.calibration_data import (
-    CalibrationData,
-    check_source,
-    keep_batches,
-    open_data,
-    open_given,
-)
+from enginebench.models.precision.calibration_data import check_source, keep_batches, open_data, open_given
 from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.sources import make_sources
 from enginebench.verbs.export import EXPORT_TIMEOUT_S
-from enginebench.verbs.given import check_cpu, share, take_model, to_path, to_text
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs.given import begin, check_cpu, share, to_path, to_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -99,7 +92,7 @@ def calibrate(model: Model, data: Data, out: Out, **options: Unpack[CalibrateOpt
     """
     check_cpu(options["device"], "ranges are calibrated on the CPU and apply to every device")
     shared = share(options)
-    with take_model(model, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
+    with begin(model, options) as (taken, reporter):
         source = shared.make_source(taken.text, options["input_size"])
         return calibrate_model(source, to_text(data), Path(out), shared.count_threads(), options, reporter)
 
@@ -125,7 +118,7 @@ def calibrate_model(
     from enginebench.models.precision.calibrate import calibrate
 
     n, batch, method, percentile = options["n"], options["batch"], options["method"], options["percentile"]
-    batches_out = to_path(options["keep_batches"])
+    batches_out, size = to_path(options["keep_batches"]), source.input_size
     if data is not None:
         check_source(data)
     elif source.inputs is None:
@@ -133,16 +126,22 @@ def calibrate_model(
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
         job = SourceJob(source=source, out_dir=scratch, batch=batch, dynamic_batch=source.input_shapes is None)
-        artifact = _make_graph(job, threads, reporter)
-        entries = _open_entries(source, data, artifact, n)
+        sources = make_sources(job, threads=threads, timeout_s=EXPORT_TIMEOUT_S, reporter=reporter)
+        artifact = next((found for found in sources if found.kind == "onnx"), None)
+        if artifact is None:
+            raise ArtifactError(f"{source.model} has no ONNX graph; export it first")
+        # The child knows only the name of a user's file; messages say what the user wrote.
+        artifact = replace(artifact, model=source.model)
+        specs = artifact.inputs
+        if data is None and source.inputs is not None:
+            entries = open_given(source.inputs, specs, n)
+        else:
+            entries = open_data(data or "", model=source.model, inputs=specs, n=n, seed=source.seed, input_size=size)
         reporter.step(f"{source.model}: {method} over {entries.n} entries of {entries.source}")
         calibration = calibrate(artifact, entries, method=method, percentile=percentile, batch=batch, threads=threads)
     if batches_out is not None:
         keep_batches(entries, batches_out)
-    if out.suffix == CACHE_SUFFIX:
-        write_calibration_cache(calibration, out)
-    else:
-        write_calibration(calibration, out)
+    (write_calibration_cache if out.suffix == CACHE_SUFFIX else write_calibration)(calibration, out)
     seconds = time.perf_counter() - start
     same = {*CalibrateDocument.__struct_fields__} & {*Calibration.__struct_fields__} - {"schema"}
     return CalibrateDocument(
@@ -152,20 +151,3 @@ def calibrate_model(
         seconds=seconds,
         **{name: getattr(calibration, name) for name in same},
     )
-
-
-def _open_entries(source: ModelSource, data: str | None, artifact: Artifact, n: int) -> CalibrationData:
-    if data is None and source.inputs is not None:
-        return open_given(source.inputs, artifact.inputs, n)
-    return open_data(
-        data or "", model=source.model, inputs=artifact.inputs, n=n, seed=source.seed, input_size=source.input_size
-    )
-
-
-def _make_graph(job: SourceJob, threads: int, reporter: Reporter) -> Artifact:
-    sources = make_sources(job, threads=threads, timeout_s=EXPORT_TIMEOUT_S, reporter=reporter)
-    found = next((artifact for artifact in sources if artifact.kind == "onnx"), None)
-    if found is None:
-        raise ArtifactError(f"{job.source.model} has no ONNX graph; export it first")
-    # The child knows only the name of a user's file; messages say what the user wrote.
-    return replace(found, model=job.source.model)

@@ -1,7 +1,7 @@
 """`diff`: two stored runs row by row, two environments, or the engines of both on the same samples now."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeAlias, Unpack
@@ -132,7 +132,29 @@ def diff(base: Stored | Sequence[Stored], cand: Stored | None = None, **options:
         ArtifactError: a side is none of these, or damaged.
         GateFailed: under `gate`.
     """
-    document = compare_sides([*_list_sides(base), *(() if cand is None else (cand,))], options)
+    given = [base] if isinstance(base, Run | str | os.PathLike) else list(base)
+    sides = [os.fspath(side.folder if isinstance(side, Run) else side) for side in (*given, cand) if side is not None]
+    store, between = to_path(options["store"]), options["between"]
+    asked = any((options["targets"], options["data"], options["inputs"], options["task"]))
+    drop = choose_drop(options["max_metric_drop"], options["max_top1_drop"], _name_metric(options))
+    if between is None and len(sides) != 2:
+        raise UsageError(f"expected BASE and CAND, found {len(sides)} names; several RUNs go with --between")
+    if asked and between is not None:
+        raise UsageError("--between compares what the runs stored; leave out --targets, --inputs, --data and --task")
+    compare: Callable[..., DiffDocument]
+    if between is not None:
+        compare = partial(find("offers", "diff_between"), [Path(side) for side in sides], between)
+    elif asked:
+        compare = partial(diff_results, *ask_again(find_side(sides[0], store), find_side(sides[1], store), options))
+    else:
+        neighbours = are_neighbours(sides[0], sides[1], store)
+        compare = partial(diff_results, read_side(sides[0], store), read_side(sides[1], store), neighbours=neighbours)
+    document = compare(
+        options["margin"],
+        allow_not_comparable=options["allow_not_comparable"],
+        metric=options["metric"],
+        max_metric_drop=drop,
+    )
     return judge(document) if options["gate"] else document
 
 
@@ -167,50 +189,15 @@ def write_verdict(document: DiffDocument, shown: DiffPrinted, *, gate: bool) -> 
             raise ArtifactError(f"cannot write {summary}: {error.strerror}. Choose another --summary") from error
 
 
-def _list_sides(given: Stored | Sequence[Stored]) -> list[PathLike]:
-    """The sides as paths or names: a run lies in its folder."""
-    sides = [given] if isinstance(given, Run | str | os.PathLike) else given
-    return [side.folder if isinstance(side, Run) else side for side in sides]
-
-
-def compare_sides(given: Iterable[Stored], options: DiffOptions) -> DiffDocument:
-    sides, store = [os.fspath(side) for side in _list_sides(list(given))], to_path(options["store"])
-    asked = any((options["targets"], options["data"], options["inputs"], options["task"]))
-    drop = choose_drop(options["max_metric_drop"], options["max_top1_drop"], _name_metric(options))
-    between = options["between"]
-    if between is None and len(sides) != 2:
-        raise UsageError(f"expected BASE and CAND, found {len(sides)} names; several RUNs go with --between")
-    if asked and between is not None:
-        raise UsageError("--between compares what the runs stored; leave out --targets, --inputs, --data and --task")
-    compare: Callable[..., DiffDocument]
-    if between is not None:
-        compare = partial(find("offers", "diff_between"), [Path(side) for side in sides], between)
-    elif asked:
-        compare = partial(diff_results, *ask_again(find_side(sides[0], store), find_side(sides[1], store), options))
-    else:
-        neighbours = are_neighbours(sides[0], sides[1], store)
-        compare = partial(diff_results, read_side(sides[0], store), read_side(sides[1], store), neighbours=neighbours)
-    return compare(
-        options["margin"],
-        allow_not_comparable=options["allow_not_comparable"],
-        metric=options["metric"],
-        max_metric_drop=drop,
-    )
-
-
 def _name_metric(options: DiffOptions) -> tuple[str, ...]:
     return (options["metric"],) if options["metric"] else ()
 
 
 def ask_again(base: Path, cand: Path, options: DiffOptions) -> tuple[Sequence[Result], Sequence[Result]]:
-    """The rows of both, with their scores by the outputs that the engines of both give now, instead of stored ones.
+    """The rows of both (a run's folder, or the file of a row), scored by the outputs that their engines give now.
 
-    Only scores change: times and drift are as they were stored. A row without a partner, or that did not run, has no
-    score.
-
-    Args:
-        base: the folder of a run, or the file of a stored row.
-        options: without inputs and data, those that the candidate was measured on.
+    Without inputs and data on those that the candidate was measured on. Only scores change: times and drift are as
+    they were stored. A row without a partner, or that did not run, has no score.
     """
     data, targets = to_text(options["data"]), to_text(options["targets"])
     inputs = options["inputs"] if data is not None or options["inputs"] is not None else _find_inputs(cand)

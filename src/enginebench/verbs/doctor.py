@@ -23,7 +23,7 @@ from enginebench.runs.child.elsewhere import PROBE_TIMEOUT_S, probe_elsewhere
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
 from enginebench.runs.child.places import OPTION, describe_place, list_versions, name_environments
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs.given import open_progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,7 +59,8 @@ def doctor(**options: Unpack[DoctorOptions]) -> DoctorDocument | FleetDoctorDocu
     if options["on"] is not None:
         if environment is not None:
             raise UsageError("--env asks an environment of this machine, --on the nodes of a cluster; give one")
-        return examine_fleet(options["on"])
+        told = find("offers", "ask_nodes")(options["on"], examine_here, timeout_s=FLEET_TIMEOUT_S)
+        return FleetDoctorDocument(nodes=tuple(read_answer(name, answer) for name, answer in told))
     if environment is not None and "=" in environment:
         name_environments((environment,))
         environment = environment.partition("=")[0]
@@ -87,11 +88,9 @@ def command(shown: Printed, **options: Unpack[DoctorOptions]) -> None:
 
 
 def examine(on_engine: Callable[[str], None] = lambda name: None, environment: str | None = None) -> DoctorDocument:
-    """The machine and every engine; a broken engine is part of the answer.
+    """The machine and every engine, here or in an environment; a broken engine is part of the answer.
 
-    Args:
-        on_engine: called with the name of each before it is asked.
-        environment: the name of another one, which is asked in place of this one.
+    `on_engine` is called with the name of each before it is asked.
     """
     place = describe_place(environment) if environment else None
     answers = []
@@ -121,11 +120,6 @@ class FleetDoctorDocument(Struct, frozen=True, kw_only=True):
 def examine_here(_: bytes) -> bytes:
     """The JSON of this machine's document, for who asks from elsewhere."""
     return encode(examine())
-
-
-def examine_fleet(address: str) -> FleetDoctorDocument:
-    told = find("offers", "ask_nodes")(address, examine_here, timeout_s=FLEET_TIMEOUT_S)
-    return FleetDoctorDocument(nodes=tuple(read_answer(name, answer) for name, answer in told))
 
 
 def read_answer(name: str, told: bytes | str) -> NodeAnswer:

@@ -12,7 +12,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, GateFailed, UsageError
 from enginebench.core.names import parse_precision
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
-from enginebench.core.records import Caveat, Drift, TensorSpec
+from enginebench.core.records import Caveat, TensorSpec
 from enginebench.core.store import encode, write_atomic
 from enginebench.engines.registry import accepts
 from enginebench.models.precision.calibration import explain_external
@@ -23,29 +23,11 @@ from enginebench.runs.builds import cut_common
 from enginebench.runs.child.arrays import load_arrays, save_arrays
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
+from enginebench.runs.targets import sides
 from enginebench.runs.targets.scratch import open_scratch
-from enginebench.runs.targets.sides import (
-    MadeSources,
-    OpenSide,
-    SideRequest,
-    ask_sides,
-    check_side,
-    check_sides,
-    choose_step,
-    open_side,
-    run_side,
-)
-from enginebench.stats.drift import (
-    LIMITS,
-    doubt_samples,
-    find_exceeded,
-    limits_between,
-    limits_undecided,
-    measure_drift,
-    measure_samples,
-)
-from enginebench.verbs.given import list_texts, share, take_side, to_path
-from enginebench.verbs.progress import open_progress
+from enginebench.stats import drift as judging
+from enginebench.stats.drift import LIMITS
+from enginebench.verbs.given import list_texts, open_progress, share, take_side, to_path
 
 Limits: TypeAlias = Mapping[str, float] | opts.Texts
 
@@ -108,14 +90,14 @@ def drift(reference: opts.Side, candidate: opts.Side, **options: Unpack[DriftOpt
         ArtifactError: your inputs were prepared differently from a side's.
         GateFailed: a limit of your own is not kept, or there was nothing to compare.
     """
-    request = ask_sides(share(options), options["input_size"], options["profile_index"])
+    request = sides.ask_sides(share(options), options["input_size"], options["profile_index"])
     limits = read_limits(options["limit"])
     with (
         take_side(reference, options["example_inputs"]) as first,
         take_side(candidate, options["example_inputs"]) as second,
         open_progress(options["progress"]) as reporter,
     ):
-        document = _measure((first, second), request, limits, reporter, options)
+        document = _measure(first, second, request, limits, reporter, options)
     return judge(document) if options["gate"] else document
 
 
@@ -141,7 +123,7 @@ def read_limits(given: Limits | None) -> dict[str, float] | None:
         name, sep, value = piece.partition("=")
         if name not in LIMITS or not sep or name in limits:
             raise UsageError(f"--limit {piece!r}: expected NAME=VALUE, each NAME once and one of {', '.join(LIMITS)}")
-        limits[name] = _parse_value(piece, name, value)
+        limits[name] = _parse_value(f"--limit {piece!r}: ", name, value)
     if "samples" in limits and "snr" not in limits:
         raise UsageError(
             "--limit samples=...: the fraction of the samples within the limit of snr; give snr=... as well"
@@ -149,42 +131,41 @@ def read_limits(given: Limits | None) -> dict[str, float] | None:
     return limits or None
 
 
-def _parse_value(piece: str, name: str, text: str) -> float:
+def _parse_value(lead: str, name: str, text: str) -> float:
     try:
-        value = float(text)
+        value, least = float(text), LIMITS[name][1]
     except ValueError as error:
-        raise UsageError(f"--limit {piece!r}: {text!r} is not a number") from error
-    if value != value:
-        raise UsageError(f"--limit {piece!r}: nan is not a limit; give a number")
-    if name == "samples" and value <= 0:
-        raise UsageError(f"--limit {piece!r}: no sample would have to meet snr; give a fraction above 0, at most 1")
-    least = LIMITS[name][1]
-    if least and name != "snr" and value > 1:
-        raise UsageError(f"--limit {piece!r}: {name} is at most 1, so that no outputs can meet it; give 1 or less")
-    if not least and value < 0:
-        raise UsageError(f"--limit {piece!r}: {name} is at least 0, so that no outputs can meet it; give 0 or more")
+        raise UsageError(f"{lead}{text!r} is not a number") from error
+    for wrong, why in (
+        (value != value, "nan is not a limit; give a number"),
+        (name == "samples" and value <= 0, "no sample would have to meet snr; give a fraction above 0, at most 1"),
+        (least and name != "snr" and value > 1, f"{name} is at most 1, so that no outputs can meet it; give 1 or less"),
+        (not least and value < 0, f"{name} is at least 0, so that no outputs can meet it; give 0 or more"),
+    ):
+        if wrong:
+            raise UsageError(lead + why)
     return value
 
 
 def _measure(
-    sides: tuple[str, str],
-    request: SideRequest,
+    reference: str,
+    candidate: str,
+    request: sides.SideRequest,
     limits: Mapping[str, float] | None,
     reporter: Reporter,
     options: DriftOptions,
 ) -> DriftDocument:
-    (reference, candidate), n, task = sides, options["n"], options["task"]
+    n, task, out = options["n"], options["task"], to_path(options["out"])
     asked = parse_precision(options["precision"])[0] if options["precision"] else None
-    out = to_path(options["out"])
-    for text in sides:
-        check_side(text, request.device)
+    for text in (reference, candidate):
+        sides.check_side(text, request.device)
     with open_scratch() as place:
-        made: MadeSources = {}
-        ref = open_side(reference, request, place / "reference", reporter, made)
-        cand = open_side(candidate, request, place / "candidate", reporter, made)
+        made: sides.MadeSources = {}
+        ref = sides.open_side(reference, request, place / "reference", reporter, made)
+        cand = sides.open_side(candidate, request, place / "candidate", reporter, made)
         _check_profile_index(request, (ref, cand))
-        check_sides(ref, cand)
-        step = choose_step((ref, cand), request)
+        sides.check_sides(ref, cand)
+        step = sides.choose_step((ref, cand), request)
         given = make_inputs(ref, request.source.inputs, n, request.source.seed)
         entries = len(given.entries)
         check_prepared(given, (ref, cand))
@@ -192,26 +173,47 @@ def _measure(
         entered = save_inputs(given.entries, ref.artifact.inputs, samples / "inputs")
         with lock_devices((ref.engine.device, cand.engine.device), on_wait=reporter.say):
             for name, side in (("reference", ref), ("candidate", cand)):
-                run_side(
-                    side,
-                    entered,
-                    samples / f"{name}.npz",
-                    n=entries,
-                    step=step,
-                    scratch=place / name,
-                    reporter=reporter,
-                )
+                file = samples / f"{name}.npz"
+                sides.run_side(side, entered, file, n=entries, step=step, scratch=place / name, reporter=reporter)
         answers = cut_common(load_arrays(samples / "reference.npz"), load_arrays(samples / "candidate.npz"))
     precisions = (asked, asked) if asked else (ref.engine.precision, cand.engine.precision)
     between = *precisions, task
-    chosen = dict(limits_between(*between) if limits is None else limits)
-    undecided = limits_undecided(*between) if limits is None else None
-    drift = measure_drift(*answers, chosen, reference_id=reference, asked=n or entries, task=task, undecided=undecided)
-    _check_gate(drift, limits)
-    document = _describe(drift, ref, cand, given, request.source.seed, limits is not None)
+    chosen = dict(judging.limits_between(*between) if limits is None else limits)
+    undecided = judging.limits_undecided(*between) if limits is None else None
+    drift = judging.measure_drift(
+        *answers, chosen, reference_id=reference, asked=n or entries, task=task, undecided=undecided
+    )
+    for name in limits or {}:  # one that applies to no output would pass everything
+        if drift.n and all(getattr(o, LIMITS[name][0]) is None and not o.nonfinite for o in drift.outputs):
+            raise UsageError(
+                f"--limit {name}: no output has such a figure: too few classes or samples, or no change with the input"
+            )
+    whole = drift.n >= (drift.asked or 0)
+    missing = () if whole else (f"{drift.n} of {drift.asked} samples were compared",)
+    told = [
+        DriftSide(text=side.text, model=side.model, engine=side.engine, artifact_sha256=side.artifact.sha256)
+        for side in (ref, cand)
+    ]
+    doubts = (*given.caveats, *judging.doubt_samples(drift), *ref.artifact.caveats, *cand.artifact.caveats)
+    document = DriftDocument(
+        n=drift.n,
+        n_asked=drift.asked or drift.n,
+        outputs=drift.outputs,
+        limits=drift.limits,
+        undecided=drift.undecided,
+        passed=drift.passed and whole,
+        gate=limits is not None,
+        reference=told[0],
+        candidate=told[1],
+        inputs=given.source,
+        preprocess_sha256=given.preprocess_sha256,
+        seed=request.source.seed,
+        exceeded=(*judging.find_exceeded(drift), *missing),
+        caveats=tuple(dict.fromkeys(doubts)),
+    )
     if out is not None:
         write_atomic(out / "output_diff.json", encode(document, indent=2))
-        per_sample = SamplesDocument(n=drift.n, samples=measure_samples(*answers, task))
+        per_sample = SamplesDocument(n=drift.n, samples=judging.measure_samples(*answers, task))
         write_atomic(out / "per_sample_diff.json", encode(per_sample, indent=2))
     return document
 
@@ -227,18 +229,22 @@ class Inputs(Struct, frozen=True, kw_only=True, eq=False):
     caveats: tuple[Caveat, ...] = ()
 
 
-def make_inputs(side: OpenSide, text: str | None, n: int | None, seed: int) -> Inputs:
-    """The user's entries, else held-out digits for the digits models, else what is made up.
+def make_inputs(side: sides.OpenSide, text: str | None, n: int | None, seed: int) -> Inputs:
+    """The user's entries (`text` is --inputs), else held-out digits for the digits models, else what is made up.
 
-    Args:
-        text: --inputs; None if there are none.
-        n: entries; None: 64, or all that the user gave.
+    `n` of None: 64, or all that the user gave.
     """
+    from enginebench.models.precision.calibration_data import read_origin
     from enginebench.models.task import count_held_out, find_own_data, hash_preprocess, sample_feeds
 
     specs = side.artifact.inputs
     if text is not None:
-        return _take_given(text, specs, n)
+        calls = [name_only(arrays, specs) for arrays in resolve_given(text)]
+        entries = [entry for arrays in calls for entry in cut_entries(arrays, specs)][:n]
+        origin = read_origin(Path(text)) if Path(text).is_file() else None  # of kept batches
+        unknown = (EXTERNAL, (explain_external(f"inputs come from {text}"),))
+        prepared, doubts = (origin.preprocess_sha256, origin.caveats) if origin else unknown
+        return Inputs(entries=entries, source=text, preprocess_sha256=prepared, caveats=doubts)
     own = find_own_data(side.model)
     count = min(n or SAMPLES, count_held_out()) if own == "digits" else n or SAMPLES  # a repeated one shows nothing new
     calls = sample_feeds(specs, side.model, 1, seed, count)
@@ -247,22 +253,6 @@ def make_inputs(side: OpenSide, text: str | None, n: int | None, seed: int) -> I
         source = "digits, held out" if own == "digits" else own
         return Inputs(entries=entries, source=source, preprocess_sha256=hash_preprocess(side.model, inputs=specs))
     return Inputs(entries=entries, source="random", caveats=(make_caveat("random_inputs", seed=seed),))
-
-
-def _take_given(text: str, specs: Sequence[TensorSpec], n: int | None) -> Inputs:
-    """The user's entries; of kept batches with their preprocessing."""
-    from enginebench.models.precision.calibration_data import read_origin
-
-    entries = [entry for arrays in resolve_given(text) for entry in cut_entries(name_only(arrays, specs), specs)][:n]
-    origin = read_origin(Path(text)) if Path(text).is_file() else None
-    if origin is None:
-        return Inputs(
-            entries=entries,
-            source=text,
-            preprocess_sha256=EXTERNAL,
-            caveats=(explain_external(f"inputs come from {text}"),),
-        )
-    return Inputs(entries=entries, source=text, preprocess_sha256=origin.preprocess_sha256, caveats=origin.caveats)
 
 
 def save_inputs(entries: Sequence[Mapping[str, Any]], specs: Sequence[TensorSpec], place: Path) -> Path:
@@ -275,11 +265,11 @@ def save_inputs(entries: Sequence[Mapping[str, Any]], specs: Sequence[TensorSpec
     return path
 
 
-def _check_profile_index(request: SideRequest, sides: tuple[OpenSide, ...]) -> None:
+def _check_profile_index(request: sides.SideRequest, opened: tuple[sides.OpenSide, ...]) -> None:
     """Checks that at least one side uses the profile of --profile-index."""
     if request.profile_index is None:
         return
-    chosen = [s.engine.options.get("profile_index") for s in sides if "plan" in accepts(s.engine.backend)]
+    chosen = [s.engine.options.get("profile_index") for s in opened if "plan" in accepts(s.engine.backend)]
     if not chosen:
         raise UsageError("--profile-index chooses a profile of a plan, but TensorRT runs neither side; leave it out")
     if str(request.profile_index) not in chosen:
@@ -289,45 +279,11 @@ def _check_profile_index(request: SideRequest, sides: tuple[OpenSide, ...]) -> N
         )
 
 
-def check_prepared(given: Inputs, sides: tuple[OpenSide, ...]) -> None:
-    for side in sides:
+def check_prepared(given: Inputs, opened: tuple[sides.OpenSide, ...]) -> None:
+    for side in opened:
         known = side.artifact.preprocess_sha256
         if differ(given.preprocess_sha256, known):
             raise ArtifactError(
                 f"{given.source} is prepared by preprocess {shorten(given.preprocess_sha256)}, the inputs of "
                 f"{side.text} by {shorten(known)}. Keep entries of this model: enginebench calibrate --keep-batches"
             )
-
-
-def _check_gate(drift: Drift, limits: Mapping[str, float] | None) -> None:
-    """Checks that every given limit applies to some output; one that does not would pass everything."""
-    for name in limits or {}:
-        if drift.n and all(getattr(o, LIMITS[name][0]) is None and not o.nonfinite for o in drift.outputs):
-            raise UsageError(
-                f"--limit {name}: no output has such a figure: too few classes or samples, or no change with the input"
-            )
-
-
-def _describe(drift: Drift, ref: OpenSide, cand: OpenSide, given: Inputs, seed: int, gate: bool) -> DriftDocument:
-    whole = drift.n >= (drift.asked or 0)
-    doubts = (*given.caveats, *doubt_samples(drift), *(c for side in (ref, cand) for c in side.artifact.caveats))
-    return DriftDocument(
-        n=drift.n,
-        n_asked=drift.asked or drift.n,
-        outputs=drift.outputs,
-        limits=drift.limits,
-        undecided=drift.undecided,
-        passed=drift.passed and whole,
-        gate=gate,
-        reference=_describe_side(ref),
-        candidate=_describe_side(cand),
-        inputs=given.source,
-        preprocess_sha256=given.preprocess_sha256,
-        seed=seed,
-        exceeded=(*find_exceeded(drift), *(() if whole else (f"{drift.n} of {drift.asked} samples were compared",))),
-        caveats=tuple(dict.fromkeys(doubts)),
-    )
-
-
-def _describe_side(side: OpenSide) -> DriftSide:
-    return DriftSide(text=side.text, model=side.model, engine=side.engine, artifact_sha256=side.artifact.sha256)

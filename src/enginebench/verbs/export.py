@@ -20,8 +20,7 @@ from enginebench.models.zoo import resolve_model
 from enginebench.options import Axes, InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.targets.sources import make_sources
-from enginebench.verbs.given import check_cpu, read_axes, share, take_model
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs.given import begin, check_cpu, read_axes, share
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,11 +77,7 @@ def export(model: Model, out: Out, **options: Unpack[ExportOptions]) -> ExportDo
     """
     check_cpu(options["device"], "export runs on the CPU, and its graph serves every device")
     shared = share(options)
-    with (
-        take_model(model, options["example_inputs"]) as taken,
-        open_progress(options["progress"]) as reporter,
-        tempfile.TemporaryDirectory(prefix="enginebench-") as scratch,
-    ):
+    with begin(model, options) as (taken, reporter), tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
         if resolve_model(taken.text).kind == "onnx":
             raise UsageError(f"{taken.text} is an ONNX file already; there is nothing to export")
         batch = options["batch"] or taken.batch

@@ -1,6 +1,7 @@
 """What verbs are given, taken to what works: models and sides as texts, lists, paths, progress."""
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,31 +14,31 @@ from enginebench.core.entry import find_kind
 from enginebench.core.errors import UsageError
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, Recipe
+from enginebench.core.text import clean_lines
 from enginebench.engines.abilities import Composing
 from enginebench.engines.registry import find_device, find_entry, find_installed, open_backend, read_engine
 from enginebench.engines.registry import read_engines as read_engine_list
-from enginebench.options import Model, PathLike, Shapes, Shared, Side, Texts
+from enginebench.options import Model, PathLike, Shared, Side, Texts
+from enginebench.report.progress import LiveReporter, PlainReporter
 from enginebench.runs import request
 from enginebench.runs.child import places
 from enginebench.runs.folder import RunRequest, default_folder
+from enginebench.runs.progress import Reporter, Silent
 
 
 def share(options: Shared) -> request.Shared:
     """What the verbs that run engines have in common."""
+    shapes = options["input_shape"] or ()
     return request.Shared(
         device=read_device(options["device"]),
         threads=options["threads"],
         seed=options["seed"],
-        input_shape=_read_shapes(options["input_shape"]),
+        input_shape=shapes if isinstance(shapes, Mapping) else (shapes,) if isinstance(shapes, str) else tuple(shapes),
         weights=os.fspath(options["weights"]),
         inputs=to_text(options["inputs"]),
         ort_extension=list_libraries(options["ort_extension"]),
         normalize=request.read_normalize(options["input_dtype"], options["normalize"]),
     )
-
-
-def _read_shapes(given: Shapes | None) -> tuple[str, ...] | Mapping[str, Sequence[int]]:
-    return given if isinstance(given, Mapping) else (given,) if isinstance(given, str) else tuple(given or ())
 
 
 def read_metrics(metric: str | Iterable[str]) -> tuple[str, ...]:
@@ -70,15 +71,21 @@ def take_model(model: Model, example_inputs: object = None) -> Iterator[TakenMod
 
 
 @contextmanager
+def begin(model: Model, options: Any) -> Iterator[tuple[TakenModel, Reporter]]:
+    """The model as text, and where progress goes, as the options of a verb say."""
+    with take_model(model, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
+        yield taken, reporter
+
+
+@contextmanager
 def take_side(side: Side, example_inputs: object = None) -> Iterator[str]:
     """The side as text: ENGINE@TARGET, or the file of a stored row."""
-    if isinstance(side, tuple):
-        engine, model = side
-        is_text = isinstance(model, str | os.PathLike)
-        with take_model(model, None if is_text else example_inputs) as taken:
-            yield f"{engine}@{taken.text}"
-    else:
+    if not isinstance(side, tuple):
         yield os.fspath(side)
+        return
+    engine, model = side
+    with take_model(model, None if isinstance(model, str | os.PathLike) else example_inputs) as taken:
+        yield f"{engine}@{taken.text}"
 
 
 def list_texts(given: str | Iterable[str]) -> list[str]:
@@ -103,8 +110,7 @@ def read_axes(given: str | Sequence[str] | Mapping[str, Sequence[int]]) -> dict[
 
 def list_libraries(given: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
     """The libraries of custom operators, one or several, as texts."""
-    # One path, or several, as a list.
-    return tuple(os.fspath(path) for path in ([given] if isinstance(given, str | os.PathLike) else list(given)))
+    return tuple(os.fspath(path) for path in ([given] if isinstance(given, str | os.PathLike) else given))
 
 
 def read_device(text: str) -> str:
@@ -239,8 +245,12 @@ def check_extra(request: RunRequest) -> None:
 def check_command(engine: EngineSpec, measure: MeasureSpec) -> None:
     """Checks that a tool takes the command that a row will be timed with; nothing to check for what is not here."""
     if find_entry(engine.backend).find_program is not None and find_installed(engine.backend).available:
-        plan = Artifact(kind="plan", model="", path="any.plan", sha256="", files=(), inputs=(), outputs=())
-        open_composing(engine).compose_measure(plan, engine, measure, None)
+        open_composing(engine).compose_measure(name_plan(Path("any.plan")), engine, measure, None)
+
+
+def name_plan(path: Path) -> Artifact:
+    """A finished plan of which nothing else is known."""
+    return Artifact(kind="plan", model=path.name, path=str(path), sha256="", files=(), inputs=(), outputs=())
 
 
 def open_composing(spec: EngineSpec) -> Composing:
@@ -248,3 +258,64 @@ def open_composing(spec: EngineSpec) -> Composing:
     if not isinstance(backend, Composing):
         raise UsageError(f"a dry run prints a tool's command line, as trtexec's; engine {spec.backend} has none")
     return backend
+
+
+class NotebookReporter:
+    """A bar in the output of a notebook's cell, drawn anew when something happens: no thread, no widgets."""
+
+    def __init__(self, display: Any) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TimeElapsedColumn(),
+            auto_refresh=False,
+        )
+        self._task = self._progress.add_task("starting", total=1)
+        self._shown = display(self._progress, display_id=True)
+
+    def begin(self, total: int) -> None:
+        self._update(total=total, completed=0)
+
+    def say(self, text: str) -> None:
+        self.step(text)
+
+    def step(self, text: str) -> None:
+        self._update(description=clean_lines(text)[:70])
+
+    def advance(self) -> None:
+        self._update(advance=1)
+
+    def _update(self, **change: Any) -> None:
+        self._progress.update(self._task, **change)
+        self._shown.update(self._progress)
+
+
+@contextmanager
+def open_progress(progress: bool | None) -> Iterator[Reporter]:
+    """Where progress goes. None: a bar in a notebook, silence elsewhere; True: stderr outside of a notebook, too."""
+    display = find_display() if progress is not False else None
+    if display is not None:
+        yield NotebookReporter(display)
+    elif progress:
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        with LiveReporter(console) if console.is_terminal else PlainReporter() as reporter:
+            yield reporter
+    else:
+        yield Silent()
+
+
+def find_display() -> Any:
+    """IPython's `display` in a notebook; else None. IPython is asked only if it was imported already."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
+    # The shell of Jupyter's kernel, or one derived from it, as Colab's; a terminal has another one.
+    if not any(kind.__name__ == "ZMQInteractiveShell" for kind in type(shell).__mro__):
+        return None
+    from IPython.display import display
+
+    return display

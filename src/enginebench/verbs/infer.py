@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench.core.errors import FeedError, ParseError, UsageError
 from enginebench.core.feeds import check_feeds
-from enginebench.core.records import EngineSpec, ModelSource, TensorSpec
+from enginebench.core.records import EngineSpec, TensorSpec
 from enginebench.core.shapes import format_shapes
 from enginebench.core.text import clean_text
 from enginebench.engines.registry import find_device, find_entry, read_engine, takes
@@ -25,16 +25,14 @@ from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.child.other_jobs import InferJob
 from enginebench.runs.lock import lock_devices
-from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import choose_source, make_sources
-from enginebench.verbs.given import share, take_model
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs.given import begin, share
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from enginebench.core.protocols import Array, Feeds
+    from enginebench.core.protocols import Array
 
 INFER_TIMEOUT_S = 1800.0
 
@@ -73,9 +71,14 @@ def infer(
         ModelError: the model cannot be found, built or exported.
         DependencyError: the engine cannot be had here.
     """
+    import numpy as np
+
     with open_scratch() as scratch:
         if isinstance(given, Mapping):
-            arrays = take_arrays(given)
+            arrays = {str(name): np.asarray(value) for name, value in given.items()}
+            for name in (name for name, array in arrays.items() if array.dtype.hasobject):
+                expected = "an array of numbers, or of text as NumPy's str"
+                raise FeedError(f"input {name!r} holds Python objects; expected {expected}")
             if options["example_inputs"] is None and not isinstance(target, str | os.PathLike):
                 options["example_inputs"] = tuple(arrays.values())
             save_arrays(scratch / "inputs.npz", arrays)
@@ -94,45 +97,22 @@ def command(target: str, given: str | None, shown: InferPrinted, **options: Unpa
     door.show(infer_file(target, given, Path(shown["out"]), options), shown, draw)
 
 
-def take_arrays(given: Mapping[str, Any]) -> dict[str, Array]:
-    import numpy as np
-
-    arrays = {str(name): np.asarray(value) for name, value in given.items()}
-    for name, array in arrays.items():
-        if array.dtype.hasobject:
-            raise FeedError(
-                f"input {name!r} holds Python objects; expected an array of numbers, or of text as NumPy's str"
-            )
-    return arrays
-
-
 def infer_file(target: Model, given: PathLike | None, out: Path, options: InferOptions) -> InferDocument:
     if (given is None) == (options["inputs"] is None):
         raise UsageError("give the arrays once: INPUT.npz, or --inputs")
-    options["inputs"] = given if given is not None else options["inputs"]
+    options["inputs"] = inputs = os.fspath(given if given is not None else options["inputs"] or "")
     shared = share(options)
-    engine = read_engine(shared.name_engine(options["engine"]))
-    with take_model(target, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
-        return save_outputs(
-            shared.make_source(taken.text), out, engine, shared.device, shared.count_threads(), reporter
-        )
-
-
-def save_outputs(
-    source: ModelSource, out: Path, engine: tuple[str, dict[str, str]], device: str, threads: int, reporter: Reporter
-) -> InferDocument:
-    """Saves the outputs of the target `source` for its inputs at `out`."""
-    assert source.inputs is not None
-    calls = resolve_given(source.inputs)
-    first = next(iter(calls[0].values()), None)
-    if first is None:
-        raise ParseError(str(source.inputs), "", "no array", "one array for each input")
-    name, options = engine
-    device = find_device(name, device)
-    batch = int(first.shape[0]) if first.ndim else 1
-    spec = EngineSpec(backend=name, options=options, device=device, batch=batch, threads=threads)
-    with open_scratch() as scratch:
-        job = SourceJob(source=source, out_dir=str(scratch), batch=spec.batch, onnx=takes(name) == "onnx")
+    name, settings = read_engine(shared.name_engine(options["engine"]))
+    with begin(target, options) as (taken, reporter), open_scratch() as scratch:
+        source, threads = shared.make_source(taken.text), shared.count_threads()
+        device = find_device(name, shared.device)
+        calls = resolve_given(inputs)
+        first = next(iter(calls[0].values()), None)
+        if first is None:
+            raise ParseError(inputs, "", "no array", "one array for each input")
+        batch = int(first.shape[0]) if first.ndim else 1
+        spec = EngineSpec(backend=name, options=settings, device=device, batch=batch, threads=threads)
+        job = SourceJob(source=source, out_dir=str(scratch), batch=batch, onnx=takes(name) == "onnx")
         sources = make_sources(job, threads=threads, timeout_s=INFER_TIMEOUT_S, reporter=reporter)
         artifact = choose_source(sources, spec, takes(name))
         if artifact.kind in ("onnx", "plan", "aoti"):  # they run in the precision that they are in
@@ -141,21 +121,13 @@ def save_outputs(
             for arrays in calls:
                 check_feeds(artifact.inputs, name_only(arrays, artifact.inputs))
             artifact = replace(artifact, inputs=take_sizes(artifact.inputs, name_only(calls[0], artifact.inputs)))
-        if artifact.kind == "plan" and "shapes" not in options:
-            spec = replace(spec, options={**options, **_take_shapes(name, calls[0])})
+        # A tool runs a plan with the shapes of the arrays by an option: it knows nothing of them before.
+        shapes = {name: array.shape for name, array in calls[0].items() if name and array.ndim}
+        if artifact.kind == "plan" and shapes and find_entry(name).find_program is not None:
+            spec = replace(spec, options={"shapes": format_shapes(shapes), **settings})
         infer = InferJob(
-            artifact=artifact,
-            engine=spec,
-            out_dir=str(scratch),
-            inputs_path=source.inputs,
-            outputs_path=str(out.absolute()),
+            artifact=artifact, engine=spec, out_dir=str(scratch), inputs_path=inputs, outputs_path=str(out.absolute())
         )
         with lock_devices((device,), on_wait=reporter.say):
             answer = run_child(infer, timeout_s=INFER_TIMEOUT_S)
     return InferDocument(engine=spec, outputs=answer.outputs, path=str(out))
-
-
-def _take_shapes(engine: str, feeds: Feeds) -> dict[str, str]:
-    """The option by which a tool runs a plan with the shapes of the arrays: it knows nothing of them before."""
-    given = {name: array.shape for name, array in feeds.items() if name and array.ndim}
-    return {"shapes": format_shapes(given)} if given and find_entry(engine).find_program is not None else {}

@@ -22,18 +22,16 @@ from enginebench.options import Opt, verb
 from enginebench.runs.child.elsewhere import PROBE_TIMEOUT_S
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.other_jobs import ProbeLayersJob, ProfileJob
-from enginebench.runs.folder import ARTIFACTS, RunRequest
+from enginebench.runs.folder import ARTIFACTS
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices
-from enginebench.runs.progress import Reporter
 from enginebench.runs.request import pass_on
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
 from enginebench.stats.bounds import LimitedLayers
 from enginebench.stats.effective import judge_precision
 from enginebench.stats.profile import EngineProfileDocument, describe_profile
-from enginebench.verbs.given import check_extra, share, take_model
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs.given import begin, check_extra, share
 
 # Time for the runs without the profiler: enough for a median to compare the layers with, not for a verdict.
 TIMED_S = 1.0
@@ -91,7 +89,7 @@ def command(target: str, arguments: tuple[str, ...], shown: ProfilePrinted, **op
 
 def make_both(target: opts.Model, options: ProfileOptions) -> tuple[EngineProfileDocument, LayerProfile]:
     shared = share(options)
-    with take_model(target, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
+    with begin(target, options) as (taken, reporter):
         request = shared.make_row_request(
             taken.text,
             shared.name_engine(options["engine"]),
@@ -102,36 +100,27 @@ def make_both(target: opts.Model, options: ProfileOptions) -> tuple[EngineProfil
         )
         request = replace(request, engines=tuple(pass_on(request.engines, options["extra"])))
         check_extra(request)
-        return profile_target(request, reporter=reporter, wait=options["wait"])
-
-
-def profile_target(
-    request: RunRequest, *, reporter: Reporter, wait: bool = True
-) -> tuple[EngineProfileDocument, LayerProfile]:
-    """Where one engine spends its time, layer by layer.
-
-    Args:
-        request: one model, engine, precision and batch; its time limit applies to the runs without the profiler.
-    """
-    _check_profiler(request.engines[0][0])
-    with open_scratch() as scratch, lock_devices(list_devices(request), wait=wait, on_wait=reporter.say):
-        place = scratch / ARTIFACTS
-        row, source = plan_one(request, place, reporter)
-        answer = run_child(
-            ProfileJob(
+        with suppress(ChildFailed):  # an engine that cannot be imported is refused with the reason when it is planned
+            asked = ProbeLayersJob(engine=find_entry(request.engines[0][0]).name)
+            run_child(asked, timeout_s=PROBE_TIMEOUT_S)
+        devices, wait = list_devices(request), options["wait"]
+        with open_scratch() as scratch, lock_devices(devices, wait=wait, on_wait=reporter.say):
+            place = scratch / ARTIFACTS
+            row, source = plan_one(request, place, reporter)
+            job = ProfileJob(
                 model=row.model,
                 artifact=source,
                 engine=row.engine,
                 measure=row.measure,
-                out_dir=str((scratch / ARTIFACTS).absolute()),
-                inputs=find_samples(scratch / ARTIFACTS),
-            ),
-            timeout_s=request.timeout_s,
-            on_note=lambda text: reporter.step(f"{request.model}: {text}"),
-        )
-        limited = LimitedLayers(layers=answer.profile.layers)
-        if (limit := find("offers", "limit_layers")) is not None:
-            limited = limit(request, place, (row.engine, source, answer.shapes), limited.layers, reporter)
+                out_dir=str(place.absolute()),
+                inputs=find_samples(place),
+            )
+            answer = run_child(
+                job, timeout_s=request.timeout_s, on_note=lambda text: reporter.step(f"{request.model}: {text}")
+            )
+            limited = LimitedLayers(layers=answer.profile.layers)
+            if (limit := find("offers", "limit_layers")) is not None:
+                limited = limit(request, place, (row.engine, source, answer.shapes), limited.layers, reporter)
     profile = replace(answer.profile, layers=limited.layers)
     ran, doubts = judge_precision(row.engine.precision, answer.effective_precision, row.engine.device)
     document = describe_profile(
@@ -147,9 +136,3 @@ def profile_target(
         notes=limited.notes,
     )
     return document, profile
-
-
-def _check_profiler(name: str) -> None:
-    """Checks that an engine can time its layers, as far as is known before anything is made for it."""
-    with suppress(ChildFailed):  # an engine that cannot be imported is refused with the reason when it is planned
-        run_child(ProbeLayersJob(engine=find_entry(name).name), timeout_s=PROBE_TIMEOUT_S)

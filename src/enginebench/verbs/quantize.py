@@ -24,8 +24,7 @@ from enginebench.models.precision.calibration_data import CalibrationData, open_
 from enginebench.models.zoo import resolve_model
 from enginebench.options import Libraries, Opt, PathLike, Printed, Progress, verb
 from enginebench.runs.progress import Reporter
-from enginebench.verbs.given import list_libraries, to_path, to_text
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs.given import list_libraries, open_progress, to_path, to_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -150,9 +149,13 @@ def quantize_file(
     path: Path, out: Path, asked: tuple[Precision, Recipe | None], options: QuantizeOptions, reporter: Reporter
 ) -> QuantizeDocument:
     """Converts the ONNX file to another precision, writes it to `out` and describes the result."""
+    from enginebench.models.onnx.inputs import settle_inputs
     from enginebench.models.onnx.source import read_onnx
     from enginebench.models.precision.exclusion import read_exclusion
+    from enginebench.models.precision.graph import count_quantizers, load_whole_graph
+    from enginebench.models.precision.macs import measure_coverage
     from enginebench.models.precision.quantize import quantize as convert
+    from enginebench.models.precision.tensorrt_check import find_refusals
 
     start, (to, recipe) = time.perf_counter(), asked
     exclude, calib, calib_cache = (to_path(options[name]) for name in ("exclude", "calib", "calib_cache"))
@@ -168,7 +171,8 @@ def quantize_file(
         raise UsageError(f"--out {out} is the file to be quantized; choose another --out")
     artifact = replace(read_onnx(path), operator_libraries=list_libraries(options["ort_extension"]))
     if needs == "data" or (to == "fp16" and calib is None and calib_cache is None):
-        artifact = _settle(artifact)
+        # What its inputs are like where nobody gives one, as `calibrate` makes them up.
+        artifact = replace(artifact, inputs=settle_inputs(artifact).inputs)
     if inputs is None:
         calibration, data = _find_ranges(artifact, needs, calib, calib_cache, threads, reporter)
     else:
@@ -185,14 +189,19 @@ def quantize_file(
         exclude=names,
         threads=threads,
     )
-    return _describe_quantized(artifact, made, out, time.perf_counter() - start)
-
-
-def _settle(artifact: Artifact) -> Artifact:
-    """The graph with what its inputs are like where nobody gives one, as `calibrate` makes them up."""
-    from enginebench.models.onnx.inputs import settle_inputs
-
-    return replace(artifact, inputs=settle_inputs(artifact).inputs)
+    seconds, model = time.perf_counter() - start, load_whole_graph(out)
+    quantizers, dequantizers = count_quantizers(model)
+    in_eight_bits = made.precision in FEW_BITS
+    return QuantizeDocument(
+        artifact=replace(made, path=str(out)),
+        parent_bytes=sum(file.size_bytes for file in artifact.files),
+        size_bytes=sum(file.size_bytes for file in made.files),
+        quantizers=quantizers,
+        dequantizers=dequantizers,
+        coverage=measure_coverage(model, quantizes_weights_only(made.recipe)) if in_eight_bits else None,
+        tensorrt_refusals=tuple(TensorRtRefusal(node=r.node, reason=r.reason) for r in find_refusals(model)),
+        seconds=seconds,
+    )
 
 
 def _find_ranges(
@@ -210,13 +219,11 @@ def _find_ranges(
         calibration, data = _take_ranges(artifact, needs, data, threads, reporter)
     else:
         calibration = read_calibration(calib)
-        takes_data = needs == "data" and artifact.precision == "fp32"
-        data = reopen_data(calibration, artifact) if takes_data else None
+        data = reopen_data(calibration, artifact) if needs == "data" and artifact.precision == "fp32" else None
     if calib_cache is not None:
         if calibration is None:
-            raise UsageError(
-                "this recipe takes its own ranges, so that there are none to write; leave out --calib-cache"
-            )
+            why = "this recipe takes its own ranges, so that there are none to write"
+            raise UsageError(f"{why}; leave out --calib-cache")
         write_calibration_cache(calibration, calib_cache)
         reporter.say(f"ranges written to {calib_cache}")
     return calibration, data
@@ -254,37 +261,11 @@ def reopen_data(calibration: Calibration, artifact: Artifact) -> CalibrationData
     inputs = artifact.inputs
     side = inputs[0].shape[-1] if inputs and len(inputs[0].shape) == 4 else None
     size = side if isinstance(side, int) and resolve_model(calibration.model).kind == "builtin" else None
-    data = open_data(
-        calibration.source,
-        model=calibration.model,
-        inputs=inputs,
-        n=calibration.n,
-        seed=calibration.seed,
-        input_size=size,
-    )
+    model, n, seed = calibration.model, calibration.n, calibration.seed
+    data = open_data(calibration.source, model=model, inputs=inputs, n=n, seed=seed, input_size=size)
     if data.preprocess_sha256 != calibration.preprocess_sha256:
         raise ArtifactError(
             f"{calibration.source} is prepared differently from the calibration. Keep the prepared entries with "
             "enginebench calibrate --keep-batches F.npz, and give --calib F.npz"
         )
     return data
-
-
-def _describe_quantized(parent: Artifact, made: Artifact, out: Path, seconds: float) -> QuantizeDocument:
-    from enginebench.models.precision.graph import count_quantizers, load_whole_graph
-    from enginebench.models.precision.macs import measure_coverage
-    from enginebench.models.precision.tensorrt_check import find_refusals
-
-    model = load_whole_graph(out)
-    quantizers, dequantizers = count_quantizers(model)
-    in_eight_bits = made.precision in FEW_BITS
-    return QuantizeDocument(
-        artifact=replace(made, path=str(out)),
-        parent_bytes=sum(file.size_bytes for file in parent.files),
-        size_bytes=sum(file.size_bytes for file in made.files),
-        quantizers=quantizers,
-        dequantizers=dequantizers,
-        coverage=measure_coverage(model, quantizes_weights_only(made.recipe)) if in_eight_bits else None,
-        tensorrt_refusals=tuple(TensorRtRefusal(node=r.node, reason=r.reason) for r in find_refusals(model)),
-        seconds=seconds,
-    )

@@ -28,7 +28,6 @@ from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored, write_reports
 from enginebench.runs.request import name_default_engines, pass_on, use_trtexec
 from enginebench.verbs import given
-from enginebench.verbs.progress import open_progress
 from enginebench.verbs.runs import Run, note_folder
 
 
@@ -186,7 +185,7 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
     # A stored run names its own engines.
     use_trtexec(options["trtexec"], ("trtexec",) if resume else (name for name, _ in chosen))
     timing = pick(requests.Timing, options)
-    with given.take_model(model, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
+    with given.begin(model, options) as (taken, reporter):
         request = shared.make_request(
             taken.text,
             engines=engines,
@@ -207,31 +206,32 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
         )
         if not resume:
             given.check_extra(request)
-        else:
-            check_same_object(root, taken.text)
+        elif (stored := RunFolder(root).read_record().request.model) != taken.text and OBJECT.fullmatch(taken.text):
+            raise UsageError(
+                f"{root} holds a run of {stored}, and this module is {taken.text}: another one, or one whose class a "
+                "script or notebook defines, which is another one in each process. Start a new run in another folder; "
+                "a run of package.module:factory can be continued anywhere"
+            )
         yield request, reporter
 
 
 @contextmanager
 def keep_partial(root: Path) -> Iterator[Callable[[RunRecord, list[Result]], None]]:
     """Yields a holder for results, and shows what it holds if the block ends in an error or an interrupt."""
-    seen: list[tuple[RunRecord, list[Result]]] = []
-    try:
-        yield lambda record, results: seen.append((record, results))
-    except (KeyboardInterrupt, EngineBenchError):
-        if seen and any(result.measurements for result in seen[-1][1]):
-            _show_partial(root, *seen[-1])
-        raise
-
-
-def _show_partial(root: Path, record: RunRecord, results: Sequence[Result]) -> None:
     from rich.console import Console
 
     from enginebench.report.terminal import print_sections
 
-    print_sections(list_sections(describe_stored(record, results), folder=root), Console(highlight=False))
-    command = format_resume("run", record.request, root)
-    click.echo(f"\nThis run is not finished. To continue: {command}", err=True)
+    seen: list[tuple[RunRecord, list[Result]]] = []
+    try:
+        yield lambda record, results: seen.append((record, results))
+    except (KeyboardInterrupt, EngineBenchError):
+        record, results = seen[-1] if seen else (None, [])
+        if record is not None and any(result.measurements for result in results):
+            print_sections(list_sections(describe_stored(record, results), folder=root), Console(highlight=False))
+            command = format_resume("run", record.request, root)
+            click.echo(f"\nThis run is not finished. To continue: {command}", err=True)
+        raise
 
 
 def finish(root: Path, record: RunRecord, results: Sequence[Result], shown: opts.Wide) -> None:
@@ -244,17 +244,4 @@ def finish(root: Path, record: RunRecord, results: Sequence[Result], shown: opts
     if lines := list(format_top_classes(RunFolder(root), record, document)):
         click.echo("\n".join(["", *lines]))
     names = ", ".join(path.name for path in written.paths if path.suffix != ".png")
-    click.echo(f"\nStored in {root}: rows/*.json (raw samples), {names}", err=True)
-    for note in written.notes:
-        click.echo(note, err=True)
-
-
-def check_same_object(folder: Path, text: str) -> None:
-    """Checks that the run to continue is of this module, if MODEL is a module."""
-    stored = RunFolder(folder).read_record().request.model
-    if stored != text and OBJECT.fullmatch(text):
-        raise UsageError(
-            f"{folder} holds a run of {stored}, and this module is {text}: another one, or one whose class a script or "
-            "notebook defines, which is another one in each process. Start a new run in another folder; a run of "
-            "package.module:factory can be continued anywhere"
-        )
+    click.echo("\n".join([f"\nStored in {root}: rows/*.json (raw samples), {names}", *written.notes]), err=True)

@@ -25,8 +25,7 @@ from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
 from enginebench.stats.file_stages import describe_stages
 from enginebench.stats.stages import StagesDocument
-from enginebench.verbs.given import read_engines, share, take_model, to_path
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs.given import open_progress, read_engines, share, take_model, to_path
 
 # Two batches in flight: while one is computed, the other is copied.
 GPU_LANES = 2
@@ -99,7 +98,7 @@ def command(target: str, shown: StagesPrinted, **options: Unpack[StagesOptions])
 
 def measure_stages(request: RunRequest, options: StagesOptions, reporter: Reporter) -> StagesDocument:
     """The times of one row; the time limit of `request` applies to each of the two measurements."""
-    from enginebench.models.sample_images import write_photos
+    from enginebench.models.sample_images import make_photos, read_photos, write_photos
     from enginebench.models.task import choose_preprocess
     from enginebench.models.zoo import resolve_model
 
@@ -108,14 +107,27 @@ def measure_stages(request: RunRequest, options: StagesOptions, reporter: Report
     (batch,), n, images = request.batches, options["n"], to_path(options["images"])
     if n < batch:
         raise UsageError(f"--n {n} is less than a batch of {batch}; use a larger --n or a smaller --batch")
-    photos = gather_photos(images, n, request.measure.seed, reporter)
+    if images is None:
+        reporter.step(f"generating {n} photographs")
+    photos = make_photos(n, request.measure.seed) if images is None else read_photos(images, n)
     if (kept := to_path(options["save_images"])) is not None:
         write_photos(kept, photos)
     with open_scratch() as scratch, lock_devices(list_devices(request), wait=options["wait"], on_wait=reporter.say):
         folder = scratch / "photos"
         write_photos(folder, photos)
-        decoders = options["decoders"] or default_threads()
-        job = plan_stages(request, scratch, folder, len(photos), decoders, reporter)
+        row, source = plan_one(request, scratch / ARTIFACTS, reporter)
+        job = StagesJob(
+            model=row.model,
+            artifact=source,
+            engine=row.engine,
+            out_dir=str((scratch / ARTIFACTS).absolute()),
+            images_dir=str(folder.absolute()),
+            n=len(photos),
+            decoders=options["decoders"] or default_threads(),
+            lanes=GPU_LANES if row.engine.device != "cpu" else 1,
+            time_limit_s=request.measure.time_limit_s,
+            input_size=request.input_size,
+        )
         answer = run_child(
             job, timeout_s=STAGES_TIMEOUT_S, on_note=lambda text: reporter.step(f"{request.model}: {text}")
         )
@@ -134,30 +146,3 @@ def measure_stages(request: RunRequest, options: StagesOptions, reporter: Report
         caveats=job.artifact.caveats,
     )
     return replace(document, takes_bytes=job.artifact.normalize is not None)
-
-
-def gather_photos(images: Path | None, n: int, seed: int, reporter: Reporter) -> list[bytes]:
-    from enginebench.models.sample_images import make_photos, read_photos
-
-    if images is not None:
-        return read_photos(images, n)
-    reporter.step(f"generating {n} photographs")
-    return make_photos(n, seed)
-
-
-def plan_stages(
-    request: RunRequest, scratch: Path, photos: Path, n: int, decoders: int, reporter: Reporter
-) -> StagesJob:
-    row, source = plan_one(request, scratch / ARTIFACTS, reporter)
-    return StagesJob(
-        model=row.model,
-        artifact=source,
-        engine=row.engine,
-        out_dir=str((scratch / ARTIFACTS).absolute()),
-        images_dir=str(photos.absolute()),
-        n=n,
-        decoders=decoders,
-        lanes=GPU_LANES if row.engine.device != "cpu" else 1,
-        time_limit_s=request.measure.time_limit_s,
-        input_size=request.input_size,
-    )

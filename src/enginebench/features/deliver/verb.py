@@ -61,8 +61,7 @@ from enginebench.runs.reporting import describe_stored
 from enginebench.runs.targets.stored import open_stored
 from enginebench.runs.trust import trust_artifact
 from enginebench.stats.drift import default_limits
-from enginebench.verbs.given import list_texts
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs.given import list_texts, open_progress
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds

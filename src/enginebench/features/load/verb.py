@@ -45,7 +45,6 @@ from enginebench.runs.targets.bundles import fill_request, open_as_stored, read_
 from enginebench.runs.targets.sources import gather_sources
 from enginebench.stats.capacity import agrees_with_probes
 from enginebench.verbs import given
-from enginebench.verbs.progress import open_progress
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -153,7 +152,7 @@ def measure_load(
     )
     check_settings(settings)
     shared = given.share(options)
-    with given.take_model(target, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
+    with given.begin(target, options) as (taken, reporter):
         fixed = {"--engine": engine, "--threads": options["threads"], "--input-shape": options["input_shape"]}
         fixed["--input-dtype"] = options["input_dtype"]
         bundle = read_target(taken.text, fixed)

@@ -23,8 +23,7 @@ from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import parse_device
-from enginebench.verbs.given import to_path
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs.given import open_progress, to_path
 
 # Fresh processes for each device and number of threads; the rest of the noise is between processes.
 PROCESSES = 3

@@ -25,7 +25,7 @@ from enginebench.runs.child.elsewhere import PROBE_TIMEOUT_S
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
 from enginebench.runs.progress import Reporter
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs.given import open_progress
 
 
 class SweepOptions(Progress, total=False):

@@ -24,7 +24,6 @@ from enginebench.runs.request import name_default_engines
 from enginebench.stats.compare import MIN_REPETITIONS
 from enginebench.verbs import given
 from enginebench.verbs.drift import Limits, read_limits
-from enginebench.verbs.progress import open_progress
 
 UNITS_OF_TIME = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
@@ -130,7 +129,7 @@ def search(
         find("offers", "check_free")(Path(options["deliver"]))
     given.name_environments(options["env"])
     budget = options["time_budget"]
-    with given.take_model(model, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
+    with given.begin(model, options) as (taken, reporter):
         options["precisions"] = given.name_precisions(options["precisions"], options["device"], reporter.say)
         request = make_request(taken.text, options, taken.batch)
         document, notes = tune_model(

@@ -29,8 +29,7 @@ from enginebench.runs.targets.stored import Side
 from enginebench.stats.diff import diff_results, find_losses
 from enginebench.stats.metrics.scores import find_score, loses_too_much
 from enginebench.verbs.bench import bench_sides
-from enginebench.verbs.given import choose_batches, judge_by, read_metrics, read_share, share, take_model
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs.given import choose_batches, judge_by, open_progress, read_metrics, read_share, share, take_model
 
 By = Literal["time", "drift", "metric"]
 Judgement = Literal["good", "bad", "not_shown", "not_comparable"]

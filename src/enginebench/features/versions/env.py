@@ -25,8 +25,7 @@ from enginebench.runs.child import places
 from enginebench.runs.child.isolate import run_group
 from enginebench.runs.child.places import NEEDED, check_name, describe_place, environments_folder
 from enginebench.runs.progress import Reporter
-from enginebench.verbs.given import list_texts
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs.given import list_texts, open_progress
 
 if TYPE_CHECKING:
     from rich.console import Console
