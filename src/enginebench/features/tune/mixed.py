@@ -16,11 +16,11 @@ from enginebench.core.records import Artifact
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.core.text import count_of
 from enginebench.engines.registry import takes
-from enginebench.features.tune.groups import GroupHarm
+from enginebench.features.tune.jobs import GroupHarm
 from enginebench.features.tune.jobs import SensitivityAnswer, SensitivityJob
 from enginebench.features.tune.proposals import Tried
 from enginebench.features.tune.records import SearchRequest
-from enginebench.features.tune.rows import Rows
+from enginebench.features.tune.track import Rows
 from enginebench.features.tune.space import Arm, Setting
 from enginebench.models.samples import find_samples
 from enginebench.runs.child.isolate import run_child

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import MeasurementError
 from enginebench.core.text import count_of
-from enginebench.features.tune.known import order_first
+from enginebench.features.tune.proposals import order_first
 from enginebench.features.tune.proposals import Proposer, Tried
 from enginebench.features.tune.race import FAR, LOOKS, Drop, Final, Race
 from enginebench.features.tune.records import MOST_FOR_FIRST, MOST_FOR_ONE, Budget, Generation, SearchRecord

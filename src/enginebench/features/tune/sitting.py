@@ -1,6 +1,6 @@
 """One sitting of a search: begun or taken up, run within its budget, written down as documents and as a run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec.structs import asdict, replace
@@ -9,27 +9,26 @@ from enginebench.core.entry import find_kind
 from enginebench.core.errors import BackendUnavailable, MissingDependency
 from enginebench.core.features import find
 from enginebench.core.names import format_options, format_precision
-from enginebench.core.records import Machine, Result
+from enginebench.core.precisions import REORDER
+from enginebench.core.records import Bound, Machine, Result
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import count_of
 from enginebench.engines.registry import find_installed
 from enginebench.features.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
-from enginebench.features.tune.known import find_families, list_known
+from enginebench.features.tune.proposals import find_families, list_known
 from enginebench.features.tune.mixed import MixedProposer
-from enginebench.features.tune.picture import draw_frontier
 from enginebench.features.tune.proposals import Proposer, make_proposer, read_gains
 from enginebench.features.tune.records import Budget, SearchRecord, SearchRequest, read_search, write_search
-from enginebench.features.tune.remains import state_remains
-from enginebench.features.tune.rows import Rows
 from enginebench.features.tune.search import NO_TIME, Lost, Search
-from enginebench.features.tune.sections import FOOTER, SHOWN, list_tune_page
+from enginebench.features.tune.sections import FOOTER, SHOWN, draw_frontier, list_tune_page
 from enginebench.features.tune.space import Arm, Goal, Setting, list_arms, list_stream_counts, list_thread_counts
-from enginebench.features.tune.track import TimedTrack
+from enginebench.features.tune.track import Rows, TimedTrack
 from enginebench.features.tune.under_load import LoadTrack
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads, default_threads
 from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
+from enginebench.report.numbers import format_significant
 from enginebench.report.page import format_page
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.folder import (
@@ -52,6 +51,7 @@ from enginebench.runs.reporting import describe_stored, write_reports
 from enginebench.runs.targets.sources import choose_judged, judge_sources
 from enginebench.stats.compare import Comparison
 from enginebench.stats.metrics.scores import find_score
+from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import QUALITY_DIGITS
 from enginebench.stats.validity import find_worst
 
@@ -355,3 +355,24 @@ def write_tune(root: Path, document: TuneDocument, record: RunRecord | None = No
         return notes
     record, results = read_results(root)
     return (*notes, *write_reports(root, describe_stored(record, results), record=record, results=results).notes)
+
+
+def state_remains(result: Result, bound: Bound | None, why: str) -> Iterator[str]:
+    """Sentences on the winner. `bound`: of the model, for all settings; None: unknown, for the reason `why`."""
+    host = median([ns for one in result.measurements for ns in one.latency_ns])
+    device = median([ns for one in result.measurements for ns in one.device_ns or one.latency_ns])
+    if bound is None:
+        yield f"What the hardware could do is not known: {why}."
+    else:
+        left = host / 1e6 / bound.bound_ms
+        gain = "more search can gain little" if left < 1.4 else "more search, or another kernel, may pay"
+        yield (
+            f"It reaches {1 / left:.0%} of the model's roofline, {format_significant(bound.bound_ms)} ms "
+            f"({bound.bound_by}): no setting can be more than {format_significant(left, 2)}x as fast; {gain}."
+        )
+    parts = {"launch and wait": 1 - device / host, "copies": (result.effective_precision or {}).get(REORDER, 0.0)}
+    total = sum(layer.mean_ns for layer in result.layers)
+    for layer in sorted(result.layers, key=lambda layer: -layer.mean_ns)[:3]:
+        parts[layer.name] = layer.mean_ns / total
+    if told := [f"{name} {share:.0%}" for name, share in parts.items() if share >= 0.005]:
+        yield f"Its time goes to: {', '.join(told)}."

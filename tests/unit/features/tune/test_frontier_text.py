@@ -3,7 +3,7 @@
 import pytest
 
 from enginebench.features.tune.document import Candidate, FrontierPoint, TuneDocument
-from enginebench.features.tune.picture import draw_frontier, list_points
+from enginebench.features.tune.sections import draw_frontier, list_points
 from enginebench.features.tune.sections import list_tune_page
 from enginebench.measure.machine import describe_machine
 from enginebench.report.charts import render_png

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from enginebench.core.errors import MeasurementError
-from enginebench.features.tune.harm import WORST, measure_harm
+from enginebench.features.tune.sensitivity import WORST, measure_harm
 
 RNG = np.random.default_rng(0)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from enginebench.core.records import Artifact
-from enginebench.features.tune.known import find_families, list_known, order_first
+from enginebench.features.tune.proposals import find_families, list_known, order_first
 from enginebench.features.tune.space import Arm, list_arms
 from enginebench.runs.folder import RunRequest
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact, MeasureSpec, TensorSpec
 from enginebench.features.tune import rows
-from enginebench.features.tune.rows import Rows
+from enginebench.features.tune.track import Rows
 from enginebench.features.tune.space import Setting
 from enginebench.runs.child.jobs import QuantizeJob
 from enginebench.runs.folder import RunRequest

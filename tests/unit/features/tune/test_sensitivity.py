@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError
-from enginebench.features.tune.harm import measure_harm
+from enginebench.features.tune.sensitivity import measure_harm
 from enginebench.features.tune.sensitivity import find_groups, quantize_only
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.calibrate import calibrate

@@ -13,7 +13,7 @@ from enginebench.core.records import Bound, EngineSpec, Estimate, LayerTime, Mac
 from enginebench.core.store import encode
 from enginebench.features.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
 from enginebench.features.tune.proposals import Tried, Walk, read_gains
-from enginebench.features.tune.remains import state_remains
+from enginebench.features.tune.sitting import state_remains
 from enginebench.features.tune.sections import list_tune, list_tune_page
 from enginebench.features.tune.sitting import find_frontier
 from enginebench.report.page import format_page
