@@ -37,7 +37,7 @@ from enginebench.features.sweep.document import (
 )
 from enginebench.features.sweep.records import KindPlan, SweepPlan
 from enginebench.features.trtexec.records import Joint, LogDocument, LogRun, Stat, TimesDocument
-from enginebench.features.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
+from enginebench.features.tune.records import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
 from enginebench.features.versions.bisect import BisectDocument
 from enginebench.features.versions.env import EnvironmentsDocument
 from enginebench.models.zoo import ModelCard

@@ -17,7 +17,7 @@ from enginebench.core.names import parse_engine
 from enginebench.core.records import Artifact, Precision
 from enginebench.core.store import read_record
 from enginebench.engines.registry import ENTRIES
-from enginebench.features.tune.document import TuneDocument
+from enginebench.features.tune.records import TuneDocument
 from enginebench.features.tune.space import STREAMS, Arm, Setting
 from enginebench.runs.folder import TUNE_FILE
 
@@ -78,18 +78,19 @@ class Walk:
     def __init__(self, arms: Sequence[Arm], gains: Gains = MappingProxyType({})) -> None:
         self._arms, self._gains = arms, gains
 
-    def _expect(self, setting: Setting) -> float:
-        return sum(self._gains.get((setting.engine, *option), 0.0) for option in setting.options.items())
-
     def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
         """The untried settings that are nearest to what is known to be fast."""
+
+        def expect(setting: Setting) -> float:
+            return sum(self._gains.get((setting.engine, *option), 0.0) for option in setting.options.items())
+
         seen = {one.setting.name for one in tried}
         failed = find_failed(self._arms, tried)
-        ranked = sorted(filter(None, (find_best(arm, tried) for arm in self._arms)), key=lambda best: best.cost)
+        ranked = sorted(filter(None, (find_best(arm, tried) for arm in self._arms)), key=lambda best: best[0])
         found: dict[str, Setting] = {}
         for dear, changes in itertools.product((False, True), range(1, MOST_CHANGES + 1)):
-            near = (_list_near(best, changes, dear, failed) for best in ranked)
-            lines = [iter(sorted(settings, key=self._expect, reverse=True)) for settings in near]
+            near = (_list_near(arm, start, changes, dear, failed) for _, arm, start in ranked)
+            lines = [iter(sorted(settings, key=expect, reverse=True)) for settings in near]
             for setting in _take_turns(lines[:1] + lines):  # the fastest goes twice in each turn
                 if setting.name not in seen and setting.name not in found:
                     found[setting.name] = setting
@@ -104,24 +105,18 @@ def find_failed(arms: Sequence[Arm], tried: Sequence[Tried]) -> set[tuple[str, .
     return {arm.find_core(chosen) for arm, chosen in pairs if chosen}
 
 
-class Best(Struct, frozen=True, kw_only=True):
-    arm: Arm
-    chosen: dict[str, str]
-    cost: float
+def _list_near(
+    arm: Arm, start: Mapping[str, str], changes: int, dear: bool, failed: set[tuple[str, ...]]
+) -> Iterator[Setting]:
+    for chosen in list_choices(arm, changes, start):
+        if arm.dear.isdisjoint(chosen.items()) is not dear and arm.find_core(chosen) not in failed:
+            yield arm.set(chosen)
 
 
-def _list_near(best: Best, changes: int, dear: bool, failed: set[tuple[str, ...]]) -> Iterator[Setting]:
-    for chosen in list_choices(best.arm, changes, best.chosen):
-        if best.arm.dear.isdisjoint(chosen.items()) is not dear and best.arm.find_core(chosen) not in failed:
-            yield best.arm.set(chosen)
-
-
-def find_best(arm: Arm, tried: Sequence[Tried]) -> Best | None:
-    ran = [(one.cost, chosen) for one in tried if one.cost is not None and (chosen := arm.read(one.setting))]
-    if not ran:
-        return None
-    cost, chosen = min(ran, key=lambda pair: pair[0])
-    return Best(arm=arm, chosen=chosen, cost=cost)
+def find_best(arm: Arm, tried: Sequence[Tried]) -> tuple[float, Arm, dict[str, str]] | None:
+    """(cost, arm, values) of the fastest setting of an arm."""
+    ran = [(one.cost, arm, chosen) for one in tried if one.cost is not None and (chosen := arm.read(one.setting))]
+    return min(ran, key=lambda best: best[0], default=None)
 
 
 def list_choices(arm: Arm, changes: int, start: Mapping[str, str]) -> Iterator[dict[str, str]]:

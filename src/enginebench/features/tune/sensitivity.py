@@ -3,43 +3,42 @@
 The pairs are those that a recipe made, so that ranges, placement and rounding are those of the graph that will run.
 """
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto
 
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.features.tune.jobs import GroupHarm, NodeGroup, SensitivityAnswer, SensitivityJob
+from enginebench.models.precision.calibration_data import CalibrationData, open_data, use_samples
 from enginebench.models.precision.exclusion import find_originals
-from enginebench.models.precision.graph import make_consumers, make_producers, sort_nodes
+from enginebench.models.precision.graph import (
+    load_whole_graph,
+    make_consumers,
+    make_producers,
+    prepare_graph,
+    sort_nodes,
+)
 from enginebench.models.precision.macs import count_macs
 from enginebench.models.precision.qdq import WEIGHTED
+from enginebench.models.precision.trying import answer
 from enginebench.models.samples import read_samples
 from enginebench.runs.child.jobs import NoteCall
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from enginebench.models.precision.calibration_data import CalibrationData
-
-    Floats = NDArray[np.float64]
-
 # What is told on the way: after so many groups.
 TOLD_EVERY = 20
+# Of answers that are not finite: worse than any, and still a number that JSON has.
+WORST = 1e30
+# Of answers that are not finite: worse than any, and still a number that JSON has.
+WORST = 1e30
 
 
 def measure_sensitivity(job: SensitivityJob, note: NoteCall) -> SensitivityAnswer:
     """The harm of each group, those with the most multiply-accumulates first: theirs is the time that can be saved."""
-    from enginebench.features.tune.sensitivity import find_groups, quantize_only
-    from enginebench.models.precision.graph import load_whole_graph, prepare_graph
-    from enginebench.models.precision.trying import answer
-
     start_s = time.monotonic()
     libraries = job.artifact.operator_libraries
     given = load_whole_graph(Path(job.artifact.path))
@@ -69,8 +68,6 @@ def measure_sensitivity(job: SensitivityJob, note: NoteCall) -> SensitivityAnswe
 
 def _open_samples(job: SensitivityJob) -> CalibrationData:
     """The first of the entries that the ranges were taken from: what is held out stays so."""
-    from enginebench.models.precision.calibration_data import open_data, use_samples
-
     if job.inputs is not None:
         return use_samples(read_samples(job.inputs, job.samples), job.artifact.inputs)
     given: dict[str, Any] = {"model": job.model, "inputs": job.artifact.inputs, "n": job.samples, "seed": job.seed}
@@ -226,31 +223,22 @@ class _Graft:
             tensor = self._made.graph.initializer.add()
             tensor.CopyFrom(self._constants[name])
             tensor.name = f"graft_{name}"
-        _match_opsets(self._made, self._consumers)
+        known = {opset.domain for opset in self._made.opset_import}  # contributed Q/DQ operators need theirs
+        for domain in {node.domain for nodes in self._consumers.values() for node in nodes} - known - {"ai.onnx"}:
+            self._made.opset_import.add(domain=domain, version=1)
         sort_nodes(self._made)
 
 
-def _match_opsets(model: ModelProto, consumers: Mapping[str, Sequence[NodeProto]]) -> None:
-    """Contributed Q/DQ operators need the import of their domain."""
-    known = {opset.domain for opset in model.opset_import}
-    for domain in {node.domain for nodes in consumers.values() for node in nodes} - known - {"ai.onnx"}:
-        model.opset_import.add(domain=domain, version=1)
-
-
-# Of answers that are not finite: worse than any, and still a number that JSON has.
-WORST = 1e30
-
-
 def measure_harm(reference: Mapping[str, Any], answers: Mapping[str, Any]) -> float:
-    """Power of the difference over that of the reference about its mean, over all outputs together.
+    """Power of the difference from the reference in FP32 over that of the reference about its mean, of all outputs.
 
-    Args:
-        reference: output name -> array [samples, ...] in FP32.
-        answers: the same names and shapes.
+    Both have the same names and shapes, [samples, ...].
     """
     noise, signal = 0.0, 0.0
-    for name, array in reference.items():
-        ref, cand = _as_rows(array), _as_rows(answers[name])
+    for name in reference:
+        ref, cand = (
+            np.asarray(side[name]).reshape(len(side[name]), -1).astype(np.float64) for side in (reference, answers)
+        )
         if not np.isfinite(cand).all():
             return WORST
         noise += float(np.sum((cand - ref) ** 2))
@@ -258,8 +246,3 @@ def measure_harm(reference: Mapping[str, Any], answers: Mapping[str, Any]) -> fl
     if not signal:
         raise MeasurementError("the outputs do not depend on the inputs, so that outputs cannot be compared")
     return noise / signal
-
-
-def _as_rows(array: Any) -> Floats:
-    rows: Floats = np.asarray(array).reshape(len(array), -1).astype(np.float64)
-    return rows

@@ -121,23 +121,17 @@ def find_refusal(
         return "its outputs could not be compared with the reference's"
     if result.id == reference.id:
         return None
-    scored = bool(find_score(reference.scores)) and "weights" not in list_invented(result)
-    lost = _find_loss(result, reference, max_drop) if scored else None
-    return lost or _find_drift(result, limits, by_score=scored)
-
-
-def _find_loss(result: Result, reference: Result, max_drop: float | None) -> str | None:
-    base = find_score(reference.scores)
-    assert base is not None
-    score = find_score(result.scores, base.metric)
-    if score is None:
-        return f"it has no {base.metric}"
-    if not loses_too_much(base, score, max_drop):
-        return None
-    return (
-        f"{base.metric} {score.value.value:.4g} against {base.value.value:.4g}: "
-        f"it loses {measure_loss(base, score):.3g}, and may lose {find_drop(base, max_drop):.3g}"
-    )
+    base = find_score(reference.scores) if "weights" not in list_invented(result) else None
+    if base is not None:
+        score = find_score(result.scores, base.metric)
+        if score is None:
+            return f"it has no {base.metric}"
+        if loses_too_much(base, score, max_drop):
+            return (
+                f"{base.metric} {score.value.value:.4g} against {base.value.value:.4g}: "
+                f"it loses {measure_loss(base, score):.3g}, and may lose {find_drop(base, max_drop):.3g}"
+            )
+    return _find_drift(result, limits, by_score=base is not None)
 
 
 def _find_drift(result: Result, limits: Mapping[str, float] | None, *, by_score: bool) -> str | None:
@@ -229,12 +223,14 @@ class TimedTrack:
         self._campaign.add(list(planned.values()))
         self._campaign.restore(with_failed=True)
         self._campaign.check()
-        return {name: self._judge(self._campaign.results[row.id]) for name, row in planned.items()}
-
-    def _judge(self, result: Result) -> str | None:
-        reference = find_reference(result, self._campaign.results.values())
-        request = self._request
-        return find_refusal(result, reference, max_drop=request.run.max_metric_drop, limits=request.limits)
+        results, drop, limits = self._campaign.results, self._request.run.max_metric_drop, self._request.limits
+        found: dict[str, str | None] = {}
+        for name, row in planned.items():
+            result = results[row.id]
+            # The row that its outputs were compared with: itself, if others were compared with it; none, if nobody did.
+            reference = results.get(result.drift.reference or "") if result.drift else None
+            found[name] = find_refusal(result, reference, max_drop=drop, limits=limits)
+        return found
 
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
         if final:
@@ -295,13 +291,8 @@ class TimedTrack:
 def measure_lap(result: Result, round_number: int) -> Lap:
     """The median time of a sample, in ns, where it was taken by our clock: no other compares with it."""
     timed = next((m for m in result.measurements if m.repetition == round_number), None)
-    if timed is None or timed.clock == "host":
-        reason = result.reason or result.status
-        return Lap(cost=median(timed.latency_ns) / result.engine.batch) if timed else Lap(reason=reason)
+    if timed is None:
+        return Lap(reason=result.reason or result.status)
+    if timed.clock == "host":
+        return Lap(cost=median(timed.latency_ns) / result.engine.batch)
     return Lap(reason=f"its times are by the clock {timed.clock}; a race compares times of the host's clock")
-
-
-def find_reference(result: Result, results: Iterable[Result]) -> Result | None:
-    """The row whose answers a row was compared with: itself, if others were compared with it; None if nobody did."""
-    wanted = result.drift.reference if result.drift else None
-    return next((other for other in results if other.id == wanted), None)

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact, MeasureSpec, TensorSpec
 from enginebench.features.tune import rows
-from enginebench.features.tune.track import Rows
 from enginebench.features.tune.space import Setting
+from enginebench.features.tune.track import Rows
 from enginebench.runs.child.jobs import QuantizeJob
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.targets.sources import Sources
