@@ -24,9 +24,8 @@ from which_precision import answer, compare, load_module, make_sources, take_tur
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.engines.registry import open_backend
-from enginebench.features.tune.harm import measure_harm
 from enginebench.features.tune.mixed import choose_counts
-from enginebench.features.tune.sensitivity import find_groups, quantize_only
+from enginebench.features.tune.sensitivity import find_groups, measure_harm, quantize_only
 from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.precision.graph import load_whole_graph, prepare_graph
 from enginebench.models.precision.quantize import quantize

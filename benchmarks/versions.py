@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 
 import enginebench
 from enginebench.engines.registry import find_entry
-from enginebench.features.versions.upgrade_sections import state_changes
+from enginebench.features.versions.upgrade import state_changes
 from enginebench.report.numbers import format_range, format_significant, format_small
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob

@@ -8,8 +8,8 @@ from enginebench.core.records import MeasureSpec
 from enginebench.features.tune.mixed import MixedProposer
 from enginebench.features.tune.proposals import Tried
 from enginebench.features.tune.records import SearchRequest
-from enginebench.features.tune.rows import Rows
 from enginebench.features.tune.space import list_arms
+from enginebench.features.tune.track import Rows
 from enginebench.runs.folder import RunFolder, RunRequest
 from enginebench.runs.targets.sources import gather_sources
 from reporters import Silent

@@ -7,5 +7,5 @@ FEATURE = Feature(
     functions={"tune": "verb:tune"},
     jobs={"sensitivity": "jobs:SensitivityJob"},
     offers={"tune_run": "sitting:tune_run"},
-    documents={"enginebench.tune/1": "document:TuneDocument", "enginebench.mixed/2": "mixed:MixedDocument"},
+    documents={"enginebench.tune/1": "records:TuneDocument", "enginebench.mixed/2": "mixed:MixedDocument"},
 )

@@ -3,8 +3,25 @@
 from msgspec import Struct
 
 from enginebench.core.records import Artifact
-from enginebench.features.tune.groups import GroupHarm
 from enginebench.runs.child.jobs import Job, KeepCall, NoteCall
+
+
+class NodeGroup(Struct, frozen=True, kw_only=True):
+    """A convolution or matrix product with what follows it up to the next one; `name` is that of its first node."""
+
+    name: str
+    kind: str  # operator type of the first node
+    nodes: tuple[str, ...]  # of the prepared graph
+    originals: tuple[str, ...]  # of the exported graph: what a list of excluded nodes says
+    macs: int = 0  # multiply-accumulates of its products, at batch 1
+
+
+class GroupHarm(Struct, frozen=True, kw_only=True):
+    """One group, and the harm where it alone is quantized: the power of the difference over that of the answers about
+    their mean (0.1 is 10 dB); None where time ran out before."""
+
+    group: NodeGroup
+    noise: float | None = None
 
 
 class SensitivityAnswer(Struct, frozen=True, kw_only=True):
@@ -33,6 +50,6 @@ class SensitivityJob(Job[SensitivityAnswer], frozen=True, kw_only=True, tag="sen
     inputs: str | None = None  # folder of the user's inputs, which take the place of `data`
 
     def perform(self, note: NoteCall, keep: KeepCall[SensitivityAnswer]) -> SensitivityAnswer:
-        from enginebench.features.tune.child import measure_sensitivity
+        from enginebench.features.tune.sensitivity import measure_sensitivity
 
         return measure_sensitivity(self, note)

@@ -16,12 +16,11 @@ from enginebench.core.records import Artifact
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.core.text import count_of
 from enginebench.engines.registry import takes
-from enginebench.features.tune.groups import GroupHarm
-from enginebench.features.tune.jobs import SensitivityAnswer, SensitivityJob
+from enginebench.features.tune.jobs import GroupHarm, SensitivityAnswer, SensitivityJob
 from enginebench.features.tune.proposals import Tried
 from enginebench.features.tune.records import SearchRequest
-from enginebench.features.tune.rows import Rows
 from enginebench.features.tune.space import Arm, Setting
+from enginebench.features.tune.track import Rows
 from enginebench.models.samples import find_samples
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.folder import RunFolder, check_inside
@@ -67,9 +66,7 @@ class MixedDocument(Struct, frozen=True, kw_only=True):
 def choose_counts(groups: int, kept: Mapping[int, bool]) -> list[int]:
     """How many of the worst groups are to stay in FP32 in the graphs that come next; none: nothing is left to find out.
 
-    Args:
-        groups: in all.
-        kept: number of groups in FP32 -> whether that graph kept the limits; with none, 8 bits throughout, it did not.
+    `kept` has of graphs with so many groups in FP32 whether they kept the limits; 8 bits throughout did not.
     """
     fewest = min((count for count, fine in kept.items() if fine), default=None)
     if fewest is None:
@@ -99,11 +96,9 @@ class MixedProposer:
     def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
         """The next graphs of each engine whose 8 bits broke the limits, by what the earlier ones have shown."""
         costs = {one.setting.name: one.cost for one in tried}
-        found: list[Setting] = []
-        for setting in self._settings:
-            if setting.name in costs:
-                found += self._go_on(self._find_layering(setting, costs[setting.name]), costs)
-        return found[:count]
+        settings = [setting for setting in self._settings if setting.name in costs]
+        found = [self._go_on(self._find_layering(setting, costs[setting.name]), costs) for setting in settings]
+        return [one for graphs in found for one in graphs][:count]
 
     def describe(self, tried: Sequence[Tried]) -> tuple[str, ...]:
         costs = {one.setting.name: one.cost for one in tried}
@@ -132,31 +127,28 @@ class MixedProposer:
 
     def _find_layering(self, setting: Setting, cost: float | None) -> Layering:
         """The layering of one setting; one that fails says why, and costs the search nothing else."""
-        known = next((one for one in self.document.layerings if one.setting == setting), None)
-        if known is not None:
-            return known
+        if found := [one for one in self.document.layerings if one.setting == setting]:
+            return found[0]
         measure = self._request.run.measure
         base = self._rows.plan(replace(setting, precision="fp32", recipe=None, method=""), measure)
         full = self._rows.plan(setting, measure)
         engine = format_options(setting.engine, setting.options)
-        layering = Layering(
-            engine=engine, setting=setting, precision=format_precision(full.engine.precision, full.engine.recipe)
-        )
-        label = f"{engine} {layering.precision}"
+        precision = format_precision(full.engine.precision, full.engine.recipe)
+        layering, label = Layering(engine=engine, setting=setting, precision=precision), f"{engine} {precision}"
         try:
             reason = "8 bits throughout keep the limits" if cost is not None else base.skip or full.skip
             if reason is None and (base.source is None or full.source is None):
                 reason = "there is no graph"
             if reason is not None:
                 return self._keep(replace(layering, reason=reason))
-            found = self._ask_sensitivity(label, base, full)
+            harms = self._measure_harms(label, base, full)
         except EngineBenchError as error:
             self._reporter.say(f"{label}: no precision by layer: {error}")
             return self._keep(replace(layering, reason=str(error)))
-        groups = sorted(found.groups, key=lambda one: -1.0 if one.noise is None else one.noise, reverse=True)
-        return self._keep(replace(layering, groups=tuple(groups), samples=found.samples))
+        groups = sorted(harms.groups, key=lambda one: -1.0 if one.noise is None else one.noise, reverse=True)
+        return self._keep(replace(layering, groups=tuple(groups), samples=harms.samples))
 
-    def _ask_sensitivity(self, label: str, base: PlannedRow, full: PlannedRow) -> SensitivityAnswer:
+    def _measure_harms(self, label: str, base: PlannedRow, full: PlannedRow) -> SensitivityAnswer:
         assert base.source is not None and full.source is not None
         run = self._request.run
         self._reporter.step(f"{label}: one group at a time")
@@ -180,9 +172,7 @@ class MixedProposer:
     def _go_on(self, layering: Layering, costs: Mapping[str, float | None]) -> list[Setting]:
         """The graphs of one engine that come next, made where they are not yet."""
         found: list[Setting] = []
-        if layering.reason is not None:
-            return found
-        for count in choose_counts(len(layering.groups), list_kept(layering, costs)):
+        for count in () if layering.reason else choose_counts(len(layering.groups), list_kept(layering, costs)):
             try:
                 layering, graph = self._find_graph(layering, count)
             except EngineBenchError as error:
@@ -192,33 +182,21 @@ class MixedProposer:
         return found
 
     def _find_graph(self, layering: Layering, count: int) -> tuple[Layering, MixedGraph]:
-        known_graph = next((graph for graph in layering.graphs if graph.groups == count), None)
-        if known_graph is not None:
-            return layering, known_graph
+        if found := [graph for graph in layering.graphs if graph.groups == count]:
+            return layering, found[0]
         excluded = tuple(name for one in layering.groups[:count] for name in one.group.originals)
-        full, given, run = (
-            self._rows.plan(layering.setting, self._request.run.measure),
-            self._rows.graph,
-            self._request.run,
-        )
+        given, run = self._rows.graph, self._request.run
         assert given is not None
-        precision, recipe = known(full.engine.precision), full.engine.recipe
-        made = make_graph(
-            run, describe_graph(run, given, precision, recipe, self._place, exclude=excluded), self._reporter
-        )
-        name = self._enter(made, excluded)
+        full = self._rows.plan(layering.setting, run.measure).engine
+        job = describe_graph(run, given, known(full.precision), full.recipe, self._place, exclude=excluded)
+        made = make_graph(run, job, self._reporter)
+        name = f"mix-{name_mix(excluded)}"
+        if name in self._rows.graphs and self._rows.graphs[name].sha256 != made.sha256:  # by another recipe
+            name = f"{name}-{made.recipe}"
+        self._rows.graphs[name] = made
         _write_list(self._folder.root / LISTS / f"{name}.txt", f"{layering.engine} {layering.precision}", excluded)
         graph = MixedGraph(name=name, artifact=self._folder.relative(made), excluded=excluded, groups=count)
         return self._keep(replace(layering, graphs=(*layering.graphs, graph))), graph
-
-    def _enter(self, graph: Artifact, excluded: tuple[str, ...]) -> str:
-        """Makes the graph known to the rows, under a name of its own."""
-        name = f"mix-{name_mix(excluded)}"
-        known = self._rows.graphs.get(name)
-        if known is not None and known.sha256 != graph.sha256:  # the same nodes by another recipe
-            name = f"{name}-{graph.recipe}"
-        self._rows.graphs[name] = graph
-        return name
 
 
 def _write_list(path: Path, label: str, excluded: Sequence[str]) -> None:

@@ -2,19 +2,23 @@
 
 import itertools
 import math
+import zipfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
 from msgspec import Struct
 
+from enginebench.core.entry import DeviceKind, Family
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import parse_engine
+from enginebench.core.records import Artifact, Precision
 from enginebench.core.store import read_record
-from enginebench.features.tune.document import TuneDocument
-from enginebench.features.tune.space import Arm, Setting
+from enginebench.engines.registry import ENTRIES
+from enginebench.features.tune.records import TuneDocument
+from enginebench.features.tune.space import STREAMS, Arm, Setting
 from enginebench.runs.folder import TUNE_FILE
 
 # Knobs that `Walk` changes at once: three changes away from the best is as good as drawn blindly.
@@ -35,7 +39,6 @@ class Proposer(Protocol):
 
     def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
         """At most so many settings that are not among the tried ones; none: nothing is left to propose."""
-        ...
 
 
 # (engine, option, value) -> ln of how much faster than the default it was
@@ -74,18 +77,19 @@ class Walk:
     def __init__(self, arms: Sequence[Arm], gains: Gains = MappingProxyType({})) -> None:
         self._arms, self._gains = arms, gains
 
-    def _expect(self, setting: Setting) -> float:
-        return sum(self._gains.get((setting.engine, *option), 0.0) for option in setting.options.items())
-
     def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
         """The untried settings that are nearest to what is known to be fast."""
+
+        def expect(setting: Setting) -> float:
+            return sum(self._gains.get((setting.engine, *option), 0.0) for option in setting.options.items())
+
         seen = {one.setting.name for one in tried}
         failed = find_failed(self._arms, tried)
-        ranked = sorted(filter(None, (find_best(arm, tried) for arm in self._arms)), key=lambda best: best.cost)
+        ranked = sorted(filter(None, (find_best(arm, tried) for arm in self._arms)), key=lambda best: best[0])
         found: dict[str, Setting] = {}
         for dear, changes in itertools.product((False, True), range(1, MOST_CHANGES + 1)):
-            near = (_list_near(best, changes, dear, failed) for best in ranked)
-            lines = [iter(sorted(settings, key=self._expect, reverse=True)) for settings in near]
+            near = (_list_near(arm, start, changes, dear, failed) for _, arm, start in ranked)
+            lines = [iter(sorted(settings, key=expect, reverse=True)) for settings in near]
             for setting in _take_turns(lines[:1] + lines):  # the fastest goes twice in each turn
                 if setting.name not in seen and setting.name not in found:
                     found[setting.name] = setting
@@ -100,24 +104,18 @@ def find_failed(arms: Sequence[Arm], tried: Sequence[Tried]) -> set[tuple[str, .
     return {arm.find_core(chosen) for arm, chosen in pairs if chosen}
 
 
-class Best(Struct, frozen=True, kw_only=True):
-    arm: Arm
-    chosen: dict[str, str]
-    cost: float
+def _list_near(
+    arm: Arm, start: Mapping[str, str], changes: int, dear: bool, failed: set[tuple[str, ...]]
+) -> Iterator[Setting]:
+    for chosen in list_choices(arm, changes, start):
+        if arm.dear.isdisjoint(chosen.items()) is not dear and arm.find_core(chosen) not in failed:
+            yield arm.set(chosen)
 
 
-def _list_near(best: Best, changes: int, dear: bool, failed: set[tuple[str, ...]]) -> Iterator[Setting]:
-    for chosen in list_choices(best.arm, changes, best.chosen):
-        if best.arm.dear.isdisjoint(chosen.items()) is not dear and best.arm.find_core(chosen) not in failed:
-            yield best.arm.set(chosen)
-
-
-def find_best(arm: Arm, tried: Sequence[Tried]) -> Best | None:
-    ran = [(one.cost, chosen) for one in tried if one.cost is not None and (chosen := arm.read(one.setting))]
-    if not ran:
-        return None
-    cost, chosen = min(ran, key=lambda pair: pair[0])
-    return Best(arm=arm, chosen=chosen, cost=cost)
+def find_best(arm: Arm, tried: Sequence[Tried]) -> tuple[float, Arm, dict[str, str]] | None:
+    """(cost, arm, values) of the fastest setting of an arm."""
+    ran = [(one.cost, arm, chosen) for one in tried if one.cost is not None and (chosen := arm.read(one.setting))]
+    return min(ran, key=lambda best: best[0], default=None)
 
 
 def list_choices(arm: Arm, changes: int, start: Mapping[str, str]) -> Iterator[dict[str, str]]:
@@ -146,3 +144,55 @@ def make_proposer(arms: Sequence[Arm], seed: int, gains: Gains = MappingProxyTyp
     from enginebench.features.tune.optimiser import OptunaProposer
 
     return OptunaProposer(arms, seed, gains)
+
+
+# What tells a kind of layer in a file, and how often it is there at least: names of weights, class names, or operators
+# of an ONNX graph with their tag and length, which stand before its weights.
+SIGNS: dict[Family, tuple[tuple[bytes, int], ...]] = {
+    "convolutions": ((b"running_mean", 2), (b"BatchNorm2d", 1), (b'"\x04Conv', 5)),
+    "transformers": ((b"attn", 2), (b"attention", 2), (b"in_proj_weight", 1), (b"Attention", 1), (b'"\x07Softmax', 2)),
+    "recurrent": ((b"weight_hh_l", 1), (b'"\x04LSTM', 1), (b'"\x03GRU', 1)),
+}
+
+
+def find_families(artifacts: Iterable[Artifact]) -> list[Family]:
+    """The kinds of layers that a model has, as far as its files tell; a plain network counts as a transformer."""
+    heads = [_read_head(Path(a.path)) for a in artifacts if Path(a.path).is_file()]
+    return [
+        family for family, signs in SIGNS.items() if any(head.count(s) >= n for head in heads for s, n in signs)
+    ] or ["transformers"]
+
+
+def _read_head(path: Path) -> bytes:
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as file:
+            return b"".join(file.read(name) for name in file.namelist() if name.endswith((".pkl", ".json", ".py")))
+    with path.open("rb") as file:
+        return file.read(16 << 20)
+
+
+def list_known(arms: Sequence[Arm], families: Sequence[Family], kind: DeviceKind) -> list[Setting]:
+    """The combinations that are known to be good: on a GPU the fastest precision first, in it what compiles."""
+    fast: tuple[Precision, ...] = ("fp16", "bf16") if families[0] == "convolutions" else ("bf16", "fp16")
+
+    def rank(arm: Arm) -> tuple[int, bool]:
+        return fast.index(arm.precision) if arm.precision in fast else len(fast), not arm.tunes
+
+    found: dict[str, Setting] = {}
+    for arm in sorted(arms, key=rank) if kind == "cuda" else arms:
+        combinations = ENTRIES[arm.engine].known_good.get(kind, {}) if arm.engine in ENTRIES else {}
+        for options in (combinations[family] for family in families if family in combinations):
+            if all(arm.fixed.get(name, value) == value for name, value in options.items()):
+                streams = {STREAMS: arm.knobs[STREAMS][-1]} if STREAMS in arm.knobs else {}
+                setting = arm.set({**{name: value for name, value in options.items() if name in arm.knobs}, **streams})
+                found.setdefault(setting.name, setting)
+    return list(found.values())
+
+
+def order_first(arms: Sequence[Arm], known: Sequence[Setting]) -> list[Setting]:
+    """A default in FP32, which judges; the best combination; quick defaults; other combinations; slow defaults."""
+    ranks = {setting.precision: i for i, setting in reversed(list(enumerate(known)))}
+    judges = [arm.default for arm in arms if arm.precision == "fp32"][:1]
+    defaults = sorted(arms, key=lambda arm: ranks.get(arm.precision, len(known)))
+    quick, slow = ([arm.default for arm in defaults if arm.tunes is tunes] for tunes in (False, True))
+    return list(dict.fromkeys([*judges, *known[:1], *quick, *known[1:], *slow]))

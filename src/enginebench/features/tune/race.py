@@ -8,10 +8,9 @@ what slows the machine for a while slows both.
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from msgspec import Struct
-
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Estimate
+from enginebench.features.tune.records import Dropped
 from enginebench.stats.compare import Comparison, conclude
 from enginebench.stats.intervals import Spread, estimate_geometric, measure_spread
 
@@ -26,16 +25,6 @@ FAR = 2.0
 # A final that can still show that the default is beaten goes on to at most so many times its first length; one of a
 # single setting, which has nothing to beat, has so many rounds for the interval of its time.
 MOST_TIMES, ALONE = 4, 3
-
-
-class Drop(Struct, frozen=True, kw_only=True):
-    """Who was dropped, after which round, and why. `ratio` is its speed over that of the leader; None: it failed."""
-
-    candidate: str
-    round: int
-    reason: str
-    leader: str | None = None
-    ratio: Estimate | None = None
 
 
 def pool_spreads(spreads: Sequence[Spread]) -> list[Spread]:
@@ -57,24 +46,17 @@ class Race:
     """
 
     def __init__(
-        self, candidates: Sequence[str], *, margin: float = MARGIN, first: int = 0, looks: Sequence[int] = LOOKS
+        self, candidates: Sequence[str], *, generation: int = 1, first: int = 0, looks: Sequence[int] = LOOKS
     ) -> None:
-        """A race before its first round.
-
-        Args:
-            candidates: different names; an earlier one is preferred where costs are equal.
-            first: number of the first round, where races follow each other.
-            looks: numbers of rounds after which candidates are dropped; the last one ends the race.
-        """
+        """Of different names; an earlier one is preferred where costs are equal; `first` is its first round."""
         self._logs: dict[str, list[float]] = {name: [] for name in candidates}
-        self._margin, self._first, self._looks = margin, first, tuple(looks)
+        self._generation, self._first, self._looks = generation, first, tuple(looks)
         self.alive = list(candidates)
-        self.drops: list[Drop] = []
+        self.drops: list[Dropped] = []
         self.rounds = 0
 
     @property
     def next_round(self) -> int:
-        """The number of the round that comes next."""
         return self._first + self.rounds
 
     @property
@@ -93,9 +75,9 @@ class Race:
         return self.alive[::-1] if self.rounds % 2 else list(self.alive)
 
     def fail(self, candidate: str, reason: str) -> None:
-        """Drops a candidate that gave no cost."""
         self.alive.remove(candidate)
-        self.drops.append(Drop(candidate=candidate, round=self.next_round, reason=reason))
+        number = self.next_round + 1
+        self.drops.append(Dropped(candidate=candidate, generation=self._generation, round=number, reason=reason))
         if not self.alive:
             self.alive = [drop.candidate for drop in self.drops if drop.ratio and drop.ratio.n == 1]
             self.drops = [drop for drop in self.drops if drop.candidate not in self.alive]
@@ -129,20 +111,21 @@ class Race:
         others = [name for name in self.alive if name != leader]
         for name, spread in zip(others, pool_spreads([self.compare(name) for name in others]), strict=True):
             bounds = spread.interval(LEVEL)
-            if spread.mean < -math.log(FAR) if bounds is None else bounds[1] < math.log1p(self._margin):
+            if spread.mean < -math.log(FAR) if bounds is None else bounds[1] < math.log1p(MARGIN):
                 self.alive.remove(name)
-                self.drops.append(self._describe(name, str(leader), spread, bounds))
-
-    def _describe(self, name: str, leader: str, spread: Spread, bounds: tuple[float, float] | None) -> Drop:
-        method = f"{spread.n} rounds, Student t with pooled variance over ln(leader / candidate)"
-        if bounds is None or bounds[1] < 0:
-            reason = "slower than the leader"
-        else:
-            reason = f"not faster than the leader by more than {self._margin:.1%}"
-        range_ = ", {:.3f} to {:.3f}".format(*map(math.exp, bounds)) if bounds else " in the first round"
-        reason += f": {math.exp(spread.mean):.3f}x as fast{range_}"
-        ratio = estimate_geometric(spread, LEVEL, 1.0, method)
-        return Drop(candidate=name, round=self.next_round - 1, reason=reason, leader=leader, ratio=ratio)
+                slower = bounds is None or bounds[1] < 0
+                why = "slower than the leader" if slower else f"not faster than the leader by more than {MARGIN:.1%}"
+                range_ = ", {:.3f} to {:.3f}".format(*map(math.exp, bounds)) if bounds else " in the first round"
+                method = f"{spread.n} rounds, Student t with pooled variance over ln(leader / candidate)"
+                dropped = Dropped(
+                    candidate=name,
+                    generation=self._generation,
+                    round=self.next_round,
+                    reason=f"{why}: {math.exp(spread.mean):.3f}x as fast{range_}",
+                    leader=leader,
+                    ratio=estimate_geometric(spread, LEVEL, 1.0, method),
+                )
+                self.drops.append(dropped)
 
 
 class Final:
@@ -158,19 +141,14 @@ class Final:
         defaults: Sequence[str],
         *,
         length: int,
-        margin: float = MARGIN,
         trust: Callable[[str, str, Comparison], Comparison] = lambda base, candidate, found: found,
     ) -> None:
-        """A final before its first round.
-
-        Args:
-            defaults: what it has to beat; it may be one of them.
-            trust: what a comparison of two is worth, by what others did meanwhile; without a ratio, nobody is beaten.
-        """
+        """Of the challenger, which may be one of the defaults. `trust` says what a comparison of two is worth, by what
+        others did meanwhile; without a ratio, nobody is beaten."""
         self._trust = trust
         self.challenger, self.defaults = challenger, tuple(defaults)
         self._logs: dict[str, list[float]] = {name: [] for name in dict.fromkeys((challenger, *defaults))}
-        self._margin, self._length = margin, length if len(self._logs) > 1 else min(length, ALONE)
+        self._length = length if len(self._logs) > 1 else min(length, ALONE)
         self._most = MOST_TIMES * length
         self.failed: dict[str, str] = {}
         self.rounds = 0
@@ -183,17 +161,17 @@ class Final:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is to be measured."""
-        if not self.alive:
-            return True
-        return self.rounds >= min(self._most, max(self._length, self._count_needed()))
+        """Whether nothing more is to be measured; it goes on to the rounds that should show the best default beaten."""
+        needed = 0
+        found = self.compare(self.best_default) if self.best_default and self.rounds >= self._length else None
+        if found is not None and found.verdict == "not_shown" and found.ratio and found.ratio.value > 1 + MARGIN:
+            needed = found.repetitions_needed or 0
+        return not self.alive or self.rounds >= min(self._most, max(self._length, needed))
 
     def fail(self, name: str, reason: str) -> None:
-        """Takes out a row that gave no cost."""
         self.failed[name] = reason
 
     def add_round(self, costs: Mapping[str, float]) -> None:
-        """Takes the costs of everyone who is left."""
         for name in self.alive:
             self._logs[name].append(math.log(costs[name]))
         self.rounds += 1
@@ -230,16 +208,9 @@ class Final:
             return None
         spread = measure_spread([theirs - ours for theirs, ours in pairs])
         method = f"{spread.n} rounds of fresh processes, Student t over ln(default / winner)"
-        return self._trust(default, self.challenger, conclude(spread, method, self._margin, LEVEL, "host", ()))
+        return self._trust(default, self.challenger, conclude(spread, method, MARGIN, LEVEL, "host", ()))
 
     def estimate(self, name: str, unit: float = 1.0) -> Estimate | None:
         """The geometric mean of a row's costs, times `unit`; None if it was not measured."""
         logs = self._logs[name]
         return estimate_geometric(measure_spread(logs), LEVEL, unit, f"{len(logs)} processes") if logs else None
-
-    def _count_needed(self) -> int:
-        """Rounds that should show that the best default is beaten; 0 if it need not or cannot be shown."""
-        found = self.compare(self.best_default) if self.best_default else None
-        if found is None or found.verdict != "not_shown" or found.ratio is None or self.rounds < self._length:
-            return 0
-        return (found.repetitions_needed or 0) if found.ratio.value > 1 + self._margin else 0

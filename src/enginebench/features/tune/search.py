@@ -7,15 +7,13 @@ list of generations. So a search that was interrupted is gone through again with
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import MeasurementError
 from enginebench.core.text import count_of
-from enginebench.features.tune.known import order_first
-from enginebench.features.tune.proposals import Proposer, Tried
-from enginebench.features.tune.race import FAR, LOOKS, Drop, Final, Race
-from enginebench.features.tune.records import MOST_FOR_FIRST, MOST_FOR_ONE, Budget, Generation, SearchRecord
+from enginebench.features.tune.proposals import Proposer, Tried, order_first
+from enginebench.features.tune.race import FAR, LOOKS, Final, Race
+from enginebench.features.tune.records import MOST_FOR_FIRST, MOST_FOR_ONE, Budget, Dropped, Generation, SearchRecord
 from enginebench.features.tune.space import Arm, Setting
 from enginebench.features.tune.track import RACE_TIME_S, Lap, Track
 from enginebench.runs.progress import Reporter
@@ -29,14 +27,6 @@ MOST_FOR_FINAL = 0.25
 # Seconds that a process is thought to take before the first one was seen.
 GUESS_S = 3.0
 NO_TIME = "no time was left to measure it"
-
-
-class Lost(Struct, frozen=True, kw_only=True):
-    """A setting that is out, and how: in which generation, and what the race said."""
-
-    setting: Setting
-    generation: int
-    drop: Drop
 
 
 class Search:
@@ -54,21 +44,16 @@ class Search:
         store: Callable[[SearchRecord], None] = lambda record: None,
         known: Sequence[Setting] = (),
     ) -> None:
-        """A search before it begins or goes on.
+        """A search before it begins or goes on: its record has generations if it was interrupted.
 
-        Args:
-            record: of the search; with generations if it was interrupted.
-            arms: the engines and precisions, whose default settings race first.
-            proposers: asked in turns, generation by generation, for what comes next.
-            budget: of seconds.
-            known: combinations that are tried beside the defaults, before all that is proposed.
+        The default settings of the arms race first, with the `known` combinations; then proposers are asked in turns.
         """
         self._known, self._slow = list(known), {arm.engine for arm in arms if arm.tunes}
         self.record, self._arms, self.track = record, arms, track
         self._proposers = list(proposers)
         self._budget, self._reporter, self._store = budget, reporter, store
         self.leader: Setting | None = None
-        self.lost: list[Lost] = []
+        self.lost: list[Dropped] = []
         self.final: Final | None = None
         self.final_rows: tuple[str, ...] = ()
         self.processes = 0
@@ -88,8 +73,11 @@ class Search:
 
     def run(self) -> None:
         """Goes through what is stored, then on, until the budget is spent or nothing is left to propose."""
-        for index in range(len(self.record.generations)):
-            self._pass_turns(self.record.generations[index].proposer)
+        for index, generation in enumerate(self.record.generations):
+            names = [proposer.name for proposer in self._proposers]
+            if generation.proposer in names:  # it has had its turn; who came before has left
+                turn = names.index(generation.proposer)
+                self._proposers = [*self._proposers[turn + 1 :], self._proposers[turn]]
             self._go_through(index)
         while not self.record.finalists and self._has_time():
             generation = self._propose()
@@ -116,13 +104,6 @@ class Search:
         self._reporter.say("nothing is left to propose, or to build in time")
         return Generation(settings=(), first_round=self._next_round)
 
-    def _pass_turns(self, name: str) -> None:
-        """Has the proposers stand as after a stored generation: this one has had its turn, who came before has left."""
-        names = [proposer.name for proposer in self._proposers]
-        if name in names:
-            turn = names.index(name)
-            self._proposers = [*self._proposers[turn + 1 :], self._proposers[turn]]
-
     def _keep(self, record: SearchRecord) -> None:
         self.record = replace(record, spent_s=self._budget.spent_s)
         self._store(self.record)
@@ -147,7 +128,7 @@ class Search:
         admitted = sorted(self._check(index), key=lambda setting: setting not in self._known[:1])
         names = dict.fromkeys([self.leader, *admitted] if self.leader else admitted)
         settings = {setting.name: setting for setting in names}
-        race = Race(list(settings), first=self.record.generations[index].first_round)
+        race = Race(list(settings), generation=index + 1, first=self.record.generations[index].first_round)
         try:
             while not race.over:
                 laps = self._run_round(settings, turns := race.list_turns(), race.next_round, partly=not race.rounds)
@@ -159,12 +140,11 @@ class Search:
                 if race.alive and race.alive[0] in laps:  # else all failed, and who was dropped as far slower is back
                     race.add_round({name: laps[name].cost or 0.0 for name in race.alive})
         finally:
-            self._settle(index, race, settings)
+            self._settle(race, settings)
 
     def _check(self, index: int) -> list[Setting]:
         """The settings of a generation that may race. Those that could not race in time are taken off it."""
-        generation, admitted = self.record.generations[index], list[Setting]()
-        start = 0
+        generation, admitted, start = self.record.generations[index], list[Setting](), 0
         for chunk in self._split(generation.settings):
             new = start >= generation.checked
             laps = LOOKS[0] * (len(admitted) + len(chunk))
@@ -177,9 +157,10 @@ class Search:
             refusals = self._build(chunk)
             admitted += [setting for setting in chunk if refusals[setting.name] is None]
             self._admitted |= {setting.name for setting in admitted}
-            for setting in chunk:
-                if (reason := refusals[setting.name]) is not None:
-                    self._lose(setting, index, Drop(candidate=setting.name, round=-1, reason=reason))
+            refused = [(setting, reason) for setting in chunk if (reason := refusals[setting.name]) is not None]
+            for setting, reason in refused:
+                dropped = Dropped(candidate=setting.name, generation=index + 1, round=0, reason=reason)
+                self._lose(setting, dropped)
             if new:
                 self._change(index, replace(generation, checked=start + len(chunk)))
             start += len(chunk)
@@ -215,11 +196,11 @@ class Search:
         before, after = self.record.generations[:index], self.record.generations[index + 1 :]
         self._keep(replace(self.record, generations=(*before, generation, *after)))
 
-    def _lose(self, setting: Setting, generation: int, drop: Drop) -> None:
-        self.lost.append(Lost(setting=setting, generation=generation, drop=drop))
+    def _lose(self, setting: Setting, dropped: Dropped) -> None:
+        self.lost.append(dropped)
         self._tried.setdefault(setting.name, Tried(setting=setting, cost=None))
-        where = "before it raced" if drop.round < 0 else f"in round {drop.round + 1}"
-        self._reporter.say(f"{setting.name} dropped {where}: {drop.reason}")
+        where = f"in round {dropped.round}" if dropped.round else "before it raced"
+        self._reporter.say(f"{setting.name} dropped {where}: {dropped.reason}")
 
     def _run_round(
         self,
@@ -253,12 +234,12 @@ class Search:
                 return ran if partly and ran else None
         return laps
 
-    def _settle(self, index: int, race: Race, settings: dict[str, Setting]) -> None:
+    def _settle(self, race: Race, settings: dict[str, Setting]) -> None:
         """Takes over what a race has shown, even one that did not end."""
         self._next_round = max(self._next_round, race.next_round)
         leads = race.measure_leads() or dict.fromkeys(race.alive[:1], 1.0)
         for drop in race.drops:
-            self._lose(settings[drop.candidate], index, drop)
+            self._lose(settings[drop.candidate], drop)
         if race.leader is None:
             return
         scale = leads[self.leader.name] if self.leader is not None and self.leader.name in leads else 1.0
@@ -273,7 +254,7 @@ class Search:
     def _finish(self) -> None:
         """The final: the leader against the default of each engine, in fresh processes."""
         if self.leader is None:
-            reasons = dict.fromkeys(f"{lost.setting.name}: {lost.drop.reason}" for lost in self.lost)
+            reasons = dict.fromkeys(f"{lost.candidate}: {lost.reason}" for lost in self.lost)
             if not reasons:
                 budget = f"the budget of {self.record.request.budget_s:g} s is too short"
                 raise MeasurementError(

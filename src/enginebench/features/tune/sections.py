@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from enginebench.core.text import count_of
-from enginebench.features.tune.document import Candidate, Finalist, TuneDocument
-from enginebench.features.tune.picture import DESCRIPTION, NAME, TITLE
-from enginebench.report.charts import Spec
+from enginebench.core.text import clean_text, count_of
+from enginebench.features.tune.records import Finalist, TuneDocument
+from enginebench.report.charts import GREY, Row, Spec, finish, import_altair, read_rows
 from enginebench.report.numbers import format_range, format_ratio, format_verdict
+from enginebench.report.run.charts import PALETTE
 from enginebench.report.run.remarks import word_notes
 from enginebench.report.run.sections import name_machine
 from enginebench.report.table import Chart, Column, Section, list_texts, make_notes, make_table
@@ -22,12 +22,8 @@ SHOWN = 8
 
 def list_tune(document: TuneDocument) -> list[Section]:
     """What a terminal shows."""
-    more = len(document.dropped) > SHOWN
-    return [
-        *_list_answer(document),
-        *_list_dropped(document, SHOWN),
-        *([Section(parts=tuple(make_notes(["tune.html has all of them"])))] if more else []),
-    ]
+    more = [Section(parts=tuple(make_notes(["tune.html has all of them"])))] if len(document.dropped) > SHOWN else []
+    return [*_list_answer(document), *_list_dropped(document, SHOWN), *more]
 
 
 def list_tune_page(document: TuneDocument, picture: Spec | None = None) -> list[Section]:
@@ -38,7 +34,7 @@ def list_tune_page(document: TuneDocument, picture: Spec | None = None) -> list[
                      lambda one: one.quality, align="right")  # fmt: skip
     setting = Column("setting", lambda one: one.candidate)
     count = Column("trials", lambda one: str(one.processes), lambda one: one.processes, align="right")
-    role = Column("", _describe_role)
+    role = Column("", lambda one: ", ".join(filter(None, ["default" * one.default, "~" * (one.validity != "valid")])))
     every = make_table((setting, speed, count, quality, role), document.candidates, file="candidates")
     front = make_table((setting, speed, quality), document.frontier, file="frontier")
     text = "No other setting is both faster and as good; speeds are those of the race."
@@ -56,11 +52,21 @@ def _list_answer(document: TuneDocument) -> list[Section]:
     facts = [f"goal: {document.goal}", name_machine(document.machine), document.started_utc]
     warnings = make_notes([*list_warnings(document)], "list")
     answer = make_notes([*state_answer(document)])
+    challenger = document.challenger and document.challenger.candidate
+
+    def describe_verdict(row: Finalist) -> str:
+        """`0.98 - 1.04x, inconclusive: 3 of the 6 trials that a verdict needs`."""
+        why = f": {row.reason}" if row.verdict == "not_shown" and row.reason else ""
+        return f"{format_ratio(row.ratio)}, {format_verdict(row.verdict)}{why}" if row.ratio else "-"
+
     columns = (
         Column("final", lambda row: row.candidate),
-        Column("", lambda row: _name_role(document, row)),
-        Column(document.unit, _describe_cost),
-        Column("challenger is", lambda row: _describe_verdict(row) if row.ratio else "-"),
+        Column("", lambda row: ", ".join(["challenger"] * (row.candidate == challenger) + ["default"] * row.default)),
+        Column(
+            document.unit,
+            lambda row: "~ " * (row.validity != "valid") + (format_range(row.cost) if row.cost else row.reason or "-"),
+        ),
+        Column("challenger is", describe_verdict),
     )
     final = make_table(columns, document.final, file="final")
     return [
@@ -71,42 +77,15 @@ def _list_answer(document: TuneDocument) -> list[Section]:
 
 
 def _list_dropped(document: TuneDocument, count: int) -> list[Section]:
-    lines = [
-        (
-            one.candidate,
-            f"round {one.round}" if one.round else "before it raced",
-            one.reason,
-            one.leader or "-",
-            str(one.generation),
-        )
-        for one in reversed(document.dropped[-count:])
-    ]
+    lines = []
+    for one in reversed(document.dropped[-count:]):
+        when = f"round {one.round}" if one.round else "before it raced"
+        lines.append((one.candidate, when, one.reason, one.leader or "-", str(one.generation)))
     titles = ("setting", "when", "why", "leader then")
     columns = list_texts(titles, ("generation",), spare=("generation", "leader then"))
-    table = make_table(columns, lines, file="dropped")
     title = f"Dropped ({len(document.dropped)}), the last first"
+    table = make_table(columns, lines, file="dropped")
     return [Section(title=title, name="dropped", parts=(table,))] if lines else []
-
-
-def _describe_role(candidate: Candidate) -> str:
-    return ", ".join(filter(None, ["default" * candidate.default, "~" * (candidate.validity != "valid")]))
-
-
-def _name_role(document: TuneDocument, row: Finalist) -> str:
-    challenger = document.challenger is not None and row.candidate == document.challenger.candidate
-    return ", ".join(name for name, is_it in (("challenger", challenger), ("default", row.default)) if is_it)
-
-
-def _describe_cost(row: Finalist) -> str:
-    cost = format_range(row.cost) if row.cost else row.reason or "-"
-    return f"~ {cost}" if row.validity != "valid" else cost
-
-
-def _describe_verdict(row: Finalist) -> str:
-    """`0.98 - 1.04x, inconclusive: 3 of the 6 trials that a verdict needs`."""
-    verdict = format_verdict(row.verdict)
-    why = f": {row.reason}" if row.verdict == "not_shown" and row.reason else ""
-    return f"{format_ratio(row.ratio)}, {verdict}{why}" if row.ratio else verdict
 
 
 def state_answer(document: TuneDocument) -> Iterator[str]:
@@ -127,12 +106,15 @@ def state_answer(document: TuneDocument) -> Iterator[str]:
             yield f"Its ratio is{_explain_open(document) or ' inconclusive'}; but none of this changes which is faster."
     else:
         ran = [one for one in document.candidates if one.processes]
+        why = "The default was not beaten"
         if all(one.default for one in ran):
             why = "The fastest default" if len(ran) > 1 else "No other setting was measured"
-        else:
-            why = "The default was not beaten"
         yield f"{why}: take {default.candidate}."
-        yield from _explain(document)
+        if document.challenger is not None and document.ratio is not None and document.verdict is not None:
+            yield (
+                f"The winner of the race, {document.challenger.candidate}, was {format_range(document.ratio, 'x')} as "
+                f"fast when it was measured anew: {format_verdict(document.verdict)}{_explain_open(document)}."
+            )
     yield from document.notes
     counts = Counter("before the race" if one.round == 0 else "in the race" for one in document.dropped)
     told = ", ".join(f"{count} dropped {when}" for when, count in counts.items())
@@ -140,16 +122,6 @@ def state_answer(document: TuneDocument) -> Iterator[str]:
         f"{count_of(len(document.candidates), 'settings')} in {document.generations} generations"
         f"{f', {told}' if told else ''}; {count_of(document.processes, 'measurements')} in {document.spent_s:.0f} s"
         f"{'' if document.finished else ' (not finished)'}."
-    )
-
-
-def _explain(document: TuneDocument) -> Iterator[str]:
-    challenger, ratio = document.challenger, document.ratio
-    if challenger is None or ratio is None or document.verdict is None:
-        return
-    yield (
-        f"The winner of the race, {challenger.candidate}, was {format_range(ratio, 'x')} as fast when it was measured "
-        f"anew: {format_verdict(document.verdict)}{_explain_open(document)}."
     )
 
 
@@ -170,3 +142,47 @@ def list_warnings(document: TuneDocument) -> Iterator[str]:
             f"{', '.join(shaky[:SHOWN])}{', ...' if len(shaky) > SHOWN else ''}."
         )
     yield from word_notes(document.caveats).values()
+
+
+NAME, TITLE = "frontier", "Speed over quality"
+DESCRIPTION = "The speed of every setting that was measured over the quality of its outputs, with the Pareto front."
+KINDS = {"default": "circle", "mixed precision": "diamond", "other setting": "triangle-up"}
+HEIGHT = 320
+
+
+def draw_frontier(document: TuneDocument) -> Spec:
+    """Every candidate that raced and whose answers have a figure."""
+    alt = import_altair()
+    base = read_rows(list_points(document))
+    quality = alt.X("quality:Q", title=document.quality_of, scale=alt.Scale(zero=False))
+    speed = alt.Y("speed:Q", title="speed over the leader's", scale=alt.Scale(zero=False))
+    kinds = list(KINDS)
+    dots = base.mark_point(filled=True, size=80, opacity=1).encode(
+        x=quality,
+        y=speed,
+        color=alt.Color("kind:N", scale=alt.Scale(domain=kinds, range=list(PALETTE[: len(kinds)])), title=None),
+        shape=alt.Shape("kind:N", scale=alt.Scale(domain=kinds, range=list(KINDS.values())), title=None),
+        tooltip=["candidate:N", alt.Tooltip("speed:Q", format=".3f"), alt.Tooltip("quality:Q", format=".4f")],
+    )
+    line = (
+        base.transform_filter("datum.front")
+        .mark_line(interpolate="step-before", color=GREY, strokeDash=[4, 3])
+        .encode(x=quality, y=speed)
+    )
+    return finish(line + dots, TITLE, f"{document.model}; speeds are those of the race", HEIGHT)
+
+
+def list_points(document: TuneDocument) -> list[Row]:
+    """What the picture shows, one entry a candidate."""
+    front = {point.candidate for point in document.frontier}
+    return [
+        {
+            "candidate": clean_text(one.candidate),
+            "speed": one.speed,
+            "quality": one.quality,
+            "front": one.candidate in front,
+            "kind": "default" if one.default else "mixed precision" if one.graph else "other setting",
+        }
+        for one in document.candidates
+        if one.speed is not None and one.quality is not None
+    ]

@@ -3,16 +3,76 @@
 The pairs are those that a recipe made, so that ranges, placement and rounding are those of the graph that will run.
 """
 
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 from onnx import ModelProto, NodeProto
 
-from enginebench.features.tune.groups import NodeGroup
+from enginebench.core.errors import MeasurementError, UsageError
+from enginebench.features.tune.jobs import GroupHarm, NodeGroup, SensitivityAnswer, SensitivityJob
+from enginebench.models.precision.calibration_data import CalibrationData, open_data, use_samples
 from enginebench.models.precision.exclusion import find_originals
-from enginebench.models.precision.graph import make_consumers, make_producers, sort_nodes
+from enginebench.models.precision.graph import (
+    load_whole_graph,
+    make_consumers,
+    make_producers,
+    prepare_graph,
+    sort_nodes,
+)
 from enginebench.models.precision.macs import count_macs
 from enginebench.models.precision.qdq import WEIGHTED
+from enginebench.models.precision.trying import answer
+from enginebench.models.samples import read_samples
+from enginebench.runs.child.jobs import NoteCall
+
+# What is told on the way: after so many groups.
+TOLD_EVERY = 20
+# Of answers that are not finite: worse than any, and still a number that JSON has.
+WORST = 1e30
+# Of answers that are not finite: worse than any, and still a number that JSON has.
+WORST = 1e30
+
+
+def measure_sensitivity(job: SensitivityJob, note: NoteCall) -> SensitivityAnswer:
+    """The harm of each group, those with the most multiply-accumulates first: theirs is the time that can be saved."""
+    start_s = time.monotonic()
+    libraries = job.artifact.operator_libraries
+    given = load_whole_graph(Path(job.artifact.path))
+    prepared, quantized = prepare_graph(given, libraries), load_whole_graph(Path(job.quantized.path))
+    data = _open_samples(job)
+    if data.apart:
+        raise UsageError("its samples have no common batch axis, and are not compared group by group")
+    feeds = data.read(0, data.n)
+    groups = find_groups(given, prepared, quantized)
+    reference = answer(prepared, feeds, job.threads, libraries)
+
+    found: dict[str, float] = {}
+    for i, group in enumerate(sorted(groups, key=lambda group: -group.macs)):
+        if time.monotonic() - start_s > job.time_limit_s:
+            note(f"time ran out after {i} of {len(groups)} groups")
+            break
+        if i % TOLD_EVERY == 0:
+            note(f"sensitivity: group {i + 1} of {len(groups)}")
+        alone = quantize_only(prepared, quantized, group.nodes)
+        found[group.name] = measure_harm(reference, answer(alone, feeds, job.threads, libraries))
+    return SensitivityAnswer(
+        groups=tuple(GroupHarm(group=group, noise=found.get(group.name)) for group in groups),
+        samples=data.n,
+        seconds=time.monotonic() - start_s,
+    )
+
+
+def _open_samples(job: SensitivityJob) -> CalibrationData:
+    """The first of the entries that the ranges were taken from: what is held out stays so."""
+    if job.inputs is not None:
+        return use_samples(read_samples(job.inputs, job.samples), job.artifact.inputs)
+    given: dict[str, Any] = {"model": job.model, "inputs": job.artifact.inputs, "n": job.samples, "seed": job.seed}
+    return open_data(job.data, **given, input_size=job.input_size)
+
 
 PAIR = ("QuantizeLinear", "DequantizeLinear")
 
@@ -163,12 +223,26 @@ class _Graft:
             tensor = self._made.graph.initializer.add()
             tensor.CopyFrom(self._constants[name])
             tensor.name = f"graft_{name}"
-        _match_opsets(self._made, self._consumers)
+        known = {opset.domain for opset in self._made.opset_import}  # contributed Q/DQ operators need theirs
+        for domain in {node.domain for nodes in self._consumers.values() for node in nodes} - known - {"ai.onnx"}:
+            self._made.opset_import.add(domain=domain, version=1)
         sort_nodes(self._made)
 
 
-def _match_opsets(model: ModelProto, consumers: Mapping[str, Sequence[NodeProto]]) -> None:
-    """Contributed Q/DQ operators need the import of their domain."""
-    known = {opset.domain for opset in model.opset_import}
-    for domain in {node.domain for nodes in consumers.values() for node in nodes} - known - {"ai.onnx"}:
-        model.opset_import.add(domain=domain, version=1)
+def measure_harm(reference: Mapping[str, Any], answers: Mapping[str, Any]) -> float:
+    """Power of the difference from the reference in FP32 over that of the reference about its mean, of all outputs.
+
+    Both have the same names and shapes, [samples, ...].
+    """
+    noise, signal = 0.0, 0.0
+    for name in reference:
+        ref, cand = (
+            np.asarray(side[name]).reshape(len(side[name]), -1).astype(np.float64) for side in (reference, answers)
+        )
+        if not np.isfinite(cand).all():
+            return WORST
+        noise += float(np.sum((cand - ref) ** 2))
+        signal += float(np.sum((ref - ref.mean(axis=0)) ** 2)) if len(ref) > 1 else float(np.sum(ref**2))
+    if not signal:
+        raise MeasurementError("the outputs do not depend on the inputs, so that outputs cannot be compared")
+    return noise / signal

@@ -1,35 +1,44 @@
 """One sitting of a search: begun or taken up, run within its budget, written down as documents and as a run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import BackendUnavailable, MissingDependency
 from enginebench.core.features import find
 from enginebench.core.names import format_options, format_precision
-from enginebench.core.records import Machine, Result
+from enginebench.core.precisions import REORDER
+from enginebench.core.records import Bound, Machine, Result
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import count_of
 from enginebench.engines.registry import find_installed
-from enginebench.features.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
-from enginebench.features.tune.known import find_families, list_known
 from enginebench.features.tune.mixed import MixedProposer
-from enginebench.features.tune.picture import draw_frontier
-from enginebench.features.tune.proposals import Proposer, make_proposer, read_gains
-from enginebench.features.tune.records import Budget, SearchRecord, SearchRequest, read_search, write_search
-from enginebench.features.tune.remains import state_remains
-from enginebench.features.tune.rows import Rows
-from enginebench.features.tune.search import NO_TIME, Lost, Search
-from enginebench.features.tune.sections import FOOTER, SHOWN, list_tune_page
+from enginebench.features.tune.proposals import Proposer, find_families, list_known, make_proposer, read_gains
+from enginebench.features.tune.records import (
+    Budget,
+    Candidate,
+    Finalist,
+    FrontierPoint,
+    SearchRecord,
+    SearchRequest,
+    TuneDocument,
+    TuneRef,
+    read_search,
+    write_search,
+)
+from enginebench.features.tune.search import NO_TIME, Search
+from enginebench.features.tune.sections import FOOTER, SHOWN, draw_frontier, list_tune_page
 from enginebench.features.tune.space import Arm, Goal, Setting, list_arms, list_stream_counts, list_thread_counts
-from enginebench.features.tune.track import TimedTrack
+from enginebench.features.tune.track import Rows, TimedTrack
 from enginebench.features.tune.under_load import LoadTrack
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads, default_threads
 from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
+from enginebench.report.numbers import format_significant
 from enginebench.report.page import format_page
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.folder import (
@@ -50,8 +59,8 @@ from enginebench.runs.plan import list_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored, write_reports
 from enginebench.runs.targets.sources import choose_judged, judge_sources
-from enginebench.stats.compare import Comparison
 from enginebench.stats.metrics.scores import find_score
+from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import QUALITY_DIGITS
 from enginebench.stats.validity import find_worst
 
@@ -59,6 +68,8 @@ from enginebench.stats.validity import find_worst
 UNITS: dict[Goal, str] = {"latency": "ms a sample", "throughput": "ms a sample", "capacity": "ms a request"}
 MS = 1e-6
 COSINE = "centred cosine"
+# What a setting and a reference to it have in common.
+SHARED = ("threads", "streams", "max_batch", "max_wait_ms", "method", "graph")
 
 
 def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[str]) -> TuneDocument:
@@ -68,8 +79,12 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
     gain = found.ratio.value if found and found.ratio else None
     beaten = bool(final and final.beaten)
     winner = _find(search, final.winner) if final is not None else challenger
-    lost = [name for name in final.defaults if name in final.failed] if final else []
-    failed = [f"The default {name} failed in the final; it may be faster than the best that is named." for name in lost]
+    notes = []
+    if found and found.ratio_validity:
+        why = f": {found.ratio_reason}" if found.ratio_reason else ""
+        notes.append(f"The ratio to the best default is {found.ratio_validity.replace('_', ' ')}{why}.")
+    for name in [name for name in final.defaults if name in final.failed] if final else ():
+        notes.append(f"The default {name} failed in the final; it may be faster than the best that is named.")
     candidates = _describe_candidates(search)
     finalists = tuple(_describe_finalist(search, setting) for setting in dict.fromkeys(search.record.finalists))
     return TuneDocument(
@@ -84,8 +99,8 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
         verdict=found.verdict if found else None,
         ratio=found.ratio if found else None,
         ratio_validity=found.ratio_validity if found else None,
-        notes=(*_state_trust(found), *failed, *_state_untried(search)),
-        dropped=tuple(map(_describe_lost, search.lost)),
+        notes=(*notes, *_state_untried(search)),
+        dropped=tuple(search.lost),
         frontier=find_frontier(candidates),
         final=finalists,
         candidates=candidates,
@@ -101,16 +116,8 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
     )
 
 
-def _state_trust(found: Comparison | None) -> tuple[str, ...]:
-    """What the ratio to the best default is worth, in the words of a run."""
-    if found is None or found.ratio_validity is None:
-        return ()
-    why = f": {found.ratio_reason}" if found.ratio_reason else ""
-    return (f"The ratio to the best default is {found.ratio_validity.replace('_', ' ')}{why}.",)
-
-
 def _state_untried(search: Search) -> tuple[str, ...]:
-    untried = [*search.record.untried, *(one.setting.name for one in search.lost if one.drop.reason == NO_TIME)]
+    untried = [*search.record.untried, *(one.candidate for one in search.lost if one.reason == NO_TIME)]
     told = f"{', '.join(untried[:SHOWN])}{', ...' if len(untried) > SHOWN else ''}"
     count = sum(setting.name in untried for setting in search.defaults)
     best = f" {count_of(count, 'defaults')} among them may be faster than those that were measured." if count else ""
@@ -132,15 +139,8 @@ def _refer(search: Search, setting: Setting | None, speedup: float | None) -> Tu
         precision=format_precision(setting.precision, setting.recipe),
         batch=result.engine.batch if result else 1,
         speedup=speedup,
-        **{
-            name: getattr(setting, name)
-            for name in ("threads", "streams", "max_batch", "max_wait_ms", "method", "graph")
-        },
+        **{name: getattr(setting, name) for name in SHARED},
     )
-
-
-def _describe_lost(lost: Lost) -> Dropped:
-    return Dropped(**asdict(lost.drop) | {"generation": lost.generation + 1, "round": lost.drop.round + 1})
 
 
 def _describe_candidates(search: Search) -> tuple[Candidate, ...]:
@@ -156,7 +156,7 @@ def _describe_candidates(search: Search) -> tuple[Candidate, ...]:
                 default=one.setting.name in defaults,
                 speed=1 / one.cost if one.cost else None,
                 processes=search.track.count_laps(one.setting),
-                quality=_measure_quality(result, metric) if result and one.cost else None,
+                quality=measure_quality(result, metric) if result and one.cost else None,
                 graph=one.setting.graph,
                 validity=search.track.judge(one.setting)[0],
             )
@@ -170,7 +170,7 @@ def _name_metric(search: Search) -> str | None:
     return next((result.scores[0].metric for result in results if result and result.scores), None)
 
 
-def _measure_quality(result: Result, metric: str | None) -> float | None:
+def measure_quality(result: Result, metric: str | None) -> float | None:
     """The score, higher if better; without labels the least centred cosine of the outputs to the reference's."""
     if metric is not None:
         score = find_score(result.scores, metric)
@@ -230,15 +230,15 @@ def tune_model(
 ) -> tuple[TuneDocument, tuple[str, ...]]:
     """The winner of a search over the settings of every engine, measured anew against their defaults.
 
-    Args:
-        request: what is searched; with `resume` the stored one is taken, which must be of the same model.
-        budget_s: seconds in all, in place of those that the continued search was given.
+    With `resume` the stored request is taken, which must be of the same model, with `budget_s` seconds in all.
     """
     folder = RunFolder(root)
     allow_request(request.run)
     check_request(request.run)
     if resume:
-        run, record = _take_up(folder, request)
+        record, run = read_search(root), take_up(folder, request.run)
+        # Paths stand in run.json in a form that says nothing about the user.
+        record = replace(record, request=replace(record.request, run=run.request))
     else:
         run = begin_record(request.run, describe_machine(), verb="tune", command=command)
         record = SearchRecord(request=request)
@@ -255,9 +255,8 @@ def tune_model(
         def describe() -> TuneDocument:
             document = describe_search(search, run.machine, proposed_by=[p.name for p in proposers])
             lines = (p.describe(search.tried) for p in proposers if isinstance(p, MixedProposer))
-            notes = tuple(line for found in lines for line in found)
-            notes += tuple(remains)
-            return replace(document, notes=(*document.notes, *notes), started_utc=run.started_utc)
+            notes = (*document.notes, *(line for found in lines for line in found), *remains)
+            return replace(document, notes=notes, started_utc=run.started_utc)
 
         try:
             search.run()
@@ -287,12 +286,6 @@ def tune_run(run: RunRequest, root: Path, *, threads: int | None, budget_s: floa
     return tune_model(request, root, reporter=reporter, resume=made)[0]
 
 
-def _take_up(folder: RunFolder, request: SearchRequest) -> tuple[RunRecord, SearchRecord]:
-    record, run = read_search(folder.root), take_up(folder, request.run)
-    # Paths stand in run.json in a form that says nothing about the user.
-    return run, replace(record, request=replace(record.request, run=run.request))
-
-
 def _open(
     folder: RunFolder, run: RunRecord, record: SearchRecord, budget: Budget, reporter: Reporter
 ) -> tuple[Search, list[Proposer]]:
@@ -315,10 +308,7 @@ def _open(
     if isinstance(track, LoadTrack):
         track.find_limit = budget.limit_child
     good = list_known(arms, find_families(sources.artifacts), find_kind(request.run.device))
-
-    def store(record: SearchRecord) -> None:
-        write_search(folder.root, record)
-
+    store = partial(write_search, folder.root)
     return Search(record, arms, track, proposers, budget, reporter, store=store, known=good), proposers
 
 
@@ -355,3 +345,24 @@ def write_tune(root: Path, document: TuneDocument, record: RunRecord | None = No
         return notes
     record, results = read_results(root)
     return (*notes, *write_reports(root, describe_stored(record, results), record=record, results=results).notes)
+
+
+def state_remains(result: Result, bound: Bound | None, why: str) -> Iterator[str]:
+    """Sentences on the winner. `bound`: of the model, for all settings; None: unknown, for the reason `why`."""
+    host = median([ns for one in result.measurements for ns in one.latency_ns])
+    device = median([ns for one in result.measurements for ns in one.device_ns or one.latency_ns])
+    if bound is None:
+        yield f"What the hardware could do is not known: {why}."
+    else:
+        left = host / 1e6 / bound.bound_ms
+        gain = "more search can gain little" if left < 1.4 else "more search, or another kernel, may pay"
+        yield (
+            f"It reaches {1 / left:.0%} of the model's roofline, {format_significant(bound.bound_ms)} ms "
+            f"({bound.bound_by}): no setting can be more than {format_significant(left, 2)}x as fast; {gain}."
+        )
+    parts = {"launch and wait": 1 - device / host, "copies": (result.effective_precision or {}).get(REORDER, 0.0)}
+    total = sum(layer.mean_ns for layer in result.layers)
+    for layer in sorted(result.layers, key=lambda layer: -layer.mean_ns)[:3]:
+        parts[layer.name] = layer.mean_ns / total
+    if told := [f"{name} {share:.0%}" for name, share in parts.items() if share >= 0.005]:
+        yield f"Its time goes to: {', '.join(told)}."

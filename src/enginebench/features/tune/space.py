@@ -50,8 +50,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """What people read: two different settings never share it."""
         parts = [format_options(self.engine, self.options), format_precision(self.precision, self.recipe)]
-        parts += [self.method] if self.method else []
-        parts += [self.graph] if self.graph else []
+        parts += filter(None, (self.method, self.graph))
         parts.append(f"{self.threads} thread{'s' if self.threads > 1 else ''}")
         parts += [f"{self.streams} streams"] if self.streams > 1 else []
         parts += [f"batch {self.max_batch}"] if self.max_batch > 1 else []
@@ -116,19 +115,14 @@ def list_arms(
     request: RunRequest,
     goal: Goal,
     *,
-    threads: tuple[int, ...],
+    threads: tuple[int, ...],  # of all streams together, the default first
     streams: tuple[int, ...],
-    limit_ms: float | None = None,
+    limit_ms: float | None = None,  # of which waiting for a batch may take a part
 ) -> list[Arm]:
-    """Every engine in every precision of a request, with what may be set.
+    """Every engine in every precision of a request, with what may be set beside the options that the user fixed.
 
-    Engines that compile for long come last: where the budget ends before them, the others have run.
-
-    Args:
-        request: engines with the options that the user fixed, and precisions.
-        goal: under `latency` one request is computed at a time, so that streams and batches are no knobs.
-        threads: values that the number of threads may take, the default first; of all streams together.
-        limit_ms: on latency under the goal `capacity`, of which waiting for a batch may take a part.
+    Engines that compile for long come last: where the budget ends before them, the others have run. Under the goal
+    `latency` one request is computed at a time, so that streams and batches are no knobs.
     """
     arms = []
     for (asked, recipe), (engine, fixed) in itertools.product(request.precisions, request.engines):
@@ -140,7 +134,12 @@ def list_arms(
         free = goal == "latency" and kind in entry.chooses_threads
         knobs: dict[str, tuple[str, ...]] = {THREADS: tuple(map(str, threads if free else threads[:1]))}
         if precision in FEW_BITS:
-            knobs[RECIPE] = _list_recipes(engine, precision, recipe or own, request.calibration_method)
+            # `recipe` or `recipe/method`, the default first; one that the user named stays, its ranges do not.
+            first = recipe or own or choose_graph_recipe(engine, precision)
+            others = entry.other_recipes if (recipe or own) is None and precision == "int8" else ()
+            methods = [method for method in METHODS if method != request.calibration_method]
+            ranges = [f"{first}/{method}" for method in methods if RECIPES[first].needs == "ranges"]
+            knobs[RECIPE] = (first, *others, *ranges)
         if goal != "latency":
             counts = streams if kind == "cpu" else GPU_STREAMS
             knobs |= {STREAMS: tuple(map(str, counts)), BATCH: tuple(map(str, BATCHES[kind]))}
@@ -156,15 +155,6 @@ def list_arms(
         arm = Arm(engine=engine, fixed=fixed, precision=precision, knobs=knobs, tunes=entry.tunes)
         arms.append(replace(arm, timing_only=quiet, dear=dear))
     return sorted(arms, key=lambda arm: arm.tunes)
-
-
-def _list_recipes(engine: str, precision: Precision, recipe: Recipe | None, method: str) -> tuple[str, ...]:
-    """`recipe` or `recipe/method`, the default first; a recipe that the user named stays, its ranges do not."""
-    entry = find_entry(engine)
-    own = recipe or choose_graph_recipe(engine, precision)
-    others = entry.other_recipes if recipe is None and precision == "int8" else ()
-    methods = [other for other in METHODS if other != method]
-    return (own, *others, *(f"{own}/{other}" for other in methods if RECIPES[own].needs == "ranges"))
 
 
 def list_thread_counts(default: int, most: int, asked: int | None) -> tuple[int, ...]:

@@ -1,17 +1,26 @@
 """Where candidates run: built and checked once, then one fresh process for each round."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.records import Caveat, Drift, Result, Validity
+from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
+from enginebench.core.names import format_precision, slug
+from enginebench.core.recipes import find_start
+from enginebench.core.records import Artifact, Caveat, Drift, MeasureSpec, Result, Validity
+from enginebench.engines.registry import find_installed, takes
 from enginebench.features.tune.records import SearchRequest
-from enginebench.features.tune.rows import Rows
 from enginebench.features.tune.space import Setting
 from enginebench.runs.campaign import ENDLESS, Campaign, has_answered
-from enginebench.runs.plan import PlannedRow
+from enginebench.runs.folder import RunRequest
+from enginebench.runs.plan import PlannedRow, plan_rows, with_suffix
+from enginebench.runs.progress import Reporter
+from enginebench.runs.targets.sources import Sources, describe_graph, make_graph
+from enginebench.runs.trust import trust_engine
 from enginebench.stats.alike import judge_outputs, list_invented
 from enginebench.stats.compare import Comparison
 from enginebench.stats.drift import keeps_limits, tell_broken
@@ -21,22 +30,85 @@ from enginebench.stats.standing import trust_ratio
 from enginebench.stats.validity import judge
 
 
+class Rows:
+    """The rows of the settings of one search. `graphs` holds graphs that a proposer made, by the names it gave them."""
+
+    def __init__(self, request: RunRequest, sources: Sources, place: Path, reporter: Reporter) -> None:
+        self._request, self._place, self._reporter = request, place, reporter
+        self._artifacts = list(sources.artifacts)
+        self._problems = dict(sources.problems)
+        self._others: dict[tuple[str, str], Artifact] = {}  # (PRECISION, method) -> graph
+        self.graphs: dict[str, Artifact] = {}
+        self.find_left: Callable[[], float] = lambda: math.inf  # seconds that making a graph may take
+
+    @property
+    def graph(self) -> Artifact | None:
+        """The model's own graph in FP32; None if it has none."""
+        return next((a for a in self._artifacts if a.kind == "onnx" and a.precision == "fp32"), None)
+
+    def plan(self, setting: Setting, measure: MeasureSpec, suffix: str = "") -> PlannedRow:
+        """The row of a setting; one whose graph cannot be made is skipped, with the reason."""
+        trust_engine(setting.engine, setting.options, "the stored search")
+        asked = replace(
+            self._request,
+            engines=((setting.engine, setting.options),),
+            precisions=((setting.precision, setting.recipe),),
+            threads=setting.threads,
+            measure=measure,
+        )
+        artifacts, problem = self._choose(setting)
+        found = plan_rows(asked, artifacts, probe=find_installed, takes=takes, problems=self._problems)
+        if len(found) != 1:
+            raise UsageError(f"a search is about one batch and one set of shapes, not {len(found)}; name one")
+        row = found[0] if problem is None else replace(found[0], skip=problem)
+        parts = [part for part in (setting.method, slug(setting.graph) if setting.graph else "", suffix) if part]
+        return with_suffix(row, "-".join(parts)) if parts else row
+
+    def _choose(self, setting: Setting) -> tuple[list[Artifact], str | None]:
+        """(the artifacts that the row may start from, why there is none for it)."""
+        if setting.graph:
+            if setting.graph not in self.graphs:
+                raise ArtifactError(f"the stored search names the graph {setting.graph!r}, which it has not made")
+            return [a for a in self._artifacts if a.kind == "torch"] + [self.graphs[setting.graph]], None
+        recipe = find_start(setting.engine, setting.recipe)
+        label = format_precision(setting.precision, recipe)
+        have = any((a.precision, a.recipe) == (setting.precision, recipe) for a in self._artifacts)
+        if takes(setting.engine) == "torch" or self.graph is None or (have and not setting.method):
+            return self._artifacts, None
+        if setting.precision in ("fp32", "tf32") or label in self._problems:
+            return self._artifacts, None
+        try:
+            made = self._make(replace(setting, recipe=recipe), label)
+        except EngineBenchError as error:
+            self._problems[label] = str(error)
+            return self._artifacts, f"no graph in {label}: {error}"
+        return [a for a in self._artifacts if (a.precision, a.recipe) != (made.precision, made.recipe)] + [made], None
+
+    def _make(self, setting: Setting, label: str) -> Artifact:
+        """The graph with this recipe and these ranges; another method has a folder of its own, and its own ranges."""
+        key = (label, setting.method)
+        if key not in self._others:
+            assert self.graph is not None
+            method = setting.method or self._request.calibration_method
+            left_s = min(self._request.timeout_s, self.find_left())
+            request = replace(self._request, calibration_method=method, timeout_s=left_s)
+            out = self._place / setting.method if setting.method else None
+            job = describe_graph(request, self.graph, setting.precision, setting.recipe, self._place, out=out)
+            self._others[key] = make_graph(request, job, self._reporter)
+        return self._others[key]
+
+
 def find_refusal(
     result: Result,
-    reference: Result | None,
+    reference: Result | None,  # that its outputs were compared with
     *,
-    max_drop: float | None = None,
-    limits: Mapping[str, float] | None = None,
+    max_drop: float | None = None,  # of the metric; None: the usual
+    limits: Mapping[str, float] | None = None,  # of drift; None: those of the precision, which were applied there
 ) -> str | None:
     """Why a row may not race; None if it may.
 
     Where the reference has a score, the score decides, as for the recommended row of a run; limits of drift that the
     user named hold beside it. Else the drift decides. Random weights and inputs refuse what is grossly wrong alone.
-
-    Args:
-        reference: the row that its answers were compared with, if there is one.
-        max_drop: what may be lost of the metric; None: the usual.
-        limits: of drift, by name; None: those of the precision, which were applied when the answers were compared.
     """
     if not has_answered(result):
         return result.reason or result.status
@@ -44,23 +116,17 @@ def find_refusal(
         return "its outputs could not be compared with the reference's"
     if result.id == reference.id:
         return None
-    scored = bool(find_score(reference.scores)) and "weights" not in list_invented(result)
-    lost = _find_loss(result, reference, max_drop) if scored else None
-    return lost or _find_drift(result, limits, by_score=scored)
-
-
-def _find_loss(result: Result, reference: Result, max_drop: float | None) -> str | None:
-    base = find_score(reference.scores)
-    assert base is not None
-    score = find_score(result.scores, base.metric)
-    if score is None:
-        return f"it has no {base.metric}"
-    if not loses_too_much(base, score, max_drop):
-        return None
-    return (
-        f"{base.metric} {score.value.value:.4g} against {base.value.value:.4g}: "
-        f"it loses {measure_loss(base, score):.3g}, and may lose {find_drop(base, max_drop):.3g}"
-    )
+    base = find_score(reference.scores) if "weights" not in list_invented(result) else None
+    if base is not None:
+        score = find_score(result.scores, base.metric)
+        if score is None:
+            return f"it has no {base.metric}"
+        if loses_too_much(base, score, max_drop):
+            return (
+                f"{base.metric} {score.value.value:.4g} against {base.value.value:.4g}: "
+                f"it loses {measure_loss(base, score):.3g}, and may lose {find_drop(base, max_drop):.3g}"
+            )
+    return _find_drift(result, limits, by_score=base is not None)
 
 
 def _find_drift(result: Result, limits: Mapping[str, float] | None, *, by_score: bool) -> str | None:
@@ -106,35 +172,27 @@ class Track(Protocol):
 
     def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
         """Name of each setting -> why it may not race; None if it may."""
-        ...
 
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
         """Whether this lap was run before."""
-        ...
 
     def run(self, group: Sequence[Setting], round_number: int, *, final: bool = False) -> Iterable[Lap]:
         """A fresh process of each, timed one after another; they may import side by side."""
-        ...
 
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
         """The row of a setting as it stands; None before it was built."""
-        ...
 
     def count_laps(self, setting: Setting) -> int:
         """Laps of the race that a setting has run."""
-        ...
 
     def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[Caveat, ...]]:
         """(verdict, warnings) on the laps that a setting has run."""
-        ...
 
     def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
         """What a comparison of two finalists is worth."""
-        ...
 
     def close(self, settings: Sequence[Setting]) -> tuple[str, ...]:
         """Ends the final: the ids of its rows, finished."""
-        ...
 
 
 class TimedTrack:
@@ -152,12 +210,14 @@ class TimedTrack:
         self._campaign.add(list(planned.values()))
         self._campaign.restore(with_failed=True)
         self._campaign.check()
-        return {name: self._judge(self._campaign.results[row.id]) for name, row in planned.items()}
-
-    def _judge(self, result: Result) -> str | None:
-        reference = find_reference(result, self._campaign.results.values())
-        request = self._request
-        return find_refusal(result, reference, max_drop=request.run.max_metric_drop, limits=request.limits)
+        results, drop, limits = self._campaign.results, self._request.run.max_metric_drop, self._request.limits
+        found: dict[str, str | None] = {}
+        for name, row in planned.items():
+            result = results[row.id]
+            # The row that its outputs were compared with: itself, if others were compared with it; none, if nobody did.
+            reference = results.get(result.drift.reference or "") if result.drift else None
+            found[name] = find_refusal(result, reference, max_drop=drop, limits=limits)
+        return found
 
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
         if final:
@@ -218,13 +278,8 @@ class TimedTrack:
 def measure_lap(result: Result, round_number: int) -> Lap:
     """The median time of a sample, in ns, where it was taken by our clock: no other compares with it."""
     timed = next((m for m in result.measurements if m.repetition == round_number), None)
-    if timed is None or timed.clock == "host":
-        reason = result.reason or result.status
-        return Lap(cost=median(timed.latency_ns) / result.engine.batch) if timed else Lap(reason=reason)
+    if timed is None:
+        return Lap(reason=result.reason or result.status)
+    if timed.clock == "host":
+        return Lap(cost=median(timed.latency_ns) / result.engine.batch)
     return Lap(reason=f"its times are by the clock {timed.clock}; a race compares times of the host's clock")
-
-
-def find_reference(result: Result, results: Iterable[Result]) -> Result | None:
-    """The row whose answers a row was compared with: itself, if others were compared with it; None if nobody did."""
-    wanted = result.drift.reference if result.drift else None
-    return next((other for other in results if other.id == wanted), None)

@@ -60,14 +60,14 @@ class LoadTrack:
     def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
         bases = {setting.name: make_base(setting) for setting in settings}
         refusals = self._timed.check(list(dict.fromkeys(bases.values())))
-        return {s.name: refusals[bases[s.name].name] or self._find_refusal(s) for s in settings}
-
-    def _find_refusal(self, setting: Setting) -> str | None:
-        try:
-            find("offers", "bench_row")(*self._name_row(setting))
-        except UsageError as error:
-            return str(error)
-        return None
+        found = {setting.name: refusals[bases[setting.name].name] for setting in settings}
+        for setting in settings:
+            try:
+                if found[setting.name] is None:
+                    find("offers", "bench_row")(*self._name_row(setting))
+            except UsageError as error:
+                found[setting.name] = str(error)
+        return found
 
     def _name_row(self, setting: Setting) -> tuple[RunFolder, Result | None, int, int]:
         """What is put under load: a row that was timed, in how many streams, and in which batches."""
@@ -97,14 +97,9 @@ class LoadTrack:
 
     def _probe(self, setting: Setting, round_number: int, final: bool) -> StoredLap:
         request, lap = self._request, StoredLap(candidate=setting.name, round=round_number, final=final, lap=Lap())
-        # A lap is a whole search, and it must not cost the others theirs.
-        limit_s = self.find_limit()
-        settings: dict[str, Any] = {
-            "limit_ms": request.p99_limit_ms,
-            "time_budget_s": limit_s,
-            "max_wait_ms": setting.max_wait_ms,
-        }
-        settings |= {} if final else RACE
+        limit_s = self.find_limit()  # a lap is a whole search, and it must not cost the others theirs
+        settings: dict[str, Any] = {"limit_ms": request.p99_limit_ms, "time_budget_s": limit_s}
+        settings |= {"max_wait_ms": setting.max_wait_ms, **({} if final else RACE)}
         found = find("offers", "load_row")(
             *self._name_row(setting),
             settings,
@@ -114,12 +109,17 @@ class LoadTrack:
             timeout_s=limit_s,
             reporter=self._reporter,
         )
-        if found.capacity is None:
-            lap = replace(lap, achieved_per_s=found.per_s, lap=describe_rate(found.per_s, "no responses"))
-        else:
-            rate, why_not = find_middle(found.capacity), explain_none(found.capacity, limit_s)
-            lap = replace(lap, capacity=found.capacity, lap=describe_rate(rate, why_not))
-        return replace(lap, validity=found.validity, caveats=found.caveats)
+        lap = replace(lap, validity=found.validity, caveats=found.caveats)
+        if (capacity := found.capacity) is None:
+            return replace(lap, achieved_per_s=found.per_s, lap=describe_rate(found.per_s, "no responses"))
+        why_not = f"no rate that meets {capacity.limit_ms:g} ms was found within {limit_s:g} s"
+        if capacity.ended != "budget":
+            lowest = min((probe.qps for probe in capacity.probes), default=0.0)
+            why_not = (
+                f"no rate that was tried meets {capacity.limit_ms:g} ms, down to {lowest:.3g} requests a second; "
+                "enginebench load --find-capacity looks lower"
+            )
+        return replace(lap, capacity=capacity, lap=describe_rate(find_middle(capacity), why_not))
 
     def count_laps(self, setting: Setting) -> int:
         return sum(lap.candidate == setting.name and not lap.final for lap in self._laps)
@@ -153,16 +153,6 @@ class LoadTrack:
 def make_base(setting: Setting) -> Setting:
     """The setting one request at a time: what is built and checked for every number of streams and every batch."""
     return replace(setting, streams=1, max_batch=1, max_wait_ms=0.0)
-
-
-def explain_none(capacity: Capacity, limit_s: float) -> str:
-    if capacity.ended == "budget":
-        return f"no rate that meets {capacity.limit_ms:g} ms was found within {limit_s:g} s"
-    lowest = min((probe.qps for probe in capacity.probes), default=0.0)
-    return (
-        f"no rate that was tried meets {capacity.limit_ms:g} ms, down to {lowest:.3g} requests a second; "
-        "enginebench load --find-capacity looks lower"
-    )
 
 
 def describe_rate(rate: float | None, why_not: str) -> Lap:

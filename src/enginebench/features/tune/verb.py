@@ -13,8 +13,7 @@ from enginebench import options as opts
 from enginebench.core.errors import UsageError
 from enginebench.core.features import find
 from enginebench.core.records import MeasureSpec
-from enginebench.features.tune.document import TuneDocument
-from enginebench.features.tune.records import SearchRequest
+from enginebench.features.tune.records import SearchRequest, TuneDocument
 from enginebench.features.tune.sections import list_tune
 from enginebench.features.tune.sitting import tune_model
 from enginebench.features.tune.space import Goal

@@ -8,8 +8,8 @@ FEATURE = Feature(
         Verb("env", "Guard (CI)", "Make environments with other runtime versions, to compare them.", "env"),
     ),
     offers={
-        "diff_between": "upgrade_verb:diff_environments",
-        "diff_notes": "upgrade_sections:state_changes",
+        "diff_between": "upgrade:diff_environments",
+        "diff_notes": "upgrade:state_changes",
         "join_layers": "upgrade:join_layers",
     },
     functions={

@@ -16,8 +16,7 @@ from enginebench.core.names import parse_precision
 from enginebench.core.records import Estimate, Result, Verdict
 from enginebench.engines.registry import ENTRIES, read_engine
 from enginebench.features.versions.env import install_environment, list_versions
-from enginebench.features.versions.upgrade import describe_change
-from enginebench.features.versions.upgrade_sections import state_change
+from enginebench.features.versions.upgrade import describe_change, state_change
 from enginebench.options import Opt, PathLike, pick, verb
 from enginebench.report.numbers import format_range, format_ratio, format_verdict
 from enginebench.report.table import Section, list_texts, make_notes, make_table
@@ -139,24 +138,14 @@ def command(
 
 
 def bisect_package(
-    request: RunRequest,
-    package: str,
-    good: str,
-    bad: str,
-    root: Path,
-    *,
-    by: By,
-    margin: float,
-    reporter: Reporter,
-    find_versions: Callable[[str], list[str]] = list_versions,
+    request: RunRequest, package: str, good: str, bad: str, root: Path, *, by: By, margin: float, reporter: Reporter
 ) -> BisectDocument:
     """The first version that is bad: as `bench --against` the good one, each in an environment of its own.
 
-    Args:
-        request: one engine on one model; its processes are those of the first try at each version.
-        by: time; drift: whether the outputs agree; or metric: the first of the request, on its labelled samples.
+    `request` has one engine on one model, and the processes of the first try at each version; its first metric decides
+    where `by` is metric, whether outputs agree where it is drift.
     """
-    versions = cut_range(find_versions(package), package, good, bad)
+    versions = cut_range(list_versions(package), package, good, bad)
     ((backend, options),) = request.engines
     tried: list[TriedVersion] = []
     results: dict[str, list[Result]] = {}  # version -> the good row and its own
@@ -186,6 +175,7 @@ def bisect_package(
 
     last_good, first_bad, undecided = find_first_bad(versions, judge, repetitions=request.measure.processes)
     shown = [one for one in tried if one.version == (first_bad or versions[-1])][-1]
+    base, cand = results[shown.version]
     return BisectDocument(
         package=package,
         engine=backend,
@@ -198,7 +188,7 @@ def bisect_package(
         undecided=undecided,
         verdict=shown.verdict,
         ratio=shown.ratio,
-        changed=list_changes(request.model, *results[shown.version]),
+        changed=(*find_losses(base, cand), *state_change(describe_change(request.model, base, cand))),
         tried=tuple(tried),
     )
 
@@ -220,11 +210,8 @@ def find_first_bad(
     """
 
     def ask(index: int) -> Judgement:
-        found: Judgement = "not_shown"
-        for attempt in range(TRIES):
-            if (found := judge(versions[index], repetitions * MORE**attempt)) != "not_shown":
-                break
-        return found
+        tries = (judge(versions[index], repetitions * MORE**attempt) for attempt in range(TRIES))
+        return next((found for found in tries if found != "not_shown"), "not_shown")
 
     good, bad, unknown = 0, len(versions) - 1, set[int]()
     if ask(bad) != "bad":
@@ -278,20 +265,14 @@ def cut_range(versions: Sequence[str], package: str, good: str, bad: str) -> lis
         series = [i for i, v in enumerate(versions) if v == text or re.match(rf"{re.escape(text)}\.", v)]
         if not series:
             rest = f" and {len(versions) - 8} earlier ones" if len(versions) > 8 else ""
-            raise UsageError(
-                f"{package} {text} is not on the package index; there are {', '.join(versions[-8:])}{rest}"
-            )
+            there = f"{', '.join(versions[-8:])}{rest}"
+            raise UsageError(f"{package} {text} is not on the package index; there are {there}")
         return versions.index(text) if text in versions else series[-1]
 
     first, last = find(good), find(bad)
     if first >= last:
         raise UsageError(f"--bad {bad} is not a later version of {package} than --good {good}")
     return list(versions[first : last + 1])
-
-
-def list_changes(model: str, base: Result, cand: Result) -> tuple[str, ...]:
-    """What the records of two rows show otherwise, beside the time."""
-    return (*find_losses(base, cand), *state_change(describe_change(model, base, cand)))
 
 
 def format_outcome(document: BisectDocument) -> list[str]:
@@ -320,14 +301,8 @@ def list_bisect(document: BisectDocument) -> list[Section]:
     """The outcome, then every version that was tried."""
     outputs = {True: "same", False: "changed", None: "-"}
     lines = [
-        (
-            t.version,
-            format_verdict(t.verdict),
-            outputs[t.outputs_agree],
-            str(t.repetitions),
-            format_ratio(t.ratio) if t.ratio else "-",
-        )
-        for t in document.tried
+        (one.version, format_verdict(one.verdict), outputs[one.outputs_agree], str(one.repetitions), ratio)
+        for one, ratio in ((t, format_ratio(t.ratio) if t.ratio else "-") for t in document.tried)
     ]
     columns = list_texts(("version", f"against {document.good}", "outputs"), ("trials", "ratio"))
     return [Section(parts=(*make_notes(format_outcome(document)), make_table(columns, lines)))]

@@ -107,16 +107,11 @@ def print_environments(document: EnvironmentsDocument, console: Console) -> None
     if not document.environments:
         click.echo("no environment was made yet: enginebench env make NAME PACKAGE==VERSION")
         return
-    found = [
-        (
-            line.name,
-            line.python or "-",
-            line.fault or ", ".join(f"{name} {version}" for name, version in list_engines_of(line).items()),
-        )
-        for line in document.environments
-    ]
-    table = make_table(list_texts(("name", "python", "holds")), found)
-    print_sections([Section(parts=(table,))], console)
+    found = []
+    for line in document.environments:  # of the packages, those that can change a number or an output
+        held = ", ".join(f"{name} {line.packages[name.lower()]}" for name in PACKAGES if name.lower() in line.packages)
+        found.append((line.name, line.python or "-", line.fault or held))
+    print_sections([Section(parts=(make_table(list_texts(("name", "python", "holds")), found),))], console)
 
 
 def install_environment(
@@ -206,11 +201,6 @@ def describe(name: str, path: Path) -> EnvironmentLine:
         return EnvironmentLine(name=name, path=str(path), fault=str(error))
     version = ".".join(map(str, place.version))
     return EnvironmentLine(name=name, path=str(path), python=version, packages=dict(sorted(place.packages.items())))
-
-
-def list_engines_of(line: EnvironmentLine) -> dict[str, str]:
-    """The packages of an environment that can change a number or an answer, with their versions."""
-    return {name: line.packages[name.lower()] for name in PACKAGES if name.lower() in line.packages}
 
 
 def remove_environment(name: str) -> Path:

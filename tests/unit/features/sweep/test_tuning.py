@@ -10,12 +10,12 @@ from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.records import Estimate
 from enginebench.core.store import read_record
 from enginebench.features.sweep.document import SweepDocument, Tuned
-from enginebench.features.sweep.page import format_sweep_page
+from enginebench.features.sweep.reporting import format_sweep_page
 from enginebench.features.sweep.sections import describe_tuned
 from enginebench.features.sweep.spec import SweepSpec, read_spec
 from enginebench.features.sweep.verb import plan_sweep, run_sweep
 from enginebench.features.tune import sitting
-from enginebench.features.tune.document import TuneDocument
+from enginebench.features.tune.records import TuneDocument
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.child.jobs import MeasureJob
 from enginebench.runs.reporting import Written

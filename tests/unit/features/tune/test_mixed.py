@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ChildFailed, ParseError
 from enginebench.features.tune import mixed
-from enginebench.features.tune.groups import GroupHarm, NodeGroup
+from enginebench.features.tune.jobs import GroupHarm, NodeGroup
 from enginebench.features.tune.mixed import MIXED_FILE, choose_counts, describe_layering, read_mixed
 from enginebench.features.tune.proposals import Tried
 from enginebench.features.tune.records import Budget, SearchRecord

@@ -1,6 +1,6 @@
 """The story of a search on scripted laps: what is tried, who drops out, the budget, and going on."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -33,20 +33,21 @@ REQUEST = SearchRequest(
 
 
 MACHINE = make_machine()
+MANY = [Arm(engine=name, fixed={}, precision="fp32", knobs={"threads": ("2", "1")}) for name in "abcdefgh"]
 
 
 class Stored:
     """The record as it lies on the disk."""
 
-    def __init__(self, record: SearchRecord) -> None:
-        self.record = record
+    def __init__(self, request: SearchRequest = REQUEST) -> None:
+        self.record = SearchRecord(request=request)
 
     def __call__(self, record: SearchRecord) -> None:
         self.record = record
 
 
 def make_search(track: Scripted, request: SearchRequest = REQUEST, stored: Stored | None = None) -> Search:
-    stored = stored or Stored(SearchRecord(request=request))
+    stored = stored or Stored(request)
     budget = Budget(stored.record.request.budget_s, stored.record.spent_s, clock=track.clock)
     proposers = [Walk(ARMS[:1]), Walk(ARMS)]
     proposers[0].name = "enumeration of x"
@@ -55,6 +56,16 @@ def make_search(track: Scripted, request: SearchRequest = REQUEST, stored: Store
 
 def run(track: Scripted, request: SearchRequest = REQUEST) -> Search:
     search = make_search(track, request)
+    search.run()
+    return search
+
+
+def run_with(
+    arms: Sequence[Arm], track: Scripted, budget_s: float, proposers: Sequence[Any] = (), known: Sequence[Setting] = ()
+) -> Search:
+    budget = Budget(budget_s, clock=track.clock)
+    record = SearchRecord(request=replace(REQUEST, budget_s=budget_s))
+    search = Search(record, arms, track, proposers, budget, Silent(), known=known)
     search.run()
     return search
 
@@ -76,8 +87,8 @@ def test_the_best_setting_is_found_and_beats_the_default_of_every_engine() -> No
 
 def test_a_candidate_that_crashes_costs_itself() -> None:
     search = run(Scripted())
-    crashed = [lost for lost in search.lost if lost.setting.options.get("mode") == "bad"]
-    assert crashed and all("SIGSEGV" in lost.drop.reason for lost in crashed)
+    crashed = [lost for lost in search.lost if "mode=bad" in lost.candidate]
+    assert crashed and all("SIGSEGV" in lost.reason for lost in crashed)
     assert all(one.cost is None for one in search.tried if one.setting.options.get("mode") == "bad")
 
 
@@ -86,8 +97,8 @@ def test_who_answers_wrong_never_races() -> None:
     track.refusals["x:mode=good fp32 2 threads"] = "its answers differ too much"
     search = run(track)
     assert not any(key[0] == "x:mode=good fp32 2 threads" for key in track.order)
-    (lost,) = [lost for lost in search.lost if lost.setting.name == "x:mode=good fp32 2 threads"]
-    assert lost.drop.round == -1 and lost.drop.reason == "its answers differ too much"
+    (lost,) = [lost for lost in search.lost if lost.candidate == "x:mode=good fp32 2 threads"]
+    assert lost.round == 0 and lost.reason == "its answers differ too much"
 
 
 def test_where_all_are_equal_the_default_is_not_beaten() -> None:
@@ -146,7 +157,7 @@ def test_a_budget_that_ends_before_anything_was_built_says_what_to_give() -> Non
 
 def test_one_round_of_one_candidate_is_not_called_many() -> None:
     said = Silent()
-    stored = Stored(SearchRecord(request=REQUEST))
+    stored = Stored()
     track = Scripted()
     track.refusals["y:kept=1 fp32 2 threads"] = "wrong"
     budget = Budget(REQUEST.budget_s, clock=track.clock)
@@ -251,7 +262,7 @@ def test_the_final_leaves_out_whoever_is_far_behind_the_best_default() -> None:
 def test_a_build_that_is_ended_costs_its_share_alone() -> None:
     search = search_slowly(Slow({"z": 101.0}), 200.0)
     assert name(search) == "y:kept=1 fp32 2 threads" and search.record.spent_s <= 205.0
-    assert next(lost.drop.reason for lost in search.lost) == "no response within the time-out"
+    assert next(lost.reason for lost in search.lost) == "no response within the time-out"
 
 
 def test_one_that_hangs_costs_a_share_of_the_budget() -> None:
@@ -280,15 +291,16 @@ def test_a_disturbed_lap_is_a_warning_of_its_setting_and_of_the_search() -> None
     assert row.caveats == (DISTURBED,) and "~ " in draw(list_tune(document), 300)
 
 
-def interrupt_after(track: Scripted, count: int) -> None:
-    left = [count]
+def interrupt(track: Scripted, count: int, after_s: float = 0.0) -> Callable[..., None]:
+    """Ctrl-C when it is called for the n-th time, so many seconds later."""
+    left = iter(range(count))
 
-    def before(*_: object) -> None:
-        left[0] -= 1
-        if left[0] < 0:
+    def stop(*_: object) -> None:
+        if next(left, None) is None:
+            track.clock.now_s += after_s
             raise KeyboardInterrupt
 
-    track.before = before
+    return stop
 
 
 @pytest.mark.parametrize("budget_s", [10_000.0, 100.0, 60.0, 40.0])
@@ -303,9 +315,9 @@ def test_interrupted_at_any_moment_it_comes_to_the_same_document(budget_s: float
     @given(st.lists(st.integers(0, moments), min_size=1, max_size=3))
     def check(stops: list[int]) -> None:
         """Each sitting but the last ends in its n-th lap or check."""
-        track, stored = Scripted(sd=0.02), Stored(SearchRecord(request=request))
+        track, stored = Scripted(sd=0.02), Stored(request)
         for stop in stops:
-            interrupt_within(track, stop)
+            track.within = interrupt(track, stop, track.lap_s / 2)  # half-way through whatever takes time
             with suppress(KeyboardInterrupt):
                 make_search(track, stored=stored).run()
         track.within = lambda name: None
@@ -318,22 +330,9 @@ def test_interrupted_at_any_moment_it_comes_to_the_same_document(budget_s: float
     check()
 
 
-def interrupt_within(track: Scripted, count: int) -> None:
-    """Ctrl-C half-way through whatever takes time for the n-th time."""
-    left = [count]
-
-    def within(name: str) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            track.clock.now_s += track.lap_s / 2
-            raise KeyboardInterrupt
-
-    track.within = within
-
-
 def test_a_lap_that_is_stored_before_the_record_is_not_run_again() -> None:
     """The process was killed between the two: the lap counts, only its seconds are lost."""
-    track, stored = Scripted(), Stored(SearchRecord(request=REQUEST))
+    track, stored = Scripted(), Stored()
     whole = run(Scripted())
     run_lap, left = track.run, [9]
 
@@ -355,7 +354,7 @@ def test_a_lap_that_is_stored_before_the_record_is_not_run_again() -> None:
 
 def test_an_interrupted_search_knows_who_leads() -> None:
     track = Scripted()
-    interrupt_after(track, 14)
+    track.before = interrupt(track, 14)
     search = make_search(track)
     with pytest.raises(KeyboardInterrupt):
         search.run()
@@ -363,8 +362,8 @@ def test_an_interrupted_search_knows_who_leads() -> None:
 
 
 def test_spent_seconds_add_up_over_the_sittings() -> None:
-    track, stored = Scripted(), Stored(SearchRecord(request=REQUEST))
-    interrupt_after(track, 5)
+    track, stored = Scripted(), Stored()
+    track.before = interrupt(track, 5)
     with pytest.raises(KeyboardInterrupt):
         make_search(track, stored=stored).run()
     first_s = stored.record.spent_s
@@ -392,8 +391,7 @@ def test_proposers_take_turns_and_leave_when_they_have_nothing() -> None:
     settings = [x.set({"mode": "good"}), x.set({"threads": "1"}), x.set({"arena": "none"})]
     track = Scripted()
     proposers: list[Any] = [Once("a", settings[:2]), Once("b", settings[2:])]
-    search = Search(SearchRecord(request=REQUEST), ARMS, track, proposers, Budget(1e4, clock=track.clock), Silent())
-    search.run()
+    search = run_with(ARMS, track, 1e4, proposers)
     assert asked == ["a", "b", "a", "b", "a"]
     assert [s.name for g in search.record.generations[1:] for s in g.settings] == [
         settings[0].name, settings[2].name, settings[1].name,
@@ -406,21 +404,17 @@ def test_a_first_round_that_the_budget_cut_short_ranks_what_it_measured() -> Non
     track.find_cost = lambda setting: 9.0 if setting.engine == "x" else 1.0  # type: ignore[method-assign]
     track.check = lambda settings: {setting.name: None for setting in settings}  # type: ignore[method-assign]
     known = [ARMS[0].set({"mode": "good"}), ARMS[0].set({"arena": "none"}), ARMS[0].set({"mode": "bad"})]
-    record, budget = SearchRecord(request=replace(REQUEST, budget_s=130.0)), Budget(130.0, clock=track.clock)
-    search = Search(record, ARMS, track, [], budget, Silent(), known=known)
-    search.run()
+    search = run_with(ARMS, track, 130.0, known=known)
     assert search.leader is not None and search.leader.name == "y:kept=1 fp32 2 threads"
-    assert "no time was left to measure it" in {lost.drop.reason for lost in search.lost}
+    assert "no time was left to measure it" in {lost.reason for lost in search.lost}
 
 
 @pytest.mark.parametrize("budget_s", [38.0, 44.0, 50.0])
 def test_settings_that_no_time_is_left_to_race_are_not_proposed_for_ever(budget_s: float) -> None:
     """Of a clock that only laps move; a real one ran out, at one more stored generation for each turn."""
-    arms = [Arm(engine=name, fixed={}, precision="fp32", knobs={"threads": ("2", "1")}) for name in "abcdefgh"]
-    track, record = Scripted(), SearchRecord(request=replace(REQUEST, budget_s=budget_s))
+    track = Scripted()
     track.find_cost = lambda setting: 1.0  # type: ignore[method-assign]
-    search = Search(record, arms, track, [Walk(arms)], Budget(budget_s, clock=track.clock), Silent())
-    search.run()
+    search = run_with(MANY, track, budget_s, [Walk(MANY)])
     assert search.final is not None and len(search.record.generations) < 4
 
 
@@ -431,19 +425,15 @@ def test_who_was_far_slower_races_on_where_all_others_fail_later() -> None:
     costs: dict[str, float | None] = {"x": 1.0, "y": 2.5}
     track.find_cost = lambda setting: costs[setting.engine]  # type: ignore[method-assign]
     track.before = lambda setting, number, final: costs.update({"x": None} if number else {})
-    search = Search(SearchRecord(request=REQUEST), arms, track, [], Budget(900.0, clock=track.clock), Silent())
-    search.run()
+    search = run_with(arms, track, 900.0)
     assert name(search) == "y:kept=1 fp32 2 threads" and len(search.lost) == 2
 
 
 @pytest.mark.parametrize("budget_s", [8.0, 24.0])
 def test_an_answer_says_which_defaults_it_was_not_held_against(budget_s: float) -> None:
-    arms = [Arm(engine=name, fixed={}, precision="fp32", knobs={"threads": ("2", "1")}) for name in "abcdefgh"]
-    track, record = Scripted(), SearchRecord(request=replace(REQUEST, budget_s=budget_s))
+    track = Scripted()
     track.find_cost = lambda setting: 0.5 if setting.engine == "h" else 1.0  # type: ignore[method-assign]
-    search = Search(record, arms, track, [], Budget(budget_s, clock=track.clock), Silent())
-    search.run()
-    (note,) = describe_search(search, MACHINE, proposed_by=["enumeration"]).notes
+    (note,) = describe_search(run_with(MANY, track, budget_s), MACHINE, proposed_by=["enumeration"]).notes
     assert note.endswith("h fp32 2 threads. 4 defaults among them may be faster than those that were measured.")
 
 

@@ -1,14 +1,14 @@
 """One group of nodes quantized at a time: the pairs are those of the recipe, and nothing else changes."""
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.errors import ArtifactError
-from enginebench.features.tune.harm import measure_harm
-from enginebench.features.tune.sensitivity import find_groups, quantize_only
+from enginebench.core.errors import ArtifactError, MeasurementError
+from enginebench.features.tune.sensitivity import WORST, find_groups, measure_harm, quantize_only
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_arrays, open_data
@@ -91,3 +91,14 @@ def test_a_graph_that_does_not_run_is_refused(made):
     _, prepared, _, feeds = made["digits", "cpu"]
     with pytest.raises(ArtifactError, match="does not run"):
         answer(prepared, {name: array[:, :, :2] for name, array in feeds.items()}, 1)
+
+
+def test_noise_is_the_power_of_the_difference_over_that_about_the_mean():
+    reference = {"y": np.array([[1.0, 5.0], [3.0, 5.0]])}  # about its mean: 1 + 1
+    answers = {"y": np.array([[1.0, 5.5], [3.0, 5.0]])}
+    assert measure_harm(reference, answers) == pytest.approx(0.25 / 2)
+
+    with pytest.raises(MeasurementError, match="do not depend on the inputs"):
+        measure_harm({"y": np.ones((4, 3))}, {"y": np.zeros((4, 3))})
+    broken = {"y": np.full((2, 2), np.nan)}
+    assert measure_harm(reference, broken) == WORST and math.isfinite(WORST)

@@ -14,8 +14,7 @@ from enginebench.core.errors import BackendUnavailable, ChildFailed, UsageError
 from enginebench.core.records import Capacity, MeasureSpec
 from enginebench.core.store import read_record
 from enginebench.features.tune import sitting, under_load
-from enginebench.features.tune.document import TuneDocument
-from enginebench.features.tune.records import SearchRequest, read_search
+from enginebench.features.tune.records import SearchRequest, TuneDocument, read_search
 from enginebench.features.tune.sitting import find_arms, tune_model
 from enginebench.features.tune.space import Setting
 from enginebench.features.tune.under_load import LoadTrack, StoredLap, describe_rate
@@ -94,25 +93,12 @@ def test_a_search_ends_as_a_document_a_page_and_a_run(tmp_path: Path, crash: Chi
         (judged[row.id][0], tuple(judged[row.id][1])) for row in document.final
     ]
     assert "fake:latency_us=300 fp32 2 threads" in [row.candidate for row in document.final if row.default]
-    check_that_the_final_is_measured_anew(folder, document.winner.id)
-    check_that_a_finished_search_says_the_same_again(folder, document, crash)
-    check_that_another_model_is_refused(folder)
-
-
-def check_that_the_final_is_measured_anew(folder: Path, winner: str) -> None:
+    winner, done = document.winner.id, len(crash.jobs)
     final, race = (json.loads((folder / "rows" / f"{name}.json").read_bytes()) for name in (winner, f"{winner}-race"))
     taken = [{(m["started_utc"], tuple(m["latency_ns"])) for m in row["measurements"]} for row in (final, race)]
-    assert not taken[0] & taken[1]
-
-
-def check_that_a_finished_search_says_the_same_again(folder: Path, document: TuneDocument, children: Children) -> None:
-    done = len(children.jobs)
+    assert not taken[0] & taken[1], "the final is measured anew"
     again = search(folder, resume=True)
-    assert len(children.jobs) == done
-    assert replace(again, spent_s=0) == replace(document, spent_s=0)
-
-
-def check_that_another_model_is_refused(folder: Path) -> None:
+    assert len(crash.jobs) == done and replace(again, spent_s=0) == replace(document, spent_s=0)
     other = replace(REQUEST, run=replace(REQUEST.run, model="digits-cnn"))
     with pytest.raises(UsageError, match="holds a run of digits-mlp, not of digits-cnn"):
         search(folder, other, resume=True)
@@ -122,26 +108,17 @@ def check_that_another_model_is_refused(folder: Path) -> None:
         search(folder / "nothing", resume=True)
 
 
-class Interrupt:
-    """Ctrl-C in the n-th measurement, counted over everything."""
-
-    def __init__(self, children: Children, at: int) -> None:
-        self._wrapped, self._left = children.before, at
-        children.before = self
-
-    def __call__(self, job: Any) -> None:
-        self._wrapped(job)
-        if isinstance(job, MeasureJob):
-            self._left -= 1
-            if self._left < 0:
-                raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("at", [9])
-def test_ctrl_c_leaves_the_best_so_far_and_a_folder_that_goes_on(tmp_path: Path, crash: Children, at: int) -> None:
+def test_ctrl_c_leaves_the_best_so_far_and_a_folder_that_goes_on(tmp_path: Path, crash: Children) -> None:
     folder, seen = tmp_path / "t", list[TuneDocument]()
-    unbroken = crash.before
-    Interrupt(crash, at)
+    unbroken, left = crash.before, iter(range(9))
+
+    def interrupt(job: Any) -> None:
+        """Ctrl-C in the tenth measurement."""
+        unbroken(job)
+        if isinstance(job, MeasureJob) and next(left, None) is None:
+            raise KeyboardInterrupt
+
+    crash.before = interrupt
     with pytest.raises(KeyboardInterrupt):
         search(folder, on_partial=seen.append)
     assert seen[0].winner is not None and not seen[0].finished

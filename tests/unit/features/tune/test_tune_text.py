@@ -9,22 +9,17 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.caveats import format_caveat, make_caveat
-from enginebench.core.records import Bound, EngineSpec, Estimate, LayerTime, Machine, Measurement, MeasureSpec, Result
+from enginebench.core.records import Bound, EngineSpec, Estimate, LayerTime, Measurement, MeasureSpec, Result
 from enginebench.core.store import encode
-from enginebench.features.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
 from enginebench.features.tune.proposals import Tried, Walk, read_gains
-from enginebench.features.tune.remains import state_remains
-from enginebench.features.tune.sections import list_tune, list_tune_page
-from enginebench.features.tune.sitting import find_frontier
+from enginebench.features.tune.records import Candidate, Dropped, Finalist, TuneDocument, TuneRef
+from enginebench.features.tune.sections import draw_frontier, list_points, list_tune, list_tune_page
+from enginebench.features.tune.sitting import find_frontier, state_remains
+from enginebench.report.charts import render_png
 from enginebench.report.page import format_page
 from reports import draw
+from samples import make_machine
 from tracks import ARMS, DISTURBED
-
-MACHINE = Machine(
-    os="", arch="", cpu_model="", cpu_flags=(), cores_physical=2, cores_logical=2, cpus_allowed=(0, 1),
-    cpu_quota_cores=None, memory_bytes=1, memory_limit_bytes=None, governor=None, cpu_mhz=None, cpu_max_mhz=None,
-    load_1m=None, virtual=None, last_level_cache_bytes=None, default_threads=2, versions={},
-)  # fmt: skip
 
 
 def estimate(value: float, spread: float = 0.02) -> Estimate:
@@ -46,7 +41,7 @@ DROPS = tuple(
     for i in range(12)
 )
 BEATEN = TuneDocument(
-    model="m", machine=MACHINE, goal="latency", unit="ms", winner=refer("new"), default=refer("a"),
+    model="m", machine=make_machine(), goal="latency", unit="ms", winner=refer("new"), default=refer("a"),
     challenger=refer("new"), beaten=True, verdict="faster", ratio=estimate(1.25), dropped=DROPS, frontier=(),
     final=(make_row("new"), make_row("a", 1.25), make_row("b", 2.0)),
     candidates=(Candidate(candidate="new", id="new", default=False, speed=1.0, processes=6, quality=0.99),),
@@ -130,18 +125,6 @@ def test_what_a_child_said_reaches_page_and_terminal_as_text() -> None:
     assert "<script>alert" not in format_tune_page(document) and "\x1b" not in show(document)
 
 
-def test_the_frontier_is_what_nobody_beats_in_both() -> None:
-    def make(name: str, speed: float | None, quality: float | None) -> Candidate:
-        return Candidate(candidate=name, id=name, default=False, speed=speed, processes=2, quality=quality)
-
-    found = find_frontier(
-        [make("slow", 0.5, 0.9), make("fast", 1.0, 0.8), make("best", 0.4, 0.99), make("worse", 0.45, 0.85),
-         make("failed", None, None), make("rounds otherwise", 0.3, 0.99000001)]
-    )  # fmt: skip
-    assert [p.candidate for p in found] == ["fast", "slow", "best"]
-    assert isinstance(found[0], FrontierPoint)
-
-
 def test_the_answer_says_what_is_left_of_the_hardware_and_where_the_time_goes() -> None:
     layers = tuple(LayerTime(name=name, mean_ns=ns) for name, ns in (("fc", 1e5), ("conv1", 3e5), ("add", 1e3)))
     timed = Measurement(latency_ns=[1_000_000], device_ns=[800_000], clock="host", blocks=(), stop_rule="iters")
@@ -165,7 +148,7 @@ def test_what_gained_in_other_searches_is_proposed_first_and_what_cannot_be_read
     }
     for name, rows in other.items():
         (tmp_path / name).mkdir()
-        found = [Candidate(candidate=c, id=c, default=d, speed=v, processes=1, quality=1.0) for c, v, d in rows]
+        found = [make_candidate(c, v, 1.0, default=d) for c, v, d in rows]
         text = encode(replace(BEATEN, candidates=tuple(found))) if rows else b"{"
         (tmp_path / name / "tune.json").write_bytes(text)
     gains = read_gains(tmp_path / "mine")
@@ -173,3 +156,48 @@ def test_what_gained_in_other_searches_is_proposed_first_and_what_cannot_be_read
     known = [Tried(setting=arm.default, cost=1.0 + i) for i, arm in enumerate(ARMS)]
     assert Walk(ARMS, gains).propose(1, known)[0].name == "x:mode=good fp32 2 threads"
     assert Walk(ARMS).propose(1, known)[0].name == "x fp32 1 thread"
+
+
+def make_candidate(name: str, speed: float | None, quality: float | None, **more: Any) -> Candidate:
+    fields = {"candidate": name, "id": name, "default": False, "speed": speed, "processes": 3, "quality": quality}
+    return Candidate(**fields | more)
+
+
+CANDIDATES = (
+    make_candidate("fp32", 0.8, 1.0, default=True),
+    make_candidate("int8", 1.2, 0.7, default=True),
+    make_candidate("mix <b>", 1.0, 0.96, graph="mix"),
+    make_candidate("worse", 0.7, 0.9),
+    make_candidate("failed", None, None),
+)
+PICTURED = replace(BEATEN, candidates=CANDIDATES, frontier=find_frontier(CANDIDATES))
+
+
+def test_points_say_what_kind_they_are_and_who_is_on_the_frontier() -> None:
+    points = {point["candidate"]: point for point in list_points(PICTURED)}
+    assert {name: point["kind"] for name, point in points.items()} == {
+        "fp32": "default",
+        "int8": "default",
+        "mix <b>": "mixed precision",
+        "worse": "other setting",
+    }
+    assert [name for name, point in points.items() if point["front"]] == ["fp32", "int8", "mix <b>"]
+
+
+def test_the_picture_is_drawn_and_stands_on_the_page() -> None:
+    pytest.importorskip("altair")
+    spec = draw_frontier(PICTURED)
+    assert "centred cosine" in str(spec) and render_png(spec)[:4] == b"\x89PNG"
+    page = format_page("t", list_tune_page(PICTURED, spec), bundle="/* vegaEmbed */")
+    assert 'data-chart="frontier"' in page and "mix <b>" not in page.replace(r"mix \u003cb>", "")
+
+
+def test_without_the_library_the_page_has_its_table() -> None:
+    page = format_tune_page(PICTURED)
+    assert 'data-chart="frontier"' not in page and "mix &lt;b&gt;" in page
+
+
+def test_the_frontier_is_what_nobody_beats_in_both() -> None:
+    assert [point.candidate for point in PICTURED.frontier] == ["int8", "mix <b>", "fp32"]
+    rounds_otherwise = make_candidate("x", 0.3, 1.00000001)
+    assert find_frontier([*CANDIDATES, rounds_otherwise]) == PICTURED.frontier

@@ -12,7 +12,6 @@ from enginebench.core.records import (
     Drift,
     EngineSpec,
     Estimate,
-    LayerTime,
     Measurement,
     MeasureSpec,
     OutputDrift,
@@ -22,6 +21,7 @@ from enginebench.core.records import (
 from enginebench.features.versions import bisect as verb
 from enginebench.features.versions.bisect import (
     BisectDocument,
+    By,
     Judgement,
     TriedVersion,
     bisect_package,
@@ -30,7 +30,6 @@ from enginebench.features.versions.bisect import (
     find_first_bad,
     format_outcome,
     judge_rows,
-    list_changes,
 )
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.targets.stored import Side
@@ -98,19 +97,9 @@ def test_a_ratio_of_times_says_nothing_about_answers(agree: bool | None, said: s
         version="2", judgement="good", repetitions=6, verdict="not_shown", ratio=ratio, outputs_agree=agree
     )
     document = BisectDocument(
-        package="p",
-        engine="ort",
-        by="drift",
-        good="1",
-        bad="2",
-        first_bad=None,
-        last_good=None,
-        undecided=(),
-        verdict="not_shown",
-        ratio=ratio,
-        changed=(),
+        package="p", engine="ort", by="drift", good="1", bad="2", verdict="not_shown", ratio=ratio, changed=(),
         tried=(tried,),
-    )
+    )  # fmt: skip
     (line,) = format_outcome(document)
     assert line.startswith(said) and "0.945" not in line
 
@@ -119,18 +108,6 @@ def test_a_package_is_for_an_engine() -> None:
     assert [find_engine_of(name) for name in ("onnxruntime", "openvino", "torch")] == ["ort", "openvino", "pytorch"]
     with pytest.raises(UsageError, match="no engine needs the package flask; name the engine with --engine"):
         find_engine_of("flask")
-
-
-def test_changes_of_the_record_are_told() -> None:
-    def row(shares: dict[str, float], **kinds: float) -> Result:
-        layers = tuple(LayerTime(name=kind, kind=kind, mean_ns=ms * 1e6) for kind, ms in kinds.items())
-        return replace(ROW, effective_precision=shares, layers=layers)
-
-    sides = row({"int8": 0.9, "fp32": 0.1}, Conv=1.0), row({"int8": 0.2, "fp32": 0.8}, Conv=2.0, Cast=0.5)
-    precision, *_, layers = list_changes("m", *sides)
-    assert precision == "precision changed: most of the time was spent in int8 before, in fp32 now"
-    assert layers == "layers 1.00 -> 2.50 ms in one profile of each, most in Conv +1 ms, Cast (new) +0.5 ms"
-    assert list_changes("m", ROW, ROW) == ("outputs not compared",)
 
 
 AGREES = Drift(
@@ -145,13 +122,11 @@ AGREES = Drift(
 )  # fmt: skip
 
 
-def measure(latency_us: float, repetition: int) -> Measurement:
-    """A process whose median is this latency, give or take a thousandth."""
-    latency_ns = round(latency_us * 1000 * (1 + (repetition % 3 - 1) / 1000))
-    block = Block(start=0, stop=100, duration_ns=100 * latency_ns)
-    times = [latency_ns] * 100
+def sample(median_ns: float, repetition: int) -> Measurement:
+    samples = [round(median_ns)] * 20
+    block = Block(start=0, stop=20, duration_ns=sum(samples))
     return Measurement(
-        clock="host", latency_ns=times, blocks=(block,), stop_rule="settled", repetition=repetition, order=repetition
+        clock="host", latency_ns=samples, blocks=(block,), stop_rule="settled", repetition=repetition, order=repetition
     )
 
 
@@ -166,7 +141,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
         asked.append((*versions, request.measure.processes))  # type: ignore[arg-type]
         rows = []
         for i, version in enumerate(versions):
-            times = tuple(measure(float(version), repetition) for repetition in range(request.measure.processes))
+            scatter = [1e3 * (1 + (process % 3 - 1) / 1000) for process in range(request.measure.processes)]
+            times = tuple(sample(float(version) * factor, process) for process, factor in enumerate(scatter))
             status = "ok" if version != "666" else "failed"
             rows.append(replace(ROW, id=f"r{i}", measurements=times, status=status, drift=AGREES))
         return rows
@@ -177,11 +153,12 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
     return asked
 
 
-def bisect(root: Path, versions: list[str], margin: float = 0.05) -> BisectDocument:
-    return bisect_package(
-        REQUEST, "p", versions[0], versions[-1], root,
-        by="time", margin=margin, reporter=Silent(), find_versions=lambda package: versions,
-    )  # fmt: skip
+def bisect(root: Path, versions: list[str], request: RunRequest = REQUEST) -> BisectDocument:
+    by: By = "metric" if request.metrics else "time"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verb, "list_versions", lambda package: versions)
+        ends = versions[0], versions[-1]
+        return bisect_package(request, "p", *ends, root, by=by, margin=0.05, reporter=Silent())
 
 
 def test_the_first_slow_version_is_found(measured: list[tuple[str, str, int]], tmp_path: Path) -> None:
@@ -235,11 +212,7 @@ def test_the_first_version_that_is_worse_by_a_metric_is_found(
         return [score(row, 0.96 if name >= "201.2" else 0.98) for row, name in zip(rows, measured[-1][:2], strict=True)]
 
     monkeypatch.setattr(verb, "bench_sides", pretend)
-    versions = ["201.0", "201.1", "201.2", "201.3", "201.4"]
-    document = bisect_package(
-        replace(REQUEST, metrics=("top1",)), "p", versions[0], versions[-1], tmp_path,
-        by="metric", margin=0.05, reporter=Silent(), find_versions=lambda package: versions,
-    )  # fmt: skip
+    document = bisect(tmp_path, [f"201.{i}" for i in range(5)], replace(REQUEST, metrics=("top1",)))
     assert (document.first_bad, document.last_good, document.metric) == ("201.2", "201.1", "top1")
     assert format_outcome(document)[0] == "p 201.2 is the first that is worse by top1 (-0.02); 201.1 is not."
     assert all(judgement != "not_shown" for judgement in (tried.judgement for tried in document.tried))
@@ -256,12 +229,6 @@ def test_sides_are_scored_where_a_metric_is_asked_for(tmp_path: Path, children: 
 
 
 SERIES = [f"1.{i}" for i in range(12)]
-
-
-def sample(median_ns: float, repetition: int) -> Measurement:
-    samples = [round(median_ns)] * 20
-    block = Block(start=0, stop=20, duration_ns=sum(samples))
-    return Measurement(clock="host", latency_ns=samples, blocks=(block,), stop_rule="settled", repetition=repetition)
 
 
 def simulate(step_at: int, step: float, deviation: float, seed: int, margin: float) -> str | None:

@@ -9,9 +9,13 @@ from msgspec.structs import replace
 from enginebench.core.errors import UsageError
 from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, LayerTime, Result, TensorSpec
-from enginebench.features.versions.upgrade import join_layers, list_changed
-from enginebench.features.versions.upgrade_sections import state_changes
-from enginebench.features.versions.upgrade_verb import diff_environments, parse_between
+from enginebench.features.versions.upgrade import (
+    describe_change,
+    diff_environments,
+    join_layers,
+    state_change,
+    state_changes,
+)
 from enginebench.report.markdown import format_sections
 from enginebench.report.run.diff import list_diff
 from enginebench.runs.child.arrays import save_answers
@@ -21,7 +25,7 @@ from samples import make_machine, make_result
 
 LOGITS = TensorSpec(name="logits", dtype="float32", shape=("batch", 10))
 GRAPH = Artifact(kind="onnx", model="m", path="", sha256="0", files=(), inputs=(LOGITS,), outputs=(LOGITS,))
-BETWEEN = "old,new"
+BETWEEN = "old , new"
 
 
 def make_row(env: str | None, median_ms: float = 10.0, precision: str = "fp32", **more: object) -> Result:
@@ -123,9 +127,8 @@ def test_a_run_without_an_environment_says_which_it_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "a,b,c", "a,a", ",a", "a,"])
 def test_between_names_one_or_two(text: str) -> None:
-    assert parse_between("a , b") == ("a", "b") and parse_between("a") == ("a", None)
     with pytest.raises(UsageError, match="expected OLD or OLD,NEW"):
-        parse_between(text)
+        diff_environments([], text, 0.02)
 
 
 def test_layers_meet_by_the_nodes_that_they_compute() -> None:
@@ -158,12 +161,12 @@ def test_what_changed_is_told_in_sentences(tmp_path: Path) -> None:
     assert "build 1.20 -> 2.40 s (+100%)" in told and "size 46.8 MB" in told
     assert "layers 2.00 -> 4.00 ms in one profile of each, most in conv +2 ms" in told
     assert "conv +2 ms" in format_sections(list_diff(found)).replace("\\", "")
+    came = replace(rows[1], layers=(*slower, LayerTime(name="x", mean_ns=5e5, kind="Cast")))
+    assert state_change(describe_change("m", rows[0], came))[-1].endswith("conv +2 ms, x (new) +0.5 ms")
     assert state_changes(DiffDocument(rows=(), verdict="faster", gate_failed=False)) == []
 
 
 def test_packages_that_came_or_went_are_changes() -> None:
-    assert list_changed({"a": "1", "b": "1"}, {"b": "2", "c": "1"}) == {
-        "a": ("1", None),
-        "b": ("1", "2"),
-        "c": (None, "1"),
-    }
+    versions: list[dict[str, str]] = [{"a": "1", "b": "1"}, {"b": "2", "c": "1"}]
+    base, cand = (replace(make_row(None), machine=make_machine(versions=each)) for each in versions)
+    assert describe_change("m", base, cand).versions == {"a": ("1", None), "b": ("1", "2"), "c": (None, "1")}
