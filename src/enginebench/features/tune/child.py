@@ -23,8 +23,7 @@ TOLD_EVERY = 20
 def measure_sensitivity(job: SensitivityJob, note: NoteCall) -> SensitivityAnswer:
     """The harm of each group, those with the most multiply-accumulates first: theirs is the time that can be saved."""
     from enginebench.features.tune.sensitivity import find_groups, quantize_only
-    from enginebench.models.precision.graph import load_whole_graph, prepare_graph
-    from enginebench.models.precision.trying import answer
+    from enginebench.models.precision.graph import answer, load_whole_graph, prepare_graph
 
     start_s = time.monotonic()
     libraries = job.artifact.operator_libraries

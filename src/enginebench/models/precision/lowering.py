@@ -20,8 +20,7 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.operators import register_operators
 from enginebench.core.records import Artifact
 from enginebench.core.shapes import carry_specs
-from enginebench.models.onnx.origin import PARENT_KEY
-from enginebench.models.onnx.source import read_metadata, read_onnx, read_opset
+from enginebench.models.onnx.source import PARENT_KEY, read_metadata, read_onnx, read_opset
 from enginebench.models.precision.graph import load_whole_graph, name_nodes, read_graphs, walk_nodes, write_graph
 
 OWN = ("", "ai.onnx")

@@ -30,8 +30,7 @@ except ModuleNotFoundError as missing:
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from enginebench.models.onnx.origin import describe_origin
-from enginebench.models.onnx.source import load_graph, read_onnx
+from enginebench.models.onnx.source import describe_origin, load_graph, read_onnx
 from enginebench.models.precision.graph import load_whole_graph, write_graph
 from enginebench.models.precision.lowering import lower_model
 from enginebench.models.torch.blame import find_line

@@ -415,11 +415,11 @@ def _read_precision(module: nn.Module, ends: Sequence[TensorSpec]) -> tuple[Prec
     sizes: Counter[torch.dtype] = Counter()
     for parameter in module.parameters():
         sizes[parameter.dtype] += parameter.numel()
-    precision = next((PRECISIONS[dtype] for dtype, _ in sizes.most_common() if dtype in PRECISIONS), "fp32")
+    precision: Precision = next((PRECISIONS[dtype] for dtype, _ in sizes.most_common() if dtype in PRECISIONS), "fp32")
     floats = Counter({str(d).removeprefix("torch."): n for d, n in sizes.items() if d.is_floating_point})
     floats = floats or Counter(spec.dtype for spec in ends if spec.dtype.startswith("float"))
-    doubtful = 2 * floats["float64"] > floats.total()
-    return precision, (make_caveat("double_precision", precision=precision),) if doubtful else ()
+    doubts = [make_caveat("double_precision", precision=precision)] if 2 * floats["float64"] > floats.total() else []
+    return precision, tuple(doubts)
 
 
 def _read_versions(ref: ModelRef) -> dict[str, str]:
