@@ -16,7 +16,7 @@ from enginebench.core.records import Caveat, Drift, TensorSpec
 from enginebench.core.store import encode, write_atomic
 from enginebench.engines.registry import accepts
 from enginebench.models.precision.calibration import explain_external
-from enginebench.models.samples import cut_entries, group_samples, join_samples, name_only, resolve_given, write_samples
+from enginebench.models.samples import cut_entries, group_samples, join_samples, resolve_given, write_samples
 from enginebench.options import Opt, PathLike, verb
 from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument, list_drift
 from enginebench.runs.builds import cut_common
@@ -253,7 +253,7 @@ def _take_given(text: str, specs: Sequence[TensorSpec], n: int | None) -> Inputs
     """The user's entries; of kept batches with their preprocessing."""
     from enginebench.models.precision.calibration_data import read_origin
 
-    entries = [entry for arrays in resolve_given(text) for entry in cut_entries(name_only(arrays, specs), specs)][:n]
+    entries = [entry for arrays in resolve_given(text) for entry in cut_entries(arrays, specs)][:n]
     origin = read_origin(Path(text)) if Path(text).is_file() else None
     if origin is None:
         return Inputs(
