@@ -50,7 +50,13 @@ def resolve_given(text: str) -> list[dict[str, Array]]:
         for part in attribute.split("."):
             found = getattr(found, part)
         made: Any = found()
-        given = [_take_arrays(text, entry) for entry in ([made] if isinstance(made, Mapping) else made)]
+        given = []
+        for entry in [made] if isinstance(made, Mapping) else made:
+            if not isinstance(entry, Mapping):
+                raise ModelError(
+                    f"--inputs {text} returned {name_type(entry)}; expected {{input name: array}}, or several of these"
+                )
+            given.append({str(name): np.asarray(value) for name, value in entry.items()})
     except (FeedError, ModelError):
         raise
     except Exception as error:  # user code: anything can come out of it
@@ -77,23 +83,13 @@ def read_file(path: Path) -> dict[str, Array]:
 def explain_unread(path: Path, error: Exception, expected: str) -> ParseError:
     """The error to raise where NumPy cannot read a file."""
     found = getattr(error, "strerror", None) or str(error)
-    if isinstance(error, FileNotFoundError):
-        found = "no such file"
-    elif "Object arrays" in found:
-        found = "Python objects, which are never loaded"
-    elif "pickle" in found:  # NumPy's guess about a file that does not begin as its own do
-        found = "neither an .npz nor an .npy file"
-    elif "No data left" in found:
-        found = "an empty file"
-    return ParseError(path, "", found, expected)
-
-
-def _take_arrays(text: str, entry: object) -> dict[str, Array]:
-    if not isinstance(entry, Mapping):
-        raise ModelError(
-            f"--inputs {text} returned {name_type(entry)}; expected {{input name: array}}, or several of these"
-        )
-    return {str(name): np.asarray(value) for name, value in entry.items()}
+    known = {
+        "No such file": "no such file",
+        "Object arrays": "Python objects, which are never loaded",
+        "pickle": "neither an .npz nor an .npy file",  # NumPy's guess about a file that does not begin as its own do
+        "No data left": "an empty file",
+    }
+    return ParseError(path, "", next((text for part, text in known.items() if part in found), found), expected)
 
 
 def write_samples(given: Iterable[Mapping[str, Array]], specs: Sequence[TensorSpec], folder: Path) -> int:
@@ -101,7 +97,7 @@ def write_samples(given: Iterable[Mapping[str, Array]], specs: Sequence[TensorSp
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
     for arrays in given:
-        for entry in cut_entries(name_only(arrays, specs), specs):
+        for entry in cut_entries(arrays, specs):
             np.savez(folder / f"{count:06}.npz", **entry)  # type: ignore[arg-type]
             count += 1
     return count
@@ -118,7 +114,7 @@ def name_only(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> dict[
 
 def cut_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
     """The entries of one call, each with a batch of one; inputs without a batch axis are whole in each."""
-    axes = find_batch_axes(specs)
+    arrays, axes = name_only(arrays, specs), find_batch_axes(specs)
     if problems := list_problems(arrays, specs, axes):
         expected = ", ".join(f"{s.name}: {s.dtype}[{show_shape(s.shape)}]" for s in specs)
         raise FeedError(f"the inputs do not fit the model: {'; '.join(problems)}. Expected {expected}")
@@ -129,14 +125,12 @@ def cut_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> lis
         raise FeedError(f"the inputs have different numbers of entries ({told}); give each as many")
     if not counts:
         return [dict(arrays)]
-    (count,) = counts
-    return [
-        {
-            name: array if (axis := axes[name]) is None else np.take(array, [i], axis=axis)
-            for name, array in arrays.items()
-        }
-        for i in range(count)
-    ]
+    entries: list[dict[str, Array]] = [{} for _ in range(counts.pop())]
+    for name, array in arrays.items():
+        axis = axes[name]
+        for i, entry in enumerate(entries):
+            entry[name] = array if axis is None else np.take(array, [i], axis=axis)
+    return entries
 
 
 def list_problems(
@@ -228,11 +222,8 @@ def join_samples(members: Sequence[Mapping[str, Array]], specs: Sequence[TensorS
     axes, feed = find_batch_axes(specs), {}
     for spec in specs:
         axis = axes[spec.name]
-        arrays = [member[spec.name] for member in members]
-        if axis is None:
-            joined = arrays[0]
-        else:
-            joined = np.concatenate([arrays[i % len(arrays)] for i in range(batch)], axis=axis)
+        arrays = [members[i % len(members)][spec.name] for i in range(1 if axis is None else batch)]
+        joined = arrays[0] if axis is None else np.concatenate(arrays, axis=axis)
         feed[spec.name] = np.asarray(joined, dtype=spec.dtype, order="C")
     return feed
 

@@ -61,22 +61,19 @@ def preprocess_for(model: str, input_size: int | None = None, inputs: Sequence[T
         input_size: height and width in pixels where not the model's own; the resize grows in proportion.
         inputs: of the graph, which may take bytes.
     """
-    found = _find_preprocess(model, input_size)
-    return found and found.fit(inputs)
-
-
-def _find_preprocess(model: str, input_size: int | None) -> Preprocess | None:
-    if model.startswith(TIMM_PREFIX):
-        return _preprocess_timm(model.removeprefix(TIMM_PREFIX), input_size)
     card = BUILTIN.get(model)
-    if card is None:
-        return None
-    if card.task == "digits":
+    found: Preprocess | None = None
+    if model.startswith(TIMM_PREFIX):
+        found = _preprocess_timm(model.removeprefix(TIMM_PREFIX), input_size)
+    elif card is not None and card.task == "digits":
         layout: Literal["CHW", "flat"] = "flat" if len(card.input_shape) == 1 else "CHW"
-        return Preprocess(resize=8, crop=8, colour="L", scale=16.0, mean=(0.0,), std=(1.0,), layout=layout)
-    crop = input_size or IMAGENET_CROP
-    mean, std = (HALF_MEAN, HALF_STD) if card.half_range else (IMAGENET_MEAN, IMAGENET_STD)
-    return _preprocess_imagenet(round(card.resize * crop / IMAGENET_CROP), crop, card.interpolation, mean, std)
+        found = Preprocess(resize=8, crop=8, colour="L", scale=16.0, mean=(0.0,), std=(1.0,), layout=layout)
+    elif card is not None:
+        crop = input_size or IMAGENET_CROP
+        mean, std = (HALF_MEAN, HALF_STD) if card.half_range else (IMAGENET_MEAN, IMAGENET_STD)
+        resize = round(card.resize * crop / IMAGENET_CROP)
+        found = preprocess_imagenet(crop, resize=resize, interpolation=card.interpolation, mean=mean, std=std)
+    return found and found.fit(inputs)
 
 
 def choose_preprocess(model: str, input_size: int | None, inputs: Sequence[TensorSpec] = ()) -> Preprocess:
@@ -129,26 +126,24 @@ def take_bytes(artifact: Artifact, known: Normalize, input_size: int | None = No
     return replace(artifact, inputs=inputs, normalize=placed, preprocess_sha256=prepared)
 
 
-def preprocess_imagenet(crop: int, layout: Literal["CHW", "HWC"]) -> Preprocess:
-    """How pictures are prepared for most classifiers: cut from a picture an eighth larger, and normalized."""
-    return replace(_preprocess_imagenet(round(crop / 0.875), crop, "bilinear"), layout=layout)
-
-
-def _preprocess_imagenet(
-    resize: int,
+def preprocess_imagenet(
     crop: int,
-    interpolation: Interpolation,
+    *,
+    resize: int | None = None,
+    interpolation: Interpolation = "bilinear",
     mean: tuple[float, ...] = IMAGENET_MEAN,
     std: tuple[float, ...] = IMAGENET_STD,
+    layout: Literal["CHW", "HWC"] = "CHW",
 ) -> Preprocess:
+    """How pictures are prepared for most classifiers: cut from a picture an eighth larger, and normalized."""
     return Preprocess(
-        resize=resize,
+        resize=resize or round(crop / 0.875),
         crop=crop,
         colour="RGB" if len(mean) == 3 else "L",
         scale=255.0,
         mean=mean,
         std=std,
-        layout="CHW",
+        layout=layout,
         interpolation=interpolation,
     )
 
@@ -162,7 +157,8 @@ def _preprocess_timm(name: str, input_size: int | None) -> Preprocess | None:
     crop = input_size or config.input_size[-1]
     # Source: timm.data.transforms_factory.transforms_imagenet_eval, crop mode "center".
     resize = math.floor(crop / (config.crop_pct or 0.875))
-    return _preprocess_imagenet(resize, crop, config.interpolation, tuple(config.mean), tuple(config.std))
+    mean, std = tuple(config.mean), tuple(config.std)
+    return preprocess_imagenet(crop, resize=resize, interpolation=config.interpolation, mean=mean, std=std)
 
 
 class Digits(Struct, frozen=True, kw_only=True, eq=False):

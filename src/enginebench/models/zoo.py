@@ -147,17 +147,31 @@ def resolve_model(text: str) -> ModelRef:
     if text in BUILTIN:
         return ModelRef(kind="builtin", text=text, name=text)
     if text.startswith(TIMM_PREFIX):
-        return _resolve_timm(text)
+        name = text.removeprefix(TIMM_PREFIX)
+        if not re.fullmatch(r"[A-Za-z0-9_.\-]+", name):
+            raise UsageError(
+                f"model {text!r}: {name!r} is not the name of a timm model; expected timm:NAME, for example "
+                "timm:resnet18"
+            )
+        return ModelRef(kind="timm", text=text, name=name)
     if text.startswith(HF_PREFIX):
-        return _resolve_hf(text)
+        name = text.removeprefix(HF_PREFIX)
+        path = Path(name).expanduser()
+        if not name or (name.startswith((".", "/", "~")) and not path.is_dir()):
+            raise UsageError(
+                f"model {text!r}: {name!r} is no folder; expected hf:NAME, a name on the Hugging Face Hub, or "
+                "hf:./FOLDER"
+            )
+        return ModelRef(kind="hf", text=text, name=str(path) if name.startswith("~") else name)
     if (suffix := Path(text).suffix.lower()) in (".onnx", ".pt2"):
         path = Path(text)
         if path.is_dir():
             raise ModelError(f"model {text!r} is a folder; expected a file")
         if not path.exists():
-            near = _near_files(path)
+            near = _find_near(path.name, [p.name for p in path.parent.glob(f"*{path.suffix}")])
+            others = f" (in the same folder: {', '.join(near)})" if near else ""
             maker = "`enginebench export`" if suffix == ".onnx" else "torch.export.save"
-            raise ModelError(f"model {text!r}: no such file{near}. Check the path; {maker} makes one")
+            raise ModelError(f"model {text!r}: no such file{others}. Check the path; {maker} makes one")
         return ModelRef(kind="onnx" if suffix == ".onnx" else "pt2", text=text, name=text)
     if OBJECT.fullmatch(text):
         return ModelRef(kind="object", text=text, name=text)
@@ -195,33 +209,6 @@ def packaged_onnx(name: str) -> Path | None:
     return path if name in BUILTIN and path.is_file() else None
 
 
-def _resolve_timm(text: str) -> ModelRef:
-    name = text.removeprefix(TIMM_PREFIX)
-    if not re.fullmatch(r"[A-Za-z0-9_.\-]+", name):
-        raise UsageError(
-            f"model {text!r}: {name!r} is not the name of a timm model; expected timm:NAME, for example timm:resnet18"
-        )
-    return ModelRef(kind="timm", text=text, name=name)
-
-
-def _resolve_hf(text: str) -> ModelRef:
-    name = text.removeprefix(HF_PREFIX)
-    if not name or (name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir()):
-        raise UsageError(
-            f"model {text!r}: {name!r} is no folder; expected hf:NAME, a name on the Hugging Face Hub, or hf:./FOLDER"
-        )
-    return ModelRef(kind="hf", text=text, name=str(Path(name).expanduser()) if name.startswith("~") else name)
-
-
-def _near_files(path: Path) -> str:
-    try:
-        names = [p.name for p in path.parent.glob(f"*{path.suffix}")]
-    except OSError:
-        return ""
-    near = _find_near(path.name, names)
-    return f" (in the same folder: {', '.join(near)})" if near else ""
-
-
 def _advise(text: str) -> str:
     if advice := FOREIGN_SUFFIXES.get(Path(text).suffix.lower()):
         return advice
@@ -248,19 +235,10 @@ LABELS_FILE, LABELS_VARIABLE = "torchvision/models/_meta.py", "_IMAGENET_CATEGOR
 
 def find_labels(model: str) -> list[str]:
     """The names of the classes in their order; empty where only the model's owner knows them."""
-    card = BUILTIN.get(model)
-    if card is None:
-        return []
-    return [str(digit) for digit in range(card.classes)] if card.task == "digits" else _read_imagenet()
-
-
-def _read_imagenet() -> list[str]:
-    path = find_packaged(LABELS_FILE)
-    if path is None:
-        return []
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and any(
-            isinstance(t, ast.Name) and t.id == LABELS_VARIABLE for t in node.targets
-        ):
+    card, path = BUILTIN.get(model), find_packaged(LABELS_FILE)
+    if card is None or card.task == "digits":
+        return [str(digit) for digit in range(card.classes)] if card else []
+    for node in ast.parse(path.read_text(encoding="utf-8") if path else "").body:
+        if isinstance(node, ast.Assign) and LABELS_VARIABLE in map(ast.unparse, node.targets):
             return [str(name) for name in ast.literal_eval(node.value)]
     return []

@@ -15,8 +15,7 @@ from enginebench import door
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import Caveat, ModelSource
-from enginebench.models.precision.calibration import Calibration, Method, write_calibration
-from enginebench.models.precision.calibration_cache import write_calibration_cache
+from enginebench.models.precision.calibration import Calibration, Method, write_calibration, write_calibration_cache
 from enginebench.models.precision.calibration_data import check_source, keep_batches, open_data, open_given
 from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
 from enginebench.runs.child.jobs import SourceJob

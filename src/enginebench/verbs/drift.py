@@ -16,7 +16,7 @@ from enginebench.core.records import Caveat, TensorSpec
 from enginebench.core.store import encode, write_atomic
 from enginebench.engines.registry import accepts
 from enginebench.models.precision.calibration import explain_external
-from enginebench.models.samples import cut_entries, group_samples, join_samples, name_only, resolve_given, write_samples
+from enginebench.models.samples import cut_entries, group_samples, join_samples, resolve_given, write_samples
 from enginebench.options import Opt, PathLike, verb
 from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument, list_drift
 from enginebench.runs.builds import cut_common
@@ -239,8 +239,7 @@ def make_inputs(side: sides.OpenSide, text: str | None, n: int | None, seed: int
 
     specs = side.artifact.inputs
     if text is not None:
-        calls = [name_only(arrays, specs) for arrays in resolve_given(text)]
-        entries = [entry for arrays in calls for entry in cut_entries(arrays, specs)][:n]
+        entries = [entry for arrays in resolve_given(text) for entry in cut_entries(arrays, specs)][:n]
         origin = read_origin(Path(text)) if Path(text).is_file() else None  # of kept batches
         unknown = (EXTERNAL, (explain_external(f"inputs come from {text}"),))
         prepared, doubts = (origin.preprocess_sha256, origin.caveats) if origin else unknown

@@ -18,8 +18,12 @@ from enginebench.core.recipes import FEW_BITS, Needs, find_needs, list_recipes, 
 from enginebench.core.records import Artifact, Precision, Recipe
 from enginebench.core.text import count_of
 from enginebench.measure.pin import default_threads
-from enginebench.models.precision.calibration import Calibration, read_calibration
-from enginebench.models.precision.calibration_cache import read_calibration_cache, write_calibration_cache
+from enginebench.models.precision.calibration import (
+    Calibration,
+    read_calibration,
+    read_calibration_cache,
+    write_calibration_cache,
+)
 from enginebench.models.precision.calibration_data import CalibrationData, open_arrays, open_data, open_given
 from enginebench.models.zoo import resolve_model
 from enginebench.options import Libraries, Opt, PathLike, Printed, Progress, verb

@@ -251,10 +251,10 @@ def test_what_the_runtime_lacks_in_bf16_is_named(user_model: Callable[[str], Art
 def test_a_graph_that_the_runtime_does_not_open_is_an_error(
     mlp: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: Path) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("no memory\nfor it")
 
-    monkeypatch.setattr(export, "_open_session", refuse)
+    monkeypatch.setattr("onnxruntime.InferenceSession", refuse)
     with pytest.raises(ModelError, match=r"which checks the export, cannot open it: no memory$"):
         export_onnx(mlp, tmp_path / "a.onnx")
 

@@ -10,9 +10,9 @@ import torch
 from enginebench.core.errors import ModelError, UsageError
 from enginebench.models.torch import hugging_face
 from enginebench.models.torch.hugging_face import make_inputs
-from enginebench.models.torch.pretrained import DownloadFailed
 from enginebench.models.torch.source import load_module, make_torch_artifact
 from enginebench.models.torch.torchvision_import import import_torchvision
+from enginebench.models.torch.weights import DownloadFailed
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}

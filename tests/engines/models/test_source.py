@@ -18,9 +18,8 @@ from enginebench.core.store import encode, hash_file
 from enginebench.models.task import feed_digits, hash_preprocess, load_digits
 from enginebench.models.torch import source as torch_source
 from enginebench.models.torch import torchvision_import
-from enginebench.models.torch.pretrained import DownloadFailed
-from enginebench.models.torch.random_weights import calibrate_batch_norm, draw_zeros
 from enginebench.models.torch.source import load_module, make_torch_artifact
+from enginebench.models.torch.weights import DownloadFailed, calibrate_batch_norm, draw_zeros
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.child.jobs import SourceAnswer, SourceJob
 from enginebench.runs.child.perform.sources import make_source

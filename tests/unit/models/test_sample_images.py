@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from enginebench.core.errors import ArtifactError
-from enginebench.models.sample_images import HEIGHT, WIDTH, make_photo, make_photos, read_photos, write_photos
+from enginebench.models.photos import HEIGHT, WIDTH, make_photo, make_photos, read_photos, write_photos
 
 
 def test_files_are_as_large_as_photographs() -> None:

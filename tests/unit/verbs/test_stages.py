@@ -15,7 +15,7 @@ from enginebench.core.entry import Entry
 from enginebench.core.errors import UsageError
 from enginebench.core.records import EngineSpec, TensorSpec
 from enginebench.engines.registry import ENTRIES, check_options
-from enginebench.models.sample_images import make_photos
+from enginebench.models.photos import make_photos
 from enginebench.models.task import Preprocess, choose_preprocess, preprocess_for
 from enginebench.runs.child.perform.stages import (
     MIN_BATCHES,

@@ -295,7 +295,7 @@ def _choose_inputs(network: Network, n: int | None) -> tuple[NDArray[np.float32]
 def _run_onnxruntime(path: Path, network: Network, inputs: NDArray[np.float32]) -> NDArray[np.float32] | None:
     """ONNX Runtime's outputs for the same inputs; None if it is not installed."""
     try:
-        from enginebench.models.precision.trying import answer
+        from enginebench.models.precision.graph import answer
     except ModuleNotFoundError:
         return None
     from enginebench.models.precision.graph import load_whole_graph

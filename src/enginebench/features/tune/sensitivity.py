@@ -17,6 +17,7 @@ from enginebench.features.tune.jobs import GroupHarm, NodeGroup, SensitivityAnsw
 from enginebench.models.precision.calibration_data import CalibrationData, open_data, use_samples
 from enginebench.models.precision.exclusion import find_originals
 from enginebench.models.precision.graph import (
+    answer,
     load_whole_graph,
     make_consumers,
     make_producers,
@@ -25,7 +26,6 @@ from enginebench.models.precision.graph import (
 )
 from enginebench.models.precision.macs import count_macs
 from enginebench.models.precision.qdq import WEIGHTED
-from enginebench.models.precision.trying import answer
 from enginebench.models.samples import read_samples
 from enginebench.runs.child.jobs import NoteCall
 

@@ -10,8 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Artifact, Normalize
 from enginebench.core.store import write_atomic
-from enginebench.models.onnx.origin import PREPROCESS_KEY
-from enginebench.models.onnx.source import load_graph, read_metadata, read_onnx, walk_nodes
+from enginebench.models.onnx.source import PREPROCESS_KEY, load_graph, read_metadata, read_onnx, walk_nodes
 from enginebench.models.task import take_bytes
 
 # With one of these a graph that normalizes by itself begins, or goes on where it turns NHWC into NCHW first.

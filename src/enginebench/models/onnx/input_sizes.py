@@ -6,14 +6,12 @@ Nothing here opens a graph; `models/onnx/inputs.py` tries the lengths and keeps 
 import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.records import TensorSpec
 
-Role = Literal["line", "image", "audio", "tokens", "frames", "past", "other"]
 Sizes = dict[str, int]
 
 BATCH_WORDS = frozenset({"batch", "batchsize", "bs", "n"})
@@ -31,11 +29,14 @@ LINES = {48: 320, 32: 320, 64: 256}
 # Squares: of classifiers (ImageNet), then of detectors; all but the last are multiples of 32, the deepest usual stride.
 SQUARES = (224, 640, 320, 256, 416, 512, 384, 128, 800, 1024, 64, 32, 28)
 # Seconds and chunks of speech at 16 kHz; 512 samples are what streaming detectors of speech take at a time.
-AUDIO = (16000, 512, 1600, 1280, 576, 480, 8000, 32000, 80000, 160000)
 STREAMED = (512, 576, 1536, 480, 1600, 1280, 16000)
-TOKENS = (128, 64, 32, 16, 256, 77, 512, 8, 1024)
-FRAMES = (100, 128, 200, 64, 300, 80, 76, 32, 16, 3000, 500)
-OTHER = (128, 64, 32, 16, 8, 100, 224, 256, 512, 4, 2)
+LENGTHS = {
+    "audio": (16000, 512, 1600, 1280, 576, 480, 8000, 32000, 80000, 160000),
+    "tokens": (128, 64, 32, 16, 256, 77, 512, 8, 1024),
+    "frames": (100, 128, 200, 64, 300, 80, 76, 32, 16, 3000, 500),
+    "past": (16, 1),
+    "other": (128, 64, 32, 16, 8, 100, 224, 256, 512, 4, 2),
+}
 # More combinations than this are not tried: by then the graph needs something that its names do not say.
 MOST_TRIED = 40
 
@@ -83,7 +84,6 @@ def list_knobs(
     """Every open axis that is no batch, with what to try for it.
 
     Args:
-        batches: {input name: axis of the batch}.
         imgsz: height and width that the graph's metadata name.
         classifies: the graph answers with one row of scores: its pictures are smaller than a detector's.
         streams: the graph takes a state along: its sound comes in chunks.
@@ -98,8 +98,9 @@ def list_knobs(
             knobs.setdefault(knob.axes, knob)
             seen |= {*knob.axes}
         for place, axis in opened:
-            if axis not in seen and not is_sum(axis):
-                choices = _list_lengths(_find_role(spec, place, axis), streams)
+            if axis not in seen and not _SUM.fullmatch(axis):
+                role = _find_role(spec, place, axis)
+                choices = STREAMED if streams and role == "audio" else LENGTHS[role]
                 knobs.setdefault((axis,), Knob((axis,), tuple((length,) for length in choices)))
                 seen.add(axis)
     return list(knobs.values())
@@ -133,22 +134,16 @@ def _list_pictures(spec: TensorSpec, places: tuple[int, int], imgsz: tuple[int, 
     return Knob((high, wide), tuple(dict.fromkeys(([imgsz] if imgsz else []) + pairs)))
 
 
-def _find_role(spec: TensorSpec, place: int, axis: str) -> Role:
+def _find_role(spec: TensorSpec, place: int, axis: str) -> str:
     words = split_words(axis)
     for word, role in LENGTH_WORDS.items():
         if word in words and not (role == "tokens" and spec.dtype.startswith("float") and len(spec.shape) == 2):
-            return role  # type: ignore[return-value]
+            return role
     if spec.dtype.startswith(("int", "uint")) or spec.values is not None:
         return "tokens"
     if place == len(spec.shape) - 1 and (len(spec.shape) == 2 or spec.shape[1] == 1):
         return "audio"
     return "frames" if len(spec.shape) >= 3 else "other"
-
-
-def _list_lengths(role: Role, streams: bool) -> tuple[int, ...]:
-    if role == "audio":
-        return STREAMED if streams else AUDIO
-    return {"tokens": TOKENS, "frames": FRAMES, "past": (16, 1), "other": OTHER}[role]
 
 
 def list_sizes(knobs: Sequence[Knob]) -> Iterator[Sizes]:
@@ -169,18 +164,8 @@ def guess_sizes(specs: Sequence[TensorSpec], given: Sizes) -> tuple[TensorSpec, 
     return set_sizes(specs, batches, first | given)
 
 
+# An axis that is called the sum of two others, as in `past_sequence_length + 1`.
 _SUM = re.compile(r"\s*([\w.]+)\s*\+\s*([\w.]+)\s*")
-
-
-def is_sum(axis: str) -> bool:
-    """Whether an axis is called the sum of two others, as in `past_sequence_length + 1`."""
-    return _SUM.fullmatch(axis) is not None
-
-
-def _add(axis: str, sizes: Sizes) -> int:
-    found = _SUM.fullmatch(axis)
-    parts = found.groups() if found else ()
-    return sum(int(part) if part.isdecimal() else sizes.get(part, 1) for part in parts)
 
 
 def set_sizes(specs: Sequence[TensorSpec], batches: Mapping[str, int | None], sizes: Sizes) -> tuple[TensorSpec, ...]:
@@ -189,13 +174,14 @@ def set_sizes(specs: Sequence[TensorSpec], batches: Mapping[str, int | None], si
     def find(spec: TensorSpec, place: int, axis: int | str) -> int:
         if isinstance(axis, int) or place == batches[spec.name]:
             return 0
-        return _add(axis, sizes) if is_sum(axis) else sizes[axis]
+        if not (found := _SUM.fullmatch(axis)):
+            return sizes[axis]
+        return sum(int(part) if part.isdecimal() else sizes.get(part, 1) for part in found.groups())
 
-    made = []
-    for spec in specs:
+    def set_lengths(spec: TensorSpec) -> TensorSpec:
         opened = [i for i, axis in enumerate(spec.shape) if isinstance(axis, str)]
-        plain = not opened or opened == [0] == [batches[spec.name]]
-        made.append(
-            spec if plain else replace(spec, sizes=tuple(find(spec, i, axis) for i, axis in enumerate(spec.shape)))
-        )
-    return tuple(made)
+        if not opened or opened == [0] == [batches[spec.name]]:
+            return spec
+        return replace(spec, sizes=tuple(find(spec, i, axis) for i, axis in enumerate(spec.shape)))
+
+    return tuple(map(set_lengths, specs))

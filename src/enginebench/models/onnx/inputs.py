@@ -41,6 +41,7 @@ INDEXED = {"Gather": {1: 0}, "GatherElements": {1: 0}, "EmbedLayerNormalization"
 # Operators that not every number may go into.
 PARTIAL = frozenset({"Log", "Sqrt", "Pow", "Reciprocal", "Div", "Acos", "Asin", "Acosh", "Atanh"})
 STATE_WORDS = frozenset({"state", "states", "h", "c", "h0", "c0", "hn", "cn", "cell", "past", "cache"})
+LENGTHS = frozenset({"length", "lengths", "len", "lens"})
 RATE_WORDS = frozenset({"sr", "rate", "samplerate"})
 SAMPLE_RATE = 16000  # of speech, which nearly every model that asks for a rate was made for
 # For floats of which nothing is known, after standard normal ones gave answers that are not finite.
@@ -71,26 +72,24 @@ def settle_inputs(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | No
     batches = find_batches(specs)
     given = match_axes(artifact.inputs, shapes or {}, batches)
     states = any(spec.values == (0, 0) for spec in specs)
+    # Height and width that the exporter of a detector noted. Source: ultralytics, metadata `imgsz`.
+    noted = [int(n) for n in re.findall(r"\d+", read_metadata(model).get("imgsz", ""))]
     knobs = list_knobs(
-        [
-            replace(s, shape=tuple(given.get(axis, axis) if isinstance(axis, str) else axis for axis in s.shape))
-            for s in specs
-        ],
+        [replace(s, shape=tuple(given.get(str(axis), axis) for axis in s.shape)) for s in specs],
         batches,
-        imgsz=_read_imgsz(model),
+        imgsz=(noted[0], noted[-1]) if noted and min(noted) > 0 else None,
         classifies=[len(spec.shape) for spec in artifact.outputs] == [2],
         streams=states,
     )
     candidates = [given | sizes for sizes in list_sizes(knobs)] or [given]
-    if not knobs and not given and not _is_doubtful(reader, specs):
+    # The graph could refuse what is made up for it, or answer with what is not finite.
+    unknown = any(spec.values is None and not spec.dtype.startswith(("float", "bfloat")) for spec in specs)
+    if not knobs and not given and not unknown and not reader.operators & PARTIAL:
         return replace(artifact, inputs=specs)
     found, tried = _try_sizes(artifact, specs, batches, candidates)
     outputs = _mend_outputs(artifact.outputs, found, tried)
-    chosen = {
-        spec.name: concrete_shape(spec, 1)
-        for spec in found
-        if any(axis in spec.shape for knob in knobs for axis in knob.axes)
-    }
+    turned = {axis for knob in knobs for axis in knob.axes}
+    chosen = {spec.name: concrete_shape(spec, 1) for spec in found if not turned.isdisjoint(spec.shape)}
     return replace(artifact, inputs=found, outputs=outputs, caveats=(*artifact.caveats, *_explain(chosen, tried)))
 
 
@@ -108,12 +107,6 @@ def _explain(chosen: Mapping[str, tuple[int, ...]], tried: _Tried | None) -> lis
     return [make_caveat("chosen_shapes", shapes=told, option=format_shapes(chosen))]
 
 
-def _is_doubtful(reader: _Reader, specs: Sequence[TensorSpec]) -> bool:
-    """Whether the graph could refuse what is made up for it, or answer with what is not finite."""
-    unknown = any(spec.values is None and not spec.dtype.startswith(("float", "bfloat")) for spec in specs)
-    return unknown or bool(reader.operators & PARTIAL)
-
-
 def _try_sizes(
     artifact: Artifact, specs: tuple[TensorSpec, ...], batches: Mapping[str, int | None], candidates: Sequence[Sizes]
 ) -> tuple[tuple[TensorSpec, ...], _Tried | None]:
@@ -129,7 +122,9 @@ def _try_sizes(
             if not tried.refusal and tried.finite:
                 return spec_set, tried
             first = first or (trial, tried)
-            if not _helps_to_vary(tried, trial) or time.monotonic() > deadline:
+            # Other values may be the cure: an index was too large, or an answer is not finite.
+            curable = not tried.refusal or re.search(r"out of (data )?(bounds|range)|indices", tried.refusal)
+            if not curable or all(spec.values is not None for spec in trial) or time.monotonic() > deadline:
                 break
         if not tried.refusal:
             return trial, tried  # it runs; nothing that was tried makes its answers finite
@@ -149,12 +144,6 @@ def _vary(specs: tuple[TensorSpec, ...]) -> Iterator[tuple[TensorSpec, ...]]:
             else replace(spec, values=floats if spec.dtype.startswith("float") else whole)
             for spec in specs
         )
-
-
-def _helps_to_vary(tried: _Tried, specs: Sequence[TensorSpec]) -> bool:
-    """Whether other values may be the cure: an index was too large, or an answer is not finite."""
-    unknown = any(spec.values is None for spec in specs)
-    return unknown and (not tried.refusal or bool(re.search(r"out of (data )?(bounds|range)|indices", tried.refusal)))
 
 
 def _open_session(artifact: Artifact) -> Any:
@@ -185,17 +174,13 @@ def _fill_lengths(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
     longest = [concrete_shape(spec, 1)[1] for spec in specs if len(spec.shape) in (2, 3) and spec.values != (0, 0)]
     if not longest:
         return specs
-    length = min(longest)
-    return tuple(
-        replace(spec, values=(length, length)) if spec.values is None and _names_length(spec) else spec
-        for spec in specs
-    )
 
+    def fill(spec: TensorSpec) -> TensorSpec:
+        whole = spec.values is None and spec.dtype.startswith(("int", "uint")) and len(spec.shape) <= 1
+        named = not LENGTHS.isdisjoint(split_words(spec.name))
+        return replace(spec, values=(min(longest), min(longest))) if whole and named else spec
 
-def _names_length(spec: TensorSpec) -> bool:
-    words = split_words(spec.name)
-    whole = spec.dtype.startswith(("int", "uint"))
-    return whole and len(spec.shape) <= 1 and bool({"length", "lengths", "len", "lens"} & {*words})
+    return tuple(map(fill, specs))
 
 
 def _mend_outputs(
@@ -204,35 +189,18 @@ def _mend_outputs(
     """The outputs, without axis names that say something else than what was answered: such an axis gets its own."""
     if tried is None or tried.refusal:
         return outputs
-    lengths = {
-        axis: length
-        for spec in inputs
-        for axis, length in zip(spec.shape, concrete_shape(spec, 1), strict=True)
-        if isinstance(axis, str)
-    }
+    lengths = {axis: n for s in inputs for axis, n in zip(s.shape, concrete_shape(s, 1), strict=True)}
 
     def mend(spec: TensorSpec) -> TensorSpec:
         answer = tried.outputs.get(spec.name)
         if answer is None or answer.ndim != len(spec.shape):
             return spec
         pairs = enumerate(zip(spec.shape, answer.shape, strict=True))
-        return replace(
-            spec,
-            shape=tuple(
-                f"{spec.name}_axis{i}" if isinstance(axis, str) and lengths.get(axis, length) != length else axis
-                for i, (axis, length) in pairs
-            ),
-        )
+        wrong = {i for i, (axis, n) in pairs if isinstance(axis, str) and lengths.get(axis, n) != n}
+        shape = (f"{spec.name}_axis{i}" if i in wrong else axis for i, axis in enumerate(spec.shape))
+        return replace(spec, shape=tuple(shape))
 
     return tuple(map(mend, outputs))
-
-
-def _read_imgsz(model: ModelProto) -> tuple[int, int] | None:
-    """Height and width that the exporter of a detector noted. Source: ultralytics, metadata `imgsz`."""
-    numbers = [int(n) for n in re.findall(r"\d+", read_metadata(model).get("imgsz", ""))]
-    if not numbers or min(numbers) < 1:
-        return None
-    return numbers[0], numbers[-1]
 
 
 class _Reader:
@@ -250,9 +218,9 @@ class _Reader:
 
     def guess_all(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """The specs, each with its values."""
-        return tuple(replace(spec, values=self.guess_values(spec)) for spec in specs)
+        return tuple(replace(spec, values=self._guess_values(spec)) for spec in specs)
 
-    def guess_values(self, spec: TensorSpec) -> Values | None:
+    def _guess_values(self, spec: TensorSpec) -> Values | None:
         """The lowest and highest value that an input should have; None where any will do."""
         uses = list(self._follow(spec.name))
         words, whole = {*split_words(spec.name)}, spec.dtype.startswith(("int", "uint"))
@@ -260,11 +228,15 @@ class _Reader:
         if rows:
             return 0, max(min(rows) - 1, 0)
         single = all(axis == 1 for axis in spec.shape) or len(spec.shape) <= 1
-        if single and (told := self._find_compared(uses)):
+        others = (self._read(node.input[1 - place]) for node, place in uses if node.op_type == "Equal")
+        told = [float(values.reshape(-1)[0]) for values in others if values is not None and values.size == 1]
+        if single and told:  # a single number that it is compared with
             return (SAMPLE_RATE, SAMPLE_RATE) if SAMPLE_RATE in told else (told[0], told[0])
         if single and words & RATE_WORDS:
             return SAMPLE_RATE, SAMPLE_RATE
-        if not whole and spec.dtype != "bool" and self._is_state(spec, uses, words):
+        recurrent = any(node.op_type in RECURRENT and place in (5, 6) for node, place in uses)
+        state = bool(words & STATE_WORDS) and "hidden" not in words and len(spec.shape) >= 2
+        if not whole and spec.dtype != "bool" and (recurrent or state):
             return 0, 0
         if "mask" in words or "mask" in spec.name.lower():
             return 1, 1
@@ -312,17 +284,6 @@ class _Reader:
             return None
         values: Array = onnx.numpy_helper.to_array(tensor)
         return values
-
-    def _find_compared(self, uses: Iterable[tuple[NodeProto, int]]) -> list[float]:
-        """The single numbers that a value is compared with."""
-        others = (node.input[1 - place] for node, place in uses if node.op_type == "Equal")
-        read = (self._read(name) for name in others)
-        return [float(values.reshape(-1)[0]) for values in read if values is not None and values.size == 1]
-
-    def _is_state(self, spec: TensorSpec, uses: Sequence[tuple[NodeProto, int]], words: set[str]) -> bool:
-        if any(node.op_type in RECURRENT and place in (5, 6) for node, place in uses):
-            return True
-        return bool(words & STATE_WORDS) and "hidden" not in words and len(spec.shape) >= 2
 
 
 def _list_stored(model: ModelProto, nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:

@@ -42,11 +42,8 @@ def count_macs(node: NodeProto, shapes: Mapping[str, Shape]) -> int:
             return math.prod(output) * (data[-1] if data else 1)
         case "Attention":
             # Queries by keys, and their weights by values: of the standard operator with [batch, heads, length, depth].
-            if len(data) == 4 and len(weights) == 4:
-                return math.prod(data) * weights[2] + math.prod(output) * weights[2]
-            if len(data) == 3 and len(weights) == 3:
-                return math.prod(data) * weights[1] + math.prod(output) * weights[1]
-            return 0
+            alike = len(data) == len(weights) in (3, 4)
+            return (math.prod(data) + math.prod(output)) * weights[-2] if alike else 0
         case _:  # recurrent: input [steps, batch, in], weights [directions, gates * hidden, in]
             steps = math.prod(data[:-1])
             hidden = weights[1] // _GATES[node.op_type]

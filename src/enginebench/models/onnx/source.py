@@ -1,26 +1,33 @@
-"""Any ONNX file to an artifact: its inputs and outputs, its precision read from the graph, every file hashed."""
+"""Any ONNX file to an artifact: its inputs and outputs, its precision read from the graph, every file hashed.
+
+Where a graph comes from is written into its own metadata: a file may leave the run that made it.
+"""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
+from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, MissingDependency, ParseError
+from enginebench.core.names import format_precision
+from enginebench.core.recipes import RECIPES
 from enginebench.core.records import TEXT, Artifact, Caveat, Precision, Recipe, TensorSpec
 from enginebench.core.shapes import name_axes
-from enginebench.core.store import hash_files
+from enginebench.core.store import DECODE_ERRORS, hash_files
 
 try:
-    import onnx
+    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+    from onnx.helper import tensor_dtype_to_np_dtype
 except ModuleNotFoundError as missing:
     raise MissingDependency("onnx", 'pip install "enginebench[ort]"') from missing
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from enginebench.models.onnx.origin import choose_float, read_origin, read_recipe
 from enginebench.models.task import hash_preprocess
 from enginebench.models.zoo import packaged_onnx
 
@@ -36,6 +43,45 @@ QUANTIZED_OPS = frozenset(
     )
 )
 FLOAT8_TYPES = {TensorProto.DataType.Value(f"FLOAT8{kind}") for kind in ("E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ")}
+PRECISION_KEY = "enginebench.precision"
+PREPROCESS_KEY = "enginebench.preprocess_sha256"
+CAVEATS_KEY = "enginebench.caveats"
+PARENT_KEY = "enginebench.parent_sha256"
+CALIBRATION_KEY = "enginebench.calibration"
+KEPT_KEY = "enginebench.kept_fp32"
+EXCLUDED_KEY = "enginebench.excluded"
+
+# TensorProto.DataType
+FLOATS: dict[int, Precision] = {1: "fp32", 10: "fp16", 16: "bf16"}
+FP64 = 11
+# ONNX Runtime's operators on weights of few bits, several to a byte; what they take and give are floats.
+# Source: onnxruntime, docs/ContribOperators.md.
+PACKED = frozenset({"MatMulNBits", "MatMulBnb4", "GatherBlockQuantized", "MatMulFpQ4", "QMoE"})
+# A hash, or the word for an array that the user prepared.
+_PREPROCESS = re.compile(r"[0-9a-f]{64}|external")
+
+
+def describe_origin(
+    precision: Precision,
+    recipe: Recipe | None,
+    *,
+    parent_sha256: str,
+    preprocess_sha256: str | None,
+    caveats: tuple[Caveat, ...] = (),
+    kept_fp32: tuple[str, ...] = (),
+    excluded: tuple[str, ...] = (),
+    calibration: str = "",
+) -> dict[str, str]:
+    """The entries of a graph's metadata, empty ones included: they take the place of what stood there before."""
+    return {
+        PRECISION_KEY: format_precision(precision, recipe),
+        PARENT_KEY: parent_sha256,
+        KEPT_KEY: "\n".join(kept_fp32),
+        EXCLUDED_KEY: "\n".join(excluded),
+        CALIBRATION_KEY: calibration,
+        PREPROCESS_KEY: preprocess_sha256 or "",
+        CAVEATS_KEY: msgspec.json.encode(caveats).decode() if caveats else "",
+    }
 
 
 def read_onnx(path: Path) -> Artifact:
@@ -44,7 +90,7 @@ def read_onnx(path: Path) -> Artifact:
     sha256, files = hash_files([path, *find_external_data(model, path)], path.parent)
     made = _describe_graph(model, path)
     maker = {model.producer_name: model.producer_version} if model.producer_name else {}
-    return msgspec.structs.replace(made, sha256=sha256, files=files, weights="in-graph", made_by=maker)
+    return replace(made, sha256=sha256, files=files, weights="in-graph", made_by=maker)
 
 
 def read_onnx_head(path: Path) -> Artifact:
@@ -55,21 +101,26 @@ def read_onnx_head(path: Path) -> Artifact:
 def _describe_graph(model: ModelProto, path: Path) -> Artifact:
     precision, recipe = read_precision(model)
     doubts = () if recipe else _read_floats(model)[1]
-    origin = read_origin(read_metadata(model), path)
+    origin = read_metadata(model)
+    calibration, preprocess = origin.get(CALIBRATION_KEY), origin.get(PREPROCESS_KEY, "")
+    try:
+        caveats = msgspec.json.decode(origin.get(CAVEATS_KEY) or "[]", type=tuple[Caveat, ...])
+    except DECODE_ERRORS as error:
+        raise ParseError(path, CAVEATS_KEY, str(error), "warnings as JSON", "Quantize or export it again") from error
     return Artifact(
         kind="onnx",
         model=str(path),
         path=str(path),
         sha256="",
         files=(),
-        inputs=read_inputs(model.graph, path),
+        inputs=_read_inputs(model.graph, path),
         outputs=tuple(_describe_value(value, path) for value in model.graph.output),
         precision=precision,
         recipe=recipe,
-        preprocess_sha256=origin.preprocess_sha256,
-        excluded=origin.excluded,
-        made_with={"calibration": origin.calibration} if origin.calibration else {},
-        caveats=tuple(dict.fromkeys((*origin.caveats, *doubts))),
+        preprocess_sha256=preprocess if _PREPROCESS.fullmatch(preprocess) else None,
+        excluded=tuple(origin.get(EXCLUDED_KEY, "").splitlines()),
+        made_with={"calibration": calibration} if calibration else {},
+        caveats=tuple(dict.fromkeys((*caveats, *doubts))),
         opset=read_opset(model),
     )
 
@@ -80,7 +131,7 @@ def read_packaged_onnx(name: str) -> Artifact:
     if path is None:
         raise ArtifactError(f"{name} does not ship as ONNX; digits-cnn and digits-mlp do. Install enginebench[torch]")
     made = read_onnx(path)
-    return msgspec.structs.replace(made, model=name, weights="trained", preprocess_sha256=hash_preprocess(name))
+    return replace(made, model=name, weights="trained", preprocess_sha256=hash_preprocess(name))
 
 
 def load_graph(path: Path) -> ModelProto:
@@ -134,19 +185,21 @@ def _initializer_names(graph: GraphProto) -> set[str]:
     return {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
 
 
-def read_inputs(graph: GraphProto, path: Path) -> tuple[TensorSpec, ...]:
+def _read_inputs(graph: GraphProto, path: Path) -> tuple[TensorSpec, ...]:
     """The inputs that a caller must feed: initializers, which old files list too, are none."""
-    names = _initializer_names(graph)
-    given = [value for value in graph.input if value.name not in names]
-    for value in given:
+    names, specs = _initializer_names(graph), []
+    for value in graph.input:
+        if value.name in names:
+            continue
         kind = value.type.WhichOneof("value")
         if kind != "tensor_type":
             raise ArtifactError(f"{path}, input {value.name!r}: {_name_kind(kind)}; expected a tensor")
-    specs = tuple(_describe_value(value, path) for value in given)
-    for spec in specs:
-        if UNKNOWN_RANK in spec.shape:
-            raise ArtifactError(f"{path}, input {spec.name!r}: no shape; expected one. Run shape inference on the file")
-    return specs
+        specs.append(_describe_value(value, path))
+        if UNKNOWN_RANK in specs[-1].shape:
+            raise ArtifactError(
+                f"{path}, input {value.name!r}: no shape; expected one. Run shape inference on the file"
+            )
+    return tuple(specs)
 
 
 def _describe_value(value: ValueInfoProto, path: Path) -> TensorSpec:
@@ -155,7 +208,10 @@ def _describe_value(value: ValueInfoProto, path: Path) -> TensorSpec:
     tensor = _find_tensor(value.type)
     if tensor is None:
         raise ArtifactError(f"{path}, {value.name!r}: {_name_kind(kind)}; expected a tensor, or several")
-    dtype = _name_dtype(value.name, tensor.elem_type, path)
+    try:
+        dtype = TEXT if tensor.elem_type == TensorProto.STRING else tensor_dtype_to_np_dtype(tensor.elem_type).name
+    except (KeyError, ValueError) as error:
+        raise ParseError(path, repr(value.name), f"element type {tensor.elem_type}", "a type of ONNX") from error
     if kind != "tensor_type":  # how an engine hands it out as one array: a row of values for each sample
         return TensorSpec(name=value.name, dtype=dtype, shape=("batch", f"{value.name}_values"))
     if not tensor.HasField("shape"):
@@ -182,15 +238,6 @@ def _name_kind(kind: str | None) -> str:
     return f"a {kind.removesuffix('_type').replace('_', ' ')}" if kind else "no type"
 
 
-def _name_dtype(name: str, element: int, path: Path) -> str:
-    if element == TensorProto.STRING:
-        return TEXT
-    try:
-        return str(onnx.helper.tensor_dtype_to_np_dtype(element).name)
-    except (KeyError, ValueError) as error:
-        raise ParseError(path, repr(name), f"element type {element}", "a type of ONNX") from error
-
-
 def read_opset(model: ModelProto) -> int | None:
     """The version of ONNX's own operator set, or None if the model uses none of it."""
     return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), None)
@@ -206,17 +253,33 @@ def read_precision(model: ModelProto) -> tuple[Precision, Recipe | None]:
         types = {t.data_type for t in _walk_tensors(model, nodes)}
         precision: Precision = "fp8" if types & FLOAT8_TYPES else "int4" if TensorProto.INT4 in types else "int8"
         explicit = any(node.op_type in ("DequantizeLinear", "DynamicQuantizeLinear") for node in nodes)
-        return precision, read_recipe(read_metadata(model), precision) if explicit else "qat"
+        named = read_metadata(model).get(PRECISION_KEY) if explicit else None
+        return precision, next((r for r in RECIPES if f"{precision}@{r}" == named), "qat")
     return _read_floats(model)[0], None
 
 
 def _read_floats(model: ModelProto) -> tuple[Precision, tuple[Caveat, ...]]:
+    """(the precision of a graph without quantized nodes, the doubts that it does not tell all).
+
+    It is the type of most weights, else that of most inputs and outputs. Where these tell nothing shorter than FP32,
+    it is what the file says that it was made as: a transform may leave inputs and outputs as they were.
+    """
     sizes: Counter[int] = Counter()
     nodes = list(_walk_all(model))
     for tensor in _walk_tensors(model, nodes):
         sizes[tensor.data_type] += math.prod(tensor.dims)
     ends = [value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)]
-    return choose_float(sizes, ends, read_metadata(model), {node.op_type for node in nodes})
+    known = Counter({kind: size for kind, size in sizes.items() if kind in FLOATS})
+    counted = known or Counter(kind for kind in ends if kind in (*FLOATS, FP64))
+    precision: Precision = next((FLOATS[kind] for kind, _ in counted.most_common() if kind in FLOATS), "fp32")
+    if not known and precision == "fp32":
+        told = read_metadata(model).get(PRECISION_KEY)
+        precision = next((p for p in FLOATS.values() if p == told), precision)
+    doubles = sizes[FP64] + counted.pop(FP64, 0)
+    found = [make_caveat("double_precision", precision=precision)] if doubles > counted.total() else []
+    if packed := sorted(PACKED.intersection(node.op_type for node in nodes)):
+        found.append(make_caveat("packed_weights", operators=", ".join(packed), precision=precision))
+    return precision, tuple(found)
 
 
 def read_metadata(model: ModelProto) -> dict[str, str]:
@@ -281,27 +344,24 @@ def load_external_data(model: ModelProto, path: Path) -> None:
     """
     for tensor in _external_tensors(model):
         location, offset, length = _read_location(tensor, path)
-        tensor.raw_data = _read_range(path.parent / location, offset, length)
+        beside = path.parent / location
+        try:
+            with beside.open("rb") as file:
+                file.seek(offset)
+                data = file.read(length)
+        except OSError as error:
+            raise ArtifactError(f"{beside} cannot be read: {error.strerror}. Check its permissions") from error
+        if len(data) < length:
+            end = offset + len(data)
+            raise ArtifactError(f"{beside} ends at byte {end}; expected {offset + length}. Copy it again")
+        tensor.raw_data = data
         tensor.data_location = TensorProto.DEFAULT
         del tensor.external_data[:]
 
 
 def _external_tensors(model: ModelProto) -> Iterator[TensorProto]:
-    for tensor in _walk_tensors(model, _walk_all(model)):
-        if tensor.data_location == TensorProto.EXTERNAL:
-            yield tensor
-
-
-def _read_range(path: Path, offset: int, length: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            data = file.read(length)
-    except OSError as error:
-        raise ArtifactError(f"{path} cannot be read: {error.strerror}. Check its permissions") from error
-    if len(data) < length:
-        raise ArtifactError(f"{path} ends at byte {offset + len(data)}; expected {offset + length}. Copy it again")
-    return data
+    tensors = _walk_tensors(model, _walk_all(model))
+    return (tensor for tensor in tensors if tensor.data_location == TensorProto.EXTERNAL)
 
 
 def _read_location(tensor: TensorProto, path: Path) -> tuple[str, int, int]:
@@ -309,27 +369,28 @@ def _read_location(tensor: TensorProto, path: Path) -> tuple[str, int, int]:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     _require_text(path, (tensor.name, *entries, *entries.values()))
     location = entries.get("location", "")
+    where, what = f"tensor {tensor.name!r}", f"external data {entries}"
     try:
         offset = int(entries.get("offset") or 0)
         length = int(entries.get("length") or _count_bytes(tensor))
     except (ValueError, KeyError) as error:
-        raise ParseError(
-            path, f"tensor {tensor.name!r}", f"external data {entries}", "numbers for offset and length"
-        ) from error
+        raise ParseError(path, where, what, "numbers for offset and length") from error
     if not location or offset < 0 or length < 0:
-        raise ParseError(path, f"tensor {tensor.name!r}", f"external data {entries}", "a file and a range in it")
+        raise ParseError(path, where, what, "a file and a range in it")
     return location, offset, length
 
 
 def _count_bytes(tensor: TensorProto) -> int:
-    size = int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
-    return size * int(math.prod(tensor.dims))
+    return int(tensor_dtype_to_np_dtype(tensor.data_type).itemsize * math.prod(tensor.dims))
 
 
 def _check_data_file(path: Path, location: str, end: int) -> Path:
     data = path.parent / location
+    posix, windows = PurePosixPath(location), PureWindowsPath(location)
+    # By the rules of either family of systems.
+    climbs = posix.is_absolute() or bool(windows.anchor) or ".." in (*posix.parts, *windows.parts) or "\0" in location
     try:
-        if _escapes(location) or not data.resolve().is_relative_to(path.parent.resolve()):
+        if climbs or not data.resolve().is_relative_to(path.parent.resolve()):
             raise ArtifactError(
                 f"{path}: external data {location!r} lies outside the model's folder; expected a file in it. "
                 "Copy model and data into one folder, without links"
@@ -344,9 +405,3 @@ def _check_data_file(path: Path, location: str, end: int) -> Path:
             f"{path}: external data file {data} has {size} bytes; expected at least {end}. Copy it again"
         )
     return data
-
-
-def _escapes(location: str) -> bool:
-    """Whether the location is absolute or climbs, by the rules of either family of systems."""
-    posix, windows = PurePosixPath(location), PureWindowsPath(location)
-    return posix.is_absolute() or bool(windows.anchor) or ".." in (*posix.parts, *windows.parts) or "\0" in location

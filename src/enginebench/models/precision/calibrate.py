@@ -1,32 +1,35 @@
 """A graph and data to a calibration: the range of every tensor, in memory that does not grow with the data."""
 
-from __future__ import annotations
-
-from importlib.metadata import version
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import UsageError
+from enginebench.core.errors import ArtifactError, MissingDependency, UsageError
+from enginebench.core.operators import register_operators
+from enginebench.core.protocols import Array
 from enginebench.core.records import Artifact
 from enginebench.core.text import list_some
 from enginebench.models.precision.calibration import Calibration, Method, TensorRange, check_preprocess
 from enginebench.models.precision.calibration_data import CalibrationData, hash_while_reading
-from enginebench.models.precision.graph import hash_weights, load_whole_graph, prepare_graph
-from enginebench.models.precision.observe import (
-    Observer,
-    find_activations,
-    find_clipped,
-    observe_histograms,
-    observe_ranges,
+from enginebench.models.precision.graph import (
+    hash_weights,
+    load_whole_graph,
+    make_consumers,
+    prepare_graph,
+    read_versions,
 )
 
-if TYPE_CHECKING:
-    Counts = NDArray[np.int64]
+try:
+    import onnx
+    import onnxruntime
+except ModuleNotFoundError as missing:
+    raise MissingDependency(str(missing.name), 'pip install "enginebench[ort]"') from missing
 
+Counts: TypeAlias = NDArray[np.int64]
 
 # Bins on each side of zero, and steps of a signed 8-bit number on one side.
 # Source: S. Migacz, "8-bit inference with TensorRT", GTC 2017, session S7310: 2048 bins, 128 levels.
@@ -34,6 +37,16 @@ BINS_PER_SIDE = 2048
 LEVELS = 128
 # The lowest of the percentiles compared in H. Wu et al., arXiv:2004.09602, is 99.9.
 MOST_CLIPPED = 0.001
+# Cuts one value in ten thousand: inside the span (99.9 to 99.9999) that is compared in H. Wu et al., "Integer
+# quantization for deep learning inference", arXiv:2004.09602.
+DEFAULT_PERCENTILE = 99.99
+# Below this a tensor is empty of information, and bins of it are narrower than the smallest normal float32.
+SMALLEST_LIMIT = float(np.finfo(np.float32).tiny) * 2 * BINS_PER_SIDE
+# Room for the intermediate tensors of one step. ResNet-50 has 106 MB of them an image, and takes 0.11 s an image one at
+# a time, 0.16 s four at a time: what does not stay in the caches is paid for twice.
+STEP_BYTES = 200_000_000
+# Values that are binned at a time: their float64 indices stay in a second-level cache of 1 MB.
+CHUNK = 1 << 16
 
 
 def choose_by_entropy(counts: Counts, limit: float) -> float:
@@ -100,11 +113,77 @@ def choose_by_percentile(counts: Counts, limit: float, percentile: float) -> tup
     return first * width - limit, (last + 1) * width - limit
 
 
-# Cuts one value in ten thousand: inside the span (99.9 to 99.9999) that is compared in H. Wu et al., "Integer
-# quantization for deep learning inference", arXiv:2004.09602.
-DEFAULT_PERCENTILE = 99.99
-# Below this a tensor is empty of information, and bins of it are narrower than the smallest normal float32.
-SMALLEST_LIMIT = float(np.finfo(np.float32).tiny) * 2 * BINS_PER_SIDE
+class Observer:
+    """A graph whose intermediate tensors can be watched."""
+
+    def __init__(
+        self, model: onnx.ModelProto, watched: list[str], threads: int = 0, libraries: Sequence[str] = ()
+    ) -> None:
+        options = onnxruntime.SessionOptions()
+        register_operators(options, libraries)
+        options.intra_op_num_threads = threads
+        # The arena keeps the largest step for ever, and doubles while it grows.
+        options.enable_cpu_mem_arena = False
+        # Between two runs NumPy has the CPU for itself. Threads that spin there took a third of all CPU time:
+        # ResNet-50, two cores, method entropy, 24 images: 14 s, and 9 s without.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 3
+        self._names = watched
+        # The model with every watched tensor as an output.
+        exposed = onnx.ModelProto()
+        exposed.CopyFrom(model)
+        outputs = {value.name for value in exposed.graph.output}
+        kind = onnx.TensorProto.FLOAT
+        more = [onnx.helper.make_tensor_value_info(name, kind, None) for name in watched if name not in outputs]
+        exposed.graph.output.extend(more)
+        try:
+            self._session: Any = onnxruntime.InferenceSession(
+                exposed.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # ONNX Runtime has a class of its own for every kind of failure
+            raise ArtifactError(f"ONNX Runtime cannot load the graph to calibrate it: {error}") from error
+
+    def watch(
+        self, data: CalibrationData, batch: int, names: Iterable[str] | None = None
+    ) -> Iterator[tuple[dict[str, Any], int]]:
+        """(the watched tensors of some entries, entries so far): every entry of the data once.
+
+        As many at a time as `batch` and the memory of one step allow; of a graph with a fixed batch that many, and
+        entries that do not fill a last one are left out.
+        """
+        fixed, n = 1 if data.apart else self._fixed_batch(), self.count_entries(data)
+        wanted = self._names if names is None else list(names)
+        size = fixed or 1
+        start = 0
+        while start < n:
+            stop = min(start + size, n)
+            tensors = self._run(data.read(start, stop), wanted)
+            if fixed is None:
+                entries = stop - start
+                needed = sum(array.nbytes for array in tensors.values()) / entries
+                size = int(max(1, min(batch, STEP_BYTES // max(needed, 1))))
+            yield tensors, stop
+            tensors.clear()  # the caller's loop variable would keep this step in memory during the next
+            start = stop
+
+    def count_entries(self, data: CalibrationData) -> int:
+        """How many entries of the data the graph can take."""
+        fixed = 1 if data.apart else self._fixed_batch() or 1
+        if data.n < fixed:
+            raise UsageError(
+                f"{data.n} entries of data; the graph has a fixed batch of {fixed}. Give --n {fixed} or more"
+            )
+        return data.n - data.n % fixed
+
+    def _fixed_batch(self) -> int | None:
+        axis = self._session.get_inputs()[0].shape[0]
+        return axis if isinstance(axis, int) else None
+
+    def _run(self, feeds: Mapping[str, Array], names: list[str]) -> dict[str, Any]:
+        try:
+            return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
+        except Exception as error:  # ONNX Runtime has a class of its own for every kind of failure
+            raise ArtifactError(f"the graph does not run on the calibration data: {error}") from error
 
 
 def calibrate(
@@ -126,7 +205,7 @@ def calibrate(
         batch: entries at a time, at most; fewer where the tensors of one step would need more than 200 MB.
         threads: of ONNX Runtime; 0 is its own choice.
     """
-    cut = _check_request(artifact, method, percentile, batch)
+    _check_request(artifact, method, percentile, batch)
     model = load_whole_graph(Path(artifact.path))
     weights = hash_weights(model)
     prepared = prepare_graph(model, artifact.operator_libraries)
@@ -142,36 +221,30 @@ def calibrate(
     seen, infinite = observe_ranges(observer, hashed, batch)
     data_sha256 = read_hash()
     ranges = {name: TensorRange(low=low, high=high) for name, (low, high) in seen.items()}
+    cut = (percentile or DEFAULT_PERCENTILE) if method == "percentile" else None
     if method != "minmax":
-        cut_at = cut if method == "percentile" else None
-        ranges = _cut_ranges(observer, data, batch, ranges, find_clipped(prepared), cut_at)
+        ranges = _cut_ranges(observer, data, batch, ranges, find_clipped(prepared), cut)
     doubts = [make_caveat("nonfinite.tensors", count=len(infinite), names=list_some(infinite))] if infinite else []
     calibration = Calibration(
         model=artifact.model,
         model_sha256=artifact.sha256,
         weights_sha256=weights,
         method=method,
-        percentile=cut if method == "percentile" else None,
+        percentile=cut,
         n=observer.count_entries(data),
         source=data.source,
         data_sha256=data_sha256,
         preprocess_sha256=data.preprocess_sha256,
         seed=data.seed,
         ranges=ranges,
-        made_by={name: version(name) for name in ("onnx", "numpy")} | {"onnxruntime": _read_runtime_version()},
+        made_by=read_versions(("onnx", "numpy", "onnxruntime")),
         caveats=(*data.caveats, *doubts),
     )
     check_preprocess(calibration, artifact.model, artifact.preprocess_sha256)
     return calibration
 
 
-def _read_runtime_version() -> str:
-    import onnxruntime  # under any of its distributions: onnxruntime, onnxruntime-gpu, ...
-
-    return str(onnxruntime.__version__)
-
-
-def _check_request(artifact: Artifact, method: str, percentile: float | None, batch: int) -> float:
+def _check_request(artifact: Artifact, method: str, percentile: float | None, batch: int) -> None:
     if artifact.kind != "onnx":
         raise UsageError(
             f"{artifact.path} is of kind {artifact.kind}; ranges are taken from an ONNX graph. Export it first"
@@ -186,7 +259,6 @@ def _check_request(artifact: Artifact, method: str, percentile: float | None, ba
         raise UsageError(f"percentile {percentile:g} must be above 50 and at most 100")
     if batch < 1:
         raise UsageError(f"batch {batch} must be at least 1")
-    return DEFAULT_PERCENTILE if percentile is None else percentile
 
 
 def _cut_ranges(
@@ -214,3 +286,75 @@ def _cut_ranges(
             low, high = choose_by_percentile(counts, limits[name], percentile)
         cut[name] = TensorRange(low=max(ranges[name].low, low), high=min(ranges[name].high, high))
     return cut
+
+
+def find_activations(model: onnx.ModelProto) -> list[str]:
+    """Names of the float32 tensors that depend on an input, in the order of the graph."""
+    values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
+    types = {value.name: value.type.tensor_type.elem_type for value in values}
+    constants = {tensor.name for tensor in model.graph.initializer}
+    names = [value.name for value in model.graph.input if value.name not in constants]
+    alive = set(names)
+    for node in model.graph.node:
+        if alive.intersection(node.input) or any(a.type == onnx.AttributeProto.GRAPH for a in node.attribute):
+            alive.update(node.output)
+            names.extend(node.output)
+    return [name for name in names if name and types.get(name) == onnx.TensorProto.FLOAT]
+
+
+def find_clipped(model: onnx.ModelProto) -> set[str]:
+    """Names of the tensors that only a ReLU or Clip reads: a quantizer gives them the range of what comes out of it."""
+    consumers = make_consumers(model)
+    outputs = {value.name for value in model.graph.output}
+    single = {name: nodes[0] for name, nodes in consumers.items() if len(nodes) == 1 and name not in outputs}
+    return {name for name, node in single.items() if node.op_type in ("Relu", "Clip") and node.input[0] == name}
+
+
+def observe_ranges(
+    observer: Observer, data: CalibrationData, batch: int
+) -> tuple[dict[str, tuple[float, float]], list[str]]:
+    """(smallest and largest value of every watched tensor that held any, names of those that held an infinity).
+
+    An infinity can be meant, as in the mask of an attention; no range can hold it, and the tensor gets none.
+    """
+    ranges: dict[str, tuple[float, float]] = {}
+    for tensors, done in observer.watch(data, batch):
+        for name, values in tensors.items():
+            if values.size:
+                low, high = float(values.min()), float(values.max())
+                if np.isnan(low):
+                    raise ArtifactError(
+                        f"tensor {name!r} holds NaN among the first {done} entries of {data.source}. "
+                        "Such a model cannot be calibrated; look for the cause in FP32 first"
+                    )
+                before = ranges.get(name, (low, high))
+                ranges[name] = (min(before[0], low), max(before[1], high))
+    infinite = [name for name, found in ranges.items() if not np.isfinite(found).all()]
+    return {name: found for name, found in ranges.items() if name not in infinite}, infinite
+
+
+def observe_histograms(
+    observer: Observer, data: CalibrationData, batch: int, limits: Mapping[str, float], bins: int
+) -> dict[str, NDArray[np.int64]]:
+    """Counts of every watched tensor in equal bins over [-limit, limit].
+
+    Args:
+        limits: largest magnitude by tensor; only these are counted, and each must be above zero.
+    """
+    histograms = {name: np.zeros(bins, np.int64) for name in limits}
+    if not limits:  # without names, the runtime would give every output
+        return histograms
+    for tensors, _ in observer.watch(data, batch, limits):
+        for name, limit in limits.items():
+            _count(tensors[name], limit, histograms[name])
+    return histograms
+
+
+def _count(values: NDArray[np.float32], limit: float, counts: NDArray[np.int64]) -> None:
+    bins = len(counts)
+    # A little narrower, by more than float32 rounds off, so that the limit itself falls into the last bin.
+    scale, half = np.float32(bins / (2 * limit) * (1 - 2.0**-20)), np.float32(bins / 2)
+    flat = values.reshape(-1)
+    for start in range(0, flat.size, CHUNK):
+        places = (flat[start : start + CHUNK] * scale + half).astype(np.intp)
+        counts += np.bincount(places, minlength=bins)

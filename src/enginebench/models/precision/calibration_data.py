@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +32,6 @@ from enginebench.models.samples import (
     group_samples,
     join_samples,
     list_problems,
-    name_only,
     read_file,
     resolve_given,
 )
@@ -102,7 +102,8 @@ def open_data(
     """
     if n < 1:
         raise UsageError(f"n {n} must be at least 1")
-    _check_inputs(inputs)
+    if not inputs or any(not spec.shape for spec in inputs):
+        raise UsageError("the graph has no input with a batch axis; such a graph cannot be calibrated")
     if text == "fake":
         return make_fake(inputs, n, seed)
     if text == "digits":
@@ -115,8 +116,7 @@ def open_data(
     if not path.is_dir():
         return open_arrays(path, inputs, n)
     if {file.suffix.lower() for file in path.iterdir() if not file.name.startswith(".")} in ({".npy"}, {".npz"}):
-        entries = [e for arrays in resolve_given(text) for e in cut_entries(name_only(arrays, inputs), inputs)]
-        return use_samples(entries[:n], inputs, text)
+        return open_given(text, inputs, n)
     images = open_images(path, _find_preprocess(model, input_size, inputs), inputs, n, seed)
     return _mark_guess(images, model, input_size)
 
@@ -134,11 +134,6 @@ def check_source(text: str) -> Path | None:
     )
 
 
-def _check_inputs(inputs: Sequence[TensorSpec]) -> None:
-    if not inputs or any(not spec.shape for spec in inputs):
-        raise UsageError("the graph has no input with a batch axis; such a graph cannot be calibrated")
-
-
 def _find_preprocess(model: str, input_size: int | None, inputs: Sequence[TensorSpec]) -> Preprocess:
     """The model's own preprocessing; of one that is the user's, what most models of such pictures take."""
     if (preprocess := preprocess_for(model, input_size, inputs)) is not None:
@@ -149,7 +144,7 @@ def _find_preprocess(model: str, input_size: int | None, inputs: Sequence[Tensor
     sides = shape[1:3] if channels_last else shape[2:]
     colours = len(shape) == 4 and (channels_last or shape[1] == 3)
     if len(inputs) == 1 and colours and sides[0] == sides[1] and spec.dtype.startswith(("float", "uint8")):
-        return preprocess_imagenet(sides[0], "HWC" if channels_last else "CHW").fit(inputs)
+        return preprocess_imagenet(sides[0], layout="HWC" if channels_last else "CHW").fit(inputs)
     told = ", ".join(f"{s.name} {s.dtype}[{show_shape(s.shape)}]" for s in inputs)
     raise UsageError(
         f"{model} takes {told}; pictures are prepared for one input of floats or uint8, 3 x SIDE x SIDE. Give prepared "
@@ -167,20 +162,19 @@ def _mark_guess(data: CalibrationData, model: str, input_size: int | None) -> Ca
 
 def make_fake(inputs: Sequence[TensorSpec], n: int, seed: int) -> CalibrationData:
     """Seeded random arrays: ranges that no real input need have."""
-    singles = [msgspec.structs.replace(spec, shape=("batch", *spec.shape[1:])) for spec in inputs]
+    whole = _lie_apart(inputs)
+    singles = [replace(spec, shape=("batch", *spec.shape[1:])) for spec in inputs]
 
     def read(start: int, stop: int) -> dict[str, Any]:
+        if whole:
+            return random_feeds(inputs, 1, seed + start)
         entries = [random_feeds(singles, 1, seed + i) for i in range(start, stop)]
         return {spec.name: np.concatenate([entry[spec.name] for entry in entries]) for spec in inputs}
 
-    def read_whole(start: int, stop: int) -> dict[str, Any]:
-        return random_feeds(inputs, 1, seed + start)
-
-    whole = _lie_apart(inputs)
     return CalibrationData(
         source="fake",
         n=n,
-        read=read_whole if whole else read,
+        read=read,
         preprocess_sha256=None,
         seed=seed,
         caveats=(make_caveat("random_calibration.inputs", seed=seed),),
@@ -190,20 +184,15 @@ def make_fake(inputs: Sequence[TensorSpec], n: int, seed: int) -> CalibrationDat
 
 def _open_digits(model: str, inputs: Sequence[TensorSpec], n: int, seed: int, split: Split) -> CalibrationData:
     card = BUILTIN.get(model)
-    if card is None or card.task != "digits" or len(inputs) != 1:
+    preprocess = preprocess_for(model, None, inputs) if card is not None and card.task == "digits" else None
+    if preprocess is None or len(inputs) != 1:
         raise UsageError(f"--data digits fits digits-cnn and digits-mlp; {model} needs --data DIR, FILE.npz or fake")
     digits = load_digits().select(held_out=split == "evaluate")
     order = np.random.default_rng(seed).permutation(len(digits.images))[:n]
-    preprocess = preprocess_for(model, None, inputs)
-    assert preprocess is not None  # every built-in has one
-
-    def read(start: int, stop: int) -> dict[str, Any]:
-        return {inputs[0].name: feed_digits(model, digits.images[order[start:stop]], inputs)}
-
     return CalibrationData(
         source="digits",
         n=len(order),
-        read=read,
+        read=lambda start, stop: {inputs[0].name: feed_digits(model, digits.images[order[start:stop]], inputs)},
         preprocess_sha256=preprocess.sha256(),
         seed=seed,
         label=lambda _: digits.labels[order],
@@ -216,14 +205,14 @@ def _open_sample_photos(
     import_pillow()
     if not find_photos():
         raise MissingDependency(f"scikit-image, whose photographs --data {SAMPLE_PHOTOS} takes,", MODELS_EXTRA)
-    held_out = split == "evaluate"
-
-    def read(start: int, stop: int) -> dict[str, Any]:
-        return {inputs[0].name: prepare_photos(preprocess, start, stop, seed, held_out=held_out)}
-
-    names = tuple(path.name for path in find_photos(held_out=held_out))
+    prepare = partial(prepare_photos, preprocess, seed=seed, held_out=split == "evaluate")
     return CalibrationData(
-        source=SAMPLE_PHOTOS, n=n, read=read, preprocess_sha256=preprocess.sha256(), seed=seed, names=names
+        source=SAMPLE_PHOTOS,
+        n=n,
+        read=lambda start, stop: {inputs[0].name: prepare(start, stop)},
+        preprocess_sha256=preprocess.sha256(),
+        seed=seed,
+        names=tuple(path.name for path in find_photos(held_out=split == "evaluate")),
     )
 
 
@@ -315,9 +304,18 @@ def read_class_index(folder: Path, classes: int | None) -> dict[str, int]:
     `classes.txt` (a name on each line, class 0 first); else the names themselves where all are numbers; else their
     order, where there are as many as the model has classes.
     """
-    for name in CLASS_INDEX_NAMES:
-        if (folder / name).is_file():
-            return _read_index_file(folder / name)
+    if path := next((folder / name for name in CLASS_INDEX_NAMES if (folder / name).is_file()), None):
+        try:
+            text = path.read_text(encoding="utf-8")
+            if path.suffix == ".txt":
+                return {name: i for i, name in enumerate(filter(None, map(str.strip, text.splitlines())))}
+            found = json.loads(text)
+            if all(isinstance(value, int) for value in found.values()):
+                return {str(name): int(i) for name, i in found.items()}
+            return {str(value[0]): int(i) for i, value in found.items()}
+        except (OSError, RecursionError, ValueError, AttributeError, TypeError, LookupError) as error:
+            expected = '{"0": ["n01440764", "tench"], ...} or {"n01440764": 0, ...}'
+            raise ParseError(path, "", str(error) or type(error).__name__, expected) from error
     folders = sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     if folders and all(name.isdecimal() for name in folders):
         return {name: int(name) for name in folders}
@@ -329,26 +327,16 @@ def read_class_index(folder: Path, classes: int | None) -> dict[str, int]:
     return {name: i for i, name in enumerate(folders)}
 
 
-def _read_index_file(path: Path) -> dict[str, int]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".txt":
-            return {name: i for i, name in enumerate(filter(None, map(str.strip, text.splitlines())))}
-        found = json.loads(text)
-        if all(isinstance(value, int) for value in found.values()):
-            return {str(name): int(i) for name, i in found.items()}
-        return {str(value[0]): int(i) for i, value in found.items()}
-    except (OSError, RecursionError, ValueError, AttributeError, TypeError, LookupError) as error:
-        raise ParseError(
-            path, "", str(error) or type(error).__name__, '{"0": ["n01440764", "tench"], ...} or {"n01440764": 0, ...}'
-        ) from error
-
-
 def open_arrays(path: Path, inputs: Sequence[TensorSpec], n: int) -> CalibrationData:
     """Prepared inputs: an .npy for a graph of one input, an .npz with an entry for each."""
     arrays = _load_arrays(path, inputs)
-    _check_arrays(path, arrays, inputs)
-    count = min(n, min(len(array) for array in arrays.values()))
+    problems = list_problems(arrays, inputs, {spec.name: 0 for spec in inputs})
+    lengths = {len(array) for array in arrays.values() if array.ndim}
+    if len(lengths) > 1:
+        problems.append(f"inputs of {', '.join(map(str, sorted(lengths)))} entries")
+    if problems:
+        expected = ", ".join(f"{s.name}: {s.dtype}{list(s.shape)}" for s in inputs)
+        raise FeedError(f"{path}: {'; '.join(problems)}. Expected {expected}, any number of entries on axis 0")
 
     def read(start: int, stop: int) -> dict[str, Any]:
         feeds = {name: np.ascontiguousarray(array[start:stop]) for name, array in arrays.items()}
@@ -361,7 +349,7 @@ def open_arrays(path: Path, inputs: Sequence[TensorSpec], n: int) -> Calibration
     external = explain_external(f"inputs come from {path.name}")
     return CalibrationData(
         source=kept.source if kept else str(path),
-        n=count,
+        n=min(n, *lengths),
         read=read,
         preprocess_sha256=kept.preprocess_sha256 if kept else EXTERNAL,
         seed=kept.seed if kept else 0,
@@ -371,8 +359,8 @@ def open_arrays(path: Path, inputs: Sequence[TensorSpec], n: int) -> Calibration
 
 def open_given(text: str, inputs: Sequence[TensorSpec], n: int | None = None) -> CalibrationData:
     """What `--inputs` names, as data."""
-    calls = (name_only(arrays, inputs) for arrays in resolve_given(text))
-    return use_samples([entry for arrays in calls for entry in cut_entries(arrays, inputs)][:n], inputs, text)
+    entries = [entry for arrays in resolve_given(text) for entry in cut_entries(arrays, inputs)]
+    return use_samples(entries[:n], inputs, text)
 
 
 def use_samples(
@@ -383,22 +371,15 @@ def use_samples(
     Where inputs have no first axis along which entries lie (a recording as a whole, states with their layers first, a
     sampling rate), all entries serve, one at a time.
     """
-    if _lie_apart(inputs):
-        return CalibrationData(
-            source=source,
-            n=len(samples),
-            read=lambda start, _: {s.name: np.asarray(samples[start][s.name], dtype=s.dtype) for s in inputs},
-            preprocess_sha256=EXTERNAL,
-            caveats=(explain_external(f"inputs come from {source}"),),
-            apart=True,
-        )
-    kept = [samples[place] for place in group_samples(samples, len(samples), inputs)[0]]
+    apart = _lie_apart(inputs)
+    kept = samples if apart else [samples[place] for place in group_samples(samples, len(samples), inputs)[0]]
     return CalibrationData(
         source=source,
         n=len(kept),
         read=lambda start, stop: join_samples(kept[start:stop], inputs, stop - start),
         preprocess_sha256=EXTERNAL,
         caveats=(explain_external(f"inputs come from {source}"),),
+        apart=apart,
     )
 
 
@@ -438,16 +419,6 @@ def _load_arrays(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     if ONLY in arrays:
         raise ParseError(path, "", "a single array", "several arrays by name, as numpy.savez writes them")
     return arrays
-
-
-def _check_arrays(path: Path, arrays: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> None:
-    problems = list_problems(arrays, inputs, {spec.name: 0 for spec in inputs})
-    lengths = {len(array) for array in arrays.values() if array.ndim}
-    if len(lengths) > 1:
-        problems.append(f"inputs of {', '.join(map(str, sorted(lengths)))} entries")
-    if problems:
-        expected = ", ".join(f"{s.name}: {s.dtype}{list(s.shape)}" for s in inputs)
-        raise FeedError(f"{path}: {'; '.join(problems)}. Expected {expected}, any number of entries on axis 0")
 
 
 def keep_batches(data: CalibrationData, path: Path) -> None:
@@ -495,4 +466,4 @@ def hash_while_reading(data: CalibrationData) -> tuple[CalibrationData, Callable
                 digest.update(name.encode() + b"\0" + np.ascontiguousarray(own).tobytes())
         return feeds
 
-    return msgspec.structs.replace(data, read=read), digest.hexdigest
+    return replace(data, read=read), digest.hexdigest

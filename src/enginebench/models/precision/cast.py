@@ -3,7 +3,7 @@
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -39,18 +39,12 @@ def find_overflowing(model: ModelProto, ranges: Mapping[str, TensorRange]) -> li
 
     Readers are among them: a cast between maker and reader would overflow, too.
     """
-    limit = FP16_MAX / HEADROOM
-    large = {name for name, found in ranges.items() if found.largest > limit}
-    large |= {tensor.name for tensor in model.graph.initializer if _exceeds(tensor)}
+    large = {name for name, found in ranges.items() if found.largest > FP16_MAX / HEADROOM}
+    for tensor in model.graph.initializer:  # constants are exact: they need no headroom
+        values = numpy_helper.to_array(tensor) if tensor.data_type == FP32 else np.zeros(0)
+        if np.any(np.isfinite(values) & (np.abs(values) > FP16_MAX)):
+            large.add(tensor.name)
     return [node.name for node in model.graph.node if large.intersection((*node.input, *node.output))]
-
-
-def _exceeds(tensor: TensorProto) -> bool:
-    """Constants are exact: they need no headroom."""
-    if tensor.data_type != FP32:
-        return False
-    values = numpy_helper.to_array(tensor)
-    return bool(np.any(np.isfinite(values) & (np.abs(values) > FP16_MAX)))
 
 
 def cast_to_fp16(model: ModelProto, blocked: Iterable[str], keep_io: bool) -> tuple[ModelProto, list[str]]:
@@ -80,19 +74,17 @@ def _cast(model: ModelProto, to: int, blocked: set[str], keep_io: bool) -> tuple
     name_nodes(cast)
     graphs = list(walk_graphs(cast.graph))
     arithmetic = {name for graph in graphs for name in find_index_arithmetic(graph)}
-    untyped = {name for graph in graphs for name in _find_untyped(graph)}
+    # What reads or makes a value of a type that nobody knows, as behind a custom operator.
+    untyped = set()
+    for graph in graphs:
+        typed = {value.name for value in (*graph.input, *graph.value_info, *graph.output)} | {""}
+        unknown = {name for node in graph.node for name in node.output} - typed
+        untyped |= {node.name for node in graph.node if unknown.intersection((*node.input, *node.output))}
     caster = _Caster(cast, to, blocked | arithmetic | untyped)
     caster.cast(cast.graph, {}, to, FP32 if keep_io else to)
     for graph in walk_graphs(cast.graph):
         del graph.value_info[:]
     return onnx.shape_inference.infer_shapes(cast), [name for name in caster.kept if name not in arithmetic]
-
-
-def _find_untyped(graph: GraphProto) -> set[str]:
-    """Names of the nodes that read or make what nobody knows the type of, as behind a custom operator."""
-    typed = {value.name for value in (*graph.input, *graph.value_info, *graph.output)}
-    unknown = {name for node in graph.node for name in node.output} - typed - {""}
-    return {node.name for node in graph.node if unknown.intersection((*node.input, *node.output))}
 
 
 def walk_graphs(graph: GraphProto) -> Iterator[GraphProto]:
@@ -137,11 +129,11 @@ def find_floats(graph: GraphProto) -> set[str]:
     return names | {v.name for v in values if v.type.tensor_type.elem_type == FP32}
 
 
-class _Value:
+class _Value(NamedTuple):
     """Where a float value of the original graph is to be found now, and in which type."""
 
-    def __init__(self, name: str, kind: int) -> None:
-        self.name, self.kind = name, kind
+    name: str
+    kind: int
 
 
 class _Caster:
@@ -207,7 +199,9 @@ class _Caster:
             graph.node.append(node)
         for value in graph.output:
             if value.name in values and value.name in floats:
-                self._end(graph, value, values[value.name], ends)
+                value.type.tensor_type.elem_type = ends
+                if (made := values[value.name].name) != value.name:  # in another type
+                    graph.node.append(self._make_cast(made, value.name, ends))
 
     def _place_constants(
         self, graph: GraphProto, nodes: list[NodeProto], floats: set[str], values: dict[str, _Value], to: int, ends: int
@@ -244,10 +238,13 @@ class _Caster:
         """The type of each operand, going in and coming out, as far as it is a float."""
         inputs, outputs = len(node.input), len(node.output)
         in_fp32 = [FP32] * inputs, [FP32] * outputs
-        if to == FP32 or node.name in self._blocked or node.op_type.startswith(CONTAINERS):
+        # Other domains' operators compute in the type that they were made for.
+        foreign = node.domain not in ("", "ai.onnx")
+        if to == FP32 or foreign or node.name in self._blocked or node.op_type.startswith(CONTAINERS):
             return in_fp32
-        schema = self._find_schema(node)
-        if schema is None:
+        try:
+            schema = onnx.defs.get_schema(node.op_type, self._opsets.get("", 1), "")
+        except onnx.defs.SchemaError:
             return in_fp32
         allowed = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
 
@@ -260,21 +257,6 @@ class _Caster:
             return found
 
         return choose(schema.inputs, inputs), choose(schema.outputs, outputs)
-
-    def _find_schema(self, node: NodeProto) -> Any | None:
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        if domain:  # other domains' operators compute in the type that they were made for
-            return None
-        try:
-            return onnx.defs.get_schema(node.op_type, self._opsets.get("", 1), "")
-        except onnx.defs.SchemaError:
-            return None
-
-    def _end(self, graph: GraphProto, value: Any, found: _Value, ends: int) -> None:
-        """Gives an output its type, with a cast before it where it is made in another."""
-        value.type.tensor_type.elem_type = ends
-        if found.name != value.name:
-            graph.node.append(self._make_cast(found.name, value.name, ends))
 
     def _make_cast(self, source: str, target: str, kind: int) -> NodeProto:
         return helper.make_node("Cast", [source], [target], self._make_name(f"cast_{target}"), to=kind)

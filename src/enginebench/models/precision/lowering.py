@@ -20,8 +20,7 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.operators import register_operators
 from enginebench.core.records import Artifact
 from enginebench.core.shapes import carry_specs
-from enginebench.models.onnx.origin import PARENT_KEY
-from enginebench.models.onnx.source import read_metadata, read_onnx, read_opset
+from enginebench.models.onnx.source import PARENT_KEY, read_metadata, read_onnx, read_opset
 from enginebench.models.precision.graph import load_whole_graph, name_nodes, read_graphs, walk_nodes, write_graph
 
 OWN = ("", "ai.onnx")
@@ -72,7 +71,12 @@ def lower_model(model: ModelProto, newest: int) -> ModelProto:
     """
     opset = read_opset(model) or newest
     lowered = _inline_newer(model, opset, newest)
-    shapes, constants = _read_shapes(lowered), _read_constants(lowered)
+    shapes = _read_shapes(lowered)
+    # What is constant and small, in whichever graph it lies.
+    constants = {n.output[0]: _read_constant(n) for n in walk_nodes(lowered) if n.op_type == "Constant"}
+    for graph in (lowered.graph, *(graph for node in walk_nodes(lowered) for graph in read_graphs(node))):
+        small = [tensor for tensor in graph.initializer if math.prod(tensor.dims) <= FOLDED_ELEMENTS]
+        constants |= {tensor.name: numpy_helper.to_array(tensor) for tensor in small}
     for node in walk_nodes(lowered):
         if node.domain in OWN:
             newer, older = (defs.get_schema(node.op_type, version, "") for version in (opset, newest))
@@ -150,23 +154,14 @@ def _read_constant(node: NodeProto) -> Any:
     return np.asarray(value, np.float32 if "float" in node.attribute[0].name else np.int64)
 
 
-def _read_constants(model: ModelProto) -> Constants:
-    """Name -> array of what is constant and small, in whichever graph it lies."""
-    found = {n.output[0]: _read_constant(n) for n in walk_nodes(model) if n.op_type == "Constant"}
-    graphs = [model.graph, *(graph for node in walk_nodes(model) for graph in read_graphs(node))]
-    small = (t for graph in graphs for t in graph.initializer if math.prod(t.dims) <= FOLDED_ELEMENTS)
-    return found | {tensor.name: numpy_helper.to_array(tensor) for tensor in small}
-
-
 def _read_shapes(model: ModelProto) -> Shapes:
     """Name -> shape of what is known of a graph's tensors; a dynamic axis is None."""
     graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    values = {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.input, *graph.output)}
     return {
-        value.name: [
-            axis.dim_value if axis.HasField("dim_value") else None for axis in value.type.tensor_type.shape.dim
-        ]
-        for value in (*graph.value_info, *graph.input, *graph.output)
-        if value.type.tensor_type.HasField("shape")
+        name: [axis.dim_value if axis.HasField("dim_value") else None for axis in tensor.shape.dim]
+        for name, tensor in values.items()
+        if tensor.HasField("shape")
     }
 
 
@@ -199,8 +194,10 @@ def _lower_node(node: NodeProto, newer: Any, older: Any, shapes: Shapes, constan
         node.input.pop()
     if len(node.input) > older.max_input:
         raise _explain(node, f"its input {newer.inputs[older.max_input].name} has no equal there")
-    for name in kept.keys() - older.attributes.keys():
-        _require_default(node, kept.pop(name), newer)
+    for name in kept.keys() - older.attributes.keys():  # what came later must ask for what was done without it
+        default, value = newer.attributes[name].default_value, helper.get_attribute_value(kept.pop(name))
+        if not (set(value) == {1} if name == "dilations" else helper.get_attribute_value(default) == value):
+            raise _explain(node, f"its attribute {name}={value} has no equal there")
     del node.attribute[:]
     node.attribute.extend(kept.values())
     return made
@@ -218,14 +215,6 @@ def _widen_pads(node: NodeProto, names: Mapping[str, str], shapes: Shapes, const
     return numpy_helper.from_array(wide.ravel(), node.input[1])
 
 
-def _require_default(node: NodeProto, attribute: Any, newer: Any) -> None:
-    """Checks that an attribute which came later asks for what was done without it."""
-    default, value = newer.attributes[attribute.name].default_value, helper.get_attribute_value(attribute)
-    same = set(value) == {1} if attribute.name == "dilations" else helper.get_attribute_value(default) == value
-    if not same:
-        raise _explain(node, f"its attribute {attribute.name}={value} has no equal there")
-
-
 def _explain(node: NodeProto, why: str) -> UnsupportedOperator:
     return UnsupportedOperator(f"{node.op_type} (node {node.name or node.output[0]!r}): {why}")
 
@@ -239,7 +228,12 @@ def compare_answers(model: ModelProto, lowered: ModelProto, artifact: Artifact) 
         raise UnsupportedOperator(f"the two forms cannot be compared in ONNX Runtime: {error}") from error
     limit = TOLERANCE if artifact.precision in ("fp32", "tf32") else TOLERANCE_SHORT
     for value, want, have in zip(model.graph.output, wanted, found, strict=True):
-        if (off := _measure_difference(want, have)) > limit:
+        want, have = (np.asarray(array, np.float64) for array in (want, have))
+        off = math.inf  # a share of the largest value; where shapes or what is finite differ, infinite
+        if want.shape == have.shape and np.array_equal(np.isfinite(want), np.isfinite(have)):
+            want, have = (np.where(np.isfinite(array), array, 0) for array in (want, have))
+            off = float(np.max(np.abs(want - have), initial=0) / (np.max(np.abs(want), initial=0) or 1))
+        if off > limit:
             raise UnsupportedOperator(
                 f"output {value.name!r} of the lowered graph is {off:.2g} of its largest value off; expected at most "
                 f"{limit:g}"
@@ -255,12 +249,3 @@ def _run(model: ModelProto, libraries: Sequence[str], feeds: Mapping[str, Any]) 
     register_operators(options, libraries)
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return list(session.run(None, dict(feeds)))
-
-
-def _measure_difference(want: Any, have: Any) -> float:
-    """The largest difference as a share of the largest value; infinite where shapes or what is finite differ."""
-    want, have = (np.asarray(array, np.float64) for array in (want, have))
-    if want.shape != have.shape or not np.array_equal(np.isfinite(want), np.isfinite(have)):
-        return math.inf
-    want, have = (np.where(np.isfinite(array), array, 0) for array in (want, have))
-    return float(np.max(np.abs(want - have), initial=0) / (np.max(np.abs(want), initial=0) or 1))

@@ -55,9 +55,7 @@ def measure_coverage(model: ModelProto, weights_only: bool = False) -> float:
             macs, whole = node_macs.count_macs(node, shapes), node.op_type in _INTEGER_OPS
             total, integer = total + macs, integer + whole
             covered += macs if _is_quantized(node, producers, weights_only) else 0
-    if not total:
-        return 1.0 if integer else 0.0
-    return covered / total
+    return covered / total if total else float(integer > 0)
 
 
 def list_quantized_products(model: ModelProto) -> list[str]:
@@ -76,13 +74,11 @@ def _comes_from_levels(name: str, producers: Mapping[str, NodeProto]) -> bool:
     pending = [name]
     while pending:
         node = producers.get(pending.pop())
-        if node is None or not (node.op_type == "DequantizeLinear" or _keeps_levels(node)):
+        if node is not None and node.op_type == "DequantizeLinear":
+            continue
+        if node is None or node.op_type not in LEVEL_KEEPING:
             return False
-        if node.op_type != "DequantizeLinear":
-            pending.extend(node.input if node.op_type == "Concat" else node.input[:1])
+        if node.op_type == "Resize" and any(a.name == "mode" and a.s != b"nearest" for a in node.attribute):
+            return False
+        pending.extend(node.input if node.op_type == "Concat" else node.input[:1])
     return True
-
-
-def _keeps_levels(node: NodeProto) -> bool:
-    blends = node.op_type == "Resize" and any(a.name == "mode" and a.s != b"nearest" for a in node.attribute)
-    return node.op_type in LEVEL_KEEPING and not blends

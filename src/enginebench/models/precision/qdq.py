@@ -90,6 +90,8 @@ def insert_quantizers(
     """
     copy = ModelProto()
     copy.CopyFrom(model)
+    ends = {name: (np.array(found.low, np.float32), np.array(found.high, np.float32)) for name, found in ranges.items()}
+    data = {name: TensorData(lowest=low, highest=high) for name, (low, high) in ends.items()}
     prepare_biases(copy)
     left_out = find_unquantizable(copy, ranges, scheme)
     quantizer = QDQQuantizer(
@@ -98,7 +100,7 @@ def insert_quantizers(
         reduce_range=reduce_range,
         weight_qType=QuantType.QInt8,
         activation_qType=QuantType.QUInt8 if scheme.unsigned_activations else QuantType.QInt8,
-        tensors_range=_hand_over(ranges),
+        tensors_range=TensorsData(CalibrationMethod.MinMax, data),
         nodes_to_quantize=[],
         nodes_to_exclude=[*left_out, *exclude],
         op_types_to_quantize=list(scheme.op_types),
@@ -129,7 +131,11 @@ def prepare_biases(model: ModelProto) -> None:
         bias = tensors.get(node.input[2]) if node.op_type in WEIGHTED and len(node.input) > 2 else None
         if bias is None:
             continue
-        values = _flatten_bias(node, numpy_helper.to_array(bias), tensors.get(node.input[1]))
+        values, weight = numpy_helper.to_array(bias), tensors.get(node.input[1])
+        if node.op_type == "Gemm" and weight is not None and len(weight.dims) == 2:
+            columns = weight.dims[0 if any(a.name == "transB" and a.i for a in node.attribute) else 1]
+            if values.size in (1, columns) and values.shape[-1:] in ((), (1,), (columns,)):
+                values = np.ascontiguousarray(np.broadcast_to(values.reshape(-1), (columns,)))
         if bias.name in seen or values.shape != tuple(bias.dims):
             base = f"{bias.name}_{node.name}"
             node.input[2] = next(name for i in itertools.count() if (name := f"{base}_{i}" if i else base) not in taken)
@@ -139,30 +145,13 @@ def prepare_biases(model: ModelProto) -> None:
     drop_unused_constants(model)
 
 
-def _flatten_bias(node: NodeProto, bias: Any, weight: TensorProto | None) -> Any:
-    """The bias with one axis, as long as the weight has columns; as it is where it is no such row."""
-    if node.op_type != "Gemm" or weight is None or len(weight.dims) != 2:
-        return bias
-    columns = weight.dims[0 if any(a.name == "transB" and a.i for a in node.attribute) else 1]
-    is_row = bias.size in (1, columns) and bias.shape[-1:] in ((), (1,), (columns,))
-    return np.ascontiguousarray(np.broadcast_to(bias.reshape(-1), (columns,))) if is_row else bias
-
-
-def _hand_over(ranges: Mapping[str, TensorRange]) -> TensorsData:
-    data = {
-        name: TensorData(lowest=np.array(found.low, np.float32), highest=np.array(found.high, np.float32))
-        for name, found in ranges.items()
-    }
-    return TensorsData(CalibrationMethod.MinMax, data)
-
-
 def find_unquantizable(model: ModelProto, ranges: Mapping[str, TensorRange], scheme: Scheme) -> list[str]:
     """Names of the nodes of the scheme's types that cannot be quantized.
 
     A weighted node must have a constant weight (products of two activations, as in attention, lose most and gain
     little), and every other float operand a range.
     """
-    constants = {tensor.name for tensor in model.graph.initializer}
+    constants = {tensor.name: len(tensor.dims) for tensor in model.graph.initializer}
     values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
     floats = {value.name for value in values if value.type.tensor_type.elem_type == TensorProto.FLOAT}
     left_out = []
@@ -172,16 +161,10 @@ def find_unquantizable(model: ModelProto, ranges: Mapping[str, TensorRange], sch
         operands = [*node.input, *node.output] if scheme.outputs else [*node.input]
         missing = any(name in floats and name not in constants and name not in ranges for name in operands)
         constant = node.op_type not in WEIGHTED or (node.input[0] not in constants and node.input[1] in constants)
-        if missing or not constant or (node.op_type in WEIGHTED and not _has_flat_bias(node, model)):
+        bias = next(iter(node.input[2:3]), "") if node.op_type in WEIGHTED else ""  # a matrix of them has no scale
+        if missing or not constant or (bias and constants.get(bias) != 1):
             left_out.append(node.name)
     return left_out
-
-
-def _has_flat_bias(node: NodeProto, model: ModelProto) -> bool:
-    """Whether the bias, if there is one, is a constant with one axis; a matrix of them has no scale."""
-    if len(node.input) < 3 or not node.input[2]:
-        return True
-    return any(tensor.name == node.input[2] and len(tensor.dims) == 1 for tensor in model.graph.initializer)
 
 
 def quantize_residuals(model: ModelProto, ranges: Mapping[str, TensorRange], exclude: Sequence[str] = ()) -> None:
@@ -244,20 +227,14 @@ def _find_skipping_input(
 def _add_pair(model: ModelProto, tensor: str, reader: str, found: TensorRange) -> str:
     """Adds a pair behind a tensor; the name of what comes out."""
     base = f"{tensor}_{reader}"
-    scale = np.float32(found.largest / INT8_MAX) or np.float32(1)
-    model.graph.initializer.extend(
-        [
-            numpy_helper.from_array(np.array(scale, np.float32), f"{base}_scale"),
-            numpy_helper.from_array(np.array(0, np.int8), f"{base}_zero_point"),
-        ]
-    )
     parameters = [f"{base}_scale", f"{base}_zero_point"]
-    made = [
-        helper.make_node("QuantizeLinear", [tensor, *parameters], [f"{base}_q"], f"{base}_QuantizeLinear"),
-        helper.make_node("DequantizeLinear", [f"{base}_q", *parameters], [f"{base}_dq"], f"{base}_DequantizeLinear"),
-    ]
-    model.graph.node.extend(made)
-    return f"{base}_dq"
+    values = np.array(np.float32(found.largest / INT8_MAX) or 1, np.float32), np.array(0, np.int8)
+    model.graph.initializer.extend(map(numpy_helper.from_array, values, parameters))
+    for kind, source, made in (("Quantize", tensor, f"{base}_q"), ("Dequantize", f"{base}_q", f"{base}_dq")):
+        model.graph.node.append(
+            helper.make_node(f"{kind}Linear", [source, *parameters], [made], f"{base}_{kind}Linear")
+        )
+    return made
 
 
 def release_excluded(model: ModelProto, exclude: Sequence[str]) -> None:
@@ -271,9 +248,18 @@ def release_excluded(model: ModelProto, exclude: Sequence[str]) -> None:
     for node in model.graph.node:
         for i, name in enumerate(node.input if node.name in names else ()):
             source = _find_rounded(name, producers)
-            if source is not None and not _reads_levels(producers.get(source), producers):
+            maker = producers.get(source or "")
+            if source is not None and not (maker and any(_find_rounded(given, producers) for given in maker.input)):
                 node.input[i] = source
-    _drop_unread_pairs(model)
+    ends = {value.name for value in model.graph.output}
+    while True:  # what nobody reads goes, then what that read
+        read = {name for node in model.graph.node for name in node.input} | ends
+        pairs = [node for node in model.graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
+        if not (unread := [node for node in pairs if node.output[0] not in read]):
+            break
+        for node in unread:
+            model.graph.node.remove(node)
+    drop_unused_constants(model)
 
 
 def _find_rounded(tensor: str, producers: Mapping[str, NodeProto]) -> str | None:
@@ -285,26 +271,6 @@ def _find_rounded(tensor: str, producers: Mapping[str, NodeProto]) -> str | None
     return str(quantizer.input[0]) if quantizer is not None and quantizer.op_type == "QuantizeLinear" else None
 
 
-def _reads_levels(node: NodeProto | None, producers: Mapping[str, NodeProto]) -> bool:
-    return node is not None and any(_find_rounded(name, producers) is not None for name in node.input)
-
-
-def _drop_unread_pairs(model: ModelProto) -> None:
-    ends = {value.name for value in model.graph.output}
-    while True:
-        read = {name for node in model.graph.node for name in node.input} | ends
-        unread = [
-            node
-            for node in model.graph.node
-            if node.op_type in ("QuantizeLinear", "DequantizeLinear") and node.output[0] not in read
-        ]
-        if not unread:
-            break
-        for node in unread:
-            model.graph.node.remove(node)
-    drop_unused_constants(model)
-
-
 def release_outputs(model: ModelProto, prepared: ModelProto) -> None:
     """Removes the pair before every output of the graph: the last kernel gives floats, and 8 bits of logits are few.
 
@@ -314,29 +280,25 @@ def release_outputs(model: ModelProto, prepared: ModelProto) -> None:
     """
     producers, consumers = make_producers(model), make_consumers(model)
     for value in model.graph.output:
-        dequantizer = producers.get(value.name)
-        quantizer = producers.get(dequantizer.input[0]) if dequantizer is not None else None
-        if (
-            dequantizer is None
-            or quantizer is None
-            or dequantizer.op_type != "DequantizeLinear"
-            or quantizer.op_type != "QuantizeLinear"
-            or value.name in consumers
-            or len(consumers[quantizer.input[0]]) > 1
-        ):
+        source = _find_rounded(value.name, producers)
+        maker = producers.get(source or "")
+        if source is None or maker is None or value.name in consumers or len(consumers[source]) > 1:
             continue
-        maker = producers.get(quantizer.input[0])
-        if maker is not None:
-            model.graph.node.remove(quantizer)
-            model.graph.node.remove(dequantizer)
-            if not _put_back(model, prepared, quantizer.input[0], value.name):
-                maker.output[list(maker.output).index(quantizer.input[0])] = value.name
+        model.graph.node.remove(consumers[source][0])
+        model.graph.node.remove(producers[value.name])
+        if not _put_back(model, prepared, source, value.name):
+            maker.output[list(maker.output).index(source)] = value.name
     drop_unused_constants(model)
 
 
 def _put_back(model: ModelProto, prepared: ModelProto, source: str, output: str) -> bool:
     """Adds what the quantizer took away before an output, between `source` and it; whether there was anything."""
-    removed = _find_removed(output, make_producers(prepared), {node.name for node in model.graph.node})
+    producers, present = make_producers(prepared), {node.name for node in model.graph.node}
+    removed: list[NodeProto] = []  # copies of the activations that are not present, the first first
+    node = producers.get(output)
+    while node is not None and node.op_type in ("Relu", "Clip") and node.name not in present:
+        removed.insert(0, NodeProto.FromString(node.SerializeToString()))
+        node = producers.get(node.input[0])
     stored = {tensor.name for tensor in model.graph.initializer}
     for node in removed:
         node.input[0], source = source, node.output[0]
@@ -345,16 +307,6 @@ def _put_back(model: ModelProto, prepared: ModelProto, source: str, output: str)
         model.graph.initializer.extend(limits)
         stored.update(tensor.name for tensor in limits)
     return bool(removed)
-
-
-def _find_removed(tensor: str, producers: Mapping[str, NodeProto], present: set[str]) -> list[NodeProto]:
-    """Copies of the activations that made a tensor and are not present, the first first."""
-    found: list[NodeProto] = []
-    node = producers.get(tensor)
-    while node is not None and node.op_type in ("Relu", "Clip") and node.name not in present:
-        found.insert(0, NodeProto.FromString(node.SerializeToString()))
-        node = producers.get(node.input[0])
-    return found
 
 
 def drop_unused_constants(model: ModelProto) -> None:
@@ -372,29 +324,20 @@ def raise_dead_scales(model: ModelProto) -> int:
     Only where weights are floats behind a pair: there the scale may change.
     """
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-    done: set[str] = set()
+    weighted = [n for n in model.graph.node if n.op_type == "QuantizeLinear" and n.input[0] in tensors]
     raised = 0
-    for node in model.graph.node:
-        if node.op_type != "QuantizeLinear" or node.input[0] not in tensors or node.input[1] in done:
-            continue
-        done.add(node.input[1])
-        weights = numpy_helper.to_array(tensors[node.input[0]])
-        scale = numpy_helper.to_array(tensors[node.input[1]])
-        floored, dead = _floor_scales(weights, scale, next((int(a.i) for a in node.attribute if a.name == "axis"), 1))
-        if dead:
-            tensors[node.input[1]].CopyFrom(numpy_helper.from_array(floored, node.input[1]))
-            raised += dead
+    for name, node in {node.input[1]: node for node in reversed(weighted)}.items():
+        weights, scale = numpy_helper.to_array(tensors[node.input[0]]), numpy_helper.to_array(tensors[name])
+        axis = next((int(a.i) for a in node.attribute if a.name == "axis"), 1)
+        channels = np.moveaxis(weights, axis, 0).reshape(scale.size, -1) if scale.ndim else weights.reshape(1, -1)
+        own = np.abs(channels).max(axis=1) / INT8_MAX
+        floor = max(float(own.max()) * SMALLEST_SCALE_SHARE, float(np.finfo(np.float32).tiny))
+        dead = own < floor
+        if dead.any():
+            floored = np.where(dead, np.float32(floor), scale.reshape(-1)).astype(np.float32)
+            tensors[name].CopyFrom(numpy_helper.from_array(floored.reshape(scale.shape), name))
+            raised += int(dead.sum())
     return raised
-
-
-def _floor_scales(weights: Any, scale: Any, axis: int) -> tuple[Any, int]:
-    """(scales with a floor, how many were below it or belong to channels of zeros)."""
-    channels = np.moveaxis(weights, axis, 0).reshape(scale.size, -1) if scale.ndim else weights.reshape(1, -1)
-    own = np.abs(channels).max(axis=1) / INT8_MAX
-    floor = max(float(own.max()) * SMALLEST_SCALE_SHARE, float(np.finfo(np.float32).tiny))
-    dead = own < floor
-    floored = np.where(dead, np.float32(floor), scale.reshape(-1)).astype(np.float32)
-    return floored.reshape(scale.shape), int(dead.sum())
 
 
 def write_scalars(model: ModelProto) -> None:

@@ -1,7 +1,6 @@
 """Artifact to Artifact in another precision: cast, or with explicit Q/DQ nodes, and what came of it."""
 
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
@@ -15,28 +14,26 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision
 from enginebench.core.recipes import FEW_BITS, RECIPES, find_needs, list_recipes, quantizes_weights_only
-from enginebench.core.records import Artifact, Caveat, Precision, Recipe
+from enginebench.core.records import Artifact, Precision, Recipe
 from enginebench.core.shapes import carry_specs
 from enginebench.core.text import list_some
-from enginebench.models.onnx.origin import KEPT_KEY, describe_origin
-from enginebench.models.onnx.source import read_metadata, read_onnx, read_precision
+from enginebench.models.onnx.source import KEPT_KEY, describe_origin, read_metadata, read_onnx, read_precision
+from enginebench.models.precision.calibrate import Observer, find_activations, observe_ranges
 from enginebench.models.precision.calibration import Calibration, TensorRange, check_preprocess
 from enginebench.models.precision.calibration_data import CalibrationData, make_fake
 from enginebench.models.precision.cast import cast_to_bf16, cast_to_fp16, find_floats, find_overflowing, walk_graphs
-from enginebench.models.precision.dynamic_recipe import quantize_dynamically
 from enginebench.models.precision.exclusion import resolve_exclusion
 from enginebench.models.precision.graph import (
-    count_quantizers,
     has_quantizers,
     hash_weights,
     is_transformer,
     load_whole_graph,
     prepare_graph,
     raise_opset,
+    read_versions,
     write_graph,
 )
 from enginebench.models.precision.macs import measure_coverage
-from enginebench.models.precision.observe import Observer, find_activations, observe_ranges
 from enginebench.models.precision.qdq import (
     CPU,
     CPU_TRANSFORMER,
@@ -50,8 +47,8 @@ from enginebench.models.precision.qdq import (
     turn_into_fp8,
     write_scalars,
 )
+from enginebench.models.precision.recipes import quantize_dynamically, quantize_weights, quantize_with_nncf
 from enginebench.models.precision.tensorrt_check import refuse_what_tensorrt_refuses
-from enginebench.models.precision.weights_recipe import quantize_weights
 
 IoTypes = Literal["keep", "cast"]
 
@@ -117,7 +114,11 @@ def quantize(
         check_preprocess(data, artifact.model, artifact.preprocess_sha256)  # the ranges come from them
     prepared = prepare_graph(model, artifact.operator_libraries)
     left_out = resolve_exclusion(exclude, model, prepared)
-    _require_floats(prepared, artifact, format_precision(to, recipe))
+    if not any(map(find_floats, walk_graphs(prepared.graph))):
+        raise UsageError(
+            f"{artifact.path}: nothing in the graph is FP32; {format_precision(to, recipe)} is made from an FP32 graph."
+            " Export the model in float32"
+        )
     match to:
         case "fp16":
             change = _to_fp16(prepared, artifact, calibration, io_types, left_out, threads)
@@ -151,14 +152,6 @@ def _check_request(artifact: Artifact, to: Precision, recipe: Recipe | None, io_
     if artifact.precision != "fp32":
         raise UsageError(f"{artifact.path} is {artifact.precision} already; {wanted} is made from an FP32 graph")
     return recipe or known[0] if known else None
-
-
-def _require_floats(prepared: ModelProto, artifact: Artifact, wanted: str) -> None:
-    if not any(map(find_floats, walk_graphs(prepared.graph))):
-        raise UsageError(
-            f"{artifact.path}: nothing in the graph is FP32; {wanted} is made from an FP32 graph. "
-            "Export the model in float32"
-        )
 
 
 def _check_calibration(calibration: Calibration, artifact: Artifact, model: ModelProto) -> None:
@@ -213,24 +206,19 @@ def _to_fp16(
     left_out: Sequence[str],
     threads: int,
 ) -> _Change:
-    ranges = calibration.ranges if calibration else _look_for_ranges(prepared, artifact, threads)
+    ranges = calibration.ranges if calibration else {}
+    # A few random entries show what overflows by orders of magnitude; an infinity that is meant is one in FP16, too.
+    if not calibration and artifact.inputs and (watched := find_activations(prepared)):
+        axis = next((spec.shape[0] for spec in artifact.inputs if spec.shape), None)
+        data = make_fake(artifact.inputs, max(OVERFLOW_ENTRIES, axis if isinstance(axis, int) else 0), seed=0)
+        observer = Observer(prepared, watched, threads, artifact.operator_libraries)
+        found, _ = observe_ranges(observer, data, OVERFLOW_ENTRIES)
+        ranges = {name: TensorRange(low=low, high=high) for name, (low, high) in found.items()}
     blocked = find_overflowing(prepared, ranges)
     cast, kept = cast_to_fp16(prepared, [*blocked, *left_out], io_types == "keep")
     kept = [name for name in kept if name in blocked or name not in left_out]
     reason = "their values overflow FP16" if blocked else "their operators are not safe in FP16"
     return _Change(model=cast, kept_fp32=tuple(kept), reason=reason)
-
-
-def _look_for_ranges(prepared: ModelProto, artifact: Artifact, threads: int) -> dict[str, TensorRange]:
-    """Ranges over a few random entries: enough to see what overflows by orders of magnitude."""
-    watched = find_activations(prepared)
-    if not (watched and artifact.inputs):  # the floats are those of branches, or of constants alone
-        return {}
-    axis = next((spec.shape[0] for spec in artifact.inputs if spec.shape), None)
-    data = make_fake(artifact.inputs, max(OVERFLOW_ENTRIES, axis if isinstance(axis, int) else 0), seed=0)
-    observer = Observer(prepared, watched, threads, artifact.operator_libraries)
-    found, _ = observe_ranges(observer, data, OVERFLOW_ENTRIES)  # an infinity that is meant is one in FP16, too
-    return {name: TensorRange(low=low, high=high) for name, (low, high) in found.items()}
 
 
 def _to_eight_bits(
@@ -243,7 +231,12 @@ def _to_eight_bits(
     left_out: Sequence[str],
 ) -> _Change:
     if recipe == "nncf":
-        return _by_nncf(prepared, data, left_out)
+        if data is None:
+            raise UsageError(
+                "int8@nncf takes its ranges itself and needs the data: give --calib F.npz, as enginebench calibrate "
+                "--keep-batches F.npz writes it"
+            )
+        return _Change(model=quantize_with_nncf(prepared, data, left_out))
     if recipe == "dynamic":
         return _Change(model=quantize_dynamically(prepared, left_out, reduce_range))
     if quantizes_weights_only(recipe):
@@ -259,11 +252,15 @@ def _to_eight_bits(
         )
         release_excluded(made, left_out)
         release_outputs(made, prepared)
-    elif to == "int8":
-        made, left = _by_tensorrt_recipe(prepared, calibration, left_out)
     else:
-        made, left = _by_tensorrt_recipe(raise_opset(prepared, FP8_OPSET), calibration, left_out, per_channel=False)
-        turn_into_fp8(made)
+        prepared = raise_opset(prepared, FP8_OPSET) if to == "fp8" else prepared
+        made, left = insert_quantizers(
+            prepared, calibration.ranges, TENSORRT, per_channel=to == "int8", exclude=left_out
+        )
+        quantize_residuals(made, calibration.ranges, left_out)
+        raise_dead_scales(made)
+        if to == "fp8":
+            turn_into_fp8(made)
     if recipe == "tensorrt":
         write_scalars(made)
         refuse_what_tensorrt_refuses(made, "the quantized graph")
@@ -272,37 +269,6 @@ def _to_eight_bits(
         kept_fp32=tuple(left),
         reason="they have no constant weight, or the calibration has no range for them",
     )
-
-
-def _by_nncf(prepared: ModelProto, data: CalibrationData | None, left_out: Sequence[str]) -> _Change:
-    if data is None:
-        raise UsageError(
-            "int8@nncf takes its ranges itself and needs the data: give --calib F.npz, as enginebench calibrate "
-            "--keep-batches F.npz writes it"
-        )
-    from enginebench.models.precision.nncf_recipe import quantize_with_nncf  # optional: an extra of its own
-
-    return _Change(model=quantize_with_nncf(prepared, data, left_out))
-
-
-def _by_tensorrt_recipe(
-    prepared: ModelProto, calibration: Calibration, left_out: Sequence[str], per_channel: bool = True
-) -> tuple[ModelProto, list[str]]:
-    made, left = insert_quantizers(prepared, calibration.ranges, TENSORRT, per_channel=per_channel, exclude=left_out)
-    quantize_residuals(made, calibration.ranges, left_out)
-    raise_dead_scales(made)
-    return made, left
-
-
-def _check_coverage(model: ModelProto, path: str, recipe: Recipe | None) -> float:
-    """Share of multiply-accumulates in 8 bits."""
-    quantizers, dequantizers = count_quantizers(model)
-    if not has_quantizers(model):
-        raise ArtifactError(
-            f"nothing in {path} could be quantized: {quantizers} QuantizeLinear and {dequantizers} DequantizeLinear "
-            "nodes. It has no convolution or matrix product with a constant weight and a known range"
-        )
-    return measure_coverage(model, quantizes_weights_only(recipe))
 
 
 def _finish(
@@ -317,13 +283,21 @@ def _finish(
     caveats = list(artifact.caveats)
     source = data if find_needs(to, recipe) == "data" else calibration
     if to in FEW_BITS:
-        coverage = _check_coverage(change.model, artifact.path, recipe)
+        if not has_quantizers(change.model):
+            raise ArtifactError(
+                f"nothing in {artifact.path} could be quantized: 0 QuantizeLinear and 0 DequantizeLinear nodes. "
+                "It has no convolution or matrix product with a constant weight and a known range"
+            )
+        coverage = measure_coverage(change.model, quantizes_weights_only(recipe))
         caveats += source.caveats if source else ()
         if coverage < LOW_COVERAGE:
             no_ranges = find_needs(to, recipe) == "nothing"
             caveats.append(make_caveat("low_coverage.products" if no_ranges else "low_coverage", share=coverage))
     if all(caveat.code != "kept_fp32" for caveat in caveats):
-        caveats += _explain_kept(change)
+        if names := change.kept_fp32:
+            caveats.append(make_caveat("kept_fp32", count=len(names), reason=change.reason, names=list_some(names)))
+        if names := change.excluded:
+            caveats.append(make_caveat("kept_fp32.excluded", count=len(names), names=list_some(names)))
     doubts = tuple(dict.fromkeys(caveats))
     seen = source.preprocess_sha256 if source is not None and to in ("int8", "fp8") else None
     preprocess = seen if seen is not None else artifact.preprocess_sha256
@@ -331,7 +305,18 @@ def _finish(
     if source is not None:
         many = f"{source.n} entries of " if source.n else ""
         origin = " over ".join(filter(None, (getattr(source, "method", ""), many + Path(source.source).name)))
-    _describe_in_file(change, to, recipe, artifact, preprocess, doubts, origin)
+    # Where it comes from, in the graph: the file may leave its run.
+    known = read_metadata(change.model) | describe_origin(
+        to,
+        recipe,
+        parent_sha256=artifact.sha256,
+        preprocess_sha256=preprocess,
+        caveats=doubts,
+        kept_fp32=change.kept_fp32,
+        excluded=change.excluded,
+        calibration=origin,
+    )
+    onnx.helper.set_model_props(change.model, {key: value for key, value in known.items() if value})
     write_graph(change.model, out)
     made = read_onnx(out)
     return replace(
@@ -345,52 +330,8 @@ def _finish(
         parent_sha256=artifact.sha256,
         preprocess_sha256=preprocess,
         normalize=artifact.normalize,
-        made_by=_read_versions(change.tools),
+        made_by=read_versions(change.tools),
         operator_libraries=artifact.operator_libraries,
         excluded=change.excluded,
         caveats=doubts,
     )
-
-
-def _explain_kept(change: _Change) -> list[Caveat]:
-    told = []
-    if names := change.kept_fp32:
-        told.append(make_caveat("kept_fp32", count=len(names), reason=change.reason, names=list_some(names)))
-    if names := change.excluded:
-        told.append(make_caveat("kept_fp32.excluded", count=len(names), names=list_some(names)))
-    return told
-
-
-def _describe_in_file(
-    change: _Change,
-    to: Precision,
-    recipe: Recipe | None,
-    artifact: Artifact,
-    preprocess: str | None,
-    caveats: tuple[Caveat, ...],
-    calibration: str,
-) -> None:
-    """Where the graph comes from, in the graph: the file may leave its run."""
-    known = read_metadata(change.model) | describe_origin(
-        to,
-        recipe,
-        parent_sha256=artifact.sha256,
-        preprocess_sha256=preprocess,
-        caveats=caveats,
-        kept_fp32=change.kept_fp32,
-        excluded=change.excluded,
-        calibration=calibration,
-    )
-    onnx.helper.set_model_props(change.model, {key: value for key, value in known.items() if value})
-
-
-def _read_versions(tools: tuple[str, ...]) -> dict[str, str]:
-    versions = {}
-    for tool in tools:
-        try:
-            versions[tool] = version(tool)
-        except PackageNotFoundError:  # onnxruntime under another distribution's name
-            import onnxruntime
-
-            versions[tool] = str(onnxruntime.__version__)
-    return versions

@@ -37,8 +37,7 @@ class _Scope(NamedTuple):
 
 def refuse_what_tensorrt_refuses(model: ModelProto, what: str) -> None:
     """Checks that no rule of `find_refusals` refuses a graph."""
-    refusals = find_refusals(model)
-    if refusals:
+    if refusals := find_refusals(model):
         listed = list_some([f"{r.node}: {r.reason}" for r in refusals])
         raise ArtifactError(
             f"TensorRT would refuse {len(refusals)} nodes of {what}: {listed}. Make one that it takes with "
@@ -68,20 +67,16 @@ def _judge_graph(graph: GraphProto, outside: _Scope) -> Iterator[Refusal]:
     held |= {tensor.name: tensor for tensor in graph.initializer}
     scope = _Scope({**outside.constants, **held}, {**outside.producers, **make_producers(graph)})
     for node in graph.node:
-        for reason in _judge_node(node, scope):
-            yield Refusal(node.name or node.output[0], reason)
+        reasons: list[str] = []
+        if node.op_type in DYNAMIC_OPS:
+            reasons = [f"{node.op_type} quantizes while the network runs; only constant scales are taken"]
+        elif node.op_type in FUSED_OPS:
+            reasons = [f"{node.op_type} is ONNX Runtime's own form; only QuantizeLinear and DequantizeLinear are taken"]
+        elif node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            reasons = [*_judge_scale(node.input[1], scope), *_judge_zero_point(node, scope)]
+        yield from (Refusal(node.name or node.output[0], reason) for reason in reasons)
         for inner in read_graphs(node):
             yield from _judge_graph(inner, scope)
-
-
-def _judge_node(node: NodeProto, scope: _Scope) -> Iterator[str]:
-    if node.op_type in DYNAMIC_OPS:
-        yield f"{node.op_type} quantizes while the network runs; only constant scales are taken"
-    elif node.op_type in FUSED_OPS:
-        yield f"{node.op_type} is ONNX Runtime's own form; only QuantizeLinear and DequantizeLinear are taken"
-    elif node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-        yield from _judge_scale(node.input[1], scope)
-        yield from _judge_zero_point(node, scope)
 
 
 def _judge_scale(name: str, scope: _Scope) -> Iterator[str]:

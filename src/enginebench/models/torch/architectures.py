@@ -1,5 +1,6 @@
 """A ModelRef to a PyTorch module: built-in, from timm, or from the user's own factory. Weights come later."""
 
+import contextlib
 import difflib
 import importlib
 import math
@@ -21,17 +22,14 @@ from enginebench.models.zoo import BUILTIN, ModelRef, require_packages
 
 
 def build_module(ref: ModelRef, input_size: int | None = None) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """(module in eval mode, example inputs), with whatever weights its constructor gives it.
-
-    The example inputs are () where a factory brings none.
-    """
-    if ref.kind == "factory":
+    """(module in eval mode, example inputs, () where a factory brings none), with its constructor's weights."""
+    if ref.kind in ("factory", "hf"):
         refuse_input_size(ref, input_size)
+    if ref.kind == "factory":
         return call_factory(ref)
     if ref.kind == "hf":
         from enginebench.models.torch.hugging_face import build_hf
 
-        refuse_input_size(ref, input_size)
         return build_hf(ref)
     module, shape = _build_timm(ref, input_size) if ref.kind == "timm" else _build_builtin(ref, input_size)
     return module.eval(), (torch.zeros(1, *shape),)
@@ -59,14 +57,17 @@ def _build_builtin(ref: ModelRef, input_size: int | None) -> tuple[nn.Module, tu
 
 def _build_timm(ref: ModelRef, input_size: int | None) -> tuple[nn.Module, tuple[int, ...]]:
     timm = import_timm()
-    known_as = check_timm_name(timm, ref)
-    config = timm.get_pretrained_cfg(known_as)
+    if not timm.is_model(ref.name):
+        near = difflib.get_close_matches(ref.name, timm.list_models(), n=3)
+        hint = f"; did you mean {' or '.join('timm:' + n for n in near)}?" if near else ""
+        raise ModelError(f"{ref.text}: timm {timm.__version__} has no model {ref.name!r}{hint}")
+    config = timm.get_pretrained_cfg(ref.name)
     shape = tuple(config.input_size) if config else (3, 224, 224)
     # Transformers bake the size into their position embedding, and take it as an argument.
     fixed = bool(config and config.fixed_input_size)
     arguments = {"img_size": input_size} if fixed and input_size not in (None, shape[-1]) else {}
     try:
-        module = timm.create_model(known_as, pretrained=False, **arguments)
+        module = timm.create_model(ref.name, pretrained=False, **arguments)
     except (RuntimeError, TypeError, ValueError) as error:
         raise ModelError(f"{ref.text} cannot be built: {error}") from error
     return module, (shape[0], input_size, input_size) if input_size else shape
@@ -82,15 +83,6 @@ def import_timm() -> Any:
             raise BackendUnavailable(f"timm does not import: {error}") from error
         raise MissingDependency("timm", 'pip install "enginebench[torch,timm]"') from error
     return timm
-
-
-def check_timm_name(timm: Any, ref: ModelRef) -> str:
-    """The name by which timm knows the model."""
-    if timm.is_model(ref.name):
-        return ref.name
-    near = difflib.get_close_matches(ref.name, timm.list_models(), n=3)
-    hint = f"; did you mean {' or '.join('timm:' + n for n in near)}?" if near else ""
-    raise ModelError(f"{ref.text}: timm {timm.__version__} has no model {ref.name!r}{hint}")
 
 
 def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
@@ -117,9 +109,8 @@ def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
 
 
 def _describe(value: object) -> str:
-    if isinstance(value, tuple):
-        return f"({', '.join(type(part).__name__ for part in value)})"
-    return type(value).__name__
+    names = [type(part).__name__ for part in value] if isinstance(value, tuple) else []
+    return f"({', '.join(names)})" if isinstance(value, tuple) else type(value).__name__
 
 
 def _import_factory(ref: ModelRef) -> Callable[[], object]:
@@ -133,16 +124,13 @@ def _import_factory(ref: ModelRef) -> Callable[[], object]:
         raise ModelError(f"{ref.text}: cannot import {name}: {type(error).__name__}: {error}{hint}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise ModelError(f"{ref.text}: {name} has no {attribute!r}{_near_attributes(found, part)}")
+            near = difflib.get_close_matches(part, [n for n in dir(found) if not n.startswith("_")], n=3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise ModelError(f"{ref.text}: {name} has no {attribute!r}{hint}")
         found = getattr(found, part)
     if not callable(found):
         raise ModelError(f"{ref.text}: {attribute} is {name_type(found)}; expected a function without arguments")
     return found  # type: ignore[no-any-return]
-
-
-def _near_attributes(found: object, part: str) -> str:
-    near = difflib.get_close_matches(part, [n for n in dir(found) if not n.startswith("_")], n=3)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def name_inputs(module: nn.Module, count: int) -> list[str]:
@@ -182,9 +170,7 @@ def _repeat_values(example: torch.Tensor, shape: tuple[int, ...]) -> torch.Tenso
 def stands_in_list(module: nn.Module) -> bool:
     """Whether tensors reach the module in a list: there each is an entry of its own, without a batch axis."""
     call = module.call if isinstance(module, Flat) else None
-    if call is None:
-        return False
-    parts = [*call[0], *call[1].values()]
+    parts = [*call[0], *call[1].values()] if call else []
     return any(isinstance(part, list) and HOLE in [leaf for _, leaf in list_leaves(part)] for part in parts)
 
 
@@ -251,20 +237,19 @@ def _find_values(example: torch.Tensor, rows: int | None, varied: bool) -> tuple
 def _find_table_rows(module: nn.Module, examples: Sequence[torch.Tensor]) -> dict[int, int]:
     """{place of an input: rows of the smallest table that it looks up directly}."""
     places = {(example.data_ptr(), example.shape): i for i, example in enumerate(examples) if example.numel()}
+    tables = [m for m in module.modules() if isinstance(m, nn.Embedding)]
     rows: dict[int, int] = {}
 
     def watch(layer: nn.Embedding, given: tuple[Any, ...]) -> None:
         if given and (place := places.get((given[0].data_ptr(), given[0].shape))) is not None:
             rows[place] = min(layer.num_embeddings, rows.get(place, layer.num_embeddings))
 
-    hooks = [m.register_forward_pre_hook(watch) for m in module.modules() if isinstance(m, nn.Embedding)]
-    try:
-        if hooks:
+    with contextlib.ExitStack() as hooks:
+        for table in tables:
+            hooks.enter_context(table.register_forward_pre_hook(watch))
+        if tables:
             with torch.inference_mode():
                 module(*examples)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return rows
 
 
@@ -281,20 +266,13 @@ def describe_outputs(module: nn.Module, examples: Sequence[torch.Tensor], model:
         raise ModelError(
             f"{model} does not run on inputs of shape {shapes}: {type(error).__name__}: {error}"
         ) from error
-    _refuse_changed_inputs(module, versions, examples, model)
-    leaves = [leaf for _, leaf in list_leaves(answer) if isinstance(leaf, torch.Tensor)]
-    if not leaves:
-        raise ModelError(f"{model} returns no tensor ({_describe(answer)}); expected at least one")
-    return describe_tensors(name_answer(answer, lambda leaf: isinstance(leaf, torch.Tensor)), leaves)
-
-
-def _refuse_changed_inputs(
-    module: nn.Module, versions: Sequence[int], examples: Sequence[torch.Tensor], model: str
-) -> None:
     pairs = zip(name_inputs(module, len(examples)), versions, examples, strict=True)
-    changed = [name for name, version, example in pairs if example._version != version]
-    if changed:
+    if changed := [name for name, version, example in pairs if example._version != version]:
         raise ModelError(
             f"{model} writes into its input {changed[0]!r}, so that every call would see what the call before left. "
             "Begin forward with a copy: x = x.clone()"
         )
+    leaves = [leaf for _, leaf in list_leaves(answer) if isinstance(leaf, torch.Tensor)]
+    if not leaves:
+        raise ModelError(f"{model} returns no tensor ({_describe(answer)}); expected at least one")
+    return describe_tensors(name_answer(answer, lambda leaf: isinstance(leaf, torch.Tensor)), leaves)

@@ -33,38 +33,28 @@ def find_line(error: BaseException) -> str | None:
     The forward pass runs while it is captured, so that its frames are those of the error; an operator that fails
     later keeps the stack that it was called with.
     """
-    links = list(list_causes(error))
-    for frames in ([*_list_node_frames(link), *_list_frames(link)] for link in links):
-        for path, line in reversed(frames):
+    for link in list_causes(error):
+        quoted = [(path, int(line)) for path, line in _FRAME.findall(str(link))]
+        raised = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(link.__traceback__)]
+        # The innermost one counts: of the error itself, of what it quotes, then of the operator that was exported.
+        for path, line in reversed([*_list_node_frames(link), *quoted, *raised]):
             if _is_users(path):
                 source = linecache.getline(path, line).strip()
                 return f"{_shorten(path)}:{line}" + (f": {source}" if source else "")
     return None
 
 
-def _list_frames(error: BaseException) -> list[tuple[str, int]]:
-    """Of the error itself, and of the text that it quotes."""
-    quoted = [(path, int(line)) for path, line in _FRAME.findall(str(error))]
-    frames = traceback.extract_tb(error.__traceback__)
-    return [*quoted, *((frame.filename, frame.lineno or 0) for frame in frames)]
-
-
 def _list_node_frames(error: BaseException) -> list[tuple[str, int]]:
     """Where the operator was called that the exporter was at."""
-    stacks = [
-        str(node.meta.get("stack_trace") or "")
-        for frame, _ in traceback.walk_tb(error.__traceback__)
-        if isinstance(node := frame.f_locals.get("node"), torch.fx.Node)
-    ]
+    nodes = (frame.f_locals.get("node") for frame, _ in traceback.walk_tb(error.__traceback__))
+    stacks = [str(node.meta.get("stack_trace") or "") for node in nodes if isinstance(node, torch.fx.Node)]
     return [(path, int(line)) for path, line in _FRAME.findall("\n".join(stacks))]
 
 
 def _is_users(path: str) -> bool:
-    if path.startswith("<"):
-        return False
     whole = str(Path(path).resolve())
     installed = "site-packages" in whole or "dist-packages" in whole
-    return not whole.startswith(_OWN) and (installed or not whole.startswith(_LIBRARY))
+    return not path.startswith("<") and not whole.startswith(_OWN) and (installed or not whole.startswith(_LIBRARY))
 
 
 def _shorten(path: str) -> str:

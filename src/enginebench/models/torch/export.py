@@ -1,5 +1,6 @@
 """PyTorch to ONNX, checked against PyTorch."""
 
+import ast
 import contextlib
 import logging
 import re
@@ -29,14 +30,12 @@ except ModuleNotFoundError as missing:
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from enginebench.models.onnx.origin import describe_origin
-from enginebench.models.onnx.source import load_graph, read_onnx
+from enginebench.models.onnx.source import describe_origin, load_graph, read_onnx
 from enginebench.models.precision.graph import load_whole_graph, write_graph
 from enginebench.models.precision.lowering import lower_model
 from enginebench.models.torch.blame import find_line
 from enginebench.models.torch.flat import NOT_SCRIPTED, Flat, holds_script
 from enginebench.models.torch.source import load_module
-from enginebench.models.torch.unwrap import drop_wrapper
 
 BATCH_AXIS = "batch"
 # {input: {axis: name}} of what stays open.
@@ -56,6 +55,12 @@ FIXED = "it fixes the batch itself"
 # The dynamo exporter's translations are written for opset 18; older graphs are made from those of 18.
 TRANSLATED_OPSET = 18
 SMALLEST_OPSET = 13
+# Where the exporter says of a node in which modules it stands. Source: PyTorch 2.13,
+# torch/onnx/_internal/exporter/_core.py; "namespace" reads `: root.Class/fc: torch.nn.Linear/addmm: aten.addmm`.
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_CLASSES = "pkg.torch.onnx.class_hierarchy"
+_NAMESPACE = "namespace"
+_TRACED = "pkg.torch.onnx.fx_node"
 
 
 class FixesBatch(ModelError):
@@ -86,7 +91,11 @@ def export_onnx(
     Raises:
         FixesBatch: a batch that was to stay open cannot.
     """
-    _check_arguments(batch, opset)
+    newest = onnx.defs.onnx_opset_version()
+    if batch < 1:
+        raise UsageError(f"batch {batch} must be at least 1")
+    if opset is not None and not SMALLEST_OPSET <= opset <= newest:
+        raise UsageError(f"opset {opset} cannot be written; expected {SMALLEST_OPSET} to {newest}")
     if dynamic_batch and (own := find_own_batch(artifact)):
         raise FixesBatch(f"{artifact.model} cannot be exported with an open batch axis: it takes a batch of {own} only")
     if dynamic_batch and takes_whole(artifact.inputs):
@@ -111,14 +120,6 @@ def export_onnx(
         for file in sorted(folder.iterdir(), reverse=True):  # F.onnx.data before F.onnx
             file.replace(out.parent / file.name)
     return _describe(artifact, out, check)
-
-
-def _check_arguments(batch: int, opset: int | None) -> None:
-    if batch < 1:
-        raise UsageError(f"batch {batch} must be at least 1")
-    newest = onnx.defs.onnx_opset_version()
-    if opset is not None and not SMALLEST_OPSET <= opset <= newest:
-        raise UsageError(f"opset {opset} cannot be written; expected {SMALLEST_OPSET} to {newest}")
 
 
 def set_batch_axes(inputs: Sequence[TensorSpec], batch: int) -> tuple[TensorSpec, ...]:
@@ -162,10 +163,8 @@ def _lengthen(inputs: Sequence[TensorSpec], opened: Axes, by: int = 0) -> tuple[
 
 
 def add_batch(inputs: Sequence[TensorSpec], opened: Axes) -> Axes:
-    batched = [name for name, axis in find_batch_axes(inputs).items() if axis == 0]
-    return {
-        spec.name: {**({0: BATCH_AXIS} if spec.name in batched else {}), **opened.get(spec.name, {})} for spec in inputs
-    }
+    firsts: Axes = {name: {0: BATCH_AXIS} if axis == 0 else {} for name, axis in find_batch_axes(inputs).items()}
+    return {name: first | opened.get(name, {}) for name, first in firsts.items()}
 
 
 @contextlib.contextmanager
@@ -201,7 +200,7 @@ def _write_graph(
             for node in program.model.graph.all_nodes():  # stack traces hold paths of this machine
                 node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
             if isinstance(module, Flat):
-                drop_wrapper(program.model, module.enginebench_wraps)
+                _drop_wrapper(program.model, module.enginebench_wraps)
             # What the graph is to say of itself; what is empty is left out.
             entries = describe_origin(
                 known(artifact.precision),
@@ -211,8 +210,7 @@ def _write_graph(
                 caveats=artifact.caveats,
             )
             program.model.metadata_props.update({key: value for key, value in entries.items() if value})
-            weights = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
-            program.save(path, external_data=weights > SINGLE_FILE_BYTES)
+            program.save(path, external_data=sum(t.nbytes for t in module.state_dict().values()) > SINGLE_FILE_BYTES)
     except ModuleNotFoundError as error:
         raise MissingDependency(error.name or "onnxscript", 'pip install "enginebench[torch]"') from error
     except OSError:
@@ -220,6 +218,49 @@ def _write_graph(
     except Exception as error:  # the exporter has a dozen kinds, most of them private
         text = explain_export_error(error, artifact.model, bool(opened))
         raise (FixesBatch if FIXED in text else ModelError)(text) from error
+
+
+def _drop_wrapper(model: Any, child: str) -> None:
+    """Renames weights and scopes of a graph in place: `fc.weight` for `module.fc.weight`.
+
+    A name that something else in the graph has already stays as it is.
+    """
+    graph = model.graph
+    taken = {value.name for node in graph.all_nodes() for value in node.outputs} | {v.name for v in graph.inputs}
+    for old, value in list(graph.initializers.items()):
+        new = old.removeprefix(f"{child}.")
+        if new != old and new not in taken and new not in graph.initializers:
+            value.name = new
+            # Newer versions of onnx_ir keep the tensor's name and the graph's table in step, older ones do not.
+            if value.const_value is not None:
+                value.const_value.name = new
+            if graph.initializers.get(old) is value:
+                graph.initializers[new] = graph.initializers.pop(old)
+    for node in graph.all_nodes():
+        props = node.metadata_props
+        for key, change in ((_SCOPES, _drop_scope), (_CLASSES, lambda classes, _: classes[len(classes) > 2 :])):
+            if key in props:
+                props[key] = str(change(_read_list(props[key]), child))
+        # `: net.Net/fc: torch.nn.Linear/addmm: aten.addmm`, behind the wrapper
+        if inside := props.get(_NAMESPACE, "").partition(f"/{child}: ")[2]:
+            props[_NAMESPACE] = ": " + inside.replace(f"/{child}.", "/")
+        if _TRACED in props:  # parameters and buffers are its arguments
+            props[_TRACED] = re.sub(rf"%([pb])_{child}_", r"%\1_", props[_TRACED])
+
+
+def _read_list(text: str) -> list[str]:
+    try:
+        return list(map(str, ast.literal_eval(text)))
+    except (ValueError, SyntaxError, TypeError):
+        return []
+
+
+def _drop_scope(scopes: list[str], child: str) -> list[str]:
+    """`['', 'fc', 'addmm']` for `['', 'module', 'module.fc', 'addmm']`; what the wrapper does itself stays in it."""
+    if scopes[1:2] != [child]:
+        return scopes
+    *around, operator = scopes[1:]
+    return [*(scope.removeprefix(child).removeprefix(".") for scope in around), operator]
 
 
 def to_tensors(feeds: dict[str, Array], specs: Sequence[TensorSpec]) -> tuple[torch.Tensor, ...]:
@@ -290,18 +331,16 @@ def compare_with_torch(
 
     The relative difference of an output is its largest absolute difference over its largest absolute value.
     """
-    try:
-        session = _open_session(path)
-    except MissingDependency:
-        raise
-    except Exception as error:  # one of the runtime's kinds
-        raise ModelError(_explain_refusal(error, module, model)) from error
+    session = _open_session(path, module, model)
     differences = []
     for i, batch in enumerate(batches):
         specs = _lengthen(set_batch_axes(inputs, batch), opened or {}, by=i)  # open axes have another length each time
         feeds = random_feeds(specs, batch, seed + i)
         try:
-            expected, found = _answer(module, to_tensors(feeds, specs)), session.run(None, feeds)
+            with torch.inference_mode():
+                answer = module(*to_tensors(feeds, specs))
+            expected = [tensor.numpy() for tensor in ((answer,) if isinstance(answer, torch.Tensor) else answer)]
+            found = session.run(None, feeds)
         except Exception as error:  # the model's own code, or one of the runtime's kinds
             kind = FixesBatch if len(set(batches)) > 1 else ModelError
             raise kind(f"{model} was exported, but batch {batch} fails: {first_line(error)}") from error
@@ -314,32 +353,24 @@ def compare_with_torch(
     )
 
 
-def _explain_refusal(error: Exception, module: nn.Module, model: str) -> str:
-    """Why ONNX Runtime does not open the graph: most often it lacks an operator for BF16."""
-    found = re.search(r"Could not find an implementation for (\w+)\(\d+\) node with name '([^']*)'", str(error))
-    checker = f"{model} was exported, but ONNX Runtime, which checks the export,"
-    if found and any(tensor.dtype == torch.bfloat16 for tensor in module.state_dict().values()):
-        return (
-            f"{checker} has no {found[1]} in BF16 on a CPU ({found[2]}). Give the model in FP32 (module.float(), "
-            "without casts to BF16); graphs in BF16 are made of that, with --precisions bf16"
-        )
-    return f"{checker} cannot open it: {first_line(error)}"
-
-
-def _answer(module: nn.Module, inputs: Sequence[torch.Tensor]) -> list[Array]:
-    with torch.inference_mode():
-        answer = module(*inputs)
-    return [tensor.numpy() for tensor in ((answer,) if isinstance(answer, torch.Tensor) else answer)]
-
-
-def _open_session(path: Path) -> Any:
+def _open_session(path: Path, module: nn.Module, model: str) -> Any:
     try:
         import onnxruntime
     except ModuleNotFoundError as error:
         raise MissingDependency("onnxruntime, which checks exports,", 'pip install "enginebench[ort]"') from error
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors; warnings about unused initializers concern nobody here
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # one of the runtime's kinds; most often it lacks an operator for BF16
+        found = re.search(r"Could not find an implementation for (\w+)\(\d+\) node with name '([^']*)'", str(error))
+        checker = f"{model} was exported, but ONNX Runtime, which checks the export,"
+        if found and any(tensor.dtype == torch.bfloat16 for tensor in module.state_dict().values()):
+            raise ModelError(
+                f"{checker} has no {found[1]} in BF16 on a CPU ({found[2]}). Give the model in FP32 (module.float(), "
+                "without casts to BF16); graphs in BF16 are made of that, with --precisions bf16"
+            ) from error
+        raise ModelError(f"{checker} cannot open it: {first_line(error)}") from error
 
 
 def _compare(expected: Array, found: Array, model: str) -> tuple[float, float]:

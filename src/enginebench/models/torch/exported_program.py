@@ -41,15 +41,13 @@ def open_program(path: Path, text: str) -> tuple[Flat, tuple[torch.Tensor, ...]]
 
 @contextmanager
 def _weights_only() -> Iterator[None]:
-    before = os.environ.get(WEIGHTS_ONLY)
+    before = {key: value for key, value in os.environ.items() if key == WEIGHTS_ONLY}
     os.environ[WEIGHTS_ONLY] = "1"
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[WEIGHTS_ONLY]
-        else:
-            os.environ[WEIGHTS_ONLY] = before
+        del os.environ[WEIGHTS_ONLY]
+        os.environ |= before
 
 
 def _make_inputs(program: Any) -> Any:

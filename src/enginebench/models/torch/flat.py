@@ -107,8 +107,8 @@ def flatten(
     """
     positional, keywords = read_call(module.forward, given)
     call = positional, {**keywords, **(further or {})}
-    leaves = [(path[0], _read_leaf(path[0], leaf)) for path, leaf in name_arguments(module.forward, call)]
-    tensors = {name: leaf for name, leaf in leaves if isinstance(leaf, torch.Tensor)}
+    leaves = {path[0]: _read_leaf(path[0], leaf) for path, leaf in name_arguments(module.forward, call)}
+    tensors = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, torch.Tensor)}
     if not tensors:
         raise ValueError("there is no tensor among them")
     template = make_template(call)
@@ -117,31 +117,28 @@ def flatten(
 
 
 @contextmanager
-def keep_buffers(module: nn.Module) -> Iterator[None]:
-    """Whatever is called inside of the block, the buffers hold again what they held before it."""
+def keep_buffers(module: nn.Module) -> Iterator[list[str]]:
+    """Whatever is called inside of the block, the buffers hold again what they held before it; which had changed."""
     before = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+    changed: list[str] = []
     try:
-        yield
+        yield changed
     finally:
-        now = dict(module.named_buffers())
-        for name, first in before.items():
-            if not _is_same(now[name], first):
-                owner, _, last = name.rpartition(".")
-                setattr(module.get_submodule(owner), last, first)
+        for name, buffer in module.named_buffers():
+            if name in before and not _is_same(buffer, before[name]):
+                changed.append(name)
+        for name in changed:
+            owner, _, last = name.rpartition(".")
+            setattr(module.get_submodule(owner), last, before[name])
 
 
 def find_state(module: Flat, examples: tuple[torch.Tensor, ...]) -> tuple[str, ...]:
     """The buffers that a call changes; they hold again what they held before it."""
-    before = {name: buffer.detach().clone() for name, buffer in module.module.named_buffers()}
-    if not before:
+    if not any(True for _ in module.module.buffers()):
         return ()
-    with torch.no_grad():
+    with keep_buffers(module.module) as changed, torch.no_grad():
         module(*(example.clone() for example in examples))
-    changed = tuple(n for n, b in module.module.named_buffers() if n in before and not _is_same(b, before[n]))
-    for name in changed:
-        owner, _, last = name.rpartition(".")
-        setattr(module.module.get_submodule(owner), last, before[name])
-    return changed
+    return tuple(changed)
 
 
 def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -19,8 +19,8 @@ except ModuleNotFoundError as missing:
 from torch import nn
 
 from enginebench.models.torch.flat import Flat, flatten
-from enginebench.models.torch.pretrained import DownloadFailed, State, ask_server, download_errors, stall_limit
 from enginebench.models.torch.torchvision_import import with_torchvision
+from enginebench.models.torch.weights import DownloadFailed, State, ask_server, download_errors, stall_limit
 from enginebench.models.zoo import ModelRef
 
 # Tokens of a sequence where nobody says more: enough for attention to be work, within every model's positions.
@@ -44,12 +44,12 @@ def import_transformers() -> Any:
 
 
 def build_hf(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
-    """(the module with fresh weights, flat and in eval mode; example inputs) of what the configuration says."""
+    """As `build_from_config`, of the configuration on the Hub or in the folder."""
     return build_from_config(_read_config(ref), ref.text)
 
 
 def build_from_config(config: Any, text: str) -> tuple[Flat, tuple[torch.Tensor, ...]]:
-    """As `build_hf`, of a configuration."""
+    """(the module with fresh weights, flat and in eval mode; example inputs) of what the configuration says."""
     config.use_cache = False  # keys and values of a first pass would be outputs that nobody compares
     # Made in train mode, which is no choice of the user's that a warning should tell him of.
     module = with_torchvision(lambda: _find_class(config, text)(config)).eval()
@@ -85,8 +85,16 @@ def fetch_hf(ref: ModelRef) -> State:
 
 def _read_config(ref: ModelRef) -> Any:
     transformers = import_transformers()
-    if not Path(ref.name).is_dir():
-        _require_hub(ref)
+    from huggingface_hub import hf_hub_url, try_to_load_from_cache
+
+    try:  # where it is not in the cache, the Hub must answer: its own client retries for minutes
+        if not Path(ref.name).is_dir() and not isinstance(try_to_load_from_cache(ref.name, "config.json"), str):
+            ask_server(str(hf_hub_url(ref.name, "config.json")))
+    except (DownloadFailed, ValueError) as error:
+        raise ModelError(
+            f"{ref.text} cannot be had from the Hugging Face Hub: {first_line(error)}. Go online, or name a folder "
+            "that holds it: hf:./FOLDER, as `hf download NAME --local-dir FOLDER` makes one"
+        ) from error
     try:
         with stall_limit():
             return transformers.AutoConfig.from_pretrained(ref.name, trust_remote_code=False)
@@ -97,31 +105,14 @@ def _read_config(ref: ModelRef) -> Any:
         ) from error
 
 
-def _require_hub(ref: ModelRef) -> None:
-    """Checks that the Hub answers where the configuration is not in its cache: its own client retries for minutes."""
-    from huggingface_hub import hf_hub_url, try_to_load_from_cache
-
-    try:
-        if isinstance(try_to_load_from_cache(ref.name, "config.json"), str):
-            return
-        ask_server(str(hf_hub_url(ref.name, "config.json")))
-    except (DownloadFailed, ValueError) as error:
-        raise ModelError(
-            f"{ref.text} cannot be had from the Hugging Face Hub: {first_line(error)}. Go online, or name a folder "
-            "that holds it: hf:./FOLDER, as `hf download NAME --local-dir FOLDER` makes one"
-        ) from error
-
-
 def _find_class(config: Any, text: str) -> Any:
     """The class that the configuration names; of a bare one, the backbone of its kind."""
     transformers = import_transformers()
-    names = list(getattr(config, "architectures", None) or ())
-    if not names:
-        return transformers.AutoModel.from_config
-    found = getattr(transformers, names[0], None)
+    name, *_ = getattr(config, "architectures", None) or [""]
+    found = getattr(transformers, name, None) if name else transformers.AutoModel.from_config
     if found is None:
         raise ModelError(
-            f"{text} is a {names[0]}, which transformers {transformers.__version__} does not have: it needs newer "
+            f"{text} is a {name}, which transformers {transformers.__version__} does not have: it needs newer "
             "transformers, or code of its own, which is not run. Give MODEL as package.module:factory"
         )
     return found
@@ -131,29 +122,28 @@ def make_inputs(module: nn.Module, text: str) -> dict[str, torch.Tensor]:
     """Example inputs by name: token ids within the vocabulary with a full mask, pixels, or sound."""
     config, main = module.config, str(module.main_input_name)
     generator = torch.Generator().manual_seed(0)
-    makers = {
-        "input_ids": _make_tokens,
-        "pixel_values": _make_pixels,
-        "input_features": _make_spectrum,
-        "input_values": _make_sound,
-    }
-    if main not in makers:
-        raise ModelError(
-            f"{text} takes {main}, which cannot be made up from its configuration. Give MODEL as "
-            "package.module:factory, which returns (module, {name: tensor})"
-        )
     taken = inspect.signature(module.forward).parameters
-    inputs = makers[main](config, generator)
-    if "pixel_values" in taken and main == "input_ids" and hasattr(config, "vision_config"):
-        inputs |= _make_pixels(config.vision_config, generator)
+    match main:
+        case "input_ids":
+            ids = _draw_tokens(config, generator)
+            inputs = {main: ids, "attention_mask": torch.ones_like(ids)}
+            if "pixel_values" in taken and hasattr(config, "vision_config"):
+                inputs["pixel_values"] = _draw_pixels(config.vision_config, generator)
+        case "pixel_values":
+            inputs = {main: _draw_pixels(config, generator)}
+        case "input_features":  # the two convolutions at the front of Whisper halve the frames
+            shape = (1, config.num_mel_bins, 2 * config.max_source_positions)
+            inputs = {main: torch.randn(shape, generator=generator)}
+        case "input_values":
+            inputs = {main: torch.randn((1, SOUND_SAMPLES), generator=generator)}
+        case _:
+            raise ModelError(
+                f"{text} takes {main}, which cannot be made up from its configuration. Give MODEL as "
+                "package.module:factory, which returns (module, {name: tensor})"
+            )
     if "decoder_input_ids" in taken and config.is_encoder_decoder:
         inputs["decoder_input_ids"] = _draw_tokens(config, generator)
     return inputs
-
-
-def _make_tokens(config: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
-    ids = _draw_tokens(config, generator)
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
 def _draw_tokens(config: Any, generator: torch.Generator) -> torch.Tensor:
@@ -162,18 +152,7 @@ def _draw_tokens(config: Any, generator: torch.Generator) -> torch.Tensor:
     return torch.randint(0, text.vocab_size, (1, min(SEQUENCE, longest)), generator=generator)
 
 
-def _make_pixels(config: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
+def _draw_pixels(config: Any, generator: torch.Generator) -> torch.Tensor:
     size = getattr(config, "image_size", None) or 224
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
-    shape = (1, getattr(config, "num_channels", None) or 3, height, width)
-    return {"pixel_values": torch.randn(shape, generator=generator)}
-
-
-def _make_spectrum(config: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
-    # The two convolutions at the front of Whisper halve the frames.
-    shape = (1, config.num_mel_bins, 2 * config.max_source_positions)
-    return {"input_features": torch.randn(shape, generator=generator)}
-
-
-def _make_sound(config: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
-    return {"input_values": torch.randn((1, SOUND_SAMPLES), generator=generator)}
+    return torch.randn((1, getattr(config, "num_channels", None) or 3, height, width), generator=generator)

@@ -12,11 +12,9 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FunctionType
-
-from msgspec import Struct
+from typing import NamedTuple
 
 from enginebench.core.errors import MissingDependency, ModelError, UsageError
 from enginebench.core.store import write_atomic
@@ -41,7 +39,7 @@ ADVICE = "Take it out of the module before the call, or give MODEL as package.mo
 _registering = threading.Lock()
 
 
-class Offered(Struct, frozen=True, kw_only=True):
+class Offered(NamedTuple):
     """A module that children can have by `text`, a MODEL. `batch`: the first axis that all example inputs have."""
 
     text: str
@@ -67,8 +65,9 @@ def offer_module(module: object, example_inputs: object) -> Iterator[Offered]:
         path = Path(folder) / "module.pkl"
         write_atomic(path, data)
         text = f"{re.sub(r'[^A-Za-z0-9_]', '_', type(module).__name__)}@{sha256[:DIGITS]}"
+        firsts = {example.shape[0] for example in examples if example.ndim}
         with allow_object(WrittenObject(text=text, path=str(path), sha256=sha256)):
-            yield Offered(text=text, batch=None if stands_in_list(flat) else _find_batch(examples))
+            yield Offered(text, firsts.pop() if len(firsts) == 1 and not stands_in_list(flat) else None)
 
 
 def read_examples(module: nn.Module, given: object) -> tuple[Flat, tuple[torch.Tensor, ...]]:
@@ -79,11 +78,6 @@ def read_examples(module: nn.Module, given: object) -> tuple[Flat, tuple[torch.T
         return flatten(module, given)
     except ValueError as error:
         raise UsageError(f"the example inputs cannot be used: {error}") from error
-
-
-def _find_batch(examples: tuple[torch.Tensor, ...]) -> int | None:
-    firsts = {example.shape[0] for example in examples if example.ndim}
-    return firsts.pop() if len(firsts) == 1 else None
 
 
 def pack_module(flat: Flat, examples: tuple[torch.Tensor, ...]) -> bytes:
@@ -103,7 +97,10 @@ def pack_module(flat: Flat, examples: tuple[torch.Tensor, ...]) -> bytes:
         try:
             return _pickle({"module": module, "call": flat.call, "names": flat.names, "examples": examples})
         except Exception as error:  # user code: anything can come out of pickling it
-            raise ModelError(_explain(module, error)) from error
+            where = next(_find_faults(module), "something in it")
+            raise ModelError(
+                f"{type(module).__name__}: {where} cannot leave this process: {first_line(error)}. {ADVICE}"
+            ) from error
 
 
 def _pickle(value: object) -> bytes:
@@ -130,28 +127,20 @@ def _by_value(module: nn.Module) -> Iterator[None]:
 
 def can_be_imported(name: str) -> bool:
     """Whether a new process that imports `name` reads the file that this one has. (`__main__` is another one there.)"""
-    spec = _find_anew(name) if name != "__main__" else None
-    return spec is not None and spec.origin is not None and spec.origin == getattr(sys.modules[name], "__file__", None)
-
-
-def _find_anew(name: str) -> ModuleSpec | None:
-    """What the finders say. `importlib.util.find_spec` asks `sys.modules` first, where a module may be made by hand."""
     parent = name.rpartition(".")[0]
     paths = getattr(sys.modules.get(parent), "__path__", None) if parent else None
+    # The finders say it: `importlib.util.find_spec` asks `sys.modules` first, where a module may be made by hand.
     finds = (find for finder in sys.meta_path if (find := getattr(finder, "find_spec", None)))
-    return next((spec for find in finds if (spec := find(name, paths, None)) is not None), None)
-
-
-def _explain(module: nn.Module, error: Exception) -> str:
-    where = next(_find_faults(module), None)
-    named = f"{where} cannot leave this process" if where else "something in it cannot leave this process"
-    return f"{type(module).__name__}: {named}: {first_line(error)}. {ADVICE}"
+    spec = next((spec for find in finds if (spec := find(name, paths, None)) is not None), None)
+    here = getattr(sys.modules[name], "__file__", None)
+    return name != "__main__" and spec is not None and here is not None and spec.origin == here
 
 
 def _find_faults(module: nn.Module) -> Iterator[str]:
     """What cannot be pickled: attributes of the module and its layers, then what their methods refer to."""
     for path, part in module.named_modules():
-        for name, value in _list_attributes(part):
+        own = {name: value for name, value in vars(part).items() if name not in ("_parameters", "_buffers", "_modules")}
+        for name, value in {**part._parameters, **part._buffers, **own}.items():
             if not _travels(value):
                 yield f"attribute {'.'.join(filter(None, (path, name)))!r} ({type(value).__name__})"
     for kind in dict.fromkeys(type(part) for part in module.modules()):
@@ -159,14 +148,6 @@ def _find_faults(module: nn.Module) -> Iterator[str]:
             for name, value in _list_references(function):
                 if not _travels(value):
                     yield f"{name!r} ({type(value).__name__}), which {kind.__name__}.{function.__name__} uses,"
-
-
-def _list_attributes(part: nn.Module) -> Iterator[tuple[str, object]]:
-    for name, value in vars(part).items():
-        if name in ("_parameters", "_buffers"):
-            yield from value.items()
-        elif name != "_modules":
-            yield name, value
 
 
 def _list_references(function: object) -> Iterator[tuple[str, object]]:

@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-import msgspec
 import numpy as np
+from msgspec.structs import asdict, replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ModelError, UsageError
@@ -40,15 +40,17 @@ from enginebench.models.torch.architectures import (
     stands_in_list,
 )
 from enginebench.models.torch.flat import Flat, find_state, keep_buffers, take_bytes
-from enginebench.models.torch.pretrained import DownloadFailed, State, fetch_pretrained
-from enginebench.models.torch.random_weights import (
+from enginebench.models.torch.torchvision_import import has_stand_in
+from enginebench.models.torch.weights import (
+    DownloadFailed,
+    State,
     Undrawn,
     calibrate_batch_norm,
     draw_zeros,
+    fetch_pretrained,
     reset_parameters,
     seed_torch,
 )
-from enginebench.models.torch.torchvision_import import has_stand_in
 from enginebench.models.zoo import BUILTIN, HF_PREFIX, ModelRef, find_packaged, resolve_model
 
 PRECISIONS: dict[torch.dtype, Precision] = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -63,11 +65,8 @@ NUMPY_TYPES = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64", "fl
 _First: TypeAlias = Literal["open", "fixed", "whole"]
 
 
-class _Filled(msgspec.Struct, frozen=True):
-    """Where the weights in a module came from."""
-
-    weights: Weights
-    caveats: tuple[Caveat, ...] = ()
+# Where the weights in a module came from, and what there is to doubt.
+_Filled: TypeAlias = tuple[Weights, tuple[Caveat, ...]]
 
 
 def make_torch_artifact(
@@ -84,8 +83,7 @@ def make_torch_artifact(
     """The `torch` artifact of a model; its state dict is written into `out_dir`.
 
     Args:
-        model: a built-in name, `timm:NAME`, `hf:NAME`, a .pt2 file, `package.module:factory`, or the text of an object
-            that was offered.
+        model: as on the command line, or the text of an object that was offered.
         weights: "default" (trained, pretrained, or the factory's own), "random", or the path of a state dict.
         seed: of everything random: initial weights, and the inputs that calibrate BatchNorm.
         batch: length of axis 0 of the inputs; that of the examples where the module takes no other.
@@ -110,31 +108,35 @@ def make_torch_artifact(
             module, own = build_module(ref, input_size)
     examples = take_given(module, given, model) if given else own
     examples, first = _choose_examples(module, examples, own, input_shapes or {}, batch, model)
-    doubts = (*_keep_state(module, examples), *_doubt_mode(module))
+    doubts = list(_keep_state(module, examples))
+    if isinstance(module, Flat) and module.came_training:  # its layers behave otherwise there
+        doubts.append(make_caveat("eval_mode", layers=", ".join(module.came_training)))
     draft = _describe(module, ref, examples, input_size, first)
     if ref.kind == "hf" and not given and not input_shapes:
-        doubts = (*doubts, _doubt_shapes(draft.inputs))
-    filled = _Filled("file") if whole else _fill_weights(module, ref, examples, weights, seed)
+        shapes = {spec.name: concrete_shape(spec, 1) for spec in draft.inputs}
+        told = ", ".join(f"{name} {show_shape(shape)}" for name, shape in shapes.items())
+        doubts.append(make_caveat("chosen_shapes.made", shapes=told, option=format_shapes(shapes)))
+    filled: _Filled = ("file", ()) if whole else _fill_weights(module, ref, examples, weights, seed)
+    if has_stand_in():
+        doubts.append(make_caveat("environment.torchvision"))
     if not whole:
         config = module.module.config.to_json_string(use_diff=False) if ref.kind == "hf" else None  # complete
         write_state(module, path, config)
     sha256, files = hash_files([path], out_dir)
-    return msgspec.structs.replace(
+    return replace(
         draft,
         path=str(path),
         sha256=sha256,
         files=files,
-        weights=filled.weights,
-        caveats=(*filled.caveats, *draft.caveats, *doubts, *_doubt_stand_ins()),
+        weights=filled[0],
+        caveats=(*filled[1], *draft.caveats, *doubts),
     )
 
 
 def _keep_state(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> tuple[Caveat, ...]:
     """Lets every call of a module with a state begin with the same one, and says so."""
-    if not isinstance(module, Flat):
-        return ()
     try:
-        state = find_state(module, examples)
+        state = find_state(module, examples) if isinstance(module, Flat) else ()
     except Exception:  # user code: whoever describes the outputs says what is wrong
         return ()
     if not state:
@@ -147,22 +149,6 @@ def read_state_names(caveats: Sequence[Caveat]) -> tuple[str, ...]:
     """The buffers that `_keep_state` found."""
     found = [str(c.figures["buffers"]) for c in caveats if c.template == "state_restored"]
     return tuple(found[0].split(", ")) if found else ()
-
-
-def _doubt_mode(module: nn.Module) -> tuple[Caveat, ...]:
-    """That a module came in train mode, where some of its layers behave otherwise; it was put into eval mode."""
-    layers = module.came_training if isinstance(module, Flat) else ()
-    return (make_caveat("eval_mode", layers=", ".join(layers)),) if layers else ()
-
-
-def _doubt_shapes(inputs: Sequence[TensorSpec]) -> Caveat:
-    shapes = {spec.name: concrete_shape(spec, 1) for spec in inputs}
-    told = ", ".join(f"{name} {show_shape(shape)}" for name, shape in shapes.items())
-    return make_caveat("chosen_shapes.made", shapes=told, option=format_shapes(shapes))
-
-
-def _doubt_stand_ins() -> tuple[Caveat, ...]:
-    return (make_caveat("environment.torchvision"),) if has_stand_in() else ()
 
 
 def _open_whole(ref: ModelRef, path: Path, sha256: str) -> tuple[Flat, tuple[torch.Tensor, ...]]:
@@ -192,12 +178,11 @@ def load_module(artifact: Artifact) -> nn.Module:
         assert isinstance(module, Flat)  # state is looked for in no other
         module.begin_anew(state)
     if artifact.normalize is not None and artifact.recipe != "pt2e":  # such a program holds it
-        return take_bytes(module, **msgspec.structs.asdict(artifact.normalize))
+        return take_bytes(module, **asdict(artifact.normalize))
     return module
 
 
 def _load(artifact: Artifact) -> nn.Module:
-    """The module itself."""
     if artifact.kind != "torch":
         raise ArtifactError(f"{artifact.path} is of kind {artifact.kind!r}; expected 'torch'")
     path = Path(artifact.path)
@@ -209,36 +194,28 @@ def _load(artifact: Artifact) -> nn.Module:
         from enginebench.models.torch.pt2e import import_pt2e
 
         import_pt2e()
-    elif artifact.model.startswith(HF_PREFIX):
-        return _restore_hf(artifact)
+    elif artifact.model.startswith(HF_PREFIX):  # its configuration stands beside its weights: no network is needed
+        from enginebench.models.torch.hugging_face import restore_hf
+
+        stored = torch.load(path, map_location="cpu", weights_only=True)
+        with seed_torch(0), Undrawn():
+            module = restore_hf(stored[CONFIG], artifact.model)
+        return _load_state(module, stored["state_dict"], artifact.path)
     if path.suffix == ".pt2":  # the file in the run's folder: the user's own may be gone
         return _open_whole(ModelRef(kind="pt2", text=artifact.model, name=str(path)), path, artifact.sha256)[0]
     ref = _resolve_for_torch(artifact.model)
     if ref.kind == "object":
-        return _open_whole(ref, path, artifact.sha256)[0].eval()
+        return _open_whole(ref, path, artifact.sha256)[0]
     side = artifact.inputs[0].shape[-1]
     size = side if ref.kind == "timm" and isinstance(side, int) else None  # only timm's transformers depend on it
     # All weights are replaced; a user's factory may draw what it does not store. The caller's generator stays as it is.
     with seed_torch(0), nullcontext() if ref.kind == "factory" else Undrawn():
         module, _ = build_module(ref, size)
-    _load_state(module, _read_state(path), str(path))
-    return module.eval()
-
-
-def _restore_hf(artifact: Artifact) -> nn.Module:
-    """The module of transformers; its configuration stands beside its weights, so that no network is needed."""
-    from enginebench.models.torch.hugging_face import restore_hf
-
-    stored = torch.load(artifact.path, map_location="cpu", weights_only=True)
-    with seed_torch(0), Undrawn():
-        module = restore_hf(stored[CONFIG], artifact.model)
-    _load_state(module, stored["state_dict"], artifact.path)
-    return module.eval()
+    return _load_state(module, _read_state(path), str(path))
 
 
 def _resolve_for_torch(model: str) -> ModelRef:
-    ref = resolve_model(model)
-    if ref.kind == "onnx":
+    if (ref := resolve_model(model)).kind == "onnx":
         raise UsageError(f"{model} is an ONNX file: there is no PyTorch module of it")
     return ref
 
@@ -287,9 +264,12 @@ def _run(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> list[tuple[in
     """The shapes of the answers; None where the module does not run on such examples."""
     try:
         with keep_buffers(module), torch.inference_mode():
-            answer = module(*(example.clone() for example in examples))
+            return _list_shapes(module(*(example.clone() for example in examples)))
     except Exception:  # user code, or shapes that the layers refuse
         return None
+
+
+def _list_shapes(answer: torch.Tensor | tuple[torch.Tensor, ...]) -> list[tuple[int, ...]]:
     return [tuple(tensor.shape) for tensor in ((answer,) if isinstance(answer, torch.Tensor) else answer)]
 
 
@@ -311,25 +291,19 @@ def _fill_weights(
         return _randomize(module, examples, seed, "because of --weights random")
     if weights != "default":
         _load_state(module, _read_state(Path(weights)), weights)
-        return _Filled("file")
-    if ref.kind == "factory":
-        return _Filled("file")
+    if weights != "default" or ref.kind == "factory":
+        return "file", ()
     if ref.kind == "builtin" and (path := BUILTIN[ref.name].weights_file) is not None:
         _load_state(module, _read_state(find_packaged(path) or Path(path)), ref.name)
-        return _Filled("trained")
+        return "trained", ()
+    fetch = fetch_pretrained
+    if ref.kind == "hf":
+        from enginebench.models.torch.hugging_face import fetch_hf as fetch
     try:
-        _load_state(module, _fetch(ref), ref.text)
+        _load_state(module, fetch(ref), ref.text)
     except DownloadFailed as error:
         return _randomize(module, examples, seed, f"no pretrained ones: {error}")
-    return _Filled("pretrained")
-
-
-def _fetch(ref: ModelRef) -> State:
-    if ref.kind != "hf":
-        return fetch_pretrained(ref)
-    from enginebench.models.torch.hugging_face import fetch_hf
-
-    return fetch_hf(ref)
+    return "pretrained", ()
 
 
 def _randomize(module: nn.Module, examples: tuple[torch.Tensor, ...], seed: int, reason: str) -> _Filled:
@@ -340,16 +314,12 @@ def _randomize(module: nn.Module, examples: tuple[torch.Tensor, ...], seed: int,
         raise ModelError(f"BatchNorm cannot be calibrated, the module fails on a batch of 8: {error}") from error
     calibrated = f"; statistics of {layers} BatchNorm layers calibrated on random inputs" if layers else ""
     filled = f"; {count_of(drawn, 'tensors')} of zeros drawn at random" if drawn else ""
-    return _Filled("random", (make_caveat("random_weights", seed=seed, reason=f"{reason}{calibrated}{filled}"),))
+    return "random", (make_caveat("random_weights", seed=seed, reason=f"{reason}{calibrated}{filled}"),)
 
 
 def write_state(module: nn.Module, path: Path, config: str | None = None) -> None:
-    """Writes the module's state dict; the same weights give the same bytes, whatever the file is called.
-
-    With `config`, the text that the module can be made of is written beside it.
-    """
-    inner = module.module if isinstance(module, Flat) else module
-    state = inner.state_dict()
+    """Writes the module's state dict, and `config` beside it; the same weights give the same bytes in any file."""
+    state = (module.module if isinstance(module, Flat) else module).state_dict()
     buffer = io.BytesIO()  # given a path, torch.save stores the file's name inside
     torch.save(state if config is None else {"state_dict": state, CONFIG: config}, buffer)
     write_atomic(path, buffer.getvalue())
@@ -376,13 +346,13 @@ def _read_state(path: Path) -> State:
     return state
 
 
-def _load_state(module: nn.Module, state: State, source: str) -> None:
-    inner = module.module if isinstance(module, Flat) else module
+def _load_state(module: nn.Module, state: State, source: str) -> nn.Module:
     try:
-        inner.load_state_dict(state, strict=True)
+        (module.module if isinstance(module, Flat) else module).load_state_dict(state, strict=True)
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines()[1:4]]
         raise ModelError(f"weights of {source} do not fit the module: {' '.join(lines)[:400]}") from error
+    return module
 
 
 def _describe(
@@ -396,7 +366,10 @@ def _describe(
             raise ModelError(
                 f"{ref.text}: {spec.name!r} has dtype {spec.dtype}; expected one that NumPy has. Cast it in the model"
             )
-    outputs = _open_lengths(module, inputs, outputs, [tuple(example.shape) for example in examples])
+    outputs = _open_lengths(module, inputs, outputs, examples)
+    precision, doubts = _read_precision(module, (*inputs, *outputs))
+    batched = find_batch_axes(inputs) if first == "fixed" else {}
+    shapes = {spec.name: concrete_shape(spec, 1) for spec in inputs if batched.get(spec.name) is not None}
     return Artifact(
         kind="torch",
         model=ref.text,
@@ -405,66 +378,52 @@ def _describe(
         files=(),
         inputs=inputs,
         outputs=outputs,
-        precision=read_module_precision(module),
-        allowed=_allow(inputs) if first == "fixed" else {},
+        precision=precision,
+        allowed={name: ShapeRange(smallest=shape, largest=shape) for name, shape in shapes.items()},  # that batch alone
         preprocess_sha256=hash_preprocess(ref.text, input_size),
         made_by=_read_versions(ref),
-        caveats=_doubt_doubles(module, (*inputs, *outputs)),
+        caveats=doubts,
     )
-
-
-def _allow(inputs: tuple[TensorSpec, ...]) -> dict[str, ShapeRange]:
-    """The shapes of the inputs that have the batch: that one alone."""
-    batched = find_batch_axes(inputs)
-    shapes = {spec.name: concrete_shape(spec, 1) for spec in inputs if batched[spec.name] is not None}
-    return {name: ShapeRange(smallest=shape, largest=shape) for name, shape in shapes.items()}
 
 
 def _open_lengths(
     module: nn.Module,
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
-    shapes: Sequence[tuple[int, ...]],
+    examples: tuple[torch.Tensor, ...],
 ) -> tuple[TensorSpec, ...]:
     """The outputs with a name for each axis that is of another length on other values."""
-    fixed = [msgspec.structs.replace(spec, shape=shape) for spec, shape in zip(inputs, shapes, strict=True)]
+    fixed = [replace(spec, shape=tuple(example.shape)) for spec, example in zip(inputs, examples, strict=True)]
     for seed in OTHER_SEEDS:
         feeds = random_feeds(fixed, 1, seed)
         try:
             with torch.inference_mode():
-                answer = module(*(torch.from_numpy(feeds[spec.name]) for spec in inputs))
+                found = _list_shapes(module(*(torch.from_numpy(feeds[spec.name]) for spec in inputs)))
         except Exception:  # made-up values: a module may refuse them, and that says nothing
             return outputs
-        found = [tuple(t.shape) for t in ((answer,) if isinstance(answer, torch.Tensor) else answer)]
         if [len(shape) for shape in found] != [len(spec.shape) for spec in outputs]:
             return outputs
-        outputs = tuple(_open_axes(spec, shape) for spec, shape in zip(outputs, found, strict=True))
+        named = [
+            tuple(axis if axis == shape[i] else f"{spec.name}_{i}" for i, axis in enumerate(spec.shape))
+            for spec, shape in zip(outputs, found, strict=True)
+        ]
+        outputs = tuple(replace(spec, shape=shape) for spec, shape in zip(outputs, named, strict=True))
     return outputs
 
 
-def _open_axes(spec: TensorSpec, found: tuple[int, ...]) -> TensorSpec:
-    axes = enumerate(zip(spec.shape, found, strict=True))
-    return msgspec.structs.replace(
-        spec, shape=tuple(axis if axis == n else f"{spec.name}_{i}" for i, (axis, n) in axes)
-    )
+def _read_precision(module: nn.Module, ends: Sequence[TensorSpec]) -> tuple[Precision, tuple[Caveat, ...]]:
+    """(the precision of most of the parameters, "fp32" without any; the doubt that most floats are FP64).
 
-
-def read_module_precision(module: nn.Module) -> Precision:
-    """The precision of most of the module's parameters; "fp32" where it has none."""
+    Where there are no parameters, the floats are those of the inputs and outputs.
+    """
     sizes: Counter[torch.dtype] = Counter()
     for parameter in module.parameters():
         sizes[parameter.dtype] += parameter.numel()
-    return next((PRECISIONS[dtype] for dtype, _ in sizes.most_common() if dtype in PRECISIONS), "fp32")
-
-
-def _doubt_doubles(module: nn.Module, ends: Sequence[TensorSpec]) -> tuple[Caveat, ...]:
-    """The doubt that most floats are FP64: those of the parameters or, without any, of the inputs and outputs."""
-    sizes = [(str(p.dtype), p.numel()) for p in module.parameters() if p.is_floating_point()]
-    sizes = sizes or [(f"torch.{spec.dtype}", 1) for spec in ends if spec.dtype.startswith("float")]
-    doubles = sum(size for dtype, size in sizes if dtype == "torch.float64")
-    if 2 * doubles <= sum(size for _, size in sizes):
-        return ()
-    return (make_caveat("double_precision", precision=read_module_precision(module)),)
+    precision: Precision = next((PRECISIONS[dtype] for dtype, _ in sizes.most_common() if dtype in PRECISIONS), "fp32")
+    floats = Counter({str(d).removeprefix("torch."): n for d, n in sizes.items() if d.is_floating_point})
+    floats = floats or Counter(spec.dtype for spec in ends if spec.dtype.startswith("float"))
+    doubts = [make_caveat("double_precision", precision=precision)] if 2 * floats["float64"] > floats.total() else []
+    return precision, tuple(doubts)
 
 
 def _read_versions(ref: ModelRef) -> dict[str, str]:

@@ -68,7 +68,12 @@ def _import_or_declare() -> ModuleType:
             raise
     for name in [n for n in sys.modules if n == "torchvision" or n.startswith("torchvision.")]:
         del sys.modules[name]
-    _declare_operators()
+    if not _libraries:
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for schema in SCHEMAS:
+            library.define(schema)
+        library.impl("nms", suppress_overlaps, "CPU")
+        _libraries.append(library)
     package = importlib.import_module("torchvision")
     # It asks whether its extension is loaded before it calls the operator, which is there all the same.
     importlib.import_module("torchvision.ops.boxes").__dict__["_assert_has_ops"] = lambda: None
@@ -96,16 +101,6 @@ def _postpone_dynamo() -> Iterator[None]:
         yield
     finally:
         del sys.modules[package.__name__], sys.modules[utils.__name__]
-
-
-def _declare_operators() -> None:
-    if _libraries:
-        return
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for schema in SCHEMAS:
-        library.define(schema)
-    library.impl("nms", suppress_overlaps, "CPU")
-    _libraries.append(library)
 
 
 def has_stand_in() -> bool:

@@ -12,10 +12,9 @@ from enginebench.features.tune.sensitivity import WORST, find_groups, measure_ha
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_arrays, open_data
-from enginebench.models.precision.graph import count_quantizers, load_whole_graph, prepare_graph
+from enginebench.models.precision.graph import answer, count_quantizers, load_whole_graph, prepare_graph
 from enginebench.models.precision.macs import list_quantized_products
 from enginebench.models.precision.quantize import quantize
-from enginebench.models.precision.trying import answer
 from enginebench.models.zoo import packaged_onnx
 from graphs import build_residual, save
 

@@ -13,7 +13,7 @@ from enginebench.core.preprocess import EXTERNAL, differ, shorten
 from enginebench.core.records import Artifact, Caveat, TensorSpec
 from enginebench.core.shapes import find_open_outputs
 from enginebench.engines.refusals import explain_refusal
-from enginebench.models.samples import cut_entries, find_batch, group_samples, join_samples, name_only, resolve_given
+from enginebench.models.samples import cut_entries, find_batch, group_samples, join_samples, resolve_given
 from enginebench.runs.child.arrays import CHECKED_VALUES, FEWEST_CALLS, count_values, limit_calls
 from enginebench.runs.child.collecting import Collector
 from enginebench.runs.child.jobs import Labelled, PrepareJob
@@ -129,8 +129,7 @@ def open_labelled(job: LabelledJob) -> Entries:
 
     assert job.inputs is not None
     specs = job.artifact.inputs
-    calls = (name_only(arrays, specs) for arrays in resolve_given(job.inputs))
-    samples = [entry for arrays in calls for entry in cut_entries(arrays, specs)][: job.labelled.n]
+    samples = [entry for arrays in resolve_given(job.inputs) for entry in cut_entries(arrays, specs)][: job.labelled.n]
     return Entries(
         n=len(samples),
         group=lambda step: group_samples(samples, step, specs),

@@ -38,7 +38,7 @@ MIN_BATCHES = 10
 
 
 def perform_stages(job: StagesJob, note: NoteCall) -> StagesAnswer:
-    from enginebench.models.sample_images import read_photos
+    from enginebench.models.photos import read_photos
     from enginebench.runs.child.opening import build_row, open_for
     from enginebench.runs.child.perform.answers import check_prepared_alike
 

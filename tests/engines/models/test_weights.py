@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from enginebench.core.store import hash_file
-from enginebench.models.torch import pretrained
-from enginebench.models.torch.pretrained import DownloadFailed, ask_server, fetch_pretrained, fetch_url, torchvision_url
+from enginebench.models.torch import weights
 from enginebench.models.torch.source import make_torch_artifact
+from enginebench.models.torch.weights import DownloadFailed, ask_server, fetch_pretrained, fetch_url, torchvision_url
 from enginebench.models.zoo import ModelRef
 
 RESNET = ModelRef(kind="builtin", text="resnet18", name="resnet18")
@@ -43,7 +43,7 @@ def _publish(folder: Path, data: bytes | None = None) -> tuple[str, dict[str, to
 
 def test_weights_are_downloaded_checked_and_cached(tmp_path: Path, hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url, state = _publish(tmp_path / "server")
-    monkeypatch.setattr(pretrained, "torchvision_url", lambda name: url)
+    monkeypatch.setattr(weights, "torchvision_url", lambda name: url)
     assert torch.equal(fetch_pretrained(RESNET)["weight"], state["weight"])
     assert (hub / Path(url).name).is_file()
     shutil.rmtree(tmp_path / "server")  # from now on only the cache can answer
@@ -60,7 +60,7 @@ def test_damaged_downloads_are_refused(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("hub")
 def test_offline_falls_back_to_random_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     absent = (tmp_path / "nowhere" / "small-00000000.pth").as_uri()
-    monkeypatch.setattr(pretrained, "torchvision_url", lambda name: absent)
+    monkeypatch.setattr(weights, "torchvision_url", lambda name: absent)
     artifact = make_torch_artifact("mobilenet_v3_small", tmp_path, input_size=32)
     assert artifact.weights == "random"
     assert "No such file or directory" in artifact.caveats[0].message
@@ -123,7 +123,7 @@ def test_a_hanging_name_lookup_is_given_up() -> None:
 
 
 def test_timm_asks_the_server_first_and_downloads_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    timm = pretrained.import_timm()
+    timm = weights.import_timm()
     asked: list[str] = []
     real = timm.create_model
 
@@ -133,7 +133,7 @@ def test_timm_asks_the_server_first_and_downloads_then(monkeypatch: pytest.Monke
         return module
 
     monkeypatch.setattr(timm, "create_model", create)
-    monkeypatch.setattr(pretrained, "ask_server", asked.append)
+    monkeypatch.setattr(weights, "ask_server", asked.append)
     assert "conv_stem.weight" in fetch_pretrained(TIMM)
     assert "mobilenetv3_small_100" in asked[0]
     assert socket.getdefaulttimeout() is None
@@ -141,7 +141,7 @@ def test_timm_asks_the_server_first_and_downloads_then(monkeypatch: pytest.Monke
     def refuse(url: str) -> None:
         raise DownloadFailed("offline")
 
-    monkeypatch.setattr(pretrained, "ask_server", refuse)
+    monkeypatch.setattr(weights, "ask_server", refuse)
     with pytest.raises(DownloadFailed, match="offline"):
         fetch_pretrained(TIMM)
 
