@@ -30,7 +30,7 @@ from enginebench.engines.backends.torch.entries import CUDA_OPTIONS, PYTORCH_COM
 from enginebench.engines.backends.torch.pytorch import PytorchBackend
 from enginebench.engines.backends.torch.pytorch_compile import PytorchCompileBackend
 from enginebench.engines.backends.torch.pytorch_cudagraph import PytorchCudagraphBackend
-from enginebench.engines.proof.precision import Operator
+from enginebench.engines.proof import Operator
 from enginebench.engines.pytorch_cuda import prepare_cuda
 from enginebench.engines.registry import open_backend
 from enginebench.measure.slots import check_slots

@@ -26,7 +26,7 @@ from enginebench.core.records import (
     Precision,
     TensorSpec,
 )
-from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
+from enginebench.engines.request import check_request, check_state, read_options
 from enginebench.features.fpga.entry import FPGA_SIM
 from enginebench.features.fpga.toolchain import require_module
 
@@ -158,23 +158,20 @@ class FpgaSimEngine(Closing):
 
     def bind(self, feeds: Feeds) -> None:
         """Copies the array in."""
-        self._check_open()
+        check_state(NAME, closed=self._board is None)
         check_feeds(self.inputs, feeds)
         self._bound = feeds[self.inputs[0].name].copy()
 
     @property
     def run(self) -> RunCall:
         """The simulation of the bound inputs, one request each."""
-        self._check_open()
-        if self._bound is None:
-            raise explain_unbound(NAME)
+        check_state(NAME, closed=self._board is None, bound=self._bound is not None)
         return self._run
 
     def fetch(self) -> dict[str, Array]:
         """A copy of the answer of the last run."""
-        self._check_open()
-        if self._answer is None:
-            raise explain_unbound(NAME)
+        check_state(NAME, closed=self._board is None, bound=self._answer is not None)
+        assert self._answer is not None
         return {self.outputs[0].name: self._answer.copy()}
 
     def effective_precision(self) -> dict[str, float]:
@@ -186,10 +183,6 @@ class FpgaSimEngine(Closing):
         if self._board is not None:
             self._board.close()
         self._board, self._bound, self._answer = None, None, None
-
-    def _check_open(self) -> None:
-        if self._board is None:
-            raise explain_closed(NAME)
 
     def _run(self) -> None:
         if self._board is None or self._bound is None:

@@ -27,16 +27,16 @@ from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, f
 from enginebench.engines import ort
 from enginebench.engines.backends.onnxruntime.entries import ORT
 from enginebench.engines.ort import PROVIDER, LooseOrtEngine, OrtEngine, needs_values
-from enginebench.engines.proof.layer_records import summarize_layers
-from enginebench.engines.proof.precision import (
+from enginebench.engines.proof import (
     Operator,
     count_watched_runs,
     prove_precision,
     settle_moves,
     settle_weights,
+    summarize_layers,
 )
 from enginebench.engines.refusals import explain_refusal
-from enginebench.engines.request import check_graph_precision, check_request, explain_unbound, read_options
+from enginebench.engines.request import check_graph_precision, check_request, read_options
 
 NAME, OPTIONS = ORT.name, ORT.options
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8", "int4")
@@ -189,11 +189,8 @@ class WatchedOrtEngine(OrtEngine):
 
     def _watch(self) -> list[list[Operator]]:
         """A few runs under the profiler; the session that is timed is not touched."""
-        self._open_session()
-        if not self._feeds:
-            raise explain_unbound(self._spec.backend)
-        if not self._watched:
-            self._watched = self._record()
+        self._check_bound()
+        self._watched = self._watched or self._record()
         return self._watched
 
     def _record(self) -> list[list[Operator]]:

@@ -15,8 +15,7 @@ from enginebench.engines import cuda
 from enginebench.engines.backends.onnxruntime.entries import ORT_CUDA
 from enginebench.engines.backends.onnxruntime.ort import check_interface
 from enginebench.engines.ort_cuda import PROVIDER, OrtCudaEngine, make_session_options
-from enginebench.engines.proof.kernels import summarize_kernels, watch_kernels
-from enginebench.engines.proof.precision import Operator, prove_precision
+from enginebench.engines.proof import Operator, prove_precision, summarize_kernels, watch_kernels
 from enginebench.engines.request import check_graph_precision, check_request, read_options
 
 NAME, OPTIONS = ORT_CUDA.name, ORT_CUDA.options

@@ -24,7 +24,7 @@ from enginebench.engines.backends.onnxruntime.providers import (
 )
 from enginebench.engines.backends.openvino.settings import choose_calm_window, find_node_dtype
 from enginebench.engines.openvino_settings import HINTS, find_hint, list_settings
-from enginebench.engines.proof.precision import Operator, settle_moves
+from enginebench.engines.proof import Operator, settle_moves
 from enginebench.engines.request import check_graph_precision, check_instructions, check_request, read_options
 
 NAME, OPTIONS = ORT_OPENVINO.name, ORT_OPENVINO.options
@@ -120,7 +120,7 @@ class OrtOpenvinoEngine(ProviderEngine):
     @property
     def threads(self) -> int:
         """Threads of OpenVINO, as the session's provider was told."""
-        self._open_session()
+        _ = self.session  # refuses a closed engine
         return int(self._spec.threads)
 
     def _record(self) -> list[list[Operator]]:

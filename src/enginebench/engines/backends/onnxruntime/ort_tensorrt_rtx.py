@@ -17,7 +17,7 @@ from enginebench.engines.backends.onnxruntime.providers import (
     make_session_options,
     open_session,
 )
-from enginebench.engines.proof.precision import Operator
+from enginebench.engines.proof import Operator
 from enginebench.engines.request import check_graph_precision, check_request, read_number, read_options
 
 NAME, OPTIONS = ORT_TENSORRT_RTX.name, ORT_TENSORRT_RTX.options
@@ -114,7 +114,7 @@ class OrtTensorRtRtxEngine(ProviderEngine):
     @property
     def threads(self) -> int:
         """One: the work is the GPU's."""
-        self._open_session()
+        _ = self.session  # refuses a closed engine
         return 1
 
     def _record(self) -> list[list[Operator]]:

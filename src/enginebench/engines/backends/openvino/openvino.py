@@ -31,13 +31,13 @@ from enginebench.engines.backends.openvino.settings import (
 )
 from enginebench.engines.openvino import OpenvinoEngine, check_declared, copy_outputs, list_fed, make_settings
 from enginebench.engines.openvino_settings import HINTS
-from enginebench.engines.proof.layer_records import summarize_layers
-from enginebench.engines.proof.precision import (
+from enginebench.engines.proof import (
     Operator,
     count_watched_runs,
     prove_precision,
     settle_moves,
     settle_weights,
+    summarize_layers,
 )
 from enginebench.engines.request import check_graph_precision, check_instructions, check_request, read_options
 

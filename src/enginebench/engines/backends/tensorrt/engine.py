@@ -13,8 +13,7 @@ from enginebench.core.records import Artifact, EngineSpec, LayerProfile, ShapeRa
 from enginebench.core.shapes import fix_shapes
 from enginebench.engines.abilities import PlanReader
 from enginebench.engines.backends.tensorrt.settings import read_shapes
-from enginebench.engines.proof.kernels import can_watch, watch_kernels
-from enginebench.engines.proof.precision import prove_precision
+from enginebench.engines.proof import can_watch, prove_precision, watch_kernels
 from enginebench.engines.request import explain_unbound
 from enginebench.engines.tensorrt import PlanEngine, find_dtype
 from enginebench.engines.tensorrt_library import Library

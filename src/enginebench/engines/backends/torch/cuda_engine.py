@@ -14,9 +14,7 @@ from enginebench.core.records import Artifact, ArtifactKind, Availability, Engin
 from enginebench.engines.backends.torch.engine import COMPILED_NOTE, EAGER_NOTE, Generated
 from enginebench.engines.backends.torch.module import REASONS, load_ready_module
 from enginebench.engines.backends.torch.operators import name_kernels, name_modules, record_launches
-from enginebench.engines.proof.kernels import KERNELS, PROFILER, watch_kernels
-from enginebench.engines.proof.layer_records import summarize_layers
-from enginebench.engines.proof.precision import Operator, prove_precision
+from enginebench.engines.proof import KERNELS, PROFILER, Operator, prove_precision, summarize_layers, watch_kernels
 from enginebench.engines.pytorch_cuda import CudaTorchEngine, prepare_cuda
 from enginebench.engines.request import check_request, read_options
 

@@ -12,10 +12,8 @@ from enginebench.engines.backends.torch.operators import (
     mark_modules,
     name_modules,
     read_operator_times,
-    record_profile,
 )
-from enginebench.engines.proof.layer_records import summarize_layers
-from enginebench.engines.proof.precision import Operator, prove_precision
+from enginebench.engines.proof import Operator, prove_precision, record_profile, summarize_layers
 from enginebench.engines.pytorch import TorchEngine
 
 if TYPE_CHECKING:
@@ -77,6 +75,6 @@ class WatchedTorchEngine(Generated, TorchEngine):
         if not self._watched:
             modules = {} if self._generated else name_modules(self._call)
             with self._generated.mark() if self._generated else mark_modules(modules):
-                recorded = record_profile(self._run)
+                recorded = record_profile(self._run, record_shapes=True)
             self._watched = [list(read_operator_times(events, describe_modules(modules))) for events in recorded]
         return self._watched

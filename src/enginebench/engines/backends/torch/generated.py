@@ -30,7 +30,7 @@ from enginebench.engines.backends.torch.operators import (
     moves_memory,
     name_modules,
 )
-from enginebench.engines.proof.precision import Operator
+from enginebench.engines.proof import Operator
 from enginebench.engines.pytorch_compile import listen_to_left
 
 # The logger to which PyTorch writes what its compiler did, one record a finding, and the finding that is wanted.

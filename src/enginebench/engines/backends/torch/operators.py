@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from enginebench.core.precisions import REORDER
 from enginebench.core.protocols import RunCall
-from enginebench.engines.proof.kernels import is_device_event
-from enginebench.engines.proof.precision import NAMES, Operator, count_watched_runs
+from enginebench.engines.proof import NAMES, Operator, is_device_event
 
 # How the profiler's events of a compiled graph begin. Source: PyTorch 2.13, torch/_inductor/output_code.py.
 COMPILED_GRAPH = "## Call CompiledFxGraph"
@@ -26,8 +24,6 @@ GENERATED = "generated code"
 # How the profiler names what goes through PyTorch's dispatcher: a library, then an operator of it.
 _OPERATOR = re.compile(r"[a-z]\w*::\w+$")
 
-# The span around each run that is watched.
-WATCHED_RUN = "enginebench run"
 # The beginning of the span around each call of a module while it is watched; its path follows.
 WATCHED_MODULE = "enginebench module "
 # The beginning of the span around each call of a generated kernel while it is watched; its name follows.
@@ -43,30 +39,6 @@ _PRODUCTS = re.compile(r"conv|linear|mm$|mm_|matmul|einsum|attention|lstm|gru")
 _INT8_KERNEL = re.compile(r"onednn::q(conv|linear)|aten::_int_mm")
 # Settings of such operators, the newer ones and the older ones, that mean something else than their own name.
 FP32_MODES = {"none": "fp32", "ieee": "fp32", "highest": "fp32", "high": "tf32", "medium": "bf16"}
-
-
-def record_profile(run: RunCall) -> list[list[Any]]:
-    """The events of each of a few runs, after one that is not counted, as PyTorch's profiler (Kineto) recorded them."""
-    start = time.perf_counter()
-    run()
-    count = count_watched_runs(time.perf_counter() - start)
-    # What torch.profiler wraps; the wrapper imports the whole of torch.compile, which takes a second or more.
-    with torch.autograd.profiler.profile(use_kineto=True, record_shapes=True) as profiler:
-        for _ in range(count):
-            with torch.profiler.record_function(WATCHED_RUN):
-                run()
-    return split_runs(list(profiler.kineto_results.events()))
-
-
-def split_runs(events: list[Any]) -> list[list[Any]]:
-    """The events inside of each span that is named `WATCHED_RUN`."""
-    starts = sorted(e.start_ns() for e in events if e.name() == WATCHED_RUN)
-    runs: list[list[Any]] = [[] for _ in starts]
-    for event in events:
-        run = bisect_right(starts, event.start_ns()) - 1
-        if run >= 0 and event.name() != WATCHED_RUN:
-            runs[run].append(event)
-    return runs
 
 
 def name_modules(call: Any) -> dict[str, Any]:

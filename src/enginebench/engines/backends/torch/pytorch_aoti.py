@@ -28,7 +28,7 @@ from enginebench.engines.backends.torch.entries import PYTORCH_AOTI
 from enginebench.engines.backends.torch.module import PRECISIONS as TORCH_PRECISIONS
 from enginebench.engines.backends.torch.module import check_torch_request, load_ready_module
 from enginebench.engines.backends.torch.operators import COMPILED_GRAPH
-from enginebench.engines.proof.layer_records import summarize_layers
+from enginebench.engines.proof import summarize_layers
 from enginebench.engines.pytorch import prepare_torch
 from enginebench.engines.pytorch_aoti import load_package, name_gpu
 from enginebench.engines.pytorch_cuda import prepare_cuda
