@@ -57,7 +57,7 @@ FEWEST_RUNS, MOST_RUNS = 5, 50
 
 # The span around each run that PyTorch's profiler watches.
 WATCHED_RUN = "enginebench run"
-PROFILER = "CUPTI, through PyTorch's profiler"
+CUPTI = "CUPTI, through PyTorch's profiler"
 KERNELS = "layers are GPU kernels: all launches of one kernel are one layer"
 
 
@@ -179,7 +179,7 @@ def watch_kernels(run: RunCall) -> list[list[Operator]]:
 
 def summarize_kernels(runs: Sequence[Sequence[Operator]]) -> LayerProfile:
     """The kernels as layers: launches of one kernel are one layer."""
-    return summarize_layers(runs, PROFILER, (f"{KERNELS}, since a GPU knows no others",))
+    return summarize_layers(runs, CUPTI, (f"{KERNELS}, since a GPU knows no others",))
 
 
 def record_profile(run: RunCall, **how: Any) -> list[list[Any]]:

@@ -9,7 +9,18 @@ from enginebench.core.entry import Option
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.names import format_precision, known
 from enginebench.core.recipes import find_start
-from enginebench.core.records import TEXT, Artifact, ArtifactKind, EngineSpec, Precision
+from enginebench.core.records import TEXT, Artifact, ArtifactKind, Availability, EngineSpec, Precision
+
+
+def answer_probe(
+    engine: str, devices: tuple[str, ...], version: str | None, reason: str | None, fix: str | None = None
+) -> Availability:
+    """Available where there are devices; where there are none, `reason` says why and `fix` what to do."""
+    if devices:
+        reason = fix = None
+    return Availability(
+        engine=engine, available=bool(devices), version=version, devices=devices, reason=reason, fix=fix
+    )
 
 
 def read_options(spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -153,9 +153,18 @@ def name_kernels(runs: Sequence[Sequence[Operator]], launches: Sequence[Launch])
     The kernels of one layer may run in another order, as cuDNN's do that are captured from several streams.
     """
     working = [launch for launch in launches if not moves_memory(launch.kernel)]
-    if all(_is_same_work([k.name for k in run if not moves_memory(k.name)], working) for run in runs):
-        return [list(_name_run(run, working)) for run in runs]
-    return None
+    if not all(_is_same_work([k.name for k in run if not moves_memory(k.name)], working) for run in runs):
+        return None
+    named = []
+    for run in runs:
+        ahead, found = iter(working), list[Operator]()
+        for kernel in run:
+            if not moves_memory(kernel.name):
+                launch = next(ahead)
+                kernel = kernel._replace(name=launch.layer, kind=launch.kind, kernel=kernel.name)
+            found.append(kernel)
+        named.append(found)
+    return named
 
 
 def _is_same_work(kernels: Sequence[str], launches: Sequence[Launch]) -> bool:
@@ -167,16 +176,6 @@ def _is_same_work(kernels: Sequence[str], launches: Sequence[Launch]) -> bool:
             return False
         start += len(own)
     return start == len(kernels)
-
-
-def _name_run(run: Sequence[Operator], launches: Sequence[Launch]) -> Iterator[Operator]:
-    ahead = iter(launches)
-    for kernel in run:
-        if moves_memory(kernel.name):
-            yield kernel
-        else:
-            launch = next(ahead)
-            yield kernel._replace(name=launch.layer, kind=launch.kind, kernel=kernel.name)
 
 
 def moves_memory(kernel: str) -> bool:
@@ -266,19 +265,15 @@ def find_operator_dtype(name: str, dtype: str) -> str:
         return "int8"
     if name in CONVERSIONS:
         return REORDER
-    if is_product(name) and NAMES.get(dtype) == "fp32":
-        return read_fp32_mode("conv" if "conv" in name else "matmul")
-    return dtype
+    if not is_product(name) or NAMES.get(dtype) != "fp32":
+        return dtype
+    kind = "conv" if "conv" in name else "matmul"
+    settings = getattr(torch.backends.mkldnn, kind, None)
+    if settings is not None:  # since PyTorch 2.9; "fp32" unless somebody set it
+        return FP32_MODES.get(settings.fp32_precision, str(settings.fp32_precision))
+    return FP32_MODES[torch.get_float32_matmul_precision()] if kind == "matmul" else "fp32"
 
 
 def is_product(operator: str) -> bool:
     """Whether an operator of PyTorch multiplies matrices, by its name."""
     return _PRODUCTS.search(operator) is not None
-
-
-def read_fp32_mode(kind: Literal["conv", "matmul"]) -> str:
-    """In what PyTorch computes FP32 convolutions or products on the CPU just now: "fp32", unless somebody set it."""
-    settings = getattr(torch.backends.mkldnn, kind, None)
-    if settings is not None:  # since PyTorch 2.9
-        return FP32_MODES.get(settings.fp32_precision, str(settings.fp32_precision))
-    return FP32_MODES[torch.get_float32_matmul_precision()] if kind == "matmul" else "fp32"
