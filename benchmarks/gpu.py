@@ -317,7 +317,7 @@ def _show_device_memory(results: Sequence[Result], row_id: str) -> str:
 
 def list_kernels(root: Path) -> None:
     """The heaviest kernels of every row of a run, each with the precision that its name was taken for."""
-    from enginebench.engines.proof.kernels import classify_kernel, record_kernels
+    from enginebench.engines.proof import classify_kernel, is_device_event, record_profile
     from enginebench.models.task import sample_feeds
     from enginebench.runs.child.opening import open_for
     from enginebench.runs.folder import read_results
@@ -329,7 +329,7 @@ def list_kernels(root: Path) -> None:
         artifact = folder.absolute(result.artifacts[-1])
         with open_for(result.engine, str(folder.artifacts)).load(artifact, result.engine) as engine:
             engine.bind(sample_feeds(artifact.inputs, result.model, result.engine.batch, 0, 1)[0])
-            kernels = [k for run in record_kernels(engine.run) for k in run]
+            kernels = [k for run in record_profile(engine.run, use_device="cuda") for k in run if is_device_event(k)]
         spent: dict[str, int] = {}
         for kernel in kernels:
             spent[kernel.name()] = spent.get(kernel.name(), 0) + kernel.duration_ns()

@@ -73,7 +73,7 @@ def check_graph() -> dict[str, object]:
     graph = cuda.capture_graph(stream, copy_through)
     stream.synchronize()
     assert not target.array.any(), "capturing ran the work"
-    graph.launch(stream)
+    cuda.make_graph_launch(graph, stream)()
     stream.synchronize()
     assert (target.array == 7).all(), "the launch did not run the work"
     timed = cuda.TimedRun(stream, cuda.make_graph_launch(graph, stream))

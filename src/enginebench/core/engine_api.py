@@ -121,14 +121,12 @@ class MeasurementError(EngineBenchError):
     exit_code = 6
 
 
-def explain_closed(engine: str) -> UsageError:
-    """The error for an engine that is used after `close`."""
-    return UsageError(f"the engine {engine} is closed; load it again")
-
-
-def explain_unbound(engine: str) -> UsageError:
-    """The error for a `run` or `fetch` before the first `bind`."""
-    return UsageError(f"the engine {engine} has no inputs yet; call bind first")
+def check_state(engine: str, *, closed: bool, bound: bool = True) -> None:
+    """Checks that an engine can be used now: neither after `close`, nor, for `run` and `fetch`, before `bind`."""
+    if closed:
+        raise UsageError(f"the engine {engine} is closed; load it again")
+    if not bound:
+        raise UsageError(f"the engine {engine} has no inputs yet; call bind first")
 
 
 def read_index(spec: EngineSpec) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -35,6 +35,12 @@ class Option(Struct, frozen=True, kw_only=True):
     timing_only: bool = False  # no output depends on it
     dear: tuple[str, ...] = ()  # values that take minutes to build: `tune` tries them last
     under_load: bool = False  # it does something only where requests meet: with several streams, or joined to batches
+
+
+def choice(values: str, meaning: str, *, search: str = "", **others: Any) -> Option:
+    """An option with some values, `run|always|never`, the default first; `others`: further fields."""
+    choices, tried = values.split("|"), search.split("|") if search else ()
+    return Option(default=choices[0], choices=tuple(choices), search=tuple(tried), meaning=meaning, **others)
 
 
 def switch(meaning: str, *, on: bool = False, tried: bool = False, outside: bool = False) -> Option:

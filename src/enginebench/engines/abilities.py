@@ -59,7 +59,6 @@ class LeavesCode(Protocol):
 
     def hash_code(self) -> str | None:
         """The same for builds that left the same code; None if there is none."""
-        ...
 
 
 class PlanReader(Protocol):
@@ -67,15 +66,12 @@ class PlanReader(Protocol):
 
     def read_precision(self, layers: Path, profile: Path) -> dict[str, float] | None:
         """precision -> fraction of time; None where the layers carry no precision or no times."""
-        ...
 
     def read_layers(self, layers: Path, profile: Path) -> LayerProfile:
         """The layers of the engine with their times."""
-        ...
 
     def read_ahead(self, layers: Path) -> AheadOfTime:
         """The layers of a plan that has not run."""
-        ...
 
 
 @runtime_checkable
@@ -121,7 +117,6 @@ class KeepsLog(Protocol):
 
     def find_logs(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> list[Path]:
         """Those of the build of `artifact` and of the processes that measured it, in this order."""
-        ...
 
 
 @runtime_checkable

@@ -17,15 +17,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import runtime
 
-from ..core.engine_api import (
-    Array,
-    BackendUnavailable,
-    Closing,
-    MeasurementError,
-    RunCall,
-    explain_closed,
-    explain_unbound,
-)
+from ..core.engine_api import Array, BackendUnavailable, Closing, MeasurementError, RunCall, check_state
 
 SUCCESS = runtime.cudaError_t.cudaSuccess
 TO_DEVICE = runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
@@ -34,6 +26,8 @@ TO_HOST = runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
 CAPTURE_MODE = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
 
 NS_PER_MS = 1_000_000
+# A flush writes a multiple of the cache: replacement is not strictly least recently used.
+FLUSH_MULTIPLE = 2
 REFUSED = "the engine refused to be enqueued"
 
 
@@ -78,11 +72,25 @@ def read_name(index: int) -> str:
     return _show(call(runtime.cudaGetDeviceProperties, index).name).rstrip("\0")
 
 
-class Stream:
+class Owned:
+    """Something of CUDA's that is given back once, by calls of the binding that take it."""
+
+    def __init__(self, raw: Any, *free: Callable[[Any], Any]) -> None:
+        self.raw, self._free = raw, free
+
+    def close(self) -> None:
+        if self.raw is not None:
+            for free in self._free:
+                free(self.raw)
+            self.raw = None
+
+
+class Stream(Owned):
     """A stream of its own, which does not wait for the default stream."""
 
     def __init__(self) -> None:
-        self.raw = call(runtime.cudaStreamCreateWithFlags, runtime.cudaStreamNonBlocking)
+        raw = call(runtime.cudaStreamCreateWithFlags, runtime.cudaStreamNonBlocking)
+        super().__init__(raw, runtime.cudaStreamDestroy)
 
     @property
     def handle(self) -> int:
@@ -93,18 +101,13 @@ class Stream:
         """Waits until everything enqueued is done."""
         call(runtime.cudaStreamSynchronize, self.raw)
 
-    def close(self) -> None:
-        if self.raw is not None:
-            runtime.cudaStreamDestroy(self.raw)
-            self.raw = None
 
-
-class Event:
+class Event(Owned):
     """A point in a stream, with a time. `blocking`: whoever waits for it sleeps rather than spins."""
 
     def __init__(self, blocking: bool = False) -> None:
         flags = runtime.cudaEventBlockingSync if blocking else runtime.cudaEventDefault
-        self.raw = call(runtime.cudaEventCreateWithFlags, flags)
+        super().__init__(call(runtime.cudaEventCreateWithFlags, flags), runtime.cudaEventDestroy)
 
     def record(self, stream: Stream) -> None:
         call(runtime.cudaEventRecord, self.raw, stream.raw)
@@ -131,33 +134,28 @@ class Event:
             self.raw = None
 
 
-class DeviceBuffer:
+class DeviceBuffer(Owned):
     """Memory on the GPU."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.address = int(call(runtime.cudaMalloc, max(1, size_bytes)))
-
-    def close(self) -> None:
-        if self.address:
-            runtime.cudaFree(self.address)
-            self.address = 0
+        super().__init__(self.address, runtime.cudaFree)
 
 
-class PinnedArray:
+class PinnedArray(Owned):
     """An array in page-locked host memory, which the GPU copies from and to without a detour."""
 
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
         size = max(1, math.prod(shape) * np.dtype(dtype).itemsize)
         self.address = int(call(runtime.cudaMallocHost, size))
+        super().__init__(self.address, runtime.cudaFreeHost)
         memory = (ctypes.c_byte * size).from_address(self.address)
         self.array: Array = np.ndarray(shape, dtype, buffer=memoryview(memory))
 
     def close(self) -> None:
-        if self.address:
-            self.array = np.empty(0, self.array.dtype)  # nobody may look at memory that is given back
-            runtime.cudaFreeHost(self.address)
-            self.address = 0
+        self.array = np.empty(0, self.array.dtype)  # nobody may look at memory that is given back
+        super().close()
 
 
 def copy_to_device(buffer: DeviceBuffer, source: PinnedArray, stream: Stream) -> None:
@@ -170,21 +168,12 @@ def copy_to_host(target: PinnedArray, buffer: DeviceBuffer, stream: Stream) -> N
     call(runtime.cudaMemcpyAsync, target.address, buffer.address, target.array.nbytes, TO_HOST, stream.raw)
 
 
-class Graph:
+class Graph(Owned):
     """Work that was captured from a stream, launched as one."""
 
-    def __init__(self, raw: Any) -> None:
-        self._graph = raw
-        self.raw = call(runtime.cudaGraphInstantiate, raw, 0)
-
-    def launch(self, stream: Stream) -> None:
-        call(runtime.cudaGraphLaunch, self.raw, stream.raw)
-
-    def close(self) -> None:
-        if self.raw is not None:
-            runtime.cudaGraphExecDestroy(self.raw)
-            runtime.cudaGraphDestroy(self._graph)
-            self.raw = None
+    def __init__(self, captured: Any) -> None:
+        raw = call(runtime.cudaGraphInstantiate, captured, 0)
+        super().__init__(raw, runtime.cudaGraphExecDestroy, lambda _: runtime.cudaGraphDestroy(captured))
 
 
 def capture_graph(stream: Stream, enqueue: Callable[[], object]) -> Graph:
@@ -228,11 +217,7 @@ class TimedRun:
 def make_graph_launch(graph: Graph, stream: Stream) -> Callable[[], object]:
     """The launch of a graph as a call without arguments; true when it succeeds."""
     launch, raw, handle = runtime.cudaGraphLaunch, graph.raw, stream.raw
-
-    def enqueue() -> bool:
-        return bool(launch(raw, handle)[0] == SUCCESS)
-
-    return enqueue
+    return lambda: launch(raw, handle)[0] == SUCCESS
 
 
 def _make_run(
@@ -259,10 +244,6 @@ def _show(text: object) -> str:
     return text.decode() if isinstance(text, bytes) else str(text)
 
 
-# A flush writes a multiple of the cache: replacement is not strictly least recently used.
-FLUSH_MULTIPLE = 2
-
-
 class DeviceEngine(Closing):
     """What engines have in common that own a stream, buffers on both sides, and a run between two events."""
 
@@ -276,7 +257,6 @@ class DeviceEngine(Closing):
 
     @property
     def run(self) -> RunCall:
-        """The call that computes the outputs from what was bound, and returns when they are complete."""
         return self._open_run().call
 
     def last_device_ns(self) -> int:
@@ -288,7 +268,6 @@ class DeviceEngine(Closing):
         return self._open_run().last_enqueue_ns()
 
     def flush_cache(self) -> None:
-        """Overwrites the GPU's last-level cache."""
         stream = self._open_stream()
         if self._filler is None:
             size = call(runtime.cudaDeviceGetAttribute, runtime.cudaDeviceAttr.cudaDevAttrL2CacheSize, self._index)
@@ -297,31 +276,26 @@ class DeviceEngine(Closing):
         stream.synchronize()
 
     def close(self) -> None:
-        """Frees everything on the GPU; may be called twice."""
         self._free_buffers()
-        if self._filler is not None:
-            self._filler.close()
-        if self._stream is not None:
-            self._stream.close()
+        for owned in (self._filler, self._stream):
+            if owned is not None:
+                owned.close()
         self._filler = self._stream = None
 
     def _open_stream(self) -> Stream:
-        if self._stream is None:
-            raise explain_closed(self._name)
+        check_state(self._name, closed=self._stream is None)
+        assert self._stream is not None
         return self._stream
 
     def _open_run(self) -> TimedRun:
-        self._open_stream()
-        if self._timed is None:
-            raise explain_unbound(self._name)
+        check_state(self._name, closed=self._stream is None, bound=self._timed is not None)
+        assert self._timed is not None
         return self._timed
 
     def _free_buffers(self) -> None:
         """Frees the run and what it works on; where the GPU was full, that is one buffer less than there are arrays."""
         if self._timed is not None:
             self._timed.close()
-        for pinned in self._host.values():
-            pinned.close()
-        for buffer in self._device.values():
+        for buffer in (*self._host.values(), *self._device.values()):
             buffer.close()
         self._timed, self._host, self._device = None, {}, {}

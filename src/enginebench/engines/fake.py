@@ -12,7 +12,9 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,9 +37,8 @@ from enginebench.core.records import (
 )
 from enginebench.core.shapes import concrete_shape
 from enginebench.core.store import derive
-from enginebench.engines.proof.layer_records import summarize_layers
-from enginebench.engines.proof.precision import Operator
-from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_number, read_options
+from enginebench.engines.proof import Operator, summarize_layers
+from enginebench.engines.request import check_request, check_state, read_number, read_options
 from enginebench.engines.simulated import FAKE
 
 NAME, OPTIONS = FAKE.name, FAKE.options
@@ -51,11 +52,12 @@ RESULT_FD_VARIABLE = "ENGINEBENCH_RESULT_FD"
 # No UTF-8, no JSON, no text: what a native library may print over an answer.
 GARBAGE = b"\xff\xfe{not json]\x00"
 
-# Factors drawn ahead for `run_sd`; a power of two, so that a mask finds the next one.
+# Factors drawn ahead for `run_sd`.
 DRAWS = 4096
 
-# What a trick makes of the time of a run.
+# What a trick makes of the time of a run, and of other options.
 PACES = {"fast": 0.8, "slow": 1.25}
+TRICKS = {"wrong": {"bias": "1"}, "crash": {"fault": "segfault", "at": "load"}}
 
 
 class FakeClock:
@@ -109,7 +111,8 @@ class FakeBackend:
     def load(self, artifact: Artifact, spec: EngineSpec) -> FakeEngine:
         """An engine with the inputs and outputs of the artifact."""
         check_request(artifact, spec, KINDS, PRECISIONS)
-        options = play_trick(read_options(spec, OPTIONS))
+        options = read_options(spec, OPTIONS)
+        options |= TRICKS.get(options["trick"], {})
         numbers = {k: read_number(spec, k, options[k]) for k in ("run_sd", "seed", "latency_us", "process_sd", "after")}
         speed = float(Path(artifact.path).read_text()) if float(options["build_sd"]) else 1.0
         latencies = draw_latencies(
@@ -120,15 +123,15 @@ class FakeBackend:
             repetition=self._find_repetition(),
         )
         _fail_at("load", options)
-        fault = options["fault"] if options["at"] == "run" else "none"
         return FakeEngine(
-            artifact.inputs,
-            artifact.outputs,
+            inputs=artifact.inputs,
+            outputs=artifact.outputs,
+            threads=spec.threads,
             wait=make_wait(latencies, self._clock, asleep=options["waiting"] == "asleep"),
             bias=read_number(spec, "bias", options["bias"], signed=True),
-            fault=fault,
+            # Building slowly is over once it is built.
+            fault=options["fault"] if options["at"] == "run" and options["fault"] != "slow_build" else "none",
             after=int(numbers["after"]),
-            threads=spec.threads,
             record=make_record(spec, options),
             latency_ns=numbers["latency_us"] * 1000,
             before_record=lambda: _fail_at("proof", options),
@@ -141,12 +144,6 @@ class FakeBackend:
 
 
 create_backend = FakeBackend
-
-
-def play_trick(options: dict[str, str]) -> dict[str, str]:
-    """The options with what their `trick` makes of the others."""
-    changes = {"wrong": {"bias": "1"}, "crash": {"fault": "segfault", "at": "load"}}
-    return {**options, **changes.get(options["trick"], {})}
 
 
 def save_speed(artifact: Artifact, out_dir: Path, deviation: float, seed: int) -> Artifact:
@@ -188,26 +185,12 @@ def make_wait(
     """What lets one run's time pass: on the given clock, or on the real one; None if there is none to pass."""
     if latencies_ns == (0,):
         return None
-    wait = _sleep if asleep else _wait_busily
+    wait = (lambda ns: time.sleep(ns / 1e9)) if asleep else _wait_busily
     pass_time = wait if clock is None else clock.advance
     if len(latencies_ns) == 1:
         return partial(pass_time, latencies_ns[0])
-    return _Waits(latencies_ns, pass_time)
-
-
-class _Waits:
-    def __init__(self, latencies_ns: tuple[int, ...], pass_time: Callable[[int], None]) -> None:
-        self._latencies_ns = latencies_ns
-        self._pass_time = pass_time
-        self._next = 0
-
-    def __call__(self) -> None:
-        self._pass_time(self._latencies_ns[self._next & (DRAWS - 1)])
-        self._next += 1
-
-
-def _sleep(duration_ns: int) -> None:
-    time.sleep(duration_ns / 1e9)
+    ahead = cycle(latencies_ns)
+    return lambda: pass_time(next(ahead))
 
 
 def _wait_busily(duration_ns: int) -> None:
@@ -216,37 +199,24 @@ def _wait_busily(duration_ns: int) -> None:
         pass
 
 
+@dataclass(kw_only=True, eq=False)
 class FakeEngine(Closing):
     """`bind` computes the answer and `run` publishes it, so that a run takes what was asked for and nothing more."""
 
-    def __init__(
-        self,
-        inputs: tuple[TensorSpec, ...],
-        outputs: tuple[TensorSpec, ...],
-        *,
-        wait: Callable[[], None] | None,
-        bias: float,
-        fault: str,
-        after: int,
-        threads: int,
-        record: dict[str, float],
-        latency_ns: float,
-        before_record: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.inputs = inputs
-        self.outputs = outputs
-        self.threads = threads
-        self.runs = 0
-        self._wait = wait
-        self._bias = bias
-        self._fault = "none" if fault == "slow_build" else fault  # that one is over once it is built
-        self._after = after
-        self._record = record
-        self._latency_ns = latency_ns
-        self._before_record = before_record
-        self._pending: dict[str, Array] | None = None
-        self._answer: dict[str, Array] = {}
-        self._closed = False
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    threads: int
+    wait: Callable[[], None] | None
+    bias: float
+    fault: str
+    after: int
+    record: dict[str, float]
+    latency_ns: float
+    before_record: Callable[[], None]
+    runs: int = 0
+    _pending: dict[str, Array] | None = None
+    _answer: dict[str, Array] = field(default_factory=dict)
+    _closed: bool = False
 
     @property
     def run(self) -> RunCall:
@@ -256,55 +226,44 @@ class FakeEngine(Closing):
 
     def bind(self, feeds: Feeds) -> None:
         """Takes the arrays and computes what the next run will answer."""
-        self._check_open()
+        check_state(NAME, closed=self._closed)
         check_feeds(self.inputs, feeds)
-        self._pending = project_feeds(self.inputs, self.outputs, feeds, self._bias)
+        self._pending = project_feeds(self.inputs, self.outputs, feeds, self.bias)
 
     def fetch(self) -> dict[str, Array]:
-        """Copies of the outputs of the last run."""
         self._check_bound()
         return {name: array.copy() for name, array in self._answer.items()}
 
     def effective_precision(self) -> dict[str, float]:
         """Shares of time by precision, as the options have it: the record of a runtime that may say anything."""
         self._check_bound()
-        self._before_record()
-        return dict(self._record)
+        self.before_record()
+        return dict(self.record)
 
     def profile_layers(self) -> LayerProfile:
         """A layer for each precision of its record, which takes its share of the time of a run."""
         shares = self.effective_precision()
-        run = [Operator(name, share * self._latency_ns, f"slices in {name}", "mean") for name, share in shares.items()]
+        run = [Operator(name, share * self.latency_ns, f"slices in {name}", "mean") for name, share in shares.items()]
         return summarize_layers([run], "the engine's options")
 
     def close(self) -> None:
-        """Forgets everything; may be called twice."""
         self._closed = True
         self._pending, self._answer = None, {}
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise explain_closed(NAME)
-
     def _check_bound(self) -> None:
-        self._check_open()
-        if self._pending is None:
-            raise explain_unbound(NAME)
+        check_state(NAME, closed=self._closed, bound=self._pending is not None)
 
     def _run(self) -> None:
-        if self._fault != "none" and self.runs >= self._after:
-            self._fail()
+        if self.fault != "none" and self.runs >= self.after:
+            if self.fault != "nan":
+                fail(self.fault)
+            pending = (self._pending or {}).items()
+            self._pending = {k: np.full_like(a, np.nan) if a.dtype.kind == "f" else a for k, a in pending}
         self.runs += 1
-        if self._wait is not None:
-            self._wait()
+        if self.wait is not None:
+            self.wait()
         if self._pending is not None:
             self._answer = self._pending
-
-    def _fail(self) -> None:
-        if self._fault != "nan":
-            fail(self._fault)
-        pending = (self._pending or {}).items()
-        self._pending = {k: np.full_like(a, np.nan) if a.dtype.kind == "f" else a for k, a in pending}
 
 
 def project_feeds(

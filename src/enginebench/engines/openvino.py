@@ -19,9 +19,8 @@ from ..core.engine_api import (
     RunCall,
     TensorSpec,
     check_feeds,
+    check_state,
     concrete_shape,
-    explain_closed,
-    explain_unbound,
     fits_shape,
     show_shape,
 )
@@ -106,10 +105,7 @@ def compile_model(model: Any, settings: Mapping[str, Any]) -> Any:
         "EXECUTION_DEVICES": "CPU",
     }
     for key, wanted in expected.items():
-        if wanted is None:
-            continue
-        found = show_property(compiled.get_property(key))
-        if found != wanted:
+        if wanted is not None and (found := show_property(compiled.get_property(key))) != wanted:
             advice = ". Is the process pinned to fewer CPUs? Lower --threads" if key == "INFERENCE_NUM_THREADS" else ""
             raise BackendUnavailable(f"asked OpenVINO for {key}={wanted}, got {found}{advice}")
     return compiled
@@ -174,14 +170,11 @@ class OpenvinoEngine(Closing):
     @property
     def threads(self) -> int:
         """Threads of the compiled graph, read back from the plugin."""
-        self._check_open()
-        if self._compiled is None:
-            raise explain_unbound(NAME)
+        check_state(NAME, closed=self._graph is None, bound=self._compiled is not None)
         return int(self._compiled.get_property("INFERENCE_NUM_THREADS"))
 
     @property
     def run(self) -> RunCall:
-        """The call that computes the outputs from what was bound."""
         self._check_bound()
         return self._run
 
@@ -190,16 +183,13 @@ class OpenvinoEngine(Closing):
         graph = self._check_open()
         check_feeds(self.inputs, feeds)
         shapes, values = {name: array.shape for name, array in feeds.items()}, graph.read_values(feeds)
-        if values != self._values or any(
-            name not in self._views or self._views[name].shape != shapes[name] for name in shapes
-        ):
+        if values != self._values or shapes != {name: view.shape for name, view in self._views.items()}:
             self._compile(shapes, values)
         for name, view in self._views.items():
             np.copyto(view, feeds[name])
         self._bound, self._watched = True, []
 
     def fetch(self) -> dict[str, Array]:
-        """Copies of the outputs of the last run."""
         self._check_bound()
         arrays = copy_outputs(self._request, self.outputs)
         if not self._declared:
@@ -208,21 +198,18 @@ class OpenvinoEngine(Closing):
         return arrays
 
     def close(self) -> None:
-        """Frees graph and request; may be called twice."""
         self._views = {}
         if self._graph is not None:
             self._graph.close()
         self._graph = self._compiled = self._request = self._infer = None
 
     def _check_open(self) -> Graph:
-        if self._graph is None:
-            raise explain_closed(NAME)
+        check_state(NAME, closed=self._graph is None)
+        assert self._graph is not None
         return self._graph
 
     def _check_bound(self) -> None:
-        self._check_open()
-        if not self._bound:
-            raise explain_unbound(NAME)
+        check_state(NAME, closed=self._graph is None, bound=self._bound)
 
     def _run(self) -> None:
         # No inputs: the tensors are in place. True: outputs are views, so that nothing is copied in the timed call.
@@ -235,14 +222,8 @@ class OpenvinoEngine(Closing):
             self._request = self._compiled.create_infer_request()
             # Not request.infer: that wrapper checks its arguments in Python, which costs 1 us a call.
             self._infer = super(openvino.InferRequest, self._request).infer  # type: ignore[misc]  # no stubs
-        fed = list_fed(self._compiled)
         self._values, self._declared = values, False
-        self._views = {s.name: self._make_tensor(s, shapes[s.name], bound=s.name in fed) for s in self.inputs}
-
-    def _make_tensor(self, spec: TensorSpec, shape: tuple[int, ...], *, bound: bool) -> Array:
-        """The view by which a tensor is filled; `bound`: the request computes from it."""
-        tensor = openvino.Tensor(openvino.Type(np.dtype(spec.dtype)), list(shape))
-        if bound:
-            self._request.set_tensor(spec.name, tensor)
-        view: Array = tensor.data
-        return view
+        tensors = {s.name: openvino.Tensor(openvino.Type(np.dtype(s.dtype)), [*shapes[s.name]]) for s in self.inputs}
+        for name in list_fed(self._compiled) & tensors.keys():
+            self._request.set_tensor(name, tensors[name])
+        self._views = {name: tensor.data for name, tensor in tensors.items()}

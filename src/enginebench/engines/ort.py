@@ -19,8 +19,7 @@ from ..core.engine_api import (
     Feeds,
     RunCall,
     check_feeds,
-    explain_closed,
-    explain_unbound,
+    check_state,
     make_answer,
     name_axes,
 )
@@ -114,40 +113,38 @@ class OrtEngine(Closing):
         self._settled = False  # whether that is known for what is bound
         self._watched: list[Any] = []  # what was recorded of runs on what is bound, by whoever records
         # Not session.run_with_iobinding: that wrapper looks for WebGPU captures, which costs 0.8 us a call.
-        self._run: RunCall | None = partial(
+        self._run: RunCall = partial(
             session._sess.run_with_iobinding, self._binding._iobinding, onnxruntime.RunOptions()
         )
 
     @property
     def session(self) -> Any:
         """The session, for engines that share it."""
-        return self._open_session()
+        check_state(self._spec.backend, closed=self._session is None)
+        return self._session
 
     @property
     def call_nothing(self) -> RunCall:
         """A call into the extension that does nothing on a CPU: inputs in memory are ready."""
-        self._open_session()
+        check_state(self._spec.backend, closed=self._session is None)
         call: RunCall = self._binding._iobinding.synchronize_inputs
         return call
 
     @property
     def threads(self) -> int:
         """Threads of the session, read back from it."""
-        return int(self._open_session().get_session_options().intra_op_num_threads)
+        return int(self.session.get_session_options().intra_op_num_threads)
 
     @property
     def run(self) -> RunCall:
-        """The call that computes the outputs from what was bound."""
-        self._open_session()
-        if self._run is None or not self._feeds:
-            raise explain_unbound(self._spec.backend)
+        self._check_bound()
         if not self._settled:
             return self._run_first
         return self._run_afresh if self._misdeclared else self._run
 
     def bind(self, feeds: Feeds) -> None:
         """Copies the arrays into the session's buffers; new shapes get new buffers."""
-        self._open_session()
+        check_state(self._spec.backend, closed=self._session is None)
         check_feeds(self.inputs, feeds)
         self._watched = []
         if any(name not in self._feeds or self._feeds[name].shape != feeds[name].shape for name in feeds):
@@ -158,19 +155,18 @@ class OrtEngine(Closing):
         self._release_late()
 
     def fetch(self) -> dict[str, Array]:
-        """Copies of the outputs of the last run."""
-        self._open_session()
-        if not self._feeds:
-            raise explain_unbound(self._spec.backend)
+        self._check_bound()
         if self._late:
             values = self._binding.get_outputs()
             return {name: np.array(value.numpy()) for name, value in zip(self._answers, values, strict=True)}
         return {name: buffer.copy() for name, buffer in self._answers.items() if buffer is not None}
 
     def close(self) -> None:
-        """Frees the session; may be called twice."""
-        self._session = self._binding = self._run = None
-        self._feeds, self._answers = {}, {}
+        self._session = self._binding = None
+        self._feeds, self._answers, self._run = {}, {}, self._check_bound
+
+    def _check_bound(self) -> None:
+        check_state(self._spec.backend, closed=self._session is None, bound=bool(self._feeds))
 
     def _release_late(self) -> None:
         """A run leaves its buffer bound, and other data may need a larger one."""
@@ -183,7 +179,6 @@ class OrtEngine(Closing):
         Some exporters declare others. ONNX Runtime then refuses the buffers made for them, and, where the rank is
         wrong, even the one that it made itself in the run before.
         """
-        assert self._run is not None
         if self._settled:  # somebody kept this call
             self.run()
             return
@@ -195,7 +190,11 @@ class OrtEngine(Closing):
             self._answers = dict.fromkeys(self._answers)
             self._late = list(self._answers)
             self._run_afresh()
-        self._drop_unwritten()
+        # ONNX Runtime 1.31 hands out the input itself for an output that is one, and leaves our buffer unwritten.
+        for (name, answer), value in zip(self._answers.items(), self._binding.get_outputs(), strict=True):
+            if answer is not None and value.data_ptr() != answer.ctypes.data:
+                self._answers[name] = None
+                self._late.append(name)
         if self._late:
             try:
                 self._run()
@@ -204,28 +203,12 @@ class OrtEngine(Closing):
                 self._run_afresh()
         self._settled = True
 
-    def _drop_unwritten(self) -> None:
-        """Takes outputs from the runtime where it put a buffer of its own in place of ours, which it did not write.
-
-        ONNX Runtime 1.31 does so with an output that is an input of the graph: it hands out the input itself.
-        """
-        for (name, answer), value in zip(self._answers.items(), self._binding.get_outputs(), strict=True):
-            if answer is not None and value.data_ptr() != answer.ctypes.data:
-                self._answers[name] = None
-                self._late.append(name)
-
     def _run_afresh(self) -> None:
-        assert self._run is not None
         self._release_late()
         self._run()
 
     def _hand_over(self) -> None:
         """Tells the session of new values in the buffers: on the CPU it reads them where they are."""
-
-    def _open_session(self) -> Any:
-        if self._session is None:
-            raise explain_closed(self._spec.backend)
-        return self._session
 
     def _allocate(self, feeds: Feeds) -> None:
         """Binds fresh buffers for these shapes, in the binding that `run` already holds."""
@@ -255,15 +238,12 @@ class LooseOrtEngine(OrtEngine):
 
     @property
     def run(self) -> RunCall:
-        """The call that computes the outputs from what was bound."""
-        self._open_session()
-        if not self._feeds:
-            raise explain_unbound(self._spec.backend)
+        self._check_bound()
         return self._run_values
 
     def bind(self, feeds: Feeds) -> None:
         """Keeps copies of the arrays; ONNX Runtime reads them where they are, text apart."""
-        self._open_session()
+        check_state(self._spec.backend, closed=self._session is None)
         check_feeds(self.inputs, feeds)
         self._watched, self._values = [], []
         self._feeds = {
@@ -274,9 +254,7 @@ class LooseOrtEngine(OrtEngine):
 
     def fetch(self) -> dict[str, Array]:
         """The answers of the last run as arrays: a sequence as one row, maps as one row each."""
-        self._open_session()
-        if not self._values:
-            raise explain_unbound(self._spec.backend)
+        check_state(self._spec.backend, closed=self._session is None, bound=bool(self._values))
         return {spec.name: flatten_answer(value) for spec, value in zip(self.outputs, self._values, strict=True)}
 
     def _call(self, names: list[str], options: Any) -> None:

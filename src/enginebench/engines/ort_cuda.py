@@ -94,12 +94,6 @@ def open_session(path: str, settings: Any, wanted: dict[str, str]) -> Any:
             ) from error
         raise ArtifactError(f"ONNX Runtime cannot load {path}: {error}") from error
     session.disable_fallback()
-    check_provider(session, wanted)
-    return session
-
-
-def check_provider(session: Any, wanted: dict[str, str]) -> None:
-    """Checks that the session runs on CUDA with the settings that it was given."""
     found = session.get_providers()
     if found[:1] != [PROVIDER]:
         raise BackendUnavailable(
@@ -110,6 +104,7 @@ def check_provider(session: Any, wanted: dict[str, str]) -> None:
     for name in ("use_tf32", "enable_cuda_graph", "prefer_nhwc", "fuse_conv_bias"):
         if kept.get(name, wanted[name]) != wanted[name]:
             raise BackendUnavailable(f"ONNX Runtime was given {name}={wanted[name]} and kept {kept[name]}")
+    return session
 
 
 def find_host_inputs(session: Any, *, graph: bool) -> tuple[str, ...]:
@@ -119,15 +114,15 @@ def find_host_inputs(session: Any, *, graph: bool) -> tuple[str, ...]:
     are bound anew for each sample. Before ONNX Runtime 1.23.1, which does not say, these are all inputs.
     Source: onnxruntime, core/session/IOBinding.cc (BindInput).
     """
+    names = tuple(value.name for value in session.get_inputs())
     told = getattr(session, "get_input_memory_infos", None)
-    names = [value.name for value in session.get_inputs()]
+    if told is None and graph:
+        raise BackendUnavailable(
+            f"{NAME}:cuda_graph=1 needs ONNX Runtime 1.23.1 or later: {onnxruntime.__version__} does not say "
+            "which inputs the CPU reads, whose first values a captured run keeps"
+        )
     if told is None:
-        if graph:
-            raise BackendUnavailable(
-                f"{NAME}:cuda_graph=1 needs ONNX Runtime 1.23.1 or later: {onnxruntime.__version__} does not say "
-                "which inputs the CPU reads, whose first values a captured run keeps"
-            )
-        return tuple(names)
+        return names
     found = tuple(name for name, memory in zip(names, told(), strict=True) if memory.name != "Cuda")
     if found and graph:
         raise BackendUnavailable(
@@ -170,7 +165,10 @@ class OrtCudaEngine(cuda.DeviceEngine):
         check_feeds(self.inputs, feeds)
         self._watched = []
         if any(name not in self._host or self._host[name].array.shape != feeds[name].shape for name in feeds):
-            self._make_room(feeds)
+            try:
+                self._allocate(feeds)
+            except MeasurementError as error:  # a GPU that is full: what did not fit
+                raise MeasurementError(f"{NAME} cannot allocate buffers for {_name_shapes(feeds)}: {error}") from error
         elif self._copying:  # a copy that is still on its way reads the pinned memory
             stream.synchronize()
         for name, array in feeds.items():
@@ -204,8 +202,7 @@ class OrtCudaEngine(cuda.DeviceEngine):
 
     def last_enqueue_ns(self) -> int:
         """Host time that the last run took to enqueue; 0 for a CUDA graph, whose launch waits inside ONNX Runtime."""
-        enqueue_ns = super().last_enqueue_ns()
-        return 0 if self._graph else enqueue_ns
+        return super().last_enqueue_ns() if not self._graph else 0
 
     def last_h2d_ns(self) -> int:
         """Device time of the copy in; waits for it."""
@@ -214,7 +211,6 @@ class OrtCudaEngine(cuda.DeviceEngine):
         return end.elapsed_ns(start)
 
     def last_d2h_ns(self) -> int:
-        """Device time of the copy out."""
         start, end = self._copies["d2h"]
         return end.elapsed_ns(start)
 
@@ -223,7 +219,6 @@ class OrtCudaEngine(cuda.DeviceEngine):
         return max(0, self._staging_in_ns + self._staging_out_ns)
 
     def close(self) -> None:
-        """Frees everything on the GPU; may be called twice."""
         if self._stream is None:
             return
         self._stream.synchronize()
@@ -231,13 +226,6 @@ class OrtCudaEngine(cuda.DeviceEngine):
         for event in (*self._copies["h2d"], *self._copies["d2h"]):
             event.close()
         super().close()
-
-    def _make_room(self, feeds: Feeds) -> None:
-        """As `_allocate`; a GPU that is full is an error that says what did not fit."""
-        try:
-            self._allocate(feeds)
-        except MeasurementError as error:
-            raise MeasurementError(f"{NAME} cannot allocate buffers for {_name_shapes(feeds)}: {error}") from error
 
     def _allocate(self, feeds: Feeds) -> None:
         """Buffers for these shapes."""
@@ -248,23 +236,21 @@ class OrtCudaEngine(cuda.DeviceEngine):
         self._open_stream().synchronize()
         self._free_buffers()
         axes = name_axes(self.inputs, feeds)
-        for spec in self.inputs:
-            self._make_buffers(spec.name, feeds[spec.name].shape, spec.dtype)
+        first = {spec.name: feeds[spec.name] for spec in self.inputs}
         for spec in self.outputs:
-            if spec.name in self._host:  # an input that is handed on, which no run writes: its buffers hold the answer
+            if spec.name in first:  # an input that is handed on, which no run writes: its buffers hold the answer
                 continue
-            answer = make_answer(spec, axes)
+            answer = make_answer(spec, axes)  # NaN: what no run has filled cannot pass for an answer
             if answer is None:
                 raise ArtifactError(
                     f"output {spec.name!r} has a shape that only a run knows, {spec.shape}; {NAME} needs it "
                     "before the run"
                 )
-            self._make_buffers(spec.name, answer.shape, spec.dtype)
-            np.copyto(self._host[spec.name].array, answer)  # NaN: what no run has filled cannot pass for an answer
-
-    def _make_buffers(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
-        self._host[name] = cuda.PinnedArray(shape, dtype)
-        self._device[name] = cuda.DeviceBuffer(self._host[name].array.nbytes)
+            first[spec.name] = answer
+        for name, array in first.items():
+            self._host[name] = cuda.PinnedArray(array.shape, array.dtype.name)
+            self._device[name] = cuda.DeviceBuffer(array.nbytes)
+            np.copyto(self._host[name].array, array)
 
     def _prepare(self, feeds: Feeds) -> None:
         """Binds the buffers, and runs until a graph, if there is to be one, is launched rather than captured."""

@@ -21,9 +21,8 @@ from ..core.engine_api import (
     RunCall,
     UsageError,
     check_feeds,
+    check_state,
     concrete_shape,
-    explain_closed,
-    explain_unbound,
 )
 from .pytorch_module import flatten_tensors, make_ready
 
@@ -47,11 +46,7 @@ def prepare_torch(spec: EngineSpec) -> None:
     torch.set_float32_matmul_precision("highest")
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    _set_threads(spec.threads)
-
-
-def _set_threads(threads: int) -> None:
-    torch.set_num_threads(threads)
+    torch.set_num_threads(spec.threads)
     try:
         if torch.get_num_interop_threads() != 1:
             torch.set_num_interop_threads(1)
@@ -59,8 +54,8 @@ def _set_threads(threads: int) -> None:
         raise BackendUnavailable(
             "PyTorch's inter-op threads were already set; load the engine in a new process"
         ) from error
-    if torch.get_num_threads() != threads:
-        raise BackendUnavailable(f"asked PyTorch for {threads} threads, got {torch.get_num_threads()}")
+    if torch.get_num_threads() != spec.threads:
+        raise BackendUnavailable(f"asked PyTorch for {spec.threads} threads, got {torch.get_num_threads()}")
 
 
 class TorchEngine(Closing):
@@ -102,13 +97,12 @@ class TorchEngine(Closing):
 
     @property
     def run(self) -> RunCall:
-        """The call that computes the outputs from what was bound."""
         self._check_bound()
         return self._run
 
     def bind(self, feeds: Feeds) -> None:
         """Copies the arrays into the engine's tensors; new shapes get new tensors."""
-        self._check_open()
+        check_state(self._name, closed=self._call is None)
         check_feeds(self.inputs, feeds)
         if any(self._views[name].shape != array.shape for name, array in feeds.items()):
             self._allocate({name: array.shape for name, array in feeds.items()})
@@ -117,7 +111,6 @@ class TorchEngine(Closing):
         self._bound, self._watched = True, []
 
     def fetch(self) -> dict[str, Array]:
-        """Copies of the outputs of the last run."""
         self._check_bound()
         pairs = zip(self.outputs, self._list_answers(), strict=True)
         return {spec.name: np.array(tensor.numpy(), order="C") for spec, tensor in pairs}
@@ -143,18 +136,11 @@ class TorchEngine(Closing):
         return min(times, default=0) / threads
 
     def close(self) -> None:
-        """Frees module and tensors; may be called twice."""
         self._call = self._prepare = self._answer = None
         self._tensors, self._views, self._run = (), {}, refuse
 
-    def _check_open(self) -> None:
-        if self._call is None:
-            raise explain_closed(self._name)
-
     def _check_bound(self) -> None:
-        self._check_open()
-        if not self._bound:
-            raise explain_unbound(self._name)
+        check_state(self._name, closed=self._call is None, bound=self._bound)
 
     def _compute(self) -> None:
         with torch.inference_mode():

@@ -48,15 +48,13 @@ def open_engine(
         return TorchEngine(ready, artifact, spec, options, prepare=lambda run: run())
     from .pytorch_cuda import CudaTorchEngine, prepare_cuda
 
+    def call_often(run: RunCall) -> None:
+        for _ in range(COMPILING_CALLS):
+            run()
+
     prepare_cuda(spec, options)
     ready = compile_module(make_ready(module, artifact, spec, options), options)
     return CudaTorchEngine(ready, artifact, spec, options, prepare=call_often, graph=options["cuda_graph"] == "1")
-
-
-def call_often(run: RunCall) -> None:
-    """Calls until a CUDA graph of the compiler, if it makes one, is launched."""
-    for _ in range(COMPILING_CALLS):
-        run()
 
 
 def compile_module(module: Any, options: Mapping[str, str]) -> Any:

@@ -22,6 +22,7 @@ from ..core.engine_api import (
     RunCall,
     TensorSpec,
     check_feeds,
+    check_state,
     fill_entries,
     join_shapes,
     read_index,
@@ -218,7 +219,6 @@ class CudaTorchEngine(TorchEngine):
         return _elapsed_ns(*self._copies["h2d"])
 
     def last_d2h_ns(self) -> int:
-        """Device time of the copy out."""
         return _elapsed_ns(*self._copies["d2h"])
 
     def last_staging_ns(self) -> int:
@@ -226,14 +226,11 @@ class CudaTorchEngine(TorchEngine):
         return max(0, self._staging_in_ns + self._staging_out_ns)
 
     def flush_cache(self) -> None:
-        """Overwrites the GPU's last-level cache."""
-        self._check_open()
-        if self._flush is None:
-            self._flush = self._lane.make_flush()
+        check_state(self._name, closed=self._call is None)
+        self._flush = self._flush or self._lane.make_flush()
         self._flush()
 
     def close(self) -> None:
-        """Frees module and tensors; may be called twice."""
         if self._call is not None:
             self._lane.synchronize()
         super().close()
@@ -247,7 +244,7 @@ class CudaTorchEngine(TorchEngine):
             grow: several may be fewer than there is room for; else there is one, and the room is its own.
         """
         begin = time.perf_counter_ns()
-        self._check_open()
+        check_state(self._name, closed=self._call is None)
         for feeds in samples:
             check_feeds(self.inputs, feeds)
         one = {name: array.shape for name, array in samples[0].items()}
@@ -274,9 +271,11 @@ class CudaTorchEngine(TorchEngine):
     def _copy_out(self) -> None:
         """Enqueues the copies of the last outputs to pinned memory."""
         lane, (start, end) = self._lane, self._copies["d2h"]
-        buffers = self._find_answer_buffers()
+        tensors = [tensor.contiguous() for tensor in self._list_answers()]
+        if [(p.shape, p.dtype) for p in self._answers] != [(t.shape, t.dtype) for t in tensors]:
+            self._answers = tuple(lane.make_pinned(t.dtype, tuple(t.shape)) for t in tensors)
         lane.record(start)
-        for pinned, tensor in buffers:
+        for pinned, tensor in zip(self._answers, tensors, strict=True):
             pinned.copy_(tensor, non_blocking=True)
         lane.record(end)
 
@@ -318,13 +317,6 @@ class CudaTorchEngine(TorchEngine):
                 f"{self._name} cannot capture the module as a CUDA graph: {reason}. Modules that wait for the GPU or "
                 f"copy from it inside cannot be captured; pytorch runs them without a graph{also}"
             ) from error
-
-    def _find_answer_buffers(self) -> list[tuple[Any, Any]]:
-        """(pinned buffer, tensor on the GPU) of every output."""
-        tensors = [tensor.contiguous() for tensor in self._list_answers()]
-        if [(p.shape, p.dtype) for p in self._answers] != [(t.shape, t.dtype) for t in tensors]:
-            self._answers = tuple(self._lane.make_pinned(t.dtype, tuple(t.shape)) for t in tensors)
-        return list(zip(self._answers, tensors, strict=True))
 
 
 @contextmanager

@@ -79,13 +79,11 @@ class _CastModule(torch.nn.Module):  # type: ignore[misc]
 
     def __init__(self, module: Any, dtype: Any, outputs: list[Any]) -> None:
         super().__init__()
-        self._module = module
-        self._dtype = dtype
-        self._outputs = outputs
+        self._module, self._dtype, self._outputs = module, dtype, outputs
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
-        cast = [x.to(self._dtype) if x.is_floating_point() else x for x in inputs]
-        return cast_outputs(self._module(*cast), self._outputs)
+        answer = self._module(*(x.to(self._dtype) if x.is_floating_point() else x for x in inputs))
+        return tuple(tensor.to(dtype) for tensor, dtype in zip(flatten_tensors(answer), self._outputs, strict=True))
 
 
 class _AutocastModule(_CastModule):
@@ -94,12 +92,7 @@ class _AutocastModule(_CastModule):
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
         with torch.autocast(inputs[0].device.type, dtype=self._dtype):
             answer = self._module(*inputs)
-        return cast_outputs(answer, self._outputs)
-
-
-def cast_outputs(answer: Any, dtypes: list[Any]) -> tuple[Any, ...]:
-    """The tensors of a module's answer, each in the type that its artifact names."""
-    return tuple(tensor.to(dtype) for tensor, dtype in zip(flatten_tensors(answer), dtypes, strict=True))
+        return tuple(tensor.to(dtype) for tensor, dtype in zip(flatten_tensors(answer), self._outputs, strict=True))
 
 
 def flatten_tensors(answer: Any) -> Iterator[Any]:

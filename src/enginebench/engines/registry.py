@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
-from functools import cache
+from collections.abc import Collection
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
@@ -154,11 +154,10 @@ def open_backend(name: str, loader: ModuleLoader | None = None, cache_dir: Path 
             f"engine {name}: {(entry.distributions or (name,))[0]} is installed and cannot be imported ({error})"
             f"{advice}"
         ) from error
-    handed = {"loader": loader, "cache_dir": cache_dir}
     create = getattr(module, "create_backend", None)
     if create is None:
         raise BackendUnavailable(f"engine {name}: its module {entry.module} has no create_backend")
-    wanted = signature(create).parameters
+    handed, wanted = {"loader": loader, "cache_dir": cache_dir}, signature(create).parameters
     backend = create(**{key: value for key, value in handed.items() if key in wanted})
     if not isinstance(backend, Backend):
         raise BackendUnavailable(
@@ -206,17 +205,29 @@ def probe(name: str) -> Availability:
         entry = find_entry(name)
     except EngineBenchError as error:
         return Availability(engine=name, available=False, reason=str(error), package=package)
+    versions = find_versions(entry.distributions)
     try:
         answer = open_backend(name).probe()
         if not isinstance(answer, Availability):  # of a plug-in, which no type checker has seen
             raise BackendUnavailable(f"its probe gives {name_type(answer)}; expected an Availability")
-        version = answer.version or next(iter(find_versions(entry.distributions).values()), None)
-        answer = _add_conflict(replace(answer, version=version, verified_on=entry.verified_on))
+        if len(versions) > 1:  # distributions that share one import name: the last one installed wins
+            both = " and ".join(f"{distribution} {found}" for distribution, found in versions.items())
+            keep, drop = tuple(versions)[:2]
+            answer = replace(
+                answer,
+                reason=f"{both} are both installed and overwrite each other's files; "
+                f"{answer.version or versions[keep]} is what replies",
+                fix=f"pip uninstall -y {keep} {drop} && pip install {keep}",
+            )
     except EngineBenchError as error:
-        answer = _explain_absence(name, error)
+        lacks = error.what if isinstance(error, MissingDependency) else None  # `fix` has the rest
+        lacks = entry.distributions[0] if entry.distributions and not versions else lacks
+        reason = f"{lacks} is not installed" if lacks else str(error)
+        answer = Availability(engine=name, available=False, reason=reason, fix=entry.fix)
     except Exception as error:  # a probe that breaks is an engine that does not work here
         answer = Availability(engine=name, available=False, reason=f"{type(error).__name__}: {error}", fix=entry.fix)
-    return replace(answer, package=package)
+    version = answer.version or next(iter(versions.values()), None)
+    return replace(answer, version=version, verified_on=entry.verified_on, package=package)
 
 
 def find_package(name: str) -> str | None:
@@ -231,15 +242,18 @@ def find_installed(name: str) -> Availability:
     What is installed and broken shows when the engine is built, in a process of its own.
     """
     entry = find_entry(name)
-    if entry.find_program is not None:
-        return _find_program(entry, entry.find_program)
+    absent = partial(Availability, engine=name, available=False, fix=entry.fix)
+    if entry.find_program is not None:  # which is not started
+        try:
+            path = entry.find_program()
+        except UsageError as error:
+            return absent(reason=str(error))
+        return Availability(engine=name, available=True) if path else absent(reason=f"no {name} is installed")
     if missing := find_missing(entry.modules, entry.stand_ins):
-        reason = f"{' and '.join(missing)} cannot be found"
-        return Availability(engine=name, available=False, reason=reason, fix=entry.fix)
+        return absent(reason=f"{' and '.join(missing)} cannot be found")
     versions = find_versions(entry.distributions)
     if entry.distributions and not versions:
-        reason = f"{entry.distributions[0]} is not installed"
-        return Availability(engine=name, available=False, reason=reason, fix=entry.fix)
+        return absent(reason=f"{entry.distributions[0]} is not installed")
     return Availability(engine=name, available=True, version=next(iter(versions.values()), None))
 
 
@@ -256,18 +270,6 @@ def accepts(name: str) -> tuple[ArtifactKind, ...]:
 def find_device(name: str, asked: str) -> str:
     """Where an engine runs: as asked, but an engine for GPUs on its default GPU where the CPU was asked for."""
     return find_entry(name).device or asked if asked == "cpu" else asked
-
-
-def _find_program(entry: Entry, find: Callable[[], Path | None]) -> Availability:
-    """Whether the program is there; it is not started."""
-    name = entry.name
-    try:
-        path = find()
-    except UsageError as error:
-        return Availability(engine=name, available=False, reason=str(error), fix=entry.fix)
-    if path is None:
-        return Availability(engine=name, available=False, reason=f"no {name} is installed", fix=entry.fix)
-    return Availability(engine=name, available=True)
 
 
 def list_names() -> tuple[str, ...]:
@@ -297,19 +299,14 @@ def find_entry(name: str) -> Entry:
     """The entry of an engine name."""
     if name in ENTRIES:
         return ENTRIES[name]
-    plugin = _find_plugin(name)
-    if plugin is None:
-        raise _explain_unknown(name)
-    return load_entry(plugin)
-
-
-def _explain_unknown(name: str) -> UsageError:
+    if plugin := _find_plugin(name):
+        return load_entry(plugin)
     from difflib import get_close_matches  # only somebody who mistyped has a use for it
 
     near = get_close_matches(name, list_names(), 1)
     hint = f". Did you mean {near[0]}?" if near else ""
     known = (f"{other} ({package})" if (package := find_package(other)) else other for other in list_names())
-    return UsageError(f"unknown engine {name!r}; known: {', '.join(known)}{hint}")
+    raise UsageError(f"unknown engine {name!r}; known: {', '.join(known)}{hint}")
 
 
 def find_missing(modules: tuple[str, ...], stand_ins: tuple[str, ...] = ()) -> list[str]:
@@ -341,32 +338,3 @@ def find_versions(distributions: tuple[str, ...]) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
-
-
-def _explain_absence(name: str, error: EngineBenchError) -> Availability:
-    entry = find_entry(name)
-    versions = find_versions(entry.distributions)
-    lacks = error.what if isinstance(error, MissingDependency) else None  # `fix` has the rest
-    lacks = entry.distributions[0] if entry.distributions and not versions else lacks
-    return Availability(
-        engine=name,
-        available=False,
-        version=next(iter(versions.values()), None),
-        reason=f"{lacks} is not installed" if lacks else str(error),
-        fix=entry.fix,
-        verified_on=entry.verified_on,
-    )
-
-
-def _add_conflict(answer: Availability) -> Availability:
-    """The answer with a warning where two distributions share one import name: the last one installed wins."""
-    versions = find_versions(find_entry(answer.engine).distributions)
-    if len(versions) < 2:
-        return answer
-    both = " and ".join(f"{name} {version}" for name, version in versions.items())
-    keep, drop = tuple(versions)[:2]
-    return replace(
-        answer,
-        reason=f"{both} are both installed and overwrite each other's files; {answer.version} is what replies",
-        fix=f"pip uninstall -y {keep} {drop} && pip install {keep}",
-    )

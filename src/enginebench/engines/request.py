@@ -4,13 +4,23 @@ import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from enginebench.core.engine_api import explain_closed as explain_closed
-from enginebench.core.engine_api import explain_unbound as explain_unbound
+from enginebench.core.engine_api import check_state as check_state  # which engines of other packages take from here
 from enginebench.core.entry import Option
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.names import format_precision, known
 from enginebench.core.recipes import find_start
-from enginebench.core.records import TEXT, Artifact, ArtifactKind, EngineSpec, Precision
+from enginebench.core.records import TEXT, Artifact, ArtifactKind, Availability, EngineSpec, Precision
+
+
+def answer_probe(
+    engine: str, devices: tuple[str, ...], version: str | None, reason: str | None, fix: str | None = None
+) -> Availability:
+    """Available where there are devices; where there are none, `reason` says why and `fix` what to do."""
+    if devices:
+        reason = fix = None
+    return Availability(
+        engine=engine, available=bool(devices), version=version, devices=devices, reason=reason, fix=fix
+    )
 
 
 def read_options(spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str]:
@@ -20,8 +30,9 @@ def read_options(spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str
             raise UsageError(f"engine {spec.backend} has no option {key!r}; known: {_describe(known)}")
         option = known[key]
         if option.choices and value not in option.choices:
-            known_values = ", ".join(option.choices)
-            raise UsageError(f"option {key}={value!r} of engine {spec.backend} must be one of: {known_values}")
+            raise UsageError(
+                f"option {key}={value!r} of engine {spec.backend} must be one of: {', '.join(option.choices)}"
+            )
         if not option.choices and option.default.isdecimal():
             read_number(spec, key, value, option.signed)
     return {key: spec.options.get(key, option.default) for key, option in known.items()}
@@ -87,20 +98,15 @@ def check_graph_precision(artifact: Artifact, spec: EngineSpec) -> None:
     """
     recipe = find_start(spec.backend, spec.recipe)
     wanted = format_precision(spec.precision, recipe)
-    found = format_precision(artifact.precision, artifact.recipe)
+    found = f"{artifact.path} is {format_precision(artifact.precision, artifact.recipe)}"
     graph = "fp32" if spec.precision == "tf32" else spec.precision  # TF32 is a setting, on a graph in FP32
+    make = f"Make one with enginebench quantize --to {wanted}"
     if artifact.precision != graph:
-        advice = f"Make one with enginebench quantize --to {wanted}"
-        if graph == "fp32":
-            advice = f"Ask for {artifact.precision}, or give the graph that it was made from"
-        raise ArtifactError(
-            f"engine {spec.backend} runs a graph in its own precision: {wanted} needs such a graph, and "
-            f"{artifact.path} is {found}. {advice}"
-        )
+        advice = f"Ask for {artifact.precision}, or give the graph that it was made from" if graph == "fp32" else make
+        own = f"engine {spec.backend} runs a graph in its own precision: {wanted} needs such a graph"
+        raise ArtifactError(f"{own}, and {found}. {advice}")
     if recipe is not None and artifact.recipe not in (recipe, "qat"):
-        raise ArtifactError(
-            f"{artifact.path} is {found}, not {wanted}. Make one with enginebench quantize --to {wanted}"
-        )
+        raise ArtifactError(f"{found}, not {wanted}. {make}")
 
 
 def check_instructions(spec: EngineSpec, supported: bool, forced: bool) -> None:
@@ -111,11 +117,3 @@ def check_instructions(spec: EngineSpec, supported: bool, forced: bool) -> None:
             f"{spec.backend} finds no {name.upper()} instructions in this CPU (avx512_{name}, amx_{name}, or {name} on "
             f"Arm): it would emulate them, slower than FP32. To measure that anyway: {spec.backend}:force=1"
         )
-
-
-def check_state(engine: str, *, closed: bool, bound: bool = True) -> None:
-    """Checks that an engine can be used now; for engines of other packages."""
-    if closed:
-        raise explain_closed(engine)
-    if not bound:
-        raise explain_unbound(engine)

@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from enginebench.core.entry import Entry, Option
+from enginebench.core.entry import Entry, Option, choice
 from enginebench.core.records import Precision
 
 FAULTS = ("none", "segfault", "oom", "hang", "garbage", "raise", "exit", "nan", "slow_build")
@@ -15,8 +15,7 @@ FAKE = Entry(
     takes="onnx",
     options={
         "latency_us": Option(default="0", meaning="time of one run"),
-        "waiting": Option(default="busy", choices=("busy", "asleep"),
-                          meaning="how a run's time passes; asleep leaves others the core"),
+        "waiting": choice("busy|asleep", "how a run's time passes; asleep leaves others the core"),
         "run_sd": Option(default="0", meaning="standard deviation of the log of a run's time, within a process"),
         "process_sd": Option(default="0", meaning="standard deviation of the log of a process's speed"),
         "build_sd": Option(default="0", meaning="standard deviation of the log of a build's speed"),
@@ -26,9 +25,8 @@ FAKE = Entry(
         "ran": Option(default="as asked", choices=("as asked", *get_args(Precision)),
                       meaning="the precision that it reports"),
         "ran_share": Option(default="1", meaning="fraction of its time in `ran`; the rest is reported as requested"),
-        "trick": Option(
-            default="none", choices=("none", "fast", "slow", "wrong", "crash"),
-            search=("fast", "slow", "wrong", "crash"),
+        "trick": choice(
+            "none|fast|slow|wrong|crash", search="fast|slow|wrong|crash",
             meaning="something for a search to find: 0.8 or 1.25 times the time, other outputs, or the end at loading"),
         "fault": Option(default="none", choices=FAULTS, meaning="what goes wrong"),
         "at": Option(default="run", choices=("build", "load", "run", "proof"),

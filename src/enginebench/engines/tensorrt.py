@@ -35,15 +35,7 @@ from .tensorrt_library import Library, import_tensorrt, is_lean
 NARROWED = "TensorRT before 9, which reads INT64 as INT32, does not take"
 
 # TensorRT's names of element types that NumPy has, too.
-DTYPES = {
-    "FLOAT": "float32",
-    "HALF": "float16",
-    "INT8": "int8",
-    "INT32": "int32",
-    "INT64": "int64",
-    "UINT8": "uint8",
-    "BOOL": "bool",
-}
+DTYPES = {"FLOAT": "float32", "HALF": "float16"} | {n.upper(): n for n in ("int8", "int32", "int64", "uint8", "bool")}
 
 
 def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> PlanEngine:
@@ -77,8 +69,7 @@ def load_plan(library: Library, path: Path, options: Mapping[str, str]) -> Any:
 
 def find_dtype(engine: Any, name: str) -> str:
     """NumPy's name of a tensor's element type."""
-    found = engine.get_tensor_dtype(name).name
-    if found not in DTYPES:
+    if (found := engine.get_tensor_dtype(name).name) not in DTYPES:
         raise ArtifactError(
             f"tensor {name!r} is {found}, which NumPy does not have; keep inputs and outputs in FP32 or FP16"
         )
@@ -111,11 +102,8 @@ class PlanEngine(cuda.DeviceEngine):
         self.inputs: tuple[Any, ...] = tuple(inputs)
         self.outputs: tuple[Any, ...] = tuple(outputs)
         self._context = self._make_context()
-        self._events = (
-            cuda.Event(),
-            cuda.Event(),
-            cuda.Event(options["spin"] == "0"),
-        )  # around the copies in, and behind those out
+        # Around the copies in, and behind those out.
+        self._events = cuda.Event(), cuda.Event(), cuda.Event(options["spin"] == "0")
         self._graph: cuda.Graph | None = None
         self._watched: dict[str, float] = {}  # what was recorded of runs on what is bound, by whoever records
 
@@ -141,14 +129,12 @@ class PlanEngine(cuda.DeviceEngine):
         return self._read_answers(), DeviceTimes(*times)
 
     def fetch(self) -> dict[str, Array]:
-        """Copies of the outputs of the last run."""
         self._open_run()
         self._copy_out()
         self._open_stream().synchronize()
         return self._read_answers()
 
     def close(self) -> None:
-        """Frees everything on the GPU; may be called twice."""
         self._free_buffers()
         for event in self._events:
             event.close()
@@ -217,7 +203,15 @@ class PlanEngine(cuda.DeviceEngine):
         self._free_buffers()
         for spec in self.inputs:
             self._make_buffers(spec, shapes[spec.name])
-        self._set_shapes()
+            if not self._context.set_input_shape(spec.name, shapes[spec.name]):
+                profile = int(self._options["profile_index"])
+                low, best, high = (tuple(d) for d in self._engine.get_tensor_profile_shape(spec.name, profile))
+                raise ArtifactError(
+                    f"input {spec.name!r} of shape {shapes[spec.name]} lies outside the plan's profile {profile} "
+                    f"(min {low}, opt {best}, max {high}): {self._library.log.take()}"
+                )
+        if missing := self._context.infer_shapes():
+            raise ArtifactError(f"{self._library.title} cannot infer shapes without values for {', '.join(missing)}")
         for spec in self.outputs:
             shape = tuple(int(d) for d in self._context.get_tensor_shape(spec.name))
             if min(shape, default=0) < 0:
@@ -237,20 +231,6 @@ class PlanEngine(cuda.DeviceEngine):
         if self._engine.get_tensor_location(spec.name) == self._library.trt.TensorLocation.DEVICE:
             self._device[spec.name] = cuda.DeviceBuffer(pinned.array.nbytes)
 
-    def _set_shapes(self) -> None:
-        for spec in self.inputs:
-            shape = self._host[spec.name].array.shape
-            if not self._context.set_input_shape(spec.name, shape):
-                profile = int(self._options["profile_index"])
-                low, best, high = (tuple(d) for d in self._engine.get_tensor_profile_shape(spec.name, profile))
-                raise ArtifactError(
-                    f"input {spec.name!r} of shape {shape} lies outside the plan's profile {profile} "
-                    f"(min {low}, opt {best}, max {high}): {self._library.log.take()}"
-                )
-        missing = self._context.infer_shapes()
-        if missing:
-            raise ArtifactError(f"{self._library.title} cannot infer shapes without values for {', '.join(missing)}")
-
     def _prepare(self) -> None:
         """One run that sets everything up, then, if asked for, the graph."""
         stream = self._open_stream()
@@ -258,18 +238,13 @@ class PlanEngine(cuda.DeviceEngine):
         self._library.require(enqueue(), "cannot run the plan", MeasurementError)
         stream.synchronize()
         if self._options["graph"] == "1":
-            self._refuse_host_inputs()
+            if kept := ", ".join(spec.name for spec in self.inputs if spec.name not in self._device):
+                raise ArtifactError(
+                    f"{self._name}:graph=1 would keep the first values of {kept}, which the host reads; give graph=0"
+                )
             self._graph = self._capture(stream, enqueue)
             enqueue = cuda.make_graph_launch(self._graph, stream)
         self._timed = cuda.TimedRun(stream, enqueue, spin=self._options["spin"] == "1")
-
-    def _refuse_host_inputs(self) -> None:
-        """Checks that every input is read on the GPU: a graph would keep the first values of those the host reads."""
-        kept = ", ".join(spec.name for spec in self.inputs if spec.name not in self._device)
-        if kept:
-            raise ArtifactError(
-                f"{self._name}:graph=1 would keep the first values of {kept}, which the host reads; give graph=0"
-            )
 
     def _capture(self, stream: cuda.Stream, enqueue: Callable[[], object]) -> cuda.Graph:
         what = f"cannot capture this plan as a CUDA graph; use {self._name}:graph=0, on every side of a comparison"

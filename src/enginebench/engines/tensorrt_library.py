@@ -62,7 +62,6 @@ class Library:
 
     @property
     def version(self) -> str:
-        """The version of the module."""
         return str(self.trt.__version__)
 
     def require(self, value: Any, what: str, kind: type[EngineBenchError] = ArtifactError) -> Any:

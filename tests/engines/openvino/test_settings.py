@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from enginebench.engines.backends.openvino.settings import choose_calm_window, choose_longest, note_clock
-from enginebench.engines.proof.precision import Operator
+from enginebench.engines.proof import Operator
 
 
 def count(name: str, times_us: Sequence[int]) -> list[Operator | None]:

@@ -9,8 +9,7 @@ from enginebench.core.errors import MeasurementError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import LayerProfiler
 from enginebench.engines.backends.torch.operators import WATCHED_MODULE, mark_modules, name_modules, read_operator_times
-from enginebench.engines.proof.layer_records import summarize_layers
-from enginebench.engines.proof.precision import Operator
+from enginebench.engines.proof import Operator, summarize_layers
 from processes import ROOT
 
 SOURCE = ROOT / "src"

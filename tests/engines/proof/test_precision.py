@@ -23,8 +23,8 @@ from enginebench.engines.backends.onnxruntime.ort import (
 )
 from enginebench.engines.backends.openvino.openvino import OpenvinoBackend
 from enginebench.engines.backends.openvino.settings import find_node_dtype
-from enginebench.engines.backends.torch.operators import find_operator_dtype, read_operator_times, split_runs
-from enginebench.engines.proof.precision import (
+from enginebench.engines.backends.torch.operators import find_operator_dtype, read_operator_times
+from enginebench.engines.proof import (
     MOVES,
     NAMES,
     Operator,
@@ -353,12 +353,6 @@ class Event:
 
     def __getattr__(self, name: str) -> Callable[[], Any]:
         return lambda: self.values[name]
-
-
-def test_events_belong_to_the_run_around_them() -> None:
-    spans = [Event("enginebench run", 20, 9), Event("enginebench run", 0, 9)]
-    first, second = Event("aten::relu", 1, 2, "float"), Event("aten::add", 21, 2, "float")
-    assert split_runs([second, *spans, first, Event("aten::late", -5, 1)]) == [[first], [second]]
 
 
 def test_fp32_that_a_setting_made_shorter_is_found() -> None:

@@ -18,7 +18,7 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Backend, CacheFlusher, DeviceClock, LayerProfiler, Loadable, PrecisionProof
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision
 from enginebench.engines import registry
-from enginebench.engines.proof.precision import Operator
+from enginebench.engines.proof import Operator
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.stats.plans.reader import PlanFiles

@@ -23,14 +23,14 @@ from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.engines import pytorch_compile as bundled
 from enginebench.engines import pytorch_cuda
-from enginebench.engines.backends.torch import cuda_engine as torch_cuda
+from enginebench.engines.backends.torch import engine as torch_cuda
 from enginebench.engines.backends.torch import pytorch_compile
-from enginebench.engines.backends.torch.cuda_engine import WatchedCudaTorchEngine, check_cuda_request
+from enginebench.engines.backends.torch.engine import WatchedCudaTorchEngine, check_cuda_request
 from enginebench.engines.backends.torch.entries import CUDA_OPTIONS, PYTORCH_COMPILE
 from enginebench.engines.backends.torch.pytorch import PytorchBackend
 from enginebench.engines.backends.torch.pytorch_compile import PytorchCompileBackend
 from enginebench.engines.backends.torch.pytorch_cudagraph import PytorchCudagraphBackend
-from enginebench.engines.proof.precision import Operator
+from enginebench.engines.proof import Operator
 from enginebench.engines.pytorch_cuda import prepare_cuda
 from enginebench.engines.registry import open_backend
 from enginebench.measure.slots import check_slots

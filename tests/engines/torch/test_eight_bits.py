@@ -12,7 +12,7 @@ from torch import nn
 from enginebench.core.errors import ModelError
 from enginebench.core.records import Artifact, EngineSpec, Normalize, ShapeRange, TensorSpec
 from enginebench.core.shapes import free_batch
-from enginebench.engines.backends.torch import linears
+from enginebench.engines.backends.torch import module as linears
 from enginebench.engines.backends.torch.entries import PYTORCH_COMPILE
 from enginebench.engines.registry import open_backend
 from enginebench.models.precision.calibration_data import open_data

@@ -31,7 +31,7 @@ from enginebench.engines.backends.torch.generated import (
     trace_modules,
 )
 from enginebench.engines.backends.torch.operators import WATCHED_KERNEL
-from enginebench.engines.proof.precision import Operator
+from enginebench.engines.proof import Operator
 from enginebench.engines.pytorch_compile import leave_recurrent
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -16,9 +16,8 @@ from enginebench.engines.backends.torch.operators import (
     name_modules,
     read_launches,
     read_operator_times,
-    record_profile,
 )
-from enginebench.engines.proof.precision import Operator
+from enginebench.engines.proof import Operator, record_profile
 
 
 def make_event(name: str, start_ns: int, duration_ns: int, number: int = 0, of: int = 0, device: str = "CPU") -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from enginebench.core.precisions import classify_kernel
-from enginebench.engines.proof.kernels import WATCHED_RUN, read_kernel_times, split_kernels, summarize_kernels
+from enginebench.engines.proof import WATCHED_RUN, read_kernel_times, split_runs, summarize_kernels
 
 CASES = {
     "fp32": [
@@ -87,7 +87,7 @@ def test_kernels_belong_to_the_run_in_whose_span_they_start() -> None:
         make_event(WATCHED_RUN, 200, 100, "DeviceType.CPU"),
         make_event("Memcpy DtoD (Device -> Device)", 220, 2),
     ]
-    runs = [read_kernel_times(run) for run in split_kernels(events)]
+    runs = [read_kernel_times(run) for run in split_runs(events)]
     assert [[kernel[:2] for kernel in run] for run in runs] == [[("fp32", 7.0)], [("reorder", 2.0)]]
     assert runs[0][0].name == "ampere_sgemm_32x32"
 

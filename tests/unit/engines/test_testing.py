@@ -15,7 +15,7 @@ from enginebench.core.entry import Entry, Option
 from enginebench.core.errors import FeedError
 from enginebench.core.feeds import check_feeds
 from enginebench.core.records import Availability
-from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
+from enginebench.engines.request import check_request, check_state, read_options
 from enginebench.measure.watch import BlockReading
 from enginebench.testing import CHECKS, DEEP, LAYERS, Inconclusive, check_backend, expect_scores, make_weights
 
@@ -78,13 +78,10 @@ class SoundEngine:
         return answer.copy()
 
     def require_open(self) -> None:
-        if self.closed:
-            raise explain_closed("sound")
+        check_state("sound", closed=self.closed)
 
     def require_bound(self) -> None:
-        self.require_open()
-        if self.feeds is None:
-            raise explain_unbound("sound")
+        check_state("sound", closed=self.closed, bound=self.feeds is not None)
 
     def close(self) -> None:
         self.closed = True

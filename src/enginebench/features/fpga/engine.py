@@ -25,7 +25,7 @@ from enginebench.core.records import (
     Precision,
     TensorSpec,
 )
-from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
+from enginebench.engines.request import check_request, check_state, read_options
 from enginebench.features.fpga.entry import FPGA_SIM
 from enginebench.features.fpga.toolchain import find_package
 
@@ -135,23 +135,20 @@ class FpgaSimEngine(Closing):
 
     def bind(self, feeds: Feeds) -> None:
         """Copies the array in."""
-        self._find_board()
+        check_state(NAME, closed=self._board is None)
         check_feeds(self.inputs, feeds)
         self._bound = feeds[self.inputs[0].name].copy()
 
     @property
     def run(self) -> RunCall:
         """The simulation of the bound inputs, one request each."""
-        self._find_board()
-        if self._bound is None:
-            raise explain_unbound(NAME)
+        check_state(NAME, closed=self._board is None, bound=self._bound is not None)
         return self._run
 
     def fetch(self) -> dict[str, Array]:
         """A copy of the answer of the last run."""
-        self._find_board()
-        if self._answer is None:
-            raise explain_unbound(NAME)
+        check_state(NAME, closed=self._board is None, bound=self._answer is not None)
+        assert self._answer is not None
         return {self.outputs[0].name: self._answer.copy()}
 
     def effective_precision(self) -> dict[str, float]:
@@ -164,12 +161,7 @@ class FpgaSimEngine(Closing):
             self._board.close()
         self._board, self._bound, self._answer = None, None, None
 
-    def _find_board(self) -> Board:
-        if self._board is None:
-            raise explain_closed(NAME)
-        return self._board
-
     def _run(self) -> None:
-        if self._bound is None:
-            raise explain_unbound(NAME)
-        self._answer, _ = self._find_board().infer(self._bound)
+        check_state(NAME, closed=self._board is None, bound=self._bound is not None)
+        assert self._board is not None and self._bound is not None
+        self._answer, _ = self._board.infer(self._bound)

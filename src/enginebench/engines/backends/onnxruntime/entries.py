@@ -1,6 +1,6 @@
 """Entries of the engines that run on ONNX Runtime, one for each of its providers. It is not imported here."""
 
-from enginebench.core.entry import Entry, Option, switch
+from enginebench.core.entry import Entry, Option, choice, switch
 from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
 
 ORT = Entry(
@@ -9,40 +9,31 @@ ORT = Entry(
     module="enginebench.engines.backends.onnxruntime.ort",
     takes="onnx",
     options={
-        "spinning": Option(
-            default="run",
-            choices=("run", "always", "never"),
-            search=("always", "never"),
+        "spinning": choice(
+            "run|always|never",
+            "when worker threads spin while waiting: inside a run, also between runs, or never",
+            search="always|never",
             timing_only=True,
-            meaning="when worker threads spin while waiting: inside a run, also between runs, or never",
         ),
-        "opt": Option(
-            default="all",
-            choices=("all", "extended", "basic", "none"),
-            search=("extended", "basic"),
-            meaning="how far the graph is optimised",
-        ),
-        "sessions": Option(
-            default="each",
-            choices=("each", "one", "async"),
-            search=("one", "async"),
+        "opt": choice("all|extended|basic|none", "how far the graph is optimised", search="extended|basic"),
+        "sessions": choice(
+            "each|one|async",
+            "under load: a session for each stream, one for all, or one that is called asynchronously",
+            search="one|async",
             under_load=True,
-            meaning="under load: a session for each stream, one for all, or one that is called asynchronously",
         ),
-        "arena": Option(
-            default="own",
-            choices=("own", "shared", "none"),
-            search=("none",),
+        "arena": choice(
+            "own|shared|none",
+            "memory of each session, of all in the process, or asked of the system each time",
+            search="none",
             timing_only=True,
-            meaning="memory of each session, of all in the process, or asked of the system each time",
         ),
-        "accuracy_level": Option(
-            default="0",
-            choices=("0", "1", "4"),
-            search=("1", "4"),
+        "accuracy_level": choice(
+            "0|1|4",
+            "weight-only graphs: ONNX Runtime's choice, products in FP32, or in INT8 with activations rounded",
+            search="1|4",
             only_in=("int8", "int4"),
             recipes=("w8", "w4"),
-            meaning="weight-only graphs: ONNX Runtime's choice, products in FP32, or in INT8 with activations rounded",
         ),
         "ahead": switch("1 optimises the graph once, when it is built, for this processor; 0 in every process"),
     },
@@ -70,26 +61,10 @@ ORT_CUDA = Entry(
         "prefer_nhwc": switch("run convolutions with channels last", tried=True),
         # Without it a convolution in half precision writes its output, and cuDNN reads it again to add the bias.
         "fuse_conv_bias": switch("fuse biases into convolutions; cuDNN compiles each shape while loading", tried=True),
-        "conv_search": Option(
-            default="exhaustive",
-            choices=("exhaustive", "heuristic", "default"),
-            search=("heuristic",),
-            meaning="how cuDNN's kernels are chosen",
-        ),
-        "opt": Option(
-            default="all",
-            choices=("all", "extended", "basic", "none"),
-            search=("extended",),
-            meaning="how far the graph is optimised",
-        ),
-        "on_cpu": Option(default="refuse", choices=("refuse", "allow"), meaning="nodes that the GPU does not support"),
-        "wait": Option(
-            default="spin",
-            choices=("spin", "block"),
-            search=("block",),
-            timing_only=True,
-            meaning="how to wait for the GPU: spinning or sleeping",
-        ),
+        "conv_search": choice("exhaustive|heuristic|default", "how cuDNN's kernels are chosen", search="heuristic"),
+        "opt": choice("all|extended|basic|none", "how far the graph is optimised", search="extended"),
+        "on_cpu": choice("refuse|allow", "nodes that the GPU does not support"),
+        "wait": choice("spin|block", "how to wait for the GPU: spinning or sleeping", search="block", timing_only=True),
     },
     device="cuda:0",
     beside_itself={"cuda": {"wait": "block"}},
@@ -100,7 +75,7 @@ ORT_CUDA = Entry(
     command='pip uninstall -y onnxruntime && pip install --upgrade "enginebench[cuda]"',
     verified_on=f"onnxruntime-gpu 1.31.1, {GPU_VERIFIED}",
 )
-_FALLBACK = Option(default="refuse", choices=("refuse", "allow"), meaning="nodes that the provider does not support")
+_FALLBACK = choice("refuse|allow", "nodes that the provider does not support")
 ORT_OPENVINO = Entry(
     name="ort-openvino",
     module="enginebench.engines.backends.onnxruntime.ort_openvino",
@@ -144,12 +119,8 @@ ORT_TENSORRT = Entry(
         "graph": switch("launch as a CUDA graph", tried=True),
         "weak_typing": switch("set the precision by the provider's flags (TensorRT 10 and older)"),
         "workspace_mb": Option(default="", meaning="scratch memory for one layer, in MiB"),
-        "optimization_level": Option(
-            default="", choices=("", "0", "1", "2", "3", "4", "5"), search=("5",), meaning="how hard to search"
-        ),
-        "fallback": Option(
-            default="refuse", choices=("refuse", "allow"), meaning="nodes that TensorRT does not support"
-        ),
+        "optimization_level": choice("|0|1|2|3|4|5", "how hard to search", search="5"),
+        "fallback": choice("refuse|allow", "nodes that TensorRT does not support"),
     },
     device="cuda:0",
     distributions=("onnxruntime-gpu",),

@@ -27,16 +27,16 @@ from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, f
 from enginebench.engines import ort
 from enginebench.engines.backends.onnxruntime.entries import ORT
 from enginebench.engines.ort import PROVIDER, LooseOrtEngine, OrtEngine, needs_values
-from enginebench.engines.proof.layer_records import summarize_layers
-from enginebench.engines.proof.precision import (
+from enginebench.engines.proof import (
     Operator,
     count_watched_runs,
     prove_precision,
     settle_moves,
     settle_weights,
+    summarize_layers,
 )
 from enginebench.engines.refusals import explain_refusal
-from enginebench.engines.request import check_graph_precision, check_request, explain_unbound, read_options
+from enginebench.engines.request import answer_probe, check_graph_precision, check_request, read_options
 
 NAME, OPTIONS = ORT.name, ORT.options
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8", "int4")
@@ -119,14 +119,9 @@ create_backend = OrtBackend
 
 def probe_provider(engine: str, provider: str, device: str) -> Availability:
     """Whether a provider is compiled into ONNX Runtime."""
-    found = provider in onnxruntime.get_available_providers()
-    return Availability(
-        engine=engine,
-        available=found,
-        version=onnxruntime.__version__,
-        devices=(device,) if found else (),
-        reason=None if found else f"this build of onnxruntime has no {provider}",
-    )
+    devices = (device,) if provider in onnxruntime.get_available_providers() else ()
+    reason = f"this build of onnxruntime has no {provider}"
+    return answer_probe(engine, devices, onnxruntime.__version__, reason)
 
 
 def make_session_options(spec: EngineSpec) -> Any:
@@ -189,11 +184,8 @@ class WatchedOrtEngine(OrtEngine):
 
     def _watch(self) -> list[list[Operator]]:
         """A few runs under the profiler; the session that is timed is not touched."""
-        self._open_session()
-        if not self._feeds:
-            raise explain_unbound(self._spec.backend)
-        if not self._watched:
-            self._watched = self._record()
+        self._check_bound()
+        self._watched = self._watched or self._record()
         return self._watched
 
     def _record(self) -> list[list[Operator]]:
@@ -241,15 +233,17 @@ class OrtAsyncStreams:
         self._session = None
 
 
-def record_profile(open_watched: Callable[[Any], Any], settings: Any, feeds: Feeds) -> list[dict[str, Any]]:
-    """The events that ONNX Runtime's profiler wrote about a few runs of a session of its own."""
+def record_profile(
+    open_watched: Callable[[Any], Any], settings: Any, feeds: Feeds, counted: int | None = None
+) -> list[dict[str, Any]]:
+    """The events that ONNX Runtime's profiler wrote about one run, and a few more, of a session of its own."""
     settings.enable_profiling = True
     with TemporaryDirectory(prefix="enginebench-") as folder:
         settings.profile_file_prefix = str(Path(folder) / "profile")
         session = open_watched(settings)
         start = time.perf_counter()
         session.run(None, dict(feeds))
-        for _ in range(count_watched_runs(time.perf_counter() - start)):
+        for _ in range(count_watched_runs(time.perf_counter() - start) if counted is None else counted):
             session.run(None, dict(feeds))
         events: list[dict[str, Any]] = json.loads(Path(session.end_profiling()).read_bytes())
     return events

@@ -15,15 +15,16 @@ from enginebench.engines import cuda
 from enginebench.engines.backends.onnxruntime.entries import ORT_CUDA
 from enginebench.engines.backends.onnxruntime.ort import check_interface
 from enginebench.engines.ort_cuda import PROVIDER, OrtCudaEngine, make_session_options
-from enginebench.engines.proof.kernels import summarize_kernels, watch_kernels
-from enginebench.engines.proof.precision import Operator, prove_precision
-from enginebench.engines.request import check_graph_precision, check_request, read_options
+from enginebench.engines.proof import Operator, prove_precision, summarize_kernels, watch_kernels
+from enginebench.engines.request import answer_probe, check_graph_precision, check_request, read_options
 
 NAME, OPTIONS = ORT_CUDA.name, ORT_CUDA.options
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
 REASONS: dict[Precision, str] = dict.fromkeys(
     ("int8", "fp8"), "ONNX Runtime's CUDA provider dequantizes such graphs and computes in FP32"
 )
+WITHOUT = f"onnxruntime {onnxruntime.__version__} is a build without {PROVIDER}"
+FIX = "pip uninstall -y onnxruntime && pip install onnxruntime-gpu"
 
 
 class OrtCudaBackend:
@@ -33,17 +34,10 @@ class OrtCudaBackend:
 
     def probe(self) -> Availability:
         """Available where the CUDA provider is compiled in and CUDA shows a GPU."""
-        compiled = PROVIDER in onnxruntime.get_available_providers()
-        count = cuda.count_devices() if compiled else 0
-        reason = None if compiled else f"onnxruntime {onnxruntime.__version__} is a build without {PROVIDER}"
-        return Availability(
-            engine=NAME,
-            available=count > 0,
-            version=onnxruntime.__version__,
-            devices=tuple(f"cuda:{i}" for i in range(count)),
-            reason=reason or (None if count else cuda.explain_no_device()),
-            fix=None if compiled else "pip uninstall -y onnxruntime && pip install onnxruntime-gpu",
-        )
+        if PROVIDER not in onnxruntime.get_available_providers():
+            return answer_probe(NAME, (), onnxruntime.__version__, WITHOUT, FIX)
+        devices = tuple(f"cuda:{i}" for i in range(cuda.count_devices()))
+        return answer_probe(NAME, devices, onnxruntime.__version__, None if devices else cuda.explain_no_device())
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artifact as it is: ONNX Runtime optimises while it loads. Refuses what `load` would refuse."""
@@ -75,10 +69,7 @@ def check_ort_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
     options = read_options(spec, OPTIONS)
     read_index(spec)
     if PROVIDER not in onnxruntime.get_available_providers():
-        raise BackendUnavailable(
-            f"onnxruntime {onnxruntime.__version__} is a build without {PROVIDER}. "
-            "To add it: pip uninstall -y onnxruntime && pip install onnxruntime-gpu"
-        )
+        raise BackendUnavailable(f"{WITHOUT}. To add it: {FIX}")
     return options
 
 

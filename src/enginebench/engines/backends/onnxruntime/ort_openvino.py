@@ -24,8 +24,14 @@ from enginebench.engines.backends.onnxruntime.providers import (
 )
 from enginebench.engines.backends.openvino.settings import choose_calm_window, find_node_dtype
 from enginebench.engines.openvino_settings import HINTS, find_hint, list_settings
-from enginebench.engines.proof.precision import Operator, settle_moves
-from enginebench.engines.request import check_graph_precision, check_instructions, check_request, read_options
+from enginebench.engines.proof import Operator, settle_moves
+from enginebench.engines.request import (
+    answer_probe,
+    check_graph_precision,
+    check_instructions,
+    check_request,
+    read_options,
+)
 
 NAME, OPTIONS = ORT_OPENVINO.name, ORT_OPENVINO.options
 PROVIDER = Provider(engine=NAME, module="onnxruntime_ep_openvino")
@@ -48,8 +54,7 @@ class OrtOpenvinoBackend:
         except EngineBenchError as error:
             found, reason = {}, str(error)
         version = f"{found['version'].partition('+')[0]} (onnxruntime {onnxruntime.__version__})" if found else None
-        devices = ("cpu",) if found else ()
-        return Availability(engine=NAME, available=bool(found), version=version, devices=devices, reason=reason)
+        return answer_probe(NAME, ("cpu",) if found else (), version, reason)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artifact as it is: OpenVINO compiles while a session is opened. Refuses what `load` would refuse."""
@@ -59,8 +64,7 @@ class OrtOpenvinoBackend:
     def load(self, artifact: Artifact, spec: EngineSpec) -> OrtOpenvinoEngine:
         """An engine on `spec.threads` threads, all of whose nodes OpenVINO runs."""
         check_provider_request(artifact, spec)
-        session = open_provider(artifact, spec)
-        return OrtOpenvinoEngine(session, artifact, spec)
+        return OrtOpenvinoEngine(open_provider(artifact, spec), artifact, spec)
 
 
 create_backend = OrtOpenvinoBackend
@@ -120,14 +124,13 @@ class OrtOpenvinoEngine(ProviderEngine):
     @property
     def threads(self) -> int:
         """Threads of OpenVINO, as the session's provider was told."""
-        self._open_session()
+        _ = self.session  # refuses a closed engine
         return int(self._spec.threads)
 
     def _record(self) -> list[list[Operator]]:
         opened = partial(open_provider, self._artifact, self._spec)
-        return read_node_times(
-            record_profile(opened, make_session_options(read_options(self._spec, OPTIONS)), self._feeds)
-        )
+        settings = make_session_options(read_options(self._spec, OPTIONS))
+        return read_node_times(record_profile(opened, settings, self._feeds))
 
 
 def read_node_times(events: list[dict[str, Any]]) -> list[list[Operator]]:

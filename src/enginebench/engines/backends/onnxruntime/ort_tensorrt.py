@@ -7,9 +7,10 @@ is a caveat of the artifact. The CPU provider is not asked for.
 
 from __future__ import annotations
 
-import json
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnxruntime
@@ -21,7 +22,7 @@ from enginebench.core.protocols import Feeds
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
 from enginebench.core.shapes import concrete_shape
 from enginebench.engines.backends.onnxruntime.entries import ORT_TENSORRT
-from enginebench.engines.backends.onnxruntime.ort import probe_provider
+from enginebench.engines.backends.onnxruntime.ort import KERNEL_TIME, probe_provider, record_profile
 from enginebench.engines.ort import ERRORS_ONLY, OrtEngine
 from enginebench.engines.refusals import explain_refusal
 from enginebench.engines.request import check_request, read_options
@@ -80,14 +81,9 @@ def make_provider_options(artifact: Artifact, spec: EngineSpec, cache_dir: Path 
     if chosen["weak_typing"] == "1":
         options |= {"trt_fp16_enable": str(int(spec.precision in ("fp16", "int8")))}
         options |= {"trt_int8_enable": str(int(spec.precision == "int8"))}
-    return {**options, **make_profile_options(artifact, spec.batch)}
-
-
-def make_profile_options(artifact: Artifact, batch: int) -> dict[str, str]:
-    """The one profile that dynamic inputs need: min, opt and max are the batch that is measured."""
     dynamic = [s for s in artifact.inputs if any(isinstance(axis, str) for axis in s.shape)]
-    text = ",".join(f"{s.name}:{'x'.join(map(str, concrete_shape(s, batch)))}" for s in dynamic)
-    return {f"trt_profile_{side}_shapes": text for side in ("min", "opt", "max")} if dynamic else {}
+    shapes = ",".join(f"{s.name}:{'x'.join(map(str, concrete_shape(s, spec.batch)))}" for s in dynamic)
+    return options | {f"trt_profile_{side}_shapes": shapes for side in ("min", "opt", "max") if shapes}
 
 
 def open_session(artifact: Artifact, options: dict[str, str], settings: Any) -> Any:
@@ -95,11 +91,9 @@ def open_session(artifact: Artifact, options: dict[str, str], settings: Any) -> 
     settings.log_severity_level = ERRORS_ONLY
     register_operators(settings, artifact.operator_libraries)
     onnxruntime.disable_telemetry_events()
-    device = {"device_id": options["device_id"]}
+    providers = [(PROVIDER, options), (FALLBACK, {"device_id": options["device_id"]})]
     try:
-        session = onnxruntime.InferenceSession(
-            artifact.path, settings, providers=[(PROVIDER, options), (FALLBACK, device)]
-        )
+        session = onnxruntime.InferenceSession(artifact.path, settings, providers=providers)
     except Exception as error:
         raise explain_refusal(f"ONNX Runtime cannot load {artifact.path} on TensorRT", error) from error
     session.disable_fallback()
@@ -124,36 +118,24 @@ class OrtTensorRtEngine(OrtEngine):
         super().bind(feeds)
         if not self._checked:
             self._checked = True
-            require_tensorrt(self.find_providers())
+            opened = partial(open_session, self._artifact, self._options)
+            events = record_profile(opened, onnxruntime.SessionOptions(), self._feeds, counted=0)
+            require_tensorrt(count_providers(events))
 
     def _hand_over(self) -> None:
         self._bind_inputs()  # copied to the GPU there and then; later values in the same buffer are not seen
 
-    def find_providers(self) -> dict[str, int]:
-        """Provider -> nodes that it ran, from the profiler of a session of its own."""
-        settings = onnxruntime.SessionOptions()
-        settings.enable_profiling = True
-        with TemporaryDirectory(prefix="enginebench-") as folder:
-            settings.profile_file_prefix = str(Path(folder) / "profile")
-            session = open_session(self._artifact, self._options, settings)
-            session.run(None, dict(self._feeds))
-            return count_providers(json.loads(Path(session.end_profiling()).read_bytes()))
 
-
-def count_providers(events: list[dict[str, Any]]) -> dict[str, int]:
+def count_providers(events: list[dict[str, Any]]) -> Counter[str]:
     """Provider -> number of kernels in a trace; a graph that TensorRT took whole is one kernel.
 
     Source: the Chrome trace that ONNX Runtime 1.31 writes; kernels are `Node` events that end in `_kernel_time`.
     """
-    counts: dict[str, int] = {}
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            provider = event["args"].get("provider", "unknown")
-            counts[provider] = counts.get(provider, 0) + 1
-    return counts
+    kernels = [e for e in events if e.get("cat") == "Node" and e["name"].endswith(KERNEL_TIME)]
+    return Counter(kernel["args"].get("provider", "unknown") for kernel in kernels)
 
 
-def require_tensorrt(counts: dict[str, int]) -> None:
+def require_tensorrt(counts: Mapping[str, int]) -> None:
     """Checks that TensorRT ran every node; copies between host and GPU do not count as nodes."""
     others = {name: count for name, count in counts.items() if name != PROVIDER}
     if others or not counts:

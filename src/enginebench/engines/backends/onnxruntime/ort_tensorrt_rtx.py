@@ -10,15 +10,9 @@ from enginebench.core.errors import BackendUnavailable, EngineBenchError
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
 from enginebench.core.shapes import concrete_shape, format_shapes
 from enginebench.engines.backends.onnxruntime.entries import ORT_TENSORRT_RTX
-from enginebench.engines.backends.onnxruntime.providers import (
-    Provider,
-    ProviderEngine,
-    find_devices,
-    make_session_options,
-    open_session,
-)
-from enginebench.engines.proof.precision import Operator
-from enginebench.engines.request import check_graph_precision, check_request, read_number, read_options
+from enginebench.engines.backends.onnxruntime.providers import Provider, ProviderEngine, find_devices, open_session
+from enginebench.engines.proof import Operator
+from enginebench.engines.request import answer_probe, check_graph_precision, check_request, read_number, read_options
 
 NAME, OPTIONS = ORT_TENSORRT_RTX.name, ORT_TENSORRT_RTX.options
 # The library looks for CUDA's runtime under a name that the package's copy of it does not have.
@@ -46,8 +40,7 @@ class OrtTensorRtRtxBackend:
             count, reason = len(require_devices()), None
         except EngineBenchError as error:
             count, reason = 0, str(error)
-        devices = tuple(f"cuda:{index}" for index in range(count))
-        return Availability(engine=NAME, available=count > 0, devices=devices, reason=reason)
+        return answer_probe(NAME, tuple(f"cuda:{index}" for index in range(count)), None, reason)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artifact as it is: plans are built while a session is opened. Refuses what `load` would refuse."""
@@ -62,8 +55,7 @@ class OrtTensorRtRtxBackend:
         if index >= len(devices):
             raise BackendUnavailable(f"{NAME} finds {len(devices)} GPUs that it supports; there is no {spec.device}")
         options = make_provider_options(artifact, spec, self._cache_dir)
-        chosen = read_options(spec, OPTIONS)
-        session = open_session(artifact, PROVIDER, devices[index], options, chosen, make_session_options(chosen))
+        session = open_session(artifact, PROVIDER, devices[index], options, read_options(spec, OPTIONS))
         return OrtTensorRtRtxEngine(session, artifact, spec)
 
 
@@ -114,7 +106,7 @@ class OrtTensorRtRtxEngine(ProviderEngine):
     @property
     def threads(self) -> int:
         """One: the work is the GPU's."""
-        self._open_session()
+        _ = self.session  # refuses a closed engine
         return 1
 
     def _record(self) -> list[list[Operator]]:

@@ -22,7 +22,6 @@ from enginebench.engines.backends.onnxruntime.ort import WatchedOrtEngine, check
 from enginebench.engines.ort import ERRORS_ONLY, OPTIMISATION
 from enginebench.engines.refusals import explain_refusal
 
-CPU = "CPUExecutionProvider"
 # How ONNX Runtime begins what it says of a graph with nodes for the CPU where that is forbidden.
 # Source: onnxruntime, core/session/inference_session.cc, of `session.disable_cpu_ep_fallback`.
 FELL_BACK = "fallback to CPU EP has been explicitly disabled"
@@ -78,10 +77,16 @@ def make_session_options(chosen: Mapping[str, str]) -> Any:
 
 
 def open_session(
-    artifact: Artifact, provider: Provider, device: Any, told: dict[str, str], chosen: Mapping[str, str], settings: Any
+    artifact: Artifact,
+    provider: Provider,
+    device: Any,
+    told: dict[str, str],
+    chosen: Mapping[str, str],
+    settings: Any = None,
 ) -> Any:
     """A session on one device of a provider, which is told its own options; `chosen` are the engine's."""
     onnxruntime.disable_telemetry_events()
+    settings = settings or make_session_options(chosen)
     register_operators(settings, artifact.operator_libraries)
     if chosen["fallback"] == "refuse":
         settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")

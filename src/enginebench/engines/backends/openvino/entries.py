@@ -1,6 +1,6 @@
 """The entry of OpenVINO, which is not imported here."""
 
-from enginebench.core.entry import Entry, Option
+from enginebench.core.entry import Entry, choice
 from enginebench.engines.verified import CPU_VERIFIED, FORCE
 
 OPENVINO = Entry(
@@ -11,25 +11,22 @@ OPENVINO = Entry(
     takes="onnx",
     reopens=("openvino",),
     options={
-        "shapes": Option(
-            default="static",
-            choices=("static", "dynamic"),
-            search=("dynamic",),
-            meaning="compile for the bound shapes, and again for new ones; or once for all shapes",
+        "shapes": choice(
+            "static|dynamic",
+            "compile for the bound shapes, and again for new ones; or once for all shapes",
+            search="dynamic",
         ),
-        "hint": Option(
-            default="latency",
-            choices=("latency", "throughput"),
-            search=("throughput",),
+        "hint": choice(
+            "latency|throughput",
+            "under load: streams and threads as asked for, or OpenVINO's own choice for throughput",
+            search="throughput",
             under_load=True,
-            meaning="under load: streams and threads as asked for, or OpenVINO's own choice for throughput",
         ),
-        "floats": Option(
-            default="fp32",
-            choices=("fp32", "bf16"),
-            search=("bf16",),
+        "floats": choice(
+            "fp32|bf16",
+            "INT8 graphs: what is not INT8 in them computes in FP32, or in BF16",
+            search="bf16",
             only_in=("int8",),
-            meaning="INT8 graphs: what is not INT8 in them computes in FP32, or in BF16",
         ),
         "force": FORCE,
     },

@@ -40,7 +40,14 @@ class GraphSource(Graph):
             if not static or artifact.kind != "onnx":
                 raise
             self._refusal = refusal.with_traceback(None)  # else its frames would keep the weights
-            self._rewritable = open_rewritable(artifact.path, refusal)
+            try:
+                from enginebench.engines.backends.openvino.rewriting import Rewritable
+            except MissingDependency as missing:
+                raise type(refusal)(f"{refusal}. It could be rewritten, but {missing}") from missing
+            try:
+                self._rewritable = Rewritable(Path(artifact.path))
+            except Exception:
+                raise refusal from None
             self.deciders = self._rewritable.deciders
             self._try_one()
             operator = str(refusal).partition(":")[0] if isinstance(refusal, UnsupportedOperator) else "a node"
@@ -91,18 +98,6 @@ def compile_or_explain(model: Any, settings: Mapping[str, Any]) -> Any:
         raise
     except Exception as error:
         raise explain_refusal("OpenVINO cannot compile the graph", error) from error
-
-
-def open_rewritable(path: str, refusal: ArtifactError) -> Rewritable:
-    """The file, to be written anew."""
-    try:
-        from enginebench.engines.backends.openvino.rewriting import Rewritable
-    except MissingDependency as missing:
-        raise type(refusal)(f"{refusal}. It could be rewritten, but {missing}") from missing
-    try:
-        return Rewritable(Path(path))
-    except Exception:
-        raise refusal from None
 
 
 def read_model(path: str) -> Any:
@@ -175,13 +170,12 @@ def check_interface(artifact: Artifact, model: Any, unused: Collection[str] = ()
         unused: names of inputs that need not be there: OpenVINO drops those that nothing is computed from.
     """
     for specs, ports in ((artifact.inputs, model.inputs), (artifact.outputs, model.outputs)):
-        found = {name: name_dtype(port.element_type) for port in ports for name in port.get_names()}
+        found = {
+            name: TEXT if port.element_type == openvino.Type.string else str(np.dtype(port.element_type.to_dtype()))
+            for port in ports
+            for name in port.get_names()
+        }
         wanted = [s for s in specs if s.name in found or s.name not in unused]
         wrong = [s.name for s in wanted if found.get(s.name) != s.dtype]
         if wrong or len(wanted) != len(ports):
             raise ArtifactError(f"{artifact.path} has {found}; its artifact has {[(s.name, s.dtype) for s in specs]}")
-
-
-def name_dtype(element: Any) -> str:
-    """Our name of an element type: NumPy's, or that of text."""
-    return TEXT if element == openvino.Type.string else str(np.dtype(element.to_dtype()))

@@ -31,15 +31,21 @@ from enginebench.engines.backends.openvino.settings import (
 )
 from enginebench.engines.openvino import OpenvinoEngine, check_declared, copy_outputs, list_fed, make_settings
 from enginebench.engines.openvino_settings import HINTS
-from enginebench.engines.proof.layer_records import summarize_layers
-from enginebench.engines.proof.precision import (
+from enginebench.engines.proof import (
     Operator,
     count_watched_runs,
     prove_precision,
     settle_moves,
     settle_weights,
+    summarize_layers,
 )
-from enginebench.engines.request import check_graph_precision, check_instructions, check_request, read_options
+from enginebench.engines.request import (
+    answer_probe,
+    check_graph_precision,
+    check_instructions,
+    check_request,
+    read_options,
+)
 
 # Shapes and values that a graph was compiled for.
 StreamKey: TypeAlias = "tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]"
@@ -63,14 +69,8 @@ class OpenvinoBackend:
     def probe(self) -> Availability:
         """Available where the CPU plugin loads; says the runtime's version."""
         devices = openvino.Core().available_devices
-        found = "CPU" in devices
-        return Availability(
-            engine=NAME,
-            available=found,
-            version=openvino.__version__,
-            devices=("cpu",) if found else (),
-            reason=None if found else f"OpenVINO's CPU plugin did not load; devices: {', '.join(devices) or 'none'}",
-        )
+        reason = f"OpenVINO's CPU plugin did not load; devices: {', '.join(devices) or 'none'}"
+        return answer_probe(NAME, ("cpu",) if "CPU" in devices else (), openvino.__version__, reason)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The graph in OpenVINO's own form (`.xml` and `.bin`, weights not shortened), written to `out_dir`.
@@ -113,9 +113,8 @@ def check_openvino_request(artifact: Artifact, spec: EngineSpec) -> dict[str, st
     if options["floats"] == "bf16" and spec.precision != "int8":
         raise UsageError(f"{NAME}:floats=bf16 is for INT8 graphs; for all of this one ask for the precision bf16")
     if "bf16" in (options["floats"], spec.precision):
-        check_instructions(
-            replace(spec, precision="bf16"), "BF16" in engine.read_capabilities(), options["force"] == "1"
-        )
+        supported = "BF16" in engine.read_capabilities()
+        check_instructions(replace(spec, precision="bf16"), supported, options["force"] == "1")
     return options
 
 
@@ -131,26 +130,15 @@ def record_profile(compiled: Any, feeds: Feeds) -> list[list[Any]]:
     return runs
 
 
-def list_boolean(model: Any) -> frozenset[str]:
-    """The nodes of a graph whose first input holds truth values: in counters these are eight bits, as INT8 is."""
-    return frozenset(
-        node.get_friendly_name()
-        for node in model.get_ordered_ops()
-        if node.get_input_size() and node.input(0).get_element_type() == openvino.Type.boolean
-    )
-
-
 def list_originals(compiled: Any) -> dict[str, tuple[str, ...]]:
     """Node of a compiled graph -> the nodes of the graph that it was compiled from, which it does the work of.
 
     Source: `originalLayersNames`, which OpenVINO keeps in the run-time information of its execution graph.
     """
-    found = {}
+    found, key = {}, "originalLayersNames"
     for node in compiled.get_runtime_model().get_ordered_ops():
-        info = node.get_rt_info()
-        if "originalLayersNames" in info:
-            names = str(info["originalLayersNames"].astype(str)).split(",")
-            found[node.get_friendly_name()] = tuple(name for name in names if name)
+        if key in (info := node.get_rt_info()):
+            found[node.get_friendly_name()] = tuple(filter(None, str(info[key].astype(str)).split(",")))
     return found
 
 
@@ -203,7 +191,13 @@ class WatchedOpenvinoEngine(OpenvinoEngine):
             compiled = compile_or_explain(model, self._settings | COUNT)
             fed = list_fed(compiled)
             runs = record_profile(compiled, {name: view.copy() for name, view in self._views.items() if name in fed})
-            boolean, originals = list_boolean(model), list_originals(compiled)
+            # Those whose first input holds truth values: in counters these are eight bits, as INT8 is.
+            boolean = frozenset(
+                node.get_friendly_name()
+                for node in model.get_ordered_ops()
+                if node.get_input_size() and node.input(0).get_element_type() == openvino.Type.boolean
+            )
+            originals = list_originals(compiled)
             read = (list(read_node_times(counters, boolean, originals)) for counters in runs)
             named = [settle_weights(run, self._artifact) for run in read]
             calm, self._averaged = choose_calm_window(named)
@@ -228,9 +222,7 @@ class OpenvinoStreams:
         self._compiled: dict[StreamKey, Any] = {}
         self.depth = wanted.streams
         if "NUM_STREAMS" not in settings:
-            feeds = random_feeds(artifact.inputs, self._buckets[-1], seed=0)
-            shapes = {name: array.shape for name, array in feeds.items()}
-            compiled = self._compile(shapes, graph.read_values(feeds))
+            _, compiled = self._compile(random_feeds(artifact.inputs, self._buckets[-1], seed=0))
             self.depth = int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
 
     def submit(self, ticket: int, samples: Sequence[Feeds]) -> None:
@@ -268,21 +260,18 @@ class OpenvinoStreams:
 
     def _find_queue(self, feeds: Feeds) -> tuple[Any, frozenset[str]]:
         """(queue, names that its graph takes) of arrays like these."""
-        shapes, values = {name: array.shape for name, array in feeds.items()}, self._graph.read_values(feeds)
-        key = self._name_graph(shapes, values)
+        key, compiled = self._compile(feeds)
         if key not in self._queues:
-            compiled = self._compile(shapes, values)
             queue = openvino.AsyncInferQueue(compiled, self.depth)
             queue.set_callback(self._finish)
             self._queues[key] = queue, list_fed(compiled)
         found: tuple[Any, frozenset[str]] = self._queues[key]
         return found
 
-    def _name_graph(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int]) -> StreamKey:
-        return (tuple(shapes.values()), tuple(values.values())) if self._graph.static else ((), ())
-
-    def _compile(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int]) -> Any:
-        key = self._name_graph(shapes, values)
+    def _compile(self, feeds: Feeds) -> tuple[StreamKey, Any]:
+        """(shapes and values that it is for, the graph compiled for arrays like these)."""
+        shapes, values = {name: array.shape for name, array in feeds.items()}, self._graph.read_values(feeds)
+        key: StreamKey = (tuple(shapes.values()), tuple(values.values())) if self._graph.static else ((), ())
         if key not in self._compiled:
             self._compiled[key] = self._graph.compile(shapes, values, self._settings)
-        return self._compiled[key]
+        return key, self._compiled[key]

@@ -74,24 +74,23 @@ class Rewritable:
 
 def find_deciders(graph: GraphProto) -> Iterator[str]:
     """The inputs of one integer or truth value that an `If` depends on."""
-    makers = {name: node for inner in list_graphs(graph) for node in inner.node for name in node.output}
-    single = {v.name for v in graph.input if _is_single(v)} - {tensor.name for tensor in graph.initializer}
-    waiting = [node.input[0] for inner in list_graphs(graph) for node in inner.node if node.op_type == "If"]
+    nodes = [node for inner in list_graphs(graph) for node in inner.node]
+    makers = {name: node for node in nodes for name in node.output}
+    typed = {value.name: value.type.tensor_type for value in graph.input}
+    single = {
+        name
+        for name, tensor in typed.items()
+        if tensor.elem_type in INTEGERS and all(axis.dim_value == 1 for axis in tensor.shape.dim)
+    }
+    waiting = [node.input[0] for node in nodes if node.op_type == "If"]
     seen: set[str] = set()
     while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        maker = makers.get(name)
-        # How long something is does not depend on what its maker was fed with, but on shapes, which are settled.
-        waiting += [] if maker is None or maker.op_type in ("Shape", "Size") else maker.input
-    yield from single & seen
-
-
-def _is_single(value: onnx.ValueInfoProto) -> bool:
-    tensor = value.type.tensor_type
-    return tensor.elem_type in INTEGERS and all(axis.dim_value == 1 for axis in tensor.shape.dim)
+        if (name := waiting.pop()) not in seen:
+            seen.add(name)
+            maker = makers.get(name)
+            # How long something is does not depend on what its maker was fed with, but on shapes, which are settled.
+            waiting += [] if maker is None or maker.op_type in ("Shape", "Size") else maker.input
+    yield from single & seen - {tensor.name for tensor in graph.initializer}
 
 
 def fix_shapes(graph: GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -107,18 +106,13 @@ def fix_shapes(graph: GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> None
 
 def fix_values(graph: GraphProto, values: Mapping[str, int]) -> None:
     """Has every node take these values instead of the inputs, which stay and are not used."""
-    for value in graph.input:
-        if value.name not in values:
-            continue
-        fixed = f"{value.name}/fixed"
-        tensor = value.type.tensor_type
-        array = helper.make_tensor(
-            fixed, tensor.elem_type, [axis.dim_value for axis in tensor.shape.dim], [values[value.name]]
+    for value in (value for value in graph.input if value.name in values):
+        tensor, shape = value.type.tensor_type, [axis.dim_value for axis in value.type.tensor_type.shape.dim]
+        graph.initializer.append(
+            helper.make_tensor(f"{value.name}/fixed", tensor.elem_type, shape, [values[value.name]])
         )
-        graph.initializer.append(array)
-        for inner in list_graphs(graph):
-            for node in inner.node:
-                node.input[:] = [fixed if name == value.name else name for name in node.input]
+    for node in (node for inner in list_graphs(graph) for node in inner.node):
+        node.input[:] = [f"{name}/fixed" if name in values else name for name in node.input]
 
 
 def replace_nodes(graph: GraphProto, replace: Callable[[NodeProto, GraphProto], list[NodeProto]]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from enginebench.core.precisions import REORDER, UNKNOWN
 from enginebench.core.text import count_of
-from enginebench.engines.proof.precision import Operator
+from enginebench.engines.proof import Operator
 
 # Nodes that bring values from one type or layout to another.
 CONVERSIONS = ("Reorder", "Convert", "FakeQuantize")

@@ -80,9 +80,7 @@ def build_plan(
     network = library.require(builder.create_network(make_network_flags(library, settings)), "cannot create a network")
     parse_graph(library, network, onnx)
     config = make_config(library, builder, settings, note)
-    calibrator = attach_calibrator(library, config, settings, batches or [])
-    if calibrator is not None:
-        set_calibration_profile(library, builder, config, settings, batches or [])
+    calibrator = attach_calibrator(library, builder, config, settings, batches or [])
     library.log.errors.clear()  # what a stored timing cache of elsewhere had to say
     data = builder.build_serialized_network(network, config)
     if data is None and calibrator is not None and any("_Map_base::at" in text for text in library.log.errors):
@@ -91,7 +89,8 @@ def build_plan(
         )
     library.require(data, f"cannot build {onnx}")
     write_atomic(plan, bytes(data))
-    keep_timing_cache(config, settings)
+    if settings.timing_cache and (cache := config.get_timing_cache()) is not None:
+        write_atomic(Path(settings.timing_cache), bytes(cache.serialize()))
     del calibrator  # TensorRT holds no reference to it; it must live until here
 
 
@@ -105,24 +104,17 @@ def check_flags(library: Library, settings: BuildSettings) -> None:
 
 def make_network_flags(library: Library, settings: BuildSettings) -> int:
     """Strongly typed, where it can be chosen and weak typing was not; 8.6 must be told that the batch is explicit."""
-    flags = library.trt.NetworkDefinitionCreationFlag
-    if settings.weak_typing:
-        require_weak(library, settings)
+    flags, precision = library.trt.NetworkDefinitionCreationFlag, settings.precision
+    if settings.weak_typing and read_version(library)[0] > LAST_WEAK_MAJOR:
+        missing = (name for name in WEAK_FLAGS.get(precision, ()) if not hasattr(library.trt.BuilderFlag, name))
+        raise UsageError(
+            f"--weak-typing in {precision}: TensorRT {library.version} builds strongly typed networks only "
+            f"(no BuilderFlag.{next(missing, 'FP16')}). Instead: enginebench quantize --to {precision}"
+        )
     if not hasattr(flags, "STRONGLY_TYPED"):
         return 1 << int(flags.EXPLICIT_BATCH)
     refuse_half_floats(settings, library.version)
     return 0 if settings.weak_typing else 1 << int(flags.STRONGLY_TYPED)
-
-
-def require_weak(library: Library, settings: BuildSettings) -> None:
-    """Checks that this version still builds weakly typed networks in the requested precision."""
-    flags = WEAK_FLAGS.get(settings.precision, ())
-    missing = [name for name in flags if not hasattr(library.trt.BuilderFlag, name)]
-    if read_version(library)[0] > LAST_WEAK_MAJOR:
-        raise UsageError(
-            f"--weak-typing in {settings.precision}: TensorRT {library.version} builds strongly typed networks only "
-            f"(no BuilderFlag.{(missing or ['FP16'])[0]}). Instead: enginebench quantize --to {settings.precision}"
-        )
 
 
 def parse_graph(library: Library, network: Any, onnx: Path) -> None:
@@ -168,9 +160,23 @@ def make_config(library: Library, builder: Any, settings: BuildSettings, note: C
         config.set_flag(library.find_member(trt.BuilderFlag, flag))
     if settings.precision == "fp32":
         config.clear_flag(trt.BuilderFlag.TF32)  # on by default
-    set_targets(library, config, settings.targets)
-    add_profiles(library, builder, config, settings)
-    load_timing_cache(library, config, settings)
+    if settings.targets:  # only TensorRT for RTX builds for several
+        config.num_compute_capabilities = len(settings.targets)
+    for index, target in enumerate(settings.targets):
+        member = library.find_member(trt.ComputeCapability, f"SM{target.replace('.', '')}")
+        library.require(config.set_compute_capability(member, index), f"refuses compute capability {target}")
+    for shapes in settings.profiles:
+        profile = builder.create_optimization_profile()
+        for name in shapes.best:
+            profile.set_shape(name, shapes.smallest[name], shapes.best[name], shapes.largest[name])
+        if config.add_optimization_profile(profile) < 0:
+            raise ArtifactError(f"{library.title} refuses the profile {shapes}: {library.log.take()}")
+    if settings.timing_cache:  # one of another version or GPU is ignored by TensorRT
+        path = Path(settings.timing_cache)
+        cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
+        if cache is None or not config.set_timing_cache(cache, False):
+            empty = library.require(config.create_timing_cache(b""), "cannot create a timing cache")
+            config.set_timing_cache(empty, False)
     return config
 
 
@@ -180,53 +186,14 @@ def choose_flags(library: Library, settings: BuildSettings) -> Iterator[str]:
         yield from WEAK_FLAGS.get(settings.precision, ())
     elif not hasattr(library.trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED"):
         yield from (WEAK_FLAGS if settings.half_floats else GRAPH_FLAGS).get(settings.precision, ())
-    if settings.version_compatible:
-        yield "VERSION_COMPATIBLE"
-    if settings.exclude_lean:
-        yield "EXCLUDE_LEAN_RUNTIME"
-    if settings.refit:
-        yield "REFIT"
-    if settings.strip:
-        yield "STRIP_PLAN"
+    asked = {
+        "VERSION_COMPATIBLE": settings.version_compatible,
+        "EXCLUDE_LEAN_RUNTIME": settings.exclude_lean,
+        "REFIT": settings.refit,
+        "STRIP_PLAN": settings.strip,
+    }
+    yield from (flag for flag, wanted in asked.items() if wanted)
     yield from settings.flags
-
-
-def set_targets(library: Library, config: Any, targets: tuple[str, ...]) -> None:
-    """Names the compute capabilities that the plan is for, such as `8.9`; only TensorRT for RTX builds for several."""
-    if not targets:
-        return
-    config.num_compute_capabilities = len(targets)
-    for index, target in enumerate(targets):
-        member = library.find_member(library.trt.ComputeCapability, f"SM{target.replace('.', '')}")
-        library.require(config.set_compute_capability(member, index), f"refuses compute capability {target}")
-
-
-def add_profiles(library: Library, builder: Any, config: Any, settings: BuildSettings) -> None:
-    """Adds every optimization profile, in order."""
-    for shapes in settings.profiles:
-        profile = builder.create_optimization_profile()
-        for name in shapes.best:
-            profile.set_shape(name, shapes.smallest[name], shapes.best[name], shapes.largest[name])
-        if config.add_optimization_profile(profile) < 0:
-            raise ArtifactError(f"{library.title} refuses the profile {shapes}: {library.log.take()}")
-
-
-def load_timing_cache(library: Library, config: Any, settings: BuildSettings) -> None:
-    """Gives the timings of earlier builds to this one; one of another version or GPU is ignored by TensorRT."""
-    if not settings.timing_cache:
-        return
-    path = Path(settings.timing_cache)
-    cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
-    if cache is None or not config.set_timing_cache(cache, False):
-        empty = library.require(config.create_timing_cache(b""), "cannot create a timing cache")
-        config.set_timing_cache(empty, False)
-
-
-def keep_timing_cache(config: Any, settings: BuildSettings) -> None:
-    """Stores the timings for the next build."""
-    cache = config.get_timing_cache() if settings.timing_cache else None
-    if cache is not None and settings.timing_cache:
-        write_atomic(Path(settings.timing_cache), bytes(cache.serialize()))
 
 
 def make_progress(trt: Any, note: Callable[[str], None]) -> Any:
@@ -264,8 +231,14 @@ def make_progress(trt: Any, note: Callable[[str], None]) -> Any:
     return Progress()
 
 
-def attach_calibrator(library: Library, config: Any, settings: BuildSettings, batches: list[dict[str, Array]]) -> Any:
-    """The calibrator for INT8 under weak typing, given to `config`; None where there is nothing to calibrate with."""
+def attach_calibrator(
+    library: Library, builder: Any, config: Any, settings: BuildSettings, batches: list[dict[str, Array]]
+) -> Any:
+    """The calibrator for INT8 under weak typing, given to `config`; None where there is nothing to calibrate with.
+
+    Open axes are fixed to those of the arrays: else TensorRT takes the first profile's optimum, and reads past the end
+    of smaller arrays.
+    """
     if not settings.weak_typing or settings.precision != "int8" or not (batches or settings.calib_cache):
         return None
     if not hasattr(library.trt, "IInt8EntropyCalibrator2"):
@@ -274,6 +247,14 @@ def attach_calibrator(library: Library, config: Any, settings: BuildSettings, ba
         )
     calibrator = make_calibrator(library.trt, batches, Path(settings.calib_cache) if settings.calib_cache else None)
     config.int8_calibrator = calibrator
+    if settings.profiles:
+        profile = builder.create_optimization_profile()
+        first = batches[0] if batches else {}
+        for name, best in settings.profiles[0].best.items():
+            shape = first[name].shape if name in first else best
+            profile.set_shape(name, shape, shape, shape)
+        if not config.set_calibration_profile(profile):
+            raise ArtifactError(f"TensorRT refuses the shapes of the calibration arrays: {library.log.take()}")
     return calibrator
 
 
@@ -296,7 +277,13 @@ def make_calibrator(trt: Any, batches: list[dict[str, Array]], cache: Path | Non
                 return None
             batch = self._left.pop(0)
             for name in names:
-                self._copy(name, batch[name])
+                array = batch[name]
+                if name not in self._buffers:
+                    pinned = cuda.PinnedArray(array.shape, array.dtype.name)
+                    self._buffers[name] = pinned, cuda.DeviceBuffer(array.nbytes)
+                pinned, buffer = self._buffers[name]
+                np.copyto(pinned.array, array)
+                cuda.copy_to_device(buffer, pinned, self._stream)
             self._stream.synchronize()
             return [self._buffers[name][1].address for name in names]
 
@@ -309,33 +296,7 @@ def make_calibrator(trt: Any, batches: list[dict[str, Array]], cache: Path | Non
             if cache is not None:
                 write_atomic(cache, bytes(data))
 
-        def _copy(self, name: str, array: Array) -> None:
-            if name not in self._buffers:
-                pinned = cuda.PinnedArray(array.shape, array.dtype.name)
-                self._buffers[name] = pinned, cuda.DeviceBuffer(array.nbytes)
-            pinned, buffer = self._buffers[name]
-            np.copyto(pinned.array, array)
-            cuda.copy_to_device(buffer, pinned, self._stream)
-
     return Calibrator()
-
-
-def set_calibration_profile(
-    library: Library, builder: Any, config: Any, settings: BuildSettings, batches: list[dict[str, Array]]
-) -> None:
-    """Fixes open axes for calibration to those of the arrays.
-
-    Without it TensorRT takes the first profile's optimum, and reads past the end of smaller arrays.
-    """
-    if not settings.profiles:
-        return
-    profile = builder.create_optimization_profile()
-    first = batches[0] if batches else {}
-    for name, best in settings.profiles[0].best.items():
-        shape = first[name].shape if name in first else best
-        profile.set_shape(name, shape, shape, shape)
-    if not config.set_calibration_profile(profile):
-        raise ArtifactError(f"TensorRT refuses the shapes of the calibration arrays: {library.log.take()}")
 
 
 def read_batches(path: Path, batch: int) -> list[dict[str, Array]]:

@@ -13,9 +13,7 @@ from enginebench.core.records import Artifact, EngineSpec, LayerProfile, ShapeRa
 from enginebench.core.shapes import fix_shapes
 from enginebench.engines.abilities import PlanReader
 from enginebench.engines.backends.tensorrt.settings import read_shapes
-from enginebench.engines.proof.kernels import can_watch, watch_kernels
-from enginebench.engines.proof.precision import prove_precision
-from enginebench.engines.request import explain_unbound
+from enginebench.engines.proof import can_watch, prove_precision, watch_kernels
 from enginebench.engines.tensorrt import PlanEngine, find_dtype
 from enginebench.engines.tensorrt_library import Library
 
@@ -29,48 +27,30 @@ def read_tensors(trt: Any, engine: Any) -> tuple[tuple[TensorSpec, ...], tuple[T
     for index in range(engine.num_io_tensors):
         name = engine.get_tensor_name(index)
         is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
-        sides[is_input].append(
-            TensorSpec(name=name, dtype=find_dtype(engine, name), shape=read_shape(engine.get_tensor_shape(name), name))
-        )
+        axes = enumerate(tuple(engine.get_tensor_shape(name)))
+        shape = tuple(int(d) if d >= 0 else f"{name}_axis{place}" if place else "batch" for place, d in axes)
+        sides[is_input].append(TensorSpec(name=name, dtype=find_dtype(engine, name), shape=shape))
     return tuple(sides[True]), tuple(sides[False])
 
 
-def fix_to_profile(engine: Any, spec: TensorSpec, index: str) -> TensorSpec:
-    """The input with the axes fixed for which the profile leaves no choice; as it is if there is no such profile."""
-    if all(isinstance(axis, int) for axis in spec.shape) or not index.isdecimal():
-        return spec
-    if int(index) >= engine.num_optimization_profiles:
-        return spec
-    low, _, high = engine.get_tensor_profile_shape(spec.name, int(index))
-    shape = (int(a) if a == b else axis for axis, a, b in zip(spec.shape, tuple(low), tuple(high), strict=True))
-    return replace(spec, shape=tuple(shape))
-
-
-def read_allowed(engine: Any, inputs: tuple[TensorSpec, ...], options: dict[str, str]) -> dict[str, ShapeRange]:
-    """The shapes that the profile allows each open input that is given none; empty if there is no such profile."""
-    index, told = options["profile_index"], read_shapes(options["shapes"])
-    if not index.isdecimal() or int(index) >= engine.num_optimization_profiles:
-        return {}
-    found = {}
-    for spec in inputs:
-        if spec.name not in told and any(isinstance(axis, str) for axis in spec.shape):
-            low, best, high = (tuple(map(int, side)) for side in engine.get_tensor_profile_shape(spec.name, int(index)))
-            found[spec.name] = ShapeRange(smallest=low, largest=high, best=best)
-    return found
-
-
 def adopt_tensors(trt: Any, plan: Any, artifact: Artifact, options: dict[str, str]) -> Artifact:
-    """A finished plan with the inputs and outputs that it names itself, and the shapes that its profile allows."""
+    """A finished plan with the inputs and outputs that it names itself, and the shapes that its profile allows.
+
+    Axes for which the profile leaves no choice are fixed. Where there is no such profile, inputs stay as they are.
+    """
     inputs, outputs = read_tensors(trt, plan)
-    fixed = tuple(fix_to_profile(plan, spec, options["profile_index"]) for spec in inputs)
-    return replace(artifact, inputs=fixed, outputs=outputs, allowed=read_allowed(plan, inputs, options))
-
-
-def read_shape(dims: Any, name: str) -> tuple[int | str, ...]:
-    """TensorRT's dimensions with names for those that are -1."""
-    return tuple(
-        int(d) if d >= 0 else ("batch" if place == 0 else f"{name}_axis{place}") for place, d in enumerate(tuple(dims))
-    )
+    index, told = options["profile_index"], read_shapes(options["shapes"])
+    known = index.isdecimal() and int(index) < plan.num_optimization_profiles
+    fixed, allowed = [], {}
+    for spec in inputs:
+        if known and any(isinstance(axis, str) for axis in spec.shape):
+            low, best, high = (tuple(map(int, side)) for side in plan.get_tensor_profile_shape(spec.name, int(index)))
+            if spec.name not in told:
+                allowed[spec.name] = ShapeRange(smallest=low, largest=high, best=best)
+            shape = (a if a == b else axis for axis, a, b in zip(spec.shape, low, high, strict=True))
+            spec = replace(spec, shape=tuple(shape))
+        fixed.append(spec)
+    return replace(artifact, inputs=tuple(fixed), outputs=outputs, allowed=allowed)
 
 
 def describe_tensors(
@@ -113,9 +93,8 @@ class WatchedPlanEngine(PlanEngine):
 
     def time_layers(self, runs: int) -> dict[str, float]:
         """Layer -> mean nanoseconds a run, from the one context: a second on the same profile is refused."""
+        self._open_run()
         stream = self._open_stream()
-        if self._timed is None:
-            raise explain_unbound(self._name)
         self._context.profiler = profiler = make_layer_times(self._library.trt)
         try:
             for _ in range(runs):
@@ -173,8 +152,7 @@ def format_profile(times_ns: dict[str, float], runs: int) -> str:
     """Layer times as trtexec exports them, which is what the reader reads."""
     total = sum(times_ns.values()) or 1.0
     rows: list[dict[str, object]] = [{"count": runs}]
-    for name, mean_ns in times_ns.items():
-        ms = mean_ns / 1e6
-        share = 100 * mean_ns / total
+    for name, ns in times_ns.items():
+        ms, share = ns / 1e6, 100 * ns / total
         rows.append({"name": name, "timeMs": ms * runs, "averageMs": ms, "medianMs": ms, "percentage": share})
     return json.dumps(rows)

@@ -1,17 +1,16 @@
 """The entry of TensorRT's Python API, which is not imported here."""
 
-from enginebench.core.entry import Entry, Option, switch
+from enginebench.core.entry import Entry, Option, choice, switch
 from enginebench.engines.tensorrt_library import MODULES, RTX_MODULE
 
 # Of trtexec, too.
 BUILD_OPTIONS = {
     "weak_typing": switch("set the precision by builder flags (TensorRT 10 and older); 0: the graph sets it"),
-    "floats": Option(
-        default="fp32",
-        choices=("fp32", "fp16"),
-        search=("fp16",),
+    "floats": choice(
+        "fp32|fp16",
+        "Q/DQ graphs: what is not INT8 in them computes in FP32, or may in FP16 (TensorRT 8.6)",
+        search="fp16",
         only_in=("int8",),
-        meaning="Q/DQ graphs: what is not INT8 in them computes in FP32, or may in FP16 (TensorRT 8.6)",
     ),
     "calib_cache": Option(default="", outside=True, meaning="calibration cache, for weak_typing in int8"),
     "workspace_mb": Option(default="", meaning="scratch memory for one layer, in MiB"),
@@ -20,18 +19,9 @@ BUILD_OPTIONS = {
     "max_shapes": Option(default="", meaning="largest shapes"),
     "profiles": Option(default="", meaning="more profiles, NAME:MIN/OPT/MAX, one per line"),
     "timing_cache": Option(default="", outside=True, meaning="file that keeps timings between builds"),
-    "optimization_level": Option(
-        default="",
-        choices=("", "0", "1", "2", "3", "4", "5"),
-        search=("5",),
-        meaning="how hard the builder searches (TensorRT's default: 3)",
-    ),
+    "optimization_level": choice("|0|1|2|3|4|5", "how hard the builder searches (TensorRT's default: 3)", search="5"),
     "version_compatible": switch("the plan also runs on later versions of the same major version"),
-    "hardware_compatibility": Option(
-        default="none",
-        choices=("none", "ampere+", "sameComputeCapability"),
-        meaning="other GPUs that the plan also runs on",
-    ),
+    "hardware_compatibility": choice("none|ampere+|sameComputeCapability", "other GPUs that the plan also runs on"),
     "plugins": Option(default="", outside=True, meaning="plugin libraries, one per line"),
     "refit": switch("allow the weights to be replaced later"),
     "strip": switch("leave out the weights; refit them later"),
@@ -94,10 +84,9 @@ TENSORRT_RTX = Entry(
         "spin": TENSORRT.options["spin"],
         "profile_index": TENSORRT.options["profile_index"],
         "shapes": TENSORRT.options["shapes"],
-        "specialization": Option(
-            default="eager",
-            choices=("eager", "lazy", "none"),
-            meaning="when kernels are compiled for a shape: before the first run, beside the runs (times drift), never",
+        "specialization": choice(
+            "eager|lazy|none",
+            "when kernels are compiled for a shape: before the first run, beside the runs (times drift), never",
         ),
     },
     refuses={

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from enginebench.core.cuda_devices import find_handle
 from enginebench.core.errors import ArtifactError, ParseError
@@ -75,13 +74,12 @@ class PlanStore:
         start = time.perf_counter()
         try:
             caveats = build(part)
-        except BaseException:
+            build_s = time.perf_counter() - start
+            require_plan(part)
+            stored = StoredPlan(record=record, sha256=hash_file(part), build_s=build_s, caveats=caveats)
+            part.replace(path)
+        finally:
             part.unlink(missing_ok=True)
-            raise
-        build_s = time.perf_counter() - start
-        require_plan(part)
-        stored = StoredPlan(record=record, sha256=hash_file(part), build_s=build_s, caveats=caveats)
-        part.replace(path)
         write_atomic(path.with_suffix(".json"), encode(stored, indent=2))
         return stored
 
@@ -117,31 +115,24 @@ def keep_plan(
 ) -> Artifact:
     """The plan of `record` as an artifact, built now if the store has none, with the shapes of its first profile."""
     stored = store.find(record) or store.make(record, build)
-    made = make_plan_artifact(store.plan_path(record), artifact, spec, record.tensorrt, stored.caveats)
     allowed = {
         name: ShapeRange(smallest=shapes.smallest[name], largest=shapes.largest[name], best=best)
         for shapes in profiles[:1]
         for name, best in shapes.best.items()
     }
-    return replace(made, allowed=allowed)
-
-
-def make_plan_artifact(
-    path: Path, parent: Artifact, spec: EngineSpec, tensorrt: str, caveats: tuple[Caveat, ...]
-) -> Artifact:
-    """The artifact of a plan that was made from `parent`."""
     return derive(
-        parent,
-        [path],
-        path.parent,
+        artifact,
+        [store.plan_path(record)],
+        store.root,
         kind="plan",
         precision=spec.precision,
-        recipe=spec.recipe or parent.recipe,
-        made_by={"tensorrt": tensorrt},
-        made_with=parent.made_with | {key: spec.options[key] for key in spec.options.keys() & {"workspace_mb"}},
+        recipe=spec.recipe or artifact.recipe,
+        made_by={"tensorrt": record.tensorrt},
+        made_with=artifact.made_with | {key: spec.options[key] for key in spec.options.keys() & {"workspace_mb"}},
         export_check=None,
         opset=None,
-        caveats=caveats,
+        caveats=stored.caveats,
+        allowed=allowed,
     )
 
 

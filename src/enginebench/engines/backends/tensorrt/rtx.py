@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from enginebench.core.caveats import make_caveat
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MissingDependency, UsageError
-from enginebench.core.records import AheadOfTime, Artifact, Availability, Caveat, EngineSpec, Precision
+from enginebench.core.records import Artifact, Availability, Caveat, EngineSpec, Precision
 from enginebench.core.store import write_atomic
 from enginebench.engines.backends.tensorrt.builder import MIB, build_plan
 from enginebench.engines.backends.tensorrt.entries import BUILD_OPTIONS, TENSORRT_RTX
@@ -32,7 +32,7 @@ from enginebench.engines.backends.tensorrt.plan_store import (
     read_capability,
 )
 from enginebench.engines.backends.tensorrt.settings import BuildSettings, read_plugins, read_settings
-from enginebench.engines.request import check_request, read_number, read_options
+from enginebench.engines.request import answer_probe, check_request, read_number, read_options
 from enginebench.engines.tensorrt_library import LAYERS, RTX_MODULE, Library
 
 if TYPE_CHECKING:
@@ -50,17 +50,15 @@ _BINDING = re.compile(rf" Name: (?P<Name>.*?), IOMode: (?P<IOMode>\w+), DataType
 def read_dump(message: str) -> str:
     """The inspector's JSON of the message that begins with `Layers:`, in which each line is a layer."""
     lines, _, rest = message.removeprefix(LAYERS).partition("\nI/O Tensors:\n")
-    layers = [read_line(line) for line in lines.splitlines() if line.startswith("Name: ")]
+    layers = []
+    for line in (line for line in lines.splitlines() if line.startswith("Name: ")):
+        # `Name: .., LayerType: .., Inputs: [ { Name: .., .. }], ..`
+        name, *pairs = _FIELD.split(line.removeprefix("Name: "))
+        fields: dict[str, str] = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        tensors = {key: [_read_tensor(found) for found in _TENSOR.finditer(fields.get(key, ""))] for key in _TENSORS}
+        layers.append({"Name": name, **fields, **tensors})
     bindings = [_read_tensor(found) for line in rest.splitlines() if (found := _BINDING.match(line))]
     return json.dumps({"Layers": layers, "I/O Tensors": bindings}, indent=1)
-
-
-def read_line(line: str) -> dict[str, object]:
-    """One layer of `Name: .., LayerType: .., Inputs: [ { Name: .., .. }], ..`."""
-    name, *rest = _FIELD.split(line.removeprefix("Name: "))
-    fields: dict[str, str] = dict(zip(rest[::2], rest[1::2], strict=True))
-    tensors = {key: [_read_tensor(found) for found in _TENSOR.finditer(fields.get(key, ""))] for key in _TENSORS}
-    return {"Name": name, **fields, **tensors}
 
 
 def _read_tensor(found: re.Match[str]) -> dict[str, object]:
@@ -106,19 +104,12 @@ class TensorRtRtxBackend(PlanBackend):
     def probe(self) -> Availability:
         """Available where a GPU can run what it builds; it builds anywhere, and says so."""
         found = read_capability(0)
-        known = found in TARGETS
         here = "there is no GPU here" if found is None else f"the GPU here has {found}"
         reason = (
             f"it builds plans here, for GPUs of compute capability {', '.join(TARGETS)}, and runs them on such a GPU "
             f"only: {here}"
         )
-        return Availability(
-            engine=NAME,
-            available=known,
-            version=LIBRARY.version,
-            devices=("cuda:0",) if known else (),
-            reason=None if known else reason,
-        )
+        return answer_probe(NAME, ("cuda:0",) if found in TARGETS else (), LIBRARY.version, reason)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """A plan for these compute capabilities and settings, the stored one if there is one; no GPU is asked."""
@@ -136,7 +127,9 @@ class TensorRtRtxBackend(PlanBackend):
         )
         build = partial(self._build, Path(artifact.path), settings)
         plan = keep_plan(PlanStore(out_dir / "plans"), record, artifact, spec, build, settings.profiles)
-        return replace(plan, made_by={NAME: LIBRARY.version}, ahead_of_time=self._read_ahead(Path(plan.path)))
+        layers = find_layers(Path(plan.path))  # what the builder decided about them; it may have been taken away
+        ahead = self._reader.read_ahead(layers) if self._reader is not None and layers.is_file() else None
+        return replace(plan, made_by={NAME: LIBRARY.version}, ahead_of_time=ahead)
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedPlanEngine:
         """The plan, compiled for this GPU and ready for arrays; what was compiled before is found again."""
@@ -145,34 +138,30 @@ class TensorRtRtxBackend(PlanBackend):
         plan = open_plan(Path(artifact.path), spec, options)
         from enginebench.engines.backends.tensorrt.engine import WatchedPlanEngine
 
-        if options["weight_budget_mb"]:
-            plan.weight_streaming_budget_v2 = (
-                int(read_number(spec, "weight_budget_mb", options["weight_budget_mb"])) * MIB
-            )
+        if budget := options["weight_budget_mb"]:
+            plan.weight_streaming_budget_v2 = int(read_number(spec, "weight_budget_mb", budget)) * MIB
         config = configure(plan, options)
         path = self._find_cache(artifact, spec)
-        cache = take_cache(config, path)
-        return WatchedPlanEngine(
-            LIBRARY,
-            plan,
-            artifact,
-            spec,
-            options,
-            self._reader,
-            create_context=partial(plan.create_execution_context, config),
-            on_close=partial(keep_cache, cache, path),
-        )
+        cache = LIBRARY.require(config.create_runtime_cache(), "cannot create a runtime cache")
+        if path is not None and path.is_file():  # one of elsewhere is not taken by the library
+            cache.deserialize(path.read_bytes())
+            LIBRARY.log.errors.clear()
+        LIBRARY.require(config.set_runtime_cache(cache), "refuses a runtime cache")
+
+        def keep_cache() -> None:
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(path, bytes(cache.serialize()))
+
+        create = partial(plan.create_execution_context, config)
+        how: dict[str, Any] = {"create_context": create, "on_close": keep_cache}
+        return WatchedPlanEngine(LIBRARY, plan, artifact, spec, options, self._reader, **how)
 
     def _build(self, onnx: Path, settings: BuildSettings, plan: Path) -> tuple[Caveat, ...]:
         LIBRARY.log.layers = ""
         build_plan(LIBRARY, onnx, settings, plan, note=self._note)
         write_atomic(find_layers(plan), read_dump(LIBRARY.log.layers).encode())
         return (UNVERIFIED,)
-
-    def _read_ahead(self, plan: Path) -> AheadOfTime | None:
-        """What the builder decided about its layers; None where nobody reads it, or it was taken away."""
-        layers = find_layers(plan)
-        return self._reader.read_ahead(layers) if self._reader is not None and layers.is_file() else None
 
     def _adopt(self, artifact: Artifact, spec: EngineSpec, options: dict[str, str]) -> Artifact:
         """A finished plan with the inputs and outputs that it names itself."""
@@ -287,20 +276,3 @@ def configure(plan: Any, options: dict[str, str]) -> Any:
     own = options["graph"] == "rtx"
     config.cuda_graph_strategy = getattr(trt.CudaGraphStrategy, "WHOLE_GRAPH_CAPTURE" if own else "DISABLED")
     return config
-
-
-def take_cache(config: Any, path: Path | None) -> Any:
-    """The cache of what is compiled, filled from a file; one of elsewhere is not taken by the library."""
-    cache = LIBRARY.require(config.create_runtime_cache(), "cannot create a runtime cache")
-    if path is not None and path.is_file():
-        cache.deserialize(path.read_bytes())
-        LIBRARY.log.errors.clear()
-    LIBRARY.require(config.set_runtime_cache(cache), "refuses a runtime cache")
-    return cache
-
-
-def keep_cache(cache: Any, path: Path | None) -> None:
-    """Stores what was compiled for the next process."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, bytes(cache.serialize()))

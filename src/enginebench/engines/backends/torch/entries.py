@@ -1,6 +1,8 @@
 """Entries of the engines that run PyTorch modules. PyTorch is not imported here."""
 
-from enginebench.core.entry import DeviceKind, Entry, Option, switch
+from typing import Any
+
+from enginebench.core.entry import DeviceKind, Entry, Family, choice, switch
 from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
 
 MODULE_OPTIONS = {
@@ -9,12 +11,11 @@ MODULE_OPTIONS = {
         "1 folds batch norms into the convolutions or linear layers before them, in FP32, before anything else",
         tried=True,
     ),
-    "cast": Option(
-        default="module",
-        choices=("module", "autocast"),
-        search=("autocast",),
+    "cast": choice(
+        "module|autocast",
+        "BF16 and FP16: the whole module, or by torch.autocast only what it deems safe",
+        search="autocast",
         only_in=("bf16", "fp16"),
-        meaning="BF16 and FP16: the whole module, or by torch.autocast only what it deems safe",
     ),
 }
 CPU_OPTIONS = {**MODULE_OPTIONS, "force": FORCE}
@@ -22,45 +23,51 @@ CUDA_OPTIONS = {
     **MODULE_OPTIONS,
     "autotune": switch("cuDNN tries its kernels and keeps the fastest", tried=True),
     "defaults": switch("PyTorch's own tf32: in convolutions, not in matrix products"),
-    "wait": Option(
-        default="spin",
-        choices=("spin", "driver", "block"),
-        search=("driver",),
+    "wait": choice(
+        "spin|driver|block",
+        "how to wait for the GPU: spinning, the driver's choice, or sleeping",
+        search="driver",
         timing_only=True,
-        meaning="how to wait for the GPU: spinning, the driver's choice, or sleeping",
     ),
 }
 COMPILE_OPTIONS = {
-    "mode": Option(
-        default="default",
-        choices=("default", "reduce-overhead", "max-autotune"),
-        # Graph trees took 1.05 to 1.42 times as long as a graph of our own, in each of five models on an H200.
-        search=("max-autotune",),
+    # Graph trees took 1.05 to 1.42 times as long as a graph of our own, in each of five models on an H200.
+    "mode": choice(
+        "default|reduce-overhead|max-autotune",
+        "as in torch.compile; reduce-overhead adds its CUDA-graph trees, max-autotune can take many minutes",
+        search="max-autotune",
         dear=("max-autotune",),
-        meaning="as in torch.compile; reduce-overhead adds its CUDA-graph trees, max-autotune can take many minutes",
     ),
     "freezing": switch(
         "1 makes weights constants of the compiled code, so that batch norms fold into convolutions", tried=True
     ),
     "fullgraph": switch("0 lets parts that cannot be compiled run eagerly, without a message", on=True),
-    "rnn": Option(
-        default="eager",
-        choices=("eager", "unroll"),
-        meaning="LSTM, GRU and RNN by PyTorch's own kernels, or compiled with a copy of their code for each step",
+    "rnn": choice(
+        "eager|unroll",
+        "LSTM, GRU and RNN by PyTorch's own kernels, or compiled with a copy of their code for each step",
     ),
 }
 CUDA_GRAPH = switch("1 captures compiled code in one CUDA graph; refused where the host reads a tensor", tried=True)
 FOLDED, GRAPH = {"channels_last": "1", "fold_bn": "1"}, {"cuda_graph": "1"}
-SCALES = Option(
-    default="row",
-    choices=("row", "tensor"),
-    search=("tensor",),
+SCALES = choice(
+    "row|tensor",
+    "FP8: scales per row of a linear layer's input and weights, or per tensor",
+    search="tensor",
     only_in=("fp8",),
-    meaning="FP8: scales per row of a linear layer's input and weights, or per tensor",
 )
 
 # A loop in Python that asks whether the GPU is done would keep the interpreter from the other streams.
 LET_OTHERS_WORK: dict[DeviceKind, dict[str, str]] = {"cuda": {"wait": "driver"}}
+COMPILED_WELL: dict[DeviceKind, dict[Family, dict[str, str]]] = {
+    "cpu": {"convolutions": {"channels_last": "1", "freezing": "1"}, "transformers": {"freezing": "1"}},
+    "cuda": {"convolutions": {**FOLDED, **GRAPH}, "transformers": GRAPH, "recurrent": GRAPH},
+}
+TORCH: dict[str, Any] = {
+    "distributions": ("torch",),
+    "extra": "torch",
+    "packages": ("torch", "torchvision"),
+    "beside_itself": LET_OTHERS_WORK,
+}
 
 PYTORCH = Entry(
     name="pytorch",
@@ -71,12 +78,9 @@ PYTORCH = Entry(
     gpu_options=CUDA_OPTIONS,
     chooses_threads=("cpu",),
     any_batch=("cpu",),
-    beside_itself=LET_OTHERS_WORK,
     overlaps=("cuda",),
     unasked={"cpu": {}, "cuda": {}},
-    distributions=("torch",),
-    extra="torch",
-    packages=("torch", "torchvision"),
+    **TORCH,
     verified_on=f"PyTorch 2.13.0+cpu, {CPU_VERIFIED}; PyTorch 2.11.0+cu130, {GPU_VERIFIED}",
 )
 PYTORCH_COMPILE = Entry(
@@ -89,16 +93,10 @@ PYTORCH_COMPILE = Entry(
     chooses_threads=("cpu",),
     options={**COMPILE_OPTIONS, **CPU_OPTIONS},
     gpu_options={**COMPILE_OPTIONS, "cuda_graph": CUDA_GRAPH, "scales": SCALES, **CUDA_OPTIONS},
-    beside_itself=LET_OTHERS_WORK,
     overlaps=("cuda",),
     unasked={"cpu": {}, "cuda": {"cuda_graph": "1"}},
-    known_good={
-        "cpu": {"convolutions": {"channels_last": "1", "freezing": "1"}, "transformers": {"freezing": "1"}},
-        "cuda": {"convolutions": {**FOLDED, **GRAPH}, "transformers": GRAPH, "recurrent": GRAPH},
-    },
-    distributions=("torch",),
-    extra="torch",
-    packages=("torch", "torchvision"),
+    known_good=COMPILED_WELL,
+    **TORCH,
     verified_on=f"PyTorch 2.13.0+cpu, g++ 12.2, {CPU_VERIFIED}; PyTorch 2.11.0+cu130, {GPU_VERIFIED}",
 )
 PYTORCH_AOTI = Entry(
@@ -112,14 +110,8 @@ PYTORCH_AOTI = Entry(
     chooses_threads=("cpu",),
     options={"freezing": COMPILE_OPTIONS["freezing"], **CPU_OPTIONS},
     gpu_options={"freezing": COMPILE_OPTIONS["freezing"], "cuda_graph": CUDA_GRAPH, **CUDA_OPTIONS},
-    beside_itself=LET_OTHERS_WORK,
-    known_good={
-        "cpu": {"convolutions": {"channels_last": "1", "freezing": "1"}, "transformers": {"freezing": "1"}},
-        "cuda": {"convolutions": {**FOLDED, **GRAPH}, "transformers": GRAPH, "recurrent": GRAPH},
-    },
-    distributions=("torch",),
-    extra="torch",
-    packages=("torch", "torchvision"),
+    known_good=COMPILED_WELL,
+    **TORCH,
     verified_on=f"PyTorch 2.13.0+cpu, g++ 12.2, {CPU_VERIFIED}; not run on a GPU",
 )
 PYTORCH_CUDAGRAPH = Entry(
@@ -128,13 +120,10 @@ PYTORCH_CUDAGRAPH = Entry(
     module="enginebench.engines.backends.torch.pytorch_cudagraph",
     takes="torch",
     options=CUDA_OPTIONS,
-    beside_itself=LET_OTHERS_WORK,
     device="cuda:0",
     overlaps=("cuda",),
     unasked={"cuda": {}},
     known_good={"cuda": {"convolutions": FOLDED}},
-    distributions=("torch",),
-    extra="torch",
-    packages=("torch", "torchvision"),
+    **TORCH,
     verified_on=f"PyTorch 2.11.0+cu130, {GPU_VERIFIED}",
 )

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import torch
@@ -30,7 +31,7 @@ from enginebench.engines.backends.torch.operators import (
     moves_memory,
     name_modules,
 )
-from enginebench.engines.proof.precision import Operator
+from enginebench.engines.proof import Operator
 from enginebench.engines.pytorch_compile import listen_to_left
 
 # The logger to which PyTorch writes what its compiler did, one record a finding, and the finding that is wanted.
@@ -87,8 +88,11 @@ class GeneratedCode:
 
     def __init__(self, module: Any, *, fullgraph: bool, strict: bool = True) -> None:
         self._module, self._fullgraph, self._strict = module, fullgraph, strict
-        self._alike = _describe_likeness(module)
         self._said: list[str] = []
+        self._alike: Any = module
+        if isinstance(module, torch.nn.Module):  # one class wraps every module of a user: its own code says nothing
+            shapes = tuple((path, tuple(one.shape)) for path, one in module.named_parameters())
+            self._alike = tuple((path, type(one)) for path, one in module.named_modules()), shapes
 
     @contextmanager
     def listen(self) -> Iterator[None]:
@@ -136,26 +140,13 @@ class GeneratedCode:
             return plain, f"the module was traced into {len(graphs)} graphs and compiled into {len(self._mappings)}"
         eager = left if self._strict else [(i, EAGER_CODE) for i in range(1, len(graphs))]
         calls = list[NamedCall]()
-        for i, (mapping, graph) in enumerate(zip(self._mappings, graphs, strict=True)):
-            calls += _list_eager(eager, i)
+        for i, (mapping, graph) in enumerate(zip([*self._mappings, "{}"], [*graphs, {}], strict=True)):
+            calls += [NamedCall(EAGER, True, layer) for at, layer in eager if at == i]  # behind the graph before it
             calls += [name_call(call, graph) for call in settle_origins(read_calls(mapping), graph)]
-        calls += _list_eager(eager, len(graphs))
         named = [name_run(run, calls) for run in plain]
         if any(run is None for run in named):
             return plain, "what ran is not what the compiler reported"
         return [run for run in named if run is not None], None
-
-
-def _describe_likeness(module: Any) -> Any:
-    """Its code, and that of all modules in it, with the shapes of their parameters.
-
-    One class wraps every module of a user, so that its own code says nothing.
-    """
-    if not isinstance(module, torch.nn.Module):
-        return module
-    classes = tuple((path, type(one)) for path, one in module.named_modules())
-    parameters = tuple((path, tuple(one.shape)) for path, one in module.named_parameters())
-    return classes, parameters
 
 
 def _call_marked(span: str, kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -244,16 +235,11 @@ def _find_product(call: RawCall, graph: Mapping[str, TracedNode], owner: dict[st
     own = [name for name in call.origins[0] if owner.get(name) == call.number and name in graph]
     if not own or any(graph[name].product for name in own) or not is_product(find_operator(call.kernel)):
         return
-    between, products, pending = list(own), list[str](), list(own)
-    while pending:
-        for name in graph[pending.pop()].inputs:
-            if name in owner or name in between or name in products or name not in graph:
-                continue
-            if graph[name].product:
-                products.append(name)
-            else:
-                between.append(name)
-                pending.append(name)
+    between, products = list(own), list[str]()
+    for node in between:  # which grows meanwhile
+        for name in graph[node].inputs:
+            if name in graph and not any(name in known for known in (owner, between, products)):
+                (products if graph[name].product else between).append(name)
     if len(products) == 1:
         behind = set(products)
         for name, node in graph.items():
@@ -267,17 +253,10 @@ def _find_product(call: RawCall, graph: Mapping[str, TracedNode], owner: dict[st
 
 def _is_ready(name: str, number: int, graph: Mapping[str, TracedNode], owner: Mapping[str, int]) -> bool:
     """Whether a call can work on a node: what that reads was made by calls before, or can be made by this one."""
-    for made in graph[name].inputs:
-        if owner.get(made, number) > number:
-            return False
-        if made in graph and made not in owner and not _is_ready(made, number, graph, owner):
-            return False
-    return True
-
-
-def _list_eager(eager: Sequence[tuple[int, str]], before: int) -> list[NamedCall]:
-    """What runs eagerly before the graph of a number, behind the one before it."""
-    return [NamedCall(EAGER, True, layer) for i, layer in eager if i == before]
+    return all(
+        owner[made] <= number if made in owner else made not in graph or _is_ready(made, number, graph, owner)
+        for made in graph[name].inputs
+    )
 
 
 def trace_modules(
@@ -344,7 +323,9 @@ def name_nodes(
     stacks = {node.name: node.meta.get("nn_module_stack") for node in working}
     paths = {name: ".".join(filter(None, (within, find_path(stack, wrapped)))) for name, stack in stacks.items()}
     together = Counter(paths.values())
-    inside = Counter(outer for path in paths.values() for outer in _list_outer(path))
+    # A path and those of the modules around it, without the model itself.
+    outer = (accumulate(path.split("."), "{}.{}".format) for path in paths.values() if path)
+    inside = Counter(chain.from_iterable(outer))
     found = {}
     for node in working:
         path, kind = paths[node.name], find_kind(node)
@@ -355,13 +336,6 @@ def name_nodes(
         inputs = tuple(other.name for other in node.all_input_nodes)
         found[node.name] = TracedNode(layer, inputs, is_product(kind))
     return found
-
-
-def _list_outer(path: str) -> Iterator[str]:
-    """A path and those of the modules around it, without the model itself."""
-    while path:
-        yield path
-        path = path.rpartition(".")[0]
 
 
 def find_kind(node: Any) -> str:

@@ -7,9 +7,10 @@ import torch
 from msgspec.structs import replace
 
 from enginebench.core.entry import Option
-from enginebench.core.errors import ModelError, UsageError
+from enginebench.core.errors import BackendUnavailable, MissingDependency, ModelError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import ModuleLoader
+from enginebench.core.recipes import TORCHAO
 from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision, TensorSpec
 from enginebench.core.shapes import concrete_shape
 from enginebench.engines.pytorch_module import DTYPES, find_reason, flatten_tensors, fold_part, place_module
@@ -38,13 +39,11 @@ def has_instructions(precision: str | None) -> bool:
 
     FP16 without them runs on oneDNN's reference code: resnet18 took 3.4 s, and 0.07 s in FP32.
     """
-    ask = getattr(torch.cpu, "get_capabilities", None)
-    if ask is not None:
-        return any(value is True and str(precision) in name for name, value in ask().items())
-    known = torch.cpu  # PyTorch before get_capabilities
+    if hasattr(torch.cpu, "get_capabilities"):
+        return any(value is True and str(precision) in name for name, value in torch.cpu.get_capabilities().items())
     if precision == "bf16":
-        return bool(known._is_avx512_bf16_supported() or known._is_amx_tile_supported())
-    return bool(getattr(known, "_is_amx_fp16_supported", bool)())
+        return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    return bool(getattr(torch.cpu, "_is_amx_fp16_supported", bool)())
 
 
 # Of the largest output. Folding rounds 50 layers of resnet50 to 4e-7 of it; a norm in the wrong place is off by tenths.
@@ -124,13 +123,9 @@ def load_ready_module(
 def make_checks(specs: Sequence[TensorSpec], batch: int) -> Iterator[list[Any]]:
     """Tensors for the inputs: first with few samples, then with all, for a module that takes no other number."""
     shapes = [concrete_shape(spec, batch) for spec in specs]
-    if all(shape[:1] == (batch,) for shape in shapes):
-        yield _make_tensors([replace(s, shape=(min(batch, CHECK_BATCH), *s.shape[1:])) for s in specs], batch)
-    yield _make_tensors(specs, batch)
-
-
-def _make_tensors(specs: Sequence[TensorSpec], batch: int) -> list[Any]:
-    return [torch.from_numpy(array) for array in random_feeds(specs, batch, seed=0).values()]
+    few = [replace(s, shape=(min(batch, CHECK_BATCH), *s.shape[1:])) for s in specs if s.shape]
+    for own in (few, specs) if all(shape[:1] == (batch,) for shape in shapes) else (specs,):
+        yield [torch.from_numpy(array) for array in random_feeds(own, batch, seed=0).values()]
 
 
 def load_module(artifact: Artifact, loader: ModuleLoader | None) -> Any:
@@ -141,3 +136,38 @@ def load_module(artifact: Artifact, loader: ModuleLoader | None) -> Any:
     if not isinstance(module, torch.nn.Module):
         raise ModelError(f"the loader of {artifact.model} returned a {type(module).__name__}, not a torch.nn.Module")
     return module.eval()
+
+
+# The matrix units take eight bits in steps of this many values. Source: PyTorch, aten/src/ATen/native/cuda/Blas.cpp.
+STEP = 16
+
+
+def load_quantized(
+    artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], loader: ModuleLoader | None
+) -> Any:
+    """The module in BF16, its linear layers in eight bits by torchao, which scales what goes in in each run."""
+    module = load_ready_module(artifact, replace(spec, precision="bf16"), options, loader)
+    if not any(fits(layer) for layer in module.modules()):
+        raise ModelError(
+            f"{spec.precision}@{spec.recipe} covers linear layers whose sizes are multiples of {STEP}, and "
+            f"{artifact.model} has none. Ask {spec.backend} for bf16"
+        )
+    try:
+        from torchao import quantization as torchao
+    except ModuleNotFoundError as missing:
+        raise MissingDependency("torchao", TORCHAO) from missing
+    if spec.precision == "fp8":
+        scale = torchao.PerRow() if options["scales"] == "row" else torchao.PerTensor()
+        config = torchao.Float8DynamicActivationFloat8WeightConfig(granularity=scale)
+    else:
+        config = torchao.Int8DynamicActivationInt8WeightConfig()
+    try:
+        torchao.quantize_(module, config, filter_fn=lambda layer, _: fits(layer))
+    except AssertionError as error:  # how torchao says what a GPU lacks
+        raise BackendUnavailable(f"torchao makes no {spec.precision}@{spec.recipe} here: {error}") from error
+    return module
+
+
+def fits(layer: Any) -> bool:
+    """Whether a layer is a linear one of sizes that matrix units take."""
+    return isinstance(layer, torch.nn.Linear) and layer.in_features % STEP == layer.out_features % STEP == 0

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import re
-import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from enginebench.core.precisions import REORDER
 from enginebench.core.protocols import RunCall
-from enginebench.engines.proof.kernels import is_device_event
-from enginebench.engines.proof.precision import NAMES, Operator, count_watched_runs
+from enginebench.engines.proof import NAMES, Operator, is_device_event
 
 # How the profiler's events of a compiled graph begin. Source: PyTorch 2.13, torch/_inductor/output_code.py.
 COMPILED_GRAPH = "## Call CompiledFxGraph"
@@ -26,8 +24,6 @@ GENERATED = "generated code"
 # How the profiler names what goes through PyTorch's dispatcher: a library, then an operator of it.
 _OPERATOR = re.compile(r"[a-z]\w*::\w+$")
 
-# The span around each run that is watched.
-WATCHED_RUN = "enginebench run"
 # The beginning of the span around each call of a module while it is watched; its path follows.
 WATCHED_MODULE = "enginebench module "
 # The beginning of the span around each call of a generated kernel while it is watched; its name follows.
@@ -43,30 +39,6 @@ _PRODUCTS = re.compile(r"conv|linear|mm$|mm_|matmul|einsum|attention|lstm|gru")
 _INT8_KERNEL = re.compile(r"onednn::q(conv|linear)|aten::_int_mm")
 # Settings of such operators, the newer ones and the older ones, that mean something else than their own name.
 FP32_MODES = {"none": "fp32", "ieee": "fp32", "highest": "fp32", "high": "tf32", "medium": "bf16"}
-
-
-def record_profile(run: RunCall) -> list[list[Any]]:
-    """The events of each of a few runs, after one that is not counted, as PyTorch's profiler (Kineto) recorded them."""
-    start = time.perf_counter()
-    run()
-    count = count_watched_runs(time.perf_counter() - start)
-    # What torch.profiler wraps; the wrapper imports the whole of torch.compile, which takes a second or more.
-    with torch.autograd.profiler.profile(use_kineto=True, record_shapes=True) as profiler:
-        for _ in range(count):
-            with torch.profiler.record_function(WATCHED_RUN):
-                run()
-    return split_runs(list(profiler.kineto_results.events()))
-
-
-def split_runs(events: list[Any]) -> list[list[Any]]:
-    """The events inside of each span that is named `WATCHED_RUN`."""
-    starts = sorted(e.start_ns() for e in events if e.name() == WATCHED_RUN)
-    runs: list[list[Any]] = [[] for _ in starts]
-    for event in events:
-        run = bisect_right(starts, event.start_ns()) - 1
-        if run >= 0 and event.name() != WATCHED_RUN:
-            runs[run].append(event)
-    return runs
 
 
 def name_modules(call: Any) -> dict[str, Any]:
@@ -181,9 +153,18 @@ def name_kernels(runs: Sequence[Sequence[Operator]], launches: Sequence[Launch])
     The kernels of one layer may run in another order, as cuDNN's do that are captured from several streams.
     """
     working = [launch for launch in launches if not moves_memory(launch.kernel)]
-    if all(_is_same_work([k.name for k in run if not moves_memory(k.name)], working) for run in runs):
-        return [list(_name_run(run, working)) for run in runs]
-    return None
+    if not all(_is_same_work([k.name for k in run if not moves_memory(k.name)], working) for run in runs):
+        return None
+    named = []
+    for run in runs:
+        ahead, found = iter(working), list[Operator]()
+        for kernel in run:
+            if not moves_memory(kernel.name):
+                launch = next(ahead)
+                kernel = kernel._replace(name=launch.layer, kind=launch.kind, kernel=kernel.name)
+            found.append(kernel)
+        named.append(found)
+    return named
 
 
 def _is_same_work(kernels: Sequence[str], launches: Sequence[Launch]) -> bool:
@@ -195,16 +176,6 @@ def _is_same_work(kernels: Sequence[str], launches: Sequence[Launch]) -> bool:
             return False
         start += len(own)
     return start == len(kernels)
-
-
-def _name_run(run: Sequence[Operator], launches: Sequence[Launch]) -> Iterator[Operator]:
-    ahead = iter(launches)
-    for kernel in run:
-        if moves_memory(kernel.name):
-            yield kernel
-        else:
-            launch = next(ahead)
-            yield kernel._replace(name=launch.layer, kind=launch.kind, kernel=kernel.name)
 
 
 def moves_memory(kernel: str) -> bool:
@@ -294,19 +265,15 @@ def find_operator_dtype(name: str, dtype: str) -> str:
         return "int8"
     if name in CONVERSIONS:
         return REORDER
-    if is_product(name) and NAMES.get(dtype) == "fp32":
-        return read_fp32_mode("conv" if "conv" in name else "matmul")
-    return dtype
+    if not is_product(name) or NAMES.get(dtype) != "fp32":
+        return dtype
+    kind = "conv" if "conv" in name else "matmul"
+    settings = getattr(torch.backends.mkldnn, kind, None)
+    if settings is not None:  # since PyTorch 2.9; "fp32" unless somebody set it
+        return FP32_MODES.get(settings.fp32_precision, str(settings.fp32_precision))
+    return FP32_MODES[torch.get_float32_matmul_precision()] if kind == "matmul" else "fp32"
 
 
 def is_product(operator: str) -> bool:
     """Whether an operator of PyTorch multiplies matrices, by its name."""
     return _PRODUCTS.search(operator) is not None
-
-
-def read_fp32_mode(kind: Literal["conv", "matmul"]) -> str:
-    """In what PyTorch computes FP32 convolutions or products on the CPU just now: "fp32", unless somebody set it."""
-    settings = getattr(torch.backends.mkldnn, kind, None)
-    if settings is not None:  # since PyTorch 2.9
-        return FP32_MODES.get(settings.fp32_precision, str(settings.fp32_precision))
-    return FP32_MODES[torch.get_float32_matmul_precision()] if kind == "matmul" else "fp32"

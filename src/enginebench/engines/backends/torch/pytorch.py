@@ -7,21 +7,20 @@ import torch
 
 from enginebench.core.protocols import ModuleLoader
 from enginebench.core.records import Artifact, Availability, EngineSpec
-from enginebench.engines.backends.torch.cuda_engine import (
+from enginebench.engines.backends.torch.engine import (
     WatchedCudaTorchEngine,
+    WatchedTorchEngine,
     check_cuda_request,
     is_cuda,
     load_cuda_engines,
     probe_cuda,
 )
-from enginebench.engines.backends.torch.engine import WatchedTorchEngine
 from enginebench.engines.backends.torch.entries import PYTORCH
-from enginebench.engines.backends.torch.module import PRECISIONS as TORCH_PRECISIONS
+from enginebench.engines.backends.torch.module import PRECISIONS as PRECISIONS
 from enginebench.engines.backends.torch.module import check_torch_request, load_ready_module
 from enginebench.engines.pytorch import prepare_torch
 
 NAME, OPTIONS = PYTORCH.name, PYTORCH.options
-PRECISIONS = TORCH_PRECISIONS
 
 
 class PytorchBackend:

@@ -17,24 +17,25 @@ from enginebench.core.protocols import ModuleLoader
 from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile
 from enginebench.core.shapes import concrete_shape
 from enginebench.core.store import derive, hash_file
-from enginebench.engines.backends.torch.cuda_engine import (
+from enginebench.engines.backends.torch.engine import (
+    PLAIN_NOTE,
+    PROFILER,
     WatchedCudaTorchEngine,
+    WatchedTorchEngine,
     check_cuda_request,
     is_cuda,
     probe_cuda,
 )
-from enginebench.engines.backends.torch.engine import PLAIN_NOTE, PROFILER, WatchedTorchEngine
 from enginebench.engines.backends.torch.entries import PYTORCH_AOTI
-from enginebench.engines.backends.torch.module import PRECISIONS as TORCH_PRECISIONS
+from enginebench.engines.backends.torch.module import PRECISIONS as PRECISIONS
 from enginebench.engines.backends.torch.module import check_torch_request, load_ready_module
 from enginebench.engines.backends.torch.operators import COMPILED_GRAPH
-from enginebench.engines.proof.layer_records import summarize_layers
+from enginebench.engines.proof import summarize_layers
 from enginebench.engines.pytorch import prepare_torch
 from enginebench.engines.pytorch_aoti import load_package, name_gpu
 from enginebench.engines.pytorch_cuda import prepare_cuda
 
 NAME, OPTIONS = PYTORCH_AOTI.name, PYTORCH_AOTI.options
-PRECISIONS = TORCH_PRECISIONS
 # The first PyTorch whose loader takes what this one is given.
 OLDEST = (2, 8)
 # What a package was compiled with, and cannot be run otherwise.

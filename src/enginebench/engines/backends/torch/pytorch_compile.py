@@ -25,18 +25,17 @@ from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelErro
 from enginebench.core.protocols import ModuleLoader, RunCall
 from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.core.store import find_cache, write_atomic
-from enginebench.engines.backends.torch.cuda_engine import (
+from enginebench.engines.backends.torch.engine import (
     WatchedCudaTorchEngine,
+    WatchedTorchEngine,
     check_cuda_request,
     is_cuda,
     probe_cuda,
 )
-from enginebench.engines.backends.torch.engine import WatchedTorchEngine
 from enginebench.engines.backends.torch.entries import PYTORCH_COMPILE
 from enginebench.engines.backends.torch.generated import GeneratedCode
-from enginebench.engines.backends.torch.linears import load_quantized
 from enginebench.engines.backends.torch.module import PRECISIONS as TORCH_PRECISIONS
-from enginebench.engines.backends.torch.module import check_torch_request, load_ready_module
+from enginebench.engines.backends.torch.module import check_torch_request, load_quantized, load_ready_module
 from enginebench.engines.pytorch import prepare_torch
 from enginebench.engines.pytorch_compile import COMPILING_CALLS, REASON, compile_module, compiles_whole
 from enginebench.engines.pytorch_cuda import prepare_cuda

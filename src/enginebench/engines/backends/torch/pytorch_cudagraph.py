@@ -3,19 +3,22 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from enginebench.core.records import Artifact, Availability, EngineSpec
-from enginebench.engines.backends.torch.cuda_engine import PRECISIONS as CUDA_PRECISIONS
-from enginebench.engines.backends.torch.cuda_engine import (
+from enginebench.engines.backends.torch.engine import PRECISIONS as PRECISIONS
+from enginebench.engines.backends.torch.engine import (
     WatchedCudaTorchEngine,
     check_cuda_request,
+    explain_no_cuda,
     load_cuda_engines,
-    probe_gpu_engine,
+    probe_cuda,
 )
 from enginebench.engines.backends.torch.entries import PYTORCH_CUDAGRAPH
 from enginebench.engines.backends.torch.pytorch import PytorchBackend
+from enginebench.engines.request import answer_probe
 
 NAME, OPTIONS = PYTORCH_CUDAGRAPH.name, PYTORCH_CUDAGRAPH.options
-PRECISIONS = CUDA_PRECISIONS
 
 
 class PytorchCudagraphBackend(PytorchBackend):
@@ -25,7 +28,8 @@ class PytorchCudagraphBackend(PytorchBackend):
 
     def probe(self) -> Availability:
         """Available where PyTorch sees a GPU."""
-        return probe_gpu_engine(NAME)
+        fix = "pip install --upgrade torch --index-url https://download.pytorch.org/whl/cu130"
+        return answer_probe(NAME, probe_cuda(), str(torch.__version__), explain_no_cuda(), fix)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artifact as it is: `load` captures. Refuses what `load` would refuse."""
