@@ -63,7 +63,19 @@ def read_history(root: Path, cache: Path | None = None) -> HistoryDocument:
         raise UsageError(f"{root} is not a folder")
     place = _find_cache_file(root, cache)
     kept = _read_cache(place)
-    seen, unread = _read_rows(root, kept.seen)
+    seen, unread = dict[str, _Seen](), list[Unread]()
+    for entry in _find_rows(root):
+        name, state = os.path.relpath(entry.path, root), entry.stat(follow_symlinks=False)
+        old = kept.seen.get(name)
+        if old is not None and (old.size, old.mtime_ns) == (state.st_size, state.st_mtime_ns):
+            seen[name] = old
+            continue
+        try:
+            row = summarize_row(read_result(Path(entry.path)), name, state.st_mtime)
+        except EngineBenchError as error:
+            unread.append(Unread(path=name, reason=str(error)))
+        else:
+            seen[name] = _Seen(size=state.st_size, mtime_ns=state.st_mtime_ns, row=row)
     if seen != kept.seen:
         _write_cache(place, _Cache(seen=seen, pictures=kept.pictures))
     rows = sorted((entry.row for entry in seen.values()), key=lambda row: (row.started_utc, row.path))
@@ -80,25 +92,6 @@ def select_rows(document: HistoryDocument, engines: Sequence[str] = (), models: 
         and (not models or row.model in models)
     ]
     return replace(document, rows=tuple(rows))
-
-
-def _read_rows(root: Path, known: dict[str, _Seen]) -> tuple[dict[str, _Seen], list[Unread]]:
-    seen: dict[str, _Seen] = {}
-    unread = []
-    for entry in _find_rows(root):
-        name = os.path.relpath(entry.path, root)
-        state = entry.stat(follow_symlinks=False)
-        old = known.get(name)
-        if old is not None and (old.size, old.mtime_ns) == (state.st_size, state.st_mtime_ns):
-            seen[name] = old
-            continue
-        try:
-            row = summarize_row(read_result(Path(entry.path)), name, state.st_mtime)
-        except EngineBenchError as error:
-            unread.append(Unread(path=name, reason=str(error)))
-            continue
-        seen[name] = _Seen(size=state.st_size, mtime_ns=state.st_mtime_ns, row=row)
-    return seen, unread
 
 
 def _find_rows(root: Path) -> Iterator[os.DirEntry[str]]:

@@ -59,7 +59,10 @@ def _score(
             raise UsageError(str(side[FAILURE + facts.name]))
     counts = kept.get(COUNTS + facts.name)
     if counts is not None:
-        return score_counts(_find_metric(facts), counts, None if before is None else before[COUNTS + facts.name])
+        metric = Metric(name=facts.name, higher_is_better=facts.higher_is_better, share=facts.share)
+        if facts.name in BUILTIN:  # else it is a user's function: counts are its values, of which the score is the mean
+            metric = BUILTIN[facts.name](Targets(values=[]))
+        return score_counts(metric, counts, None if before is None else before[COUNTS + facts.name])
     if not any(name.startswith(OUTPUTS) for name in kept):
         return None
     job = ScoreJob(
@@ -68,10 +71,3 @@ def _score(
         reference_path=None if reference is None else str(reference.absolute()),
     )
     return run_child(job, timeout_s=SCORE_TIMEOUT_S, environment=child_environment(1)).score
-
-
-def _find_metric(facts: Facts) -> Metric:
-    """The metric to finish counts with: of a user's function they are values, of which it is the mean."""
-    if facts.name in BUILTIN:
-        return BUILTIN[facts.name](Targets(values=[]))
-    return Metric(name=facts.name, higher_is_better=facts.higher_is_better, share=facts.share)

@@ -23,15 +23,7 @@ from enginebench.core.records import Artifact, Caveat, EngineSpec, Result
 from enginebench.core.shapes import format_shapes
 from enginebench.core.store import bring_files, copy_file, encode, hash_file, is_bundle, read_record, write_atomic
 from enginebench.engines.abilities import PROCESS, KeepsLog
-from enginebench.engines.registry import (
-    check_options,
-    find_device,
-    find_entry,
-    find_installed,
-    open_backend,
-    read_engine,
-    takes,
-)
+from enginebench.engines.registry import check_options, find_device, find_entry, open_backend, read_engine
 from enginebench.measure.machine import describe_machine
 from enginebench.options import COMMAND, Opt, PathLike, pick, verb
 from enginebench.report.bench import list_bench
@@ -46,8 +38,8 @@ from enginebench.runs.progress import Reporter
 from enginebench.runs.request import choose_row_batch, merge_options, name_settings, pass_on, use_trtexec
 from enginebench.runs.targets import stored as sides
 from enginebench.runs.targets.bundles import fill_request, find_row, open_as_stored, read_target
+from enginebench.runs.targets.sides import parse_side
 from enginebench.runs.targets.sources import choose_judged, gather_sources
-from enginebench.runs.targets.stored import parse_side
 from enginebench.stats.diff import diff_results
 from enginebench.verbs import given
 from enginebench.verbs.benches import Bench
@@ -408,7 +400,7 @@ def _plan_side(folder: RunFolder, request: RunRequest, place: str, reporter: Rep
     if is_bundle(Path(request.model)):
         return _plan_stored(folder, request, open_as_stored(Path(request.model)), place)
     found = gather_sources(request, folder.root / place, reporter)
-    (row,) = plan_rows(request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
+    (row,) = plan_rows(request, found.artifacts, problems=found.problems)
     return row
 
 

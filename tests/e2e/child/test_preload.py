@@ -16,9 +16,9 @@ from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs import campaign
+from enginebench.runs.builds import can_wait, count_at_once
 from enginebench.runs.child.isolate import Child
 from enginebench.runs.child.jobs import MeasureAnswer, MeasureJob, PreloadJob
-from enginebench.runs.child.preload import can_wait, count_at_once
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.main_job import run_model
 from reporters import Silent

@@ -14,7 +14,7 @@ from enginebench.core.records import Artifact
 from enginebench.core.store import hash_file
 from enginebench.models.objects import look_here
 from enginebench.models.zoo import BUILTIN, ModelCard, ModelRef, resolve_model
-from enginebench.runs.bundles.record import Module
+from enginebench.runs.bundles import Module
 
 
 class FoundModule(Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precisio
 from enginebench.core.shapes import free_batch
 from enginebench.core.store import encode, is_bundle, read_record, write_atomic
 from enginebench.core.text import stamp_utc
-from enginebench.engines.registry import find_installed, takes
+from enginebench.engines.registry import find_installed
 from enginebench.features.load.arrivals import MAX_SERVERS, read_trace
 from enginebench.features.load.charts import draw_load
 from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings, Scenario
@@ -256,7 +256,7 @@ class Loading:
             installed = find_installed(stored.spec.backend)
             return [plan_stored(stored.result.model, stored.spec, stored.chain, request.measure, installed)]
         found = gather_sources(request, self._folder.artifacts, self._reporter)
-        return plan_rows(request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
+        return plan_rows(request, found.artifacts, problems=found.problems)
 
     def _prepare_row(self, row: PlannedRow) -> list[Bench]:
         pairs = [(streams, batch) for streams in self._settings.streams for batch in self._settings.max_batches]

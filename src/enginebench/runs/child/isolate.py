@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ChildFailed, EngineBenchError, TimedOut
 from enginebench.models.objects import list_variables
-from enginebench.runs.child.errors_across import rebuild_error
+from enginebench.runs.child.across import RESULT_FD, TURN_FD, kill_without_writer, rebuild_error
 from enginebench.runs.child.jobs import (
     Answer,
     Answered,
@@ -38,7 +38,6 @@ from enginebench.runs.child.jobs import (
     find_answer,
     read_message,
 )
-from enginebench.runs.child.pipes import RESULT_FD, TURN_FD, kill_without_writer
 from enginebench.runs.child.places import Place, enter, find_place, get_engine
 
 # OpenMP's threads wait by spinning. In a child that times nothing they sleep: such children work side by side, and two

@@ -292,7 +292,7 @@ class Kept(Struct, Generic[Answer], frozen=True, kw_only=True, tag="kept"):
 
 
 class ErrorAnswer(Struct, frozen=True, kw_only=True, tag="error"):
-    """An error that was raised in the child (`errors_across`)."""
+    """An error that was raised in the child (`across`)."""
 
     kind: str  # the class, or the nearest one of its ancestors, in `core.errors`
     message: str

@@ -86,7 +86,7 @@ class InferJob(Job[InferAnswer], frozen=True, kw_only=True, tag="infer"):
     step: int | None = None
 
     def perform(self, note: NoteCall, keep: KeepCall[InferAnswer]) -> InferAnswer:
-        from enginebench.runs.child.perform.asking import infer_arrays
+        from enginebench.runs.child.perform.answers import infer_arrays
 
         return infer_arrays(self, note)
 
@@ -111,6 +111,6 @@ class AnswerJob(Job[LabelledAnswer], frozen=True, kw_only=True, tag="answer"):
     inputs: str | None = None  # of the user, as `--inputs` names them
 
     def perform(self, note: NoteCall, keep: KeepCall[LabelledAnswer]) -> LabelledAnswer:
-        from enginebench.runs.child.perform.asking import answer_labelled
+        from enginebench.runs.child.perform.answers import answer_labelled
 
         return answer_labelled(self, note)

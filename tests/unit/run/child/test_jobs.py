@@ -23,7 +23,7 @@ from enginebench.core.records import Availability, EngineSpec
 from enginebench.engines.registry import find_installed
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.runs.child import other_jobs
-from enginebench.runs.child.errors_across import describe_error, rebuild_error
+from enginebench.runs.child.across import describe_error, rebuild_error
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import (
     Answered,
