@@ -36,7 +36,7 @@ from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import PlannedRow, list_devices, plan_rows, plan_stored, with_suffix
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import choose_row_batch, merge_options, name_settings, pass_on, use_trtexec
-from enginebench.runs.targets import stored as sides
+from enginebench.runs.targets import sides
 from enginebench.runs.targets.bundles import fill_request, find_row, open_as_stored, read_target
 from enginebench.runs.targets.sides import parse_side
 from enginebench.runs.targets.sources import choose_judged, gather_sources

@@ -123,7 +123,7 @@ def test_sleeping_is_not_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_sleeps_of_children_are_own_time() -> None:
-    """A child that sleeps a thousand times, and lives on; a timer that fires at once makes no switch (999 were seen)."""
+    """A child sleeps a thousand times, and lives on; a timer that fires at once makes no switch (999 were seen)."""
     code = "import sys, time; [time.sleep(1e-5) for _ in range(1000)]; print(flush=True); sys.stdin.read()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-S", "-c", code], **pipes) as child:  # type: ignore[call-overload]
