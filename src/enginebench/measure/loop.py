@@ -1,7 +1,4 @@
-"""The timed loop: it turns an engine into a Measurement.
-
-The two functions at the end are the hot path; everything else happens between blocks.
-"""
+"""The timed loop, which turns an engine into a Measurement. Its hot path is at the end; all else is between blocks."""
 
 from __future__ import annotations
 
@@ -214,10 +211,7 @@ class _Caller:
         self.untimed_calls += calls
 
     def fill(self, min_ns: int, min_calls: int = 1, calls_left: int | None = None) -> _Chunk:
-        """The samples of at least `min_ns`, and of `min_calls` where a block's time has room for them.
-
-        Never more than `calls_left` calls.
-        """
+        """Samples of at least `min_ns`, of `min_calls` where a block has room, never of more than `calls_left`."""
         filled = self.time_calls(self._plan(min_ns, calls_left))
         while filled.duration_ns < min_ns or (len(filled.latency_ns) < min_calls and filled.duration_ns < BLOCK_NS):
             left = None if calls_left is None else calls_left - len(filled.latency_ns)

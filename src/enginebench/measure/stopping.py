@@ -1,7 +1,4 @@
-"""When warm-up is over and when enough has been timed: rules as objects, so that the loop only asks them.
-
-No clock is read here; the rules see medians and durations and answer.
-"""
+"""When warm-up is over, and when enough has been timed: rules that see medians and durations, and read no clock."""
 
 import math
 from collections.abc import Sequence

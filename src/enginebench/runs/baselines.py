@@ -44,11 +44,7 @@ def find_store(store: Path | None = None) -> Path:
 
 
 def save_baseline(name: str, run: Path, store: Path | None = None, *, force: bool = False) -> Baseline:
-    """Copies the rows of a run under `name`; samples and settings, no artifacts.
-
-    Args:
-        name: lower-case letters, digits, dots and hyphens.
-    """
+    """Copies the rows of a run under `name`, lower-case as a slug; samples and settings, no artifacts."""
     target = _find_place(name, store)
     if target.exists() and not force:
         raise UsageError(f"a baseline {name!r} exists in {target.parent}; choose another name or pass --force")
@@ -108,10 +104,7 @@ def are_neighbours(base: str, cand: str, store: Path | None = None) -> bool:
 
 
 def find_side(text: str, store: Path | None = None) -> Path:
-    """What `text` names: the folder of a run, the file of a stored row, or the folder of a baseline.
-
-    An existing path takes precedence over a baseline of the same name.
-    """
+    """What `text` names: an existing path (a run's folder, a stored row's file), else the folder of a baseline."""
     path = Path(text)
     if path.exists():
         return path

@@ -136,11 +136,7 @@ class Campaign:
         self._keep(replace(prepared, id=row.id, measure=row.measure, measurements=(), status="partial", reason=None))
 
     def finish(self, ids: Mapping[str, str]) -> None:
-        """Takes rows as measured often enough, however often that is.
-
-        Args:
-            ids: of the rows, by the ids under which they were built, checked and compared with each other.
-        """
+        """Takes rows, by id and the id under which they were built and compared, as measured often enough."""
         for result in (self.results[row_id] for row_id in ids.values()):
             if result.status == "partial" and result.measurements:
                 measure, drift = replace(result.measure, processes=len(result.measurements)), result.drift
@@ -528,10 +524,7 @@ class Campaign:
         return add_doubts(replace(result, drift=drift), *doubts)
 
     def _count_asked(self, result: Result, outputs: Mapping[str, Any], calls: int | None) -> int | None:
-        """The number of samples in a row's check; None if an output's first axis counts no samples.
-
-        No more than the user gave, and few where answers are large.
-        """
+        """How many samples a row's check has, few of large answers; None if an output's first axis counts none."""
         labelled, batch = self._judged.labelled if self._judged else None, result.engine.batch
         firsts = [spec.shape[:1] for spec in result.artifacts[-1].outputs]
         if not firsts or any(not first or first[0] not in (BATCH_AXIS, batch) for first in firsts):
@@ -545,10 +538,7 @@ class Campaign:
         return min(asked, most * batch)
 
     def _score_answers(self) -> None:
-        """Scores, always afresh, every row that answered labelled samples, against the first of its batch.
-
-        A row that no metric takes goes without.
-        """
+        """Scores every row that a metric takes, always afresh, against the first of its batch."""
         references: dict[tuple[str, int, str], Path] = {}
         for row_id, result in list(self.results.items()):
             path = self._folder.answers_path(row_id)

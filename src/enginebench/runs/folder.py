@@ -218,10 +218,7 @@ def default_folder(model: str, now: datetime | None = None) -> Path:
 
 
 def check_inside(root: Path, path: Path) -> None:
-    """Checks that `path` stays inside `root`: a folder may come from a stranger.
-
-    `root` itself may be a link, since the user named it.
-    """
+    """Checks that `path` stays inside `root`, which may itself be a link: a folder may come from a stranger."""
     if not path.is_relative_to(root) or ".." in path.relative_to(root).parts:
         raise ArtifactError(f"{path} leads out of the folder {root}; it is not read")
     here = root
@@ -381,10 +378,7 @@ def holds_run(root: Path) -> bool:
 
 
 def read_results(root: Path) -> tuple[RunRecord, list[Result]]:
-    """A stored run: its record and every row that was begun, in the run's order.
-
-    The record of a search names its winner.
-    """
+    """A stored run: its record, that of a search with its winner, and every row that was begun, in the run's order."""
     folder = RunFolder(root)
     record = folder.read_record()
     if record.verb == "tune":

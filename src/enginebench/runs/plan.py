@@ -359,10 +359,7 @@ def _chain(sources: Sequence[Artifact], last: Artifact | None) -> tuple[Artifact
 
 
 def find_axes(engine: EngineSpec, source: Artifact | None) -> Axes | None:
-    """Whether the engine is made for the shapes that it is timed with: because it compiles, or as the graph fixes them.
-
-    None where nobody knows.
-    """
+    """Whether the engine is made for the shapes that it is timed with, by compiling or by its graph; None: unknown."""
     if source is not None and source.kind == "onnx" and all(isinstance(a, int) for s in source.inputs for a in s.shape):
         return "fixed"
     if engine.options.get("shapes") == "dynamic" or any(k.endswith("_shapes") for k in engine.options):

@@ -151,8 +151,8 @@ def save_outputs(
             outputs_path=str(out.absolute()),
         )
         with lock_devices((device,), on_wait=reporter.say):
-            answer = run_child(infer, timeout_s=INFER_TIMEOUT_S)
-    return InferDocument(engine=spec, outputs=answer.outputs, path=str(out))
+            outputs = run_child(infer, timeout_s=INFER_TIMEOUT_S)
+    return InferDocument(engine=spec, outputs=outputs, path=str(out))
 
 
 def _take_shapes(engine: str, feeds: Feeds) -> dict[str, str]:

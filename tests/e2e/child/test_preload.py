@@ -82,7 +82,7 @@ def test_a_child_ends_when_its_parent_is_gone_before_its_turn(job: MeasureJob) -
     with Child() as child:
         ask(child, job)
         child.wait_until_ready(time.monotonic() + 60)
-        child._conversation._stdin.close()
+        child._stdin.close()
         assert psutil.Process(child.pid).wait(10) == 0
 
 

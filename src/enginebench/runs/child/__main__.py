@@ -114,10 +114,7 @@ def send(fd: int, message: Message[Any]) -> None:
 
 
 def follow_parent(stdin_fd: int) -> None:
-    """Sees to it that this process and all that it starts die with the parent, however the parent dies.
-
-    To be called once the job has been read: new data would kill, too.
-    """
+    """Ends this process and all that it starts with the parent. For once the job is read: new data would kill, too."""
     if os.getpgrp() != os.getpid():
         return  # started by hand, not by `run_child`: there is no group of our own to end
     if sys.platform == "linux":

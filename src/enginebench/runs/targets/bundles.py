@@ -61,11 +61,7 @@ def read_bundle(root: Path) -> Bundle:
 
 
 def check_name(name: str) -> None:
-    """Checks that a path inside a bundle has only plain parts.
-
-    Raises:
-        ArtifactError: it has another one.
-    """
+    """Raises ArtifactError unless a path inside a bundle has only plain parts."""
     if not judging.is_plain(name):
         raise ArtifactError(
             f"{name!r} cannot be the name of a file in a bundle; expected parts of letters, digits, dots, hyphens and "

@@ -164,10 +164,7 @@ def open_side(
 
 
 def _open_plan(plan: Artifact, spec: EngineSpec, place: Path) -> Artifact:
-    """The plan, with the inputs and outputs that its engine finds in it, and if nobody knows its precision, that, too.
-
-    It decides which limits outputs must keep.
-    """
+    """The plan with the inputs and outputs that its engine finds in it, and its precision, which decides the limits."""
     batch = find_plan_batch(plan) or spec.batch
     answer = ask_plan(plan, replace(spec, batch=batch), place, SIDE_TIMEOUT_S, prove=plan.precision is None)
     found = replace(answer.artifact, model=plan.model)

@@ -82,10 +82,7 @@ def _make_or_do_without(job: SourceJob, threads: int, timeout_s: float, reporter
 
 
 class Sources(Struct, frozen=True, kw_only=True):
-    """Everything that rows can start from, and for each graph that could not be made PRECISION -> reason.
-
-    Under `EVERY_GRAPH` stands why there is none in any precision.
-    """
+    """What rows can start from, and PRECISION (`EVERY_GRAPH`: any) -> why there is no graph in it."""
 
     artifacts: tuple[Artifact, ...]
     problems: dict[str, str] = {}

@@ -26,7 +26,7 @@ from enginebench.stats.metrics.metric import Targets
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Engine, Feeds
-    from enginebench.runs.child.other_jobs import AnswerJob, InferAnswer, InferJob, LabelledAnswer
+    from enginebench.runs.child.other_jobs import AnswerJob, InferJob, LabelledAnswer
 
 
 def run_entries(
@@ -161,10 +161,7 @@ def _open_data(job: PrepareJob | AnswerJob, labelled: Labelled, text: str) -> En
 
 
 def collect_answers(engine: Engine, batch: int, entries: Entries, labelled: Labelled) -> tuple[dict[str, Array], int]:
-    """What the metrics need of the engine's answers, and the number of samples with a value that is not finite.
-
-    The last call is filled up, and its answers cut again.
-    """
+    """What the metrics need of the engine's answers, and the number of samples with a value that is not finite."""
     import numpy as np
 
     collector: Collector | None = None
@@ -220,11 +217,7 @@ def find_targets(entries: Entries, labelled: Labelled, first: Array) -> Targets:
 
 
 def check_prepared_alike(artifact: Artifact, found: str | None) -> None:
-    """Checks that the graph was made for inputs that are prepared as the data are, or nobody can know.
-
-    Args:
-        found: hash of the preprocessing that the data go through.
-    """
+    """Checks that the graph was made for the preprocessing with the hash `found`, where both are known."""
     known = artifact.preprocess_sha256
     if differ(known, found):
         raise ArtifactError(
@@ -233,9 +226,7 @@ def check_prepared_alike(artifact: Artifact, found: str | None) -> None:
         )
 
 
-def infer_arrays(job: InferJob, note: NoteCall) -> InferAnswer:
-    from enginebench.runs.child.other_jobs import InferAnswer
-
+def infer_arrays(job: InferJob, note: NoteCall) -> tuple[TensorSpec, ...]:
     given = resolve_given(job.inputs_path)
     backend = open_for(job.engine, job.out_dir)
     pass_notes(backend, note)
@@ -243,15 +234,14 @@ def infer_arrays(job: InferJob, note: NoteCall) -> InferAnswer:
     calls = [name_only(arrays, artifact.inputs) for arrays in given]
     if isinstance(backend, Answering):
         save_arrays(Path(job.outputs_path), _ask_tool(backend, artifact, job, calls))
-        return InferAnswer(outputs=artifact.outputs)
+        return artifact.outputs
     if not isinstance(backend, Loadable):
         raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; infer needs another engine")
     with backend.load(artifact, job.engine) as engine:
         ask = partial(ask_engine, engine)
         arrays = join_rows(map(ask, calls)) if job.step is None else run_steps(ask, calls, engine.inputs, job.step)
     save_arrays(Path(job.outputs_path), arrays)
-    outputs = tuple(TensorSpec(name=k, dtype=str(a.dtype), shape=a.shape) for k, a in arrays.items())
-    return InferAnswer(outputs=outputs)
+    return tuple(TensorSpec(name=k, dtype=str(a.dtype), shape=a.shape) for k, a in arrays.items())
 
 
 def _ask_tool(backend: Answering, artifact: Artifact, job: InferJob, calls: Sequence[Feeds]) -> Mapping[str, Array]:
