@@ -56,17 +56,24 @@ def describe_jetson(root: Path = ROOT) -> dict[str, str] | None:
     if "jetson" not in model.lower():
         return None
     release = (read_text(root / "etc/nv_tegra_release") or "").split(", GCID")[0].lstrip("# ")
-    found = {"model": model, "l4t": release, "power_mode": _read_power_mode(root)}
+    # nvpmodel's status (`pmode:0002`), and the names in its configuration: `NAME (id)`.
+    status = re.search(r"pmode:0*(\d+)", read_text(root / "var/lib/nvpmodel/status") or "")
+    names = dict(re.findall(r"POWER_MODEL ID=(\d+) NAME=(\S+)", read_text(root / "etc/nvpmodel.conf") or ""))
+    mode = status[1] if status else ""
+    found = {"model": model, "l4t": release, "power_mode": f"{names[mode]} ({mode})" if mode in names else mode}
     return {name: value for name, value in found.items() if value}
 
 
 def _describe_gpu(nvml: Any, index: int) -> Gpu:
+    def decode(text: str | bytes) -> str:
+        return text.decode(errors="replace") if isinstance(text, bytes) else text
+
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     limit_mw = _ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
     return Gpu(
         index=index,
-        name=_decode(nvml.nvmlDeviceGetName(handle)),
-        driver=_decode(nvml.nvmlSystemGetDriverVersion()),
+        name=decode(nvml.nvmlDeviceGetName(handle)),
+        driver=decode(nvml.nvmlSystemGetDriverVersion()),
         memory_bytes=_ask(lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total)) or 0,
         sm_clock_max_mhz=_ask(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM))),
         memory_clock_max_mhz=_ask(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM))),
@@ -79,20 +86,6 @@ def _ask(question: Callable[[], T]) -> T | None:
         return question()
     except Exception:  # integrated and virtual GPUs support only some of the questions
         return None
-
-
-def _decode(text: str | bytes) -> str:
-    return text.decode(errors="replace") if isinstance(text, bytes) else text
-
-
-def _read_power_mode(root: Path) -> str:
-    """`NAME (id)` from nvpmodel's status (`pmode:0002`) and the names in its configuration; "" where unknown."""
-    status = re.search(r"pmode:0*(\d+)", read_text(root / "var/lib/nvpmodel/status") or "")
-    if status is None:
-        return ""
-    names = dict(re.findall(r"POWER_MODEL ID=(\d+) NAME=(\S+)", read_text(root / "etc/nvpmodel.conf") or ""))
-    name = names.get(status[1])
-    return f"{name} ({status[1]})" if name else status[1]
 
 
 # Instruction sets that inference kernels are chosen by, as Linux spells them in /proc/cpuinfo.

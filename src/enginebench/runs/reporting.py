@@ -123,7 +123,10 @@ def write_reports(
             says how to get them.
     """
     formats = check_formats(formats)
-    stages = read_stages(root)
+    stages = []
+    for path in sorted(root.glob("stages*.json")):  # of `stages --out` in a run's folder
+        check_inside(root, path)
+        stages.append(read_record(path, StagesDocument))
     charts: list[Chart] = []
     notes: tuple[str, ...] = ()
     try:
@@ -147,14 +150,6 @@ def check_formats(names: Sequence[str]) -> list[str]:
         found = f"unknown format {', '.join(unknown)}" if unknown else "no format is given"
         raise UsageError(f"{found}; known: {', '.join(FORMATS)}")
     return formats
-
-
-def read_stages(root: Path) -> list[StagesDocument]:
-    """The documents of `stages --out` in a run's folder, from files named `stages*.json`."""
-    paths = sorted(root.glob("stages*.json"))
-    for path in paths:
-        check_inside(root, path)
-    return [read_record(path, StagesDocument) for path in paths]
 
 
 def write_pictures(root: Path, charts: Sequence[Chart]) -> list[Path]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # New objects between two looks for garbage; the interpreter's own is 700.
 GC_THRESHOLD = 100_000
 # What a measurement imports on its way, whatever the engine.
-_MEASURE = ("loop", "machine", "nvml", "pin", "reference", "rotation", "watch")
+_MEASURE = ("loop", "machine", "nvml", "pin", "reference", "caches", "watch")
 MODULES = (
     *("enginebench.runs.child.perform.build", *(f"enginebench.measure.{name}" for name in _MEASURE)),
     *("enginebench.models.task", "enginebench.runs.child.perform.measure", "enginebench.runs.child.watching"),

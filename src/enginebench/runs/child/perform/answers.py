@@ -59,17 +59,11 @@ def join_rows(answers: Iterable[Mapping[str, Array]], apart: Collection[str] = (
         ranks = max(array.ndim for array in arrays)
         arrays = [array if array.ndim == ranks else array[None] for array in arrays]
         longest = [max(lengths) for lengths in zip(*(array.shape[1:] for array in arrays), strict=True)]
-        padded = [
-            np.pad(
-                a,
-                [(0, 0), *((0, want - have) for want, have in zip(longest, a.shape[1:], strict=True))],
-                constant_values=a.dtype.type(),
-            )
-            if list(a.shape[1:]) != longest
-            else a
-            for a in arrays
-        ]
-        joined[name] = np.concatenate(padded)
+        for i, array in enumerate(arrays):
+            gaps = [(0, want - have) for want, have in zip(longest, array.shape[1:], strict=True)]
+            if any(gap for _, gap in gaps):
+                arrays[i] = np.pad(array, [(0, 0), *gaps], constant_values=array.dtype.type())
+        joined[name] = np.concatenate(arrays)
     return joined
 
 

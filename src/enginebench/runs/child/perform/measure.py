@@ -28,11 +28,11 @@ LEFT_SHARE = 0.5
 
 def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAnswer]) -> MeasureAnswer:
     """One repetition: pin, load, warm up, time; the reference kernel before and after; then the record, if wanted."""
+    from enginebench.measure.caches import rotate_feeds, rotating_count
     from enginebench.measure.loop import measure_left
     from enginebench.measure.machine import peak_memory_bytes
     from enginebench.measure.pin import pin_process
     from enginebench.measure.reference import time_reference
-    from enginebench.measure.rotation import rotate_feeds, rotating_count
     from enginebench.models.task import sample_feeds
 
     started = stamp_utc()
