@@ -229,7 +229,10 @@ class Campaign:
             else:
                 self._reporter.advance()
         for group in self._group(waiting):
-            self._prepare_group(group)
+            if len(group) == 1:
+                self._prepare_alone(group[0])
+            else:
+                self._prepare_group(group)
 
     def _group(self, rows: Sequence[PlannedRow]) -> list[list[PlannedRow]]:
         """As many rows as may import at a time; those of another environment, which may break down, alone and last."""
@@ -239,16 +242,13 @@ class Campaign:
 
     def _prepare_group(self, rows: Sequence[PlannedRow]) -> None:
         """Their children import side by side; then they build and check, as many at a time as may."""
-        if len(rows) == 1:
-            self._prepare_alone(rows[0])
-            return
+        children: dict[str, Child] = {}
         with ExitStack() as stack:
-            children = {
-                row.id: stack.enter_context(Child(PATIENCE | child_environment(row.engine.threads))) for row in rows
-            }
             for row in rows:
                 assert row.source is not None
-                children[row.id].ask_to_preload(self._describe_preload(row, row.source))
+                child = stack.enter_context(Child(PATIENCE | child_environment(row.engine.threads)))
+                child.ask_to_preload(self._describe_preload(row, row.source))
+                children[row.id] = child
             deadline = time.monotonic() + self._timeout_s()
             for child in children.values():
                 child.wait_until_ready(deadline)
@@ -271,31 +271,17 @@ class Campaign:
             works.append(children[row.id].start(job, timeout_s=self._timeout_s(), on_note=told))
         wait_until_sure(works)
         for row, work in zip(rows, works, strict=True):
-            try:
-                answer = self._tell(row, notes[row.id], work)
-            except (UsageError, DependencyError, TimedOut) as error:
-                self._settle(row, error)
-            except EngineBenchError:
+            self._reporter.step(f"{label(row)}: build and check")  # as the row would have told alone
+            found = attempt(work.finish)
+            for text in notes[row.id]:
+                self._reporter.step(f"{label(row)}: {text}")
+            if isinstance(found, EngineBenchError) and not isinstance(found, UsageError | DependencyError | TimedOut):
                 self._prepare_alone(row)
             else:
-                self._settle(row, answer, beside=min(len(rows), self._workers) - 1)
-
-    def _tell(self, row: PlannedRow, notes: Sequence[str], work: Work[PrepareAnswer]) -> PrepareAnswer:
-        """The answer; with the lines that the row would have told alone."""
-        self._reporter.step(f"{label(row)}: build and check")
-        try:
-            return work.finish()
-        finally:
-            for text in notes:
-                self._reporter.step(f"{label(row)}: {text}")
+                self._settle(row, found, beside=min(len(rows), self._workers) - 1)
 
     def _prepare_alone(self, row: PlannedRow) -> None:
-        found: PrepareAnswer | EngineBenchError
-        try:
-            found = self._run_prepare(row, self._describe_prepare(row))
-        except EngineBenchError as error:
-            found = error
-        self._settle(row, found)
+        self._settle(row, attempt(lambda: self._run_prepare(row, self._describe_prepare(row))))
 
     def _build_beside(self, rows: Sequence[PlannedRow]) -> None:
         """Makes one build more of each row, from nothing, at the same time; what fails is tried again alone."""
@@ -661,6 +647,13 @@ class Campaign:
     def _keep_if_new(self, result: Result) -> None:
         if result != self.results[result.id]:
             self._keep(result)
+
+
+def attempt(ask: Callable[[], PrepareAnswer]) -> PrepareAnswer | EngineBenchError:
+    try:
+        return ask()
+    except EngineBenchError as error:
+        return error
 
 
 def make_plain(row: PlannedRow) -> PlannedRow | None:

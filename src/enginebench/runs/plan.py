@@ -233,9 +233,12 @@ def _plan_row(
 ) -> PlannedRow:
     source = next((_with_batch(a, spec.batch) for a in sources if _serves(a, spec)), None)
     problem = None
-    if source is not None and spec.shapes:
+    if source is not None and spec.shapes and source.kind == "torch":  # along any axis but the batch
+        shapes = ((s, (*s.shape[:1], *spec.shapes.get(s.name, s.shape)[1:])) for s in source.inputs)
+        source = replace(source, inputs=tuple(replace(s, shape=shape) for s, shape in shapes))
+    elif source is not None and spec.shapes:
         try:
-            source = _with_shapes(source, spec.shapes)
+            source = replace(source, inputs=size_axes(source.inputs, spec.shapes))
         except UsageError as error:
             problem = str(error)
     if source is not None:
@@ -338,14 +341,6 @@ def _with_batch(source: Artifact, batch: int) -> Artifact:
         return tuple(replace(s, shape=(batch, *s.shape[1:])) if s.shape[:1] == (built,) else s for s in specs)
 
     return replace(source, inputs=rebatch(source.inputs), outputs=rebatch(source.outputs))
-
-
-def _with_shapes(source: Artifact, shapes: Mapping[str, tuple[int, ...]]) -> Artifact:
-    """The artifact as fed with these shapes: a graph along its open axes, PyTorch along any but the batch."""
-    if source.kind != "torch":
-        return replace(source, inputs=size_axes(source.inputs, shapes))
-    inputs = (replace(s, shape=(*s.shape[:1], *shapes.get(s.name, s.shape)[1:])) for s in source.inputs)
-    return replace(source, inputs=tuple(inputs))
 
 
 def _chain(sources: Sequence[Artifact], last: Artifact | None) -> tuple[Artifact, ...]:
