@@ -20,11 +20,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from enginebench.core.records import Block, Measurement
-from enginebench.runs.bundles.reading import read_bundle
 from enginebench.runs.child.isolate import child_environment, run_child
 from enginebench.runs.child.jobs import MeasureAnswer, MeasureJob
 from enginebench.runs.folder import RunFolder, Stored
-from enginebench.runs.targets.stored import open_stored
+from enginebench.runs.targets.bundles import read_bundle
+from enginebench.runs.targets.sides import open_stored
 from enginebench.stats.compare import compare
 from enginebench.stats.quantiles import median
 

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import format_engine, parse_engine, row_id
 from enginebench.core.records import MeasureSpec, Precision, Result, Scope
-from enginebench.engines.registry import find_installed, takes
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, holds_run
@@ -190,7 +189,7 @@ def plan_part(
     resume = holds_run(folder.root)
     record = folder.read_record() if resume else _begin(folder, request, printer)
     sources = tuple(folder.absolute(a) for a in record.sources)
-    planned = plan_rows(request, sources, probe=find_installed, takes=takes, problems=record.problems)
+    planned = plan_rows(request, sources, problems=record.problems)
     rows = choose_rows(planned, wanted, processes)
     record = replace(record, rows=tuple(row.id for row in rows))
     folder.write_record(record)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from enginebench.core.errors import UsageError as UsageError
     from enginebench.core.records import Result as Result
     from enginebench.features import *  # noqa: F403 - those that are there
-    from enginebench.runs.targets.loading import load_engine as load_engine
+    from enginebench.runs.targets.bundles import load_engine as load_engine
     from enginebench.runs.trust import allow_code as allow_code
     from enginebench.verbs.accuracy import accuracy as accuracy
     from enginebench.verbs.baseline import list_baselines as list_baselines
@@ -59,7 +59,7 @@ __version__ = "0.1.0"
 # Where each name lies; a verb of features says it itself.
 _HOMES = {
     "Result": "core.records",
-    "load_engine": "runs.targets.loading",
+    "load_engine": "runs.targets.bundles",
     "allow_code": "runs.trust",
     "Bench": "verbs.runs",
     "Run": "verbs.runs",

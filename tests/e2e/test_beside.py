@@ -13,7 +13,7 @@ from enginebench.core.records import Artifact, EngineSpec, FileHash, Gpu, Machin
 from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.runs import campaign
-from enginebench.runs.beside import count_workers, split_runs
+from enginebench.runs.builds import count_workers, split_runs
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.isolate import Child, Work, wait_until_sure
 from enginebench.runs.child.jobs import PrepareJob

@@ -16,7 +16,7 @@ from enginebench.core.names import parse_precision
 from enginebench.core.recipes import RECIPES
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
 from enginebench.core.store import hash_files
-from enginebench.engines.registry import ENTRIES, open_backend, takes
+from enginebench.engines.registry import ENTRIES, open_backend
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.folder import RunRequest
@@ -117,9 +117,9 @@ def test_a_run_plans_every_engine_that_is_there_and_no_other(
         model="digits-mlp", engines=tuple((name, {}) for name in SHIPPED), precisions=(parse_precision(precision),)
     )
     sources = [make_artifact("pytorch", "fp32"), graph := make_artifact("ort", "fp32")]
-    made = [(p, r, RECIPES[r].makes if r in RECIPES else "onnx") for p, r in list_transforms(request, sources, takes)]
+    made = [(p, r, RECIPES[r].makes if r in RECIPES else "onnx") for p, r in list_transforms(request, sources)]
     sources += [replace(graph, precision=p, recipe=r, kind=kind) for p, r, kind in made]
-    for row in plan_rows(request, sources, probe=_probe_as_if_installed, takes=takes):
+    for row in plan_rows(request, sources, probe=_probe_as_if_installed):
         entry = ENTRIES[row.engine.backend]
         if precision == "int4" and entry.name not in ("ort", "openvino"):
             assert row.skip is not None, row.id

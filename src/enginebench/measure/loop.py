@@ -1,7 +1,4 @@
-"""The timed loop: it turns an engine into a Measurement.
-
-The two functions at the end are the hot path; everything else happens between blocks.
-"""
+"""The timed loop, which turns an engine into a Measurement. Its hot path is at the end; all else is between blocks."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import itertools
 import math
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -23,7 +20,6 @@ from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock, Emp
 from enginebench.core.records import Block, Measurement, MeasureSpec, Scope, StopRule
 from enginebench.core.streams import Overlapping
 from enginebench.core.text import stamp_utc
-from enginebench.measure.slots import check_slots
 from enginebench.measure.stopping import BLOCK_NS, WINDOW_CALLS, WINDOW_NS, StoppingRule, WarmupRule, make_stopping_rule
 from enginebench.measure.watch import BlockReading, Watch, make_block, note_doubts
 
@@ -97,7 +93,10 @@ def measure_engine(
     with paused_gc():
         caller = _Caller(engine, feeds, spec.scope, clock, flush, flying)
         overhead_ns = measure_call_overhead(spec.scope, clock, engine)
-        _warm_up(caller, warmup, read_clock_mhz)
+        while not warmup.is_over():
+            window = caller.fill(WINDOW_NS, WINDOW_CALLS, warmup.calls_left())
+            median_ns = _median(window.latency_ns)
+            warmup.add_window(len(window.latency_ns), median_ns, window.duration_ns, read_clock_mhz())
         caller.untimed_calls = 0
         samples, blocks, stop_rule = _time_blocks(caller, stopping, watch)
     measured = Measurement(
@@ -193,7 +192,13 @@ class _Caller:
         self._engine, self._scope, self._clock, self._flush = engine, scope, clock, flush
         self._flying = flying
         self._run = engine.run
-        self._meters = _list_meters(engine, scope)
+        # What the engine can say of a call that is over, by the field of Measurement that keeps it.
+        self._meters: dict[str, Callable[[], int]] = {}
+        if scope != "pipelined" and isinstance(engine, DeviceClock):
+            self._meters |= {"device_ns": engine.last_device_ns, "enqueue_ns": engine.last_enqueue_ns}
+        if scope == "io" and isinstance(engine, CopyClock):
+            copies = {"h2d_ns": engine.last_h2d_ns, "d2h_ns": engine.last_d2h_ns}
+            self._meters |= {**copies, "staging_ns": engine.last_staging_ns}
         self._feeds = itertools.cycle(feeds)
         self._calls_seen = 0
         self._ns_per_call = 1.0
@@ -206,10 +211,7 @@ class _Caller:
         self.untimed_calls += calls
 
     def fill(self, min_ns: int, min_calls: int = 1, calls_left: int | None = None) -> _Chunk:
-        """The samples of at least `min_ns`, and of `min_calls` where a block's time has room for them.
-
-        Never more than `calls_left` calls.
-        """
+        """Samples of at least `min_ns`, of `min_calls` where a block has room, never of more than `calls_left`."""
         filled = self.time_calls(self._plan(min_ns, calls_left))
         while filled.duration_ns < min_ns or (len(filled.latency_ns) < min_calls and filled.duration_ns < BLOCK_NS):
             left = None if calls_left is None else calls_left - len(filled.latency_ns)
@@ -256,27 +258,14 @@ class _Caller:
         self._engine.fetch()
 
 
-def _list_meters(engine: object, scope: Scope) -> dict[str, Callable[[], int]]:
-    """What the engine can say of a call that is over, by the field of Measurement that keeps it."""
-    meters: dict[str, Callable[[], int]] = {}
-    if scope != "pipelined" and isinstance(engine, DeviceClock):
-        meters |= {"device_ns": engine.last_device_ns, "enqueue_ns": engine.last_enqueue_ns}
-    if scope == "io" and isinstance(engine, CopyClock):
-        meters |= {"h2d_ns": engine.last_h2d_ns, "d2h_ns": engine.last_d2h_ns, "staging_ns": engine.last_staging_ns}
-    return meters
-
-
 class _Nothing:
     """An engine that does nothing, and in order: what is left is the loop."""
 
     def bind(self, feeds: Feeds) -> None: ...
-
     def run(self) -> None: ...
-
+    def begin(self, samples: Sequence[Feeds]) -> None: ...
     def fetch(self) -> dict[str, Array]:
         return _NO_OUTPUTS
-
-    def begin(self, samples: Sequence[Feeds]) -> None: ...
 
     finish = fetch
 
@@ -284,30 +273,19 @@ class _Nothing:
 _NO_OUTPUTS: dict[str, Array] = {}
 
 
-def _warm_up(caller: _Caller, rule: WarmupRule, read_clock_mhz: Callable[[], int | None]) -> None:
-    while not rule.is_over():
-        window = caller.fill(WINDOW_NS, WINDOW_CALLS, rule.calls_left())
-        median_ns = _median(window.latency_ns)
-        rule.add_window(len(window.latency_ns), median_ns, window.duration_ns, read_clock_mhz())
-
-
 def _time_blocks(caller: _Caller, rule: StoppingRule, watch: Watch | None) -> tuple[_Chunk, list[Block], StopRule]:
     samples, blocks = _Chunk(_make_array(0), {}, 0), list[Block]()
     while (stop_rule := rule.decide()) is None:
-        chunk, reading = _time_block(caller, rule, watch)
+        if watch is not None:
+            watch.begin()
+        caller.resume()
+        chunk = caller.fill(BLOCK_NS, calls_left=rule.calls_left())
+        reading = BlockReading() if watch is None else watch.end()
         start = len(samples.latency_ns)
         rule.add_block(len(chunk.latency_ns), _median(chunk.latency_ns), chunk.duration_ns)
         samples = _join_chunks(samples, chunk) if blocks else chunk
         blocks.append(make_block(start, len(samples.latency_ns), chunk.duration_ns, reading))
     return samples, blocks, stop_rule
-
-
-def _time_block(caller: _Caller, rule: StoppingRule, watch: Watch | None) -> tuple[_Chunk, BlockReading]:
-    if watch is not None:
-        watch.begin()
-    caller.resume()
-    chunk = caller.fill(BLOCK_NS, calls_left=rule.calls_left())
-    return chunk, BlockReading() if watch is None else watch.end()
 
 
 def _join_chunks(first: _Chunk, second: _Chunk) -> _Chunk:
@@ -333,6 +311,41 @@ def _median(values: array[int]) -> float:
 
 def _make_array(calls: int) -> array[int]:
     return array("q", bytes(8 * calls))
+
+
+def check_slots(engines: Sequence[Overlapping], feeds: Feeds, alone: Engine) -> None:
+    """Checks that every engine, all of them with a batch on its way, answers inputs of its own as `alone` does.
+
+    Raises:
+        MeasurementError: one answers otherwise, by more than a hundredth of the largest value.
+    """
+    depth = len(engines)
+    inputs = [{name: np.roll(array, turn) for name, array in feeds.items()} for turn in range(2 * depth)]
+    answers: list[Mapping[str, Array]] = []
+    for turn, one in enumerate(inputs):
+        engine = engines[turn % depth]
+        if turn >= depth:
+            answers.append(engine.finish()[0])
+        engine.begin((one,))
+    answers += [engine.finish()[0] for engine in engines]
+    for turn, (one, answer) in enumerate(zip(inputs, answers, strict=True)):
+        alone.bind(one)
+        alone.run()
+        for name, expected in alone.fetch().items():
+            if not _is_alike(answer[name], expected):
+                raise MeasurementError(
+                    f"scope pipelined: output {name!r} of batch {turn} in slot {turn % depth} is not what the "
+                    "engine computes for the same input alone. Time it with --scope compute or io, and report this"
+                )
+
+
+def _is_alike(found: Array, expected: Array) -> bool:
+    if found.shape != expected.shape:
+        return False
+    if expected.dtype.kind != "f":
+        return bool(np.array_equal(found, expected))
+    known = np.abs(expected[np.isfinite(expected)], dtype=np.float64)
+    return bool(np.allclose(found, expected, rtol=0, atol=0.01 * float(known.max(initial=0.0)), equal_nan=True))
 
 
 # The hot path. A Python int lives for one turn and comes from the interpreter's free list; nothing else is made.

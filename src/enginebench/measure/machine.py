@@ -56,17 +56,24 @@ def describe_jetson(root: Path = ROOT) -> dict[str, str] | None:
     if "jetson" not in model.lower():
         return None
     release = (read_text(root / "etc/nv_tegra_release") or "").split(", GCID")[0].lstrip("# ")
-    found = {"model": model, "l4t": release, "power_mode": _read_power_mode(root)}
+    # nvpmodel's status (`pmode:0002`), and the names in its configuration: `NAME (id)`.
+    status = re.search(r"pmode:0*(\d+)", read_text(root / "var/lib/nvpmodel/status") or "")
+    names = dict(re.findall(r"POWER_MODEL ID=(\d+) NAME=(\S+)", read_text(root / "etc/nvpmodel.conf") or ""))
+    mode = status[1] if status else ""
+    found = {"model": model, "l4t": release, "power_mode": f"{names[mode]} ({mode})" if mode in names else mode}
     return {name: value for name, value in found.items() if value}
 
 
 def _describe_gpu(nvml: Any, index: int) -> Gpu:
+    def decode(text: str | bytes) -> str:
+        return text.decode(errors="replace") if isinstance(text, bytes) else text
+
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     limit_mw = _ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
     return Gpu(
         index=index,
-        name=_decode(nvml.nvmlDeviceGetName(handle)),
-        driver=_decode(nvml.nvmlSystemGetDriverVersion()),
+        name=decode(nvml.nvmlDeviceGetName(handle)),
+        driver=decode(nvml.nvmlSystemGetDriverVersion()),
         memory_bytes=_ask(lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total)) or 0,
         sm_clock_max_mhz=_ask(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM))),
         memory_clock_max_mhz=_ask(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM))),
@@ -79,20 +86,6 @@ def _ask(question: Callable[[], T]) -> T | None:
         return question()
     except Exception:  # integrated and virtual GPUs support only some of the questions
         return None
-
-
-def _decode(text: str | bytes) -> str:
-    return text.decode(errors="replace") if isinstance(text, bytes) else text
-
-
-def _read_power_mode(root: Path) -> str:
-    """`NAME (id)` from nvpmodel's status (`pmode:0002`) and the names in its configuration; "" where unknown."""
-    status = re.search(r"pmode:0*(\d+)", read_text(root / "var/lib/nvpmodel/status") or "")
-    if status is None:
-        return ""
-    names = dict(re.findall(r"POWER_MODEL ID=(\d+) NAME=(\S+)", read_text(root / "etc/nvpmodel.conf") or ""))
-    name = names.get(status[1])
-    return f"{name} ({status[1]})" if name else status[1]
 
 
 # Instruction sets that inference kernels are chosen by, as Linux spells them in /proc/cpuinfo.
@@ -156,37 +149,43 @@ def read_versions() -> dict[str, str]:
     versions = {"python": platform.python_version(), "enginebench": enginebench.__version__}
     for package in PACKAGES:
         try:
-            versions[package] = _read_version(metadata.distribution(package))
+            found = metadata.distribution(package)
         except metadata.PackageNotFoundError:
             continue
+        # In the head of its METADATA: `Distribution.version` parses all of it, long descriptions included.
+        head = (found.read_text("METADATA") or "").partition("\n\n")[0]
+        match = re.search(r"^Version: *(\S+)", head, re.MULTILINE)
+        versions[package] = match[1] if match else found.version
     return versions
-
-
-def _read_version(package: metadata.Distribution) -> str:
-    """The version in the head of its METADATA; `Distribution.version` parses all of it, long descriptions included."""
-    head = (package.read_text("METADATA") or "").partition("\n\n")[0]
-    match = re.search(r"^Version: *(\S+)", head, re.MULTILINE)
-    return match[1] if match else package.version
 
 
 def _describe_linux(root: Path, cpus: tuple[int, ...]) -> Machine:
     info = read_text(root / "proc/cpuinfo") or ""
     online = [int(cpu) for cpu in re.findall(r"^processor\s*:\s*(\d+)", info, re.MULTILINE)]
+    name = re.search(r'^PRETTY_NAME="?([^"\n]+)', read_text(root / "etc/os-release") or "", re.MULTILINE)
+    line = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.MULTILINE)
+    present = set(line[1].split()) if line else set[str]()
+    folders = [root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq" for cpu in cpus]
+    governors = {governor for folder in folders if (governor := read_text(folder / "scaling_governor"))}
+    khz = [f for folder in folders if (f := read_int(folder / "scaling_cur_freq")) is not None]
+    max_khz = [f for folder in folders if (f := read_int(folder / "cpuinfo_max_freq")) is not None]
+    mhz = [f / 1000 for f in khz] or [float(f) for f in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", info, re.MULTILINE)]
+    load = re.match(r"\d+\.\d+(?!\S)", read_text(root / "proc/loadavg") or "")
     return Machine(
-        os=_read_os(root),
+        os=f"{name[1] if name else 'Linux'}, kernel {read_text(root / 'proc/sys/kernel/osrelease') or 'unknown'}",
         arch=platform.machine(),
         cpu_model=_read_cpu_model(info, root),
-        cpu_flags=_read_flags(info),
+        cpu_flags=tuple(flag for flag in FLAGS if flag in present),
         cores_physical=len(group_cores(online, root)),
         cores_logical=len(online),
         cpus_allowed=cpus,
         cpu_quota_cores=read_cpu_quota(root),
         memory_bytes=read_memory_total(root) or 0,
         memory_limit_bytes=read_memory_limit(root),
-        governor=_read_governor(root, cpus),
-        cpu_mhz=_read_mhz(info, root, cpus),
-        cpu_max_mhz=_read_max_mhz(root, cpus),
-        load_1m=_read_load(root),
+        governor=", ".join(sorted(governors)) or None,
+        cpu_mhz=round(sum(mhz) / len(mhz), 1) if mhz else None,  # of the allowed CPUs, just now
+        cpu_max_mhz=max(max_khz) / 1000 if max_khz else None,
+        load_1m=float(load[0]) if load else None,
         virtual=_read_virtual(info, root),
         last_level_cache_bytes=next((c.size_bytes for c in read_caches(cpus[0] if cpus else 0, root)[::-1]), None),
         default_threads=default_threads(root=root, allowed=cpus),
@@ -251,12 +250,6 @@ def _note_doubts(machine: Machine, root: Path) -> Iterator[Caveat]:
         yield make_caveat("no_foreign_cpu_figure")
 
 
-def _read_os(root: Path) -> str:
-    name = re.search(r'^PRETTY_NAME="?([^"\n]+)', read_text(root / "etc/os-release") or "", re.MULTILINE)
-    kernel = read_text(root / "proc/sys/kernel/osrelease") or "unknown"
-    return f"{name[1] if name else 'Linux'}, kernel {kernel}"
-
-
 def _read_cpu_model(info: str, root: Path) -> str:
     model = re.search(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
     if model:
@@ -268,38 +261,6 @@ def _read_cpu_model(info: str, root: Path) -> str:
     return " + ".join(names) or read_text(root / "proc/device-tree/model") or "unknown"
 
 
-def _read_flags(info: str) -> tuple[str, ...]:
-    line = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.MULTILINE)
-    present = set(line[1].split()) if line else set()
-    return tuple(flag for flag in FLAGS if flag in present)
-
-
-def _read_governor(root: Path, cpus: Sequence[int]) -> str | None:
-    found = {read_text(_cpufreq(root, cpu) / "scaling_governor") for cpu in cpus} - {None}
-    return ", ".join(sorted(str(governor) for governor in found)) or None
-
-
-def _read_mhz(info: str, root: Path, cpus: Sequence[int]) -> float | None:
-    """Mean frequency of the allowed CPUs just now."""
-    khz = [f for cpu in cpus if (f := read_int(_cpufreq(root, cpu) / "scaling_cur_freq")) is not None]
-    mhz = [f / 1000 for f in khz] or [float(f) for f in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", info, re.MULTILINE)]
-    return round(sum(mhz) / len(mhz), 1) if mhz else None
-
-
-def _read_max_mhz(root: Path, cpus: Sequence[int]) -> float | None:
-    khz = [f for cpu in cpus if (f := read_int(_cpufreq(root, cpu) / "cpuinfo_max_freq")) is not None]
-    return max(khz) / 1000 if khz else None
-
-
-def _cpufreq(root: Path, cpu: int) -> Path:
-    return root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq"
-
-
-def _read_load(root: Path) -> float | None:
-    first = (read_text(root / "proc/loadavg") or "").split()[:1]
-    return float(first[0]) if first and re.fullmatch(r"\d+\.\d+", first[0]) else None
-
-
 def _read_virtual(info: str, root: Path) -> str | None:
     """Hypervisor and container, as far as either shows itself; None where neither does."""
     kinds = []
@@ -308,11 +269,6 @@ def _read_virtual(info: str, root: Path) -> str | None:
         kinds.append(f"hypervisor ({maker})" if maker else "hypervisor")
     if "microsoft" in (read_text(root / "proc/sys/kernel/osrelease") or "").lower():
         kinds.append("WSL")
-    kinds += _find_containers(root)
-    return ", ".join(kinds) or None
-
-
-def _find_containers(root: Path) -> list[str]:
     groups = read_text(root / "proc/self/cgroup") or ""
     signs = {
         "docker": (root / ".dockerenv").exists() or "docker" in groups,
@@ -320,4 +276,5 @@ def _find_containers(root: Path) -> list[str]:
         "kubernetes": "kubepods" in groups,
         "lxc": "/lxc" in groups,
     }
-    return [f"container ({name})" for name, seen in signs.items() if seen]
+    kinds += [f"container ({name})" for name, seen in signs.items() if seen]
+    return ", ".join(kinds) or None

@@ -5,17 +5,13 @@ Nothing here changes a card's settings, and nothing raises for a question that a
 
 import os
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
-
-from msgspec import Struct
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.cuda_devices import find_bus_id, find_handle
 from enginebench.core.records import Mark
 from enginebench.measure.watch import BlockReading
-
-T = TypeVar("T")
 
 # A block below this share of the default SM clock is marked. NVBench, which set the value, throws such samples away;
 # here they are kept and marked. Source: NVBench, `--throttle-threshold`.
@@ -45,25 +41,18 @@ ENERGY_PERIOD_NS = 100_000_000
 ENERGY_WATCH_NS = 250_000_000
 
 
-class GpuState(Struct, frozen=True, kw_only=True):
-    """What NVML answers at one moment; None where the card does not say."""
-
-    sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    temperature_c: int | None = None
-    power_w: float | None = None
-    throttle_reasons: tuple[str, ...] = ()
-    foreign_processes: int | None = None
-    used_bytes: int | None = None
-    energy_mj: int | None = None
-
-
 class GpuWatch:
     """Reads one GPU before and after each block. Open it before the engine is loaded: memory is counted from then on.
 
     Args:
         locate: the place on the PCI bus of CUDA's GPU of that index; None where CUDA does not say.
+
+    Attributes:
+        default_clock_mhz: the SM clock that the card runs at by default, or the highest where it names no default.
+        hides_processes: some look at a block found no process at all, not even this one, or could not ask for them.
     """
+
+    energy_period_ns: int = ENERGY_PERIOD_NS
 
     def __init__(
         self,
@@ -77,23 +66,15 @@ class GpuWatch:
         self._nvml, self._clock = nvml, clock
         self._pid = os.getpid() if pid is None else pid
         self._handle = find_handle(nvml, index, locate)
-        self._default_mhz = self._read_default_clock()
+        clocks = ("nvmlDeviceGetDefaultApplicationsClock", "nvmlDeviceGetMaxClockInfo")
+        default, highest = (self._ask(question, nvml.NVML_CLOCK_SM) for question in clocks)
+        self.default_clock_mhz: int | None = default or highest
+        self.hides_processes = False
         self._used_before = self._read_used()
         self._strangers = self._count_processes(own=False)
-        self._hidden = False
         self._peak_used: int | None = None
         self._first: tuple[int, int] | None = None  # (ns, mJ) at the first begin
         self._last: tuple[int, int] | None = None  # at the last end
-
-    @property
-    def default_clock_mhz(self) -> int | None:
-        """The SM clock that the card runs at by default, or the highest where it names no default."""
-        return self._default_mhz
-
-    @property
-    def hides_processes(self) -> bool:
-        """Whether some look at a block found no process at all, not even this one, or could not ask for them."""
-        return self._hidden
 
     def begin(self) -> None:
         self._note_memory()
@@ -102,41 +83,29 @@ class GpuWatch:
             self._first = (self._clock(), energy)
 
     def end(self) -> BlockReading:
-        """The reading right after a block, while the clocks are still those of the load."""
-        state = self.read_state()
-        self._hidden = self._hidden or state.foreign_processes is None
-        if state.energy_mj is not None:
-            self._last = (self._clock(), state.energy_mj)
+        """The reading right after a block. The clock first: it falls once the load is gone."""
+        sm_clock = self.read_clock_mhz()
+        memory_clock = self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_MEM)
+        reasons = self._read_reasons()
+        power_mw = self._ask("nvmlDeviceGetPowerUsage")
+        temperature = self._ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
+        foreign, energy = self._count_processes(own=True), self._read_energy()
+        self.hides_processes |= foreign is None
+        if energy is not None:
+            self._last = (self._clock(), energy)
         self._note_memory()
         return BlockReading(
-            sm_clock_mhz=state.sm_clock_mhz,
-            memory_clock_mhz=state.memory_clock_mhz,
-            temperature_c=state.temperature_c,
-            power_w=state.power_w,
-            throttle_reasons=state.throttle_reasons,
-            marks=find_marks(state, self._default_mhz),
+            sm_clock_mhz=sm_clock,
+            memory_clock_mhz=memory_clock,
+            temperature_c=temperature,
+            power_w=None if power_mw is None else power_mw / 1000,
+            throttle_reasons=reasons,
+            marks=find_marks(sm_clock, reasons, foreign, self.default_clock_mhz),
         )
 
     def read_clock_mhz(self) -> int | None:
         clock: int | None = self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM)
         return clock
-
-    def read_state(self) -> GpuState:
-        """Everything that is read about a block. The clock first: it falls once the load is gone."""
-        sm_clock = self.read_clock_mhz()
-        memory_clock = self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_MEM)
-        reasons = self._read_reasons()
-        power_mw = self._ask("nvmlDeviceGetPowerUsage")
-        return GpuState(
-            sm_clock_mhz=sm_clock,
-            memory_clock_mhz=memory_clock,
-            throttle_reasons=reasons,
-            power_w=None if power_mw is None else power_mw / 1000,
-            temperature_c=self._ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU),
-            foreign_processes=self._count_processes(own=True),
-            used_bytes=self._read_used(),
-            energy_mj=self._read_energy(),
-        )
 
     def peak_memory_bytes(self) -> int | None:
         """The most device memory seen in use, less what was in use before: context, weights, workspaces, buffers."""
@@ -157,8 +126,6 @@ class GpuWatch:
             return None
         return energy_mj / images, energy_mj * min(1.0, self.energy_period_ns / duration_ns) / images
 
-    energy_period_ns: int = ENERGY_PERIOD_NS
-
     def watch_energy_counter(self) -> None:
         """Measures how often the energy counter moves; a quarter of a second at most."""
         changes: list[int] = []
@@ -174,11 +141,6 @@ class GpuWatch:
         used = self._read_used()
         if used is not None:
             self._peak_used = max(used, self._peak_used or 0)
-
-    def _read_default_clock(self) -> int | None:
-        asked = ("nvmlDeviceGetDefaultApplicationsClock", "nvmlDeviceGetMaxClockInfo")
-        answers: list[int | None] = [self._ask(question, self._nvml.NVML_CLOCK_SM) for question in asked]
-        return answers[0] or answers[1]
 
     def _read_reasons(self) -> tuple[str, ...]:
         """The causes of a low clock; the call has had two names."""
@@ -219,21 +181,17 @@ class GpuWatch:
             return None
 
 
-def find_marks(state: GpuState, default_clock_mhz: int | None) -> tuple[Mark, ...]:
+def find_marks(
+    clock_mhz: int | None, reasons: Sequence[str], foreign: int | None, default_mhz: int | None
+) -> tuple[Mark, ...]:
     """What makes a block doubtful: a low clock, throttling, another process on the GPU."""
-    marks: list[Mark] = []
-    if _is_below(state.sm_clock_mhz, default_clock_mhz, LOW_CLOCK_SHARE):
-        marks.append("low_clock")
-    capped = _is_below(state.sm_clock_mhz, default_clock_mhz, CAPPED_CLOCK_SHARE)
-    if any(capped or reason not in CAPS for reason in state.throttle_reasons):
-        marks.append("throttled")
-    if state.foreign_processes:
-        marks.append("foreign_gpu")
-    return tuple(marks)
-
-
-def _is_below(clock_mhz: int | None, default_mhz: int | None, share: float) -> bool:
-    return clock_mhz is not None and default_mhz is not None and clock_mhz < share * default_mhz
+    share = clock_mhz / default_mhz if clock_mhz is not None and default_mhz else 1.0
+    signs: dict[Mark, bool] = {
+        "low_clock": share < LOW_CLOCK_SHARE,
+        "throttled": any(share < CAPPED_CLOCK_SHARE or reason not in CAPS for reason in reasons),
+        "foreign_gpu": bool(foreign),
+    }
+    return tuple(mark for mark, seen in signs.items() if seen)
 
 
 def open_gpu_watch(device: str) -> GpuWatch | None:

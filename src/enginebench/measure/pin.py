@@ -70,10 +70,7 @@ def pin_to(cpus: tuple[int, ...]) -> tuple[int, ...] | None:
 def share_cpus(
     threads: int, allowed: Collection[int] | None = None, root: Path = ROOT
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(CPUs of an engine, CPUs of what feeds it): a whole core of its own for the latter, if one is to spare.
-
-    Where none is, both have all of them.
-    """
+    """(CPUs of an engine, CPUs of what feeds it): a whole core for the latter if one is to spare, else all for both."""
     cpus = tuple(sorted(read_allowed_cpus() if allowed is None else allowed))
     cores = group_cores(cpus, root)
     if len(cores) < 2 or threads > len(cpus) - len(cores[0]):

@@ -22,15 +22,13 @@ def time_reference(repeats: int, clock: Callable[[], int] = time.perf_counter_ns
     of dependent steps (SHA-256) did not (0.0, n = 150); this very length was not correlated. It does not follow memory
     bandwidth. NumPy does the work, so it compares runs of one environment, as results that are compared must be anyway.
     """
-    kernel = _make_kernel()
+    kernel, times = _make_kernel(), list[int]()
     kernel()
-    return [_time_once(kernel, clock) for _ in range(repeats)]
-
-
-def _time_once(kernel: Callable[[], object], clock: Callable[[], int]) -> int:
-    begin = clock()
-    kernel()
-    return clock() - begin
+    for _ in range(repeats):
+        begin = clock()
+        kernel()
+        times.append(clock() - begin)
+    return times
 
 
 def _make_kernel() -> Callable[[], object]:

@@ -1,7 +1,4 @@
-"""When warm-up is over and when enough has been timed: rules as objects, so that the loop only asks them.
-
-No clock is read here; the rules see medians and durations and answer.
-"""
+"""When warm-up is over, and when enough has been timed: rules that see medians and durations, and read no clock."""
 
 import math
 from collections.abc import Sequence
@@ -45,14 +42,9 @@ _NS = 1_000_000_000
 class StoppingRule(Protocol):
     """Asked after each block whether to go on."""
 
-    def calls_left(self) -> int | None:
-        """How many samples may still be taken; None where time decides."""
-
-    def add_block(self, calls: int, median_ns: float, duration_ns: int) -> None:
-        """Takes note of a finished block."""
-
-    def decide(self) -> StopRule | None:
-        """The rule that ended the measurement, or None to go on."""
+    def calls_left(self) -> int | None: ...  # how many samples may still be taken; None where time decides
+    def add_block(self, calls: int, median_ns: float, duration_ns: int) -> None: ...
+    def decide(self) -> StopRule | None: ...  # the rule that ended the measurement, or None to go on
 
 
 class IterationsRule:
@@ -163,8 +155,8 @@ def _agree(values: Sequence[float]) -> bool:
     """Whether the middle of the newest three is within the tolerance of the middle of the three before."""
     if len(values) < 2 * WINDOWS_COMPARED:
         return False
-    older = _middle(values[-2 * WINDOWS_COMPARED : -WINDOWS_COMPARED])
-    newer = _middle(values[-WINDOWS_COMPARED:])
+    windows = (values[-2 * WINDOWS_COMPARED : -WINDOWS_COMPARED], values[-WINDOWS_COMPARED:])
+    older, newer = (sorted(part)[WINDOWS_COMPARED // 2] for part in windows)
     return abs(newer - older) <= WARMUP_TOLERANCE * older
 
 
@@ -174,19 +166,15 @@ def make_stopping_rule(spec: MeasureSpec) -> StoppingRule:
 
 def relative_width(values: Sequence[float]) -> float:
     """Full width of the 95 % Student-t interval of the mean, as a share of the mean; 0 where all are equal."""
-    n = len(values)
-    mean = math.fsum(values) / n
+    n, mean = len(values), math.fsum(values) / len(values)
     deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
-    if deviation == 0:
-        return 0.0
-    return 2 * student_t_975(n - 1) * deviation / math.sqrt(n) / mean
+    return 2 * student_t_975(n - 1) * deviation / math.sqrt(n) / mean if deviation else 0.0
 
 
 def student_t_975(degrees: int) -> float:
     """The 97.5 % quantile of Student's t; within 0.2 % from four degrees of freedom up.
 
     Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5. Written out here because importing
-
     scipy into every timed process costs more than the formula.
     """
     z = 1.959963984540054
@@ -198,7 +186,3 @@ def student_t_975(degrees: int) -> float:
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
     return math.fsum(term / degrees**power for power, term in enumerate(terms))
-
-
-def _middle(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]

@@ -5,6 +5,7 @@ and never raises.
 """
 
 import os
+import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -47,9 +48,13 @@ def read_cpu_quota(root: Path = ROOT) -> float | None:
 
     Source: Linux Documentation/admin-guide/cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst (cfs_quota_us).
     """
-    quotas = [_parse_cpu_max(folder / "cpu.max") for folder in _unified_folders(root)]
-    quotas += [_parse_cfs_quota(folder) for folder in _controller_folders(root, "cpu")]
-    return min((quota for quota in quotas if quota is not None), default=None)
+    # "max 100000", and -1, are no quota.
+    texts = (read_text(folder / "cpu.max") or "" for folder in _unified_folders(root))
+    quotas = [int(m[1]) / int(m[2]) for m in (re.fullmatch(r"(\d+)\s+(0*[1-9]\d*)", text) for text in texts) if m]
+    for folder in _controller_folders(root, "cpu"):
+        quota, period = read_int(folder / "cpu.cfs_quota_us"), read_int(folder / "cpu.cfs_period_us")
+        quotas += [quota / period] if quota is not None and quota > 0 and period else []
+    return min(quotas, default=None)
 
 
 def read_memory_limit(root: Path = ROOT) -> int | None:
@@ -61,11 +66,8 @@ def read_memory_limit(root: Path = ROOT) -> int | None:
 
 
 def read_memory_total(root: Path = ROOT) -> int | None:
-    for line in (read_text(root / "proc/meminfo") or "").splitlines():
-        name, _, rest = line.partition(":")
-        if name == "MemTotal" and rest.split()[:1] and rest.split()[0].isdigit():
-            return int(rest.split()[0]) * 1024
-    return None
+    found = re.search(r"^MemTotal:\s*(\d+)", read_text(root / "proc/meminfo") or "", re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
 
 
 def read_cpuset(root: Path = ROOT) -> frozenset[int] | None:
@@ -100,18 +102,6 @@ def read_int(path: Path) -> int | None:
     """The whole number that the file holds, else None ("max" is None, too)."""
     text = read_text(path)
     return int(text) if text and text.lstrip("-").isdigit() else None
-
-
-def _parse_cpu_max(path: Path) -> float | None:
-    fields = (read_text(path) or "").split()
-    if len(fields) != 2 or not all(field.isdigit() for field in fields) or int(fields[1]) == 0:
-        return None  # "max 100000", or no such file
-    return int(fields[0]) / int(fields[1])
-
-
-def _parse_cfs_quota(folder: Path) -> float | None:
-    quota, period = read_int(folder / "cpu.cfs_quota_us"), read_int(folder / "cpu.cfs_period_us")
-    return quota / period if quota is not None and quota > 0 and period else None  # -1 is no quota
 
 
 def _unified_folders(root: Path) -> Iterator[Path]:

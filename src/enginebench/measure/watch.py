@@ -8,7 +8,7 @@ import resource
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -49,7 +49,6 @@ class Watch(Protocol):
     """Looks at the machine around each block, never inside one."""
 
     def begin(self) -> None: ...
-
     def end(self) -> BlockReading: ...
 
 
@@ -113,34 +112,30 @@ class BlockWatch:
         self._cpus = read_cpuset(root) if cpus is None else frozenset(cpus)
         self._clock = clock
         self._own_cpu_ns = own_cpu_ns or measure_own_cpu_ns
-        self._before: tuple[int, int, _CpuTimes | None] | None = None
+        self._before: _Sample | None = None
 
     def begin(self) -> None:
         self._before = self._sample()
 
     def end(self) -> BlockReading:
-        foreign = self._compare(self._before, self._sample())
-        marks: tuple[Mark, ...] = ("foreign_cpu",) if foreign is not None and foreign > FOREIGN_CPU_CORES else ()
-        return BlockReading(foreign_cpu_cores=foreign, marks=marks)
+        before, after = self._before, self._sample()
+        if before is None or before.cpus is None or before.cpus != after.cpus:
+            return BlockReading()  # nothing can be read, or a CPU came or went
+        wall_ns = after.wall_ns - before.wall_ns
+        if wall_ns < SHORTEST_NS or after.total_ns <= before.total_ns:
+            return BlockReading()  # counters stand still (a sandbox)
+        ours_or_idle_ns = after.idle_ns - before.idle_ns + after.own_ns - before.own_ns
+        foreign = max(0.0, after.cpus - ours_or_idle_ns / wall_ns)
+        return BlockReading(foreign_cpu_cores=foreign, marks=("foreign_cpu",) if foreign > FOREIGN_CPU_CORES else ())
 
-    def _sample(self) -> tuple[int, int, _CpuTimes | None]:
-        return self._clock(), self._own_cpu_ns(), _read_cpu_times(self._stat, self._cpus)
-
-    @staticmethod
-    def _compare(
-        before: tuple[int, int, _CpuTimes | None] | None, after: tuple[int, int, _CpuTimes | None]
-    ) -> float | None:
-        if before is None or before[2] is None or after[2] is None:
-            return None
-        wall_ns, own_ns = after[0] - before[0], after[1] - before[1]
-        counted_ns, idle_ns = after[2].total_ns - before[2].total_ns, after[2].idle_ns - before[2].idle_ns
-        if wall_ns < SHORTEST_NS or counted_ns <= 0 or after[2].cpus != before[2].cpus:
-            return None  # counters stand still (a sandbox), or a CPU came or went
-        return max(0.0, after[2].cpus - (idle_ns + own_ns) / wall_ns)
+    def _sample(self) -> _Sample:
+        return _Sample(self._clock(), self._own_cpu_ns(), *_read_cpu_times(self._stat, self._cpus))
 
 
-class _CpuTimes(Struct, frozen=True):
-    cpus: int
+class _Sample(NamedTuple):
+    wall_ns: int
+    own_ns: int
+    cpus: int | None  # None where the machine's counters cannot be read
     total_ns: int
     idle_ns: int
 
@@ -176,8 +171,8 @@ def _read_sleeps(pid: int) -> int:
     return sum(int(count) for text in texts for count in re.findall(r"^voluntary_ctxt_switches:\s*(\d+)", text, re.M))
 
 
-def _read_cpu_times(path: Path, cpus: frozenset[int] | None) -> _CpuTimes | None:
-    """Counters of the machine's CPUs, or of those among `cpus`; None where they cannot be read.
+def _read_cpu_times(path: Path, cpus: frozenset[int] | None) -> tuple[int | None, int, int]:
+    """(how many, total ns, idle ns) of the machine's CPUs, or of those among `cpus`; None where they cannot be read.
 
     The columns are user nice system idle iowait irq softirq steal; guest time is part of user. Source: proc_stat(5).
     """
@@ -189,7 +184,7 @@ def _read_cpu_times(path: Path, cpus: frozenset[int] | None) -> _CpuTimes | None
     lines = [whole[1]] if whole and len(chosen) == len(rows) else list(chosen.values())
     fields = [[int(value) for value in line.split()] for line in lines]
     if not chosen or any(len(f) < 8 for f in fields):
-        return None
+        return None, 0, 0
     tick_ns = _NS // os.sysconf("SC_CLK_TCK")
     total, idle = sum(sum(f[:8]) for f in fields), sum(f[3] + f[4] for f in fields)
-    return _CpuTimes(len(chosen), total * tick_ns, idle * tick_ns)
+    return len(chosen), total * tick_ns, idle * tick_ns

@@ -3,7 +3,6 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -12,7 +11,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.names import slug
 from enginebench.core.records import Result
-from enginebench.runs.folder import RunFolder, RunRecord, read_results, read_rows
+from enginebench.runs.folder import RunFolder, read_results, read_rows
 
 BASELINE_SCHEMA = "enginebench.baseline/1"
 # Inside the default folder of runs, so that both are kept, or ignored, together.
@@ -45,11 +44,7 @@ def find_store(store: Path | None = None) -> Path:
 
 
 def save_baseline(name: str, run: Path, store: Path | None = None, *, force: bool = False) -> Baseline:
-    """Copies the rows of a run under `name`; samples and settings, no artifacts.
-
-    Args:
-        name: lower-case letters, digits, dots and hyphens.
-    """
+    """Copies the rows of a run under `name`, lower-case as a slug; samples and settings, no artifacts."""
     target = _find_place(name, store)
     if target.exists() and not force:
         raise UsageError(f"a baseline {name!r} exists in {target.parent}; choose another name or pass --force")
@@ -57,25 +52,20 @@ def save_baseline(name: str, run: Path, store: Path | None = None, *, force: boo
     measured = [result for result in results if result.measurements]
     if not measured:
         raise ArtifactError(f"{run} has no measured configuration; there is nothing to compare with")
-    _write(target, replace(record, rows=tuple(result.id for result in measured), sources=()), measured)
-    return _describe(target)
-
-
-def _write(target: Path, record: RunRecord, results: Sequence[Result]) -> None:
-    """Makes the copy beside its place and moves it there in one step: a kill leaves the old one or the new one."""
-    try:
+    try:  # beside its place, and moved there in one step: a kill leaves the old one or the new one
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".saving-") as scratch:
             made, old = Path(scratch) / "new", Path(scratch) / "old"
             folder = RunFolder(made)
-            folder.create(record)
-            for result in results:
+            folder.create(replace(record, rows=tuple(result.id for result in measured), sources=()))
+            for result in measured:
                 folder.write_result(result)
             if target.exists():
                 target.rename(old)
             made.rename(target)
     except OSError as error:
         raise ArtifactError(f"cannot write the baseline {target}: {error.strerror}. Choose another --store") from error
+    return _describe(target)
 
 
 def list_baselines(store: Path | None = None) -> BaselineList:
@@ -114,10 +104,7 @@ def are_neighbours(base: str, cand: str, store: Path | None = None) -> bool:
 
 
 def find_side(text: str, store: Path | None = None) -> Path:
-    """What `text` names: the folder of a run, the file of a stored row, or the folder of a baseline.
-
-    An existing path takes precedence over a baseline of the same name.
-    """
+    """What `text` names: an existing path (a run's folder, a stored row's file), else the folder of a baseline."""
     path = Path(text)
     if path.exists():
         return path

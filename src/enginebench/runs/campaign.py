@@ -31,20 +31,27 @@ from enginebench.core.errors import (
 from enginebench.core.limits import LEVELS
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.names import row_id as make_id
-from enginebench.core.records import Artifact, EngineSpec, Machine, Result, Status, Task
+from enginebench.core.records import Artifact, Caveat, Machine, Result, Status, Task
 from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_open_outputs, find_size
 from enginebench.core.store import write_atomic
 from enginebench.engines.registry import takes
 from enginebench.models.samples import find_samples, list_samples
 from enginebench.models.task import find_own_data
 from enginebench.report.numbers import format_significant
-from enginebench.runs.beside import count_workers, split_runs, tunes
-from enginebench.runs.builds import choose_place, count_builds, cut_common, describe_build
+from enginebench.runs.builds import (
+    can_wait,
+    count_at_once,
+    count_builds,
+    count_workers,
+    cut_common,
+    describe_build,
+    split_runs,
+    tunes,
+)
 from enginebench.runs.child.arrays import count_values, holds_arrays, limit_calls, load_answers, reduce_answers
 from enginebench.runs.child.isolate import PATIENCE, Child, Work, child_environment, run_child, wait_until_sure
 from enginebench.runs.child.jobs import MeasureJob, PreloadJob, PrepareAnswer, PrepareJob, Proof
 from enginebench.runs.child.places import OPTION, find_place, list_versions
-from enginebench.runs.child.preload import can_wait, count_at_once
 from enginebench.runs.child.proving import doubt_record
 from enginebench.runs.folder import RunFolder, RunRequest
 from enginebench.runs.plan import PlannedRow, find_axes
@@ -129,11 +136,7 @@ class Campaign:
         self._keep(replace(prepared, id=row.id, measure=row.measure, measurements=(), status="partial", reason=None))
 
     def finish(self, ids: Mapping[str, str]) -> None:
-        """Takes rows as measured often enough, however often that is.
-
-        Args:
-            ids: of the rows, by the ids under which they were built, checked and compared with each other.
-        """
+        """Takes rows, by id and the id under which they were built and compared, as measured often enough."""
         for result in (self.results[row_id] for row_id in ids.values()):
             if result.status == "partial" and result.measurements:
                 measure, drift = replace(result.measure, processes=len(result.measurements)), result.drift
@@ -174,11 +177,20 @@ class Campaign:
             self.results[row_id] = replace(stored, engine=ran, status=status, reason=None, stderr_tail=None)
 
     def run(self) -> list[Result]:
-        """Every row, prepared, checked and measured; a failed row carries its reason."""
+        """Every row, prepared, checked and measured; a failed row carries its reason.
+
+        Repetitions are measured each in its turn; rows of which no verdict can change end at a look, before the next.
+        """
         wanted = [row for row in self._rows.values() if row.skip is None]
         self._reporter.begin(sum(count_builds(row) + row.measure.processes for row in wanted))
         self.check()
-        self._measure_interleaved()
+        # Numbered by the plan alone: whoever fails or goes on later moves no number.
+        longest = max((row.measure.processes for row in self._rows.values()), default=0)
+        pairs = [(row, i) for i in range(longest) for row in self._rows.values() if i < row.measure.processes]
+        turns = [Turn(row, repetition, order) for order, (row, repetition) in enumerate(pairs)]
+        for start, end in pairwise((0, *LEVELS, ENDLESS)):
+            self._measure_turns([turn for turn in turns if start <= turn.repetition < end])
+            self._end_settled(end)
         return list(self.results.values())
 
     def check(self) -> None:
@@ -186,7 +198,14 @@ class Campaign:
         self._prepare_all()
         if self._refused is not None and all(result.status == "skipped" for result in self.results.values()):
             raise self._refused
-        self._build_again()
+        waiting: list[PlannedRow] = []
+        for row in self._rows.values():
+            known = self.results.get(row.id)
+            if known is not None and known.status == "partial":
+                waiting += [row] * (count_builds(row) - max(1, len(known.builds)))
+        for group in self._group(waiting):
+            for run in split_runs(group, self._machine):
+                self._build_beside(run)
         self._compare_outputs()
         self._score_answers()
 
@@ -209,25 +228,27 @@ class Campaign:
                 waiting.append(row)
             else:
                 self._reporter.advance()
-        here = [row for row in waiting if OPTION not in row.engine.options]
-        for start in range(0, len(here), self._at_once):
-            self._prepare_group(here[start : start + self._at_once])
-        for row in waiting:
-            if row not in here:  # in another environment, which may break down
-                self._prepare_alone(row)
+        for group in self._group(waiting):
+            if len(group) == 1:
+                self._prepare_alone(group[0])
+            else:
+                self._prepare_group(group)
+
+    def _group(self, rows: Sequence[PlannedRow]) -> list[list[PlannedRow]]:
+        """As many rows as may import at a time; those of another environment, which may break down, alone and last."""
+        here = [row for row in rows if can_wait(row.engine)]
+        groups = [here[start : start + self._at_once] for start in range(0, len(here), self._at_once)]
+        return groups + [[row] for row in rows if not can_wait(row.engine)]
 
     def _prepare_group(self, rows: Sequence[PlannedRow]) -> None:
         """Their children import side by side; then they build and check, as many at a time as may."""
-        if len(rows) == 1:
-            self._prepare_alone(rows[0])
-            return
+        children: dict[str, Child] = {}
         with ExitStack() as stack:
-            children = {
-                row.id: stack.enter_context(Child(PATIENCE | child_environment(row.engine.threads))) for row in rows
-            }
             for row in rows:
                 assert row.source is not None
-                children[row.id].ask_to_preload(self._describe_preload(row, row.source))
+                child = stack.enter_context(Child(PATIENCE | child_environment(row.engine.threads)))
+                child.ask_to_preload(self._describe_preload(row, row.source))
+                children[row.id] = child
             deadline = time.monotonic() + self._timeout_s()
             for child in children.values():
                 child.wait_until_ready(deadline)
@@ -250,50 +271,22 @@ class Campaign:
             works.append(children[row.id].start(job, timeout_s=self._timeout_s(), on_note=told))
         wait_until_sure(works)
         for row, work in zip(rows, works, strict=True):
-            try:
-                answer = self._tell(row, notes[row.id], work)
-            except (UsageError, DependencyError, TimedOut) as error:
-                self._settle(row, error)
-            except EngineBenchError:
+            self._reporter.step(f"{label(row)}: build and check")  # as the row would have told alone
+            found = attempt(work.finish)
+            for text in notes[row.id]:
+                self._reporter.step(f"{label(row)}: {text}")
+            if isinstance(found, EngineBenchError) and not isinstance(found, UsageError | DependencyError | TimedOut):
                 self._prepare_alone(row)
             else:
-                self._settle(row, answer, beside=min(len(rows), self._workers) - 1)
-
-    def _tell(self, row: PlannedRow, notes: Sequence[str], work: Work[PrepareAnswer]) -> PrepareAnswer:
-        """The answer; with the lines that the row would have told alone."""
-        self._reporter.step(f"{label(row)}: build and check")
-        try:
-            return work.finish()
-        finally:
-            for text in notes:
-                self._reporter.step(f"{label(row)}: {text}")
+                self._settle(row, found, beside=min(len(rows), self._workers) - 1)
 
     def _prepare_alone(self, row: PlannedRow) -> None:
-        try:
-            answer = self._run_prepare(row, self._describe_prepare(row))
-        except EngineBenchError as error:
-            self._settle(row, error)
-        else:
-            self._settle(row, answer)
-
-    def _build_again(self) -> None:
-        """Builds anew, from nothing, what is to be built several times; the rows' own rules say what side by side."""
-        waiting: list[PlannedRow] = []
-        for row in self._rows.values():
-            known = self.results.get(row.id)
-            if known is not None and known.status == "partial":
-                waiting += [row] * (count_builds(row) - max(1, len(known.builds)))
-        here = [row for row in waiting if OPTION not in row.engine.options]
-        groups = [here[start : start + self._at_once] for start in range(0, len(here), self._at_once)]
-        for run in [run for group in groups for run in split_runs(group, self._machine)]:
-            self._build_beside(run)
-        for row in waiting:
-            if row not in here:
-                self._build_beside([row])
+        self._settle(row, attempt(lambda: self._run_prepare(row, self._describe_prepare(row))))
 
     def _build_beside(self, rows: Sequence[PlannedRow]) -> None:
-        """Makes one build more of each row at the same time; what fails beside others is tried again alone."""
+        """Makes one build more of each row, from nothing, at the same time; what fails is tried again alone."""
         rows = [row for row in rows if self.results[row.id].status == "partial"]
+        beside = min(len(rows), self._workers) - 1
         builds = [len(self.results[row.id].builds) + rows[:place].count(row) for place, row in enumerate(rows)]
         again = []
         with ExitStack() as stack:
@@ -304,14 +297,18 @@ class Campaign:
             wait_until_sure(works)
             for row, build, work in zip(rows, builds, works, strict=True):
                 self._reporter.step(f"{label(row)}: build {build + 1} of {count_builds(row)}")
+                known, outputs = self.results[row.id], self._rebuilt(row, build)
                 try:
-                    self._keep_build(row, build, work.finish(), beside=min(len(rows), self._workers) - 1)
+                    found = describe_build(work.finish(), self._folder.outputs_path(row.id), outputs)
                 except EngineBenchError as error:
                     if len(rows) > 1 and not isinstance(error, TimedOut):
                         again.append(row)
                         continue
-                    when = f"while build {build + 1} of {count_builds(row)} was made"
-                    self._keep(self._failed(self.results[row.id], when, error))
+                    self._keep(self._failed(known, f"while build {build + 1} of {count_builds(row)} was made", error))
+                else:
+                    outputs.unlink(missing_ok=True)
+                    most = max(beside, known.built_beside)
+                    self._keep(replace(known, builds=(*known.builds, found), built_beside=most))
                 self._reporter.advance()
         for row in again:
             self._build_beside([row])
@@ -326,12 +323,6 @@ class Campaign:
         )
         with Child(PATIENCE | child_environment(row.engine.threads), find_place(row.engine)) as child:
             yield child.start(job, timeout_s=self._timeout_s())
-
-    def _keep_build(self, row: PlannedRow, build: int, answer: PrepareAnswer, beside: int) -> None:
-        known, outputs = self.results[row.id], self._rebuilt(row, build)
-        found = describe_build(answer, self._folder.outputs_path(row.id), outputs)
-        outputs.unlink(missing_ok=True)
-        self._keep(replace(known, builds=(*known.builds, found), built_beside=max(beside, known.built_beside)))
 
     def _rebuilt(self, row: PlannedRow, build: int) -> Path:
         """The file of the answers of one build more; it is there until they were compared."""
@@ -375,9 +366,10 @@ class Campaign:
 
     def _choose_place(self, row: PlannedRow, build: int = 0) -> str:
         """Where an engine leaves what it makes: one environment never finds what another compiled, nor one build."""
-        artifacts = self._folder.artifacts
-        folder = self._folder.build_path(row.id, build) if count_builds(row) > 1 else artifacts
-        place = choose_place(artifacts, folder, row)
+        artifacts, environment = self._folder.artifacts, row.engine.options.get(OPTION)
+        place = self._folder.build_path(row.id, build) if count_builds(row) > 1 else artifacts
+        if environment:
+            place = artifacts / f"env-{environment}" / place.relative_to(artifacts)
         place.mkdir(parents=True, exist_ok=True)
         return str(place.absolute())
 
@@ -396,14 +388,13 @@ class Campaign:
 
     def _describe_prepared(self, row: PlannedRow, begun: Result, answer: PrepareAnswer, beside: int) -> Result:
         made = (answer.lowered, answer.artifact if answer.artifact != row.source else None)
-        chain = [*row.chain, *filter(None, made)]
         if answer.artifact.kind == "aoti":  # it was compiled here
             allow_code(f"{NATIVE_CODE} {answer.artifact.sha256}")
         if begun.measurements and begun.artifacts[-1].sha256 != answer.artifact.sha256:
             begun = self._begin(row, status="partial")  # those are times of another engine
         prepared = replace(
             begun,
-            artifacts=tuple(chain),
+            artifacts=(*row.chain, *filter(None, made)),
             engine_version=answer.engine_version,
             build_s=answer.build_s,
             built_beside=beside,
@@ -414,30 +405,26 @@ class Campaign:
             outputs = self._folder.outputs_path(row.id)
             prepared = replace(prepared, builds=(describe_build(answer, outputs, outputs),))
         if answer.varies > VARIATION:
-            doubt = make_caveat("outputs_vary", row=row.id, share=answer.varies)
-            prepared = replace(prepared, caveats=(*prepared.caveats, doubt))
+            prepared = add_doubts(prepared, make_caveat("outputs_vary", row=row.id, share=answer.varies))
         return judge_proof(prepared, answer.proof) if answer.proof else prepared
 
     def _begin(self, row: PlannedRow, **fields: object) -> Result:
+        try:
+            place = find_place(row.engine)
+        except EngineBenchError:  # the row is skipped for that reason
+            place = None
+        machine = replace(self._machine, versions=list_versions(place)) if place else self._machine
         return Result(
             id=row.id,
             model=row.model,
             engine=row.engine,
             measure=row.measure,
             requested_precision=row.requested_precision,
-            machine=self._describe_machine(row.engine),
+            machine=machine,
             artifacts=row.chain,
             axes=find_axes(row.engine, row.source),
             **fields,  # type: ignore[arg-type]
         )
-
-    def _describe_machine(self, engine: EngineSpec) -> Machine:
-        """The machine with the versions of the environment that the engine runs in."""
-        try:
-            place = find_place(engine)
-        except EngineBenchError:  # the row is skipped for that reason
-            return self._machine
-        return replace(self._machine, versions=list_versions(place)) if place else self._machine
 
     def _failed(self, result: Result, when: str, error: EngineBenchError) -> Result:
         reason = str(error) if isinstance(error, UnsupportedOperator) else f"{when}: {error}"
@@ -516,26 +503,20 @@ class Campaign:
         except ArtifactError as error:
             return self._failed(result, "when its outputs were compared", error)
         drift = replace(drift, reference=reference_id, elsewhere=reference_id in self._plain)
-        result = replace(result, drift=drift)
-        vary = [caveat for caveat in base.caveats if caveat.code == "outputs_vary"]
-        result = replace(result, caveats=tuple(dict.fromkeys((*result.caveats, *vary))))
-        return self._doubt_inputs(result, row.asked_as)
-
-    def _doubt_inputs(self, result: Result, model: str) -> Result:
-        """The row with the doubt that its precision was checked on inputs that nobody ever gave the model."""
-        real = self._inputs is not None or find_own_data(model) is not None
-        if real or result.requested_precision in (None, "fp32"):
-            return result
-        doubt = make_caveat("random_inputs.check", seed=result.measure.seed)
-        return replace(result, caveats=tuple(dict.fromkeys((*result.caveats, doubt))))
+        doubts = [caveat for caveat in base.caveats if caveat.code == "outputs_vary"]
+        real = self._inputs is not None or find_own_data(row.asked_as) is not None
+        if not real and result.requested_precision not in (None, "fp32"):  # nobody ever gave the model such inputs
+            doubts.append(make_caveat("random_inputs.check", seed=result.measure.seed))
+        return add_doubts(replace(result, drift=drift), *doubts)
 
     def _count_asked(self, result: Result, outputs: Mapping[str, Any], calls: int | None) -> int | None:
-        """As `count_asked`, of no more samples than the user gave, and of few where answers are large."""
+        """How many samples a row's check has, few of large answers; None if an output's first axis counts none."""
         labelled, batch = self._judged.labelled if self._judged else None, result.engine.batch
-        pictures = labelled.n if labelled is not None and labelled.unlabelled else None
-        asked = count_asked(result, pictures)
-        if asked is None:
+        firsts = [spec.shape[:1] for spec in result.artifacts[-1].outputs]
+        if not firsts or any(not first or first[0] not in (BATCH_AXIS, batch) for first in firsts):
             return None
+        pictures = labelled.n if labelled is not None and labelled.unlabelled else None
+        asked = pictures or -(-CHECK_SAMPLES // batch) * batch
         given = list_samples(self._inputs) if self._inputs is not None and pictures is None else range(asked)
         most = -(-len(given) // batch)
         if calls:
@@ -543,31 +524,21 @@ class Campaign:
         return min(asked, most * batch)
 
     def _score_answers(self) -> None:
-        """Scores, always afresh, every row that answered labelled samples, against the first of its batch."""
+        """Scores every row that a metric takes, always afresh, against the first of its batch."""
         references: dict[tuple[str, int, str], Path] = {}
         for row_id, result in list(self.results.items()):
             path = self._folder.answers_path(row_id)
-            if self._judged is not None and has_answered(result) and holds_arrays(path):
-                reference = references.setdefault((result.model, *find_size(result.engine)), path)
-                self._keep_if_new(self._score(result, self._judged, path, reference))
-
-    def _score(self, result: Result, judged: Judged, path: Path, reference: Path) -> Result:
-        """The row with its scores; one that no metric takes goes without."""
-        try:
-            return replace(result, scores=score_file(judged.metrics, path, reference))
-        except EngineBenchError as error:
-            if path == reference and judged.asked:
-                raise
-            self._reporter.say(f"{result.id} has no score: {error}")
-            doubt = make_caveat("no_score", reason=str(error))
-            return replace(result, scores=(), caveats=tuple(dict.fromkeys((*result.caveats, doubt))))
-
-    def _measure_interleaved(self) -> None:
-        """Measures every repetition in its turn; rows of which no verdict can change end at a look, before the next."""
-        turns = self._list_turns()
-        for start, end in pairwise((0, *LEVELS, ENDLESS)):
-            self._measure_turns([turn for turn in turns if start <= turn.repetition < end])
-            self._end_settled(end)
+            if self._judged is None or not has_answered(result) or not holds_arrays(path):
+                continue
+            reference = references.setdefault((result.model, *find_size(result.engine)), path)
+            try:
+                scored = replace(result, scores=score_file(self._judged.metrics, path, reference))
+            except EngineBenchError as error:
+                if path == reference and self._judged.asked:
+                    raise
+                self._reporter.say(f"{result.id} has no score: {error}")
+                scored = add_doubts(replace(result, scores=()), make_caveat("no_score", reason=str(error)))
+            self._keep_if_new(scored)
 
     def _measure_turns(self, turns: Sequence[Turn]) -> None:
         """A few turns at a time: children can import before their turn."""
@@ -594,13 +565,6 @@ class Campaign:
             for result in rows:
                 if result.look is None and len(result.measurements) == trials and result.id not in still:
                     self._keep(replace(result, status="ok", look=trials))
-
-    def _list_turns(self) -> list[Turn]:
-        """Every repetition of every row, numbered by the plan alone: whoever fails or goes on later moves no number."""
-        rows = self._rows.values()
-        longest = max((row.measure.processes for row in rows), default=0)
-        pairs = [(row, i) for i in range(longest) for row in rows if i < row.measure.processes]
-        return [Turn(row, repetition, order) for order, (row, repetition) in enumerate(pairs)]
 
     def _take_turns(self, turns: Sequence[Turn]) -> None:
         """Takes the turns one after another, once every child started ahead has imported: each is timed alone."""
@@ -685,6 +649,13 @@ class Campaign:
             self._keep(result)
 
 
+def attempt(ask: Callable[[], PrepareAnswer]) -> PrepareAnswer | EngineBenchError:
+    try:
+        return ask()
+    except EngineBenchError as error:
+        return error
+
+
 def make_plain(row: PlannedRow) -> PlannedRow | None:
     """The same engine in FP32, from the last FP32 form in the row's chain that it starts from; None: there is none."""
     kind = takes(row.engine.backend)
@@ -743,13 +714,8 @@ def list_open_outputs(result: Result) -> set[str]:
     return find_open_outputs(artifact.inputs, artifact.outputs)
 
 
-def count_asked(result: Result, pictures: int | None = None) -> int | None:
-    """The number of samples in a row's check, `pictures` if given; None if an output's first axis counts no samples."""
-    batch = result.engine.batch
-    firsts = [spec.shape[:1] for spec in result.artifacts[-1].outputs]
-    if not firsts or any(not first or first[0] not in (BATCH_AXIS, batch) for first in firsts):
-        return None
-    return pictures or -(-CHECK_SAMPLES // batch) * batch
+def add_doubts(result: Result, *doubts: Caveat) -> Result:
+    return replace(result, caveats=tuple(dict.fromkeys((*result.caveats, *doubts))))
 
 
 def judge_outcome(results: Sequence[Result], request: RunRequest) -> None:

@@ -57,9 +57,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
 
 
 class Named(Struct, frozen=True):
-    """The row that an answer names; None before it was measured."""
-
-    id: str | None
+    id: str | None  # None before the row was measured
 
 
 class Searched(Struct, frozen=True):
@@ -148,10 +146,6 @@ def hide_home(text: str) -> str:
     return "~" + text[len(home) :] if text == home or text.startswith(home + os.sep) else text
 
 
-def show_home(text: str) -> str:
-    return str(Path(text).expanduser()) if text.startswith("~") else text
-
-
 def hide_paths(request: RunRequest) -> RunRequest:
     return _map_paths(request, hide_home)
 
@@ -224,10 +218,7 @@ def default_folder(model: str, now: datetime | None = None) -> Path:
 
 
 def check_inside(root: Path, path: Path) -> None:
-    """Checks that `path` stays inside `root`: a folder may come from a stranger.
-
-    `root` itself may be a link, since the user named it.
-    """
+    """Checks that `path` stays inside `root`, which may itself be a link: a folder may come from a stranger."""
     if not path.is_relative_to(root) or ".." in path.relative_to(root).parts:
         raise ArtifactError(f"{path} leads out of the folder {root}; it is not read")
     here = root
@@ -258,8 +249,8 @@ class RunFolder:
 
     def find_outputs(self, row_id: str) -> Path:
         """The same file of a stored row, which may be read; raises ArtifactError if a link leads to it."""
-        check_inside(self.root, self.outputs_path(row_id))
-        return self.outputs_path(row_id)
+        check_inside(self.root, path := self.outputs_path(row_id))
+        return path
 
     def answers_path(self, row_id: str) -> Path:
         """The file of what the metrics need of a row's outputs for the labelled samples."""
@@ -300,7 +291,8 @@ class RunFolder:
         record = read_record(path, RunRecord)
         if record.schema != RUN_SCHEMA:
             raise ParseError(path, "$.schema", repr(record.schema), repr(RUN_SCHEMA), "Upgrade enginebench")
-        return replace(record, request=_map_paths(record.request, show_home))
+        shown = _map_paths(record.request, lambda text: str(Path(text).expanduser()) if text.startswith("~") else text)
+        return replace(record, request=shown)
 
     def write_result(self, result: Result) -> None:
         stored = self.change_paths(result, self.relative)
@@ -319,21 +311,6 @@ class RunFolder:
         if result.id != row_id:
             raise ParseError(path, "$.id", repr(result.id), repr(row_id), "Was the file renamed?")
         return self.change_paths(result, self.absolute)
-
-    def read_winner(self) -> str | None:
-        """The id of the row that the folder's search says to take; None if it named none yet."""
-        path = self.root / TUNE_FILE
-        check_inside(self.root, path)
-        if not path.exists():
-            return None
-        found = read_record(path, Searched).winner
-        return found.id if found else None
-
-    def take_over(self, record: RunRecord, given: RunRequest) -> RunRecord:
-        """The folder's record, to go on with what `given` asks for again; code that others compiled is removed."""
-        request = trust_request(record.request, given, self.root / "run.json")
-        self.drop_compiled()
-        return replace(record, request=request)
 
     def drop_compiled(self) -> None:
         """Removes what compilers left for the next process: it would run. Links are refused before one is followed."""
@@ -401,14 +378,14 @@ def holds_run(root: Path) -> bool:
 
 
 def read_results(root: Path) -> tuple[RunRecord, list[Result]]:
-    """A stored run: its record and every row that was begun, in the run's order.
-
-    The record of a search names its winner.
-    """
+    """A stored run: its record, that of a search with its winner, and every row that was begun, in the run's order."""
     folder = RunFolder(root)
     record = folder.read_record()
     if record.verb == "tune":
-        record = replace(record, winner=folder.read_winner())
+        path = root / TUNE_FILE
+        check_inside(root, path)
+        winner = read_record(path, Searched).winner if path.exists() else None
+        record = replace(record, winner=winner.id if winner else None)
     rows = [row for row in map(folder.read_result, record.rows) if row is not None]
     for row in rows:
         check_model(record, row, folder.row_path(row.id))

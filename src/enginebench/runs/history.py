@@ -19,6 +19,7 @@ from enginebench.report.charts import render_png
 from enginebench.report.history.charts import collect_trends, draw_trend
 from enginebench.report.history.table import HistoryDocument, HistoryRow, Unread, format_history_csv, identify_row
 from enginebench.runs.folder import ARTIFACTS
+from enginebench.runs.reporting import Written
 from enginebench.stats.quantiles import find_rank, median
 from enginebench.stats.validity import judge
 
@@ -45,11 +46,6 @@ class _Cache(Struct, array_like=True):
     pictures: dict[str, str] = {}  # path of a picture -> hash of its points
 
 
-class Trends(Struct, frozen=True, kw_only=True):
-    paths: tuple[Path, ...]
-    notes: tuple[str, ...] = ()
-
-
 def read_history(root: Path, cache: Path | None = None) -> HistoryDocument:
     """Every row stored under `root`, the oldest first.
 
@@ -63,7 +59,19 @@ def read_history(root: Path, cache: Path | None = None) -> HistoryDocument:
         raise UsageError(f"{root} is not a folder")
     place = _find_cache_file(root, cache)
     kept = _read_cache(place)
-    seen, unread = _read_rows(root, kept.seen)
+    seen, unread = dict[str, _Seen](), list[Unread]()
+    for entry in _find_rows(root):
+        name, state = os.path.relpath(entry.path, root), entry.stat(follow_symlinks=False)
+        old = kept.seen.get(name)
+        if old is not None and (old.size, old.mtime_ns) == (state.st_size, state.st_mtime_ns):
+            seen[name] = old
+            continue
+        try:
+            row = summarize_row(read_result(Path(entry.path)), name, state.st_mtime)
+        except EngineBenchError as error:
+            unread.append(Unread(path=name, reason=str(error)))
+        else:
+            seen[name] = _Seen(size=state.st_size, mtime_ns=state.st_mtime_ns, row=row)
     if seen != kept.seen:
         _write_cache(place, _Cache(seen=seen, pictures=kept.pictures))
     rows = sorted((entry.row for entry in seen.values()), key=lambda row: (row.started_utc, row.path))
@@ -80,25 +88,6 @@ def select_rows(document: HistoryDocument, engines: Sequence[str] = (), models: 
         and (not models or row.model in models)
     ]
     return replace(document, rows=tuple(rows))
-
-
-def _read_rows(root: Path, known: dict[str, _Seen]) -> tuple[dict[str, _Seen], list[Unread]]:
-    seen: dict[str, _Seen] = {}
-    unread = []
-    for entry in _find_rows(root):
-        name = os.path.relpath(entry.path, root)
-        state = entry.stat(follow_symlinks=False)
-        old = known.get(name)
-        if old is not None and (old.size, old.mtime_ns) == (state.st_size, state.st_mtime_ns):
-            seen[name] = old
-            continue
-        try:
-            row = summarize_row(read_result(Path(entry.path)), name, state.st_mtime)
-        except EngineBenchError as error:
-            unread.append(Unread(path=name, reason=str(error)))
-            continue
-        seen[name] = _Seen(size=state.st_size, mtime_ns=state.st_mtime_ns, row=row)
-    return seen, unread
 
 
 def _find_rows(root: Path) -> Iterator[os.DirEntry[str]]:
@@ -157,7 +146,7 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
     )
 
 
-def write_history(document: HistoryDocument, root: Path, out: Path, cache: Path | None = None) -> Trends:
+def write_history(document: HistoryDocument, root: Path, out: Path, cache: Path | None = None) -> Written:
     """Writes history.csv and a trend picture for each engine; a picture with unchanged points is left as it is.
 
     Without the extra `report` there are no pictures, and a note says how to get them.
@@ -177,10 +166,10 @@ def write_history(document: HistoryDocument, root: Path, out: Path, cache: Path 
                 pictures[key] = digest
             paths.append(path)
     except MissingDependency as error:
-        return Trends(paths=tuple(paths), notes=(f"no trend pictures: {error}",))
+        return Written(paths=tuple(paths), notes=(f"no trend pictures: {error}",))
     if pictures != kept.pictures:
         _write_cache(place, _Cache(seen=kept.seen, pictures=pictures))
-    return Trends(paths=tuple(paths))
+    return Written(paths=tuple(paths))
 
 
 def _find_cache_file(root: Path, cache: Path | None) -> Path:

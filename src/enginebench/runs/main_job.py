@@ -10,11 +10,18 @@ from msgspec.structs import replace
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, UsageError
 from enginebench.core.features import find_each
 from enginebench.core.records import Machine, Result
-from enginebench.engines.registry import find_installed, takes
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.places import OPTION, describe_place
-from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, allow_request, begin_record, check_request
+from enginebench.runs.folder import (
+    RunFolder,
+    RunRecord,
+    RunRequest,
+    allow_request,
+    begin_record,
+    check_request,
+    trust_request,
+)
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices, plan_rows
 from enginebench.runs.progress import Reporter
@@ -56,10 +63,13 @@ def run_model(
         if known is None:  # only now: nobody else can have begun there meanwhile
             folder.create(record)
         if not record.rows:
-            record = _plan(folder, record, reporter)
+            record, found = find_sources(folder, record, reporter)
+            planned = plan_rows(record.request, found.artifacts, problems=found.problems)
+            record = replace(record, rows=tuple(row.id for row in planned))
+            folder.write_record(record)
         sources = tuple(map(folder.open, record.sources))  # rows that were not begun start from them
         judged = judge_sources(judged, wanted, sources, reporter)
-        rows = plan_rows(wanted, sources, probe=find_installed, takes=takes, problems=record.problems)
+        rows = plan_rows(wanted, sources, problems=record.problems)
         how: dict[str, Any] = {"timeout_s": wanted.timeout_s, "judged": judged, "task": wanted.task}
         campaign = Campaign(folder, rows, record.machine, reporter=reporter, **how)
         if resume:
@@ -76,6 +86,7 @@ def run_model(
 
 
 def take_up(folder: RunFolder, request: RunRequest) -> RunRecord:
+    """The folder's record, to go on with what `request` asks for again; code that others compiled is removed."""
     record = folder.read_record()
     if Path(request.model).name != Path(record.request.model).name:
         raise UsageError(
@@ -87,7 +98,9 @@ def take_up(folder: RunFolder, request: RunRequest) -> RunRecord:
             f"{folder.root} cannot be continued here; the results would not be comparable: {'; '.join(changed)}. "
             "Start a new run; `enginebench report` reads this one anywhere"
         )
-    return folder.take_over(record, request)
+    trusted = trust_request(record.request, request, folder.root / "run.json")
+    folder.drop_compiled()
+    return replace(record, request=trusted)
 
 
 def list_changes(then: Machine, now: Machine) -> list[str]:
@@ -104,10 +117,9 @@ def _check_places(request: RunRequest) -> None:
     """Checks, before the model is loaded, that some engine is to run here or in an environment that there is."""
     reasons = []
     for _, options in request.engines:
-        if OPTION not in options:
-            return
         try:
-            describe_place(options[OPTION])
+            if OPTION in options:
+                describe_place(options[OPTION])
             return
         except EngineBenchError as error:
             reasons.append(str(error))
@@ -122,12 +134,3 @@ def find_sources(folder: RunFolder, record: RunRecord, reporter: Reporter) -> tu
     found = gather_sources(record.request, folder.artifacts, reporter)
     stored = tuple(folder.relative(a) for a in found.artifacts)
     return replace(record, sources=stored, problems=found.problems), found
-
-
-def _plan(folder: RunFolder, record: RunRecord, reporter: Reporter) -> RunRecord:
-    """The record with its rows planned."""
-    record, found = find_sources(folder, record, reporter)
-    rows = plan_rows(record.request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
-    record = replace(record, rows=tuple(row.id for row in rows))
-    folder.write_record(record)
-    return record

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
+from itertools import product
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,7 +30,7 @@ from enginebench.core.shapes import (
     size_axes,
     takes_whole,
 )
-from enginebench.engines.registry import accepts, find_device, find_entry, find_installed
+from enginebench.engines.registry import accepts, find_device, find_entry, find_installed, takes
 from enginebench.runs.child.elsewhere import probe_elsewhere
 from enginebench.runs.child.places import OPTION
 from enginebench.runs.folder import RunRequest
@@ -66,43 +67,37 @@ def plan_rows(
     request: RunRequest,
     sources: Sequence[Artifact],
     *,
-    probe: Callable[[str], Availability],
-    takes: Callable[[str], ArtifactKind],
+    probe: Callable[[str], Availability] = find_installed,
     problems: Mapping[str, str] | None = None,
 ) -> list[PlannedRow]:
     """Every row of the request, each once: for each batch and precision all engines in a row, the baseline first.
 
     Args:
         sources: the artifacts to start from, in all precisions.
-        takes: the kind of artifact that an engine starts from.
         problems: PRECISION, or `EVERY_GRAPH`, to the reason why there is no graph in it.
     """
     rows: dict[str, PlannedRow] = {}
     for scope in dict.fromkeys(wanted.scope for wanted in request.wanted) or (request.measure.scope,):
         scoped = replace(request, measure=replace(request.measure, scope=scope))
-        for spec in list_engines(scoped, sources, takes):
-            never = request.any_engine and never_runs(spec, sources, takes(spec.backend))
-            if never or not is_wanted(scoped, spec):
+        for spec in list_engines(scoped, sources):
+            key = (format_engine(spec), spec.batch, scope)
+            alike = [one.precision for one in request.wanted if (one.engine, one.batch, one.scope) == key]
+            if request.wanted and not any(meets_precision(asked, spec.precision, spec.recipe) for asked in alike):
                 continue
-            answer = probe(spec.backend) if OPTION not in spec.options else probe_elsewhere(spec)
-            row = _plan_row(scoped, spec, sources, answer, takes(spec.backend), problems or {})
+            if request.any_engine and _never_runs(spec, sources):
+                continue
+            answer = probe_elsewhere(spec) if OPTION in spec.options else probe(spec.backend)
+            row = _plan_row(scoped, spec, sources, answer, problems or {})
             rows.setdefault(row.id, row)
     return list(rows.values())
 
 
-def never_runs(spec: EngineSpec, sources: Sequence[Artifact], kind: ArtifactKind) -> bool:
+def _never_runs(spec: EngineSpec, sources: Sequence[Artifact]) -> bool:
     """Whether nothing that a user could install or change lets the engine run this model in this precision."""
+    kind = takes(spec.backend)
     eight = spec.precision in FEW_BITS and spec.recipe is None
     other = kind == "torch" and (eight or (bool(sources) and sources[0].kind != "torch"))
     return other or refuse_recipe(spec, kind) is not None
-
-
-def is_wanted(request: RunRequest, spec: EngineSpec) -> bool:
-    return not request.wanted or any(
-        (wanted.engine, wanted.batch, wanted.scope) == (format_engine(spec), spec.batch, request.measure.scope)
-        and meets_precision(wanted.precision, spec.precision, spec.recipe)
-        for wanted in request.wanted
-    )
 
 
 def meets_precision(asked: str, precision: Precision | None, recipe: Recipe | None) -> bool:
@@ -138,35 +133,32 @@ def list_here(request: RunRequest) -> list[str]:
     return [name for name, options in request.engines if OPTION in options or find_installed(name).available]
 
 
-def list_engines(
-    request: RunRequest, sources: Sequence[Artifact], takes: Callable[[str], ArtifactKind]
-) -> list[EngineSpec]:
+def list_engines(request: RunRequest, sources: Sequence[Artifact]) -> list[EngineSpec]:
+    """The engine of every row, in the order given, the named baseline (else `pytorch`) moved to the front.
+
+    Left out are recipes that run by name alone where engines of graphs can run, if nobody named recipe or engine.
+    """
     mixes = {a.precision: name_mix(a.excluded) for a in reversed(sources) if a.kind == "onnx"}
-    listed = [
-        EngineSpec(
+    sizes, precisions = list_sizes(request, sources), _list_precisions(request, sources)
+    first, listed = parse_engine(request.baseline or "pytorch"), list[EngineSpec]()
+    engines = sorted(request.engines, key=lambda engine: engine != first)
+    either = request.any_engine and {"onnx", "torch"} <= {a.kind for a in sources}
+    for (shapes, batch), (precision, asked), (name, options) in product(sizes, precisions, engines):
+        spec = EngineSpec(
             backend=name,
             options=options,
             device=find_device(name, request.device),
             precision=precision,
-            recipe=_choose_recipe(name, precision, recipe, takes(name), options, find_device(name, request.device)),
             batch=batch,
             threads=request.threads,
             shapes=shapes,
             mix=mixes.get(precision, "") if takes(name) == "onnx" else "",
         )
-        for shapes, batch in list_sizes(request, sources)
-        for precision, recipe in _list_precisions(request, sources)
-        for name, options in _baseline_first(request)
-    ]
-    return [spec for spec in listed if not _is_left_out(request, spec, sources)]
-
-
-def _is_left_out(request: RunRequest, spec: EngineSpec, sources: Sequence[Artifact]) -> bool:
-    """Whether nobody named the row's engine or recipe, which is run by name where engines of graphs can run."""
-    by_name = spec.recipe in RECIPES and RECIPES[spec.recipe].by_name
-    asked = (spec.precision, spec.recipe) in _list_precisions(request, sources)
-    named = asked or spec.backend == parse_engine(request.baseline or "pytorch")[0]
-    return request.any_engine and by_name and not named and {"onnx", "torch"} <= {a.kind for a in sources}
+        recipe = _choose_recipe(spec, asked)
+        by_name = either and recipe in RECIPES and RECIPES[recipe].by_name
+        if not by_name or (precision, recipe) in precisions or name == first[0]:
+            listed.append(replace(spec, recipe=recipe))
+    return listed
 
 
 def list_sizes(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[dict[str, tuple[int, ...]], int]]:
@@ -204,22 +196,15 @@ def _list_precisions(
     return [(given.precision, given.recipe)]
 
 
-def _choose_recipe(
-    backend: str,
-    precision: Precision | None,
-    asked: Recipe | None,
-    kind: ArtifactKind,
-    options: Mapping[str, str],
-    device: str,
-) -> Recipe | None:
-    if options.get("weak_typing") == "1" and precision not in ("fp32", "tf32"):
+def _choose_recipe(spec: EngineSpec, asked: Recipe | None) -> Recipe | None:
+    if spec.options.get("weak_typing") == "1" and spec.precision not in ("fp32", "tf32"):
         return "weak"
-    if precision not in FEW_BITS:
+    if spec.precision not in FEW_BITS:
         return None
-    if kind == "torch":
-        own = choose_module_recipe(backend, precision, device)
+    if takes(spec.backend) == "torch":
+        own = choose_module_recipe(spec.backend, spec.precision, spec.device)
         return own and (asked or own)
-    return asked or choose_graph_recipe(backend, precision)
+    return asked or choose_graph_recipe(spec.backend, spec.precision)
 
 
 def choose_graph_recipe(backend: str, precision: Precision | None) -> Recipe:
@@ -227,14 +212,12 @@ def choose_graph_recipe(backend: str, precision: Precision | None) -> Recipe:
     return ONLY_RECIPES.get(precision) or find_entry(backend).recipe
 
 
-def list_transforms(
-    request: RunRequest, sources: Sequence[Artifact], takes: Callable[[str], ArtifactKind]
-) -> list[tuple[Precision | None, Recipe | None]]:
+def list_transforms(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[Precision | None, Recipe | None]]:
     """(precision, recipe) of every graph, and module in eight bits, that the rows need and the sources lack."""
     have = {(a.precision, a.recipe) for a in sources}
     fp32 = {a.kind for a in sources if (a.precision, a.recipe) == ("fp32", None)}  # transforms start from FP32
     here = list_here(request)
-    engines = [s for s in list_engines(request, sources, takes) if s.recipe != "weak" and s.backend in here]
+    engines = [s for s in list_engines(request, sources) if s.recipe != "weak" and s.backend in here]
     wanted = [
         (s.precision, start)
         for s in engines
@@ -244,25 +227,17 @@ def list_transforms(
     return [pair for pair in dict.fromkeys(wanted) if pair not in have and pair[0] not in ("fp32", "tf32")]
 
 
-def _baseline_first(request: RunRequest) -> list[tuple[str, dict[str, str]]]:
-    """The engines in the order given, the named baseline (else `pytorch`) moved to the front."""
-    first = parse_engine(request.baseline or "pytorch")
-    return sorted(request.engines, key=lambda engine: engine != first)
-
-
 def _plan_row(
-    request: RunRequest,
-    spec: EngineSpec,
-    sources: Sequence[Artifact],
-    availability: Availability,
-    kind: ArtifactKind,
-    problems: Mapping[str, str],
+    request: RunRequest, spec: EngineSpec, sources: Sequence[Artifact], found: Availability, problems: Mapping[str, str]
 ) -> PlannedRow:
-    source = next((_with_batch(a, spec.batch) for a in sources if _serves(a, spec, kind)), None)
+    source = next((_with_batch(a, spec.batch) for a in sources if _serves(a, spec)), None)
     problem = None
-    if source is not None and spec.shapes:
+    if source is not None and spec.shapes and source.kind == "torch":  # along any axis but the batch
+        shapes = ((s, (*s.shape[:1], *spec.shapes.get(s.name, s.shape)[1:])) for s in source.inputs)
+        source = replace(source, inputs=tuple(replace(s, shape=shape) for s, shape in shapes))
+    elif source is not None and spec.shapes:
         try:
-            source = _with_shapes(source, spec.shapes)
+            source = replace(source, inputs=size_axes(source.inputs, spec.shapes))
         except UsageError as error:
             problem = str(error)
     if source is not None:
@@ -279,7 +254,7 @@ def _plan_row(
         source=source,
         chain=_chain(sources, source),
         skip=problem
-        or _reason_to_skip(spec, source, availability, kind, problems)
+        or _reason_to_skip(spec, source, found, takes(spec.backend), problems)
         or _reason_not_measured(spec, request.measure),
     )
 
@@ -305,7 +280,7 @@ def add_shapes(
     return {"shapes": format_shapes(shapes), **options}
 
 
-def _serves(artifact: Artifact, spec: EngineSpec, kind: ArtifactKind) -> bool:
+def _serves(artifact: Artifact, spec: EngineSpec) -> bool:
     """Whether an engine starts from this artifact: PyTorch from any weights, a graph engine from its own precision.
 
     A finished plan serves every precision; the engine's record says which one ran. Under weak typing the builder's
@@ -313,7 +288,7 @@ def _serves(artifact: Artifact, spec: EngineSpec, kind: ArtifactKind) -> bool:
     """
     if artifact.kind in BUILT:
         return artifact.kind in accepts(spec.backend)
-    if artifact.kind != kind:
+    if artifact.kind != (kind := takes(spec.backend)):
         return False
     start = find_start(spec.backend, spec.recipe)
     if kind == "torch":
@@ -325,14 +300,10 @@ def _serves(artifact: Artifact, spec: EngineSpec, kind: ArtifactKind) -> bool:
 
 
 def _reason_to_skip(
-    spec: EngineSpec,
-    source: Artifact | None,
-    availability: Availability,
-    kind: ArtifactKind,
-    problems: Mapping[str, str],
+    spec: EngineSpec, source: Artifact | None, found: Availability, kind: ArtifactKind, problems: Mapping[str, str]
 ) -> str | None:
-    if not availability.available:
-        return f"{availability.reason}. To add: {availability.fix}" if availability.fix else availability.reason
+    if not found.available:
+        return f"{found.reason}. To add: {found.fix}" if found.fix else found.reason
     if kind == "torch" and spec.precision in FEW_BITS and spec.recipe is None:
         others = "ort or openvino" if spec.precision == "int4" else "pytorch-compile, ort or openvino"
         return f"{spec.backend} has no {spec.precision}; ask {others} for it"
@@ -352,11 +323,11 @@ def _reason_to_skip(
     if takes_whole(source.inputs) and spec.batch != 1:
         return f"no axis of the inputs can be a batch of {spec.batch}; leave --batch out"
     static = find_fixed_batch(source) if source.kind in ("onnx", "aoti") else None
-    if static not in (None, spec.batch) and source.kind == "aoti":
+    if static in (None, spec.batch):
+        return None
+    if source.kind == "aoti":
         return f"the package was built for a batch of {static}, not {spec.batch}: build it again with --batch"
-    if static not in (None, spec.batch):
-        return f"the graph has a fixed batch of {static}; batch {spec.batch} needs one exported with --dynamic-batch"
-    return None
+    return f"the graph has a fixed batch of {static}; batch {spec.batch} needs one exported with --dynamic-batch"
 
 
 def _with_batch(source: Artifact, batch: int) -> Artifact:
@@ -371,14 +342,6 @@ def _with_batch(source: Artifact, batch: int) -> Artifact:
     return replace(source, inputs=rebatch(source.inputs), outputs=rebatch(source.outputs))
 
 
-def _with_shapes(source: Artifact, shapes: Mapping[str, tuple[int, ...]]) -> Artifact:
-    """The artifact as fed with these shapes: a graph along its open axes, PyTorch along any but the batch."""
-    if source.kind != "torch":
-        return replace(source, inputs=size_axes(source.inputs, shapes))
-    inputs = (replace(s, shape=(*s.shape[:1], *shapes.get(s.name, s.shape)[1:])) for s in source.inputs)
-    return replace(source, inputs=tuple(inputs))
-
-
 def _chain(sources: Sequence[Artifact], last: Artifact | None) -> tuple[Artifact, ...]:
     if last is None:
         return tuple(sources[:1])
@@ -390,10 +353,7 @@ def _chain(sources: Sequence[Artifact], last: Artifact | None) -> tuple[Artifact
 
 
 def find_axes(engine: EngineSpec, source: Artifact | None) -> Axes | None:
-    """Whether the engine is made for the shapes that it is timed with: because it compiles, or as the graph fixes them.
-
-    None where nobody knows.
-    """
+    """Whether the engine is made for the shapes that it is timed with, by compiling or by its graph; None: unknown."""
     if source is not None and source.kind == "onnx" and all(isinstance(a, int) for s in source.inputs for a in s.shape):
         return "fixed"
     if engine.options.get("shapes") == "dynamic" or any(k.endswith("_shapes") for k in engine.options):

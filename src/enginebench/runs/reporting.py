@@ -77,9 +77,16 @@ def explain_p99(document: RunDocument, results: Sequence[Result]) -> dict[str, s
     """Of each headline whose p99 another configuration beats: the stage and the layer in which they differ most."""
     rows, known = {row.id: row for row in document.rows}, {result.id: result for result in results}
     join, found = find("offers", "join_layers"), {}
+
+    def time_stages(row: Row) -> dict[str, float]:
+        """Medians of what was timed apart, in ms."""
+        apart = {"GPU time": row.p50_device_ms, "enqueue time": row.enqueue_ms}
+        stages = {point["stage"]: point["ms"] for point in list_run_stages([known[row.id]], {row.id: ""})}
+        return stages | {name: time.value for name, time in apart.items() if time}
+
     for row in (rows[headline.id] for headline in document.headlines):
         if best := find_best_p99(row, document.rows):
-            theirs, own = (_time_stages(one, known[one.id]) for one in (best, row))
+            theirs, own = time_stages(best), time_stages(row)
             stages = sorted(theirs.keys() & own, key=lambda name: (-abs(theirs[name] - own[name]), name))
             parts = [f"{name} {format_versus(theirs[name], own[name])}" for name in stages[:1]]
             joined = join(known[best.id].layers, known[row.id].layers) if join else ()
@@ -87,13 +94,6 @@ def explain_p99(document: RunDocument, results: Sequence[Result]) -> dict[str, s
             parts += [f"layer {name} {format_versus(a.average_ms, b.average_ms)}" for name, a, b in both[:1]]
             found[row.id] = ", ".join(parts)
     return found
-
-
-def _time_stages(row: Row, result: Result) -> dict[str, float]:
-    """Medians of what was timed apart, in ms."""
-    known = {"GPU time": row.p50_device_ms, "enqueue time": row.enqueue_ms}
-    stages = {point["stage"]: point["ms"] for point in list_run_stages([result], {row.id: ""})}
-    return stages | {name: time.value for name, time in known.items() if time}
 
 
 def _recommend(document: RunDocument, winner: Sequence[Result]) -> RunDocument:
@@ -123,7 +123,10 @@ def write_reports(
             says how to get them.
     """
     formats = check_formats(formats)
-    stages = read_stages(root)
+    stages = []
+    for path in sorted(root.glob("stages*.json")):  # of `stages --out` in a run's folder
+        check_inside(root, path)
+        stages.append(read_record(path, StagesDocument))
     charts: list[Chart] = []
     notes: tuple[str, ...] = ()
     try:
@@ -147,14 +150,6 @@ def check_formats(names: Sequence[str]) -> list[str]:
         found = f"unknown format {', '.join(unknown)}" if unknown else "no format is given"
         raise UsageError(f"{found}; known: {', '.join(FORMATS)}")
     return formats
-
-
-def read_stages(root: Path) -> list[StagesDocument]:
-    """The documents of `stages --out` in a run's folder, from files named `stages*.json`."""
-    paths = sorted(root.glob("stages*.json"))
-    for path in paths:
-        check_inside(root, path)
-    return [read_record(path, StagesDocument) for path in paths]
 
 
 def write_pictures(root: Path, charts: Sequence[Chart]) -> list[Path]:

@@ -66,9 +66,13 @@ class Shared(Struct, frozen=True, kw_only=True):
         return buckets[0] if buckets else None
 
     def read_buckets(self) -> tuple[dict[str, tuple[int, ...]], ...]:
-        if isinstance(self.input_shape, Mapping):
-            return tuple(filter(None, [check_shapes(self.input_shape)]))
-        return parse_buckets(self.input_shape)
+        if not isinstance(self.input_shape, Mapping):
+            return parse_buckets(self.input_shape)
+        for name, shape in self.input_shape.items():
+            if not shape or not all(isinstance(axis, int) and axis > 0 for axis in shape):
+                what = f"{tuple(shape)!r} is no shape; expected positive whole numbers"
+                raise UsageError(f"--input-shape {name}: {what}")
+        return ({name: tuple(shape) for name, shape in self.input_shape.items()},) if self.input_shape else ()
 
     def make_source(self, model: str, input_size: int | None = None) -> ModelSource:
         require_packages(model)
@@ -94,11 +98,7 @@ class Shared(Struct, frozen=True, kw_only=True):
         input_size: int | None,
         dry: bool = False,
     ) -> RunRequest:
-        """The request for rows of `model`; one engine, precision and batch make one row.
-
-        Args:
-            batches: the values of --batch; None if it was not given.
-        """
+        """The request for rows of `model`: one engine, precision and batch (None: not given) make one row."""
         if dry and self.normalize is not None:
             raise UsageError("--dry-run opens no model: export it with --input-dtype uint8, and give the graph")
         if measure.scope == "pipelined" and measure.cache == "cold":
@@ -166,14 +166,6 @@ class Timing(Struct, frozen=True, kw_only=True):
     scope: Scope
     cache: Cache
 
-    def _read_warmup(self) -> dict[str, int]:
-        found = re.fullmatch(r"(\d{1,9})(ms)?", str(self.warmup))
-        if found is None and self.warmup is not None:
-            raise UsageError(
-                f"--warmup {self.warmup}: expected 0 or more calls, or milliseconds for trtexec, as in 200ms"
-            )
-        return {"warmup_ms" if found[2] else "warmup": int(found[1])} if found else {}
-
     def make_measure(
         self,
         seed: int,
@@ -190,12 +182,16 @@ class Timing(Struct, frozen=True, kw_only=True):
         """
         if quick and builds:
             raise UsageError("--quick times one process, and --builds needs two of each build; leave one of them out")
+        calls = re.fullmatch(r"(\d{1,9})(ms)?", str(self.warmup))
+        if calls is None and self.warmup is not None:
+            what = "expected 0 or more calls, or milliseconds for trtexec, as in 200ms"
+            raise UsageError(f"--warmup {self.warmup}: {what}")
         count = builds or 1
         most = self.processes or MOST
         processes = count * max(2, -(-most // count)) if builds else most
         exact = quick or builds or self.processes
         return MeasureSpec(
-            **self._read_warmup(),
+            **({"warmup_ms" if calls[2] else "warmup": int(calls[1])} if calls else {}),
             iters=self.iters,
             time_limit_s=min(self.time_limit, QUICK_TIME_LIMIT_S) if quick else self.time_limit,
             processes=1 if quick else processes,
@@ -221,21 +217,18 @@ def parse_device(text: str) -> str:
 
 
 def use_trtexec(path: str | None, engines: Iterable[str]) -> None:
-    if path is None:
-        return
-    if "trtexec" not in engines:
-        raise UsageError(
-            "--trtexec sets the executable of the engine trtexec, which this command does not use; leave it out"
-        )
-    find("offers", "choose_trtexec")(path)
+    if path is not None and "trtexec" not in engines:
+        what = "the executable of the engine trtexec, which this command does not use; leave it out"
+        raise UsageError(f"--trtexec sets {what}")
+    if path is not None:
+        find("offers", "choose_trtexec")(path)
 
 
 def merge_options(engine: str, own: dict[str, str], given: dict[str, str]) -> dict[str, str]:
     for key in own.keys() & given.keys():
         if own[key] != given[key]:
-            raise UsageError(
-                f"{engine}:{key}={own[key]} contradicts {key}={given[key]}, which another option sets; keep one"
-            )
+            contradiction = f"{engine}:{key}={own[key]} contradicts {key}={given[key]}"
+            raise UsageError(f"{contradiction}, which another option sets; keep one")
     return {**own, **given}
 
 
@@ -308,23 +301,19 @@ def parse_buckets(texts: Iterable[str]) -> tuple[dict[str, tuple[int, ...]], ...
     for text in (piece.strip() for t in texts for piece in join_axes(t).split(",")):
         before, colon, dims = text.rpartition(":")
         name = before if colon else name
-        found.setdefault(name, []).append(_parse_shape(text, dims, name))
+        try:
+            shape = tuple(int(d) for d in dims.split("x"))
+        except ValueError:
+            shape = ()
+        if not name or not shape or min(shape) < 1:
+            raise UsageError(f"--input-shape {text!r}: expected NAME:1x3x224x224 with positive numbers")
+        found.setdefault(name, []).append(shape)
     counts = {len(shapes) for shapes in found.values()} - {1}
     if len(counts) > 1:
         told = ", ".join(f"{name} has {len(shapes)}" for name, shapes in found.items())
         raise UsageError(f"--input-shape: {told} shapes; give each input as many, or one for all")
     count = max(counts, default=1) if found else 0
     return tuple({name: shapes[i % len(shapes)] for name, shapes in found.items()} for i in range(count))
-
-
-def _parse_shape(text: str, dims: str, name: str) -> tuple[int, ...]:
-    try:
-        shape = tuple(int(d) for d in dims.split("x"))
-    except ValueError:
-        shape = ()
-    if not name or not shape or min(shape) < 1:
-        raise UsageError(f"--input-shape {text!r}: expected NAME:1x3x224x224 with positive numbers")
-    return shape
 
 
 def read_normalize(dtype: str | None, text: str | None) -> Normalize | None:
@@ -341,13 +330,6 @@ def read_normalize(dtype: str | None, text: str | None) -> Normalize | None:
             "0.485,0.456,0.406/0.229,0.224,0.225"
         ) from error
     return None if dtype is None else Normalize(mean=tuple(255 * m for m in mean), std=tuple(255 * s for s in std))
-
-
-def check_shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]] | None:
-    for name, shape in shapes.items():
-        if not shape or not all(isinstance(axis, int) and axis > 0 for axis in shape):
-            raise UsageError(f"--input-shape {name}: {tuple(shape)!r} is no shape; expected positive whole numbers")
-    return {name: tuple(shape) for name, shape in shapes.items()} or None
 
 
 def choose_batches(given: tuple[int, ...] | None, shapes: dict[str, tuple[int, ...]] | None) -> tuple[int, ...]:

@@ -41,7 +41,7 @@ def open_metrics(labelled: Labelled) -> tuple[Facts, ...]:
     if labelled.targets is None and set(labelled.metrics) <= {"top1", "top5"}:
         return tuple(BUILTIN[name](Targets(values=[])).facts for name in labelled.metrics)
     job = MetricsJob(metrics=labelled.metrics, targets=labelled.targets)
-    return run_child(job, timeout_s=SCORE_TIMEOUT_S, environment=child_environment(1)).metrics
+    return run_child(job, timeout_s=SCORE_TIMEOUT_S, environment=child_environment(1))
 
 
 def score_file(metrics: Sequence[Facts], answers: Path, reference: Path | None) -> tuple[Score, ...]:
@@ -59,7 +59,10 @@ def _score(
             raise UsageError(str(side[FAILURE + facts.name]))
     counts = kept.get(COUNTS + facts.name)
     if counts is not None:
-        return score_counts(_find_metric(facts), counts, None if before is None else before[COUNTS + facts.name])
+        metric = Metric(name=facts.name, higher_is_better=facts.higher_is_better, share=facts.share)
+        if facts.name in BUILTIN:  # else it is a user's function: counts are its values, of which the score is the mean
+            metric = BUILTIN[facts.name](Targets(values=[]))
+        return score_counts(metric, counts, None if before is None else before[COUNTS + facts.name])
     if not any(name.startswith(OUTPUTS) for name in kept):
         return None
     job = ScoreJob(
@@ -67,11 +70,4 @@ def _score(
         answers_path=str(answers.absolute()),
         reference_path=None if reference is None else str(reference.absolute()),
     )
-    return run_child(job, timeout_s=SCORE_TIMEOUT_S, environment=child_environment(1)).score
-
-
-def _find_metric(facts: Facts) -> Metric:
-    """The metric to finish counts with: of a user's function they are values, of which it is the mean."""
-    if facts.name in BUILTIN:
-        return BUILTIN[facts.name](Targets(values=[]))
-    return Metric(name=facts.name, higher_is_better=facts.higher_is_better, share=facts.share)
+    return run_child(job, timeout_s=SCORE_TIMEOUT_S, environment=child_environment(1))

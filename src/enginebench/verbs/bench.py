@@ -23,7 +23,7 @@ from enginebench.core.records import Caveat, Result
 from enginebench.core.shapes import format_shapes
 from enginebench.core.store import bring_files, copy_file, encode, hash_file, is_bundle, read_record, write_atomic
 from enginebench.engines.abilities import PROCESS, KeepsLog
-from enginebench.engines.registry import check_options, find_entry, find_installed, open_backend, read_engine, takes
+from enginebench.engines.registry import check_options, find_entry, open_backend, read_engine
 from enginebench.measure.machine import describe_machine
 from enginebench.options import COMMAND, Opt, PathLike, pick, verb
 from enginebench.report.bench import list_bench
@@ -36,10 +36,10 @@ from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import PlannedRow, list_devices, plan_rows, plan_stored, with_suffix
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import choose_row_batch, merge_options, name_settings, pass_on, use_trtexec
-from enginebench.runs.targets import stored as sides
+from enginebench.runs.targets import sides
 from enginebench.runs.targets.bundles import fill_request, find_row, open_as_stored, read_target
+from enginebench.runs.targets.sides import parse_side
 from enginebench.runs.targets.sources import choose_judged, gather_sources
-from enginebench.runs.targets.stored import parse_side
 from enginebench.stats.diff import diff_results
 from enginebench.verbs import given
 from enginebench.verbs.build import check_dry_run, print_dry_run
@@ -369,7 +369,7 @@ def _plan_side(
         chain = (*stored.chain[:-1], replace(made, path=str(home / Path(made.path).name)))
         return plan_stored(stored.result.model, stored.spec, chain, request.measure, find_available(stored.spec))
     found = gather_sources(request, folder.root / place, reporter)
-    (row,) = plan_rows(request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
+    (row,) = plan_rows(request, found.artifacts, problems=found.problems)
     return row
 
 

@@ -135,11 +135,10 @@ def read_answer(name: str, told: bytes | str) -> NodeAnswer:
 def probe_apart(name: str) -> Availability:
     """Whether an engine works here, asked in a process of its own: a broken runtime may kill its process."""
     try:
-        answer = run_child(ProbeJob(engine=name), timeout_s=PROBE_TIMEOUT_S)
+        return run_child(ProbeJob(engine=name), timeout_s=PROBE_TIMEOUT_S)
     except EngineBenchError as error:
         reason = f"its runtime cannot be imported: {error}"
         return Availability(engine=name, available=False, reason=reason, package=find_package(name))
-    return answer.availability
 
 
 def _print_document(console: Console, document: DoctorDocument) -> None:

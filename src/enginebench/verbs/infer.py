@@ -129,5 +129,5 @@ def infer_file(target: Model, given: PathLike | None, out: Path, options: InferO
             artifact=artifact, engine=spec, out_dir=str(scratch), inputs_path=inputs, outputs_path=str(out.absolute())
         )
         with lock_devices((device,), on_wait=reporter.say):
-            answer = run_child(infer, timeout_s=INFER_TIMEOUT_S)
-    return InferDocument(engine=spec, outputs=answer.outputs, path=str(out))
+            outputs = run_child(infer, timeout_s=INFER_TIMEOUT_S)
+    return InferDocument(engine=spec, outputs=outputs, path=str(out))

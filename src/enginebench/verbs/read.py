@@ -18,7 +18,7 @@ from enginebench.report.drift import DriftDocument, SamplesDocument
 from enginebench.report.history.table import HistoryDocument
 from enginebench.report.run.rows import RunDocument
 from enginebench.runs import baselines, folder
-from enginebench.runs.bundles.record import Bundle
+from enginebench.runs.bundles import Bundle
 from enginebench.stats.diff import DiffDocument
 from enginebench.stats.layer_records import LayersDocument, ProfileDocument
 from enginebench.stats.profile import EngineProfileDocument

@@ -61,7 +61,7 @@ def test_a_child_runs_there_on_this_source(lean: Path) -> None:
     name_environments([f"lean={lean}"])
     place = describe_place("lean")
     assert place.python == str(lean / "bin" / "python")
-    assert run_child(ProbeJob(engine="fake"), timeout_s=60, place=place).availability.available
+    assert run_child(ProbeJob(engine="fake"), timeout_s=60, place=place).available
     assert probe_elsewhere(in_environment()).version == enginebench.__version__
 
 

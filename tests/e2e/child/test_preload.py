@@ -16,9 +16,9 @@ from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs import campaign
+from enginebench.runs.builds import can_wait, count_at_once
 from enginebench.runs.child.isolate import Child
 from enginebench.runs.child.jobs import MeasureAnswer, MeasureJob, PreloadJob
-from enginebench.runs.child.preload import can_wait, count_at_once
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.main_job import run_model
 from reporters import Silent
@@ -82,7 +82,7 @@ def test_a_child_ends_when_its_parent_is_gone_before_its_turn(job: MeasureJob) -
     with Child() as child:
         ask(child, job)
         child.wait_until_ready(time.monotonic() + 60)
-        child._conversation._stdin.close()
+        child._stdin.close()
         assert psutil.Process(child.pid).wait(10) == 0
 
 

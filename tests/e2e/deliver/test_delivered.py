@@ -24,10 +24,9 @@ from enginebench.features.deliver.verb import DeliverDocument, deliver_row, desc
 from enginebench.features.deliver.writing import copy_model, find_instructions
 from enginebench.measure.machine import describe_machine
 from enginebench.models.task import feed_digits, load_digits
-from enginebench.runs.bundles.reading import read_bundle
 from enginebench.runs.folder import RunFolder, read_results
 from enginebench.runs.reporting import describe_stored
-from enginebench.runs.targets.loading import load_engine
+from enginebench.runs.targets.bundles import load_engine, read_bundle
 from label_graphs import classify, translate_words
 from processes import Cli
 from stored_run import make_final

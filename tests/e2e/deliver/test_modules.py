@@ -10,8 +10,7 @@ import enginebench
 from bundles import FAST, Silent, ask
 from enginebench.core.errors import UsageError
 from enginebench.features.deliver.verb import deliver_row
-from enginebench.runs.bundles.reading import read_bundle
-from enginebench.runs.targets.loading import load_engine
+from enginebench.runs.targets.bundles import load_engine, read_bundle
 from processes import Cli
 
 ALLOWED = ("--allow-code", "own_net:make")

@@ -12,8 +12,7 @@ import pytest
 
 from bundles import ask
 from enginebench.core.errors import ArtifactError, ParseError
-from enginebench.runs.bundles.reading import find_problems, read_bundle
-from enginebench.runs.targets.loading import load_engine
+from enginebench.runs.targets.bundles import find_problems, load_engine, read_bundle
 
 
 def edit(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:

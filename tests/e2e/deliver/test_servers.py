@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from bundles import ask
 from enginebench.core.records import EngineSpec, TensorSpec
 from enginebench.features.deliver.servers import describe_model, format_config, format_dockerfile
-from enginebench.runs.bundles.reading import read_bundle
-from enginebench.runs.bundles.record import Bundle
+from enginebench.runs.bundles import Bundle
+from enginebench.runs.targets.bundles import read_bundle
 from environments import Environments
 
 # Prints a config.pbtxt as JSON, read by Triton's own definition. The package around that file imports gRPC.

@@ -69,7 +69,6 @@ def plan(artifacts: tuple[Artifact, ...], *batches: int) -> list[PlannedRow]:
         request,
         artifacts,
         probe=lambda name: Availability(engine=name, available=True),
-        takes=lambda name: "torch" if name == "pytorch" else "onnx",
         problems={} if len(artifacts) > 1 else {"onnx": "operator x"},
     )
 

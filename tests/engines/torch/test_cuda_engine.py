@@ -33,7 +33,7 @@ from enginebench.engines.backends.torch.pytorch_cudagraph import PytorchCudagrap
 from enginebench.engines.proof import Operator
 from enginebench.engines.pytorch_cuda import prepare_cuda
 from enginebench.engines.registry import open_backend
-from enginebench.measure.slots import check_slots
+from enginebench.measure.loop import check_slots
 from enginebench.testing import make_module
 from lanes import FakeLane
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from enginebench.measure.nvml import ENERGY_PERIOD_NS, GpuState, GpuWatch, find_marks, open_gpu_watch, read_index
+from enginebench.measure.nvml import ENERGY_PERIOD_NS, GpuWatch, find_marks, open_gpu_watch, read_index
 from enginebench.measure.watch import BlockReading, JointWatch
 from scripted import ScriptedClock
 
@@ -97,25 +97,22 @@ def test_where_no_default_clock_is_named_the_highest_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "marks"),
+    ("clock", "reasons", "foreign", "default", "marks"),
     [
-        (GpuState(sm_clock_mhz=1485), ()),
-        (GpuState(sm_clock_mhz=1484), ("low_clock",)),
-        (GpuState(throttle_reasons=("hw_thermal_slowdown",)), ("throttled",)),
-        (GpuState(sm_clock_mhz=1980, throttle_reasons=("hw_slowdown",)), ("throttled",)),
-        (GpuState(sm_clock_mhz=1965, throttle_reasons=("sw_power_cap",)), ()),
-        (GpuState(sm_clock_mhz=1935, throttle_reasons=("sw_power_cap",)), ("throttled",)),
-        (GpuState(foreign_processes=1), ("foreign_gpu",)),
-        (GpuState(), ()),
-        (GpuState(sm_clock_mhz=345, throttle_reasons=("hw_slowdown",)), ("low_clock", "throttled")),
+        (1485, (), None, 1980, ()),
+        (1484, (), 0, 1980, ("low_clock",)),
+        (10, (), 0, None, ()),  # without a default nothing is low
+        (None, ("hw_thermal_slowdown",), 0, 1980, ("throttled",)),
+        (1980, ("hw_slowdown",), 0, 1980, ("throttled",)),
+        (1965, ("sw_power_cap",), 0, 1980, ()),
+        (1935, ("sw_power_cap",), 0, 1980, ("throttled",)),
+        (None, (), 1, 1980, ("foreign_gpu",)),
+        (None, (), None, 1980, ()),
+        (345, ("hw_slowdown",), 0, 1980, ("low_clock", "throttled")),
     ],
 )
-def test_marks(state: GpuState, marks: tuple[str, ...]) -> None:
-    assert find_marks(state, 1980) == marks
-
-
-def test_without_a_default_clock_nothing_is_low() -> None:
-    assert find_marks(GpuState(sm_clock_mhz=10), None) == ()
+def test_marks(clock: Any, reasons: Any, foreign: Any, default: Any, marks: tuple[str, ...]) -> None:
+    assert find_marks(clock, reasons, foreign, default) == marks
 
 
 @pytest.mark.parametrize(
@@ -129,30 +126,33 @@ def test_without_a_default_clock_nothing_is_low() -> None:
     ],
 )
 def test_throttle_reasons_are_those_that_are_a_doubt(bits: int, reasons: tuple[str, ...]) -> None:
-    assert watch(FakeNvml(reasons=bits)).read_state().throttle_reasons == reasons
+    assert watch(FakeNvml(reasons=bits)).end().throttle_reasons == reasons
 
 
 def test_the_older_name_of_the_reasons_is_asked_too() -> None:
     nvml = FakeNvml(reasons=None, nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x4)
-    assert watch(nvml).read_state().throttle_reasons == ("sw_power_cap",)
+    assert watch(nvml).end().throttle_reasons == ("sw_power_cap",)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "foreign"),
     [
-        ([], [OWN], 0),
-        ([], [OWN, 9], 1),
-        ([9], [9, 10], 1),  # a container shows the host's ids: one more than before is this process
-        ([9], [9], 1),
+        ([], [OWN], False),
+        ([], [OWN, 9], True),
+        ([9], [9, 10], True),  # a container shows the host's ids: one more than before is this process
+        ([9], [9], True),
         ([], [], None),  # not even this process is shown: nothing can be said of others
-        ([], [12], 0),
+        (None, None, None),
+        ([], [12], False),
     ],
 )
-def test_foreign_processes(before: list[int], after: list[int], foreign: int | None) -> None:
+def test_foreign_processes(before: list[int] | None, after: list[int] | None, foreign: bool | None) -> None:
     nvml = FakeNvml(pids=before)
     gpu = watch(nvml)
     nvml.pids = after
-    assert gpu.read_state().foreign_processes == foreign
+    gpu.begin()
+    assert gpu.end().marks == (("foreign_gpu",) if foreign else ())
+    assert gpu.hides_processes is (foreign is None)
 
 
 def test_peak_memory_is_counted_from_before_the_engine() -> None:
@@ -224,15 +224,6 @@ def test_the_driver_knows_best_which_gpu_it_counts(monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         GpuWatch(1, nvml, locate=lambda index: f"0000:0{index}:00.0")
     assert asked == ["0000:01:00.0"] * 3 + ["MIG-c"]
-
-
-@pytest.mark.parametrize(("pids", "hidden"), [([], True), (None, True), ([OWN], False), ([OWN, 9], False)])
-def test_processes_that_nobody_can_see_are_no_proof_of_solitude(pids: list[int] | None, hidden: bool) -> None:
-    nvml = FakeNvml(pids=pids)
-    gpu = watch(nvml)
-    gpu.begin()
-    gpu.end()
-    assert gpu.hides_processes is hidden
 
 
 def test_no_nvml_is_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from enginebench.models.zoo import DATA_DIR
 from enginebench.runs import lock, main_job, plan
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.lock import lock_device, lock_devices
-from enginebench.runs.targets.stored import Side
+from enginebench.runs.targets.sides import Side
 from enginebench.verbs import accuracy, stages
 from enginebench.verbs import bench as comparison
 from enginebench.verbs import build as building

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.records import Artifact, Availability, Cache, MeasureSpec, TensorSpec
-from enginebench.engines.registry import read_engines, takes
+from enginebench.engines.registry import read_engines
 from enginebench.runs import plan
 from enginebench.runs.child.jobs import SourceAnswer
 from enginebench.runs.folder import RunRequest
@@ -45,13 +45,13 @@ def there(name: str) -> Availability:
 )
 def test_a_cold_cache_needs_a_gpu(cache: Cache, device: str, skip: str | None) -> None:
     request = RunRequest(model="toy", engines=(("fake", {}),), device=device, measure=MeasureSpec(cache=cache))
-    (row,) = plan_rows(request, (GRAPH,), probe=there, takes=takes)
+    (row,) = plan_rows(request, (GRAPH,), probe=there)
     assert row.skip == skip
 
 
 def test_a_time_for_warm_up_is_for_engines_that_time_themselves() -> None:
     request = RunRequest(model="toy", engines=(("fake", {}), ("trtexec", {})), measure=MeasureSpec(warmup_ms=200))
-    rows = plan_rows(request, (GRAPH,), probe=there, takes=takes)
+    rows = plan_rows(request, (GRAPH,), probe=there)
     refusal = "--warmup 200ms is for trtexec; fake counts calls. Give a number, as in 20"
     assert [row.skip for row in rows if row.skip] == [refusal]
 
@@ -66,7 +66,7 @@ def test_a_graph_that_could_not_be_made_costs_the_rows_of_graph_engines_alone(
     wanted = ((precision, None),)
     request = RunRequest(model="toy", engines=(*ENGINES, ("openvino", {})), precisions=wanted)  # type: ignore[arg-type]
     module, problems = replace(GRAPH, kind="torch"), {problem: "operator x"}
-    rows = plan_rows(request, (module,), probe=there, takes=takes, problems=problems)
+    rows = plan_rows(request, (module,), probe=there, problems=problems)
     assert [row.skip for row in rows] == [None, reason, reason]
 
 
@@ -82,7 +82,7 @@ def test_a_graph_that_could_not_be_made_costs_the_rows_of_graph_engines_alone(
 )
 def test_a_module_keeps_its_precision_as_a_graph_does(module: str, graph: str | None, rows: list[str]) -> None:
     sources = [replace(MODULE, precision=module), *([replace(GRAPH, precision=graph)] if graph else [])]
-    planned = plan_rows(RunRequest(model="toy", engines=ENGINES), sources, probe=there, takes=takes)
+    planned = plan_rows(RunRequest(model="toy", engines=ENGINES), sources, probe=there)
     assert [row.requested_precision for row in planned] == rows
     assert [row.skip is None for row in planned] == [True, graph is not None]
 
@@ -99,7 +99,7 @@ def test_what_nobody_asked_for_and_can_never_run_is_not_planned(
     wanted = tuple((precision, None) for precision in precisions)
     request = RunRequest(model="toy", engines=ENGINES, precisions=wanted, any_engine=unasked)  # type: ignore[arg-type]
     graphs = [replace(GRAPH, precision=p, recipe="cpu" if p == "int8" else None) for p in precisions]
-    rows = plan_rows(request, (source, *graphs), probe=there, takes=takes)
+    rows = plan_rows(request, (source, *graphs), probe=there)
     told = {f"{row.engine.backend} {row.engine.precision}": row.skip for row in rows}
     assert [name for name, skip in told.items() if skip] == ([] if unasked else never)
     assert set(never).isdisjoint(told) == (unasked or not never)
@@ -124,9 +124,9 @@ def test_the_recipe_that_is_slowest_to_build_runs_only_by_name_where_there_is_a_
     request = RunRequest(model="toy", engines=tuple(read_engines("pytorch,pytorch-compile,ort")), any_engine=True)
     asked = replace(request, **{"precisions": (("int8", None),), **changes})
     made = SourceAnswer(artifacts=(MODULE, GRAPH)[: 1 + graph], seconds=0, no_graph=None if graph else "x")
-    rows = plan_rows(asked, made.artifacts, probe=there, takes=takes)
+    rows = plan_rows(asked, made.artifacts, probe=there)
     assert [f"{row.engine.backend} {row.engine.recipe}" for row in rows if row.engine.recipe] == planned
-    transforms = plan.list_transforms(asked, made.artifacts, takes)
+    transforms = plan.list_transforms(asked, made.artifacts)
     assert (("int8", "pt2e") in transforms) == ("pytorch-compile pt2e" in planned)
     said, transform = Mock(), Mock()
     monkeypatch.setattr(sources, "_make_or_do_without", lambda *_: made)
@@ -139,7 +139,7 @@ def test_the_recipe_that_is_slowest_to_build_runs_only_by_name_where_there_is_a_
 def test_nothing_is_made_for_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "find_installed", lambda name: Availability(engine=name, available=name == "ort"))
     request = RunRequest(model="toy", engines=(("openvino", {}), ("ort", {})), precisions=(("int8", None),))
-    assert plan.list_transforms(request, (GRAPH,), takes) == [("int8", "cpu")]
+    assert plan.list_transforms(request, (GRAPH,)) == [("int8", "cpu")]
 
 
 def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(
@@ -151,12 +151,12 @@ def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(
     request = RunRequest(model="toy", engines=engines, precisions=(("int8", "dynamic"),))
     only = replace(request, engines=engines[:1])
     made = [("int8", "w8"), ("int8", "dynamic")]
-    assert plan.list_transforms(request, (GRAPH,), takes) == made
-    assert plan.list_transforms(only, (GRAPH,), takes) == []
+    assert plan.list_transforms(request, (GRAPH,)) == made
+    assert plan.list_transforms(only, (GRAPH,)) == []
     sources = (GRAPH, *(replace(GRAPH, precision="int8", recipe=recipe) for _, recipe in made))  # type: ignore[arg-type]
 
     def plan_all(asked: RunRequest) -> dict[str, str | None]:
-        rows = plan_rows(asked, sources, probe=there, takes=takes)
+        rows = plan_rows(asked, sources, probe=there)
         return {row.engine.backend: row.skip or (row.source and row.source.recipe) for row in rows}
 
     why = (
@@ -189,17 +189,17 @@ def test_a_compiled_module_starts_from_one_in_eight_bits_or_makes_it(
     monkeypatch.setattr(plan, "find_spec", lambda name: object())
     engines = (("pytorch", {}), ("pytorch-compile", {}))
     request = RunRequest(model="toy", engines=engines, precisions=(("fp32", None), asked), device=device)
-    assert plan.list_transforms(request, (MODULE, GRAPH), takes) == made
+    assert plan.list_transforms(request, (MODULE, GRAPH)) == made
     sources = (MODULE, replace(MODULE, precision="int8", recipe="pt2e"))
 
     def plan_both() -> list[tuple[str | None, str | None]]:
-        rows = plan_rows(request, sources, probe=there, takes=takes)
+        rows = plan_rows(request, sources, probe=there)
         return [(row.source and row.source.recipe, row.skip) for row in rows]
 
     eager = f"pytorch has no {asked[0]}; ask pytorch-compile, ort or openvino for it"
     assert plan_both()[:3] == [(None, None), (None, None), (None, eager)]
     assert plan_both()[3][1] == skip and (skip or plan_both()[3][0] == starts)
     monkeypatch.setattr(plan, "find_spec", lambda name: None)
-    assert plan.list_transforms(request, (MODULE, GRAPH), takes) == []
+    assert plan.list_transforms(request, (MODULE, GRAPH)) == []
     needed = 'torchao is not installed. To add it: pip install "enginebench[torchao]"'
     assert plan_both()[3][1] == (skip or needed)

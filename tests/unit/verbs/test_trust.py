@@ -20,7 +20,7 @@ from enginebench.models.zoo import DATA_DIR
 from enginebench.runs import trust
 from enginebench.runs.child.places import describe_place
 from enginebench.runs.folder import RunFolder, RunRequest, format_resume, trust_request
-from enginebench.runs.targets.stored import open_stored
+from enginebench.runs.targets.sides import open_stored
 from in_process import run_here
 from processes import Cli
 

@@ -15,7 +15,7 @@ from enginebench.core.store import hash_file
 from enginebench.features.deliver.writing import PACKAGE
 from enginebench.models.objects import look_here
 from enginebench.models.zoo import BUILTIN, ModelRef, resolve_model
-from enginebench.runs.bundles.record import Module
+from enginebench.runs.bundles import Module
 
 
 class FoundModule(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_batch_axes, free_batch
 from enginebench.core.store import BUNDLE, write_atomic
 from enginebench.features.deliver.writing import PROGRAMS
-from enginebench.runs.bundles.record import Bundle
+from enginebench.runs.bundles import Bundle
 
 FOLDER = "triton"
 VERSION = "1"

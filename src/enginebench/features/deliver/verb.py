@@ -48,14 +48,14 @@ from enginebench.models.zoo import find_labels
 from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Trusting, verb
 from enginebench.report.run.head import format_missing
 from enginebench.report.run.rows import Row, RunDocument
-from enginebench.runs.bundles.record import Bundle, Figures
+from enginebench.runs.bundles import Bundle, Figures
 from enginebench.runs.campaign import CHECK_SAMPLES
 from enginebench.runs.child.arrays import load_answers
 from enginebench.runs.child.isolate import child_environment
 from enginebench.runs.folder import RunFolder, RunRequest, Stored, read_results
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored
-from enginebench.runs.targets.stored import open_stored
+from enginebench.runs.targets.sides import open_stored
 from enginebench.runs.trust import trust_artifact
 from enginebench.stats.drift import default_limits
 from enginebench.verbs.given import list_texts, open_progress

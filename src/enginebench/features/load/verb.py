@@ -18,7 +18,7 @@ from enginebench.core.records import Artifact, MeasureSpec, Precision, Recipe
 from enginebench.core.shapes import free_batch
 from enginebench.core.store import encode, is_bundle, read_record, write_atomic
 from enginebench.core.text import stamp_utc
-from enginebench.engines.registry import find_installed, takes
+from enginebench.engines.registry import find_installed
 from enginebench.features.load.arrivals import MAX_SERVERS, read_trace
 from enginebench.features.load.document import LoadDocument, LoadSettings, Scenario
 from enginebench.features.load.rates import POINT_S, Bench, Prober, make_bench, name_row, widen_profile
@@ -258,7 +258,7 @@ class Loading:
             installed = find_installed(stored.spec.backend)
             return [plan_stored(stored.result.model, stored.spec, stored.chain, request.measure, installed)]
         found = gather_sources(request, self._folder.artifacts, self._reporter)
-        return plan_rows(request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
+        return plan_rows(request, found.artifacts, problems=found.problems)
 
     def _build(self, row: PlannedRow) -> Artifact:
         """What the engine loads; built and run once on the check inputs."""

@@ -12,7 +12,7 @@ from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.names import format_precision, slug
 from enginebench.core.recipes import find_start
 from enginebench.core.records import Artifact, Caveat, Drift, MeasureSpec, Result, Validity
-from enginebench.engines.registry import find_installed, takes
+from enginebench.engines.registry import takes
 from enginebench.features.tune.records import SearchRequest
 from enginebench.features.tune.space import Setting
 from enginebench.runs.campaign import ENDLESS, Campaign, has_answered
@@ -57,7 +57,7 @@ class Rows:
             measure=measure,
         )
         artifacts, problem = self._choose(setting)
-        found = plan_rows(asked, artifacts, probe=find_installed, takes=takes, problems=self._problems)
+        found = plan_rows(asked, artifacts, problems=self._problems)
         if len(found) != 1:
             raise UsageError(f"a search is about one batch and one set of shapes, not {len(found)}; name one")
         row = found[0] if problem is None else replace(found[0], skip=problem)

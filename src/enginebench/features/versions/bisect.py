@@ -24,7 +24,7 @@ from enginebench.runs import request as requests
 from enginebench.runs.child.places import OPTION, list_environments
 from enginebench.runs.folder import RunRequest, default_folder
 from enginebench.runs.progress import Reporter
-from enginebench.runs.targets.stored import Side
+from enginebench.runs.targets.sides import Side
 from enginebench.stats.diff import diff_results, find_losses
 from enginebench.stats.metrics.scores import find_score, loses_too_much
 from enginebench.verbs.bench import bench_sides

@@ -9,21 +9,28 @@ import signal
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
 from enginebench.core.errors import ChildFailed, EngineBenchError
-from enginebench.runs.child.errors_across import describe_error
+from enginebench.runs.child.across import RESULT_FD, TURN_FD, describe_error, kill_without_writer
 from enginebench.runs.child.jobs import Answered, Job, Kept, Note, PreloadJob, Ready, read_job
-from enginebench.runs.child.pipes import RESULT_FD, TURN_FD, kill_without_writer
 
 if TYPE_CHECKING:
     from enginebench.runs.child.jobs import ErrorAnswer, Message
 
 # New objects between two looks for garbage; the interpreter's own is 700.
 GC_THRESHOLD = 100_000
+# What a measurement imports on its way, whatever the engine.
+_MEASURE = ("loop", "machine", "nvml", "pin", "reference", "caches", "watch")
+MODULES = (
+    *("enginebench.runs.child.perform.build", *(f"enginebench.measure.{name}" for name in _MEASURE)),
+    *("enginebench.models.task", "enginebench.runs.child.perform.measure", "enginebench.runs.child.watching"),
+)
 
 
 def main() -> NoReturn:
@@ -35,7 +42,8 @@ def main() -> NoReturn:
     job = wait_for_job(fd)
     follow_parent(sys.stdin.fileno())
     try:
-        message: Answered[Any] | ErrorAnswer = Answered(answer=job.perform(partial(tell, fd), partial(keep, fd)))
+        answer = job.perform(lambda text: send(fd, Note(text=text)), partial(keep, fd))
+        message: Answered[Any] | ErrorAnswer = Answered(answer=answer)
         msgspec.json.encode(message)  # what cannot be sent is a fault like any other
     except EngineBenchError as error:
         message = describe_error(error)
@@ -55,8 +63,6 @@ def wait_for_job(fd: int) -> Job[Any]:
     job = read_job(sys.stdin.buffer.readline())
     if not isinstance(job, PreloadJob):
         return job
-    from enginebench.runs.child.preload import preload
-
     preload(job)
     send(fd, Ready())
     line = sys.stdin.buffer.readline()
@@ -67,8 +73,25 @@ def wait_for_job(fd: int) -> Job[Any]:
     return job
 
 
-def tell(fd: int, text: str) -> None:
-    send(fd, Note(text=text))
+def preload(job: PreloadJob) -> None:
+    """Imports what the job will need. What fails here fails again when the job is done, and is told then.
+
+    Importing PyTorch takes seconds, several times what a row is timed for. A child that has imported waits for its job
+    without using a CPU, a GPU or more than its own memory, so whoever is timed meanwhile is as alone as before.
+    """
+    from enginebench.engines.abilities import ImportsLate
+    from enginebench.measure.pin import pin_process
+    from enginebench.runs.child.opening import open_for
+
+    if job.pin:
+        pin_process(job.engine.threads)
+    for module in (*MODULES, *(["enginebench.models.torch.source"] if job.kind == "torch" else [])):
+        with suppress(Exception):
+            import_module(module)
+    with suppress(Exception):
+        backend = open_for(job.engine, job.out_dir)
+        if isinstance(backend, ImportsLate):
+            backend.import_ahead()
 
 
 def keep(fd: int, sure: Any) -> None:
@@ -91,10 +114,7 @@ def send(fd: int, message: Message[Any]) -> None:
 
 
 def follow_parent(stdin_fd: int) -> None:
-    """Sees to it that this process and all that it starts die with the parent, however the parent dies.
-
-    To be called once the job has been read: new data would kill, too.
-    """
+    """Ends this process and all that it starts with the parent. For once the job is read: new data would kill, too."""
     if os.getpgrp() != os.getpid():
         return  # started by hand, not by `run_child`: there is no group of our own to end
     if sys.platform == "linux":
@@ -102,13 +122,13 @@ def follow_parent(stdin_fd: int) -> None:
         if select.select([stdin_fd], [], [], 0)[0]:  # the parent died before the kernel was told
             os.killpg(0, signal.SIGKILL)
     else:
-        threading.Thread(target=_wait_for_end, args=(stdin_fd,), daemon=True).start()
 
+        def wait_for_end() -> None:
+            while os.read(stdin_fd, 1):
+                pass
+            os.killpg(0, signal.SIGKILL)
 
-def _wait_for_end(fd: int) -> None:
-    while os.read(fd, 1):
-        pass
-    os.killpg(0, signal.SIGKILL)
+        threading.Thread(target=wait_for_end, daemon=True).start()
 
 
 if __name__ == "__main__":

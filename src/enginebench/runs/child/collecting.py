@@ -8,6 +8,7 @@ import linecache
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from enginebench.core.records import Score, Task
 from enginebench.core.text import name_type
 from enginebench.models.objects import look_here
 from enginebench.runs.child.arrays import COUNTS, FAILURE, OUTPUTS, load_arrays
-from enginebench.runs.child.jobs import MetricsAnswer, MetricsJob, ScoreJob
+from enginebench.runs.child.jobs import MetricsJob, ScoreJob
 from enginebench.runs.child.targets_file import read_targets
 from enginebench.stats.metrics.metric import (
     Ask,
@@ -56,9 +57,6 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
             found = self.function(given, targets.values)
         except Exception as error:  # user code: anything can come out of it
             raise UsageError(f"--metric {self.text} {locate(error, self.function)}") from error
-        return self._read(found, n)
-
-    def _read(self, found: Any, n: int) -> float | Floats:
         if isinstance(found, str | bytes | Mapping) or found is None:
             told = repr(found) if isinstance(found, str) else name_type(found)
             raise UsageError(f"--metric {self.text} returned {told}; {EXPECTED}")
@@ -76,9 +74,7 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
         def prepare(outputs: Outputs, targets: Targets) -> Ask:
             def ask(places: Picks) -> float:
                 found = self.call(pick_samples(outputs, places), targets.pick(places))
-                if not isinstance(found, float):
-                    return float(found.mean())
-                return found
+                return found if isinstance(found, float) else float(found.mean())
 
             return ask
 
@@ -159,12 +155,17 @@ class Collector:
             if name not in self._failures and name not in self._dropped:
                 self._take(name, places, outputs, targets)
         if any(isinstance(metric, Metric) and metric.prepare for metric in self._metrics.values()):
-            self._keep(places, read_answers(outputs, self._task, targets))
+            kept = read_answers(outputs, self._task, targets)
+            self._rows |= {p: {name: values[i] for name, values in kept.items()} for i, p in enumerate(places)}
 
     def _take(self, name: str, places: Sequence[int], outputs: Outputs, targets: Targets) -> None:
         metric = self._metrics[name]
-        if isinstance(metric, UserMetric):
-            metric = self._metrics[name] = _find_form(metric, read_answers(outputs, self._task, targets), targets)
+        if isinstance(metric, UserMetric):  # it says something of each sample, or of all: what it returns here tells
+            try:
+                of_all = isinstance(metric.call(read_answers(outputs, self._task, targets), targets), float)
+            except UsageError:  # a few samples may lack what it needs, for example a class
+                of_all = True
+            metric = self._metrics[name] = metric.as_whole() if of_all else metric.as_counted()
         if metric.count is None:
             return
         given = read_answers(outputs, self._task, targets) if name not in BUILTIN else outputs
@@ -182,10 +183,6 @@ class Collector:
             kept[list(places)] = counts
             self._counts[name] = kept
 
-    def _keep(self, places: Sequence[int], outputs: Outputs) -> None:
-        for i, place in enumerate(places):
-            self._rows[place] = {name: values[i] for name, values in outputs.items()}
-
     def collect(self) -> dict[str, Any]:
         if len(self._dropped) == len(self._metrics):
             raise UsageError(f"--metric {', '.join(self._dropped)} cannot be wrong about so few classes; name another")
@@ -194,15 +191,6 @@ class Collector:
         for name in self._rows[0] if self._rows else ():
             kept |= _pack(OUTPUTS + name, [self._rows[place][name] for place in range(self._n)])
         return kept | _pack_targets(self._targets) if self._rows else kept
-
-
-def _find_form(metric: UserMetric, outputs: Outputs, targets: Targets) -> Metric:
-    """Whether a user's function says something of each sample, or of all: by what it returns for these."""
-    try:
-        found = metric.call(outputs, targets)
-    except UsageError:  # a few samples may lack what it needs, for example a class
-        return metric.as_whole()
-    return metric.as_whole() if isinstance(found, float) else metric.as_counted()
 
 
 def _pack(name: str, rows: list[Any]) -> dict[str, Any]:
@@ -228,38 +216,34 @@ def unpack_outputs(kept: Mapping[str, Any]) -> dict[str, Any]:
     return outputs
 
 
-def describe_metrics(job: MetricsJob) -> MetricsAnswer:
+def describe_metrics(job: MetricsJob) -> tuple[Facts, ...]:
     """What is known of the metrics of a job, whose targets can be read."""
     if job.targets is not None:
         read_targets(Path(job.targets))
-    return MetricsAnswer(metrics=tuple(describe_metric(name) for name in job.metrics))
+    return tuple(map(describe_metric, job.metrics))
 
 
 def describe_metric(name: str) -> Facts:
     """What is known of a metric before any answer, so that a wrong name shows before anything is built."""
-    if name in BUILTIN:
-        _check_packages(name)
-        return BUILTIN[name](Targets(values=[])).facts
-    return load_metric(name).as_whole().facts
-
-
-def _check_packages(name: str) -> None:
-    from importlib.util import find_spec
-
+    if name not in BUILTIN:
+        return load_metric(name).as_whole().facts
     needed = {"map": "pycocotools", "wer": "jiwer", "cer": "jiwer"}.get(name)
     if needed and find_spec(needed) is None:
         raise MissingDependency(f"{needed}, which --metric {name} needs,", 'pip install "enginebench[metrics]"')
+    return BUILTIN[name](Targets(values=[])).facts
 
 
 def score_answers(job: ScoreJob) -> Score:
     """The score by a metric that looks at all samples together, and its difference to the reference."""
     kept = load_arrays(Path(job.answers_path))
     targets, outputs = _unpack_targets(kept), unpack_outputs(kept)
-    ask, n = _prepare(job.metric, outputs, targets), count_samples(outputs)
+    metric = open_metric(job.metric, targets)
+    metric = metric.as_whole() if isinstance(metric, UserMetric) else metric
+    assert metric.prepare is not None  # others leave counts
     reference = None
     if job.reference_path is not None:
-        reference = _prepare(job.metric, unpack_outputs(load_arrays(Path(job.reference_path))), targets)
-    return score_whole(describe_metric(job.metric), ask, n, reference)
+        reference = metric.prepare(unpack_outputs(load_arrays(Path(job.reference_path))), targets)
+    return score_whole(describe_metric(job.metric), metric.prepare(outputs, targets), count_samples(outputs), reference)
 
 
 def _pack_targets(targets: Targets) -> dict[str, Any]:
@@ -274,10 +258,3 @@ def _unpack_targets(kept: Mapping[str, Any]) -> Targets:
         return Targets(values={k.partition("/")[2]: v for k, v in kept.items() if k.startswith(TARGETS)})
     values = kept[TARGETS]
     return Targets(values=json.loads(str(values)) if values.dtype.kind == "U" and values.ndim == 0 else values)
-
-
-def _prepare(name: str, outputs: Outputs, targets: Targets) -> Ask:
-    metric = open_metric(name, targets)
-    metric = metric.as_whole() if isinstance(metric, UserMetric) else metric
-    assert metric.prepare is not None  # others leave counts
-    return metric.prepare(outputs, targets)

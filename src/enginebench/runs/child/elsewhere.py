@@ -26,7 +26,7 @@ def probe_elsewhere(engine: EngineSpec) -> Availability:
 def _probe(name: str, environment: str) -> Availability:
     try:
         place = describe_place(environment)
-        answer = run_child(ProbeJob(engine=name), timeout_s=PROBE_TIMEOUT_S, place=place).availability
+        answer = run_child(ProbeJob(engine=name), timeout_s=PROBE_TIMEOUT_S, place=place)
     except EngineBenchError as error:
         return Availability(engine=name, available=False, reason=str(error))
     if answer.available:

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import wait
-from types import TracebackType
 from typing import Any, Generic
 
 import msgspec
@@ -23,7 +22,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ChildFailed, EngineBenchError, TimedOut
 from enginebench.models.objects import list_variables
-from enginebench.runs.child.errors_across import rebuild_error
+from enginebench.runs.child.across import RESULT_FD, TURN_FD, kill_without_writer, rebuild_error
 from enginebench.runs.child.jobs import (
     Answer,
     Answered,
@@ -38,7 +37,6 @@ from enginebench.runs.child.jobs import (
     find_answer,
     read_message,
 )
-from enginebench.runs.child.pipes import RESULT_FD, TURN_FD, kill_without_writer
 from enginebench.runs.child.places import Place, enter, find_place, get_engine
 
 # OpenMP's threads wait by spinning. In a child that times nothing they sleep: such children work side by side, and two
@@ -116,6 +114,8 @@ def end_group(child: subprocess.Popen[Any]) -> None:
 class Child:
     """A fresh process that waits for one job. At the end of the `with` block it is gone, and all that it started.
 
+    Its pipes are read until there is an answer, a death, or no time left.
+
     Args:
         place: the environment of Python packages; None: this one.
         pass_fds: descriptors that the child inherits, under the same numbers.
@@ -124,8 +124,8 @@ class Child:
     def __init__(
         self, environment: Mapping[str, str] | None = None, place: Place | None = None, pass_fds: Sequence[int] = ()
     ) -> None:
-        read_fd, write_fd = os.pipe()
-        turn_fd, give_turn_fd = os.pipe()
+        self._result_fd, write_fd = os.pipe()
+        turn_fd, self._give_turn_fd = os.pipe()
         try:
             self._child = subprocess.Popen(
                 [place.python if place else sys.executable, "-m", "enginebench.runs.child"],
@@ -144,8 +144,8 @@ class Child:
                 },
             )
         except BaseException as error:
-            os.close(read_fd)
-            os.close(give_turn_fd)
+            os.close(self._result_fd)
+            os.close(self._give_turn_fd)
             if place is not None and isinstance(error, OSError):
                 raise ChildFailed(
                     f"environment {place.name}: {place.python} cannot be started any more: {error}"
@@ -154,46 +154,74 @@ class Child:
         finally:
             os.close(write_fd)
             os.close(turn_fd)
-        self._conversation = _Conversation(self._child, read_fd, give_turn_fd)
-        self._failure: ChildFailed | None = None
-        self._closed = False
+        assert self._child.stdin is not None and self._child.stdout is not None
+        self._stdin, self._noise = self._child.stdin, self._child.stdout
+        self._on_note: Callable[[str], None] = lambda text: None
+        self._expected: Any = Any  # until a job is sent, nothing is answered
+        self._answer: Answered[Any] | ErrorAnswer | None = None
+        self._failure: EngineBenchError | None = None
+        self._last_note = ""
+        self._ready = self._closed = False
+        self.kept: Any = None
+        self._pending = self._tail = b""
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._result_fd, selectors.EVENT_READ, self._read_result)
+        self._selector.register(self._noise, selectors.EVENT_READ, self._read_noise)
 
     def __enter__(self) -> Child:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Kills what is left of the child; may be called twice."""
-        if not self._closed:
-            self._closed = True
-            end_group(self._child)
-            self._conversation.close()
+        if self._closed:
+            return
+        self._closed = True
+        end_group(self._child)
+        self._selector.close()
+        os.close(self._result_fd)
+        os.close(self._give_turn_fd)
+        self._noise.close()
+        with suppress(BrokenPipeError):
+            self._stdin.close()
 
     @property
     def pid(self) -> int:
         return self._child.pid
 
-    def ask_to_preload(self, job: PreloadJob) -> None:
-        """Sends the child to import; returns at once."""
-        self._conversation.send(job)
-
-    def wait_until_ready(self, deadline: float) -> None:
-        """Returns once the child has imported, or at the deadline (of `time.monotonic`): it may still get its job then.
-
-        What goes wrong meanwhile is for `perform` to tell.
-        """
-        try:
-            self._conversation.wait_until_ready(deadline)
-        except ChildFailed as error:
-            self._failure = error
-
     @property
     def alive(self) -> bool:
         return self._child.poll() is None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the child has its answer but for the record, or has failed."""
+        return self.lost or self._answer is not None or self.kept is not None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the child has failed: with an error, or without any answer."""
+        if self._failure is not None:
+            return True
+        gone = isinstance(self._answer, ErrorAnswer) or (self._answer is None and not self._selector.get_map())
+        return self.kept is None and gone
+
+    @property
+    def file_numbers(self) -> list[int]:
+        return [key.fd for key in self._selector.get_map().values()]
+
+    def ask_to_preload(self, job: PreloadJob) -> None:
+        """Sends the child to import; returns at once."""
+        self._send(job)
+
+    def wait_until_ready(self, deadline: float) -> None:
+        """Returns once the child has imported, or at the deadline (monotonic); `perform` tells what went wrong."""
+        try:
+            self._listen(deadline, lambda: self._ready)
+        except ChildFailed as error:
+            self._failure = error
 
     def perform(
         self, job: Job[Answer], *, timeout_s: float, on_note: Callable[[str], None] = lambda text: None
@@ -204,45 +232,132 @@ class Child:
         self, job: Job[Answer], *, timeout_s: float, on_note: Callable[[str], None] = lambda text: None
     ) -> Work[Answer]:
         """Sends the job, and returns at once."""
-        work: Work[Answer] = Work(self._conversation, timeout_s, self._failure)
+        work: Work[Answer] = Work(self, timeout_s)
         if self._failure is None:
-            self._conversation.begin(job, on_note)
+            self._on_note, self._expected = on_note, find_answer(type(job))
+            self._send(job)
         return work
+
+    def take_in(self, deadline: float, timeout_s: float) -> None:
+        """Takes in what the child has said; one that has no time left is killed."""
+        try:
+            if time.monotonic() > deadline:
+                raise self._give_up(timeout_s)
+            self._read()
+        except EngineBenchError as error:
+            self._failure = error
+            end_group(self._child)
+
+    def hold(self, deadline: float, timeout_s: float) -> Any:
+        """The answer, with the record: the child is told that it may make it."""
+        if self._failure is not None:
+            raise self._failure
+        with suppress(BrokenPipeError):
+            os.write(self._give_turn_fd, b".")
+        if not self._listen(deadline, lambda: self._answer is not None):
+            raise self._give_up(timeout_s)
+        if self._answer is None:
+            ending = describe_exit(self._child.wait())
+            raise self._fail(f"{_quote(self._pending)}; {ending}" if self._pending else ending)
+        deadline = min(deadline, time.monotonic() + EXIT_GRACE_S)
+        while self.alive and time.monotonic() < deadline:  # its output is drained so that it can end by itself
+            for key, _ in self._selector.select(0.02):
+                key.data()
+        if isinstance(self._answer, ErrorAnswer):
+            raise rebuild_error(self._answer, self._stderr())
+        return self._answer.answer
+
+    def _send(self, message: Job[Any] | PreloadJob) -> None:
+        with suppress(BrokenPipeError):  # it died at once; its exit status says why
+            self._stdin.write(msgspec.json.encode(enter(message)) + b"\n")
+            self._stdin.flush()
+
+    def _listen(self, deadline: float, is_enough: Callable[[], bool]) -> bool:
+        """Reads until it is enough or the child has ended; False if the deadline comes before either."""
+        while not is_enough() and self._selector.get_map():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._read(min(left, 1.0))
+        return True
+
+    def _read(self, timeout_s: float = 0.0) -> None:
+        """Takes in what is there. After a child that has ended nothing more comes, though what it started may live on
+        and hold its pipes open."""
+        ended = not self.alive
+        found = self._selector.select(0 if ended else timeout_s)
+        for key, _ in found:
+            key.data()
+        if ended and not found:
+            for key in [*self._selector.get_map().values()]:
+                self._selector.unregister(key.fileobj)
+
+    def _read_result(self) -> None:
+        chunk = os.read(self._result_fd, 1 << 20)
+        if not chunk:
+            self._selector.unregister(self._result_fd)
+            return
+        self._pending += chunk
+        if len(self._pending) > ANSWER_LIMIT_BYTES:
+            raise self._fail(f"its response is larger than {ANSWER_LIMIT_BYTES >> 20} MiB")
+        *lines, self._pending = self._pending.split(b"\n")
+        for line in lines:
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            message = read_message(line, self._expected)
+        except msgspec.DecodeError as error:
+            raise self._fail(_quote(line)) from error
+        match message:
+            case Note(text=text):
+                self._last_note = text
+                self._on_note(text)
+            case Ready():
+                self._ready = True
+            case Kept(answer=kept):
+                self.kept = kept
+            case _:
+                self._answer = message
+
+    def _read_noise(self) -> None:
+        chunk = os.read(self._noise.fileno(), 1 << 16)
+        if not chunk:
+            self._selector.unregister(self._noise)
+        self._tail = (self._tail + chunk)[-STDERR_TAIL_BYTES:]
+
+    def _stderr(self) -> str:
+        return self._tail.decode("utf-8", "replace").strip()
+
+    def _fail(self, reason: str) -> ChildFailed:
+        return ChildFailed(reason, self._stderr())
+
+    def _give_up(self, timeout_s: float) -> TimedOut:
+        last = f" (last heard: {self._last_note})" if self._last_note else ""
+        return TimedOut(f"no response within the time-out of {timeout_s:g} s; killed{last}", self._stderr())
 
 
 class Work(Generic[Answer]):
     """A job that a child is at. It makes the record of an engine only once `finish` is called."""
 
-    def __init__(self, conversation: _Conversation, timeout_s: float, failure: EngineBenchError | None) -> None:
-        self._conversation = conversation
-        self._timeout_s = timeout_s
-        self._failure = failure
+    def __init__(self, child: Child, timeout_s: float) -> None:
+        self._child, self._timeout_s, self._left_s = child, timeout_s, timeout_s
         self._deadline = time.monotonic() + timeout_s
-        self._left_s = timeout_s
 
     @property
     def sure(self) -> bool:
-        """Whether the child has its answer but for the record, or has failed."""
-        return self._failure is not None or self._conversation.settled
+        return self._child.settled
 
     @property
     def lost(self) -> bool:
-        """Whether the child has failed: with an error, or without any answer."""
-        return self._failure is not None or self._conversation.lost
+        return self._child.lost
 
     @property
     def file_numbers(self) -> list[int]:
-        return self._conversation.file_numbers
+        return self._child.file_numbers
 
     def listen(self) -> None:
-        """Takes in what the child has said; one that has no time left is killed."""
-        try:
-            if time.monotonic() > self._deadline:
-                raise self._conversation.give_up(self._timeout_s)
-            self._conversation.read()
-        except EngineBenchError as error:
-            self._failure = error
-            self._conversation.kill()
+        self._child.take_in(self._deadline, self._timeout_s)
         self._left_s = self._deadline - time.monotonic()
 
     def finish(self) -> Answer:
@@ -254,12 +369,10 @@ class Work(Generic[Answer]):
             EngineBenchError: as `run_child` says.
         """
         try:
-            if self._failure is not None:
-                raise self._failure
-            found: Answer = self._conversation.hold(time.monotonic() + self._left_s, self._timeout_s)
+            found: Answer = self._child.hold(time.monotonic() + self._left_s, self._timeout_s)
             return found
         except EngineBenchError as error:
-            kept: Answer | None = self._conversation.kept
+            kept: Answer | None = self._child.kept
             if not isinstance(kept, Provable):
                 raise
             return replace(kept, proof=Proof(failure=str(error)))
@@ -275,149 +388,6 @@ def wait_until_sure(works: Sequence[Work[Any]], helpers: Sequence[Work[Any]] = (
         wait([number for work in waiting for number in work.file_numbers], timeout=1.0)
         for work in waiting:
             work.listen()
-
-
-class _Conversation:
-    """The pipes of one child, read until there is an answer, a death, or no time left."""
-
-    def __init__(self, child: subprocess.Popen[bytes], result_fd: int, give_turn_fd: int) -> None:
-        assert child.stdin is not None and child.stdout is not None
-        self._child = child
-        self._stdin, self._noise = child.stdin, child.stdout
-        self._result_fd = result_fd
-        self._give_turn_fd = give_turn_fd
-        self._on_note: Callable[[str], None] = lambda text: None
-        self._expected: Any = Any  # until a job is sent, nothing is answered
-        self._answer: Answered[Any] | ErrorAnswer | None = None
-        self._last_note = ""
-        self._ready = False
-        self.kept: Any = None
-        self._pending = b""
-        self._tail = b""
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(result_fd, selectors.EVENT_READ, self._read_result)
-        self._selector.register(self._noise, selectors.EVENT_READ, self._read_noise)
-
-    def send(self, message: Job[Any] | PreloadJob) -> None:
-        with suppress(BrokenPipeError):  # it died at once; its exit status says why
-            self._stdin.write(msgspec.json.encode(enter(message)) + b"\n")
-            self._stdin.flush()
-
-    def wait_until_ready(self, deadline: float) -> None:
-        self._listen(deadline, lambda: self._ready)
-
-    def _listen(self, deadline: float, is_enough: Callable[[], bool]) -> bool:
-        """Reads until it is enough or the child has ended; False if the deadline comes before either."""
-        while not is_enough() and self._selector.get_map():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            self.read(min(left, 1.0))
-        return True
-
-    @property
-    def settled(self) -> bool:
-        return self._answer is not None or self.kept is not None or not self._selector.get_map()
-
-    @property
-    def lost(self) -> bool:
-        return self.settled and self.kept is None and not isinstance(self._answer, Answered)
-
-    @property
-    def file_numbers(self) -> list[int]:
-        return [key.fd for key in self._selector.get_map().values()]
-
-    def begin(self, job: Job[Any], on_note: Callable[[str], None]) -> None:
-        self._on_note, self._expected = on_note, find_answer(type(job))
-        self.send(job)
-
-    def read(self, timeout_s: float = 0.0) -> None:
-        """Takes in what is there. After a child that has ended nothing more comes, though what it started may live on
-        and hold its pipes open."""
-        ended = self._child.poll() is not None
-        found = self._selector.select(0 if ended else timeout_s)
-        for key, _ in found:
-            key.data()
-        if ended and not found:
-            for key in [*self._selector.get_map().values()]:
-                self._selector.unregister(key.fileobj)
-
-    def kill(self) -> None:
-        end_group(self._child)
-
-    def give_up(self, timeout_s: float) -> TimedOut:
-        last = f" (last heard: {self._last_note})" if self._last_note else ""
-        return TimedOut(f"no response within the time-out of {timeout_s:g} s; killed{last}", self._stderr())
-
-    def hold(self, deadline: float, timeout_s: float) -> Any:
-        with suppress(BrokenPipeError):
-            os.write(self._give_turn_fd, b".")
-        if not self._listen(deadline, lambda: self._answer is not None):
-            raise self.give_up(timeout_s)
-        if self._answer is not None:
-            self._wait_exit(min(deadline, time.monotonic() + EXIT_GRACE_S))
-        return self._judge()
-
-    def _wait_exit(self, deadline: float) -> None:
-        """The child has answered; its output is drained so that it can end by itself."""
-        while self._child.poll() is None and time.monotonic() < deadline:
-            for key, _ in self._selector.select(0.02):
-                key.data()
-
-    def _judge(self) -> Any:
-        if isinstance(self._answer, ErrorAnswer):
-            raise rebuild_error(self._answer, self._stderr())
-        if self._answer is not None:
-            return self._answer.answer
-        ending = describe_exit(self._child.wait())
-        raise self._failure(f"{_quote(self._pending)}; {ending}" if self._pending else ending)
-
-    def _read_result(self) -> None:
-        chunk = os.read(self._result_fd, 1 << 20)
-        if not chunk:
-            self._selector.unregister(self._result_fd)
-            return
-        self._pending += chunk
-        if len(self._pending) > ANSWER_LIMIT_BYTES:
-            raise self._failure(f"its response is larger than {ANSWER_LIMIT_BYTES >> 20} MiB")
-        *lines, self._pending = self._pending.split(b"\n")
-        for line in lines:
-            self._take(line)
-
-    def _take(self, line: bytes) -> None:
-        try:
-            message = read_message(line, self._expected)
-        except msgspec.DecodeError as error:
-            raise self._failure(_quote(line)) from error
-        if isinstance(message, Note):
-            self._last_note = message.text
-            self._on_note(message.text)
-        elif isinstance(message, Ready):
-            self._ready = True
-        elif isinstance(message, Kept):
-            self.kept = message.answer
-        else:
-            self._answer = message
-
-    def _read_noise(self) -> None:
-        chunk = os.read(self._noise.fileno(), 1 << 16)
-        if not chunk:
-            self._selector.unregister(self._noise)
-        self._tail = (self._tail + chunk)[-STDERR_TAIL_BYTES:]
-
-    def _stderr(self) -> str:
-        return self._tail.decode("utf-8", "replace").strip()
-
-    def _failure(self, reason: str) -> ChildFailed:
-        return ChildFailed(reason, self._stderr())
-
-    def close(self) -> None:
-        self._selector.close()
-        os.close(self._result_fd)
-        os.close(self._give_turn_fd)
-        self._noise.close()
-        with suppress(BrokenPipeError):
-            self._stdin.close()
 
 
 def _quote(line: bytes) -> str:

@@ -223,53 +223,41 @@ class BuildJob(Job[BuildAnswer], frozen=True, kw_only=True, tag="build"):
         return build_file(self, note, keep)
 
 
-class ProbeAnswer(Struct, frozen=True, kw_only=True):
-    availability: Availability
-
-
-class ProbeJob(Job[ProbeAnswer], frozen=True, kw_only=True, tag="probe"):
+class ProbeJob(Job[Availability], frozen=True, kw_only=True, tag="probe"):
     """Say whether an engine works here: importing a broken runtime may kill the process."""
 
     engine: str
     to_build: tuple[Artifact, EngineSpec] | None = None  # refuse what its version is known not to build
 
-    def perform(self, note: NoteCall, keep: KeepCall[ProbeAnswer]) -> ProbeAnswer:
+    def perform(self, note: NoteCall, keep: KeepCall[Availability]) -> Availability:
         from enginebench.runs.child.perform.build import probe_engine
 
         return probe_engine(self)
 
 
-class MetricsAnswer(Struct, frozen=True, kw_only=True):
-    metrics: tuple[Facts, ...]
-
-
-class MetricsJob(Job[MetricsAnswer], frozen=True, kw_only=True, tag="metrics"):
+class MetricsJob(Job[tuple[Facts, ...]], frozen=True, kw_only=True, tag="metrics"):
     """Say what is known of the metrics and whether the targets can be read, before anything is built."""
 
     metrics: tuple[str, ...]
     targets: str | None = None
 
-    def perform(self, note: NoteCall, keep: KeepCall[MetricsAnswer]) -> MetricsAnswer:
+    def perform(self, note: NoteCall, keep: KeepCall[tuple[Facts, ...]]) -> tuple[Facts, ...]:
         from enginebench.runs.child.collecting import describe_metrics
 
         return describe_metrics(self)
 
 
-class ScoreAnswer(Struct, frozen=True, kw_only=True):
-    score: Score
-
-
-class ScoreJob(Job[ScoreAnswer], frozen=True, kw_only=True, tag="score"):
+class ScoreJob(Job[Score], frozen=True, kw_only=True, tag="score"):
     """Ask a metric that looks at all samples together; it may be the user's code."""
 
     metric: str
     answers_path: str
     reference_path: str | None = None
 
-    def perform(self, note: NoteCall, keep: KeepCall[ScoreAnswer]) -> ScoreAnswer:
+    def perform(self, note: NoteCall, keep: KeepCall[Score]) -> Score:
         from enginebench.runs.child.collecting import score_answers
 
-        return ScoreAnswer(score=score_answers(self))
+        return score_answers(self)
 
 
 class PreloadJob(Struct, frozen=True, kw_only=True, tag="preload"):
@@ -292,7 +280,7 @@ class Kept(Struct, Generic[Answer], frozen=True, kw_only=True, tag="kept"):
 
 
 class ErrorAnswer(Struct, frozen=True, kw_only=True, tag="error"):
-    """An error that was raised in the child (`errors_across`)."""
+    """An error that was raised in the child (`across`)."""
 
     kind: str  # the class, or the nearest one of its ancestors, in `core.errors`
     message: str

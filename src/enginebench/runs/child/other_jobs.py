@@ -2,8 +2,17 @@
 
 from msgspec import Struct
 
-from enginebench.core.records import Artifact, Caveat, Clock, EngineSpec, LayerProfile, MeasureSpec, TensorSpec
-from enginebench.runs.child.jobs import Job, KeepCall, Labelled, NoteCall, ProbeAnswer
+from enginebench.core.records import (
+    Artifact,
+    Availability,
+    Caveat,
+    Clock,
+    EngineSpec,
+    LayerProfile,
+    MeasureSpec,
+    TensorSpec,
+)
+from enginebench.runs.child.jobs import Job, KeepCall, Labelled, NoteCall
 
 
 class StagesAnswer(Struct, frozen=True, kw_only=True):
@@ -60,22 +69,18 @@ class ProfileJob(Job[ProfileAnswer], frozen=True, kw_only=True, tag="profile"):
         return perform_profile(self, note)
 
 
-class ProbeLayersJob(Job[ProbeAnswer], frozen=True, kw_only=True, tag="probe_layers"):
+class ProbeLayersJob(Job[Availability], frozen=True, kw_only=True, tag="probe_layers"):
     """Say whether an engine works here; one that cannot time its layers is refused."""
 
     engine: str
 
-    def perform(self, note: NoteCall, keep: KeepCall[ProbeAnswer]) -> ProbeAnswer:
+    def perform(self, note: NoteCall, keep: KeepCall[Availability]) -> Availability:
         from enginebench.runs.child.perform.profile import probe_layers
 
         return probe_layers(self)
 
 
-class InferAnswer(Struct, frozen=True, kw_only=True):
-    outputs: tuple[TensorSpec, ...]
-
-
-class InferJob(Job[InferAnswer], frozen=True, kw_only=True, tag="infer"):
+class InferJob(Job[tuple[TensorSpec, ...]], frozen=True, kw_only=True, tag="infer"):
     """Run one engine on the arrays of a file: all at once, or `step` entries at a time."""
 
     artifact: Artifact
@@ -85,8 +90,8 @@ class InferJob(Job[InferAnswer], frozen=True, kw_only=True, tag="infer"):
     outputs_path: str
     step: int | None = None
 
-    def perform(self, note: NoteCall, keep: KeepCall[InferAnswer]) -> InferAnswer:
-        from enginebench.runs.child.perform.asking import infer_arrays
+    def perform(self, note: NoteCall, keep: KeepCall[tuple[TensorSpec, ...]]) -> tuple[TensorSpec, ...]:
+        from enginebench.runs.child.perform.answers import infer_arrays
 
         return infer_arrays(self, note)
 
@@ -111,6 +116,6 @@ class AnswerJob(Job[LabelledAnswer], frozen=True, kw_only=True, tag="answer"):
     inputs: str | None = None  # of the user, as `--inputs` names them
 
     def perform(self, note: NoteCall, keep: KeepCall[LabelledAnswer]) -> LabelledAnswer:
-        from enginebench.runs.child.perform.asking import answer_labelled
+        from enginebench.runs.child.perform.answers import answer_labelled
 
         return answer_labelled(self, note)

@@ -139,18 +139,13 @@ def _ask(name: str, python: str) -> Place:
     except (msgspec.DecodeError, LookupError, TypeError, AttributeError) as error:
         said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1][:200]
         raise BackendUnavailable(f"environment {name}: {python} is no working python: {said}") from error
-    _check_place(place)
-    return place
-
-
-def _check_place(place: Place) -> None:
-    found = ".".join(map(str, place.version))
     if place.version[:2] < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise BackendUnavailable(f"environment {place.name} has Python {found}; children need {oldest} or newer")
-    if missing := [package for package in NEEDED if package not in place.packages]:
-        what = f"environment {place.name}: {' and '.join(missing)}, which every child needs,"
-        raise MissingDependency(what, f"{sys.executable} -m pip --python {place.python} install {' '.join(missing)}")
+        found, oldest = (".".join(map(str, version)) for version in (place.version, OLDEST))
+        raise BackendUnavailable(f"environment {name} has Python {found}; children need {oldest} or newer")
+    if missing := [package for package in NEEDED if package not in packages]:
+        what = f"environment {name}: {' and '.join(missing)}, which every child needs,"
+        raise MissingDependency(what, f"{sys.executable} -m pip --python {python} install {' '.join(missing)}")
+    return place
 
 
 def list_versions(place: Place) -> dict[str, str]:

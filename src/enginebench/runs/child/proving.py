@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from enginebench.core.protocols import Engine
 
 
-def prove_engine(engine: Engine) -> Proof:
-    shares = engine.effective_precision() if isinstance(engine, PrecisionProof) else None
-    layers, doubts = list_layers(engine.profile_layers if isinstance(engine, LayerProfiler) else None)
-    return Proof(effective_precision=shares, layers=layers, caveats=doubts)
-
-
 def attempt_proof(prove: Callable[[], Proof]) -> Proof:
     """What `prove` finds, or why it failed: a profiler that fails must cost neither an engine nor its times."""
     try:
@@ -33,8 +27,12 @@ def attempt_proof(prove: Callable[[], Proof]) -> Proof:
 
 
 def prove_timed_engine(engine: Engine) -> Proof:
-    """As `prove_engine`, or why that failed."""
-    return attempt_proof(lambda: prove_engine(engine))
+    def prove() -> Proof:
+        shares = engine.effective_precision() if isinstance(engine, PrecisionProof) else None
+        layers, doubts = list_layers(engine.profile_layers if isinstance(engine, LayerProfiler) else None)
+        return Proof(effective_precision=shares, layers=layers, caveats=doubts)
+
+    return attempt_proof(prove)
 
 
 def doubt_record(requested: Precision | None, failure: str) -> Caveat:
@@ -70,21 +68,17 @@ def prove_file(backend: object, artifact: Artifact, spec: EngineSpec, note: Note
 
 
 def prove_precision(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> dict[str, float] | None:
+    """Shares by precision: of an engine that is loaded for it and fed with seeded arrays, or by the tool itself."""
+    from enginebench.core.feeds import random_feeds
+
     if isinstance(backend, Loadable):
-        return _prove_loaded(backend, artifact, spec, note)
+        with backend.load(artifact, spec) as engine:
+            if not isinstance(engine, PrecisionProof):
+                return None
+            note("asking which precisions ran")
+            engine.bind(random_feeds(engine.inputs, spec.batch, seed=0))
+            return engine.effective_precision() or None
     if not isinstance(backend, PlanProof):
         return None
     note("asking which precisions ran")
     return backend.prove_precision(artifact, spec)
-
-
-def _prove_loaded(backend: Loadable, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> dict[str, float] | None:
-    """As `prove_precision`, from an engine that is loaded for it and fed with seeded arrays."""
-    from enginebench.core.feeds import random_feeds
-
-    with backend.load(artifact, spec) as engine:
-        if not isinstance(engine, PrecisionProof):
-            return None
-        note("asking which precisions ran")
-        engine.bind(random_feeds(engine.inputs, spec.batch, seed=0))
-        return engine.effective_precision() or None

@@ -40,28 +40,23 @@ def read_targets(path: Path) -> Targets:
 
 def _read_arrays(path: Path) -> Targets:
     arrays = load_arrays(path)
-    vocabulary = arrays.pop("vocabulary", None)
-    blank = arrays.pop("blank", None)
+    more = _read_more({name: arrays.pop(name) for name in ("vocabulary", "blank") if name in arrays})
     if not arrays:
         raise ValueError("no array of targets")
-    values: Any = next(iter(arrays.values())) if len(arrays) == 1 else arrays
-    return Targets(
-        values=values,
-        vocabulary=None if vocabulary is None else tuple(map(str, vocabulary)),
-        blank=0 if blank is None else int(blank),
-    )
+    return Targets(values=next(iter(arrays.values())) if len(arrays) == 1 else arrays, **more)
+
+
+def _read_more(found: Mapping[str, Any]) -> dict[str, Any]:
+    vocabulary = found.get("vocabulary")
+    words = None if vocabulary is None else tuple(map(str, vocabulary))
+    return {"vocabulary": words, "blank": int(found.get("blank", 0))}
 
 
 def _read_json(path: Path) -> Targets:
     found = json.loads(path.read_text(encoding="utf-8"))
     more: dict[str, Any] = {}
     if isinstance(found, dict) and "targets" in found:
-        vocabulary = found.get("vocabulary")
-        more = {
-            "vocabulary": None if vocabulary is None else tuple(map(str, vocabulary)),
-            "blank": found.get("blank", 0),
-        }
-        found = found["targets"]
+        more, found = _read_more(found), found["targets"]
     if isinstance(found, dict):
         return Targets(values=_as_values(list(found.values())), names=tuple(found), **more)
     if not isinstance(found, list):

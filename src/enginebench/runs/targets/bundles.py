@@ -1,32 +1,81 @@
-"""Bundles that EngineBench opens itself: as a target to measure, and as an engine to call."""
+"""Bundles that EngineBench opens itself, as a target to measure, and engines to call, from a bundle or another file.
+
+Nothing in a bundle is run, and it is held to the rules that its programs keep.
+"""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 from weakref import finalize
 
 from msgspec.structs import replace
 
+from enginebench.core import judging
 from enginebench.core.engine_api import Closing
-from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.protocols import Loadable
-from enginebench.core.records import Artifact, MeasureSpec, Result, TensorSpec
-from enginebench.core.store import is_bundle
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Result, TensorSpec
+from enginebench.core.store import BUNDLE, is_bundle, read_record
+from enginebench.engines.registry import find_device, find_entry
 from enginebench.measure.machine import describe_machine
-from enginebench.runs.bundles.reading import find_problems, open_artifact, read_bundle
-from enginebench.runs.bundles.record import Bundle
-from enginebench.runs.child.opening import open_for
+from enginebench.runs.bundles import BUNDLE_SCHEMA, Bundle
+from enginebench.runs.child.isolate import run_child
+from enginebench.runs.child.jobs import BuildJob
+from enginebench.runs.child.opening import build_graph, open_for
 from enginebench.runs.folder import RunFolder, RunRequest, Stored
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.trust import trust_artifact, trust_engine
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Engine, Feeds, RunCall
+
+# As long as `enginebench build` waits where nobody says otherwise.
+BUILD_LIMIT_S = 7200.0
+
+
+def read_bundle(root: Path) -> Bundle:
+    """What the bundle says of itself.
+
+    Raises:
+        ParseError: there is none, it is damaged, or a newer version wrote it.
+        ArtifactError: something in it is a link, or names a file outside of it.
+    """
+    if fault := judging.find_link(root):
+        raise ArtifactError(fault)
+    bundle = read_record(root / BUNDLE, Bundle)
+    if bundle.schema != BUNDLE_SCHEMA:
+        raise ParseError(root / BUNDLE, "$.schema", repr(bundle.schema), repr(BUNDLE_SCHEMA), "Upgrade enginebench")
+    home = Path(bundle.artifact.path).parent
+    for name in (
+        bundle.artifact.path,
+        *(f.path for f in bundle.files),
+        *((home / f.path).as_posix() for f in bundle.artifact.files),
+    ):
+        check_name(name)
+    return bundle
+
+
+def check_name(name: str) -> None:
+    """Raises ArtifactError unless a path inside a bundle has only plain parts."""
+    if not judging.is_plain(name):
+        raise ArtifactError(
+            f"{name!r} cannot be the name of a file in a bundle; expected parts of letters, digits, dots, hyphens and "
+            "underscores. Rename the file, and what the model calls it"
+        )
+
+
+def find_problems(root: Path, bundle: Bundle, cpu_flags: tuple[str, ...], gpus: tuple[str, ...]) -> Iterator[str]:
+    """A sentence for each way in which the bundle, or this machine, is not what was measured."""
+    yield from judging.find_changes(root, ((file.path, file.sha256) for file in bundle.files))
+    yield from judging.find_other_versions(bundle.runtime)
+    yield from judging.find_missing(bundle.instructions, cpu_flags, bundle.precision)
+    if bundle.artifact.kind == "plan":
+        yield from judging.find_other_gpu(bundle.gpu, gpus)
 
 
 def open_bundle(root: Path, *, force: bool = False) -> tuple[Bundle, Artifact]:
@@ -40,7 +89,8 @@ def open_bundle(root: Path, *, force: bool = False) -> tuple[Bundle, Artifact]:
         )
     for problem in problems:
         warnings.warn(f"{root}: going on all the same: {problem}", stacklevel=3)
-    return bundle, trust_artifact(open_artifact(root, bundle), root)
+    artifact = replace(bundle.artifact, path=str(root.absolute() / bundle.artifact.path))
+    return bundle, trust_artifact(artifact, root)
 
 
 def read_trusted(root: Path) -> Bundle:
@@ -166,3 +216,71 @@ def load_bundle(root: Path, *, force: bool = False) -> LoadedBundle:
         backend = open_for(bundle.engine, str(place.enter_context(open_scratch())))
         assert isinstance(backend, Loadable)  # engines that time themselves are never delivered
         return LoadedBundle(backend.load(artifact, bundle.engine), place.pop_all(), bundle)
+
+
+@overload
+def load_engine(path: str | Path, *, force: bool = False) -> LoadedBundle: ...
+
+
+@overload
+def load_engine(
+    path: str | Path,
+    engine: str,
+    *,
+    options: Mapping[str, str] | None = None,
+    device: str = "cpu",
+    batch: int = 1,
+    threads: int = 1,
+) -> LoadedEngine: ...
+
+
+def load_engine(
+    path: str | Path,
+    engine: str | None = None,
+    *,
+    options: Mapping[str, str] | None = None,
+    device: str = "cpu",
+    batch: int = 1,
+    threads: int = 1,
+    force: bool = False,
+) -> LoadedEngine:
+    """The engine of a bundle, or that of a plan or an ONNX file: ready to be called, until it is closed.
+
+    Args:
+        path: a bundle that `deliver` wrote; with `engine`, a plan for `tensorrt`, and for the others an ONNX file
+            (also for `tensorrt`, which then builds a plan first).
+        engine: name of the engine; a bundle has its own.
+        options: its `key=value` options.
+        device: `cpu` or `cuda:N`; engines for GPUs run on `cuda:0` unless another is named.
+        batch: the size for which a dynamic axis is built.
+        threads: the number of threads of an engine on the CPU.
+        force: open a bundle although files, versions or machine are not those that were measured.
+
+    Raises:
+        UsageError: the engine times itself and returns no arrays.
+        ArtifactError: the file cannot be used, or the bundle or this machine is not what was measured.
+    """
+    if path == "":  # as a Path it would be the current folder
+        raise UsageError("path: the text is empty; expected a bundle, a plan or an ONNX file")
+    if engine is None:
+        return load_bundle(Path(path), force=force)
+    from enginebench.runs.child.perform.sources import take_file
+
+    where = find_device(engine, device)
+    spec = EngineSpec(backend=engine, options=dict(options or {}), device=where, batch=batch, threads=threads)
+    with ExitStack() as place:
+        scratch = place.enter_context(open_scratch())
+        backend = open_for(spec, str(scratch))
+        if not isinstance(backend, Loadable):
+            raise UsageError(
+                f"engine {engine} times itself and returns no arrays; to run a plan use the engine tensorrt"
+            )
+        (source,) = take_file(Path(path), scratch)
+        if source.kind == "onnx":  # a graph runs in the precision that it is in
+            spec = replace(spec, precision=source.precision, recipe=source.recipe)
+        if source.kind == "onnx" and find_entry(engine).builds_apart:
+            job = BuildJob(source=str(Path(path).absolute()), engine=spec, out_dir=str(scratch), prove=False)
+            artifact = run_child(job, timeout_s=BUILD_LIMIT_S).artifact
+        else:
+            artifact = build_graph(backend, source, spec, str(scratch), lambda text: None)
+        return LoadedEngine(backend.load(artifact, spec), place.pop_all())

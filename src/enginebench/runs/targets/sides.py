@@ -1,4 +1,4 @@
-"""SIDEs of `drift` and `accuracy`: an engine and the artifact that it starts from, whoever made it."""
+"""The sides of a comparison as the user names them, an engine on a target or a stored row, and how they are opened."""
 
 from pathlib import Path
 from typing import TypeAlias
@@ -7,21 +7,22 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.errors import BackendUnavailable, FeedError, UsageError
-from enginebench.core.names import format_engine, format_precision
-from enginebench.core.records import Artifact, EngineSpec, ModelSource
+from enginebench.core.errors import ArtifactError, BackendUnavailable, FeedError, UsageError
+from enginebench.core.names import PLAN_SUFFIXES, format_engine, format_precision
+from enginebench.core.records import Artifact, EngineSpec, ModelSource, Precision, Recipe
 from enginebench.core.shapes import find_batch_axes, find_plan_batch, free_batch
-from enginebench.core.store import is_bundle
-from enginebench.engines.registry import accepts, find_device, find_entry, probe, takes
+from enginebench.core.store import is_bundle, read_result
+from enginebench.engines.registry import accepts, find_device, find_entry, has_engine, probe, read_engine, takes
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.child.other_jobs import InferJob
+from enginebench.runs.folder import RunFolder, Stored
 from enginebench.runs.plan import add_shapes, find_fixed_batch
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import Shared
 from enginebench.runs.targets.bundles import open_as_stored
 from enginebench.runs.targets.sources import ask_plan, choose_source, make_sources
-from enginebench.runs.targets.stored import Side, open_stored, parse_side
+from enginebench.runs.trust import allow_engines, allow_model, holds_refused, trust_engine
 from enginebench.stats.alike import compare_preparation, compare_specs
 from enginebench.stats.effective import judge_precision
 
@@ -32,6 +33,68 @@ STEP_TIMEOUT_S = 60.0
 STEP = 16
 # What sides start from, by the job that made it.
 MadeSources: TypeAlias = dict[bytes, tuple[Artifact, ...]]
+
+
+class Side(Struct, frozen=True, kw_only=True):
+    engine: tuple[str, dict[str, str]]
+    target: str
+    precision: tuple[Precision | None, Recipe | None] = ("fp32", None)
+    batch: int | None = None
+    threads: int | None = None
+    stored: Stored | None = None  # for a stored row, which is measured again on exactly the same artifact
+
+
+def parse_side(text: str, target: str, precision: tuple[Precision, Recipe | None] = ("fp32", None)) -> Side:
+    """The side that `text` names: `ENGINE@TARGET`, `ENGINE` (on the same target), a stored row's file, or a bundle."""
+    if text.endswith(".json") and Path(text).exists():
+        return _make_side(open_stored(Path(text)))
+    if is_bundle(Path(text)):
+        return _make_side(open_as_stored(Path(text)))
+    engine, sep, named = text.partition("@")
+    if not has_engine(engine.partition(":")[0]):
+        plan = Path(text).suffix.lower() in PLAN_SUFFIXES and "@" not in text
+        raise UsageError(
+            f"{text!r} is neither ENGINE@TARGET, nor the file of a stored result (rows/....json), nor a bundle"
+            + (f". Name the engine of a plan: tensorrt@{text} or trtexec@{text}" if plan else "")
+        )
+    side = Side(engine=read_engine(engine), target=named if sep else target, precision=precision)
+    allow_engines([side.engine])
+    allow_model(side.target)
+    return side
+
+
+def _make_side(stored: Stored) -> Side:
+    spec = stored.spec
+    return Side(
+        engine=(spec.backend, spec.options),
+        target=stored.result.model,
+        precision=(spec.precision, spec.recipe),
+        batch=spec.batch,
+        threads=spec.threads,
+        stored=stored,
+    )
+
+
+def open_stored(path: Path) -> Stored:
+    """The row of a file, with the artifact that its engine loaded or, if that cannot be reopened, was built from."""
+    result = read_result(path)
+    entry = find_entry(result.engine.backend)
+    kinds = (*entry.accepts, *entry.reopens)
+    places = [i for i, artifact in enumerate(result.artifacts) if artifact.kind in kinds]
+    places = [i for i in places if not holds_refused(result.artifacts[i])] or places  # else it is built again
+    if not places:
+        raise ArtifactError(
+            f"{path} holds no artifact that {result.engine.backend} could start from; the result is {result.status}. "
+            "Name another result, or ENGINE@TARGET"
+        )
+    folder = RunFolder(path.absolute().parent.parent)
+    chain = tuple(folder.absolute(artifact) for artifact in result.artifacts[: places[-1] + 1])
+    place = Path(chain[-1].path)
+    if not place.is_absolute() or not place.is_file():
+        fault = "is no longer there" if place.is_absolute() else "does not lie in the run's folder"
+        raise ArtifactError(f"{path}: its artifact {place} {fault}. Name ENGINE@TARGET instead of the result")
+    trust_engine(result.engine.backend, result.engine.options, path)
+    return Stored(result=result, chain=(*chain[:-1], folder.open(chain[-1])))
 
 
 class SideRequest(Struct, frozen=True, kw_only=True):
@@ -77,17 +140,21 @@ def open_side(
         made: what sides before it start from; this one takes the same where it would make the same, and adds its own.
     """
     if _is_row(text):
-        return _open_row(Path(text), request)
+        stored = open_as_stored(Path(text)) if is_bundle(Path(text)) else open_stored(Path(text))
+        # A plan carries only its own caveats; those of the graph that it was built from apply to it as well.
+        doubts = tuple(dict.fromkeys(c for a in stored.chain for c in a.caveats))
+        artifact = free_batch(replace(stored.chain[-1], caveats=doubts))
+        options = _add_profile(stored.spec.options, stored.spec.backend, request)
+        spec = replace(stored.spec, threads=request.threads, options=options)
+        return OpenSide(text=text, model=stored.result.model, artifact=artifact, engine=spec)
     side = check_side(text)
     name, options = side.engine
     job = SourceJob(source=replace(request.source, model=side.target), out_dir=str(scratch), onnx=takes(name) == "onnx")
-    made = {} if made is None else made
-    same = msgspec.json.encode(replace(job, out_dir=""))
+    made, same = {} if made is None else made, msgspec.json.encode(replace(job, out_dir=""))
     if same not in made:
         made[same] = make_sources(job, threads=request.threads, timeout_s=SIDE_TIMEOUT_S, reporter=reporter)
-    sources = made[same]
     spec = EngineSpec(backend=name, options=options, device=find_device(name, request.device), threads=request.threads)
-    artifact = choose_source(sources, spec, takes(name))
+    artifact = choose_source(made[same], spec, takes(name))
     options = _add_profile(add_shapes(options, artifact, request.source.input_shapes), name, request)
     spec = replace(spec, precision=artifact.precision, recipe=artifact.recipe, options=options)
     if artifact.kind == "plan":
@@ -97,10 +164,7 @@ def open_side(
 
 
 def _open_plan(plan: Artifact, spec: EngineSpec, place: Path) -> Artifact:
-    """The plan, with the inputs and outputs that its engine finds in it, and if nobody knows its precision, that, too.
-
-    It decides which limits outputs must keep.
-    """
+    """The plan with the inputs and outputs that its engine finds in it, and its precision, which decides the limits."""
     batch = find_plan_batch(plan) or spec.batch
     answer = ask_plan(plan, replace(spec, batch=batch), place, SIDE_TIMEOUT_S, prove=plan.precision is None)
     found = replace(answer.artifact, model=plan.model)
@@ -129,16 +193,6 @@ def _is_row(text: str) -> bool:
     return is_bundle(Path(text)) or (text.endswith(".json") and Path(text).is_file())
 
 
-def _open_row(path: Path, request: SideRequest) -> OpenSide:
-    stored = open_as_stored(path) if is_bundle(path) else open_stored(path)
-    # A plan carries only its own caveats; those of the graph that it was built from apply to it as well.
-    doubts = tuple(dict.fromkeys(c for a in stored.chain for c in a.caveats))
-    artifact = free_batch(replace(stored.chain[-1], caveats=doubts))
-    options = _add_profile(stored.spec.options, stored.spec.backend, request)
-    spec = replace(stored.spec, threads=request.threads, options=options)
-    return OpenSide(text=str(path), model=stored.result.model, artifact=artifact, engine=spec)
-
-
 def _add_profile(options: dict[str, str], backend: str, request: SideRequest) -> dict[str, str]:
     """The options of an engine that runs plans, with the requested profile unless they name their own."""
     if request.profile_index is None or "plan" not in accepts(backend):
@@ -147,6 +201,7 @@ def _add_profile(options: dict[str, str], backend: str, request: SideRequest) ->
 
 
 def choose_step(sides: tuple[OpenSide, ...], request: SideRequest) -> int:
+    """The batch that fits all sides: the one that a graph fixes, else the nearest to that asked for."""
     if any(_counts_whole(side.artifact) for side in sides):
         return 1
     batches = [find_fixed_batch(side.artifact) for side in sides]
@@ -156,7 +211,15 @@ def choose_step(sides: tuple[OpenSide, ...], request: SideRequest) -> int:
     if fixed:
         return fixed[0]
     asked = {shape[0] for shape in (request.source.input_shapes or {}).values()}
-    return _fit_step(asked.pop() if len(asked) == 1 else STEP, sides)
+    step = asked.pop() if len(asked) == 1 else STEP
+    ranges = [r for side in sides for r in side.artifact.allowed.values() if r.smallest]
+    low, high = max((r.smallest[0] for r in ranges), default=1), min((r.largest[0] for r in ranges), default=step)
+    if ranges and low > high:
+        raise FeedError(
+            f"no batch fits the profiles of all sides: one takes {low} or more, one {high} or fewer. Choose others "
+            "with tensorrt:profile_index=N@PLAN, or build the plan for a batch that both take"
+        )
+    return min(max(step, low), high) if ranges else step
 
 
 def _counts_whole(artifact: Artifact) -> bool:
@@ -167,18 +230,6 @@ def _counts_whole(artifact: Artifact) -> bool:
     opened = [s for s in artifact.inputs if (i := places[s.name]) is not None and isinstance(s.shape[i], str)]
     fixed = any(s.shape[:1] and isinstance(s.shape[0], int) for s in artifact.outputs)
     return bool(opened) and (fixed or any(places[s.name] != 0 for s in opened))
-
-
-def _fit_step(step: int, sides: tuple[OpenSide, ...]) -> int:
-    """The batch nearest to `step` that the profiles of all sides allow."""
-    ranges = [r for side in sides for r in side.artifact.allowed.values() if r.smallest]
-    low, high = max((r.smallest[0] for r in ranges), default=1), min((r.largest[0] for r in ranges), default=step)
-    if ranges and low > high:
-        raise FeedError(
-            f"no batch fits the profiles of all sides: one takes {low} or more, one {high} or fewer. Choose others "
-            "with tensorrt:profile_index=N@PLAN, or build the plan for a batch that both take"
-        )
-    return min(max(step, low), high) if ranges else step
 
 
 def check_sides(reference: OpenSide, candidate: OpenSide) -> None:

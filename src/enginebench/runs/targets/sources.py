@@ -15,14 +15,14 @@ from enginebench.core.recipes import RECIPES, find_needs
 from enginebench.core.records import BUILT, Artifact, ArtifactKind, EngineSpec, Precision, Recipe, Task
 from enginebench.core.shapes import find_plan_batch
 from enginebench.core.text import count_of
-from enginebench.engines.registry import accepts, find_device, find_installed, takes
+from enginebench.engines.registry import accepts, find_device, takes
 from enginebench.measure.machine import describe_machine
 from enginebench.models.photos import SAMPLE_PHOTOS
 from enginebench.models.precision.calibration_data import check_source, explain_unlabelled, list_images
 from enginebench.models.samples import SAMPLES, find_samples
 from enginebench.models.task import find_own_data
 from enginebench.models.zoo import BUILTIN
-from enginebench.runs.beside import count_room
+from enginebench.runs.builds import count_room
 from enginebench.runs.child.isolate import (
     PATIENCE,
     Child,
@@ -82,10 +82,7 @@ def _make_or_do_without(job: SourceJob, threads: int, timeout_s: float, reporter
 
 
 class Sources(Struct, frozen=True, kw_only=True):
-    """Everything that rows can start from, and for each graph that could not be made PRECISION -> reason.
-
-    Under `EVERY_GRAPH` stands why there is none in any precision.
-    """
+    """What rows can start from, and PRECISION (`EVERY_GRAPH`: any) -> why there is no graph in it."""
 
     artifacts: tuple[Artifact, ...]
     problems: dict[str, str] = {}
@@ -115,8 +112,8 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sour
         )
     if made.no_graph is not None:
         reporter.say(f"no ONNX graph, so no engine that needs one: {made.no_graph}")
-    kept = list_engines(request, made.artifacts, takes)
-    every = list_engines(replace(request, any_engine=False), made.artifacts, takes)
+    kept = list_engines(request, made.artifacts)
+    every = list_engines(replace(request, any_engine=False), made.artifacts)
     for label in dict.fromkeys(format_precision(s.precision, s.recipe) for s in every if s not in kept):
         named = ",".join([*(format_precision(*pair) for pair in request.precisions), label])
         reporter.say(f"left out by default: {label}, the slowest to build; name it with --precisions {named}")
@@ -168,7 +165,7 @@ def list_differing_axes(buckets: Sequence[Mapping[str, tuple[int, ...]]]) -> dic
 def plan_one(request: RunRequest, place: Path, reporter: Reporter) -> tuple[PlannedRow, Artifact]:
     """The one row of a request, and its source, made in `place`."""
     found = gather_sources(request, place, reporter)
-    (row,) = plan_rows(request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
+    (row,) = plan_rows(request, found.artifacts, problems=found.problems)
     if row.skip is not None or row.source is None:
         raise BackendUnavailable(str(row.skip))
     return row, row.source
@@ -180,7 +177,7 @@ def _transform_all(request: RunRequest, answer: SourceAnswer, place: Path, repor
     artifacts, problems = list(made), {EVERY_GRAPH: answer.no_graph} if answer.no_graph else {}
     ranges, left = list[Work[Any]](), count_room(made[-1], describe_machine()) - 1
     with ExitStack() as stack:
-        for precision, recipe in list_transforms(request, made, takes):
+        for precision, recipe in list_transforms(request, made):
             kind = RECIPES[recipe].makes if recipe in RECIPES else "onnx"
             graph = next(a for a in made if a.kind == kind)  # transforms are listed only if there is one
             needs, job = find_needs(precision, recipe), describe_graph(request, graph, known(precision), recipe, place)

@@ -15,7 +15,7 @@ from enginebench.core.records import Artifact, EngineSpec, Estimate, ShapeRange,
 from enginebench.core.shapes import size_axes
 from enginebench.features.deliver.servers import format_config
 from enginebench.models.onnx.source import read_onnx
-from enginebench.runs.bundles.record import Bundle, Figures
+from enginebench.runs.bundles import Bundle, Figures
 from graphs import build_graph
 
 DIMS = r"dims: \[ ([-\d, ]*) \]"

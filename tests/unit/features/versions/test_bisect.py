@@ -32,7 +32,7 @@ from enginebench.features.versions.bisect import (
     judge_rows,
 )
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.targets.stored import Side
+from enginebench.runs.targets.sides import Side
 from enginebench.stats.compare import compare
 from enginebench.verbs.bench import bench_sides
 from in_process import Children

@@ -149,9 +149,7 @@ def test_a_mixed_graph_is_a_row_of_its_own(digits, tmp_path):
         path = tmp_path / "q.onnx"
         made = quantize(artifact, "int8", "cpu", path, calibration=calibration, exclude=exclude)
         request = RunRequest(model=str(path), engines=(("ort", {}),), precisions=(("fp32", None),))
-        (row,) = plan_rows(
-            request, (made,), probe=lambda name: Availability(engine=name, available=True), takes=lambda name: "onnx"
-        )
+        (row,) = plan_rows(request, (made,), probe=lambda name: Availability(engine=name, available=True))
         assert row.skip is None and row.engine.mix == name_mix(exclude)
         ids.add(row.id)
     assert len(ids) == 4

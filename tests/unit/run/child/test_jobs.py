@@ -23,7 +23,7 @@ from enginebench.core.records import Availability, EngineSpec
 from enginebench.engines.registry import find_installed
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.runs.child import other_jobs
-from enginebench.runs.child.errors_across import describe_error, rebuild_error
+from enginebench.runs.child.across import describe_error, rebuild_error
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import (
     Answered,
@@ -32,7 +32,6 @@ from enginebench.runs.child.jobs import (
     Job,
     KeepCall,
     NoteCall,
-    ProbeAnswer,
     ProbeJob,
     SourceAnswer,
     find_answer,
@@ -77,7 +76,7 @@ def test_a_job_of_somebody_else_travels_like_ours() -> None:
 
 
 def test_an_answer_to_another_job_is_none() -> None:
-    answer = ProbeAnswer(availability=Availability(engine="fake", available=True))
+    answer = Availability(engine="fake", available=True)
     line = msgspec.json.encode(Answered(answer=answer))
     assert read_message(line, find_answer(ProbeJob)) == Answered(answer=answer)
     with pytest.raises(msgspec.DecodeError):

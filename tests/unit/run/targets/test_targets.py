@@ -16,10 +16,9 @@ from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.targets import sides
-from enginebench.runs.targets.loading import load_engine
+from enginebench.runs.targets.bundles import load_engine
 from enginebench.runs.targets.scratch import open_scratch
-from enginebench.runs.targets.sides import MadeSources, SideRequest, check_side, open_side
-from enginebench.runs.targets.stored import open_stored
+from enginebench.runs.targets.sides import MadeSources, SideRequest, check_side, open_side, open_stored
 from fakes.tensorrt_modules import forget_modules, use_fakes
 from reporters import Silent
 

@@ -1,27 +1,32 @@
-"""The outputs of a loaded engine for arrays and for labelled data."""
+"""The outputs of an engine for arrays and labelled data: for a row's check, and for `infer`, `drift` and `accuracy`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
+from enginebench.core.protocols import Loadable
 from enginebench.core.records import Artifact, Caveat, TensorSpec
 from enginebench.core.shapes import find_open_outputs
+from enginebench.engines.abilities import Answering
 from enginebench.engines.refusals import explain_refusal
-from enginebench.models.samples import cut_entries, find_batch, group_samples, join_samples, resolve_given
-from enginebench.runs.child.arrays import CHECKED_VALUES, FEWEST_CALLS, count_values, limit_calls
+from enginebench.models.samples import cut_entries, find_batch, group_samples, join_samples, name_only, resolve_given
+from enginebench.runs.child.arrays import CHECKED_VALUES, FEWEST_CALLS, count_values, limit_calls, save_arrays
 from enginebench.runs.child.collecting import Collector
-from enginebench.runs.child.jobs import Labelled, PrepareJob
+from enginebench.runs.child.jobs import Labelled, NoteCall, PrepareJob
+from enginebench.runs.child.opening import build_graph, open_for, pass_notes
 from enginebench.runs.child.targets_file import match_targets, read_targets
 from enginebench.stats.metrics.metric import Targets
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Engine, Feeds
+    from enginebench.runs.child.other_jobs import AnswerJob, InferJob, LabelledAnswer
 
 
 def run_entries(
@@ -54,17 +59,11 @@ def join_rows(answers: Iterable[Mapping[str, Array]], apart: Collection[str] = (
         ranks = max(array.ndim for array in arrays)
         arrays = [array if array.ndim == ranks else array[None] for array in arrays]
         longest = [max(lengths) for lengths in zip(*(array.shape[1:] for array in arrays), strict=True)]
-        padded = [
-            np.pad(
-                a,
-                [(0, 0), *((0, want - have) for want, have in zip(longest, a.shape[1:], strict=True))],
-                constant_values=a.dtype.type(),
-            )
-            if list(a.shape[1:]) != longest
-            else a
-            for a in arrays
-        ]
-        joined[name] = np.concatenate(padded)
+        for i, array in enumerate(arrays):
+            gaps = [(0, want - have) for want, have in zip(longest, array.shape[1:], strict=True)]
+            if any(gap for _, gap in gaps):
+                arrays[i] = np.pad(array, [(0, 0), *gaps], constant_values=array.dtype.type())
+        joined[name] = np.concatenate(arrays)
     return joined
 
 
@@ -84,13 +83,12 @@ def run_feeds(engine: Engine, feeds: Sequence[Feeds]) -> dict[str, Array]:
     answers = [ask_engine(engine, feed) for feed in feeds]
     entries = {len(array) for feed in feeds for array in feed.values() if array.ndim}
     opened = find_open_outputs(engine.inputs, engine.outputs)
-    return join_rows(answers, [name for name in answers[0] if _stands_apart(name, answers, entries, name in opened)])
-
-
-def _stands_apart(name: str, answers: Sequence[Mapping[str, Array]], entries: Collection[int], is_open: bool) -> bool:
-    """Whether the length of an output is not that of the entries: it differs, or is known to depend on the values."""
-    lengths = {len(answer[name]) if answer[name].ndim else 1 for answer in answers}
-    return len(lengths) > 1 or (is_open and not lengths <= set(entries))
+    apart = []  # whose length is not that of the entries: it differs, or is known to depend on the values
+    for name in answers[0]:
+        lengths = {len(answer[name]) if answer[name].ndim else 1 for answer in answers}
+        if len(lengths) > 1 or (name in opened and not lengths <= entries):
+            apart.append(name)
+    return join_rows(answers, apart)
 
 
 class Entries(Struct, frozen=True, kw_only=True, eq=False):
@@ -99,34 +97,19 @@ class Entries(Struct, frozen=True, kw_only=True, eq=False):
     n: int
     group: Callable[[int], Iterable[Sequence[int]]]  # entries of a call -> the places of each call's samples
     feed: Callable[[Sequence[int], int], Feeds]  # of these samples, filled up to as many entries
-    label: Callable[[int | None], Array]  # number of classes -> the labels that the data have themselves
     preprocess_sha256: str | None
+    label: Callable[[int | None], Array] | None = None  # number of classes -> the labels that the data have themselves
     names: tuple[str, ...] | None = None
     caveats: tuple[Caveat, ...] = ()
 
 
-class LabelledJob(Protocol):
-    """A job that has labelled samples answered."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def artifact(self) -> Artifact: ...
-    @property
-    def labelled(self) -> Labelled | None: ...
-    @property
-    def inputs(self) -> str | None: ...
-    @property
-    def seed(self) -> int: ...
-
-
-def open_labelled(job: LabelledJob) -> Entries:
+def open_labelled(job: PrepareJob | AnswerJob) -> Entries:
     """The labelled samples of a job: the user's inputs, or data that go through the model's preprocessing."""
+    from enginebench.models.precision.calibration import explain_external
+
     assert job.labelled is not None
     if job.labelled.data is not None:
         return _open_data(job, job.labelled, job.labelled.data)
-    from enginebench.models.precision.calibration import explain_external
-
     assert job.inputs is not None
     specs = job.artifact.inputs
     samples = [entry for arrays in resolve_given(job.inputs) for entry in cut_entries(arrays, specs)][: job.labelled.n]
@@ -134,17 +117,12 @@ def open_labelled(job: LabelledJob) -> Entries:
         n=len(samples),
         group=lambda step: group_samples(samples, step, specs),
         feed=lambda places, step: join_samples([samples[i] for i in places], specs, step),
-        label=_refuse_labels,
         preprocess_sha256=EXTERNAL,
         caveats=(explain_external(f"inputs come from {job.inputs}"),),
     )
 
 
-def _refuse_labels(_: int | None) -> Array:
-    raise UsageError("--inputs have no labels; give them with --targets")
-
-
-def _open_data(job: LabelledJob, labelled: Labelled, text: str) -> Entries:
+def _open_data(job: PrepareJob | AnswerJob, labelled: Labelled, text: str) -> Entries:
     import numpy as np
 
     from enginebench.models.precision.calibration_data import open_data
@@ -176,10 +154,9 @@ def _open_data(job: LabelledJob, labelled: Labelled, text: str) -> Entries:
 
 
 def collect_answers(engine: Engine, batch: int, entries: Entries, labelled: Labelled) -> tuple[dict[str, Array], int]:
-    """What the metrics need of the engine's answers, and the number of samples with a value that is not finite.
+    """What the metrics need of the engine's answers, and the number of samples with a value that is not finite."""
+    import numpy as np
 
-    The last call is filled up, and its answers cut again.
-    """
     collector: Collector | None = None
     nonfinite = 0
     for places, rows in _answer_entries(engine, batch, entries):
@@ -187,7 +164,8 @@ def collect_answers(engine: Engine, batch: int, entries: Entries, labelled: Labe
             targets = find_targets(entries, labelled, next(iter(rows.values())))
             collector = Collector(labelled.metrics, targets, entries.n, labelled.task)
         collector.add(places, rows)
-        nonfinite += count_nonfinite(rows.values())
+        whole = [np.isfinite(a).all(axis=tuple(range(1, a.ndim))) for a in rows.values() if a.dtype.kind == "f"]
+        nonfinite += int((~np.logical_and.reduce(whole)).sum()) if whole else 0
     assert collector is not None  # there is at least one sample
     return collector.collect(), nonfinite
 
@@ -212,14 +190,6 @@ def answer_pictures(engine: Engine, job: PrepareJob) -> tuple[dict[str, Array], 
     return join_rows(rows), len(rows)
 
 
-def count_nonfinite(arrays: Iterable[Array]) -> int:
-    """How many samples, along the first axis, have a value in any of the arrays that is not finite."""
-    import numpy as np
-
-    whole = [np.isfinite(a).all(axis=tuple(range(1, a.ndim))) for a in arrays if a.dtype.kind == "f"]
-    return int((~np.logical_and.reduce(whole)).sum()) if whole else 0
-
-
 def _take_rows(name: str, array: Array, count: int, step: int) -> Array:
     """The outputs for `count` samples of a step; an output without a row for each counts as one where a step is one."""
     if array.ndim and len(array) == step:
@@ -231,21 +201,67 @@ def _take_rows(name: str, array: Array, count: int, step: int) -> Array:
 
 def find_targets(entries: Entries, labelled: Labelled, first: Array) -> Targets:
     """The targets of the samples: those of the file, else the labels of the data."""
-    if labelled.targets is None:
-        return Targets(values=entries.label(first.shape[1] if first.ndim == 2 else None))
-    targets = read_targets(Path(labelled.targets))
-    return match_targets(targets, entries.n, entries.names, cut=entries.n == labelled.n)
+    if labelled.targets is not None:
+        targets = read_targets(Path(labelled.targets))
+        return match_targets(targets, entries.n, entries.names, cut=entries.n == labelled.n)
+    if entries.label is None:
+        raise UsageError("--inputs have no labels; give them with --targets")
+    return Targets(values=entries.label(first.shape[1] if first.ndim == 2 else None))
 
 
 def check_prepared_alike(artifact: Artifact, found: str | None) -> None:
-    """Checks that the graph was made for inputs that are prepared as the data are, or nobody can know.
-
-    Args:
-        found: hash of the preprocessing that the data go through.
-    """
+    """Checks that the graph was made for the preprocessing with the hash `found`, where both are known."""
     known = artifact.preprocess_sha256
     if differ(known, found):
         raise ArtifactError(
             f"{artifact.path or artifact.model} was made for another preprocessing ({shorten(known)}) than the data go "
             f"through ({shorten(found)}). Name the model that it belongs to with --model, or its --input-size"
         )
+
+
+def infer_arrays(job: InferJob, note: NoteCall) -> tuple[TensorSpec, ...]:
+    given = resolve_given(job.inputs_path)
+    backend = open_for(job.engine, job.out_dir)
+    pass_notes(backend, note)
+    artifact = build_graph(backend, job.artifact, job.engine, job.out_dir, note)
+    calls = [name_only(arrays, artifact.inputs) for arrays in given]
+    if isinstance(backend, Answering):
+        save_arrays(Path(job.outputs_path), _ask_tool(backend, artifact, job, calls))
+        return artifact.outputs
+    if not isinstance(backend, Loadable):
+        raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; infer needs another engine")
+    with backend.load(artifact, job.engine) as engine:
+        ask = partial(ask_engine, engine)
+        arrays = join_rows(map(ask, calls)) if job.step is None else run_steps(ask, calls, engine.inputs, job.step)
+    save_arrays(Path(job.outputs_path), arrays)
+    return tuple(TensorSpec(name=k, dtype=str(a.dtype), shape=a.shape) for k, a in arrays.items())
+
+
+def _ask_tool(backend: Answering, artifact: Artifact, job: InferJob, calls: Sequence[Feeds]) -> Mapping[str, Array]:
+    if job.step is None:
+        return backend.answer(artifact, job.engine, calls)
+    return run_steps(lambda feeds: backend.answer(artifact, job.engine, [feeds]), calls, artifact.inputs, job.step)
+
+
+def run_steps(
+    ask: Callable[[Feeds], Mapping[str, Array]], calls: Sequence[Feeds], specs: Sequence[TensorSpec], step: int
+) -> dict[str, Array]:
+    """As `run_entries`, for every entry of `calls`."""
+    return run_entries(ask, [entry for arrays in calls for entry in cut_entries(arrays, specs)], specs, step)
+
+
+def answer_labelled(job: AnswerJob, note: NoteCall) -> LabelledAnswer:
+    from enginebench.runs.child.other_jobs import LabelledAnswer
+
+    backend = open_for(job.engine, job.out_dir)
+    artifact = build_graph(backend, job.artifact, job.engine, job.out_dir, note)
+    if not isinstance(backend, Loadable):
+        raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; accuracy needs another engine")
+    note(f"answering {job.labelled.data or job.inputs}")
+    with backend.load(artifact, job.engine) as engine:
+        entries = open_labelled(job)
+        answers, nonfinite = collect_answers(engine, job.engine.batch, entries, job.labelled)
+    save_arrays(Path(job.answers_path), answers)
+    return LabelledAnswer(
+        n=entries.n, nonfinite=nonfinite, preprocess_sha256=entries.preprocess_sha256, caveats=entries.caveats
+    )

@@ -15,7 +15,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Backend, Loadable
-from enginebench.core.records import BUILT, Artifact, Drift, EngineSpec, TensorSpec
+from enginebench.core.records import BUILT, Artifact, Availability, Drift, EngineSpec, TensorSpec
 from enginebench.core.shapes import carry_specs, find_plan_batch
 from enginebench.core.text import first_line
 from enginebench.engines.abilities import Answering, ChecksAhead, LeavesCode, TunedShapes
@@ -28,7 +28,6 @@ from enginebench.runs.child.jobs import (
     NoteCall,
     PrepareAnswer,
     PrepareJob,
-    ProbeAnswer,
     ProbeJob,
     Proof,
 )
@@ -214,10 +213,7 @@ def measure_variation(first: dict[str, Array], again: dict[str, Array]) -> float
 
 
 def _check_outputs(engine: Engine, job: PrepareJob, feeds: Sequence[Feeds]) -> tuple[dict[str, Array], int]:
-    """(the outputs for the check inputs, of how many calls); of the user's inputs one for each entry, in their order.
-
-    Of large answers there are fewer.
-    """
+    """(the outputs for the check inputs, or each entry of the user's; of how many calls), fewer of large answers."""
     calls = limit_calls(len(feeds), count_values(ask_engine(engine, feeds[0])))
     if job.inputs is None:
         return run_feeds(engine, feeds[:calls]), calls
@@ -258,10 +254,10 @@ def build_file(job: BuildJob, note: NoteCall, keep: KeepCall[BuildAnswer]) -> Bu
     return replace(sure, proof=attempt_proof(lambda: prove_file(backend, artifact, engine, note)))
 
 
-def probe_engine(job: ProbeJob) -> ProbeAnswer:
+def probe_engine(job: ProbeJob) -> Availability:
     from enginebench.engines.registry import open_backend, probe
 
     backend: object = open_backend(job.engine) if job.to_build is not None else None
     if isinstance(backend, ChecksAhead) and job.to_build is not None:
         backend.check_ahead(*job.to_build)
-    return ProbeAnswer(availability=probe(job.engine))
+    return probe(job.engine)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -20,9 +19,6 @@ from enginebench.runs.child.opening import load_all, open_for, pass_notes
 from enginebench.runs.child.proving import prove_timed_engine
 from enginebench.runs.child.watching import add_least, open_gpu, time_watched
 
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Engine, Feeds
-
 NOT_PINNED = make_caveat("environment.not_pinned")
 # Before and after each repetition; the median of twenty shrugs off single interruptions.
 REFERENCE_REPEATS = 10
@@ -32,14 +28,18 @@ LEFT_SHARE = 0.5
 
 def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAnswer]) -> MeasureAnswer:
     """One repetition: pin, load, warm up, time; the reference kernel before and after; then the record, if wanted."""
+    from enginebench.measure.caches import rotate_feeds, rotating_count
+    from enginebench.measure.loop import measure_left
+    from enginebench.measure.machine import peak_memory_bytes
     from enginebench.measure.pin import pin_process
     from enginebench.measure.reference import time_reference
+    from enginebench.models.task import sample_feeds
 
     started = stamp_utc()
     pinned = pin_process(job.engine.threads) if job.pin else None
     before = time_reference(REFERENCE_REPEATS)
 
-    def complete(measured: Measurement) -> MeasureAnswer:
+    def complete(measured: Measurement, shapes: Mapping[str, tuple[int, ...]]) -> MeasureAnswer:
         measurement = replace(
             measured,
             repetition=job.repetition,
@@ -49,49 +49,14 @@ def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAn
             pinned_cpus=pinned,
             caveats=(*measured.caveats, *([NOT_PINNED] if job.pin and pinned is None else [])),
         )
-        return MeasureAnswer(measurement=measurement)
-
-    def complete_and_prove(measured: Measurement, engine: Engine) -> MeasureAnswer:
-        sure = complete(measured)
-        keep(sure)
-        note("asking which precisions ran")
-        return replace(sure, proof=prove_timed_engine(engine))
+        return MeasureAnswer(measurement=measurement, shapes=dict(shapes))
 
     backend = open_for(job.engine, job.out_dir)
     if isinstance(backend, SelfTimed):
         pass_notes(backend, note)
         check_cache(job.engine, job.measure)
-        return complete(backend.measure(job.artifact, job.engine, job.measure))
+        return complete(backend.measure(job.artifact, job.engine, job.measure), {})
     assert isinstance(backend, Loadable)
-    return _time_engine(backend, job, pinned, note, complete, complete_and_prove if job.prove else None)
-
-
-def check_cache(engine: EngineSpec, measure: MeasureSpec) -> None:
-    if measure.cache == "cold":
-        raise UsageError(f"{engine.backend} times itself and cannot empty a cache before each call. Use --cache hot")
-
-
-def _rotate(feeds: Feeds, job: MeasureJob) -> list[Feeds]:
-    from enginebench.measure.rotation import rotate_feeds, rotating_count
-
-    size = sum(array.nbytes for array in feeds.values())
-    return rotate_feeds(feeds, rotating_count(size, job.last_level_cache_bytes))
-
-
-def _time_engine(
-    backend: Loadable,
-    job: MeasureJob,
-    pinned: tuple[int, ...] | None,
-    note: NoteCall,
-    complete: Callable[[Measurement], MeasureAnswer],
-    complete_and_prove: Callable[[Measurement, Engine], MeasureAnswer] | None,
-) -> MeasureAnswer:
-    """The answer, completed once the engine is gone; or while it is still there, if its record is wanted."""
-    from enginebench.measure.loop import measure_left
-    from enginebench.measure.machine import peak_memory_bytes
-    from enginebench.models.task import sample_feeds
-
-    inputs = job.artifact.inputs
     gpu = open_gpu(job.engine)
     if isinstance(backend, ImportsLate):
         backend.import_ahead()  # as where others took turns with it: no part of the load
@@ -100,8 +65,10 @@ def _time_engine(
     with ExitStack() as stack:
         engine, *others = map(stack.enter_context, load_all(backend, job.artifact, [job.engine] * count))
         loaded = time.perf_counter()
-        first = sample_feeds(inputs, job.model, job.engine.batch, job.measure.seed, 1, job.inputs)
-        feeds: Sequence[Feeds] = first if job.measure.scope == "compute" else _rotate(first[0], job)
+        feeds = sample_feeds(job.artifact.inputs, job.model, job.engine.batch, job.measure.seed, 1, job.inputs)
+        if job.measure.scope != "compute":
+            size = sum(array.nbytes for array in feeds[0].values())
+            feeds = rotate_feeds(feeds[0], rotating_count(size, job.last_level_cache_bytes))
         engine.bind(feeds[0])
         bound = time.perf_counter()
         engine.run()
@@ -119,6 +86,14 @@ def _time_engine(
         )
         measured = add_least(measured, job.engine, engine)
         shapes = {name: array.shape for name, array in feeds[0].items()}
-        if complete_and_prove is not None:
-            return replace(complete_and_prove(measured, engine), shapes=shapes)
-    return replace(complete(measured), shapes=shapes)
+        if job.prove:  # while the engine is still there; else the reference kernel runs once it is gone
+            sure = complete(measured, shapes)
+            keep(sure)
+            note("asking which precisions ran")
+            return replace(sure, proof=prove_timed_engine(engine))
+    return complete(measured, shapes)
+
+
+def check_cache(engine: EngineSpec, measure: MeasureSpec) -> None:
+    if measure.cache == "cold":
+        raise UsageError(f"{engine.backend} times itself and cannot empty a cache before each call. Use --cache hot")

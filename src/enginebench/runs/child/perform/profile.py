@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.protocols import Engine, LayerProfiler, Loadable, PrecisionProof, SelfTimed
-from enginebench.core.records import LayerProfile, Measurement
+from enginebench.core.records import Availability
 from enginebench.engines.abilities import PlanProfiler, PlanProof
 from enginebench.engines.registry import find_installed, list_names, open_backend, probe
-from enginebench.runs.child.jobs import NoteCall, ProbeAnswer
+from enginebench.runs.child.jobs import NoteCall
 from enginebench.runs.child.other_jobs import ProbeLayersJob, ProfileAnswer, ProfileJob
 from enginebench.stats.quantiles import median
 from enginebench.stats.validity import doubt_enqueue, doubt_marks
 
-if TYPE_CHECKING:
-    from enginebench.measure.nvml import GpuWatch
-
 
 def perform_profile(job: ProfileJob, note: NoteCall) -> ProfileAnswer:
     from enginebench.measure.pin import pin_process
+    from enginebench.models.task import sample_feeds
     from enginebench.runs.child.opening import build_row, open_for
-    from enginebench.runs.child.watching import open_gpu
+    from enginebench.runs.child.watching import open_gpu, time_watched
 
     pinned = pin_process(job.engine.threads)
     backend = open_for(job.engine, job.out_dir)
     artifact = build_row(backend, job.artifact, job.engine, job.out_dir, note)
+    shapes: dict[str, tuple[int, ...]] = {}
     if isinstance(backend, Loadable):
         gpu = open_gpu(job.engine)
         with backend.load(artifact, job.engine) as engine:
-            measured, profile, proof, shapes = _profile_loaded(engine, job, pinned, gpu, note)
+            if not isinstance(engine, LayerProfiler):
+                raise _refuse(job.engine.backend)
+            feeds = sample_feeds(engine.inputs, job.model, job.engine.batch, job.measure.seed, 1, job.inputs)
+            note("timing")
+            measured = time_watched(engine, feeds, job.measure, job.engine, pinned=pinned, gpu=gpu)
+            note("profiling")
+            profile = engine.profile_layers()
+            proof = engine.effective_precision() if isinstance(engine, PrecisionProof) else None
+            shapes = {name: tuple(array.shape) for name, array in feeds[0].items()}
     elif isinstance(backend, PlanProfiler) and isinstance(backend, SelfTimed):
         note("timing")
         measured = backend.measure(artifact, job.engine, job.measure)
         note("profiling")
-        shapes = {}
         proof = backend.prove_precision(artifact, job.engine) if isinstance(backend, PlanProof) else None
         profile = backend.profile_plan(artifact, job.engine)  # of the run that proved it
     else:
@@ -51,27 +57,9 @@ def perform_profile(job: ProfileJob, note: NoteCall) -> ProfileAnswer:
     )
 
 
-def _profile_loaded(
-    engine: Engine, job: ProfileJob, pinned: tuple[int, ...] | None, gpu: GpuWatch | None, note: NoteCall
-) -> tuple[Measurement, LayerProfile, dict[str, float] | None, dict[str, tuple[int, ...]]]:
-    """(times without the profiler, layers, shares by precision, shapes) of a loaded engine, on one set of inputs."""
-    from enginebench.models.task import sample_feeds
-    from enginebench.runs.child.watching import time_watched
-
-    if not isinstance(engine, LayerProfiler):
-        raise _refuse(job.engine.backend)
-    feeds = sample_feeds(engine.inputs, job.model, job.engine.batch, job.measure.seed, 1, job.inputs)
-    note("timing")
-    measured = time_watched(engine, feeds, job.measure, job.engine, pinned=pinned, gpu=gpu)
-    note("profiling")
-    profile = engine.profile_layers()
-    proof = engine.effective_precision() if isinstance(engine, PrecisionProof) else None
-    return measured, profile, proof, {name: tuple(array.shape) for name, array in feeds[0].items()}
-
-
-def probe_layers(job: ProbeLayersJob) -> ProbeAnswer:
+def probe_layers(job: ProbeLayersJob) -> Availability:
     check_profiler(job.engine)
-    return ProbeAnswer(availability=probe(job.engine))
+    return probe(job.engine)
 
 
 def check_profiler(name: str) -> None:

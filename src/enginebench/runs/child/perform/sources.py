@@ -44,8 +44,8 @@ DATA_ENTRIES = 32
 
 def make_source(job: SourceJob, note: NoteCall) -> SourceAnswer:
     """The artifacts that a run starts from: the torch one and its checked ONNX export, or an ONNX file as it is."""
-    from enginebench.models.task import know_normalize
-    from enginebench.models.zoo import resolve_model
+    from enginebench.models.task import hash_preprocess, know_normalize
+    from enginebench.models.zoo import packaged_onnx, resolve_model
 
     start = time.perf_counter()
     given: Sequence[Feeds] | None = resolve_given(job.source.inputs) if job.source.inputs is not None else None
@@ -70,7 +70,11 @@ def make_source(job: SourceJob, note: NoteCall) -> SourceAnswer:
     elif find_spec("torch") is not None:
         artifacts, no_graph = _make_from_torch(job, given, note, known)
     else:
-        artifacts = _take_shipped(job, known)
+        if (shipped := packaged_onnx(model)) is None:
+            raise MissingDependency(f"PyTorch (needed to build {model})", 'pip install "enginebench[torch]"')
+        (artifact,) = _take_onnx(shipped, Path(job.out_dir), known=known)
+        prepared = hash_preprocess(model, inputs=artifact.inputs)
+        artifacts = (replace(artifact, model=model, weights="trained", preprocess_sha256=prepared),)
     if known is not None and find_spec("onnx") is not None:
         from enginebench.models.onnx.bytes import doubt_twice
 
@@ -170,12 +174,7 @@ def _export_graph(job: SourceJob, made: Artifact, note: NoteCall) -> Artifact:
         raise ModelError(f"{made.model} takes a batch of {own} only, not {job.batch}: give --batch {own}")
     batch = own or job.batch
     out = Path(job.onnx_out) if job.onnx_out else Path(job.out_dir) / "model.onnx"
-    wishes: dict[str, Any] = {
-        "batch": batch,
-        "dynamic_axes": job.dynamic_axes,
-        "opset": job.opset,
-        "seed": job.source.seed,
-    }
+    wishes = dict[str, Any](batch=batch, dynamic_axes=job.dynamic_axes, opset=job.opset, seed=job.source.seed)
     if not job.dynamic_batch:
         return export_onnx(made, out, dynamic_batch=False, **wishes)
     try:
@@ -202,19 +201,6 @@ def _take_onnx(
     operators = tuple(str(Path(text).absolute()) if Path(text).is_file() else text for text in libraries)
     taken = replace(found, path=str(home / path.name), model=path.name, operator_libraries=operators)
     return (taken if known is None else put_first(taken, known),)
-
-
-def _take_shipped(job: SourceJob, known: Normalize | None) -> tuple[Artifact, ...]:
-    from enginebench.models.task import hash_preprocess
-    from enginebench.models.zoo import packaged_onnx
-
-    model = job.source.model
-    path = packaged_onnx(model)
-    if path is None:
-        raise MissingDependency(f"PyTorch (needed to build {model})", 'pip install "enginebench[torch]"')
-    (artifact,) = _take_onnx(path, Path(job.out_dir), known=known)
-    prepared = hash_preprocess(model, inputs=artifact.inputs)
-    return (replace(artifact, model=model, weights="trained", preprocess_sha256=prepared),)
 
 
 def take_file(

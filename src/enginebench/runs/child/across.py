@@ -1,5 +1,11 @@
-"""Errors of a child in the parent: of their own class, with every attribute that they left with."""
+"""What passes between a process and its child: the pipes, and errors, of their own class and with all their attributes.
 
+Apart from what starts a child, of which a child needs nothing else.
+"""
+
+import fcntl
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +14,22 @@ import msgspec
 from enginebench.core import errors
 from enginebench.core.errors import EngineBenchError
 from enginebench.runs.child.jobs import ErrorAnswer
+
+RESULT_FD = "ENGINEBENCH_RESULT_FD"
+# On it a child that is sure of its answer is told when it may make the record: others may still be at work.
+TURN_FD = "ENGINEBENCH_TURN_FD"
+# Linux's number; Python's fcntl module names it only on some builds (fcntl.h, F_SETSIG).
+F_SETSIG = 10
+
+
+def kill_without_writer(fd: int, group: int) -> None:
+    """Has Linux kill a process group when the pipe that is read here loses its writer, or gets data (fcntl(2)).
+
+    No thread of ours is needed, so a library that holds the interpreter's lock cannot delay it.
+    """
+    fcntl.fcntl(fd, fcntl.F_SETOWN, -group)
+    fcntl.fcntl(fd, F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 class CauseInChild(Exception):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enginebench.measure.rotation import MAX_SET_BYTES, OBJECT_BYTES, rotate_feeds, rotating_count
+from enginebench.measure.caches import MAX_SET_BYTES, OBJECT_BYTES, rotate_feeds, rotating_count
 
 MIB = 1024 * 1024
 
