@@ -42,11 +42,11 @@ from enginebench.features.versions.bisect import BisectDocument
 from enginebench.features.versions.env import EnvironmentsDocument
 from enginebench.models.zoo import ModelCard
 from enginebench.options import Opt
-from enginebench.report.accuracy import AccuracyDocument
 from enginebench.report.bench import BenchDocument
 from enginebench.report.drift import DriftDocument
-from enginebench.report.history.table import HistoryDocument
+from enginebench.report.history import HistoryDocument
 from enginebench.report.run.rows import Row, RunDocument
+from enginebench.report.scores import AccuracyDocument
 from enginebench.runs.baselines import BaselineList
 from enginebench.stats.builds import BuildEffect
 from enginebench.stats.capacity import CapacityVerdict

@@ -11,7 +11,7 @@ from enginebench.core.records import Block, EngineSpec, Measurement, MeasureSpec
 from enginebench.core.store import encode
 from enginebench.features.fpga.budget_verb import command
 from enginebench.report.bench import describe_bench
-from enginebench.stats.file_stages import describe_stages
+from enginebench.stats.stages import describe_stages
 
 LINK = ["--bytes-in", "64", "--bytes-out", "10", "--link", "1e5"]
 

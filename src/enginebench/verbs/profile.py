@@ -29,9 +29,8 @@ from enginebench.runs.progress import Reporter
 from enginebench.runs.request import pass_on
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
-from enginebench.stats.bounds import LimitedLayers
 from enginebench.stats.effective import judge_precision
-from enginebench.stats.profile import EngineProfileDocument, describe_profile
+from enginebench.stats.profile import EngineProfileDocument, LimitedLayers, describe_profile
 from enginebench.verbs.given import check_extra, share, take_model
 from enginebench.verbs.progress import open_progress
 

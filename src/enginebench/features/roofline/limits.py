@@ -22,7 +22,7 @@ from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.sources import make_sources
-from enginebench.stats.bounds import LimitedLayers
+from enginebench.stats.profile import LimitedLayers
 
 # Inferring the shapes of the largest graphs that were tried took 10 s; ten times that is a hang.
 WORK_TIMEOUT_S = 100.0

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from enginebench.core.records import LayerTime, Result
 from enginebench.stats.diff import Change, Pair
 from enginebench.stats.layer_diff import choose_keys, join_members, make_delta
-from enginebench.stats.layer_records import EngineLayer, LayerDelta
-from enginebench.stats.onnx_names import split_name
+from enginebench.stats.layer_records import EngineLayer, LayerDelta, split_name
 
 # What runtimes put behind the name of an ONNX node: ONNX Runtime's layouts and fusions, OpenVINO's fused additions.
 _SUFFIX = re.compile(r"(?:_nchwc|_token_\d+|/WithoutBiases|/fq_\w+|_quant|/Reorder)+$")

@@ -14,10 +14,9 @@ from enginebench.runs.campaign import list_open_outputs
 from enginebench.runs.child.arrays import holds_arrays, load_answers
 from enginebench.runs.child.places import OPTION, enter
 from enginebench.runs.folder import RunFolder, read_results
-from enginebench.stats.alike import compare_questions
+from enginebench.stats.alike import compare_questions, fill_lengths
 from enginebench.stats.diff import DiffDocument, DiffRow, diff_results, join_documents
 from enginebench.stats.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
-from enginebench.stats.open_lengths import fill_lengths
 
 HERE = "the current environment"
 

@@ -16,7 +16,7 @@ from enginebench.features.roofline.bounds import (
 )
 from enginebench.features.roofline.joining import join_layers
 from enginebench.features.roofline.work import GraphWork, NodeWork, TensorWork
-from enginebench.stats.bounds import doubt_layers, doubt_row, share_of_limit
+from enginebench.stats.profile import doubt_layers, doubt_row, share_of_limit
 
 
 def tensor(values: int, *, constant: bool = False) -> TensorWork:
