@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 import enginebench
 from enginebench.report.markdown import format_sections
-from enginebench.report.run.builds import make_builds, state_builds
+from enginebench.report.run.sections import make_builds, state_builds
 from enginebench.report.table import Section
 from enginebench.runs import campaign
 

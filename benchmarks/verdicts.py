@@ -20,8 +20,8 @@ import numpy as np
 
 from enginebench.core.records import Measurement
 from enginebench.stats.compare import compare, compare_apart
+from enginebench.stats.quantiles import estimate_tails
 from enginebench.stats.summary import estimate_p50
-from enginebench.stats.tails import estimate_tails
 
 MEDIAN_NS = 1e7
 PROCESS_SD = 0.01

@@ -25,10 +25,9 @@ from msgspec.structs import replace
 
 from enginebench.core.text import clean_text
 from enginebench.report.markdown import escape, format_sections
-from enginebench.report.run.batches import make_batches
 from enginebench.report.run.remarks import list_warnings
 from enginebench.report.run.rows import Row, RunDocument
-from enginebench.report.run.sections import format_answer, list_facts, list_others, list_tables
+from enginebench.report.run.sections import format_answer, list_facts, list_others, list_tables, make_batches
 from enginebench.report.table import Section, make_notes
 from enginebench.runs.folder import RunFolder, read_results
 from enginebench.runs.reporting import describe_stored

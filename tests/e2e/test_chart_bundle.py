@@ -5,13 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from enginebench.report.bundle import load_bundle
+from enginebench.report.charts import load_bundle
 from processes import ROOT
 
 
 def test_a_new_home_makes_its_own(tmp_path: Path) -> None:
     variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HOME": str(tmp_path), "XDG_CACHE_HOME": ""}
-    code = "from enginebench.report.bundle import load_bundle; load_bundle()"
+    code = "from enginebench.report.charts import load_bundle; load_bundle()"
     subprocess.run([sys.executable, "-c", code], env=variables, check=True)
     (kept,) = (tmp_path / ".cache" / "enginebench").iterdir()
     assert not kept.is_symlink() and kept.stat().st_size > 500_000

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from enginebench.core.store import find_cache
-from enginebench.report.bundle import bundle_path, load_bundle
+from enginebench.report.charts import bundle_path, load_bundle
 
 ROOT = Path(__file__).resolve().parents[2]
 

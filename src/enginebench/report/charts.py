@@ -9,16 +9,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from enginebench.core.errors import MissingDependency
+from enginebench.core.errors import ArtifactError, MissingDependency
 from enginebench.core.precisions import REORDER
+from enginebench.core.store import find_cache, write_atomic
 from enginebench.core.text import clean_text, clean_texts, count_of
 from enginebench.report.layer_names import fold_names
 from enginebench.report.numbers import format_significant
-from enginebench.stats.layers import sort_layers, sum_times
+from enginebench.stats.profile import sort_layers, sum_times
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -183,3 +187,30 @@ def style_chart(chart: Any, title: str, subtitle: str) -> Spec:
         "background": "white",
         "config": config | LOOK | {"view": config.get("view", {}) | {"stroke": None}},
     }
+
+
+# What the page calls; the rest of the bundle stays out of the global scope.
+_SNIPPET = "window.vegaEmbed = vegaEmbed;"
+# Its last line in the cache: a file that was cut has none.
+_END = "\n// end of the chart bundle\n"
+
+
+def load_bundle(cache: Path | None = None) -> str:
+    """Vega, Vega-Lite and Vega-Embed as JavaScript that defines `vegaEmbed`."""
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise MissingDependency("vl-convert, which holds the charts' JavaScript,", INSTALL) from error
+    path = bundle_path(cache or find_cache())
+    with suppress(OSError, UnicodeDecodeError):
+        if (stored := path.read_text(encoding="utf-8")).endswith(_END):
+            return stored  # a file that another program cut or emptied is made again
+    bundle: str = vl_convert.javascript_bundle(snippet=_SNIPPET) + _END
+    with suppress(ArtifactError):
+        write_atomic(path, bundle.encode())
+    return bundle
+
+
+def bundle_path(cache: Path) -> Path:
+    """Where the bundle lies in a folder of the cache."""
+    return cache / f"vega-{version('vl-convert-python')}.js"

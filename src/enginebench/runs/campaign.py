@@ -58,11 +58,10 @@ from enginebench.runs.plan import PlannedRow, find_axes
 from enginebench.runs.progress import Reporter
 from enginebench.runs.scoring import Judged, score_file
 from enginebench.runs.trust import NATIVE_CODE, allow_code, holds_refused
-from enginebench.stats.alike import compare_questions
+from enginebench.stats.alike import compare_questions, fill_lengths
 from enginebench.stats.compare import list_open
 from enginebench.stats.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
 from enginebench.stats.effective import judge_precision
-from enginebench.stats.open_lengths import fill_lengths
 from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import list_named
 from enginebench.stats.standing import find_setting

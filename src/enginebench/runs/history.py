@@ -16,8 +16,15 @@ from enginebench.core.names import NOT_KNOWN, format_engine, slug
 from enginebench.core.records import Result
 from enginebench.core.store import find_cache, read_result, write_atomic
 from enginebench.report.charts import render_png
-from enginebench.report.history.charts import collect_trends, draw_trend
-from enginebench.report.history.table import HistoryDocument, HistoryRow, Unread, format_history_csv, identify_row
+from enginebench.report.history import (
+    HistoryDocument,
+    HistoryRow,
+    Unread,
+    collect_trends,
+    draw_trend,
+    format_history_csv,
+    identify_row,
+)
 from enginebench.runs.folder import ARTIFACTS
 from enginebench.runs.reporting import Written
 from enginebench.stats.quantiles import find_rank, median

@@ -12,8 +12,7 @@ from enginebench.core.features import find
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Result
 from enginebench.core.store import encode, read_record, write_atomic
-from enginebench.report.bundle import load_bundle
-from enginebench.report.charts import render_png
+from enginebench.report.charts import load_bundle, render_png
 from enginebench.report.csv_table import format_csv
 from enginebench.report.markdown import format_sections
 from enginebench.report.page import format_page

@@ -1,8 +1,12 @@
 """Whether two sides were asked the same, whether they answered the same, and what that shows; else why nobody knows."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
 from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
@@ -18,6 +22,9 @@ from enginebench.stats.drift import (
     holds_values,
     keeps_limits,
 )
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array
 
 VARIES = "the model gives different outputs for the same inputs each time"
 # Doubts that say that weights or inputs were invented.
@@ -40,18 +47,12 @@ def compare_specs(
     ref, cand = ({spec.name: spec for spec in side} for side in (reference, candidate))
     problems = [f"{what} {name!r} is missing from {names[1]}" for name in ref if name not in cand]
     problems += [f"{what} {name!r} is missing from {names[0]}" for name in cand if name not in ref]
-    return problems + [p for name in ref if name in cand for p in _compare_spec(what, ref[name], cand[name])]
-
-
-def _compare_spec(what: str, ref: TensorSpec, cand: TensorSpec) -> list[str]:
-    problems = []
-    if ref.dtype != cand.dtype:
-        problems.append(f"{what} {ref.name!r} has dtype {ref.dtype} against {cand.dtype}")
-    fits = len(ref.shape) == len(cand.shape) and all(
-        a == b or isinstance(a, str) or isinstance(b, str) for a, b in zip(ref.shape, cand.shape, strict=True)
-    )
-    if not fits:
-        problems.append(f"{what} {ref.name!r} has shape {list(ref.shape)} against {list(cand.shape)}")
+    for a, b in ((ref[name], cand[name]) for name in ref if name in cand):
+        if a.dtype != b.dtype:
+            problems.append(f"{what} {a.name!r} has dtype {a.dtype} against {b.dtype}")
+        differ = (x != y and str not in (type(x), type(y)) for x, y in zip(a.shape, b.shape, strict=False))
+        if len(a.shape) != len(b.shape) or any(differ):
+            problems.append(f"{what} {a.name!r} has shape {list(a.shape)} against {list(b.shape)}")
     return problems
 
 
@@ -60,15 +61,12 @@ def compare_questions(base: Result, cand: Result) -> list[str]:
 
     An open axis is as long as the row was fed, so that here it does not fit every length.
     """
-    return [
-        *compare_preparation(find_preprocess(base), find_preprocess(cand)),
-        *compare_specs("input", _list_inputs(base), _list_inputs(cand), (base.id, cand.id)),
-    ]
-
-
-def _list_inputs(result: Result) -> list[TensorSpec]:
-    inputs = result.artifacts[-1].inputs if result.artifacts else ()
-    return [replace(spec, shape=concrete_shape(spec, result.engine.batch)) for spec in inputs]
+    before, after = (
+        [replace(spec, shape=concrete_shape(spec, r.engine.batch)) for a in r.artifacts[-1:] for spec in a.inputs]
+        for r in (base, cand)
+    )
+    preparation = compare_preparation(find_preprocess(base), find_preprocess(cand))
+    return preparation + compare_specs("input", before, after, (base.id, cand.id))
 
 
 # Of a source, what goes without saying: FP32, and a plan of which nobody knows it.
@@ -89,11 +87,9 @@ def judge_outputs(result: Result, *, is_reference: bool) -> tuple[Outputs, str]:
     if not broken and do_answers_vary(result, drift.reference if drift else result.id):
         return "not_judged", VARIES
     if is_reference and (drift is None or drift.reference == result.id):
-        return (
-            ("not_judged", "its own outputs are not finite")
-            if broken
-            else ("same", f"the reference{own}{random and ', with '}{random}")
-        )
+        if broken:
+            return "not_judged", "its own outputs are not finite"
+        return "same", f"the reference{own}{random and ', with '}{random}"
     if drift is None or drift.unlike or not drift.n:
         return "not_judged", "; ".join(drift.unlike) if drift and drift.unlike else "the outputs were not compared"
     shortened = (result.requested_precision, result.engine.precision) != ("fp32", "fp32")
@@ -194,3 +190,29 @@ def _doubt_parts(result: Result, compared: int, scored: int) -> list[Caveat]:
     if result.scores and result.scores[0].value.n < scored:
         doubts.append(make_caveat("partly_compared.labels", n=result.scores[0].value.n, asked=scored))
     return doubts
+
+
+Answers = Mapping[str, "Array"]
+
+
+def fill_lengths(reference: Answers, candidate: Answers, names: Collection[str]) -> tuple[Answers, Answers]:
+    """Both sides, their outputs of these names as long as the longer one, filled up with zeros.
+
+    A box more or less is then a difference of that box, in place of two answers that cannot be compared.
+    """
+    both = {n: _fill(reference[n], candidate[n]) for n in names if n in reference and n in candidate}
+    return {**reference, **{n: a for n, (a, _) in both.items()}}, {**candidate, **{n: b for n, (_, b) in both.items()}}
+
+
+def _fill(a: Array, b: Array) -> tuple[Array, Array]:
+    if a.ndim != b.ndim:  # one side gave every sample as many, and was joined without an axis of samples
+        a, b = _split(a, len(b)) if a.ndim < b.ndim else a, _split(b, len(a)) if b.ndim < a.ndim else b
+    if a.ndim != b.ndim or len(a) != len(b):
+        return a, b
+    shape = tuple(map(max, zip(a.shape, b.shape, strict=True)))
+    first, second = (np.pad(s, [(0, want - n) for want, n in zip(shape, s.shape, strict=True)]) for s in (a, b))
+    return first, second
+
+
+def _split(array: Array, samples: int) -> Array:
+    return array.reshape(samples, -1, *array.shape[1:]) if samples and len(array) % samples == 0 else array

@@ -12,7 +12,7 @@ from statistics import fmean
 from msgspec import Struct
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.records import Caveat, Estimate, Measurement, Result
+from enginebench.core.records import Caveat, Estimate, Result
 from enginebench.stats.intervals import quantile_of_t, take_logs
 from enginebench.stats.quantiles import median
 
@@ -48,7 +48,11 @@ def describe_builds(result: Result) -> BuildEffect | None:
     """What the builds of a row say; None of a row that was built once."""
     if len(result.builds) < 2:
         return None
-    logs = group_logs(result.measurements)
+    groups: defaultdict[int, list[float]] = defaultdict(list)
+    for m in sorted(result.measurements, key=lambda m: m.repetition):
+        if m.latency_ns and m.build is not None:
+            groups[m.build].append(median(m.latency_ns))
+    logs = [take_logs(groups[build], "the median latency") for build in sorted(groups)]  # of each build's processes
     hashes = [build.fingerprint for build in result.builds]
     between, within = estimate_between(logs)
     return BuildEffect(
@@ -72,15 +76,6 @@ def doubt_builds(effect: BuildEffect | None) -> tuple[Caveat, ...]:
     return (make_caveat("builds_differ", builds=effect.builds, within=effect.within, **figures),)
 
 
-def group_logs(measurements: Sequence[Measurement]) -> list[list[float]]:
-    """The logs of the process medians (ns) of each build, in the order of the builds."""
-    groups: defaultdict[int, list[float]] = defaultdict(list)
-    for m in sorted(measurements, key=lambda m: m.repetition):
-        if m.latency_ns and m.build is not None:
-            groups[m.build].append(median(m.latency_ns))
-    return [take_logs(groups[build], "the median latency") for build in sorted(groups)]
-
-
 def estimate_between(groups: Sequence[Sequence[float]], level: float = LEVEL) -> tuple[Estimate | None, float | None]:
     """(deviation between groups with its interval, deviation within one), by one-way random-effects ANOVA.
 
@@ -95,34 +90,25 @@ def estimate_between(groups: Sequence[Sequence[float]], level: float = LEVEL) ->
     k, spare = len(groups), sum(len(group) - 1 for group in groups)
     if k < 2 or spare < 1 or not all(groups):
         return None, None
+    from scipy.special import chdtri, fdtri
+
     means = [fmean(group) for group in groups]
     size = k / math.fsum(1 / len(group) for group in groups)
     squares = math.fsum((x - mean) ** 2 for group, mean in zip(groups, means, strict=True) for x in group)
     within, between = squares / spare, size * math.fsum((m - fmean(means)) ** 2 for m in means) / (k - 1)
-    low, high = _bound_variance(between, within, k - 1, spare, size, level)
+    ends = []
+    for p in (1 - (1 - level) / 2, (1 - level) / 2):
+        quantile_f, quantile_chi2 = float(fdtri(k - 1, spare, p)), float(chdtri(k - 1, 1 - p))
+        ends.append(max(0.0, (k - 1) * (between - quantile_f * within) / (size * quantile_chi2)))
     estimate = Estimate(
         value=math.sqrt(max(0.0, between - within) / size),
-        low=math.sqrt(low),
-        high=math.sqrt(high),
+        low=math.sqrt(ends[0]),
+        high=math.sqrt(ends[1]),
         level=level,
         n=k,
         method=f"one-way random-effects ANOVA over {k} builds, {k + spare} processes; interval after Williams",
     )
     return estimate, math.sqrt(within)
-
-
-def _bound_variance(
-    between: float, within: float, above: int, below: int, size: float, level: float
-) -> tuple[float, float]:
-    """Lower and upper end of the variance between groups, from two mean squares and their degrees of freedom."""
-    from scipy.special import chdtri, fdtri
-
-    tail = (1 - level) / 2
-    ends = []
-    for p in (1 - tail, tail):
-        quantile_f, quantile_chi2 = float(fdtri(above, below, p)), float(chdtri(above, 1 - p))
-        ends.append(max(0.0, above * (between - quantile_f * within) / (size * quantile_chi2)))
-    return ends[0], ends[1]
 
 
 def tell_best(groups: Sequence[Sequence[float]], build_s: Sequence[float | None]) -> BestBuild | None:
@@ -135,7 +121,11 @@ def tell_best(groups: Sequence[Sequence[float]], build_s: Sequence[float | None]
     if k < 2 or min(map(len, groups), default=0) < 2:
         return None
     halves = [[list(group[start::2]) for group in groups] for start in (0, 1)]
-    gains = [_tell_gain(*pair) for pair in (halves, halves[::-1])]
+    gains = []
+    for choosing, telling in (halves, halves[::-1]):
+        chosen = min(range(k), key=lambda i: fmean(choosing[i]))
+        told = [fmean(group) for group in telling]
+        gains.append(fmean(told) - told[chosen])  # the log of a typical build's time over the chosen one's
     gain = fmean(gains)
     spare = sum(len(group) - 1 for group in groups)
     within = math.fsum((x - fmean(group)) ** 2 for group in groups for x in group) / spare
@@ -158,10 +148,3 @@ def tell_best(groups: Sequence[Sequence[float]], build_s: Sequence[float | None]
         cost_s=cost,
         pays_after=math.ceil(cost / saved_s) if cost is not None and saved_s > 0 else None,
     )
-
-
-def _tell_gain(choosing: Sequence[Sequence[float]], telling: Sequence[Sequence[float]]) -> float:
-    """The log of a typical build's time over that of the one that was chosen, by those that did not choose."""
-    chosen = min(range(len(choosing)), key=lambda i: fmean(choosing[i]))
-    told = [fmean(group) for group in telling]
-    return fmean(told) - told[chosen]

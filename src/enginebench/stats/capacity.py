@@ -70,10 +70,8 @@ class CapacitySearch:
 
     def find_ends(self) -> tuple[float | None, float | None]:
         """(highest rate that passes below all that fail, lowest rate that fails) by the majority of each rate."""
-        rates = {probe.qps for probe in self.probes}
-        fails = min((rate for rate in rates if not self._majority(rate)), default=None)
-        below = (rate for rate in rates if self._majority(rate) and (fails is None or rate < fails))
-        return max(below, default=None), fails
+        fails = min(self._rates(False), default=None)
+        return max((rate for rate in self._rates(True) if fails is None or rate < fails), default=None), fails
 
     def describe(self, ended_early: bool) -> Capacity:
         """The answer as it stands."""
@@ -91,28 +89,22 @@ class CapacitySearch:
     def _find_doubtful(self) -> float | None:
         """A rate whose answers are even, or one that failed below one that passed and was asked less often."""
         for rate in sorted({probe.qps for probe in self.probes}):
-            votes = self._votes(rate)
-            if votes and 2 * sum(votes) == len(votes):
+            if 2 * sum(votes := self._votes(rate)) == len(votes):
                 return rate
         pairs = ((low, high) for low in self._rates(False) for high in self._rates(True) if low < high)
-        for low, high in pairs:
-            if min(self._count(low), self._count(high)) <= VOTES:
-                return low if self._count(low) <= self._count(high) else high
-        return None
+        rarer = (min(pair, key=self._count) for pair in pairs)  # of equals the lower one
+        return next((rate for rate in rarer if self._count(rate) <= VOTES), None)
 
     def _rates(self, passed: bool) -> list[float]:
-        return sorted(rate for rate in {probe.qps for probe in self.probes} if self._majority(rate) is passed)
+        """Those of which more than half of the probes passed, or did not."""
+        votes = {rate: self._votes(rate) for rate in sorted({probe.qps for probe in self.probes})}
+        return [rate for rate, own in votes.items() if (2 * sum(own) > len(own)) is passed]
 
     def _votes(self, rate: float) -> list[bool]:
         return [probe.passed for probe in self.probes if probe.qps == rate]
 
     def _count(self, rate: float) -> int:
         return len(self._votes(rate))
-
-    def _majority(self, rate: float) -> bool:
-        """Whether more than half of the probes of a rate passed."""
-        votes = self._votes(rate)
-        return 2 * sum(votes) > len(votes)
 
 
 def agrees_with_probes(capacity: Capacity) -> bool:
@@ -148,20 +140,16 @@ def compare_capacities(
     pairs = [(find_middle(a), find_middle(b)) for a, b in rounds]
     known = [(a, b) for a, b in pairs if a and b]
     if not known:
-        reason = (
-            "no round found a rate that meets the limit on both sides"
-            if rounds
-            else "no round came to its end on both sides: raise --time-budget"
-        )
-        return CapacityVerdict(
-            base=names[0], candidate=names[1], verdict="not_comparable", ratio=None, reasons=(reason,)
-        )
+        ended = "no round came to its end on both sides: raise --time-budget"
+        why = "no round found a rate that meets the limit on both sides" if rounds else ended
+        return CapacityVerdict(base=names[0], candidate=names[1], verdict="not_comparable", ratio=None, reasons=(why,))
     spread = measure_spread([math.log(b / a) for a, b in known])
     verdict, why = judge_spread(spread, margin)
     ratio = estimate_geometric(spread, 0.95, 1.0, "t interval over the logs of the rounds' ratios")
     disturbed = [sum(pair[side].suspect for pair in rounds) / len(rounds) for side in (0, 1)]
     validity, doubt = grade_ratio(ratio, disturbed)
     doubts = [why, "" if validity == "good" else f"the validity of the ratio is {validity}: {doubt}"]
+    needed = count_needed(spread, margin) if spread.n >= MIN_REPETITIONS else MIN_REPETITIONS
     return CapacityVerdict(
         base=names[0],
         candidate=names[1],
@@ -169,9 +157,7 @@ def compare_capacities(
         ratio=ratio,
         ratio_validity=validity,
         reasons=tuple(filter(None, doubts)),
-        repetitions_needed=(count_needed(spread, margin) if spread.n >= MIN_REPETITIONS else MIN_REPETITIONS)
-        if verdict == "not_shown"
-        else None,
+        repetitions_needed=needed if verdict == "not_shown" else None,
     )
 
 

@@ -12,7 +12,7 @@ Sources: K. K. G. Lan, D. L. DeMets, "Discrete sequential boundaries for clinica
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Literal
 
@@ -94,15 +94,19 @@ def compare(
     """
     clock, times, why_not = choose_clock(base, cand)
     if times is None:
-        return Comparison(verdict="not_comparable", ratio=None, reasons=(why_not,), margin=margin, clock=clock)
+        return refuse(why_not, margin=margin, clock=clock)
     spread, pairs, reasons = spread_pairs(base, cand, times, trials)
     if spread is None:
-        reasons.append("no trial was measured on both sides")
-        return Comparison(verdict="not_comparable", ratio=None, reasons=tuple(reasons), margin=margin, clock=clock)
+        return refuse(*reasons, "no trial was measured on both sides", margin=margin, clock=clock)
     unit = find_unit(base, cand)
     of_builds = f"{spread.n} builds of " if unit == "build" else ""
     method = f"{of_builds}{pairs} neighbouring trials, Student t over ln(base / candidate)"
     return conclude(spread, method, margin, level, clock, reasons, unit)
+
+
+def refuse(*reasons: str, margin: float, clock: str = "host") -> Comparison:
+    """That two rows are not comparable, and why."""
+    return Comparison(verdict="not_comparable", ratio=None, reasons=reasons, margin=margin, clock=clock)
 
 
 def spread_pairs(
@@ -114,13 +118,17 @@ def spread_pairs(
         trials: later repetitions do not count; None: all do.
     """
     sides = [[m for m in side if trials is None or m.repetition < trials] for side in (base, cand)]
-    pairs, builds, reasons = _pair(sides[0], sides[1], times)
-    if not pairs:
+    left, right = (_by_repetition(side, times) for side in sides)
+    common, alone = sorted(left.keys() & right.keys()), len(left.keys() ^ right.keys())
+    reasons = [f"{alone} trials were measured on one side only and left out"] if alone else []
+    if not common:
         return None, 0, reasons
     logs = [
-        take_logs(side, f"the median of the {name}") for side, name in zip(zip(*pairs, strict=True), SIDES, strict=True)
+        take_logs([side[key][0] for key in common], f"the median of the {name}")
+        for side, name in zip((left, right), SIDES, strict=True)
     ]
-    return measure_spread(join_builds([b - c for b, c in zip(*logs, strict=True)], builds)), len(pairs), reasons
+    builds = [right[key][1] if left[key][1] is None else left[key][1] for key in common]
+    return measure_spread(join_builds([b - c for b, c in zip(*logs, strict=True)], builds)), len(common), reasons
 
 
 def find_unit(*sides: Sequence[Measurement]) -> Unit:
@@ -137,12 +145,11 @@ def compare_apart(
     """
     clock, times, why_not = choose_clock(base, cand)
     if times is None:
-        return Comparison(verdict="not_comparable", ratio=None, reasons=(why_not,), margin=margin, clock=clock)
+        return refuse(why_not, margin=margin, clock=clock)
     kept = [[m for m in side if times(m)] for side in (base, cand)]
     medians = [[median(times(m) or []) for m in side] for side in kept]
     if not all(medians):
-        reason = "one side has no samples"
-        return Comparison(verdict="not_comparable", ratio=None, reasons=(reason,), margin=margin, clock=clock)
+        return refuse("one side has no samples", margin=margin, clock=clock)
     logs = [
         join_builds(take_logs(values, f"the median of the {name}"), [m.build for m in side])
         for values, name, side in zip(medians, SIDES, kept, strict=True)
@@ -179,18 +186,6 @@ def _device_times(measurement: Measurement) -> list[int] | None:
     if measurement.device_ns:
         return measurement.device_ns
     return measurement.latency_ns if measurement.clock == "device" else None
-
-
-def _pair(
-    base: Sequence[Measurement], cand: Sequence[Measurement], times: Times
-) -> tuple[list[tuple[float, float]], list[int | None], list[str]]:
-    """Medians of the repetitions that both sides have, their builds, and a sentence about those without a partner."""
-    left, right = _by_repetition(base, times), _by_repetition(cand, times)
-    common = sorted(left.keys() & right.keys())
-    alone = len(left.keys() ^ right.keys())
-    reasons = [f"{alone} trials were measured on one side only and left out"] if alone else []
-    builds = [right[key][1] if left[key][1] is None else left[key][1] for key in common]
-    return [(left[key][0], right[key][0]) for key in common], builds, reasons
 
 
 def _by_repetition(
@@ -279,30 +274,36 @@ def comparable(base: Result, cand: Result, margin: float = MARGIN, *, neighbours
         neighbours: the rows were measured interleaved, in one run: the reference kernel need not say that the machine
             was the same.
     """
-    reasons = [f"{name}: {a} against {b}" for name, a, b in _settings(base, cand) if a != b]
+    before, after = _list_settings(base), _list_settings(cand)
+    reasons = _tell_apart(before, after, [name for name in before if "" not in (before[name], after[name])])
     _, times, why_not = choose_clock(base.measurements, cand.measurements)
     if times is None:
         reasons.append(why_not)
     if base.machine and cand.machine:
-        fields = _list_hardware(base.machine, cand.machine, neighbours=neighbours)
-        reasons += [f"{name}: {a} against {b}" for name, a, b in fields if a != b]
+        before, after = _list_hardware(base.machine), _list_hardware(cand.machine)
+        # Of neighbours what no machine changes while it runs: another one's row may have been put into their folder.
+        reasons += _tell_apart(before, after, ("arch", "cpu model", "cores physical") if neighbours else before)
     if not neighbours and (moved := _compare_references(base, cand, margin)):
         reasons.append(moved)
     return reasons
 
 
-def _settings(base: Result, cand: Result) -> list[tuple[str, object, object]]:
-    shapes = ("input shapes", _shapes(base), _shapes(cand))
-    hashes = ("preprocess hash", find_preprocess(base), find_preprocess(cand))
-    known = [row for row in (shapes, hashes) if all(row)]
-    return [
-        ("batch", base.engine.batch, cand.engine.batch),
-        ("scope", base.measure.scope, cand.measure.scope),
-        ("cache", base.measure.cache, cand.measure.cache),
-        ("threads", base.engine.threads, cand.engine.threads),
-        ("device", base.engine.device, cand.engine.device),
-        *known,
-    ]
+def _tell_apart(base: Mapping[str, object], cand: Mapping[str, object], names: Iterable[str]) -> list[str]:
+    return [f"{name}: {base[name]} against {cand[name]}" for name in names if base[name] != cand[name]]
+
+
+def _list_settings(result: Result) -> dict[str, object]:
+    """Setting -> its value; "" where that was not recorded."""
+    engine, measure = result.engine, result.measure
+    return {
+        "batch": engine.batch,
+        "scope": measure.scope,
+        "cache": measure.cache,
+        "threads": engine.threads,
+        "device": engine.device,
+        "input shapes": _shapes(result),
+        "preprocess hash": find_preprocess(result),
+    }
 
 
 def _shapes(result: Result) -> str:
@@ -321,24 +322,13 @@ def find_preprocess(result: Result) -> str:
     return hashes[-1] if hashes else ""
 
 
-def _list_hardware(base: Machine, cand: Machine, *, neighbours: bool) -> list[tuple[str, object, object]]:
-    """Of neighbours what no machine changes while it runs: another one's row may have been put into their folder."""
-    names = ("arch", "cpu_model", "cores_physical", *(() if neighbours else ("cpu_quota_cores", "governor", "jetson")))
-    fields = [(name.replace("_", " "), getattr(base, name), getattr(cand, name)) for name in names]
-    if not neighbours:
-        fields.append(("CPUs allowed", len(base.cpus_allowed), len(cand.cpus_allowed)))
-        fields.append(("GPUs", [g.name for g in base.gpus], [g.name for g in cand.gpus]))
-        fields.append(("GPU power limits", [g.power_limit_w for g in base.gpus], [g.power_limit_w for g in cand.gpus]))
-    return fields
-
-
-def _explain_moved(base: Result, cand: Result) -> str:
-    """What it says about the machine that the reference kernel took another time."""
-    sides = ([m.started_utc for m in row.measurements if m.started_utc] for row in (base, cand))
-    first, second = sorted((min(times), max(times)) if times else ("", "") for times in sides)
-    if first[1] and second[0] < first[1]:  # one began before the other had ended
-        return "it changed while both were measured, interleaved; measure again on a quiet machine"
-    return "the machine was not the same; measure both together (--against)"
+def _list_hardware(machine: Machine) -> dict[str, object]:
+    names = ("arch", "cpu_model", "cores_physical", "cpu_quota_cores", "governor", "jetson")
+    return {name.replace("_", " "): getattr(machine, name) for name in names} | {
+        "CPUs allowed": len(machine.cpus_allowed),
+        "GPUs": [gpu.name for gpu in machine.gpus],
+        "GPU power limits": [gpu.power_limit_w for gpu in machine.gpus],
+    }
 
 
 def _compare_references(base: Result, cand: Result, margin: float) -> str:
@@ -350,18 +340,23 @@ def _compare_references(base: Result, cand: Result, margin: float) -> str:
     moved = logs[1] - logs[0]
     if abs(moved) <= math.log1p(margin):
         return ""
+    sides = ([m.started_utc for m in row.measurements if m.started_utc] for row in (base, cand))
+    first, second = sorted((min(times), max(times)) if times else ("", "") for times in sides)
+    why = "the machine was not the same; measure both together (--against)"
+    if first[1] and second[0] < first[1]:  # one began before the other had ended
+        why = "it changed while both were measured, interleaved; measure again on a quiet machine"
     return (
         f"the reference kernel took {math.exp(moved):.3f} times as long on the candidate's side, more than the "
-        f"margin of {margin:.1%}: {_explain_moved(base, cand)}"
+        f"margin of {margin:.1%}: {why}"
     )
 
 
 def find_level(*rows: Result) -> float:
     """The level of the interval of a comparison of these rows: that of the first look at which one of them ended."""
-    looks = [row.look for row in rows if row.look is not None]
-    if not looks:
+    least = min((row.look for row in rows if row.look is not None), default=None)
+    if least is None:
         return FIXED
-    return next((level for trials, level in LEVELS.items() if min(looks) <= trials), LEVELS[MOST])
+    return next((level for trials, level in LEVELS.items() if least <= trials), LEVELS[MOST])
 
 
 def list_open(rows: Sequence[Result], trials: int, margin: float, named: Collection[str]) -> set[str]:
@@ -370,6 +365,7 @@ def list_open(rows: Sequence[Result], trials: int, margin: float, named: Collect
     Only comparisons with one of those `named` count: nobody is told which of two others is faster. A row that ended
     before takes part in nothing: what was shown with it stays.
     """
+
     brief = [  # the first trials of each, as their medians alone
         replace(row, measurements=tuple(keep_median(m) for m in row.measurements if m.repetition < trials))
         for row in rows

@@ -1,6 +1,6 @@
 """Two runs, row by row: faster, slower, equivalent, not shown, or not comparable and why."""
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
 
@@ -11,9 +11,9 @@ from enginebench.core.errors import UsageError
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.precisions import UNKNOWN
-from enginebench.core.records import Drift, OutputDrift, Result, Score, Verdict
+from enginebench.core.records import Result, Score, Verdict
 from enginebench.stats.alike import VARIES, do_answers_vary
-from enginebench.stats.compare import Comparison
+from enginebench.stats.compare import Comparison, refuse
 from enginebench.stats.drift import LIMITS, choose_limits, find_exceeded
 from enginebench.stats.layer_records import LayerDelta
 from enginebench.stats.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
@@ -95,37 +95,33 @@ def diff_results(
         fed_alike: both sides were given the same inputs and the candidate was held against the base, so that their
             answers count, too. Otherwise nobody compared them.
         allow_not_comparable: such rows do not fail the gate.
-        metric: that the rows are held to; None: the first one that both have.
-        max_metric_drop: what a row may lose of it, in its own unit; None: a point of a share, a hundredth of anything
-            else.
+        metric, max_metric_drop: as `MetricLimit` has them.
     """
-    pairs = pair_results(base, cand)
     limit = MetricLimit(metric=metric, max_drop=max_metric_drop)
     limit.check((*base, *cand))
-    rows = tuple(
-        _gate(_diff_pair(b, c, margin, neighbours, fed_alike), b, c, allow_not_comparable, limit) for b, c in pairs
-    )
+    pairs = ((b, c, _diff_pair(b, c, margin, neighbours, fed_alike)) for b, c in pair_results(base, cand))
+    rows = tuple(_gate(row, b, c, allow_not_comparable, limit) for b, c, row in pairs)
     failed = any(row.failures for row in rows) or (all(row.skipped for row in rows) and not allow_not_comparable)
-    verdict = find_worst(rows)
-    return DiffDocument(rows=rows, verdict=verdict, gate_failed=failed, margin=margin, max_metric_drop=max_metric_drop)
-
-
-def find_worst(rows: Sequence[DiffRow]) -> Verdict:
-    """The verdict over several rows; without any that was tried, nothing is comparable."""
-    found = {row.verdict for row in rows if not row.skipped}
-    return next((verdict for verdict in WORST_FIRST if verdict in found), "not_comparable")
+    return _conclude(rows, failed, margin, max_metric_drop)
 
 
 def join_documents(documents: Sequence[DiffDocument], margin: float, max_metric_drop: float | None) -> DiffDocument:
     """The rows of several comparisons, and the verdict over all of them."""
     rows = tuple(row for document in documents for row in document.rows)
     failed = all(row.skipped for row in rows) or any(document.gate_failed for document in documents)
-    verdict = find_worst(rows)
-    return DiffDocument(rows=rows, verdict=verdict, gate_failed=failed, margin=margin, max_metric_drop=max_metric_drop)
+    return _conclude(rows, failed, margin, max_metric_drop)
+
+
+def _conclude(rows: tuple[DiffRow, ...], failed: bool, margin: float, drop: float | None) -> DiffDocument:
+    """The document with the verdict over all rows; without any that was tried, nothing is comparable."""
+    found = {row.verdict for row in rows if not row.skipped}
+    verdict: Verdict = next((verdict for verdict in WORST_FIRST if verdict in found), "not_comparable")
+    return DiffDocument(rows=rows, verdict=verdict, gate_failed=failed, margin=margin, max_metric_drop=drop)
 
 
 class MetricLimit(Struct, frozen=True, kw_only=True):
-    """What a candidate may lose, and of which metric; None: the first one that both rows have, and the usual limit."""
+    """What a candidate may lose of a metric, in its own unit; None: of the first one that both rows have, a point of a
+    share, a hundredth of anything else."""
 
     metric: str | None = None
     max_drop: float | None = None
@@ -158,41 +154,29 @@ def _gate(row: DiffRow, base: Result | None, cand: Result | None, allow: bool, l
     if not failures and base.status == "ok" and cand.status == "failed":
         # `allow` is for machines and settings that differ, not for an engine that no longer runs.
         failures = ("the base was measured, the candidate failed",)
-    reasons = (*row.reasons, *_doubt_answers(base, cand, limit))
     before, now = limit.find(base, cand)
-    change = now.value.value - before.value.value if before and now and before.value.n == now.value.n else None
-    name = before.metric if before and change is not None else None
-    return replace(row, failures=failures, metric=name, metric_change=change, reasons=reasons)
+    doubts, change, name = [], None, None  # what the gate could not hold the candidate's answers to
+    if before and now and before.value.n == now.value.n:
+        change, name = now.value.value - before.value.value, before.metric
+    elif before and now:
+        counted = f"{before.value.n} samples of the base, {now.value.n} of the candidate"
+        doubts.append(f"{name_metric(before.metric)} was not compared: it was measured on {counted}")
+    alone = [r.drift is not None and r.drift.reference == r.id for r in (base, cand)]
+    if base.drift is not None and alone == [False, True]:
+        doubts.append("outputs of the candidate were compared with its own alone")
+    return replace(row, failures=failures, metric=name, metric_change=change, reasons=(*row.reasons, *doubts))
 
 
 def find_losses(base: Result, cand: Result, limit: MetricLimit | None = None) -> tuple[str, ...]:
     """What the candidate lost beside time: worse answers, another precision."""
-    return (*_find_lost_answers(base, cand, limit or MetricLimit()), *_find_changed_precision(base, cand))
-
-
-def hold_answers(found: DiffRow, base: Result, cand: Result) -> DiffRow:
-    """The comparison of two sides that were fed alike; one that can pass a gate only where they answer alike.
-
-    A candidate that answers otherwise is not `faster`, `equivalent` or `not_shown`: its times are of another task.
-    `slower` stays what it is. Where nobody can compare the answers, nothing is comparable.
-    """
-    agree, why = judge_answers(base, cand)
-    if agree:
-        return replace(found, outputs_agree=True)
-    verdict: Verdict = "slower" if agree is False and found.verdict == "slower" else "not_comparable"
-    reasons = (why, *found.reasons)
-    return replace(found, verdict=verdict, outputs_agree=agree, reasons=reasons, repetitions_needed=None)
-
-
-def _find_lost_answers(base: Result, cand: Result, limit: MetricLimit) -> list[str]:
-    lost = []
+    limit, lost = limit or MetricLimit(), []
     before, now = limit.find(base, cand)
     like = before is not None and now is not None and before.value.n == now.value.n
     if before and now and like and loses_too_much(before, now, limit.max_drop):
         lost.append(tell_loss(before, now, limit.max_drop))
     if before is not None and now is None and cand.status == "ok":
         lost.append(f"the base has a score by {name_metric(before.metric)}, the candidate has none")
-    return lost + _find_lost_agreement(base, cand)
+    return (*lost, *_find_lost_agreement(base, cand), *_find_changed_precision(base, cand))
 
 
 def tell_loss(before: Score, now: Score, max_drop: float | None) -> str:
@@ -215,19 +199,6 @@ def _find_lost_agreement(base: Result, cand: Result) -> list[str]:
     if cand.drift.passed or (base.drift is not None and not base.drift.passed):
         return []
     return ["outputs no longer agree with the reference within the limits"]
-
-
-def _doubt_answers(base: Result, cand: Result, limit: MetricLimit) -> list[str]:
-    """What the gate could not hold the candidate's answers to, though the base's were."""
-    doubts = []
-    before, now = limit.find(base, cand)
-    if before is not None and now is not None and before.value.n != now.value.n:
-        counted = f"{before.value.n} samples of the base, {now.value.n} of the candidate"
-        doubts.append(f"{name_metric(before.metric)} was not compared: it was measured on {counted}")
-    alone = [r.drift is not None and r.drift.reference == r.id for r in (base, cand)]
-    if base.drift is not None and alone == [False, True]:
-        doubts.append("outputs of the candidate were compared with its own alone")
-    return doubts
 
 
 def _find_changed_precision(base: Result, cand: Result) -> list[str]:
@@ -255,67 +226,62 @@ def pair_results(base: Sequence[Result], cand: Sequence[Result]) -> list[tuple[R
     """Partners in the order of the candidate, then what only the base has; None where there is no partner."""
     if len(base) == 1 and len(cand) == 1:
         return [(base[0], cand[0])]
+
+    def name_engine(result: Result) -> Hashable:
+        spec = result.engine
+        return format_engine(spec), format_precision(result.requested_precision, spec.recipe, spec.mix)
+
     partners: dict[int, Result] = {}
-    left_base, left_cand = list(base), list(cand)
-    for key in (attrgetter("id"), _by_engine):
-        left_base, left_cand = _match(left_base, left_cand, key, partners)
-    return [(partners.get(id(c)), c) for c in cand] + [(b, None) for b in left_base]
-
-
-def _by_engine(result: Result) -> Hashable:
-    spec = result.engine
-    return format_engine(spec), format_precision(result.requested_precision, spec.recipe, spec.mix)
-
-
-def _match(
-    base: list[Result], cand: list[Result], key: Callable[[Result], Hashable], partners: dict[int, Result]
-) -> tuple[list[Result], list[Result]]:
-    """Enters the partners that `key` names on both sides, each exactly once; gives back who is left."""
-    sides: tuple[defaultdict[Hashable, list[Result]], ...] = (defaultdict(list), defaultdict(list))
-    for side, results in zip(sides, (base, cand), strict=True):
-        for result in results:
-            side[key(result)].append(result)
-    matched = {k for k, rows in sides[0].items() if len(rows) == 1 and len(sides[1].get(k, ())) == 1}
-    partners.update({id(sides[1][k][0]): sides[0][k][0] for k in matched})
-    return [b for b in base if key(b) not in matched], [c for c in cand if key(c) not in matched]
+    left = [list(base), list(cand)]
+    keys: tuple[Callable[[Result], Hashable], ...] = (attrgetter("id"), name_engine)
+    for key in keys:
+        counts = [Counter(map(key, side)) for side in left]
+        both = {name for name, count in counts[0].items() if count == counts[1][name] == 1}
+        bases = {key(b): b for b in left[0]}
+        partners |= {id(c): bases[key(c)] for c in left[1] if key(c) in both}
+        left = [[one for one in side if key(one) not in both] for side in left]
+    return [(partners.get(id(c)), c) for c in cand] + [(b, None) for b in left[0]]
 
 
 def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbours: bool, fed_alike: bool) -> DiffRow:
+    """The verdict by the times; where both sides were fed alike, it can pass a gate only where they answer alike.
+
+    A candidate that answers otherwise is not `faster`, `equivalent` or `not_shown`: its times are of another task.
+    `slower` stays what it is. Where nobody can compare the answers, nothing is comparable.
+    """
     if base is None or cand is None:
-        only = base or cand
-        side = "base" if base else "candidate"
-        return _refuse(only.id if only else "", margin, [f"only the {side} has this configuration"])
-    name = cand.id if base.id == cand.id else f"{base.id} -> {cand.id}"
-    row = _time_pair(name, base, cand, margin, neighbours)
-    if fed_alike:
-        return hold_answers(row, base, cand)
-    if base.model == cand.model:
-        return row
-    return replace(row, reasons=(*row.reasons, f"the models differ: {base.model} against {cand.model}"))
-
-
-def _time_pair(name: str, base: Result, cand: Result, margin: float, neighbours: bool) -> DiffRow:
-    """The verdict by the times alone."""
-    if base.status == cand.status == "skipped":
+        only, side = base or cand, "base" if base else "candidate"
+        found = refuse(f"only the {side} has this configuration", margin=margin)
+        return DiffRow(id=only.id if only else "", **asdict(found))
+    skipped = base.status == cand.status == "skipped"
+    if skipped:
         whys = dict.fromkeys(result.reason or "no reason recorded" for result in (base, cand))
-        return replace(_refuse(name, margin, [f"skipped on both sides: {why}" for why in whys]), skipped=True)
-    if obstacles := _find_obstacles(base, "base") + _find_obstacles(cand, "candidate"):
-        return _refuse(name, margin, obstacles)
-    found = compare_rows(base, cand, margin, neighbours=neighbours)
-    doubts = ["both sides are modelled, not measured"] if found.clock == "modelled" else []
-    return DiffRow(id=name, **(asdict(found) | {"reasons": (*found.reasons, *doubts)}))
+        found = refuse(*(f"skipped on both sides: {why}" for why in whys), margin=margin)
+    elif obstacles := _find_obstacles(base, "base") + _find_obstacles(cand, "candidate"):
+        found = refuse(*obstacles, margin=margin)
+    else:
+        found = compare_rows(base, cand, margin, neighbours=neighbours)
+        doubts = ["both sides are modelled, not measured"] if found.clock == "modelled" else []
+        found = replace(found, reasons=(*found.reasons, *doubts))
+    name = cand.id if base.id == cand.id else f"{base.id} -> {cand.id}"
+    row = DiffRow(id=name, skipped=skipped, **asdict(found))
+    if fed_alike:
+        agree, why = judge_answers(base, cand)
+        if agree:
+            return replace(row, outputs_agree=True)
+        verdict: Verdict = "slower" if agree is False and row.verdict == "slower" else "not_comparable"
+        reasons = (why, *row.reasons)
+        return replace(row, verdict=verdict, outputs_agree=agree, reasons=reasons, repetitions_needed=None)
+    differ = [f"the models differ: {base.model} against {cand.model}"] if base.model != cand.model else []
+    return replace(row, reasons=(*row.reasons, *differ))
 
 
 def _find_obstacles(result: Result, side: str) -> list[str]:
-    if result.status != "ok" or not any(m.latency_ns for m in result.measurements):
-        done = sum(bool(m.latency_ns) for m in result.measurements)
-        told = f"{done} of {result.measure.processes} processes were measured" if done else "no samples"
-        return [f"the {side} is {result.status}: {result.reason or told}"]
-    return []
-
-
-def _refuse(name: str, margin: float, reasons: Sequence[str]) -> DiffRow:
-    return DiffRow(id=name, verdict="not_comparable", ratio=None, reasons=tuple(reasons), margin=margin)
+    done = sum(bool(m.latency_ns) for m in result.measurements)
+    if result.status == "ok" and done:
+        return []
+    told = f"{done} of {result.measure.processes} processes were measured" if done else "no samples"
+    return [f"the {side} is {result.status}: {result.reason or told}"]
 
 
 def judge_answers(base: Result, cand: Result) -> tuple[bool | None, str]:
@@ -336,13 +302,11 @@ def judge_answers(base: Result, cand: Result) -> tuple[bool | None, str]:
     if not drift.passed:
         exceeded = "; ".join(text.replace("; the limit", ", the limit") for text in find_exceeded(drift))
         return False, f"the outputs differ beyond the limits: {exceeded}"
-    if free := [output.name for output in drift.outputs if not _is_held(output, drift)]:
+    free = [  # no limit was applied to them: a figure that an output does not have keeps every limit
+        o.name
+        for o in drift.outputs
+        if o.max_abs_diff != 0 and all(getattr(o, LIMITS[name][0]) is None for name in choose_limits(o, drift))
+    ]
+    if free:
         return None, f"the outputs were not compared: {drift.n} samples of {', '.join(free)} are too few for any limit"
     return True, ""
-
-
-def _is_held(output: OutputDrift, drift: Drift) -> bool:
-    """Whether a limit was applied to an output: a figure that it does not have keeps every limit."""
-    return output.max_abs_diff == 0 or any(
-        getattr(output, LIMITS[name][0]) is not None for name in choose_limits(output, drift)
-    )

@@ -85,8 +85,9 @@ _DEFAULTS: dict[Precision, dict[str, float]] = {
 NEAR_TIE = 1.96 * math.sqrt(2)
 
 # Figures of an output that names do not have.
-_FIGURES = ("mean_abs_diff", "max_abs_diff", "mean_rel_diff", "cosine_mean", "cosine_min", "centred_cosine_mean",
-            "snr_db", "top1_agreement", "top5_agreement")  # fmt: skip
+_NOTHING: dict[str, Any] = dict.fromkeys((
+    "mean_abs_diff", "max_abs_diff", "mean_rel_diff", "cosine_mean", "cosine_min", "centred_cosine_mean", "snr_db",
+    "top1_agreement", "top5_agreement"))  # fmt: skip
 
 # What varies less than this between samples, relative to the answers, is the rounding of FP32 (6e-8 each time), and
 # a cosine of it says nothing.
@@ -178,26 +179,13 @@ def measure_drift(
     n = min((len(np.atleast_1d(array)) for array in reference.values()), default=0)
     compared = n > 0 and any(array.size for array in reference.values())
     decided = [output.agreement is not None for output in outputs]
-    drift = Drift(
-        n=n,
-        asked=asked,
-        outputs=outputs,
-        limits=_claim(outputs, {n: limit for n, limit in limits.items() if any(decided) or n != "agreement"}),
-        undecided=_claim(
-            outputs, {n: limit for n, limit in (undecided or {}).items() if not all(decided) and n != "agreement"}
-        ),
-        reference=reference_id,
-    )
-    passed = compared and all(
-        keeps_limits(o, choose_limits(o, drift)) and not _lacks_partners(o, drift) for o in outputs
-    )
-    return replace(drift, passed=passed)
-
-
-def _claim(outputs: Sequence[OutputDrift], limits: Mapping[str, float]) -> dict[str, float]:
-    """The limits as they are held: where no output has a centred cosine, such as of one sample, the plain one is."""
-    centred = any(output.centred_cosine_mean is not None for output in outputs)
-    return {"cosine" if n == "centred_cosine" and not centred else n: limit for n, limit in limits.items()}
+    held = {n: limit for n, limit in limits.items() if any(decided) or n != "agreement"}
+    apart = {n: limit for n, limit in (undecided or {}).items() if not all(decided) and n != "agreement"}
+    if all(output.centred_cosine_mean is None for output in outputs):  # such as of one sample: the plain one is held
+        held, apart = ({"cosine" if n == "centred_cosine" else n: v for n, v in x.items()} for x in (held, apart))
+    drift = Drift(n=n, asked=asked, outputs=outputs, limits=held, undecided=apart, reference=reference_id)
+    kept = (keeps_limits(o, choose_limits(o, drift)) and not _lacks_partners(o, drift) for o in outputs)
+    return replace(drift, passed=compared and all(kept))
 
 
 def score_words(
@@ -260,9 +248,10 @@ def _measure_outputs(
         found = match_boxes(*boxes)
         if found.decided:  # where neither side shows a box, nothing is decided, and the numbers have to do
             read = NAMED if holds_boxes(reference) else tuple(reference)
+            others = {name: (reference[name], candidate[name]) for name in reference if name not in read}
             return (
                 _measure_boxes([side[name] for side in (reference, candidate) for name in read], boxes, found),
-                *(_measure_beside(n, reference, candidate, how, boxes, found) for n in reference if n not in read),
+                *(_measure_beside(n, *o, how, reference["scores"].shape, boxes, found) for n, o in others.items()),
             )
     return tuple(_measure_output(name, reference[name], candidate[name], how) for name in reference)
 
@@ -278,7 +267,7 @@ def _measure_boxes(arrays: Sequence[Array], boxes: tuple[Boxes, Boxes], found: M
     known = {name: [part[name] for part in parts if part[name] is not None] for name in parts[0]}
     return OutputDrift(
         name="boxes",
-        **_nothing() | {n: (min if n == "snr_db" else max)(v, default=None) for n, v in known.items()},
+        **_NOTHING | {n: (min if n == "snr_db" else max)(v, default=None) for n, v in known.items()},
         nonfinite=sum(map(_count_nonfinite, arrays)),
         decisions="boxes",
         decided=found.decided,
@@ -287,23 +276,17 @@ def _measure_boxes(arrays: Sequence[Array], boxes: tuple[Boxes, Boxes], found: M
 
 
 def _measure_beside(
-    name: str,
-    reference: Mapping[str, Array],
-    candidate: Mapping[str, Array],
-    how: _How,
-    boxes: tuple[Boxes, Boxes],
-    found: Matches,
+    name: str, ref: Array, cand: Array, how: _How, each: tuple[int, ...], boxes: tuple[Boxes, Boxes], found: Matches
 ) -> OutputDrift:
     """An output beside the boxes; one with an entry for each of them, such as masks, is compared between partners.
 
     What belongs to a box without a partner has nothing to be compared with: that box is itself a difference.
     """
-    ref, cand, axes = reference[name], candidate[name], reference["scores"].ndim
-    if ref.shape[:axes] != reference["scores"].shape:
+    if ref.shape[: len(each)] != each:
         return _measure_output(name, ref, cand, how)
     sample, own, other = found.pairs.T
     places = boxes[0].places[sample, own], boxes[1].places[sample, other]
-    if axes == 2:  # the second axis stays, so that an answer keeps its number of axes
+    if len(each) == 2:  # the second axis stays, so that an answer keeps its number of axes
         partners = ref[sample, places[0]][:, None], cand[sample, places[1]][:, None]
     else:  # of one sample, without an axis of samples
         partners = ref[places[0]], cand[places[1]]
@@ -323,8 +306,13 @@ def _measure_output(name: str, reference: Array, candidate: Array, how: _How) ->
     if task == "segmentation" and reference.ndim == 4:
         same = read_map(reference) == read_map(candidate)
         return replace(drift, decisions="labels", decided=same.size, agreement=float(same.mean()) if same.size else 1.0)
-    if task in SEQUENTIAL and reference.ndim == 3:
-        return _compare_sequences(drift, reference, candidate)
+    if task in SEQUENTIAL and reference.ndim == 3:  # also the steps of all of them whose best token changed
+        ref, cand = (side.reshape(-1, side.shape[2]).astype(np.float64) for side in (reference, candidate))
+        whole = np.isfinite(ref).all(axis=1) & np.isfinite(cand).all(axis=1)
+        flips = _count_flips(ref[whole], cand[whole])
+        pairs = list(zip(decode_tokens(reference, 0), decode_tokens(candidate, 0), strict=True))
+        agreement = sum(a == b for a, b in pairs) / len(pairs) if pairs else None
+        return replace(drift, decisions="sequences", decided=len(pairs), agreement=agreement, **flips)
     return drift
 
 
@@ -342,27 +330,12 @@ def _measure_labels(name: str, reference: Array, candidate: Array) -> OutputDrif
     same = np.asarray(reference == candidate)
     return OutputDrift(
         name=name,
-        **_nothing(),
+        **_NOTHING,
         nonfinite=0,
         decisions="labels",
         decided=same.size,
         agreement=float(same.mean()) if same.size else None,
     )
-
-
-def _nothing() -> dict[str, Any]:
-    """The figures of what is no number."""
-    return dict.fromkeys(_FIGURES)
-
-
-def _compare_sequences(drift: OutputDrift, reference: Array, candidate: Array) -> OutputDrift:
-    """With the sequences that read the same, and the steps of all of them whose best token changed."""
-    ref, cand = (side.reshape(-1, side.shape[2]).astype(np.float64) for side in (reference, candidate))
-    whole = np.isfinite(ref).all(axis=1) & np.isfinite(cand).all(axis=1)
-    flips = _count_flips(ref[whole], cand[whole])
-    pairs = list(zip(decode_tokens(reference, 0), decode_tokens(candidate, 0), strict=True))
-    agreement = sum(a == b for a, b in pairs) / len(pairs) if pairs else None
-    return replace(drift, decisions="sequences", decided=len(pairs), agreement=agreement, **flips)
 
 
 def _measure_numbers(name: str, reference: Array, candidate: Array, how: _How) -> OutputDrift:
@@ -440,8 +413,7 @@ def _measure_centred(ref: Floats, cand: Floats) -> float | None:
 
     Of answers of a single value a cosine is no more than the sign, so all samples together make one vector.
     """
-    centre = _find_centre(ref)
-    if centre is None:
+    if (centre := _find_centre(ref)) is None:
         return None
     a, b = ref - centre, cand - centre
     return _mean(_cosines(a.T, b.T) if ref.shape[1] == 1 else _cosines(a, b))
@@ -452,10 +424,8 @@ def _find_centre(ref: Floats) -> Floats | None:
     if len(ref) < 2:
         return None
     sizes = np.abs(ref).max(axis=1, initial=0)
-    usual = sizes <= (
-        np.inf if are_scores(ref.min(initial=0), ref.max(initial=0)) else JUMP * (np.median(sizes) or np.inf)
-    )
-    centre: Floats = ref[usual].mean(axis=0)
+    scores = are_scores(ref.min(initial=0), ref.max(initial=0))
+    centre: Floats = ref[sizes <= (np.inf if scores else JUMP * (np.median(sizes) or np.inf))].mean(axis=0)
     around, whole = scale_alike(ref - centre, ref)
     return centre if np.linalg.norm(around) > CONSTANT * np.linalg.norm(whole) else None
 
@@ -493,10 +463,8 @@ def _measure_box_samples(
     rows: list[SampleDrift] = []
     for i, (own, other) in enumerate(samples):
         # A sample in which neither side shows a box decides nothing, and is no answer to compare.
-        outputs = (
-            _measure_outputs(own, other, how) if shown[i] else (OutputDrift(name="boxes", **_nothing(), nonfinite=0),)
-        )
-        rows += [_take_sample(i, output) for output in outputs]
+        nothing = OutputDrift(name="boxes", **_NOTHING, nonfinite=0)
+        rows += [_take_sample(i, output) for output in (_measure_outputs(own, other, how) if shown[i] else (nothing,))]
     return rows
 
 
@@ -520,45 +488,37 @@ def _measure_rows(name: str, reference: Array, candidate: Array, task: Task | No
         pairs = enumerate(zip(np.atleast_1d(reference), np.atleast_1d(candidate), strict=True))
         return [_take_sample(i, _measure_labels(name, np.asarray(a), np.asarray(b))) for i, (a, b) in pairs]
     ref, cand = _as_rows(reference), _as_rows(candidate)
-    whole = np.isfinite(ref).all(axis=1) & np.isfinite(cand).all(axis=1)
+    whole: NDArray[np.bool_] = np.isfinite(ref).all(axis=1) & np.isfinite(cand).all(axis=1)
     # Of a single value a cosine is no more than the sign.
     centre = _find_centre(ref[whole]) if ref.shape[1] > 1 else None
     threshold = NEAR_TIE * _measure_noise(ref[whole], cand[whole])
-    classes = reference.ndim == 2 and task not in MEASURING
-    return [
-        _measure_row(i, name, a, b, centre, threshold if classes else None)
-        for i, (a, b) in enumerate(zip(ref, cand, strict=True))
-    ]
-
-
-def _measure_row(
-    index: int, name: str, ref: Floats, cand: Floats, centre: Floats | None, threshold: float | None
-) -> SampleDrift:
-    finite = np.isfinite(ref) & np.isfinite(cand)
-    a, b = ref[None], cand[None]
-    return SampleDrift(
-        index=index,
-        output=name,
-        **_measure_differences(ref[finite], cand[finite]),
-        cosine=_mean(_cosines(a, b)) if finite.all() else None,
-        centred_cosine=_mean(_cosines(a - centre, b - centre)) if finite.all() and centre is not None else None,
-        snr_db=_measure_snr(ref[finite], cand[finite]),
-        nonfinite=_count_nonfinite(ref) + _count_nonfinite(cand),
-        **(_compare_classes(a, b, threshold) if finite.all() and threshold is not None and ref.size > 1 else {}),
-    )
-
-
-def _compare_classes(ref: Floats, cand: Floats, threshold: float) -> dict[str, Any]:
-    margin = float(_measure_margins(ref)[0])
-    five = _agreement(ref, cand, 5)
-    return {
-        "top1_reference": int(ref.argmax()),
-        "top1_candidate": int(cand.argmax()),
-        "top1_agrees": bool(ref.argmax() == cand.argmax()),
-        "top5_agrees": None if five is None else bool(five),
-        "margin": margin,
-        "beyond_noise": margin > threshold,
-    }
+    classes = reference.ndim == 2 and task not in MEASURING and ref.shape[1] > 1
+    rows = []
+    for i in range(len(ref)):
+        a, b = ref[i : i + 1], cand[i : i + 1]
+        finite = np.isfinite(a) & np.isfinite(b)
+        row = SampleDrift(
+            index=i,
+            output=name,
+            **_measure_differences(a[finite], b[finite]),
+            cosine=_mean(_cosines(a, b)) if whole[i] else None,
+            centred_cosine=_mean(_cosines(a - centre, b - centre)) if whole[i] and centre is not None else None,
+            snr_db=_measure_snr(a[finite], b[finite]),
+            nonfinite=_count_nonfinite(a) + _count_nonfinite(b),
+        )
+        if whole[i] and classes:
+            best, margin, five = (int(a.argmax()), int(b.argmax())), float(_measure_margins(a)[0]), _agreement(a, b, 5)
+            row = replace(
+                row,
+                top1_reference=best[0],
+                top1_candidate=best[1],
+                top1_agrees=best[0] == best[1],
+                top5_agrees=None if five is None else bool(five),
+                margin=margin,
+                beyond_noise=margin > threshold,
+            )
+        rows.append(row)
+    return rows
 
 
 def _count_flips(ref: Floats, cand: Floats) -> dict[str, Any]:
@@ -614,15 +574,10 @@ def scale_alike(a: Floats, b: Floats) -> tuple[Floats, Floats]:
     return a / size, b / size
 
 
-def _scale_rows(a: Floats) -> Floats:
-    size = np.abs(a).max(axis=1, initial=0, keepdims=True)
-    rows: Floats = a / np.where(size > 0, size, 1)
-    return rows
-
-
 def _cosines(a: Floats, b: Floats) -> Floats:
     """Cosine of every sample: of two answers that are nothing but zeros 1, of one such answer 0."""
-    a, b = _scale_rows(a), _scale_rows(b)
+    largest = (np.abs(side).max(axis=1, initial=0, keepdims=True) for side in (a, b))
+    a, b = (side / np.where(size > 0, size, 1) for side, size in zip((a, b), largest, strict=True))
     size_a, size_b = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         cosines = np.einsum("ij,ij->i", a / size_a[:, None], b / size_b[:, None])
@@ -661,18 +616,17 @@ def doubt_samples(drift: Drift) -> tuple[Caveat, ...]:
     doubts = []
     if drift.asked is not None and drift.n < drift.asked:
         doubts.append(make_caveat("partly_compared.answers", n=drift.n, asked=drift.asked))
-    if drift.n > 1 and drift.outputs and all(map(_hardly_differs, drift.outputs)):
+    # Finite outputs of the reference for every sample, all zero for one.
+    constant = [
+        o.max_abs_diff is not None and o.agreement is None and not o.nonfinite and o.centred_cosine_mean is None
+        for o in drift.outputs
+    ]
+    if drift.n > 1 and constant and all(constant):
         doubts.append(make_caveat("constant_answers", n=drift.n))
     lost = [(o.name, o.slices) for o in drift.outputs if o.slices and o.slices.lost]
     doubts += [make_caveat("lost_variance", output=n, lost=s.lost, of=s.of, axis=s.axis) for n, s in lost]
     doubts += [make_caveat("unread_boxes", output=o.name) for o in drift.outputs if o.boxes_like]
     return tuple(doubts)
-
-
-def _hardly_differs(output: OutputDrift) -> bool:
-    """Whether these are finite outputs of the reference for every sample, all zero for one."""
-    measured = output.max_abs_diff is not None and output.agreement is None
-    return measured and not output.nonfinite and output.centred_cosine_mean is None
 
 
 def find_exceeded(drift: Drift) -> tuple[str, ...]:
@@ -719,17 +673,14 @@ def _find_figure(output: OutputDrift, limit: str) -> tuple[str, float | None]:
         return "cosine", output.cosine_mean
     if value is None and limit == "snr" and output.max_abs_diff:
         return limit, -math.inf
-    figures = [(limit, value), (_name_slices(limit, output.slices), getattr(output.slices, field, None))]
+    figures = [(limit, value)]
+    if s := output.slices:
+        name = f"{limit} of {s.count} of {s.of} slices of axis {s.axis}, from {s.first} on,"
+        figures.append((name, getattr(s, field, None)))
     if limit == "snr" and output.samples is not None:
         figures.append((f"snr of {output.samples:.0%} of the samples", output.snr_most_db))
     known = [(name, figure) for name, figure in figures if figure is not None]
     return min(known, key=lambda pair: pair[1]) if value is not None else (limit, None)
-
-
-def _name_slices(limit: str, slices: Slices | None) -> str:
-    if slices is None:
-        return limit
-    return f"{limit} of {slices.count} of {slices.of} slices of axis {slices.axis}, from {slices.first} on,"
 
 
 def choose_limits(output: OutputDrift, drift: Drift) -> dict[str, float]:

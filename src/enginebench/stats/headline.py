@@ -135,18 +135,23 @@ def make_headline(
     if is_today:  # then it is the ratio of the next one that says so
         found = next((_compare_with(today, one, margin) for one in ranked if one is not row), None)
     place = [one.result.id for one in ranked].index(row.result.id)
-    faster = [one for one in ranked[:place] if one.result.id in reasons]
+    rejected, faster = None, next((one for one in ranked[:place] if one.result.id in reasons), None)
+    if faster is not None:
+        against, why = _compare_with(today, faster, margin), reasons[faster.result.id]
+        rejected = Rejected(id=faster.result.id, ratio=against.ratio if against else None, reason=why)
     strict = next((one for one in group if one.result.id == row.baseline and is_plain_fp32(one.result)), None)
     other = strict is not None and today is not None and strict.result.id not in (today.id, row.result.id)
     measured = [one for one in group if one.summary]
     outputs, outputs_reason = _judge_outputs(row, group, scored)
-    alone = bool(faster) and faster[0].outputs == "changed" and len(chosen) == 1
+    alone = faster is not None and faster.outputs == "changed" and len(chosen) == 1
+    state: State = ("none_agrees" if alone else "baseline") if is_today else "fastest"
+    state = "only" if len(measured) == 1 else "tie" if tied else state
     return Headline(
         batch=row.result.engine.batch,
         shapes=format_shapes(row.result.engine.shapes),
         scope=row.result.measure.scope,
         cache=row.result.measure.cache,
-        state=_find_state(len(measured), bool(tied), is_today, alone),
+        state=state,
         id=row.result.id,
         baseline=today.id if today else None,
         is_today=baseline.owned,
@@ -162,7 +167,7 @@ def make_headline(
         outputs=outputs,
         outputs_reason=outputs_reason,
         keeps_p99=keeps_p99,
-        rejected=_reject(faster[0], today, reasons, margin) if faster else None,
+        rejected=rejected,
         validity=find_worst(one.validity for one in measured if one.result.id in (row.result.id, today and today.id)),
         disturbed=sum(one.validity != "valid" for one in measured),
         measured=len(measured),
@@ -178,12 +183,6 @@ def _judge_outputs(row: Standing, group: Sequence[Standing], scored: str) -> tup
     if row.outputs == "same" and row.is_reference and not compared:
         return "not_judged", "nothing was compared with it"
     return row.outputs, row.outputs_reason
-
-
-def _find_state(measured: int, tied: bool, is_today: bool, alone: bool) -> State:
-    if measured == 1 or tied:
-        return "only" if measured == 1 else "tie"
-    return ("none_agrees" if alone else "baseline") if is_today else "fastest"
 
 
 def _find_ties(chosen: Sequence[Standing], margin: float) -> tuple[list[Standing], bool, str]:
@@ -236,11 +235,6 @@ def _explain_ratio(found: Comparison | None) -> str:
     if found is None:
         return ""
     return found.ratio_reason if found.ratio_validity else "; ".join(found.reasons)
-
-
-def _reject(row: Standing, today: Result | None, reasons: dict[str, str], margin: float) -> Rejected:
-    found = _compare_with(today, row, margin)
-    return Rejected(id=row.result.id, ratio=found.ratio if found else None, reason=reasons[row.result.id])
 
 
 def describe_change(row: Standing) -> str:

@@ -10,8 +10,15 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from enginebench.stats.layer_records import DiffSide, DiffTotals, EngineLayer, LayerDelta, LayersDocument, sum_times
-from enginebench.stats.onnx_names import strip_reformat
+from enginebench.stats.layer_records import (
+    DiffSide,
+    DiffTotals,
+    EngineLayer,
+    LayerDelta,
+    LayersDocument,
+    strip_reformat,
+    sum_times,
+)
 
 # Two graphs of one model share nearly all operator names; renumbered ones share a few by accident. Half lies far from
 # both.
@@ -36,8 +43,14 @@ def compare_layers(base: LayersDocument, candidate: LayersDocument) -> LayersDoc
     groups = join_members(keys, (base.layers, candidate.layers))
     deltas = [make_delta(group, (base.layers, candidate.layers)) for group in groups]
     deltas.sort(key=lambda row: -abs(row.delta_ms or 0.0))
-    timed = base.shares_of == candidate.shares_of == "time"
-    totals = make_totals(base.layers, candidate.layers) if timed else None
+    totals = None
+    if base.shares_of == candidate.shares_of == "time":
+        before, after = (sum_times(side.layers) for side in (base, candidate))
+        overhead = [sum_times(layer for layer in side.layers if layer.overhead) for side in (base, candidate)]
+        totals = DiffTotals(
+            base_ms=before, candidate_ms=after, delta_ms=after - before,
+            base_overhead_ms=overhead[0], candidate_overhead_ms=overhead[1],
+        )  # fmt: skip
     return msgspec.structs.replace(candidate, diff=tuple(deltas), diff_matched_by=keys.matched_by, diff_totals=totals)
 
 
@@ -125,17 +138,4 @@ def make_side(layers: list[EngineLayer]) -> DiffSide | None:
         precision=max(computing, key=lambda layer: layer.average_ms or 0.0).precision,
         average_ms=sum_times(layers) if timed else None,
         overhead_ms=sum_times(layer for layer in layers if layer.overhead) if timed else None,
-    )
-
-
-def make_totals(base: tuple[EngineLayer, ...], candidate: tuple[EngineLayer, ...]) -> DiffTotals:
-    """Both engines as a whole."""
-    total = [sum_times(side) for side in (base, candidate)]
-    overhead = [sum_times(layer for layer in side if layer.overhead) for side in (base, candidate)]
-    return DiffTotals(
-        base_ms=total[0],
-        candidate_ms=total[1],
-        delta_ms=total[1] - total[0],
-        base_overhead_ms=overhead[0],
-        candidate_overhead_ms=overhead[1],
     )

@@ -1,16 +1,72 @@
 """Layer times of any engine as one document: shares, groups by precision and type, and what no layer explains."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from enginebench.core.caveats import make_caveat
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Bound, BoundBy, Caveat, Clock, EngineSpec, LayerProfile, LayerTime
-from enginebench.stats.bounds import doubt_layers, doubt_row, share_of_limit
 from enginebench.stats.layer_records import LayerGroup, group_layers
-from enginebench.stats.layers import sort_layers, sum_times
+
+# What kernels that one stream runs one after the other may take longer under the profiler than without it. Seen on an
+# H200 with CUPTI: 1.04 times at most for rows that had the GPU to themselves, 1.09 to 2.35 for some that had not.
+DISTURBED_FACTOR = 1.1
+
+
+def doubt_kernel_times(layers: Sequence[LayerTime], device_ns: float | None) -> tuple[Caveat, ...]:
+    """The doubt that a GPU's kernels were recorded while something slowed them; none where that cannot be seen."""
+    if not layers or not device_ns or any(layer.kind != "kernel" and not layer.kernels for layer in layers):
+        return ()
+    factor = sum_times(layers) / device_ns
+    if factor <= DISTURBED_FACTOR:
+        return ()
+    return (make_caveat("disturbed_profile", factor=factor),)
+
+
+def sort_layers(layers: Iterable[LayerTime]) -> list[LayerTime]:
+    """Slowest first; equals in their order."""
+    return sorted(layers, key=lambda layer: -layer.mean_ns)
+
+
+def sum_times(layers: Iterable[LayerTime]) -> float:
+    """Nanoseconds of one run in all layers."""
+    return math.fsum(layer.mean_ns for layer in layers)
+
+
+class LimitedLayers(Struct, frozen=True, kw_only=True):
+    """Layers with the nodes that they stand for and their bounds, as far as these are known; notes say what is not."""
+
+    layers: tuple[LayerTime, ...]
+    bound: Bound | None = None
+    notes: tuple[str, ...] = ()
+
+
+def share_of_limit(bound: Bound | None, time_ms: float | None) -> float | None:
+    """How near a time is to its bound, 0 to 1; above 1 one of the two is wrong. None where either is not known."""
+    return bound.bound_ms / time_ms if bound and time_ms and time_ms > 0 else None
+
+
+def doubt_layers(layers: Iterable[LayerTime], tick_ns: float) -> tuple[Caveat, ...]:
+    """The doubt about layers that took less than their bound, by more than `tick_ns`: what the profiler cannot tell."""
+    beaten = [
+        (layer.bound.bound_ms * 1e6 / max(layer.mean_ns, tick_ns), layer.name)
+        for layer in layers
+        if layer.bound and layer.bound.bound_ms * 1e6 > layer.mean_ns + tick_ns
+    ]
+    if not beaten:
+        return ()
+    share, worst = max(beaten)
+    return (make_caveat("beats_bound.layers", count=len(beaten), worst=worst, share=share),)
+
+
+def doubt_row(bound: Bound | None, time_ms: float | None) -> tuple[Caveat, ...]:
+    """The doubt about a row whose median is shorter than its bound."""
+    share = share_of_limit(bound, time_ms)
+    return (make_caveat("beats_bound.row", share=share),) if share and share > 1 else ()
+
 
 NS_PER_MS = 1e6
 # What a profiler adds below this share of a run is no more than the spread of its median.

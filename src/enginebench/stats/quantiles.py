@@ -5,14 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from enginebench.core.errors import MeasurementError, UsageError
+from enginebench.core.records import Estimate
+from enginebench.stats.intervals import NORMAL, quantile_of_t
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from enginebench.core.protocols import Array
+
+    Floats = NDArray[np.float64]
 
 
 def median(values: Sequence[float] | Array) -> float:
@@ -64,3 +72,164 @@ def find_rank(n: int, q: float) -> int:
 def convert_percent(percent: float) -> float:
     """The share of a percentile: 99.9 -> 0.999, the nearest number to it, which 99.9 / 100 is not."""
     return float(Fraction(repr(float(percent))) / 100)
+
+
+# Blocks this many autocorrelation times long are as good as independent: the correlation that is cut at their
+# ends is then about a tenth of what they hold.
+BLOCK_TIMES = 10
+# Below ten blocks the percentile bootstrap covers visibly less than it says (84 % for 95 % at five), so no
+# interval is given.
+MIN_BLOCKS = 10
+# More blocks than this change no digit that is printed; longer ones are always allowed.
+MAX_BLOCKS = 500
+# Draws: the 2.5 % point of 2,000 has 50 draws beyond it, so it moves by a seventh of its own distance at most.
+DRAWS = 2000
+# Candidate values on which the draws are read off; all values where there are no more than this.
+GRID = 512
+# Sokal's window: sum the correlations up to five autocorrelation times; later ones are noise.
+SOKAL_WINDOW = 5.0
+
+
+def min_samples(q: float) -> int:
+    """The least n at which the largest of n independent samples bounds the q-quantile from above, 97.5 % sure.
+
+    p95: 72, p99: 368, p99.9: 3688. With fewer, no distribution-free two-sided 95 % interval exists: the chance that
+    all n samples lie below the quantile is q^n, which must not exceed 0.025.
+
+    Source: H. A. David, H. N. Nagaraja, "Order Statistics", 3rd ed. (2003), section 7.1.
+    """
+    if not 0 < q < 1:
+        raise UsageError(f"percentile {100 * q:g} has no interval; it must lie between 0 and 100")
+    return math.ceil(math.log(0.025) / math.log(q))
+
+
+def autocorrelation_time(series: Sequence[Floats]) -> float:
+    """How many neighbouring samples carry the news of one: 1 for independent samples, in samples.
+
+    1 + 2 sum of rho(t), summed up to the first lag that is at least five times the sum so far. The logs are centred on
+    the mean over all processes: where processes differ among themselves, that shows as correlation that lasts
+    as long as a process, and blocks grow to whole processes. That is wanted.
+
+    Args:
+        series: one array of times a process, any unit, above zero.
+
+    Source: N. Madras, A. D. Sokal, "The pivot algorithm", J. Stat. Phys. 50 (1988), appendix C; A. D. Sokal, "Monte
+        Carlo Methods in Statistical Mechanics" (1997), section 3.
+    """
+    logs = [np.log(np.maximum(s, np.finfo(np.float64).tiny)) for s in series if len(s)]
+    if not logs:
+        raise MeasurementError("no samples to take an autocorrelation of; at least one is needed")
+    mean = float(np.mean(np.concatenate(logs)))
+    rho = _correlations([log - mean for log in logs])
+    if rho is None:
+        return 1.0
+    times = 1 + 2 * np.cumsum(rho[1:])
+    lags = np.arange(1, len(rho))
+    settled = np.flatnonzero(lags >= SOKAL_WINDOW * times)
+    time = times[settled[0]] if settled.size else len(rho)
+    return float(min(max(time, 1.0), len(rho)))
+
+
+def _correlations(centred: list[Floats]) -> Floats | None:
+    """rho(0 ... longest - 1) over all processes together, by FFT; None for samples that are all equal."""
+    longest = max(len(c) for c in centred)
+    products, pairs = np.zeros(longest), np.zeros(longest)
+    for part in centred:
+        n = len(part)
+        # At least 2 n, so that the end does not meet the beginning; twice a large prime takes five times as long.
+        length = 1 << (2 * n - 1).bit_length()
+        spectrum = np.fft.rfft(part, length)
+        products[:n] += np.fft.irfft(spectrum * np.conj(spectrum), length)[:n]
+        pairs[:n] += np.arange(n, 0, -1)
+    covariance = products / pairs
+    # Equal times give 1e-32 here, not 0: a relative spread of 1e-12 is far below one nanosecond in a second.
+    if longest < 2 or covariance[0] < 1e-24:
+        return None
+    rho: Floats = covariance / covariance[0]
+    return rho
+
+
+def split_blocks(series: Sequence[Floats], length: int) -> list[Floats]:
+    """Blocks of at least `length` neighbouring samples; none crosses a process, a short process is one block."""
+    blocks: list[Floats] = []
+    for samples in series:
+        if len(samples):
+            blocks += np.array_split(samples, max(1, len(samples) // length))
+    return blocks
+
+
+def estimate_tails(
+    series: Sequence[Floats], shares: Sequence[float], *, level: float = 0.95, seed: int = 0, time: float | None = None
+) -> list[Estimate]:
+    """The pooled quantiles by nearest rank, with intervals by bootstrap over blocks. Keeps the unit of `series`.
+
+    `supported` is False where there are fewer than `min_samples(q)` samples or too few blocks for an interval.
+
+    Args:
+        series: one array of samples a process.
+        shares: 0.99 for p99; several cost one sorting of the samples and one set of draws.
+        seed: of the draws; the same samples always give the same interval.
+        time: autocorrelation time in samples, where the caller has it already.
+    """
+    pooled = np.sort(np.concatenate(list(series))) if len(series) else np.empty(0)
+    n = len(pooled)
+    values = [nearest_rank(pooled, q) for q in shares]
+    time = autocorrelation_time(series) if time is None else time
+    length = max(math.ceil(BLOCK_TIMES * time), math.ceil(n / MAX_BLOCKS))
+    blocks = split_blocks(series, length)
+    method = f"nearest rank of {n} pooled samples"
+    if len(blocks) < MIN_BLOCKS:
+        method += f"; {len(blocks)} blocks of 10 autocorrelation times are too few for an interval"
+        none = Estimate(value=0.0, low=None, high=None, level=level, n=n, method=method, supported=False)
+        return [replace(none, value=value) for value in values]
+    method += f"; bootstrap over {len(blocks)} blocks of about {n // len(blocks)} samples"
+    blocks, draws = [np.sort(block) for block in blocks], _draw_blocks(len(blocks), seed)
+    estimates = []
+    for q, value in zip(shares, values, strict=True):
+        low, high = _bootstrap_quantile(blocks, draws, pooled, q, level)
+        enough = n >= min_samples(q)
+        how = method if enough else f"{method}; p{100 * q:g} needs {min_samples(q)} samples"
+        estimates.append(Estimate(value=value, low=low, high=high, level=level, n=n, method=how, supported=enough))
+    return estimates
+
+
+@lru_cache(maxsize=4)
+def _draw_blocks(blocks: int, seed: int) -> Floats:
+    """How often each block occurs in each of `DRAWS` draws of as many blocks, with replacement."""
+    picks = np.random.default_rng(seed).integers(blocks, size=(DRAWS, blocks))
+    # One count over all draws, each in a range of its own: a fifth of the time of drawing from a multinomial.
+    places = (picks + blocks * np.arange(DRAWS)[:, None]).ravel()
+    counts = np.bincount(places, minlength=DRAWS * blocks).reshape(DRAWS, blocks)
+    return counts.astype(np.float64)
+
+
+def _bootstrap_quantile(
+    blocks: list[Floats], draws: Floats, pooled: Floats, q: float, level: float
+) -> tuple[float, float]:
+    """Bounds of the q-quantile over the draws; `blocks` are sorted, each.
+
+    A draw is a count for every block, so its distribution function on a grid of values is one matrix product.
+    """
+    grid = pooled[_grid_ranks(len(pooled), q)]
+    below = np.stack([np.searchsorted(block, grid, side="right") for block in blocks]).astype(np.float64)
+    lengths = np.array([len(block) for block in blocks], dtype=np.float64)
+    reached = draws @ below >= np.ceil(q * (draws @ lengths) - 1e-6)[:, None]
+    # The largest pooled value is on the grid, so every draw reaches its rank.
+    quantiles = np.sort(grid[np.argmax(reached, axis=1)])
+    # What to cut off at each end, so that draws of few blocks, which spread too little, still cover `level`.
+    # Source: T. Hesterberg, "What teachers should know about the bootstrap", The American Statistician 69 (2015),
+    # section 3.4: the expanded percentile interval.
+    n = len(blocks)
+    tail = NORMAL.cdf(-quantile_of_t((1 + level) / 2, n - 1) * math.sqrt(n / (n - 1)))
+    return nearest_rank(quantiles, tail), nearest_rank(quantiles, 1 - tail)
+
+
+def _grid_ranks(n: int, q: float) -> NDArray[np.intp]:
+    """Indices of the sorted samples on which quantiles are read off: all of few, else dense around the rank of q."""
+    if n <= GRID:
+        return np.arange(n)
+    centre = find_rank(n, q) - 1
+    near = np.arange(max(0, centre - GRID // 4), min(n, centre + GRID // 4))
+    above = np.linspace(centre, n - 1, GRID // 4).astype(np.intp)
+    below = np.linspace(0, centre, GRID // 4).astype(np.intp)
+    return np.unique(np.concatenate([near, above, below]))

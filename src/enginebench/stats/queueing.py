@@ -128,7 +128,11 @@ def describe_point(
     """
     came = stamps.released > 0
     stamps = Stamps(*(column[came] for column in stamps))
-    batch, together = _mean_batch(stamps), query if len(stamps.status) >= query else 1
+    ok = stamps.status == DONE
+    # Requests that began and ended in the same moments were one batch.
+    moments = np.stack([stamps.started[ok], stamps.done[ok]])
+    batch = float(ok.sum()) / np.unique(moments, axis=1).shape[1] if ok.any() else None
+    together = query if len(stamps.status) >= query else 1
     stamps = join_queries(stamps, together)
     ok = stamps.status == DONE
     latency = np.where(ok, stamps.done - stamps.scheduled, np.inf) / MS
@@ -178,35 +182,14 @@ def _mean(times_ns: Times) -> float | None:
     return float(times_ns.mean()) / MS if len(times_ns) else None
 
 
-def _mean_batch(stamps: Stamps) -> float | None:
-    """Requests that began and ended in the same moments were one batch."""
-    ok = stamps.status == DONE
-    if not ok.any():
-        return None
-    pairs = np.stack([stamps.started[ok], stamps.done[ok]])
-    return float(ok.sum()) / len(np.unique(pairs, axis=1)[0])
-
-
 def join_queries(stamps: Stamps, query: int) -> Stamps:
     """The stamps of queries of so many requests each: begun with the first, done with the last; a rest is left out."""
     if query == 1:
         return stamps
     count = len(stamps.status) // query * query
-
-    def first(column: Times) -> Times:
-        return np.asarray(column[:count].reshape(-1, query).min(axis=1))
-
-    def last(column: Times) -> Times:
-        return np.asarray(column[:count].reshape(-1, query).max(axis=1))
-
-    return Stamps(
-        scheduled=first(stamps.scheduled),
-        released=first(stamps.released),
-        started=first(stamps.started),
-        computed=last(stamps.computed),
-        done=last(stamps.done),
-        status=np.where((stamps.status[:count].reshape(-1, query) == DONE).all(axis=1), DONE, last(stamps.status)),
-    )
+    *times, status = (column[:count].reshape(-1, query) for column in stamps)
+    ends = np.where((status == DONE).all(axis=1), DONE, status.max(axis=1))
+    return Stamps(*(c.min(axis=1) if i < 3 else c.max(axis=1) for i, c in enumerate(times)), status=ends)
 
 
 def compare_little(stamps: Stamps) -> tuple[float | None, float | None]:
@@ -230,19 +213,23 @@ def compare_little(stamps: Stamps) -> tuple[float | None, float | None]:
     return float(inside.sum()) / (end - begin), float((left - came).sum()) / (end - begin)
 
 
-def is_steady(point: LoadPoint) -> bool:
-    """Whether Little's law holds, as far as it can be said."""
-    if point.in_system is None or point.little is None:
-        return True
-    return abs(point.in_system - point.little) <= LITTLE_SHARE * point.little
-
-
 def _doubt(
     point: LoadPoint, limit: Limit | None, reason: str, doubts: tuple[Caveat, ...], block: Block | None
 ) -> LoadPoint:
-    """The point with what is doubtful about it."""
-    validity, seen = judge_block(block)
-    found = [*doubts, *seen, *_doubt_generator(point, limit), *_doubt_queue(point, cut_short=was_cut_short(doubts))]
+    """The point with what is doubtful about it; `block`: what was seen, judged by the rules for a row of a run."""
+    watched = [Measurement(clock="host", latency_ns=[0], blocks=(block,), stop_rule="time_limit")] if block else []
+    found = [*doubts, *doubt_marks(watched)]
+    bound, late_ms = limit.ms if limit else point.p99_ms, point.generator_late_ms
+    if late_ms is not None and bound is not None and late_ms > LATE_SHARE * bound:
+        what = "the limit" if limit else "p99"
+        found.append(make_caveat("generator_late", late_ms=late_ms, bound_ms=bound, what=what))
+    if point.dropped and not was_cut_short(doubts):  # what was under way when the engine was lost says nothing
+        figures = {"dropped": point.dropped, "offered": point.offered}
+        late = {} if point.late is None else {"late": point.late}
+        found.append(make_caveat("overload.limit" if late else "overload", **figures, **late))
+    inside, expected = point.in_system, point.little
+    if inside is not None and expected is not None and abs(inside - expected) > LITTLE_SHARE * expected:
+        found.append(make_caveat("unsteady", in_system=inside, expected=expected))
     if point.failed:
         found.append(make_caveat("failed_requests", failed=point.failed, offered=point.offered, reason=reason))
     percentile = limit.percentile if limit else 99.0
@@ -252,38 +239,13 @@ def _doubt(
             make_caveat("too_few_samples.requests", n=point.offered, percentile=f"{percentile:g}", needed=needed)
         )
     suspect = any(caveat.code in ("generator_late", "unsteady", "cut_short") for caveat in found)
-    return replace(point, caveats=tuple(found), validity=find_worst([validity, "suspect" if suspect else "valid"]))
+    own: Validity = "suspect" if suspect else "valid"
+    return replace(point, caveats=tuple(found), validity=find_worst([judge_marks(watched), own]))
 
 
 def was_interrupted(point: LoadPoint) -> bool:
     """Whether somebody stopped the probe."""
     return any(caveat.figures.get("reason") == INTERRUPTED for caveat in point.caveats if caveat.code == "cut_short")
-
-
-def judge_block(block: Block | None) -> tuple[Validity, tuple[Caveat, ...]]:
-    """(verdict, warnings) from what was seen during a probe, by the rules for a row of a run."""
-    watched = [Measurement(clock="host", latency_ns=[0], blocks=(block,), stop_rule="time_limit")] if block else []
-    return judge_marks(watched), tuple(doubt_marks(watched))
-
-
-def _doubt_generator(point: LoadPoint, limit: Limit | None) -> list[Caveat]:
-    bound = limit.ms if limit else point.p99_ms
-    if point.generator_late_ms is None or bound is None or point.generator_late_ms <= LATE_SHARE * bound:
-        return []
-    what = "the limit" if limit else "p99"
-    return [make_caveat("generator_late", late_ms=point.generator_late_ms, bound_ms=bound, what=what)]
-
-
-def _doubt_queue(point: LoadPoint, *, cut_short: bool) -> list[Caveat]:
-    """Requests that were under way when the engine was lost say nothing about the rate."""
-    found = []
-    if point.dropped and not cut_short:
-        figures = {"dropped": point.dropped, "offered": point.offered}
-        late = {} if point.late is None else {"late": point.late}
-        found.append(make_caveat("overload.limit" if late else "overload", **figures, **late))
-    if not is_steady(point):
-        found.append(make_caveat("unsteady", in_system=point.in_system or 0.0, expected=point.little or 0.0))
-    return found
 
 
 def was_cut_short(caveats: Iterable[Caveat]) -> bool:
@@ -313,9 +275,7 @@ def judge_point(point: LoadPoint, limit: Limit) -> bool | None:
     late = point.late or 0
     if point.offered and point.offered >= strict_min_samples(limit.share, late):
         return True
-    if late > (1 - limit.share) * point.offered:
-        return False
-    return None
+    return False if late > (1 - limit.share) * point.offered else None
 
 
 def seems_to_hold(point: LoadPoint, limit: Limit, planned: int) -> bool:
@@ -323,9 +283,8 @@ def seems_to_hold(point: LoadPoint, limit: Limit, planned: int) -> bool:
 
     A probe that ended before all that were planned had come holds nothing.
     """
-    if was_cut_short(point.caveats):
-        return False
-    return point.offered >= planned and (point.late or 0) <= (1 - limit.share) * point.offered
+    whole = point.offered >= planned and not was_cut_short(point.caveats)
+    return whole and (point.late or 0) <= (1 - limit.share) * point.offered
 
 
 def strict_min_samples(q: float, exceedances: int = 1, confidence: float = 0.99) -> int:

@@ -65,7 +65,17 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
     and among rows without a significant difference what the user has, or whose outputs are the surest.
     """
     rules = replace(rules, metric=rules.metric or find_metric(results))
-    weighed = _weigh_all(keep_comparisons(results), rules.baseline_engine, rules.margin)
+    kept = keep_comparisons(results)
+    settings: dict[tuple[object, ...], list[Result]] = {}
+    for result in kept:
+        settings.setdefault(find_setting(result), []).append(result)
+    named = {setting: find_baseline(alike[0], alike, rules.baseline_engine) for setting, alike in settings.items()}
+    baselines = [named[find_setting(result)] for result in kept]
+    references = find_references(kept, baselines)
+    weighed = [
+        weigh(result, base, margin=rules.margin, is_reference=result.id in references)
+        for result, base in zip(kept, baselines, strict=True)
+    ]
     rows = mark_pareto(weighed, rules.metric)
     groups: dict[tuple[object, ...], list[Standing]] = {}
     for row in rows:
@@ -117,13 +127,9 @@ def _rank_group(group: Sequence[Standing], rules: Rules) -> _Answer | None:
     if not named:
         return None
     may, keeps = ({row.result.id for row in rows} for rows in (chosen, kept))
-    reasons = {
-        row.result.id: _explain_rejection(row, chosen, row.result.id in may, metric)
-        for row in ranked
-        if row.result.id not in keeps
-    }
-    scored = name_metric(metric) if accurate and metric else ""
-    keeps_p99 = bool(kept) or not chosen
+    rejected = [row for row in ranked if row.result.id not in keeps]
+    reasons = {row.result.id: _explain_rejection(row, chosen, row.result.id in may, metric) for row in rejected}
+    scored, keeps_p99 = name_metric(metric) if accurate and metric else "", bool(kept) or not chosen
     given = (rules.baseline_engine, rules.margin)
     headline = make_headline(group, named, reasons, *given, scored=scored, keeps_p99=keeps_p99)
     return _Answer(
@@ -164,19 +170,6 @@ def _hold_against(row: Standing, best: Standing | None, margin: float) -> Standi
         return row
     found = compare_rows(best.result, row.result, margin)
     return replace(row, ratio_to_fastest=found.ratio, verdict_to_fastest=found.verdict)
-
-
-def _weigh_all(results: Sequence[Result], engine: str, margin: float) -> list[Standing]:
-    groups: dict[tuple[object, ...], list[Result]] = {}
-    for result in results:
-        groups.setdefault(find_setting(result), []).append(result)
-    found = {setting: find_baseline(rows[0], rows, engine) for setting, rows in groups.items()}
-    baselines = [found[find_setting(result)] for result in results]
-    references = find_references(results, baselines)
-    return [
-        weigh(result, base, margin=margin, is_reference=result.id in references)
-        for result, base in zip(results, baselines, strict=True)
-    ]
 
 
 def _within_limit(
@@ -227,9 +220,8 @@ def _place(row: Standing, metric: str | None) -> Place | None:
     is_truth = row.is_reference and agreement.outputs_agree is None
     likeness = agreement.centred_cosine if agreement.centred_cosine is not None else agreement.agreement
     quality = find_quality(_find_score(row, metric), likeness, by_metric=metric is not None, is_truth=is_truth)
-    if row.result.status != "ok" or row.summary is None or agreement.nonfinite or row.modelled or quality is None:
-        return None
-    if row.validity == "invalid":
+    unsound = row.result.status != "ok" or agreement.nonfinite or row.modelled or row.validity == "invalid"
+    if unsound or row.summary is None or quality is None:
         return None
     # To as many digits as decide, whatever the metric's unit.
     rounded = float(f"{quality:.{QUALITY_DIGITS}g}") if abs(quality) > 1 else round(quality, QUALITY_DIGITS)

@@ -1,8 +1,15 @@
 """File to label: times of every stage to shares, rates, and what bounds them. Pure numbers."""
 
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 from msgspec import Struct
 
-from enginebench.core.records import Caveat
+from enginebench.core.caveats import make_caveat
+from enginebench.core.limits import MARGIN
+from enginebench.core.names import format_engine, format_precision
+from enginebench.core.records import Caveat, EngineSpec
+from enginebench.stats.quantiles import median, min_samples, nearest_rank
 
 STAGES = ("decode", "preprocess", "copy_in", "compute", "copy_out", "postprocess")
 
@@ -56,3 +63,84 @@ class StagesDocument(Struct, frozen=True, kw_only=True):
     takes_bytes: bool = False  # its first nodes normalise, in `compute`
     caveats: tuple[Caveat, ...] = ()
     others: tuple["StagesDocument", ...] = ()  # the other engines of the same call, in the order given
+
+
+def describe_stages(
+    *,
+    model: str,
+    engine: EngineSpec,
+    stages_ns: Mapping[str, Sequence[int]],
+    device_ns: Mapping[str, Sequence[int]],
+    overlapped_per_s: float,
+    decoders: int,
+    lanes: int,
+    images: str,
+    image_bytes: Sequence[int],
+    top_classes: Sequence[int] = (),
+    engine_version: str | None = None,
+    caveats: tuple[Caveat, ...] = (),
+) -> StagesDocument:
+    """The document of both measurements.
+
+    Args:
+        stages_ns: stage -> nanoseconds of each batch, one stage after another.
+        device_ns: `h2d`, `compute` and `d2h` -> nanoseconds of each batch by the device's clock; empty on a CPU.
+    """
+    batch = engine.batch
+    means_ms = {name: float(np.mean(stages_ns[name])) / NS_PER_MS for name in STAGES}
+    totals_ms = sorted(sum(times) / NS_PER_MS for times in zip(*(stages_ns[name] for name in STAGES), strict=True))
+    total_ms, sizes = sum(means_ms.values()), sorted(image_bytes)
+    serial_per_s = batch * 1000 / total_ms
+    bounds = bound_rates(means_ms, batch, decoders)
+    medians_ms = {f"{name}_ms": median([t / NS_PER_MS for t in times]) for name, times in device_ns.items()}
+    doubts, n, of_bound = [], len(totals_ms), overlapped_per_s / min(bounds.values())
+    if n < (needed := min_samples(0.99)):
+        doubts.append(make_caveat("too_few_samples.batches", n=n, needed=needed))
+    if of_bound > 1 + MARGIN:
+        doubts.append(make_caveat("beats_bound.pipeline", ratio=of_bound))
+    return StagesDocument(
+        model=model,
+        engine=format_engine(engine),
+        precision=format_precision(engine.precision, engine.recipe),
+        device=engine.device,
+        batch=batch,
+        threads=engine.threads,
+        images=images,
+        n_images=len(sizes),
+        image_bytes={"min": sizes[0], "median": sizes[len(sizes) // 2], "max": sizes[-1]},
+        batches=len(totals_ms),
+        stages=tuple(_describe_stage(name, stages_ns[name], means_ms[name] / total_ms) for name in STAGES),
+        total_p50_ms=median(totals_ms),
+        total_p99_ms=nearest_rank(totals_ms, 0.99),
+        serial_per_s=serial_per_s,
+        overlapped_per_s=overlapped_per_s,
+        overlap_gain=overlapped_per_s / serial_per_s,
+        decoders=decoders,
+        lanes=lanes,
+        bounds_per_s=bounds,
+        device_times=DeviceTimes(**medians_ms) if device_ns else None,
+        top_classes=tuple(top_classes),
+        engine_version=engine_version,
+        caveats=(*caveats, *doubts),
+    )
+
+
+def bound_rates(means_ms: Mapping[str, float], batch: int, decoders: int) -> dict[str, float]:
+    """Pictures a second: the decoding threads alone, and the engine alone with its copies hidden behind computing."""
+    host_ms = (means_ms["decode"] + means_ms["preprocess"]) / batch
+    copies_ms = means_ms["copy_in"] + means_ms["copy_out"] + means_ms["postprocess"]
+    return {
+        "decode_and_preprocess": decoders * 1000 / host_ms,
+        "engine": batch * 1000 / max(means_ms["compute"], copies_ms),
+    }
+
+
+def _describe_stage(name: str, times_ns: Sequence[int], share: float) -> StageTime:
+    times_ms = sorted(t / NS_PER_MS for t in times_ns)
+    return StageTime(
+        name=name,
+        p50_ms=median(times_ms),
+        p99_ms=nearest_rank(times_ms, 0.99),
+        mean_ms=float(np.mean(times_ms)),
+        share=share,
+    )

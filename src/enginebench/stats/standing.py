@@ -21,7 +21,7 @@ from enginebench.core.records import (
 )
 from enginebench.core.shapes import find_size
 from enginebench.stats.alike import judge_outputs
-from enginebench.stats.compare import Comparison, comparable, compare, compare_apart, find_level
+from enginebench.stats.compare import Comparison, comparable, compare, compare_apart, find_level, refuse
 from enginebench.stats.summary import Summary, summarize
 from enginebench.stats.validity import SPEED_RATIO, WIDE_RATIO, Trust, hides_work, judge, judge_ratio, widen_ratio
 
@@ -120,7 +120,9 @@ def find_today(group: Sequence[Result], engine: str = "pytorch") -> Today:
     """What the user runs today, or the baseline that was named, or else the first that was measured."""
     measured = [r for r in group if _list_measured(r) and r.status != "failed"]
     owned = engine == "pytorch"
-    for name, precision in _list_today(group) if owned else ((engine, "fp32"), (engine, None)):
+    kinds = {r.artifacts[0].kind for r in group if r.artifacts}  # the form that the model came in
+    today = TODAY if kinds == {"torch"} else TODAY_OF_GRAPH if kinds == {"onnx"} else TODAY + TODAY_OF_GRAPH
+    for name, precision in today if owned else ((engine, "fp32"), (engine, None)):
         alike = [r for r in measured if precision in (None, r.requested_precision)]
         if row := _find_named(alike, name, exactly=owned):
             return Today(result=row, owned=owned)
@@ -130,18 +132,9 @@ def find_today(group: Sequence[Result], engine: str = "pytorch") -> Today:
     return Today(result=measured[0] if measured else None)
 
 
-def _list_today(group: Sequence[Result]) -> Wanted:
-    """By the form that the model came in; both where that is not known."""
-    kinds = {r.artifacts[0].kind for r in group if r.artifacts}
-    return TODAY if kinds == {"torch"} else TODAY_OF_GRAPH if kinds == {"onnx"} else TODAY + TODAY_OF_GRAPH
-
-
 def _find_named(rows: Iterable[Result], engine: str, *, exactly: bool = False) -> Result | None:
     """The row of an ENGINE; plain `pytorch` comes before `pytorch:x=y`, which is none where it must be exact."""
-    names = (
-        (lambda r: (format_engine(r.engine),)) if exactly else (lambda r: (r.engine.backend, format_engine(r.engine)))
-    )
-    found = [r for r in rows if engine in names(r)]
+    found = [r for r in rows if engine == format_engine(r.engine) or (not exactly and engine == r.engine.backend)]
     return min(found, key=lambda r: (format_engine(r.engine) != engine, len(r.engine.options)), default=None)
 
 
@@ -160,15 +153,10 @@ def compare_rows(base: Result, cand: Result, margin: float = MARGIN, *, neighbou
     """The comparison of two rows with the validity of its ratio; `not_comparable`, with reasons, where they are unlike.
 
     Where others slowed one side alone there is neither ratio nor verdict; who is faster may be `clear` all the same.
-
-    Args:
-        base: the row that is compared to.
-        cand: the row in question.
-        margin: for the verdict.
-        neighbours: the rows were measured in turns, in one run.
+    `neighbours`: the rows were measured interleaved, in one run.
     """
     if reasons := comparable(base, cand, margin, neighbours=neighbours):
-        return Comparison(verdict="not_comparable", ratio=None, reasons=tuple(reasons), margin=margin)
+        return refuse(*reasons, margin=margin)
     names, level = (name_result(base), name_result(cand)), find_level(base, cand)
     if not neighbours:
         found = compare_apart(base.measurements, cand.measurements, margin=margin, level=level)
@@ -194,21 +182,17 @@ def trust_ratio(
     clear = (found.verdict == "faster" and (good or agreed)) or (not good and _leads(ratio, trust, found.margin, step))
     found = replace(found, clear=clear, ratio_validity=trust.validity, ratio_reason=why)
     if trust.validity == "not_given":
-        return replace(
-            found, verdict="not_comparable", ratio=None, repetitions_needed=None, reasons=(why, *found.reasons)
-        )
+        reasons = (why, *found.reasons)
+        return replace(found, verdict="not_comparable", ratio=None, repetitions_needed=None, reasons=reasons)
     if trust.validity != "good":
         found = replace(found, reasons=(*found.reasons, f"the validity of the ratio is {trust.validity}: {why}"))
-    beyond = _lies_beyond(found.verdict, ratio, trust, 1 + found.margin)
-    return replace(found, ratio=ratio, verdict=found.verdict if beyond else "not_shown")
-
-
-def _lies_beyond(verdict: Verdict, ratio: Estimate, trust: Trust, margin: float) -> bool:
-    """Whether a verdict holds also without what slowed one side more than the other."""
-    if verdict == "equivalent":
-        bias = trust.bias or 1.0
-        return max(bias, 1 / bias) * trust.doubt <= margin
-    return verdict == "not_shown" or (ratio.low or 0.0) > margin or (ratio.high or margin) < 1 / margin
+    # A verdict has to hold also without what slowed one side more than the other.
+    margin, bias = 1 + found.margin, trust.bias or 1.0
+    if found.verdict == "equivalent":
+        holds = max(bias, 1 / bias) * trust.doubt <= margin
+    else:
+        holds = (ratio.low or 0.0) > margin or (ratio.high or margin) < 1 / margin
+    return replace(found, ratio=ratio, verdict=found.verdict if holds else "not_shown")
 
 
 def _leads(ratio: Estimate, trust: Trust, margin: float, step: float) -> bool:
@@ -227,16 +211,16 @@ def _leads(ratio: Estimate, trust: Trust, margin: float, step: float) -> bool:
 
 
 def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is_reference: bool = False) -> Standing:
-    """What the samples and the outputs of a row say.
+    """What the samples and the outputs of a row say, also of one that failed or was skipped.
 
     Args:
-        result: with whatever was measured, also failed or skipped.
         baseline: what `speedup` is taken against; `result` itself gives 1; None: nothing.
-        margin: for the verdict.
         is_reference: whether others were compared with its outputs.
     """
-    measured = _list_measured(result)
-    asked = [p for p in result.measure.percentiles if p not in _USUAL and 0 < p < 100]
+    measured, summary = _list_measured(result), None
+    if measured:
+        asked = [p for p in result.measure.percentiles if p not in _USUAL and 0 < p < 100]
+        summary = summarize(measured, batch=result.engine.batch, percentiles=asked, level=find_level(result))
     validity, doubts = judge(measured)
     clocks: list[Clock] = sorted({m.clock for m in measured})
     base = baseline if measured else None
@@ -245,11 +229,7 @@ def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is
     outputs, outputs_reason = judge_outputs(result, is_reference=is_reference)
     return Standing(
         result=result,
-        summary=(
-            summarize(measured, batch=result.engine.batch, percentiles=asked, level=find_level(result))
-            if measured
-            else None
-        ),
+        summary=summary,
         validity=validity,
         doubts=tuple(doubts) if measured else (),
         clock=clocks[0] if clocks else None,
@@ -271,17 +251,16 @@ def _list_measured(result: Result) -> list[Measurement]:
 
 def _find_agreement(drift: Drift | None) -> Agreement:
     outputs = drift.outputs if drift else ()
+
+    def worst(name: str, choose: Callable[..., float | None] = min) -> float | None:
+        return choose((v for o in outputs if (v := getattr(o, name)) is not None), default=None)
+
     return Agreement(
-        max_abs_diff=_worst((o.max_abs_diff for o in outputs), max),
-        cosine=_worst((o.cosine_mean for o in outputs), min),
-        centred_cosine=_worst((o.centred_cosine_mean for o in outputs), min),
-        top1_agreement=_worst((o.top1_agreement for o in outputs), min),
-        agreement=_worst((o.agreement for o in outputs), min),
+        max_abs_diff=worst("max_abs_diff", max),
+        cosine=worst("cosine_mean"),
+        centred_cosine=worst("centred_cosine_mean"),
+        top1_agreement=worst("top1_agreement"),
+        agreement=worst("agreement"),
         nonfinite=sum(o.nonfinite for o in outputs),
         outputs_agree=drift.passed if drift and not drift.unlike else None,
     )
-
-
-def _worst(values: Iterable[float | None], choose: Callable[[list[float]], float]) -> float | None:
-    known = [v for v in values if v is not None]
-    return choose(known) if known else None

@@ -12,8 +12,7 @@ from msgspec import Struct
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Estimate, Measurement
 from enginebench.stats.intervals import estimate_geometric, estimate_spread, join_builds, measure_spread, take_logs
-from enginebench.stats.quantiles import convert_percent, median
-from enginebench.stats.tails import autocorrelation_time, estimate_tails
+from enginebench.stats.quantiles import autocorrelation_time, convert_percent, estimate_tails, median
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,13 +117,9 @@ def _estimate_medians(medians_ns: Sequence[float], builds: Sequence[int | None],
 
 
 def _estimate_unmarked(measurements: Sequence[Measurement], level: float) -> Estimate | None:
-    medians, builds = [], []
-    for measurement in measurements:
-        clean = np.asarray(measurement.latency_ns)[~_find_marked(measurement)]
-        if clean.size:
-            medians.append(median(clean))
-            builds.append(measurement.build)
-    return _estimate_medians(medians, builds, "latency", level) if medians else None
+    clean = [(np.asarray(m.latency_ns)[~_find_marked(m)], m.build) for m in measurements]
+    kept = [(median(values), build) for values, build in clean if values.size]
+    return _estimate_medians([m for m, _ in kept], [b for _, b in kept], "latency", level) if kept else None
 
 
 def _estimate_field(

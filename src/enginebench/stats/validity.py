@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Block, Caveat, Estimate, Mark, Measurement, RatioValidity, Validity
 from enginebench.stats.compare import MIN_REPETITIONS
-from enginebench.stats.quantiles import median
+from enginebench.stats.quantiles import median, min_samples
 from enginebench.stats.summary import share_marked
-from enginebench.stats.tails import min_samples
 
 # More than a fifth of the samples marked: p50 with and without them can then lie a whole quintile apart.
 SUSPECT_SHARE = 0.2
@@ -65,20 +64,17 @@ def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[Caveat]]:
     """(valid, suspect or invalid; the doubts), from the samples alone.
 
     `invalid`: no samples, or more than half of them marked, blocks left out in which others took less than half a core;
-    or more than half of the processes left the work to what is not timed.
-    `suspect`: more than a fifth marked, warm-up not settled
-    in more than a fifth of the processes, the machine's speed changed between processes, or, on a GPU, one half of the
-    processes disagrees with the other. Doubts that the measurements carry themselves come with the record.
+    or more than half of the processes left the work to what is not timed. `suspect`: more than a fifth marked, warm-up
+    not settled in more than a fifth of the processes, the machine's speed changed between processes, or, on a GPU, one
+    half of the processes disagrees with the other. Doubts that the measurements carry themselves come with the record.
     """
     kept = [m for m in measurements if m.latency_ns]
     if not kept:
         return "invalid", [make_caveat("too_few_samples.none")]
-    drifting = [*_find_drift(kept), *_doubt_halves(kept)]
-    unsettled = _share_unsettled(kept)
-    caveats = [*doubt_marks(kept), *_doubt_counts(kept), *_doubt_overhead(kept), *_doubt_warmup(kept)]
-    caveats += [*_doubt_end(kept), *doubt_enqueue(kept), *drifting]
-    doubtful = unsettled > SUSPECT_SHARE or drifting
+    drifting = list(_find_drift(kept))
+    doubtful = _share_unsettled(kept) > SUSPECT_SHARE or drifting
     own: Validity = "invalid" if hides_work(kept) else "suspect" if doubtful else "valid"
+    caveats = [*doubt_marks(kept), *_doubt_trials(kept), *doubt_enqueue(kept), *drifting]
     return find_worst([judge_marks(kept), own]), caveats
 
 
@@ -112,7 +108,9 @@ def judge_ratio(
         if hides_work(side):
             return Trust("not_given", f"the times of {name} are those of a part of its work")
     trials = [measure_trials(side) for side in (base, cand)]
-    slowed, least = [estimate_slowdown(side) for side in trials], _find_least(*trials)
+    slowed, known = [estimate_slowdown(side) for side in trials], all(t.alone_ns for side in trials for t in side)
+    times = [{t.repetition: t.alone_ns if known and t.alone_ns else t.median_ns for t in side} for side in trials]
+    least = min((times[0][i] / times[1][i] for i in times[0].keys() & times[1].keys()), default=0.0)
     if slowed[0] is None or slowed[1] is None:
         busy = names[slowed.index(None)]
         why = f"other programs slowed {busy} by an unknown amount"
@@ -123,9 +121,8 @@ def judge_ratio(
     trust = Trust("good", "", bias, STARVED_RATIO if any(t.unsure for side in trials for t in side) else 1.0, least)
     if apart > STARVED_RATIO:
         first, second = names if bias > 1 else names[::-1]
-        return replace(
-            trust, validity="not_given", reason=f"{first} was slowed by other programs far more than {second}"
-        )
+        why = f"{first} was slowed by other programs far more than {second}"
+        return replace(trust, validity="not_given", reason=why)
     marked = [share_marked(side) for side in (base, cand)]
     if ratio.low is None and trust.doubt > 1 and max(marked) - min(marked) > SUSPECT_SHARE:
         busy = names[marked.index(max(marked))]
@@ -199,7 +196,9 @@ def measure_trials(measurements: Sequence[Measurement]) -> list[Trial]:
 
 def _find_quiet(measurement: Measurement, middle: float) -> float | None:
     """The median of the samples beside which nobody else ran, if these are more than a tenth."""
-    loud = [block for block in measurement.blocks if _is_slowed(measurement, block)]
+    # On what its times depend on: of work that is the GPU's, not the CPU.
+    matters = {"foreign_gpu"} if _ignores_host(measurement) else {"foreign_cpu", "foreign_gpu"}
+    loud = [block for block in measurement.blocks if not matters.isdisjoint(block.marks)]
     if not loud:
         return middle
     alone = np.ones(len(measurement.latency_ns), dtype=bool)
@@ -212,13 +211,6 @@ def estimate_slowdown(trials: Sequence[Trial]) -> float | None:
     """How many times slower other programs made a side, in the geometric mean; None: it cannot be told."""
     slowed = [trial.median_ns / trial.alone_ns for trial in trials if trial.alone_ns]
     return max(1.0, geometric_mean(slowed)) if len(slowed) == len(trials) else None
-
-
-def _find_least(base: Sequence[Trial], cand: Sequence[Trial]) -> float:
-    """The smallest ratio of a pair of trials, without what others cost where that is known of both sides."""
-    both = all(trial.alone_ns for trial in (*base, *cand))
-    times = [{t.repetition: t.alone_ns if both and t.alone_ns else t.median_ns for t in side} for side in (base, cand)]
-    return min((times[0][i] / times[1][i] for i in times[0].keys() & times[1].keys()), default=0.0)
 
 
 def _bound_ratio(
@@ -241,12 +233,6 @@ def _bound_ratio(
 
 def _find_quickest(measurements: Sequence[Measurement]) -> float:
     return float(np.percentile(np.concatenate([m.latency_ns for m in measurements if m.latency_ns]), 5))
-
-
-def _is_slowed(measurement: Measurement, block: Block) -> bool:
-    """Whether others ran beside a block on what its times depend on: of work that is the GPU's, not the CPU."""
-    matters = {"foreign_gpu"} if _ignores_host(measurement) else {"foreign_cpu", "foreign_gpu"}
-    return not matters.isdisjoint(block.marks)
 
 
 def _share_unsettled(measurements: Sequence[Measurement]) -> float:
@@ -280,7 +266,8 @@ def doubt_marks(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
             yield make_caveat(template, share=share)
 
 
-def _doubt_counts(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+def _doubt_trials(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+    """Too few of them, our own call's share, warm-up, and what ended one that stands alone."""
     processes, n = len(measurements), sum(len(m.latency_ns) for m in measurements)
     if processes == 1:
         yield make_caveat("single_process")
@@ -288,24 +275,14 @@ def _doubt_counts(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
         yield make_caveat("too_few_samples.processes", n=processes, needed=MIN_REPETITIONS)
     if n < min_samples(0.99):
         yield make_caveat("too_few_samples.p99", n=n, needed=min_samples(0.99))
-
-
-def _doubt_overhead(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
     known = [(m.call_overhead_ns, median(m.latency_ns)) for m in measurements if m.call_overhead_ns is not None]
     shares = [overhead / latency for overhead, latency in known if latency > 0]
     if shares and median(shares) > CALL_SHARE:
         yield make_caveat("call_overhead", share=median(shares))
-
-
-def _doubt_warmup(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
-    unsettled = sum(m.warmup_settled is False for m in measurements)
-    if unsettled:
-        yield make_caveat("not_settled.warmup", unsettled=unsettled, total=len(measurements))
-
-
-def _doubt_end(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
-    """One process must carry its median alone; of several the spread between them shows what was not settled."""
-    if len(measurements) == 1 and measurements[0].stop_rule in ("time_limit", "sample_limit"):
+    if unsettled := sum(m.warmup_settled is False for m in measurements):
+        yield make_caveat("not_settled.warmup", unsettled=unsettled, total=processes)
+    # One process must carry its median alone; of several the spread between them shows what was not settled.
+    if processes == 1 and measurements[0].stop_rule in ("time_limit", "sample_limit"):
         yield make_caveat("not_settled.limit")
 
 
@@ -318,12 +295,16 @@ def doubt_enqueue(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
 
 
 def _find_drift(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+    """The machine's speed changed, or a GPU's row is two answers."""
     references = [median(m.reference_ns) for m in measurements if m.reference_ns and not _ignores_host(m)]
     if _ratio(references) > SPEED_RATIO:
         yield make_caveat("clock_drift.reference", ratio=_ratio(references))
     clocks = [median(mhz) for m in measurements if (mhz := [b.sm_clock_mhz for b in m.blocks if b.sm_clock_mhz])]
     if _ratio(clocks) > SPEED_RATIO:
         yield make_caveat("clock_drift.gpu", low_mhz=min(clocks), high_mhz=max(clocks))
+    # Even and odd processes are the same engine, measured twice.
+    if (halves := compare_halves([m for m in measurements if m.device_ns])) and halves > HALVES_RATIO:
+        yield make_caveat("uneven_processes", difference=halves - 1)
 
 
 def compare_halves(measurements: Sequence[Measurement]) -> float | None:
@@ -334,22 +315,11 @@ def compare_halves(measurements: Sequence[Measurement]) -> float | None:
     return _ratio([geometric_mean(half) for half in halves if half])
 
 
-def _doubt_halves(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
-    """The doubt that a GPU's row is two answers: even and odd processes are the same engine, measured twice."""
-    ratio = compare_halves([m for m in measurements if m.device_ns])
-    if ratio is not None and ratio > HALVES_RATIO:
-        yield make_caveat("uneven_processes", difference=ratio - 1)
-
-
 def _ignores_host(measurement: Measurement) -> bool:
-    """Whether the host's speed is not in the latency: it is modelled, or nearly all of it a device's own time."""
-    return measurement.clock == "modelled" or _is_device_paced(measurement)
-
-
-def _is_device_paced(measurement: Measurement) -> bool:
-    """Whether the device's time is nearly all of the latency and does not wait for launches."""
-    if not (measurement.device_ns and measurement.latency_ns):
-        return False
+    """Whether the host's speed is not in the latency: it is modelled, or nearly all of it a device's own time, which
+    does not wait for launches."""
+    if measurement.clock == "modelled" or not (measurement.device_ns and measurement.latency_ns):
+        return measurement.clock == "modelled"
     device_ns = median(measurement.device_ns)
     launched = not measurement.enqueue_ns or median(measurement.enqueue_ns) <= ENQUEUE_SHARE * device_ns
     return launched and device_ns >= DEVICE_PACED_SHARE * median(measurement.latency_ns)

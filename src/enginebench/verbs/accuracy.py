@@ -11,7 +11,7 @@ from enginebench.core.errors import GateFailed, UsageError
 from enginebench.models.precision.calibration_data import explain_unlabelled
 from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
 from enginebench.options import InputSize, Judging, Modules, Opt, PathLike, Printed, Shared, Side, Trusting, verb
-from enginebench.report.accuracy import AccuracyDocument, list_accuracy, tell_nonfinite
+from enginebench.report.scores import AccuracyDocument, list_accuracy, tell_nonfinite
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import Labelled
 from enginebench.runs.child.other_jobs import AnswerJob, LabelledAnswer

@@ -16,8 +16,7 @@ from enginebench.core.store import write_atomic
 from enginebench.models.samples import find_samples
 from enginebench.options import Margin, Opt, PathLike, Printed, Progress, Store, TaskOption, verb
 from enginebench.report.markdown import format_sections
-from enginebench.report.run.diff import list_diff
-from enginebench.report.run.junit import format_junit
+from enginebench.report.run.diff import format_junit, list_diff
 from enginebench.runs.baselines import are_neighbours, find_side, read_side
 from enginebench.runs.folder import RunFolder, read_rows
 from enginebench.runs.request import choose_drop

@@ -9,7 +9,7 @@ from enginebench import door
 from enginebench.core.features import find
 from enginebench.core.text import count_of
 from enginebench.options import Opt, PathLike, Printed, Texts, verb
-from enginebench.report.history.table import HistoryDocument, list_history
+from enginebench.report.history import HistoryDocument, list_history
 from enginebench.runs.history import read_history, select_rows, write_history
 
 
@@ -59,7 +59,7 @@ def find_rows_folder(path: PathLike) -> Path:
 
 @door.command(history, "DIR", shown=HistoryPrinted)
 def command(path: str, shown: HistoryPrinted, **options: Unpack[HistoryOptions]) -> None:
-    from enginebench.report.history.export import export_mlflow, write_parquet
+    from enginebench.report.history import export_mlflow, write_parquet
 
     document, place = history(path, **options), find_rows_folder(path)
     out = Path(shown["out"] or ("history" if "://" in path else place / "history"))

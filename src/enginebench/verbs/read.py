@@ -12,11 +12,11 @@ from enginebench.core.features import find, find_each
 from enginebench.core.store import is_result, read_record, read_result, read_schema
 from enginebench.models.precision.calibration import CALIBRATION_SCHEMA, read_calibration
 from enginebench.options import PathLike
-from enginebench.report.accuracy import AccuracyDocument
 from enginebench.report.bench import BenchDocument
 from enginebench.report.drift import DriftDocument, SamplesDocument
-from enginebench.report.history.table import HistoryDocument
+from enginebench.report.history import HistoryDocument
 from enginebench.report.run.rows import RunDocument
+from enginebench.report.scores import AccuracyDocument
 from enginebench.runs import baselines, folder
 from enginebench.runs.bundles import Bundle
 from enginebench.stats.diff import DiffDocument

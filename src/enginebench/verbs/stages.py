@@ -23,8 +23,7 @@ from enginebench.runs.plan import list_devices
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import plan_one
-from enginebench.stats.file_stages import describe_stages
-from enginebench.stats.stages import StagesDocument
+from enginebench.stats.stages import StagesDocument, describe_stages
 from enginebench.verbs.given import open_progress, read_engines, share, take_model, to_path
 
 # Two batches in flight: while one is computed, the other is copied.

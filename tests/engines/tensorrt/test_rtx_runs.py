@@ -14,7 +14,7 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
-from enginebench.stats.plans.reader import PlanFiles
+from enginebench.stats.plans.layers import PlanFiles
 from fakes.tensorrt_modules import forget_modules, use_rtx
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:importlib")

@@ -21,7 +21,7 @@ from enginebench.engines import registry
 from enginebench.engines.proof import Operator
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
-from enginebench.stats.plans.reader import PlanFiles
+from enginebench.stats.plans.layers import PlanFiles
 from fakes.tensorrt_modules import LEAN, MODULES, VERSIONS, forget_modules, use_fakes, use_lean
 from processes import ROOT
 

@@ -6,7 +6,7 @@ import pytest
 import vl_convert
 
 from enginebench.core.store import find_cache
-from enginebench.report.bundle import load_bundle
+from enginebench.report.charts import load_bundle
 
 
 def test_it_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,11 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.records import Caveat, EngineSpec, Result
-from enginebench.report.run.batches import find_largest, list_batches
 from enginebench.report.run.diff import explain_diff_row
 from enginebench.report.run.head import format_lines
 from enginebench.report.run.remarks import list_remarks, list_warnings
 from enginebench.report.run.rows import RunDocument, describe_run
+from enginebench.report.run.sections import find_largest, list_batches
 from enginebench.stats.diff import diff_results
 from enginebench.stats.ranking import Rules
 from enginebench.stats.standing import find_baseline

@@ -10,9 +10,14 @@ from msgspec.structs import replace
 
 import enginebench.runs.history as history
 from enginebench.core.errors import MissingDependency, UsageError
-from enginebench.report.history.charts import OTHERS, collect_trends, draw_trend
-from enginebench.report.history.export import write_parquet
-from enginebench.report.history.table import format_history_csv, list_history
+from enginebench.report.history import (
+    OTHERS,
+    collect_trends,
+    draw_trend,
+    format_history_csv,
+    list_history,
+    write_parquet,
+)
 from enginebench.runs.baselines import save_baseline
 from enginebench.runs.history import read_history, write_history
 from reports import draw

@@ -11,13 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from enginebench.core.records import Result
 from enginebench.report.bench import describe_bench
 from enginebench.report.csv_table import format_csv
-from enginebench.report.run.batches import find_largest, list_batches
 from enginebench.report.run.columns import list_fields
-from enginebench.report.run.diff import explain_diff_row
+from enginebench.report.run.diff import explain_diff_row, format_junit
 from enginebench.report.run.head import format_head, format_lines, name_rows
-from enginebench.report.run.junit import format_junit
 from enginebench.report.run.rows import Row, RunDocument, describe_run
-from enginebench.report.run.sections import list_sections
+from enginebench.report.run.sections import find_largest, list_batches, list_sections
 from enginebench.stats.diff import diff_results
 from enginebench.stats.ranking import Rules
 from reports import draw, write_markdown

@@ -14,7 +14,7 @@ from enginebench.core.records import Result
 from enginebench.door import program as group
 from enginebench.models.zoo import BUILTIN
 from enginebench.report.csv_table import format_cell, format_csv
-from enginebench.report.history.table import HistoryDocument, HistoryRow, list_history
+from enginebench.report.history import HistoryDocument, HistoryRow, list_history
 from enginebench.report.markdown import escape, format_sections
 from enginebench.report.page import embed_json, format_fragment, format_page
 from enginebench.report.run.columns import list_fields

@@ -17,8 +17,7 @@ from enginebench.core.text import count_of
 from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.runs.folder import check_inside, read_results
 from enginebench.runs.reporting import FORMATS, check_formats, describe_stored, explain_p99
-from enginebench.stats.file_stages import describe_stages
-from enginebench.stats.stages import STAGES, DeviceTimes
+from enginebench.stats.stages import STAGES, DeviceTimes, describe_stages
 from enginebench.verbs.report import write_report
 from processes import ROOT, Cli
 from samples import make_drift, make_result

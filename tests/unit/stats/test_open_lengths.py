@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from enginebench.stats.alike import fill_lengths
 from enginebench.stats.drift import default_limits, measure_drift
-from enginebench.stats.open_lengths import fill_lengths
 
 BOXES = np.arange(1, 25, dtype=np.float32).reshape(2, 3, 4)  # two samples, three boxes
 

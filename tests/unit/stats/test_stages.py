@@ -3,8 +3,7 @@
 import pytest
 
 from enginebench.core.records import EngineSpec
-from enginebench.stats.file_stages import bound_rates, describe_stages
-from enginebench.stats.stages import STAGES, DeviceTimes
+from enginebench.stats.stages import STAGES, DeviceTimes, bound_rates, describe_stages
 
 MS = 1_000_000
 TIMES = {

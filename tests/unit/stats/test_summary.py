@@ -8,9 +8,9 @@ from scipy import stats
 
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.records import Block, Mark, Measurement
+from enginebench.stats.quantiles import autocorrelation_time, estimate_tails, min_samples, split_blocks
 from enginebench.stats.queueing import strict_min_samples
 from enginebench.stats.summary import estimate_p50, share_marked, summarize
-from enginebench.stats.tails import autocorrelation_time, estimate_tails, min_samples, split_blocks
 
 
 def make(latency_ns: list[int], *, marks: dict[tuple[int, int], tuple[Mark, ...]] | None = None, **more: object):

@@ -9,7 +9,7 @@ import enginebench
 from enginebench import GateFailed, ParseError, Result, Run, UsageError
 from enginebench.core.features import list_names
 from enginebench.core.store import encode
-from enginebench.report.history.table import HistoryDocument
+from enginebench.report.history import HistoryDocument
 from enginebench.verbs.read import DOCUMENTS
 from processes import ROOT
 from samples import make_result

@@ -27,8 +27,7 @@ from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads
 from enginebench.models.samples import find_samples
 from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printed, Shared, Texts, Trusting, Wait, verb
-from enginebench.report.bundle import load_bundle
-from enginebench.report.charts import render_png
+from enginebench.report.charts import load_bundle, render_png
 from enginebench.report.page import format_page
 from enginebench.report.table import Section
 from enginebench.runs import request as requests

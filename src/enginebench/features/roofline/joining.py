@@ -13,7 +13,7 @@ from msgspec import Struct
 from enginebench.core.precisions import REORDER
 from enginebench.core.records import LayerTime
 from enginebench.features.roofline.jobs import GraphWork, NodeWork
-from enginebench.stats.onnx_names import split_name, strip_reformat
+from enginebench.stats.layer_records import split_name, strip_reformat
 
 # What runtimes put behind the name of a node that they rewrote. Sources: ONNX Runtime 1.31 (`_nchwc`, `_token_N`,
 # `_quant`, the names of fusions after a slash), OpenVINO 2026.4 (its transformations, after a slash).

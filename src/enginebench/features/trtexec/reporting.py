@@ -12,7 +12,7 @@ from enginebench.features.trtexec import verb
 from enginebench.features.trtexec.folder import is_trtexec_folder, name_place, read_folder, sniff_kind
 from enginebench.features.trtexec.report import TrtexecReport, describe_cases
 from enginebench.features.trtexec.sections import FIELDS, FOOTER, draw_cases, list_trtexec
-from enginebench.report.bundle import load_bundle
+from enginebench.report.charts import load_bundle
 from enginebench.report.csv_table import format_csv
 from enginebench.report.markdown import format_sections
 from enginebench.report.page import format_page

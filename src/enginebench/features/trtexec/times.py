@@ -13,8 +13,15 @@ from enginebench.core.text import count_of
 from enginebench.features.trtexec.records import ROWS, LogRun, Quantity, Stat, TimesDocument
 from enginebench.features.trtexec.trace import Column, Trace
 from enginebench.stats.intervals import measure_spread
-from enginebench.stats.quantiles import find_rank, median
-from enginebench.stats.tails import BLOCK_TIMES, MIN_BLOCKS, autocorrelation_time, estimate_tails, min_samples
+from enginebench.stats.quantiles import (
+    BLOCK_TIMES,
+    MIN_BLOCKS,
+    autocorrelation_time,
+    estimate_tails,
+    find_rank,
+    median,
+    min_samples,
+)
 
 # label -> share; shares stand here as decimals because 99.9 / 100 is not 0.999 in binary.
 PERCENTILES = {"50": 0.5, "90": 0.9, "95": 0.95, "99": 0.99, "99.9": 0.999}

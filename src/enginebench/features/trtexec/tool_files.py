@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Block, Caveat, Gpu, Measurement
-from enginebench.stats.plans.layers import parse_layers
-from enginebench.stats.plans.reader import NS_PER_MS, PlanFiles
+from enginebench.stats.plans.layers import NS_PER_MS, PlanFiles, parse_layers
 
 if TYPE_CHECKING:
     import numpy as np

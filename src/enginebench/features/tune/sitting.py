@@ -36,8 +36,7 @@ from enginebench.features.tune.track import Rows, TimedTrack
 from enginebench.features.tune.under_load import LoadTrack
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads, default_threads
-from enginebench.report.bundle import load_bundle
-from enginebench.report.charts import render_png
+from enginebench.report.charts import load_bundle, render_png
 from enginebench.report.numbers import format_significant
 from enginebench.report.page import format_page
 from enginebench.runs.campaign import Campaign

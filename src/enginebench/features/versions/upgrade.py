@@ -16,13 +16,11 @@ from enginebench.runs.campaign import list_open_outputs
 from enginebench.runs.child.arrays import holds_arrays, load_answers
 from enginebench.runs.child.places import OPTION, enter
 from enginebench.runs.folder import RunFolder, read_results
-from enginebench.stats.alike import compare_questions
+from enginebench.stats.alike import compare_questions, fill_lengths
 from enginebench.stats.diff import Change, DiffDocument, DiffRow, Pair, diff_results, join_documents
 from enginebench.stats.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
 from enginebench.stats.layer_diff import choose_keys, join_members, make_delta
-from enginebench.stats.layer_records import EngineLayer, LayerDelta
-from enginebench.stats.onnx_names import split_name
-from enginebench.stats.open_lengths import fill_lengths
+from enginebench.stats.layer_records import EngineLayer, LayerDelta, split_name
 
 HERE = "the current environment"
 # What runtimes put behind the name of an ONNX node: ONNX Runtime's layouts and fusions, OpenVINO's fused additions.

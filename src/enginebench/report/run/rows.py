@@ -37,13 +37,12 @@ from enginebench.core.records import (
     Verdict,
 )
 from enginebench.core.shapes import format_shapes
-from enginebench.stats.bounds import doubt_row, share_of_limit
 from enginebench.stats.builds import BuildEffect, describe_builds, doubt_builds
 from enginebench.stats.compare import MIN_REPETITIONS, Unit
 from enginebench.stats.drift import doubt_samples
 from enginebench.stats.headline import Headline, find_start
-from enginebench.stats.layers import doubt_kernel_times
 from enginebench.stats.metrics.scores import find_value
+from enginebench.stats.profile import doubt_kernel_times, doubt_row, share_of_limit
 from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import USUAL, RecommendedBy, Ref, Rules, rank_results
 from enginebench.stats.standing import Standing, compare_rows

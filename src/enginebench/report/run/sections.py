@@ -5,19 +5,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from enginebench.core.names import AS_BUILT, NOT_KNOWN, shorten_ids
-from enginebench.core.records import Machine
+from enginebench.core.names import AS_BUILT, NOT_KNOWN, format_precision, shorten_ids
+from enginebench.core.records import Estimate, Machine
 from enginebench.core.shapes import show_shapes
 from enginebench.core.text import count_of
-from enginebench.report.numbers import format_significant
-from enginebench.report.run.batches import describe_limit, list_batches, make_batches
-from enginebench.report.run.builds import make_builds, state_builds
+from enginebench.report.numbers import format_significant, format_small, show_figure
 from enginebench.report.run.columns import format_shares, format_speedup, list_columns, take_span
-from enginebench.report.run.head import format_head, name_rows
+from enginebench.report.run.head import format_head, name_rows, show_name
 from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings, name_settings
 from enginebench.report.run.rows import Row, RunDocument, group_rows
 from enginebench.report.run.series import label_rows
 from enginebench.report.table import Chart, Column, Notes, Section, Table, list_texts, make_notes, make_table
+from enginebench.stats.builds import BestBuild, BuildEffect
 
 _PLACES = ("1st", "2nd", "3rd")
 _SETTING = ("batch", "bucket", "scope", "cache")
@@ -273,3 +272,149 @@ def describe_machine(document: RunDocument) -> Notes | None:
         "versions": ", ".join(f"{name} {version}" for name, version in sorted(versions.items())),
     }
     return Notes(lines=tuple((name, text) for name, text in facts.items() if text), kind="facts")
+
+
+_COLUMNS = (
+    Column("engine", lambda row: row.engine),
+    Column("precision", lambda row: format_precision(row.precision, row.recipe)),
+    Column("builds", lambda row: str(row.builds.builds), align="right"),
+    Column("different", lambda row: "-" if row.builds.distinct is None else str(row.builds.distinct), align="right"),
+    Column("p50 ms", lambda row: _show_medians(row.builds), align="right"),
+    Column("between builds", lambda row: _show_share(row.builds.between), align="right"),
+    Column("within one", lambda row: "-" if row.builds.within is None else f"{row.builds.within:.2%}", align="right"),
+    Column(
+        "outputs apart",
+        lambda row: "-" if row.builds.max_abs_diff is None else format_small(row.builds.max_abs_diff),
+        align="right",
+    ),
+    Column("best gains", lambda row: _show_share(row.builds.best.gain) if row.builds.best else "-", align="right"),
+    Column("extra builds s", lambda row: show_figure(row.builds.best and row.builds.best.cost_s, "-"), align="right"),
+)
+
+
+def make_builds(rows: Sequence[Row]) -> list[Table | Notes]:
+    """What several builds of an engine show, of every row that was built several times."""
+    built = [row for row in rows if row.builds]
+    return [make_table(_COLUMNS, built, file="builds", title="Builds of each engine")] if built else []
+
+
+def state_builds(rows: Sequence[Row]) -> list[str]:
+    """What is to be known of the builds of each row, in sentences."""
+    return [sentence for row in rows if row.builds for sentence in _state(show_name(row), row.builds)]
+
+
+def _state(name: str, effect: BuildEffect) -> list[str]:
+    if effect.distinct == 1:
+        return [f"{name}: all {count_of(effect.builds, 'builds')} are identical by their hash."]
+    if effect.between is None or effect.within is None:
+        return [f"{name}: {effect.builds} builds, of which too few have two trials: inconclusive."]
+    seen = "differ" if effect.shown else "do not differ significantly"
+    told = f"{name}: its {count_of(effect.builds, 'builds')} {seen}: {_show_share(effect.between)} from one to the next"
+    told = f"{told}, beside {effect.within:.2%} between processes of one build."
+    return [told, *([_state_best(effect.builds, effect.best)] if effect.best else [])]
+
+
+def _state_best(count: int, best: BestBuild) -> str:
+    more = "one build more costs" if count == 2 else f"the {count - 1} builds more cost"
+    seconds = "" if best.cost_s is None else f"; {more} {format_significant(best.cost_s)} s"
+    sure = (best.gain.low or 0.0) > 0
+    after = f", which it saves within {best.pays_after:,} runs" if best.pays_after and seconds and sure else ""
+    gain = "gains" if sure else "did not gain significantly:"
+    return f"The best of {count} {gain} {_show_share(best.gain)} over a typical one{seconds}{after}."
+
+
+def _show_medians(effect: BuildEffect) -> str:
+    if not effect.medians_ms:
+        return "-"
+    low, high = (format_significant(end(effect.medians_ms), 4) for end in (min, max))
+    return low if low == high else f"{low} to {high}"
+
+
+def _show_share(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "-"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.2%}"
+    return f"{estimate.value:.2%} ({estimate.low:.2%} to {estimate.high:.2%})"
+
+
+def list_batches(rows: Sequence[Row]) -> list[list[Row]]:
+    """The engines of scope `compute` with a hot cache that have more than one batch, each by its batches.
+
+    A batch that failed (out of memory) stays in the list, without numbers.
+    """
+    # Rows that were relabelled FP32 are not the FP32 rows of their engine, though both are called so.
+    members: dict[tuple[str, str, str, str], list[Row]] = {}
+    for row in rows:
+        if row.scope == "compute" and row.cache == "hot" and row.status != "skipped":
+            key = row.engine, _name_precision(row), row.requested_precision or "", row.bucket
+            members.setdefault(key, []).append(row)
+    return [sorted(found, key=lambda row: row.batch) for found in members.values() if len(found) > 1]
+
+
+def _name_precision(row: Row) -> str:
+    return format_precision(row.precision, row.recipe, row.mix)
+
+
+def find_largest(series: Sequence[Row], p99_limit_ms: float) -> Row | None:
+    """The largest batch that keeps to the limit, of those that can be relied on."""
+    whole = [row for row in series if row.status == "ok" and row.validity != "invalid"]
+    return next((row for row in reversed(whole) if row.p99_ms and row.p99_ms.value <= p99_limit_ms), None)
+
+
+def make_batches(rows: Sequence[Row]) -> list[Table | Notes]:
+    """Latency against throughput as figures, of engines that ran several batches."""
+    series = list_batches(rows)
+    rates = [next((row.throughput_per_s for row in one if row.throughput_per_s), None) for one in series]
+    first = {id(row): rate for one, rate in zip(series, rates, strict=True) for row in one}
+
+    def gain(row: Row) -> float | None:
+        smallest = first[id(row)]
+        return row.throughput_per_s / smallest if row.throughput_per_s and smallest else None
+
+    columns = (
+        Column("engine", lambda row: row.engine),
+        Column("precision", _name_precision),
+        Column("batch", lambda row: str(row.batch), lambda row: row.batch, align="right"),
+        Column("p50 ms", lambda row: "~ " * (row.validity != "valid") + show_figure(_take(row.p50_ms), row.status),
+               lambda row: _take(row.p50_ms), align="decimal"),
+        Column("p99 ms", lambda row: show_figure(_take(row.p99_ms)) + ("" if is_supported(row) else "?"),
+               lambda row: _take(row.p99_ms), align="decimal", hint="?: too few samples for this percentile"),
+        Column("per second", lambda row: show_figure(row.throughput_per_s), lambda row: row.throughput_per_s,
+               align="decimal"),
+        Column("times smallest", lambda row: show_figure(gain(row)), gain, align="right"),
+    )  # fmt: skip
+    lines = [row for one in series for row in one]
+    title = "Latency against throughput by batch"
+    return [make_table(columns, lines, file="batches", title=title)] if lines else []
+
+
+def is_supported(row: Row) -> bool:
+    """Whether there are samples enough for a p99, where there is one."""
+    return row.p99_ms is None or row.p99_ms.supported
+
+
+def _take(estimate: Estimate | None) -> float | None:
+    return estimate.value if estimate else None
+
+
+def describe_limit(series: Sequence[Sequence[Row]], p99_limit_ms: float | None) -> list[str]:
+    """A sentence for each engine: the largest batch whose p99 keeps to the limit. Empty without a limit."""
+    if p99_limit_ms is None:
+        return []
+    return [f"{one[0].engine} {_name_precision(one[0])}: {_describe_largest(one, p99_limit_ms)}." for one in series]
+
+
+def _describe_largest(series: Sequence[Row], p99_limit_ms: float) -> str:
+    largest = find_largest(series, p99_limit_ms)
+    if largest is None:
+        doubtful = [row.status for row in series if row.p99_ms and row.p99_ms.value <= p99_limit_ms]
+        kinds = dict.fromkeys("disturbed" if status == "ok" else "not finished" for status in doubtful)
+        if kinds:
+            return f"only batches whose configurations are {' or '.join(kinds)} meet p99 {p99_limit_ms:g} ms"
+        return f"no batch that was measured within p99 {p99_limit_ms:g} ms"
+    doubts = [] if is_supported(largest) else ["too few samples for a p99"]
+    doubts += ["disturbed"] if largest.validity != "valid" else []
+    doubts += ["modelled"] if largest.modelled else []
+    doubt = f" ({', '.join(doubts)})" if doubts else ""
+    return f"batch {largest.batch} is the largest within p99 {p99_limit_ms:g} ms{doubt}"

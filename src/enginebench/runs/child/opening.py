@@ -39,7 +39,7 @@ def open_for(engine: EngineSpec, out_dir: str) -> Backend:
     check_options(engine)
     backend = open_backend(engine.backend, load_module, Path(out_dir) / "cache")
     if isinstance(backend, NeedsPlanReader):
-        from enginebench.stats.plans.reader import PlanFiles
+        from enginebench.stats.plans.layers import PlanFiles
 
         backend.take_reader(PlanFiles())
     return backend

@@ -72,7 +72,9 @@ def read_boxes(outputs: Outputs, layout: Layout | None = None) -> Boxes:
     arrays = {name: np.asarray(array) for name, array in outputs.items()}
     layout = layout or find_layout(arrays)
     if layout.kind == "named":
-        return _read_named(arrays)
+        boxes, scores, labels = (arrays[n] if arrays["boxes"].ndim > 2 else arrays[n][None] for n in NAMED)
+        named = zip(boxes.astype(np.float64), scores.astype(np.float64), labels.astype(np.int64), strict=True)
+        return _stack([(b, np.where(c == NOTHING, -np.inf, s), c) for b, s, c in named])
     if layout.kind == "queries":
         boxes, scores = (arrays[name].astype(np.float64) for name in layout.outputs)
         scores = 1 / (1 + np.exp(-scores)) if layout.logits else scores
@@ -163,14 +165,6 @@ def _take_columns(kind: Columns, array: Any) -> tuple[Floats, Floats]:
     return table[..., :4], table[..., 5:] * table[..., 4:5] if objects else table[..., 4:]
 
 
-def _read_named(arrays: dict[str, Array]) -> Boxes:
-    boxes, scores, labels = (arrays[name] for name in NAMED)
-    if boxes.ndim == 2:
-        boxes, scores, labels = boxes[None], scores[None], labels[None]
-    rows = zip(boxes.astype(np.float64), scores.astype(np.float64), labels.astype(np.int64), strict=True)
-    return _stack([(b, np.where(c == NOTHING, -np.inf, s), c) for b, s, c in rows])
-
-
 def _from_centres(boxes: Floats) -> Floats:
     half: Floats = boxes[..., 2:] / 2
     return np.concatenate([boxes[..., :2] - half, boxes[..., :2] + half], axis=-1)
@@ -242,13 +236,11 @@ def match_boxes(reference: Boxes, candidate: Boxes) -> Matches:
     A box counts as shown from a score of 0.25 on; a partner may lie a little below it (`PARTNER_SCORE`).
     """
     own, other = _take_corners((reference, candidate))
-    found = [
-        _match_sample(reference, candidate, measure_overlaps(own[i], other[i]), i) for i in range(len(reference.labels))
-    ]
+    overlaps = map(measure_overlaps, own, other)
+    found = [_match_sample(reference, candidate, each, i) for i, each in enumerate(overlaps)]
     pairs = [(i, *pair) for i, (_, sample) in enumerate(found) for pair in sample]
-    return Matches(
-        decided=sum(decided for decided, _ in found), shared=len(pairs), pairs=np.array(pairs, np.int64).reshape(-1, 3)
-    )
+    together = np.array(pairs, np.int64).reshape(-1, 3)
+    return Matches(decided=sum(decided for decided, _ in found), shared=len(pairs), pairs=together)
 
 
 def _match_sample(reference: Boxes, candidate: Boxes, overlaps: Floats, i: int) -> tuple[int, list[tuple[int, int]]]:
@@ -288,17 +280,10 @@ def prepare_map(outputs: Outputs, targets: Targets) -> Ask:
     turned = (found.boxes[..., 2:] < found.boxes[..., :2]).any(axis=-1)
     if 2 * int(turned.sum()) > int((found.labels != NOTHING).sum()):
         raise FeedError("most boxes end before they begin (x2 < x1 or y2 < y1); mAP takes corners: x1, y1, x2, y2")
-    wanted = read_wanted(targets, len(found.labels))
-    evaluation = _evaluate(found, wanted)
-    return lambda places: _accumulate(evaluation, places)
-
-
-def read_wanted(targets: Targets, n: int) -> list[tuple[Floats, list[int]]]:
-    """(boxes, labels) of each sample, as the file of targets has them."""
     values = targets.values
     if isinstance(values, dict) and {"boxes", "labels"} <= set(values):
         values = [{"boxes": b, "labels": c} for b, c in zip(values["boxes"], values["labels"], strict=True)]
-    if len(values) != n:
+    if len(values) != (n := len(found.labels)):
         raise FeedError(f"targets of {len(values)} samples, outputs for {n}; expected as many")
     try:
         rows = [(np.asarray(v["boxes"], np.float64).reshape(-1, 4), np.asarray(v["labels"], int)) for v in values]
@@ -307,7 +292,9 @@ def read_wanted(targets: Targets, n: int) -> list[tuple[Floats, list[int]]]:
             f"targets of a detector: {error}; expected for each sample "
             '{"boxes": [[x1, y1, x2, y2], ...], "labels": [0, ...]}'
         ) from error
-    return [(boxes[labels != NOTHING], [int(c) for c in labels if c != NOTHING]) for boxes, labels in rows]
+    wanted = [(boxes[labels != NOTHING], [int(c) for c in labels if c != NOTHING]) for boxes, labels in rows]
+    evaluation = _evaluate(found, wanted)
+    return lambda places: _accumulate(evaluation, places)
 
 
 def _evaluate(found: Boxes, wanted: list[tuple[Floats, list[int]]]) -> Any:

@@ -1,5 +1,6 @@
 """`parse_layers`: what the engine inspector says (--exportLayerInfo), joined with a profile."""
 
+import math
 import re
 from collections import Counter
 from functools import partial
@@ -9,7 +10,8 @@ from typing import Any, Literal
 import msgspec
 
 from enginebench.core.errors import ParseError
-from enginebench.core.precisions import UNKNOWN, classify_kernel
+from enginebench.core.precisions import REORDER, UNKNOWN, classify_kernel
+from enginebench.core.records import AheadOfTime, LayerProfile, LayerTime, PlannedLayer
 from enginebench.core.store import DECODE_ERRORS
 from enginebench.stats.layer_records import (
     EngineLayer,
@@ -19,9 +21,11 @@ from enginebench.stats.layer_records import (
     LayerTensor,
     ProfileDocument,
     group_layers,
+    read_metadata,
+    split_name,
     sum_times,
 )
-from enginebench.stats.onnx_names import read_metadata, split_name
+from enginebench.stats.plans.profile import parse_profile
 from enginebench.stats.plans.source import decode_json, explain_json, explain_keys, list_keys, read_text
 
 # Data types as inspectors of TensorRT 8 to 11 print them inside "Format/Datatype" and "Weights".
@@ -96,9 +100,17 @@ def summarize_layers(document: dict[str, Any], path: Path, profile: ProfileDocum
     """As `parse_layers`, from an inspector's document that was read before."""
     layers = [read_layer(item, index, path) for index, item in enumerate(document["Layers"])]
     require_keys(document["Layers"], path)
-    notes = [*list_notes(layers), *note_missing(document), *note_kernels(layers)]
-    if profile is not None:
-        layers, unmatched = join_profile(layers, profile)
+    notes = list_notes(document, layers)
+    if profile is not None:  # equal names are joined in order
+        times: dict[str, list[tuple[float | None, float | None]]] = {}
+        for one in sorted(profile.layers, key=lambda layer: layer.position or 0):
+            times.setdefault(one.name, []).append((one.average_ms, one.share))
+        found = [queue.pop(0) if (queue := times.get(layer.name)) else (None, None) for layer in layers]
+        layers = [
+            msgspec.structs.replace(layer, average_ms=average, share=share)
+            for layer, (average, share) in zip(layers, found, strict=True)
+        ]
+        unmatched = sum(map(len, times.values()))
         notes += [f"{unmatched} layers of the profile are not in the engine"] if unmatched else []
     timed = profile is not None and any(layer.average_ms is not None for layer in layers)
     shares_of: Literal["time", "layers"] = "time" if timed else "layers"
@@ -124,7 +136,10 @@ def read_layer(item: Any, index: int, path: Path) -> EngineLayer:
         raise ParseError(path, f"$.Layers[{index}]", found, "a name, or an object with the key Name")
     name = item["Name"]
     kind = first_text(*map(item.get, _TYPE_KEYS))
-    inputs, outputs = read_tensors(item.get("Inputs")), read_tensors(item.get("Outputs"))
+    inputs, outputs = (
+        tuple(read_tensor(tensor) for tensor in as_list(item.get(side)) if isinstance(tensor, dict))
+        for side in ("Inputs", "Outputs")
+    )
     nodes = read_metadata(first_text(item.get("Metadata"))) or split_name(name)
     return EngineLayer(
         name=name,
@@ -163,52 +178,23 @@ def require_keys(items: list[Any], path: Path) -> None:
             raise explain_keys(path, place, " or ".join(wanted), found[0], expected, "TensorRT")
 
 
-def note_missing(document: dict[str, Any]) -> list[str]:
-    """What a document lacks that may be lacking, with the keys that are there instead."""
-    layers = list_detailed(document["Layers"])
-    notes = []
-    if layers and not any(key in item for item in layers for key in _TACTIC_KEYS):
-        there = ", ".join(layers[0])[:400]
-        notes.append(f"no layer has a key {' or '.join(_TACTIC_KEYS)} (keys there: {there}): no tactics")
-    if not any(key in document for key in _IO_KEYS):
-        there = ", ".join(document)[:400]
-        notes.append(f"no key {' or '.join(_IO_KEYS)} (keys there: {there}): inputs and outputs are not known")
-    return notes
-
-
 def first_text(*values: Any) -> str | None:
     """The first value that is a text and not empty."""
     return next((value for value in values if isinstance(value, str) and value), None)
 
 
-def read_tensors(items: Any) -> tuple[LayerTensor, ...]:
-    """The tensors at one side of a layer."""
-    if not isinstance(items, list):
-        return ()
-    return tuple(read_tensor(item) for item in items if isinstance(item, dict))
-
-
 def read_tensor(item: dict[str, Any]) -> LayerTensor:
     """One tensor; TensorRT 8 to 11 put layout and type into one text."""
     text = first_text(*map(item.get, _DTYPE_KEYS))
-    return LayerTensor(
-        name=first_text(item.get("Name")) or "",
-        dtype=read_dtype(text),
-        shape=read_shape(item.get("Dimensions")),
-        format=text,
-    )
+    name, given, shape = first_text(item.get("Name")) or "", item.get("Dimensions"), None
+    if isinstance(given, list) and all(isinstance(d, int) and not isinstance(d, bool) for d in given):
+        shape = tuple(given)
+    return LayerTensor(name=name, dtype=read_dtype(text), shape=shape, format=text)
 
 
 def read_dtype(text: str | None) -> str | None:
     """ "fp16" of "Channel major FP16 format where channel % 8 == 0"."""
     return next((name for pattern, name in _DTYPES if text and pattern.search(text[:200])), None)
-
-
-def read_shape(value: Any) -> tuple[int, ...] | None:
-    """The dimensions, if they are a list of numbers."""
-    if isinstance(value, list) and all(isinstance(d, int) and not isinstance(d, bool) for d in value):
-        return tuple(value)
-    return None
 
 
 def choose_precision(
@@ -221,7 +207,12 @@ def choose_precision(
     What goes into a region of many operators and comes out of it says nothing of what is between them.
     A plan of several shapes shows no types ("N/A due to dynamic shapes") but those of weights: else the kernel says.
     """
-    dtype, region = read_types(item, inputs, outputs), is_region(item["Name"], first_text(item.get("LayerType")))
+    weights, region = item.get("Weights"), is_region(item["Name"], first_text(item.get("LayerType")))
+    # Of its weights, else of its first input, else of its output, which alone would be wrong: an INT8 convolution may
+    # write FP16.
+    dtype = next((tensor.dtype for tensor in (*inputs, *outputs) if tensor.dtype), None)
+    if isinstance(weights, dict) and weights.get("Count"):
+        dtype = read_dtype(first_text(weights.get("Type"))) or dtype
     kernel = classify_kernel(first_text(item.get("TacticName")) or "")
     if dtype != "fp32" and not region:
         return dtype or (kernel if kernel in {"fp32", *_SHORTER} else None)
@@ -251,36 +242,12 @@ def is_product(layer: EngineLayer) -> bool:
     return bool(_PRODUCTS.search(layer.type or ""))
 
 
-def read_types(item: dict[str, Any], inputs: tuple[LayerTensor, ...], outputs: tuple[LayerTensor, ...]) -> str | None:
-    """The type of a layer's weights, else of its first input, else of its output.
-
-    The output alone would be wrong: an INT8 convolution may write FP16.
-    """
-    weights = item.get("Weights")
-    if isinstance(weights, dict) and weights.get("Count") and (dtype := read_dtype(first_text(weights.get("Type")))):
-        return dtype
-    return next((tensor.dtype for tensor in (*inputs, *outputs) if tensor.dtype), None)
-
-
 def is_overhead(name: str, kind: str | None) -> bool:
     """Whether a layer only moves or converts data: reformat, cast, copy, or a (de)quantization of its own."""
     if (kind or "").lower() in _OVERHEAD_TYPES or name.startswith(_OVERHEAD_NAMES):
         return True
     nodes = split_name(name)
     return bool(nodes) and all(_QUANTIZE.search(node) for node in nodes)
-
-
-def join_profile(layers: list[EngineLayer], profile: ProfileDocument) -> tuple[list[EngineLayer], int]:
-    """(layers with their times, layers of the profile that were not found). Equal names are joined in order."""
-    times: dict[str, list[tuple[float | None, float | None]]] = {}
-    for timed in sorted(profile.layers, key=lambda layer: layer.position or 0):
-        times.setdefault(timed.name, []).append((timed.average_ms, timed.share))
-    joined = []
-    for layer in layers:
-        queue = times.get(layer.name)
-        average, share = queue.pop(0) if queue else (None, None)
-        joined.append(msgspec.structs.replace(layer, average_ms=average, share=share))
-    return joined, sum(len(queue) for queue in times.values())
 
 
 def measure_group(group: list[EngineLayer], layers: list[EngineLayer], timed: bool) -> LayerGroup:
@@ -321,22 +288,23 @@ def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def list_notes(layers: list[EngineLayer]) -> list[str]:
-    """What limits the reading."""
+def list_notes(document: dict[str, Any], layers: list[EngineLayer]) -> list[str]:
+    """What limits the reading, with the keys that are there instead of those that may lack; and what became of FP32
+    values in products: shortened, or nobody can say."""
     notes = [] if layers else ["the file lists no layers"]
     if layers and all(layer.type is None for layer in layers):
         notes.append("names only: build with --profilingVerbosity=detailed for types, precisions and tactics")
     repeated = [name for name, count in Counter(layer.name for layer in layers).items() if count > 1]
     if repeated:
         notes.append(f"{len(repeated)} layer names occur more than once; their times are joined in order")
-    return notes
-
-
-def note_kernels(layers: list[EngineLayer]) -> list[str]:
-    """What became of FP32 values in products: shortened, or nobody can say."""
-    notes = []
-    shortened = sum(layer.precision == "tf32" for layer in layers)
-    if shortened:
+    detailed = list_detailed(document["Layers"])
+    if detailed and not any(key in item for item in detailed for key in _TACTIC_KEYS):
+        there = ", ".join(detailed[0])[:400]
+        notes.append(f"no layer has a key {' or '.join(_TACTIC_KEYS)} (keys there: {there}): no tactics")
+    if not any(key in document for key in _IO_KEYS):
+        there = ", ".join(document)[:400]
+        notes.append(f"no key {' or '.join(_IO_KEYS)} (keys there: {there}): inputs and outputs are not known")
+    if shortened := sum(layer.precision == "tf32" for layer in layers):
         notes.append(
             f"{shortened} of {len(layers)} layers multiply FP32 values in TF32, as their kernels are named; "
             "--noTF32 at the build keeps them in FP32"
@@ -347,10 +315,71 @@ def note_kernels(layers: list[EngineLayer]) -> list[str]:
             f"{len(regions)} of {len(layers)} layers are regions of TensorRT's own compiler, Myelin: in what they "
             "compute is not recorded"
         )
-    unsaid = sum(layer.precision is None and layer.precision_in == "fp32" for layer in layers if layer not in regions)
-    if unsaid:
+    others = [layer for layer in layers if layer not in regions]
+    if unsaid := sum(layer.precision is None and layer.precision_in == "fp32" for layer in others):
         notes.append(
             f"{unsaid} of {len(layers)} layers multiply FP32 values in kernels whose names do not show the precision: "
             "it may be in TF32"
         )
     return notes
+
+
+NS_PER_MS = 1_000_000
+# A share below this is what sums of a profile's rounded times leave over, and no layer.
+ROUNDING = 1e-9
+
+
+class PlanFiles:
+    """The reader that `open_for` hands in (`engines.abilities.PlanReader`)."""
+
+    def read_precision(self, layers: Path, profile: Path) -> dict[str, float] | None:
+        """Shares of time by precision, which add up to 1; reformats and casts, which compute nothing, under `reorder`.
+
+        Layers whose precision the engine does not say are `unknown`, and those of the profile that it does not know.
+        """
+        document = parse_layers(layers, profile=parse_profile(profile))
+        if document.shares_of != "time":
+            return None
+        shares: dict[str, float] = {}
+        for layer in document.layers:
+            shares[layer.counted_as] = shares.get(layer.counted_as, 0.0) + (layer.share or 0.0)
+        shares[UNKNOWN] = shares.get(UNKNOWN, 0.0) + max(0.0, 1 - math.fsum(shares.values()))
+        ranked = sorted(shares.items(), key=lambda item: -item[1])
+        return {name: share for name, share in ranked if share > ROUNDING}
+
+    def read_layers(self, layers: Path, profile: Path) -> LayerProfile:
+        """The engine's layers in their order, those that the profile has times of; reformats and casts as `reorder`."""
+        timed = parse_profile(profile)
+        document = parse_layers(layers, profile=timed)
+        return LayerProfile(
+            layers=tuple(
+                LayerTime(
+                    name=layer.name,
+                    mean_ns=layer.average_ms * NS_PER_MS,
+                    precision=REORDER if layer.overhead else layer.precision,
+                    kind=layer.type,
+                    onnx_nodes=layer.onnx_nodes,
+                )
+                for layer in document.layers
+                if layer.average_ms
+            ),
+            runs=timed.count or 1,
+            profiler="trtexec's layer profile",
+            notes=document.notes,
+        )
+
+    def read_ahead(self, layers: Path) -> AheadOfTime:
+        """The layers of a plan that has not run, and how many of those that multiply there are in each precision."""
+        found = parse_layers(layers).layers
+        products = Counter(_name_input(layer) for layer in found if is_product(layer))
+        return AheadOfTime(
+            products=dict(products.most_common()),
+            layers=tuple(
+                PlannedLayer(name=n.name, kind=n.type, precision=_name_input(n), onnx_nodes=n.onnx_nodes) for n in found
+            ),
+        )
+
+
+def _name_input(layer: EngineLayer) -> str:
+    """The type of what goes into a layer that has not run: whether FP32 is multiplied in TF32, nothing says yet."""
+    return layer.precision or layer.precision_in or UNKNOWN

@@ -58,7 +58,12 @@ def parse_profile(path: Path, *, end_to_end_ms: float | None = None) -> ProfileD
 
 def summarize_profile(raw: RawProfile, path: Path, end_to_end_ms: float | None = None) -> ProfileDocument:
     """As `parse_profile`, from entries that were read before."""
-    merged, duplicates = merge_layers(raw.layers)
+    # The same layer listed twice (in files that were joined) has the same name and the same average; two layers of one
+    # name differ in it and stay apart.
+    alike: dict[tuple[str, str], RawLayer] = {}
+    for raw_layer in raw.layers:
+        alike.setdefault((raw_layer.name, repr(raw_layer.average_ms)), raw_layer)
+    merged = list(alike.values())
     total = math.fsum(layer.total_ms for layer in merged if math.isfinite(layer.total_ms))
     averages = [layer.average_ms for layer in merged if math.isfinite(layer.average_ms)]
     average = math.fsum(averages) if averages else None
@@ -72,7 +77,7 @@ def summarize_profile(raw: RawProfile, path: Path, end_to_end_ms: float | None =
         layers=tuple(layers),
         end_to_end_ms=end_to_end_ms,
         remainder_ms=end_to_end_ms - average if end_to_end_ms is not None and average is not None else None,
-        duplicates_merged=duplicates,
+        duplicates_merged=len(raw.layers) - len(merged),
         names_repaired=raw.strange,
         nonfinite=sum(not math.isfinite(value) for layer in merged for value in layer[1:3]),
         notes=list_notes(raw, merged, total),
@@ -86,10 +91,15 @@ def read_profile(text: str, path: Path) -> RawProfile:
     try:
         document = decode_json(text)
     except DECODE_ERRORS as error:
-        require_printed_keys(text, path)
+        # A file with quotes in its names, which is no JSON, may have other keys than those known.
+        if printed := _ENTRY.search(text[:_HEAD]):
+            keys = [printed[1], *re.findall(r'"(\w{1,40})" :', printed[2])]
+            refuse_renamed(keys, f"line {text.count(chr(10), 0, printed.start()) + 1}", path)
         raise explain(error, text, path) from error
     entries = [entry for entry in document if isinstance(entry, dict)] if isinstance(document, list) else []
-    require_keys(entries, path)
+    for index, entry in enumerate(entry for entry in entries if "percentage" in entry):  # trtexec's own layout
+        if len(set(entry) & {"timeMs", "averageMs", "medianMs", "name"}) >= 2:
+            refuse_renamed(list(entry), f"layer {index}", path)
     layers = [layer for entry in entries if (layer := read_entry(entry))]
     if not layers:
         raise ParseError(
@@ -147,28 +157,11 @@ def explain(error: Exception, text: str, path: Path) -> ParseError:
     return ParseError(path, where, str(error), "the layout of --exportProfile")
 
 
-def require_printed_keys(text: str, path: Path) -> None:
-    """Raises a ParseError when a file with quotes in its names, which is no JSON, has other keys than those known."""
-    entry = _ENTRY.search(text[:_HEAD])
-    if entry is None:
-        return
-    keys = [entry[1], *re.findall(r'"(\w{1,40})" :', entry[2])]
-    refuse_renamed(keys, f"line {text.count(chr(10), 0, entry.start()) + 1}", path)
-
-
-def require_keys(entries: list[dict[str, Any]], path: Path) -> None:
-    """Raises a ParseError when entries of trtexec's own layout (they have `percentage`) lack another of its keys."""
-    for index, entry in enumerate(entry for entry in entries if "percentage" in entry):
-        if len(set(entry) & {"timeMs", "averageMs", "medianMs", "name"}) >= 2:
-            refuse_renamed(list(entry), f"layer {index}", path)
-
-
 def refuse_renamed(keys: list[str], place: str, path: Path) -> None:
     """Raises a ParseError when an entry lacks a key; a median may be lacking unless an unknown time is there."""
     missing = [key for key in _KEYS if key not in keys]
-    if missing == ["medianMs"] and not any(key.endswith("Ms") and key not in _KEYS for key in keys):
-        return
-    if missing:
+    only_median = missing == ["medianMs"] and not any(key.endswith("Ms") and key not in _KEYS for key in keys)
+    if missing and not only_median:
         raise explain_keys(path, place, ", ".join(missing), keys, f"the keys {', '.join(_KEYS)}")
 
 
@@ -180,18 +173,6 @@ def read_entry(entry: dict[str, Any]) -> RawLayer | None:
     if not all(isinstance(value, int | float | None) and not isinstance(value, bool) for value in times):
         return None
     return RawLayer(name, to_number(times[0]), to_number(times[1]), None if times[2] is None else to_number(times[2]))
-
-
-def merge_layers(layers: list[RawLayer]) -> tuple[list[RawLayer], int]:
-    """(layers with one entry for each name and average, how many were left out).
-
-    The same layer listed twice (in files that were joined) has the same name and
-    the same average; two layers of one name differ in it and stay apart.
-    """
-    merged: dict[tuple[str, str], RawLayer] = {}
-    for layer in layers:
-        merged.setdefault((layer.name, repr(layer.average_ms)), layer)
-    return list(merged.values()), len(layers) - len(merged)
 
 
 def finish_layer(layer: RawLayer, total_ms: float, position: int) -> ProfiledLayer:

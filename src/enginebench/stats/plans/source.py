@@ -48,30 +48,22 @@ def open_bytes(path: Path) -> bytes | mmap.mmap:
 def unpack_gzip(path: Path, packed: bytes) -> bytes:
     """The unpacked content of a gzip file, all its members one behind the other."""
     parts: list[bytes] = []
-    room, rest = MAX_TEXT_BYTES, packed
+    room = MAX_TEXT_BYTES
     # Appending to a gzip file adds a member of its own; zeros fill a file up to a block of its medium.
-    while rest.strip(b"\0"):
-        part, rest = unpack_member(path, rest, room)
-        parts.append(part)
-        room -= len(part)
-    data = b"".join(parts)
-    if not data:
+    while packed.strip(b"\0"):
+        stream = zlib.decompressobj(wbits=31)
+        try:
+            # One byte more than there is room for: 0 would mean without limit.
+            parts.append(stream.decompress(packed, room + 1))
+        except zlib.error as error:
+            raise ParseError(path, "", f"damaged gzip data ({error})", "a whole gzip file") from error
+        packed, room = stream.unused_data, room - len(parts[-1])
+        if not stream.eof or room < 0:
+            found = f"more than {MAX_TEXT_BYTES} bytes inside" if room < 0 else "gzip data that is cut"
+            raise ParseError(path, "", found, "a whole gzip file", "Unpack it by hand if it is genuine")
+    if not (data := b"".join(parts)):
         raise ParseError(path, "", "an empty file inside gzip", "what trtexec wrote")
     return data
-
-
-def unpack_member(path: Path, packed: bytes, room: int) -> tuple[bytes, bytes]:
-    """(content of the first member of a gzip file, bytes behind it)."""
-    stream = zlib.decompressobj(wbits=31)
-    try:
-        # One byte more than there is room for: 0 would mean without limit.
-        data = stream.decompress(packed, room + 1)
-    except zlib.error as error:
-        raise ParseError(path, "", f"damaged gzip data ({error})", "a whole gzip file") from error
-    if not stream.eof or len(data) > room:
-        found = f"more than {MAX_TEXT_BYTES} bytes inside" if len(data) > room else "gzip data that is cut"
-        raise ParseError(path, "", found, "a whole gzip file", "Unpack it by hand if it is genuine")
-    return data, stream.unused_data
 
 
 def read_text(path: Path) -> str:

@@ -17,7 +17,7 @@ from enginebench.core.store import encode
 from enginebench.features.fpga.budget import Budget, BudgetSpec, Transfer, command, compute_budget
 from enginebench.features.fpga.links import NAMED, parse_link
 from enginebench.report.bench import describe_bench
-from enginebench.stats.file_stages import describe_stages
+from enginebench.stats.stages import describe_stages
 
 # 64 bytes in, 10 out, at 100,000 bytes/s: 0.64 ms and 0.1 ms.
 PLAIN = BudgetSpec(

@@ -16,7 +16,7 @@ from enginebench.features.roofline.limits import (
     count_bytes,
     find_least_ms,
 )
-from enginebench.stats.bounds import doubt_layers, doubt_row, share_of_limit
+from enginebench.stats.profile import doubt_layers, doubt_row, share_of_limit
 
 
 def tensor(values: int, *, constant: bool = False) -> TensorWork:

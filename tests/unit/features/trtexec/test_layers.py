@@ -9,8 +9,7 @@ import pytest
 import trtexec_artifacts as made
 from enginebench.core.errors import ParseError
 from enginebench.stats.layer_diff import compare_layers, number_operators
-from enginebench.stats.layer_records import LayersDocument
-from enginebench.stats.onnx_names import read_metadata, split_name, strip_reformat
+from enginebench.stats.layer_records import LayersDocument, read_metadata, split_name, strip_reformat
 from enginebench.stats.plans.layers import read_dtype, read_engine, summarize_layers
 from enginebench.stats.plans.profile import read_profile, summarize_profile
 

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 from msgspec.structs import replace
 
 from enginebench.core.records import Result
-from enginebench.report.run.junit import format_junit
+from enginebench.report.run.diff import format_junit
 from enginebench.stats.diff import diff_results
 from samples import make_result
 

@@ -9,9 +9,15 @@ from msgspec.structs import replace
 
 from enginebench.core.records import Block, Build, Caveat, LayerTime, Result
 from enginebench.core.store import encode
-from enginebench.report.run.batches import describe_limit, find_largest, list_batches, make_batches
-from enginebench.report.run.builds import make_builds, state_builds
 from enginebench.report.run.rows import Row, RunDocument, describe_row, describe_run
+from enginebench.report.run.sections import (
+    describe_limit,
+    find_largest,
+    list_batches,
+    make_batches,
+    make_builds,
+    state_builds,
+)
 from enginebench.stats.ranking import Rules
 from enginebench.stats.standing import find_baseline, weigh
 from reports import write_markdown, write_page

@@ -33,7 +33,7 @@ Clock = Callable[[], int]
 TOP_K = 5
 # Batches before the first that counts: decoder tables, buffers and caches are made in them.
 WARMUP_BATCHES = 3
-# Fewer batches than this show no p99 worth its name (see `stats.tails.min_samples`), but a median.
+# Fewer batches than this show no p99 worth its name (see `stats.quantiles.min_samples`), but a median.
 MIN_BATCHES = 10
 
 
