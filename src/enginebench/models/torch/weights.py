@@ -166,7 +166,7 @@ def seed_torch(seed: int) -> Iterator[None]:
         yield
 
 
-class Undrawn(TorchFunctionMode):
+class Undrawn(TorchFunctionMode):  # type: ignore[misc]  # PyTorch does not type it
     """Modules made inside keep whatever memory their parameters stand in: for those whose weights are then all loaded.
 
     Drawing is most of what it costs to make a large transformer.
