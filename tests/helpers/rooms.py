@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from enginebench.core.features import list_features
 from processes import ROOT
 
 SOURCE = ROOT / "src" / "enginebench"
@@ -116,6 +117,13 @@ def find_crossings(source: Path) -> set[tuple[str, str]]:
 def name_feature(module: str) -> str:
     """`tune` of `features.tune.race`; "" of what belongs to no feature."""
     return module.split(".")[1] if module.startswith("features.") else ""
+
+
+def is_lifted(module: str) -> bool:
+    """Whether a module is of a feature that the page names, and that was lifted out."""
+    name = name_feature(module.removeprefix("enginebench."))
+    listed = re.findall(r"^\| `features` \|(.*?):", PAGE.read_text("utf-8"), re.MULTILINE)[0]
+    return name not in list_features() and name in re.findall(r"\w+", listed)
 
 
 def find_faults(source: Path, floors: list[Floor], inside: str = "") -> list[str]:

@@ -26,7 +26,7 @@ def ask(cli: Cli, *args: object, code: int = 0, **options: Any) -> Any:
     return json.loads(done.stdout)
 
 
-def test_the_main_job_on_three_engines_its_report_and_the_bundle_of_a_row(cli: Cli, tmp_path: Path) -> None:
+def test_the_main_job_on_three_engines_and_its_report(cli: Cli, tmp_path: Path) -> None:
     document = ask(cli, "run", "digits-mlp", "--engines", "pytorch,ort,openvino", *FAST, "--out", "r")
     rows = {row["engine"]: row for row in document["rows"]}
     assert {name: row["status"] for name, row in rows.items()} == dict.fromkeys(("pytorch", "ort", "openvino"), "ok")
@@ -37,7 +37,11 @@ def test_the_main_job_on_three_engines_its_report_and_the_bundle_of_a_row(cli: C
     assert "openvino" in (tmp_path / "r" / "report.html").read_text("utf-8")
     assert json.loads((tmp_path / "r" / "report.json").read_text("utf-8"))["rows"] == document["rows"]
 
-    done = cli("deliver", "r", "--row", rows["ort"]["id"], "--out", "ship")
+
+@pytest.mark.feature("deliver")
+def test_the_bundle_of_a_row_checks_itself_without_us(cli: Cli, tmp_path: Path) -> None:
+    assert cli("run", "digits-mlp", "--engines", "ort", *FAST, "--out", "r").returncode == 0
+    done = cli("deliver", "r", "--row", "ort", "--out", "ship")
     assert done.returncode == 0, done.stderr
     alone = {name: value for name, value in environment(tmp_path).items() if name != "PYTHONPATH"}
     program = [sys.executable, tmp_path / "ship" / "predict.py", "--check"]
@@ -61,6 +65,7 @@ def test_a_module_becomes_a_graph_the_graph_int8_and_both_answer_alike(cli: Cli,
     assert {array.shape for array in np.load(tmp_path / "y.npz").values()} == {(32, 10)}
 
 
+@pytest.mark.feature("trtexec")
 def test_trtexec_builds_a_plan_times_it_and_its_log_is_read(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
     tool = ("--engine", "trtexec", "--trtexec", install_trtexec(tmp_path / "tools", "10.16"))
     assert cli("build", tiny_onnx, *tool, "--precision", "fp16", "--out", "m.plan").returncode == 0
@@ -75,6 +80,7 @@ def test_trtexec_builds_a_plan_times_it_and_its_log_is_read(cli: Cli, tiny_onnx:
     assert "| m.plan |" in (tmp_path / "b" / "trtexec" / "report.md").read_text("utf-8")
 
 
+@pytest.mark.feature("load")
 def test_a_short_load_has_every_request_in_it(cli: Cli, tiny_onnx: Path) -> None:
     asked = ("--qps", "200", "--duration", "0.5", "--scenario", "server", "--out", "l")
     (point,) = ask(cli, "load", tiny_onnx, "--engine", "ort", *asked)["points"]
@@ -95,7 +101,7 @@ def test_engines_keep_their_promises(engine: str, tmp_path: Path) -> None:
 
 FAULTS: dict[int, tuple[str, ...]] = {
     2: ("bench", "digits-mlp", "--engine", "no-such-engine"),
-    3: ("bench", "tiny.onnx", "--engine", "fpga-sim:env=nowhere"),
+    3: ("bench", "tiny.onnx", "--engine", "fake:env=nowhere"),
     4: ("drift", "fake@tiny.onnx", "fake:bias=1@tiny.onnx", "--n", "2", "--limit", "max_abs=0.01", "--out", "d"),
     5: ("bench", "cut.onnx", "--engine", "ort"),
     6: ("bench", "tiny.onnx", "--engine", "fake:fault=segfault", "--iters", "5", "--processes", "1", "--out", "b"),

@@ -3,7 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from processes import Cli
+
+pytestmark = pytest.mark.feature("tune")
 
 
 def test_a_default_that_nothing_beats_is_an_answer_with_exit_code_0(cli: Cli, tiny_onnx: Path) -> None:

@@ -12,7 +12,7 @@ from enginebench import door
 from enginebench.core.errors import UsageError
 from enginebench.core.features import find, find_each
 from enginebench.core.store import encode
-from enginebench.options import Opt, PathLike, Texts, Wide, verb
+from enginebench.options import Opt, PathLike, Texts, Wide, list_options, verb
 from enginebench.report.run.sections import list_sections
 from enginebench.runs.folder import holds_run, read_results
 from enginebench.runs.reporting import Written, check_formats, describe_stored, write_reports
@@ -74,16 +74,9 @@ def command(path: str, formats: str, shown: Wide, **options: Unpack[ReportOption
 def report_any(path: str, formats: Texts, options: ReportOptions) -> tuple[Written, Struct, Drawn | None]:
     """The files of a report, the document that they show, and what lists its sections for a terminal."""
     asked, folder = check_formats(list_texts(formats)), Path(path)
-    for names, kind, text in (
-        (("out", "prices"), "holds_sweep", "--out and --prices belong to the report on a sweep"),
-        (
-            ("model", "precision", "batch"),
-            "holds_trtexec",
-            "--model, --precision and --batch belong to the report on trtexec's files",
-        ),
-    ):
-        if any(options.get(name) is not None for name in names) and not find("offers", kind)(path):
-            raise UsageError(f"{text}, and {path} holds none")
+    for name, option in list_options(ReportOptions).items():
+        if options.get(name) is not None and not find("offers", f"holds_{option.feature}")(path):
+            raise UsageError(f"--{name} belongs to reports on what {option.feature} wrote; {path} holds nothing of it")
     if holds_run(folder):
         record, results = read_results(folder)
         run = describe_stored(record, results)
