@@ -30,10 +30,7 @@ from samples import make_machine
 from simulated_load import simulate
 
 ENGINES = ("fake", "fake:latency_us=9")
-USUAL: dict[str, Any] = {
-    "scenario": "server", "qps": None, "find_capacity": False, "limit_ms": None, "percentile": 90.0,
-    "arrivals": "poisson", "duration_s": 0.2, "streams": (1,), "max_batches": (1,), "max_wait_ms": 0.0,
-}  # fmt: skip
+USUAL: dict[str, Any] = {"percentile": 90.0, "duration_s": 0.2}
 CAPACITY = {"find_capacity": True, "limit_ms": 20.0, "rounds": 2}
 ASKED: dict[str, dict[str, Any]] = {
     "rate": {"qps": 100.0},
@@ -128,14 +125,6 @@ def test_interrupted_at_any_moment_it_comes_to_the_same_document(asked: dict[str
             assert world.measured == count, "nothing is measured twice"
 
     check()
-
-
-def test_each_point_is_on_the_disk_as_soon_as_it_is_measured(tmp_path: Path, world: World) -> None:
-    world.stops = {5: "killed"}
-    with pytest.raises(Killed):
-        load(tmp_path, **CAPACITY)
-    stored = read_load(tmp_path)
-    assert not stored.finished and len(stored.points) + len(stored.pilots) == 5
 
 
 def test_more_rounds_go_on_where_the_last_ones_ended(tmp_path: Path, world: World) -> None:

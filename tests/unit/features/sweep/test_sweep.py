@@ -23,10 +23,12 @@ from enginebench.models.zoo import DATA_DIR
 from enginebench.runs import main_job
 from enginebench.runs.child.jobs import MeasureJob
 from enginebench.runs.history import read_history
+from enginebench.stats.compare import compare
 from in_process import Children
 from interruptions import check_any_moment, still
 from reporters import Silent
 
+__all__ = ["still"]
 SPEC = """
 engines = ["fake:latency_us=20", "fake:latency_us=10", "fake:bias=1"]
 baseline = "fake:latency_us=20"
@@ -45,8 +47,6 @@ batch = 2
 
 
 ROWS = 2 * 5
-
-
 Spec = Callable[..., SweepSpec]
 
 
@@ -66,12 +66,13 @@ def sweep(spec: SweepSpec, store: object, **options: Any) -> SweepDocument:
     return run_sweep(spec, str(store), reporter=Silent(), **options)
 
 
-def count_measured(children: Children) -> Counter[tuple[str, str, int, str, int]]:
-    """How often each repetition of each row was measured."""
-    return Counter(
+def check_measured_once(children: Children) -> None:
+    """Checks that each repetition of each row was measured, and none twice."""
+    counts = Counter(
         (Path(str(job.model)).name, str(job.engine.options), job.engine.batch, job.measure.scope, job.repetition)
         for job in children.of(MeasureJob)
     )
+    assert set(counts.values()) == {1} and len(counts) == 2 * ROWS
 
 
 def list_results(store: Store, group: str) -> tuple[Result, ...]:
@@ -89,7 +90,9 @@ def test_every_cell_is_measured_once_and_its_figures_stand_in_the_document(
     document = sweep(spec(), tmp_path / "store")
     assert len(document.cells) == ROWS and not document.failed and not document.unread
     assert {cell.row.status for cell in document.cells if cell.row} == {"ok"}
-    assert set(count_measured(children).values()) == {1} and len(count_measured(children)) == 2 * ROWS
+    check_measured_once(children)
+    turns = [(job.model, job.repetition) for job in children.of(MeasureJob)]
+    assert turns == sorted(turns, key=lambda turn: (turns.index((turn[0], 0)), turn[1])), "rows of a group take turns"
     faster = [c.row for c in document.cells if c.engine == "fake:latency_us=10"]
     assert all(row and row.speedup and row.speedup.value > 1 for row in faster)
     assert [c.row.outputs_agree for c in document.cells if c.engine == "fake:bias=1" and c.row] == [False] * 2
@@ -97,12 +100,6 @@ def test_every_cell_is_measured_once_and_its_figures_stand_in_the_document(
     assert machine.rows == ROWS and machine.machine_kind == "local"
     folder = find_rows_folder(str(tmp_path / "store"))
     assert len(read_history(folder, tmp_path / "cache").rows) == ROWS
-
-
-def test_rows_of_a_group_take_turns(children: Children, spec: Spec, tmp_path: Path) -> None:
-    sweep(spec(), tmp_path / "store")
-    turns = [(job.model, job.repetition) for job in children.of(MeasureJob)]
-    assert turns == sorted(turns, key=lambda turn: (turns.index((turn[0], 0)), turn[1]))
 
 
 @pytest.mark.parametrize("at", [0, 7, 13])
@@ -121,14 +118,12 @@ def test_a_sweep_that_was_killed_goes_on_from_the_store(
     (stopped,) = children.of(MeasureJob)[at:]
     children.jobs.remove(stopped)
     children.before = lambda job: None
-    assert any(
-        cell.row is None or cell.row.status != "ok" for cell in read_sweep(open_store(str(tmp_path / "store"))).cells
-    )
+    assert read_sweep(open_store(str(tmp_path / "store"))).failed
     with pytest.raises(UsageError, match="--resume"):
         sweep(spec(), tmp_path / "store")
     document = sweep(spec(), tmp_path / "store", resume=True)
     assert {cell.row.status for cell in document.cells if cell.row} == {"ok"} and len(document.cells) == ROWS
-    assert set(count_measured(children).values()) == {1} and len(count_measured(children)) == 2 * ROWS
+    check_measured_once(children)
     assert sweep(spec(), tmp_path / "store", resume=True) == document
     assert len(children.of(MeasureJob)) == 2 * ROWS
 
@@ -178,7 +173,7 @@ def test_lost_workers_cost_what_they_were_at_and_nothing_else(children: Children
     assert schedule.refused == {} and len(fleet.lost) == 5
     for job in fleet.lost:
         children.jobs.remove(job)
-    assert set(count_measured(children).values()) == {1} and len(count_measured(children)) == 2 * ROWS
+    check_measured_once(children)
     rows = read_rows(store, spec())
     assert len(rows) == ROWS and all([m.repetition for m in row.measurements] == [0, 1] for row in rows)
 
@@ -198,8 +193,7 @@ def test_a_row_that_fails_costs_itself(children: Children, spec: Spec, tmp_path:
 
     children.before = crash
     document = sweep(spec(), tmp_path / "store")
-    assert [cell.engine for cell in document.failed] == ["fake:bias=1"] * 2
-    assert "SIGSEGV" in document.failed[0].reason
+    assert [(cell.engine, "SIGSEGV" in cell.reason) for cell in document.failed] == [("fake:bias=1", True)] * 2
     assert sum(1 for cell in document.cells if cell.row and cell.row.status == "ok") == ROWS - 2
 
 
@@ -218,8 +212,6 @@ def test_the_turn_in_which_the_machine_changed_is_compared_with_nothing(
     assert len(moved) == 3 and all(any(d.code == "several_machines" for d in row.caveats) for row in moved)
     base, same, *_ = read_rows(store, spec())
     other = next(row for row in read_rows(store, spec())[:5] if machines[row.id] == ["first", "second"])
-    from enginebench.stats.compare import compare
-
     assert compare(base.measurements, same.measurements).ratio.n == 2  # type: ignore[union-attr]
     assert compare(base.measurements, other.measurements).ratio.n == 1  # type: ignore[union-attr]
 
@@ -302,30 +294,23 @@ def test_a_row_of_another_model_is_not_shown_as_one_of_the_group(
 def test_what_company_costs_is_measured_with_the_machine_to_itself(
     children: Children, spec: Spec, tmp_path: Path
 ) -> None:
-    store = open_store(str(tmp_path / "store"))
-    record = take_up(store, spec(), resume=False, shared=True)
-    verb.measure_groups(store, record, LocalFleet(Silent()), Silent())
-    document = read_sweep(store)
-    assert [found.model for found in document.interference] == ["one.onnx", "two.onnx"]
-    assert all(found.ratio and 0.5 < found.ratio.value < 2 and found.ratio.n for found in document.interference)
-    alone = list_results(store, f"{list_groups(spec())[0].id}-alone")
-    assert [row.id for row in alone] == [document.interference[0].row] and len(alone[0].measurements) == 2
-    assert len(document.cells) == ROWS, "those rows are no cells"
-
-
-def test_company_is_held_against_the_same_row(children: Children, spec: Spec, tmp_path: Path) -> None:
     """A group begins with its baseline, whatever was asked for first: two engines are not each other's company."""
-    text = SPEC.replace("latency_us=10", "latency_us=4000")
-    text = text.replace('baseline = "fake:latency_us=20"', 'baseline = "fake:latency_us=4000"')
     spec()
+    text = SPEC.replace("latency_us=10", "latency_us=4000").replace(
+        '"fake:latency_us=20"\n', '"fake:latency_us=4000"\n'
+    )
     (tmp_path / "sweep.toml").write_text(text.format(processes=2))
     store = open_store(str(tmp_path / "store"))
-    record = take_up(store, read_spec(tmp_path / "sweep.toml"), resume=False, shared=True)
+    record = take_up(store, asked := read_spec(tmp_path / "sweep.toml"), resume=False, shared=True)
     assert record.spec.engines[0] != record.spec.baseline
     verb.measure_groups(store, record, LocalFleet(Silent()), Silent())
-    found = read_sweep(store).interference
-    assert len(found) == 2 and all("latency-us-20-" in one.row for one in found)
-    assert all(one.ratio and one.ratio.value < 20 for one in found), "the other engine takes 200 times as long"
+    document = read_sweep(store)
+    found = document.interference
+    assert [one.model for one in found] == ["one.onnx", "two.onnx"] and len(document.cells) == ROWS
+    assert all("latency-us-20-" in one.row for one in found)
+    assert all(one.ratio and 0.05 < one.ratio.value < 20 for one in found), "the other engine takes 200 times as long"
+    alone = list_results(store, f"{list_groups(asked)[0].id}-alone")
+    assert [row.id for row in alone] == [found[0].row] and len(alone[0].measurements) == 2
 
 
 def test_a_plan_counts_processes_and_bounds_their_time(spec: Spec) -> None:
@@ -370,12 +355,7 @@ def test_a_model_whose_graph_cannot_be_made_says_so_in_its_cells(
     assert all(cell.row and cell.row.status == "ok" for cell in document.cells if cell.model == "two.onnx")
 
 
-__all__ = ["still"]
-
-
 ENGINE = "latency_us=20,process_sd=0.1,build_sd=0.1"
-
-
 INTERRUPTED_SPEC = f"""
 engines = ["fake:seed=1,{ENGINE}", "fake:seed=2,{ENGINE}"]
 processes = 2
