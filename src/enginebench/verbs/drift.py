@@ -235,7 +235,7 @@ def make_inputs(side: sides.OpenSide, text: str | None, n: int | None, seed: int
     `n` of None: 64, or all that the user gave.
     """
     from enginebench.models.precision.calibration_data import read_origin
-    from enginebench.models.task import count_held_out, find_own_data, hash_preprocess, sample_feeds
+    from enginebench.models.task import find_own_data, hash_preprocess, load_digits, sample_feeds
 
     specs = side.artifact.inputs
     if text is not None:
@@ -245,7 +245,9 @@ def make_inputs(side: sides.OpenSide, text: str | None, n: int | None, seed: int
         prepared, doubts = (origin.preprocess_sha256, origin.caveats) if origin else unknown
         return Inputs(entries=entries, source=text, preprocess_sha256=prepared, caveats=doubts)
     own = find_own_data(side.model)
-    count = min(n or SAMPLES, count_held_out()) if own == "digits" else n or SAMPLES  # a repeated one shows nothing new
+    count = n or SAMPLES
+    if own == "digits":  # a repeated one shows nothing new
+        count = min(count, len(load_digits().select(held_out=True).labels))
     calls = sample_feeds(specs, side.model, 1, seed, count)
     entries = [entry for feeds in calls for entry in cut_entries(feeds, specs)][:count]
     if own is not None:

@@ -1,4 +1,4 @@
-"""Modules that a program gives: what reaches another process, what stays as it was, and what is refused."""
+"""Modules that a program gives, or a `.pt2` file: what reaches another process, what stays, and what is refused."""
 
 import io
 import os
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import types
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -192,7 +193,8 @@ def test_the_same_module_has_one_name_and_another_has_another() -> None:
 
 
 def test_the_batch_is_the_first_axis_of_all_examples() -> None:
-    for examples, batch in (((torch.zeros(5, 4),), 5), ((torch.zeros(5, 4), torch.zeros(3)), None)):
+    one, listed = torch.zeros(5, 4), ([torch.zeros(5, 4)],)  # in a list each tensor is an entry of its own
+    for examples, batch in (((one,), 5), ((one, torch.zeros(3)), None), (listed, None)):
         with offer_module(nn.Identity(), examples) as offered:
             assert offered.batch == batch
 
@@ -333,3 +335,53 @@ def test_a_bundle_of_an_object_is_refused_with_what_to_do(tmp_path: Path) -> Non
         ArtifactError, match=r"Plain@\w+ is a module that a program handed over: .*package\.module:factory"
     ):
         find_module(artifact)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor, *, scale: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"scores": self.inner(x) * scale}
+
+
+def save(path: Path) -> nn.Module:
+    module = Scaled().eval()
+    shapes = {"x": {0: torch.export.Dim("b")}, "scale": None}
+    program = torch.export.export(module, (torch.zeros(4, 4),), {"scale": torch.tensor(2.0)}, dynamic_shapes=shapes)
+    torch.export.save(program, path)
+    return module
+
+
+def test_a_program_keeps_names_weights_and_its_open_batch(tmp_path: Path) -> None:
+    module = save(tmp_path / "m.pt2")
+    artifact = make_torch_artifact(str(tmp_path / "m.pt2"), tmp_path / "out", batch=3)
+    assert [(s.name, s.shape) for s in artifact.inputs] == [("x", (3, 4)), ("scale", ())]
+    assert [(s.name, s.shape) for s in artifact.outputs] == [("outputs.scores", (3, 3))]
+    assert (artifact.weights, artifact.kind) == ("file", "torch")
+    (tmp_path / "m.pt2").unlink()  # the run's folder has its own
+    x, scale = torch.randn(5, 4), torch.tensor(3.0)
+    assert torch.allclose(load_module(artifact).eval()(x, scale), module(x, scale=scale)["scores"])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_no_program_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.pt2"
+    path.write_bytes(b"nonsense")
+    with pytest.raises(ModelError, match=r"m\.pt2 cannot be opened as an exported program .*torch.export.save wrote"):
+        make_torch_artifact(str(path), tmp_path / "out")
+    with pytest.raises(UsageError, match="which brings its own"):
+        make_torch_artifact(str(path), tmp_path / "out", weights="random")
+
+
+def test_a_package_of_native_code_is_refused_before_pytorch_opens_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(tmp_path / "m.pt2", "w") as archive:
+        archive.writestr("m/data/aotinductor/model/c.wrapper.so", "")
+    opened: list[object] = []
+    monkeypatch.setattr(torch.export, "load", opened.append)
+    with pytest.raises(ModelError, match="package of native code"):
+        make_torch_artifact(str(tmp_path / "m.pt2"), tmp_path / "out")
+    assert not opened

@@ -246,11 +246,9 @@ def sort_nodes(model: ModelProto) -> None:
         later = []
         for node in pending:
             # Names of an outer graph, or read inside a branch, are in neither set; only what this graph makes can wait.
-            if all(name in known or name not in made for name in _reads(node)):
-                ordered.append(node)
-                known.update(node.output)
-            else:
-                later.append(node)
+            waits = any(name in made and name not in known for name in _reads(node))
+            (later if waits else ordered).append(node)
+            known.update(() if waits else node.output)
         if len(later) == len(pending):
             raise ArtifactError(f"node {later[0].name!r} reads its own result; the graph has a cycle")
         pending = later
