@@ -50,7 +50,7 @@ class OrtOpenvinoBackend:
     def probe(self) -> Availability:
         """Available where the provider's library loads and finds the CPU; says ONNX Runtime's version and its own."""
         try:
-            found, reason = describe_device(), None
+            found, reason = find_device().ep_metadata, None
         except EngineBenchError as error:
             found, reason = {}, str(error)
         version = f"{found['version'].partition('+')[0]} (onnxruntime {onnxruntime.__version__})" if found else None
@@ -82,11 +82,6 @@ def find_device() -> Any:
     )
 
 
-def describe_device() -> dict[str, str]:
-    """What the provider says of its CPU: version, OPTIMIZATION_CAPABILITIES, ..."""
-    return dict(find_device().ep_metadata)
-
-
 def check_provider_request(artifact: Artifact, spec: EngineSpec) -> None:
     """Checks that this engine takes the request."""
     check_request(artifact, spec, ("onnx",), PRECISIONS)
@@ -101,7 +96,7 @@ def check_provider_request(artifact: Artifact, spec: EngineSpec) -> None:
 
 def read_capabilities() -> tuple[str, ...]:
     """What OpenVINO's CPU plugin says it computes in here: FP32, INT8, BF16, ..."""
-    return tuple(describe_device().get("OPTIMIZATION_CAPABILITIES", "").split())
+    return tuple(find_device().ep_metadata.get("OPTIMIZATION_CAPABILITIES", "").split())
 
 
 def make_provider_options(spec: EngineSpec) -> dict[str, str]:

@@ -236,8 +236,8 @@ def _find_product(call: RawCall, graph: Mapping[str, TracedNode], owner: dict[st
     if not own or any(graph[name].product for name in own) or not is_product(find_operator(call.kernel)):
         return
     between, products = list(own), list[str]()
-    for node in between:  # which grows meanwhile
-        for name in graph[node].inputs:
+    for each in between:  # which grows meanwhile
+        for name in graph[each].inputs:
             if name in graph and not any(name in known for known in (owner, between, products)):
                 (products if graph[name].product else between).append(name)
     if len(products) == 1:
@@ -276,7 +276,13 @@ def trace_modules(
     seen = Counter[tuple[str, str]]()
 
     def record(graph: Any, _: Any) -> Any:
-        graphs.append((list(graph.graph.nodes), find_running(places)))
+        """Keeps the nodes, with the innermost module that runs: after a break PyTorch traces its code alone."""
+        running, frame = "", inspect.currentframe()
+        while frame is not None and not running:
+            if frame.f_code.co_name == "_call_impl":
+                running = places.get(id(frame.f_locals.get("self")), "")
+            frame = frame.f_back
+        graphs.append((list(graph.graph.nodes), running))
         return graph.forward
 
     def note(layer: Any) -> None:
@@ -288,16 +294,6 @@ def trace_modules(
     broken = len(graphs) > 1
     wrapped = find_wrapped(module)
     return [name_nodes(nodes, kinds, seen, within, wrapped=wrapped, broken=broken) for nodes, within in graphs]
-
-
-def find_running(places: Mapping[int, str]) -> str:
-    """The path of the innermost module that is being called: after a break PyTorch traces its code, not the model's."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_code.co_name == "_call_impl" and id(frame.f_locals.get("self")) in places:
-            return places[id(frame.f_locals["self"])]
-        frame = frame.f_back
-    return ""
 
 
 def name_nodes(
