@@ -9,7 +9,9 @@ import onnx
 import onnxruntime
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from enginebench.core.records import Artifact
 from enginebench.core.sums import keep_sums_exact, open_cpu_session
+from enginebench.models.onnx.source import read_onnx
 
 
 def build_graph(
@@ -117,3 +119,19 @@ def measure_centred_cosine(found: Any, expected: Any) -> float:
     centre = expected.mean(axis=0)
     a, b = found - centre, expected - centre
     return float(np.mean((a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))))
+
+
+def write_graph(path: Path, text: str, weights: Mapping[str, Any] | None = None, opset: int = 17) -> Artifact:
+    """The artifact of a graph in ONNX's own textual form, `g (float[n] x) => (float[n] y) { y = Relu (x) }`."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}, "ai.onnx.ml" : 3]> {text}')
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in (weights or {}).items())
+    onnx.save(model, path)
+    return read_onnx(path)
+
+
+def write_tokens(path: Path, batch: int, opset: int = 17) -> Artifact:
+    """Rows of a table by number, and the place of the largest value in each: whole numbers go in and come out."""
+    ends = f"(int64[{batch}, 6] ids) => (float[{batch}, 6, 8] rows, int64[{batch}, 6] best)"
+    text = f"tokens {ends} {{ rows = Gather (table, ids) best = ArgMax <axis = -1, keepdims = 0> (rows) }}"
+    table = np.random.default_rng(0).standard_normal((100, 8), np.float32)
+    return write_graph(path, text, {"table": table}, opset)
