@@ -30,7 +30,7 @@ from ..core.engine_api import (
     show_shape,
 )
 from . import cuda
-from .ort import ERRORS_ONLY, OPTIMISATION
+from .ort import make_plain_options
 
 NAME = "ort-cuda"
 PROVIDER = "CUDAExecutionProvider"
@@ -46,12 +46,7 @@ def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]
 
 def make_session_options(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> Any:
     """Session options: the batch as a constant, so that shapes are folded away and no node is left for the CPU."""
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = spec.threads
-    settings.inter_op_num_threads = 1
-    settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    settings.graph_optimization_level = OPTIMISATION[options["opt"]]
-    settings.log_severity_level = ERRORS_ONLY
+    settings = make_plain_options(spec.threads, options["opt"])
     places = find_batch_axes(artifact.inputs)
     for axis in {s.shape[i] for s in artifact.inputs if (i := places[s.name]) is not None}:
         if isinstance(axis, str):

@@ -15,15 +15,10 @@ from enginebench.core.names import known
 from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.engines.backends.onnxruntime.entries import ORT_OPENVINO
 from enginebench.engines.backends.onnxruntime.ort import read_kernel_times, record_profile
-from enginebench.engines.backends.onnxruntime.providers import (
-    Provider,
-    ProviderEngine,
-    find_devices,
-    make_session_options,
-    open_session,
-)
+from enginebench.engines.backends.onnxruntime.providers import Provider, ProviderEngine, find_devices, open_session
 from enginebench.engines.backends.openvino.settings import choose_calm_window, find_node_dtype
 from enginebench.engines.openvino_settings import HINTS, find_hint, list_settings
+from enginebench.engines.ort import make_plain_options
 from enginebench.engines.proof import Operator, settle_moves
 from enginebench.engines.request import (
     answer_probe,
@@ -124,7 +119,7 @@ class OrtOpenvinoEngine(ProviderEngine):
 
     def _record(self) -> list[list[Operator]]:
         opened = partial(open_provider, self._artifact, self._spec)
-        settings = make_session_options(read_options(self._spec, OPTIONS))
+        settings = make_plain_options(1, read_options(self._spec, OPTIONS)["opt"])
         return read_node_times(record_profile(opened, settings, self._feeds))
 
 
