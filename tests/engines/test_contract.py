@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from calls import run_on
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.engines.abilities import CountsWork
@@ -77,9 +78,7 @@ def test_weights_may_lie_beside_the_graph(
     outer = msgspec.structs.replace(onnx_artifact, path=str(path))
     image = np.random.default_rng(0).standard_normal((1, 3, 8, 8), dtype=np.float32)
     with backend.load(backend.build(outer, spec, tmp_path / "built"), spec) as engine:
-        engine.bind({"image": image})
-        engine.run()
-        np.testing.assert_allclose(engine.fetch()["scores"], expect(image), rtol=RTOL, atol=ATOL)
+        np.testing.assert_allclose(run_on(engine, {"image": image})["scores"], expect(image), rtol=RTOL, atol=ATOL)
     (tmp_path / "outer.data").write_bytes(b"")
     with pytest.raises(ArtifactError, match=r"outer\.onnx"):
         backend.load(outer, spec)

@@ -9,6 +9,7 @@ import openvino
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
+from calls import run_on
 from enginebench.core.errors import ArtifactError, UnsupportedOperator
 from enginebench.core.protocols import Loadable
 from enginebench.core.records import EngineSpec
@@ -16,6 +17,7 @@ from enginebench.engines.backends.onnxruntime.ort import OrtBackend
 from enginebench.engines.backends.openvino.openvino import OpenvinoBackend
 from enginebench.engines.refusals import explain_refusal, find_operator, shorten_words
 from enginebench.models.onnx.source import read_onnx
+from graphs import write_graph
 
 
 def make_model(op_type: str, element: int = TensorProto.FLOAT, domain: str = "", opset: int = 17) -> ModelProto:
@@ -55,10 +57,7 @@ def test_the_message_begins_with_the_operator_and_the_log_has_every_word(
 
 def test_a_graph_whose_shapes_do_not_fit_is_explained_by_both_engines(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    values = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])]
-    answer = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["a", "b"])]
-    graph = helper.make_graph([helper.make_node("MatMul", ["x", "x"], ["y"], "product")], "g", values, answer)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    write_graph(path, "g (float[3, 4] x) => (float[a, b] y) { y = MatMul (x, x) }")
     for load in (
         lambda: onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]),
         lambda: openvino.Core().read_model(path),
@@ -94,6 +93,4 @@ def test_an_operator_that_there_is_a_kernel_for_is_run(tmp_path: Path) -> None:
     onnx.save(make_model("Acos"), path)
     artifact = read_onnx(path)
     with OrtBackend().load(artifact, EngineSpec(backend="ort")) as engine:
-        engine.bind({"x": np.zeros((1, 4, 4), np.float32)})
-        engine.run()
-        assert engine.fetch()["y"].shape == (1, 4, 4)
+        assert run_on(engine, {"x": np.zeros((1, 4, 4), np.float32)})["y"].shape == (1, 4, 4)

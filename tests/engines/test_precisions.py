@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from calls import run_on
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.names import format_precision
@@ -79,9 +80,7 @@ def show(row: Any) -> str:
 
 
 def infer(engine: Any, feeds: dict[str, np.ndarray]) -> np.ndarray:
-    engine.bind(feeds)
-    engine.run()
-    return engine.fetch()["scores"]
+    return run_on(engine, feeds)["scores"]
 
 
 each_row = pytest.mark.parametrize("loaded", ROWS, ids=map(show, ROWS), indirect=True, scope="module")

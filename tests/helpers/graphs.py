@@ -102,7 +102,7 @@ def save(model: ModelProto, path: Path) -> Path:
     return path
 
 
-def write_graph(
+def write_nodes(
     folder: Path,
     nodes: Sequence[NodeProto],
     constants: Mapping[str, Any],
@@ -153,3 +153,19 @@ def find_positive() -> ModelProto:
         helper.make_node("Cast", ["rows"], ["y"], to=TensorProto.FLOAT),
     ]
     return build_graph(nodes, {"zero": np.float32(0)}, ["batch", 4], ["found", 2])
+
+
+def write_graph(path: Path, text: str, weights: Mapping[str, Any] | None = None, opset: int = 17) -> Artifact:
+    """The artifact of a graph in ONNX's own textual form, `g (float[n] x) => (float[n] y) { y = Relu (x) }`."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}, "ai.onnx.ml" : 3]> {text}')
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in (weights or {}).items())
+    onnx.save(model, path)
+    return read_onnx(path)
+
+
+def write_tokens(path: Path, batch: int, opset: int = 17) -> Artifact:
+    """Rows of a table by number, and the place of the largest value in each: whole numbers go in and come out."""
+    ends = f"(int64[{batch}, 6] ids) => (float[{batch}, 6, 8] rows, int64[{batch}, 6] best)"
+    text = f"tokens {ends} {{ rows = Gather (table, ids) best = ArgMax <axis = -1, keepdims = 0> (rows) }}"
+    table = np.random.default_rng(0).standard_normal((100, 8), np.float32)
+    return write_graph(path, text, {"table": table}, opset)

@@ -260,11 +260,9 @@ class DeviceEngine(Closing):
         return self._open_run().call
 
     def last_device_ns(self) -> int:
-        """Device time of the last run, by CUDA events around it."""
         return self._open_run().last_device_ns()
 
     def last_enqueue_ns(self) -> int:
-        """Host time that the last run took to enqueue."""
         return self._open_run().last_enqueue_ns()
 
     def flush_cache(self) -> None:

@@ -95,21 +95,28 @@ class FakeBackend:
         self._repetition = repetition
 
     def probe(self) -> Availability:
-        """Available everywhere."""
         return Availability(engine=NAME, available=True, version=__version__, devices=("cpu",))
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
-        """The artifact as it is, unless a fault was asked for; with `build_sd` a file that holds this build's speed."""
+        """The artifact as it is, unless a fault was asked for; with `build_sd` a file that holds this build's speed.
+
+        That is a factor on its times, drawn from the seed and the name of the folder.
+        """
         check_request(artifact, spec, KINDS, PRECISIONS)
         options = read_options(spec, OPTIONS)
         if options["fault"] == "slow_build":
             time.sleep(read_number(spec, "build_s", options["build_s"]))
         _fail_at("build", options)
-        deviation = read_number(spec, "build_sd", options["build_sd"])
-        return save_speed(artifact, out_dir, deviation, int(options["seed"])) if deviation else artifact
+        deviation, seed = (read_number(spec, key, options[key]) for key in ("build_sd", "seed"))
+        if not deviation:
+            return artifact
+        rng = np.random.default_rng((int(seed), zlib.crc32("/".join(out_dir.parts[-2:]).encode())))
+        out_dir.mkdir(parents=True, exist_ok=True)
+        path = out_dir / f"fake-{int(seed)}-{deviation:g}.speed"  # several configurations build in one folder
+        path.write_text(repr(math.exp(deviation * rng.standard_normal())))
+        return derive(artifact, [path], out_dir)
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> FakeEngine:
-        """An engine with the inputs and outputs of the artifact."""
         check_request(artifact, spec, KINDS, PRECISIONS)
         options = read_options(spec, OPTIONS)
         options |= TRICKS.get(options["trick"], {})
@@ -144,15 +151,6 @@ class FakeBackend:
 
 
 create_backend = FakeBackend
-
-
-def save_speed(artifact: Artifact, out_dir: Path, deviation: float, seed: int) -> Artifact:
-    """A file with the factor on the times of one build, drawn from the seed and the name of its folder."""
-    rng = np.random.default_rng((seed, zlib.crc32("/".join(out_dir.parts[-2:]).encode())))
-    out_dir.mkdir(parents=True, exist_ok=True)
-    path = out_dir / f"fake-{seed}-{deviation:g}.speed"  # several configurations build in one folder
-    path.write_text(repr(math.exp(deviation * rng.standard_normal())))
-    return derive(artifact, [path], out_dir)
 
 
 def make_record(spec: EngineSpec, options: dict[str, str]) -> dict[str, float]:
@@ -220,7 +218,6 @@ class FakeEngine(Closing):
 
     @property
     def run(self) -> RunCall:
-        """The call that takes the time and publishes the answer."""
         self._check_bound()
         return self._run
 
@@ -275,19 +272,17 @@ def project_feeds(
     of the output has values; where there are fewer inputs than that, they are repeated.
     """
     batch = feeds[inputs[0].name].shape[0] if inputs and feeds[inputs[0].name].ndim else 1
-    samples = np.concatenate([feeds[s.name].reshape(batch, -1).astype(np.float64) for s in inputs], axis=1)
-    return {spec.name: _project(samples, spec, bias) for spec in outputs}
-
-
-def _project(samples: Array, spec: TensorSpec, bias: float) -> Array:
-    shape = concrete_shape(spec, samples.shape[0])
-    if shape[:1] != samples.shape[:1]:  # an output without a batch axis: all samples are one
-        samples = samples.reshape(1, -1)
-    width = math.prod(shape) // samples.shape[0]
-    slices = max(1, samples.shape[1] // width)
-    columns = np.arange(width * slices) % samples.shape[1]
-    means = samples[:, columns].reshape(samples.shape[0], width, slices).mean(axis=2) + bias
-    return np.asarray(means.reshape(shape).astype(spec.dtype))
+    joined = np.concatenate([feeds[s.name].reshape(batch, -1).astype(np.float64) for s in inputs], axis=1)
+    answer: dict[str, Array] = {}
+    for spec in outputs:
+        shape = concrete_shape(spec, batch)
+        samples = joined if shape[:1] == (batch,) else joined.reshape(1, -1)  # without a batch axis all are one
+        width = math.prod(shape) // samples.shape[0]
+        slices = max(1, samples.shape[1] // width)
+        columns = np.arange(width * slices) % samples.shape[1]
+        means = samples[:, columns].reshape(samples.shape[0], width, slices).mean(axis=2) + bias
+        answer[spec.name] = np.asarray(means.reshape(shape).astype(spec.dtype))
+    return answer
 
 
 def _fail_at(stage: str, options: dict[str, str]) -> None:

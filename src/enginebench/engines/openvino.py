@@ -68,7 +68,6 @@ class Graph:
         return compile_model(self.open(shapes, values), settings)
 
     def close(self) -> None:
-        """Frees the graph; may be called twice."""
         self.whole = None
 
 

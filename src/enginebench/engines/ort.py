@@ -54,13 +54,8 @@ def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]
 
 def make_session_options(spec: EngineSpec, options: Mapping[str, str]) -> Any:
     """Session options of a spec: its threads and no others, its optimisation and spinning, a silent log."""
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = spec.threads
-    settings.inter_op_num_threads = 1
-    settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     # What was optimised ahead must not be optimised again: its operators are the kernels of this processor already.
-    settings.graph_optimization_level = OPTIMISATION["none" if options["ahead"] == "1" else options["opt"]]
-    settings.log_severity_level = ERRORS_ONLY
+    settings = make_plain_options(spec.threads, "none" if options["ahead"] == "1" else options["opt"])
     for key, value in SPINNING[options["spinning"]].items():
         settings.add_session_config_entry(key, value)
     settings.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", options["accuracy_level"])
@@ -69,6 +64,16 @@ def make_session_options(spec: EngineSpec, options: Mapping[str, str]) -> Any:
     if options["arena"] == "shared":
         share_arena()
         settings.add_session_config_entry("session.use_env_allocators", "1")
+    return settings
+
+
+def make_plain_options(threads: int, opt: str) -> Any:
+    """Session options of any provider: threads, optimisation, a silent log."""
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads, settings.inter_op_num_threads = threads, 1
+    settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    settings.graph_optimization_level = OPTIMISATION[opt]
+    settings.log_severity_level = ERRORS_ONLY
     return settings
 
 

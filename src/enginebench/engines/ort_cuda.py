@@ -27,9 +27,10 @@ from ..core.engine_api import (
     make_answer,
     name_axes,
     read_index,
+    show_shape,
 )
 from . import cuda
-from .ort import ERRORS_ONLY, OPTIMISATION
+from .ort import make_plain_options
 
 NAME = "ort-cuda"
 PROVIDER = "CUDAExecutionProvider"
@@ -45,12 +46,7 @@ def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]
 
 def make_session_options(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> Any:
     """Session options: the batch as a constant, so that shapes are folded away and no node is left for the CPU."""
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = spec.threads
-    settings.inter_op_num_threads = 1
-    settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    settings.graph_optimization_level = OPTIMISATION[options["opt"]]
-    settings.log_severity_level = ERRORS_ONLY
+    settings = make_plain_options(spec.threads, options["opt"])
     places = find_batch_axes(artifact.inputs)
     for axis in {s.shape[i] for s in artifact.inputs if (i := places[s.name]) is not None}:
         if isinstance(axis, str):
@@ -186,7 +182,6 @@ class OrtCudaEngine(cuda.DeviceEngine):
         self._staging_in_ns = time.perf_counter_ns() - begin
 
     def fetch(self) -> dict[str, Array]:
-        """Copies of the outputs of the last run, by way of pinned memory."""
         begin = time.perf_counter_ns()
         stream = self._open_stream()
         self._open_run()
@@ -215,7 +210,6 @@ class OrtCudaEngine(cuda.DeviceEngine):
         return end.elapsed_ns(start)
 
     def last_staging_ns(self) -> int:
-        """Host time of the last `bind`, and of the last `fetch` without its copy."""
         return max(0, self._staging_in_ns + self._staging_out_ns)
 
     def close(self) -> None:
@@ -266,7 +260,12 @@ class OrtCudaEngine(cuda.DeviceEngine):
         settings = onnxruntime.RunOptions()
         # Otherwise every run would wait for the GPU inside ONNX Runtime, and the enqueue time could not be seen.
         settings.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        enqueue = partial(_enqueue, self.session, binding, settings)
+        run_bound = partial(self.session._sess.run_with_iobinding, binding._iobinding, settings)
+
+        def enqueue() -> bool:
+            run_bound()
+            return True
+
         self._timed = cuda.TimedRun(stream, enqueue, spin=self._options["wait"] == "spin")
         try:
             for _ in range(RUNS_BEFORE_LAUNCH if self._graph else 1):
@@ -287,9 +286,4 @@ class OrtCudaEngine(cuda.DeviceEngine):
 
 def _name_shapes(feeds: Feeds) -> str:
     """`image 256x3x224x224`."""
-    return ", ".join(f"{name} {'x'.join(map(str, array.shape))}" for name, array in feeds.items())
-
-
-def _enqueue(session: Any, binding: Any, settings: Any) -> bool:
-    session._sess.run_with_iobinding(binding._iobinding, settings)
-    return True
+    return ", ".join(f"{name} {show_shape(array.shape)}" for name, array in feeds.items())

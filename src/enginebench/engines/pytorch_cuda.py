@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -176,7 +175,6 @@ class CudaTorchEngine(TorchEngine):
         self._copy_in([feeds])
 
     def begin(self, samples: Sequence[Feeds]) -> None:
-        """As `bind` does it with all samples as one batch; then enqueues the run and the copies out as well."""
         self._copy_in(samples, grow=True)
         self._lane.record(self._start)
         self._launch()
@@ -184,19 +182,16 @@ class CudaTorchEngine(TorchEngine):
         self._copy_out()
 
     def is_done(self) -> bool:
-        """Whether everything that was begun is over."""
         done: bool = self._copies["d2h"][1].query()
         return done
 
     def finish(self) -> tuple[dict[str, Array], DeviceTimes]:
-        """Copies of the outputs of what was begun, which is waited for, and what the GPU took for each part."""
         self._lane.wait(self._copies["d2h"][1])
         self._copying = False
         times = self.last_h2d_ns(), self.last_device_ns(), self.last_d2h_ns()
         return self._read_answers(), DeviceTimes(*times)
 
     def fetch(self) -> dict[str, Array]:
-        """Copies of the outputs of the last run, by way of pinned memory."""
         begin = time.perf_counter_ns()
         self._check_bound()
         self._lane.enter()
@@ -211,7 +206,6 @@ class CudaTorchEngine(TorchEngine):
         return _elapsed_ns(self._start, self._end)
 
     def last_enqueue_ns(self) -> int:
-        """Host time that the last run took to enqueue."""
         return self._enqueue_ns[0]
 
     def last_h2d_ns(self) -> int:
@@ -222,7 +216,6 @@ class CudaTorchEngine(TorchEngine):
         return _elapsed_ns(*self._copies["d2h"])
 
     def last_staging_ns(self) -> int:
-        """Host time of the last `bind`, and of the last `fetch` without its copy."""
         return max(0, self._staging_in_ns + self._staging_out_ns)
 
     def flush_cache(self) -> None:
@@ -269,7 +262,6 @@ class CudaTorchEngine(TorchEngine):
         self._watched = []
 
     def _copy_out(self) -> None:
-        """Enqueues the copies of the last outputs to pinned memory."""
         lane, (start, end) = self._lane, self._copies["d2h"]
         tensors = [tensor.contiguous() for tensor in self._list_answers()]
         if [(p.shape, p.dtype) for p in self._answers] != [(t.shape, t.dtype) for t in tensors]:
@@ -287,12 +279,18 @@ class CudaTorchEngine(TorchEngine):
         lane = self._lane
         lane.enter()
         self._answers = ()
-        with explain_memory(self._name, shapes):
+        try:
             self._landings = {s.name: lane.make_tensor(s, shapes[s.name]) for s in self.inputs}
             self._tensors = tuple(map(self._lay_out, self._landings.values()))
             self._pinned = {name: lane.make_pinned(t.dtype, tuple(t.shape)) for name, t in self._landings.items()}
             self._views = {name: pinned.numpy() for name, pinned in self._pinned.items()}
             self._make_run()
+        except torch.OutOfMemoryError as error:
+            told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items())
+            raise MeasurementError(
+                f"{self._name} runs out of device memory with {told}: {str(error).split('. ')[0]}. Choose a smaller "
+                "--batch"
+            ) from error
 
     def _make_run(self) -> None:
         enqueue: RunCall = self._compute
@@ -317,18 +315,6 @@ class CudaTorchEngine(TorchEngine):
                 f"{self._name} cannot capture the module as a CUDA graph: {reason}. Modules that wait for the GPU or "
                 f"copy from it inside cannot be captured; pytorch runs them without a graph{also}"
             ) from error
-
-
-@contextmanager
-def explain_memory(name: str, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[None]:
-    """Turns a GPU that is full into an error that says what did not fit."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items())
-        raise MeasurementError(
-            f"{name} runs out of device memory with {told}: {str(error).split('. ')[0]}. Choose a smaller --batch"
-        ) from error
 
 
 def _elapsed_ns(start: Any, end: Any) -> int:

@@ -5,31 +5,25 @@ import re
 from enginebench.core.errors import ArtifactError, UnsupportedOperator
 
 # The operator that a message is about. Seen with ONNX Runtime 1.31 and OpenVINO 2026.4.
-OPERATORS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"implementation for (?:[\w.]+\.)?(?P<op>\w+)\(",  # ONNX Runtime: NOT_IMPLEMENTED
-        r"error: (?:(?P<domain>[\w.]+):)?(?P<op>\w+)\(-?\d+\) is not a registered",  # ONNX Runtime: a custom operator
-        r"No Op registered for (?P<op>\w+)",  # the ONNX checker inside of ONNX Runtime
-        r"Op \((?P<op>\w+)\)",  # ONNX Runtime: shape inference
-        r"running (?P<op>\w+) node",  # ONNX Runtime: a kernel that fails
-        r"operations: (?:(?P<domain>[a-z][\w.]*)\.)?(?P<op>\w+)",  # OpenVINO: no conversion rule
-        r"failed for: (?:(?P<domain>[a-z][\w.]*)\.)?(?P<op>\w+)",  # OpenVINO: a conversion that fails
-        r"<Node\((?P<op>\w+)\)",  # OpenVINO: a node in the ONNX file
-        r"node 'opset\d+::(?P<op>\w+)",  # OpenVINO: an operator of its own
-    )
+OPERATORS = (
+    r"implementation for (?:[\w.]+\.)?(?P<op>\w+)\(",  # ONNX Runtime: NOT_IMPLEMENTED
+    r"error: (?:(?P<domain>[\w.]+):)?(?P<op>\w+)\(-?\d+\) is not a registered",  # ONNX Runtime: a custom operator
+    r"No Op registered for (?P<op>\w+)",  # the ONNX checker inside of ONNX Runtime
+    r"Op \((?P<op>\w+)\)",  # ONNX Runtime: shape inference
+    r"running (?P<op>\w+) node",  # ONNX Runtime: a kernel that fails
+    r"operations: (?:(?P<domain>[a-z][\w.]*)\.)?(?P<op>\w+)",  # OpenVINO: no conversion rule
+    r"failed for: (?:(?P<domain>[a-z][\w.]*)\.)?(?P<op>\w+)",  # OpenVINO: a conversion that fails
+    r"<Node\((?P<op>\w+)\)",  # OpenVINO: a node in the ONNX file
+    r"node 'opset\d+::(?P<op>\w+)",  # OpenVINO: an operator of its own
 )
 # The part of a message that is for a developer of the engine: an error code, a place in its source, a C++ function.
-NOISE = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"\[ONNXRuntimeError\] : \d+ : \w+ : ",
-        r"^Load model from .*? failed:",
-        r"^Exception during initialization: ",
-        r"^Fatal error: ",
-        r"/onnxruntime_src/\S+ .*?\)(?: const)?(?:::<lambda\(\)>)? (?=[A-Z\[])",
-        r"^-- ",
-    )
+NOISE = (
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : ",
+    r"^Load model from .*? failed:",
+    r"^Exception during initialization: ",
+    r"^Fatal error: ",
+    r"/onnxruntime_src/\S+ .*?\)(?: const)?(?:::<lambda\(\)>)? (?=[A-Z\[])",
+    r"^-- ",
 )
 # Lines of OpenVINO that lead to a reason, and are none.
 LEAD_IN = re.compile(
@@ -52,7 +46,7 @@ def explain_refusal(failed: str, error: Exception) -> ArtifactError:
 def find_operator(words: str) -> str | None:
     """The name of the operator that a message is about, with its domain if that is not ONNX's own; None without one."""
     for pattern in OPERATORS:
-        if match := pattern.search(words):
+        if match := re.search(pattern, words):
             domain = match.groupdict().get("domain")
             return f"{domain}.{match['op']}" if domain else match["op"]
     return None
@@ -62,7 +56,7 @@ def shorten_words(words: str) -> str:
     """The reason in a message of several lines, without codes and places in source code."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     for noise in NOISE:
-        lines = [noise.sub("", line) for line in lines]
+        lines = [re.sub(noise, "", line) for line in lines]
     reasons = [line for line in lines if not LEAD_IN.match(line)]
     reason = (reasons or lines or [""])[0]
     return reason if len(reason) <= LONGEST else f"{reason[:LONGEST]} ..."

@@ -48,25 +48,20 @@ class Plugin(NamedTuple):
 
 def list_plugins(taken: Collection[str]) -> list[Plugin]:
     """Every engine that a package names, by name."""
-    found = _read_points()
-    return [plugin._replace(fault=_find_fault(plugin, found, taken)) for plugin in found]
-
-
-def _find_fault(plugin: Plugin, found: Collection[Plugin], taken: Collection[str]) -> str | None:
-    rivals = [other.package for other in found if other.name == plugin.name and other is not plugin]
-    if plugin.name in taken:
-        return f"{plugin.package} brings an engine {plugin.name}, which EngineBench has itself: it is not used"
-    if rivals:
-        return (
-            f"{' and '.join([plugin.package, *rivals])} each bring an engine {plugin.name}: none is used. "
-            "Uninstall all but one"
-        )
-    if not NAME.fullmatch(plugin.name):
-        return (
-            f"{plugin.package} brings an engine {plugin.name!r}: it is not used. Expected a name of lower-case "
-            "letters, digits and hyphens"
-        )
-    return None
+    listed = []
+    for plugin in (found := _read_points()):
+        name, package, fault = plugin.name, plugin.package, None
+        if name in taken:
+            fault = f"{package} brings an engine {name}, which EngineBench has itself: it is not used"
+        elif rivals := [other.package for other in found if other.name == name and other is not plugin]:
+            fault = (
+                f"{' and '.join([package, *rivals])} each bring an engine {name}: none is used. Uninstall all but one"
+            )
+        elif not NAME.fullmatch(name):
+            expected = "a name of lower-case letters, digits and hyphens"
+            fault = f"{package} brings an engine {name!r}: it is not used. Expected {expected}"
+        listed.append(plugin._replace(fault=fault))
+    return listed
 
 
 @cache

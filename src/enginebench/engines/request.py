@@ -27,7 +27,13 @@ def read_options(spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str
     """Every known option with its value: the one of `spec`, else the default."""
     for key, value in spec.options.items():
         if key not in known:
-            raise UsageError(f"engine {spec.backend} has no option {key!r}; known: {_describe(known)}")
+            told = (
+                f"{name}={'|'.join(o.choices)} ({o.meaning}; default {o.default})"
+                if o.choices
+                else f"{name}={o.default} ({o.meaning})"
+                for name, o in known.items()
+            )
+            raise UsageError(f"engine {spec.backend} has no option {key!r}; known: {'; '.join(told) or 'none'}")
         option = known[key]
         if option.choices and value not in option.choices:
             raise UsageError(
@@ -48,16 +54,6 @@ def read_number(spec: EngineSpec, key: str, text: str, signed: bool = False) -> 
         expected = "a number" if signed else "a number, zero or more"
         raise UsageError(f"option {key}={text!r} of engine {spec.backend} must be {expected}")
     return number
-
-
-def _describe(known: Mapping[str, Option]) -> str:
-    told = [
-        f"{key}={'|'.join(option.choices)} ({option.meaning}; default {option.default})"
-        if option.choices
-        else f"{key}={option.default} ({option.meaning})"
-        for key, option in known.items()
-    ]
-    return "; ".join(told) or "none"
 
 
 def check_request(

@@ -108,7 +108,6 @@ class PlanEngine(cuda.DeviceEngine):
         self._watched: dict[str, float] = {}  # what was recorded of runs on what is bound, by whoever records
 
     def bind(self, feeds: Feeds) -> None:
-        """Copies the arrays to the GPU, through pinned memory; new shapes get new buffers."""
         self._copy_in([feeds])
 
     def begin(self, samples: Sequence[Feeds]) -> None:
@@ -118,11 +117,9 @@ class PlanEngine(cuda.DeviceEngine):
         self._copy_out()
 
     def is_done(self) -> bool:
-        """Whether everything that was begun is over."""
         return self._events[-1].query()
 
     def finish(self) -> tuple[dict[str, Array], DeviceTimes]:
-        """Copies of the outputs of what was begun, which is waited for, and what the GPU took for each part."""
         timed, (first, copied, last) = self._open_run(), self._events
         last.synchronize()
         times = copied.elapsed_ns(first), timed.last_device_ns(), last.elapsed_ns(timed.end)
@@ -174,7 +171,6 @@ class PlanEngine(cuda.DeviceEngine):
             self._prepare()
 
     def _copy_out(self) -> None:
-        """Enqueues the copies of the last outputs to pinned memory."""
         stream = self._open_stream()
         for spec in self.outputs:
             if spec.name in self._device:

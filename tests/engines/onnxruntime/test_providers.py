@@ -10,8 +10,8 @@ import numpy as np
 import onnxruntime
 import pytest
 from msgspec.structs import replace
-from onnx import TensorProto, helper, numpy_helper, save
 
+from calls import run_on
 from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec
@@ -24,7 +24,7 @@ from enginebench.engines.backends.onnxruntime.ort_openvino import (
 from enginebench.engines.backends.onnxruntime.ort_tensorrt_rtx import OrtTensorRtRtxBackend
 from enginebench.engines.backends.onnxruntime.providers import Provider, find_devices, register
 from enginebench.engines.registry import probe
-from enginebench.models.onnx.source import read_onnx
+from graphs import write_graph
 from intel import needs_intel_cpu
 from processes import Cli, environment
 
@@ -43,26 +43,17 @@ def has_driver() -> bool:
 @pytest.fixture
 def determinants(tmp_path: Path) -> Artifact:
     """relu(det(x)): OpenVINO has no Det."""
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [3, 4, 4]), ("y", [3]))]
-    nodes = [helper.make_node("Det", ["x"], ["d"], "det"), helper.make_node("Relu", ["d"], ["y"], "relu")]
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
-    path = tmp_path / "det.onnx"
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
-    return read_onnx(path)
+    return write_graph(tmp_path / "det.onnx", "g (float[3, 4, 4] x) => (float[3] y) { d = Det (x) y = Relu (d) }")
 
 
 @pytest.fixture
 def wide(tmp_path: Path) -> Artifact:
     """A chain of matrix products that take long enough to be seen."""
     rng = np.random.default_rng(0)
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 256]) for n in ("x", "y")]
-    names = ["x", "a", "b", "y"]
-    weights = [numpy_helper.from_array(rng.standard_normal((256, 256), np.float32) / 16, f"w{i}") for i in range(3)]
-    nodes = [helper.make_node("MatMul", [names[i], f"w{i}"], [names[i + 1]], f"m{i}") for i in range(3)]
-    path = tmp_path / "wide.onnx"
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
-    return read_onnx(path)
+    weights = {f"w{i}": rng.standard_normal((256, 256), np.float32) / 16 for i in range(3)}
+    products = "a = MatMul (x, w0) b = MatMul (a, w1) y = MatMul (b, w2)"
+    text = f"g (float[batch, 256] x) => (float[batch, 256] y) {{ {products} }}"
+    return write_graph(tmp_path / "wide.onnx", text, weights)
 
 
 def prove(artifact: Artifact, spec: EngineSpec = SPEC) -> dict[str, float]:
@@ -86,9 +77,7 @@ def test_every_node_is_openvinos_or_it_is_refused(determinants: Artifact) -> Non
         backend.load(determinants, SPEC)
     with backend.load(determinants, replace(SPEC, options={"fallback": "allow"})) as engine:
         x = np.random.default_rng(0).standard_normal((3, 4, 4), np.float32)
-        engine.bind({"x": x})
-        engine.run()
-        np.testing.assert_allclose(engine.fetch()["y"], np.maximum(np.linalg.det(x), 0), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(run_on(engine, {"x": x})["y"], np.maximum(np.linalg.det(x), 0), rtol=1e-4, atol=1e-5)
         assert "Det" in {layer.kind for layer in engine.profile_layers().layers}, "the CPU provider's kernels count"
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import openvino
 import pytest
 from msgspec.structs import replace
-from onnx import TensorProto, helper
 
+from calls import run_on
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec, Precision, Recipe
@@ -21,7 +21,7 @@ from enginebench.engines.openvino import compile_model, show_property
 from enginebench.engines.request import read_options
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.quantize import quantize
-from graphs import build_graph, save
+from graphs import write_graph
 
 SPEC = EngineSpec(backend="openvino")
 
@@ -90,9 +90,9 @@ def test_weights_of_few_bits_are_proved_by_their_kernel(
 ) -> None:
     rng = np.random.default_rng(0)
     weights = {name: rng.standard_normal((256, 256)).astype(np.float32) for name in ("w", "v")}
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("MatMul", ["h", "v"], ["y"])]
-    path = save(build_graph(nodes, weights, ["n", 256], ["n", 256]), tmp_path / "f.onnx")
-    artifact = quantize(read_onnx(path), precision, "w4" if precision == "int4" else "w8", tmp_path / "q.onnx")
+    text = "g (float[n, 256] x) => (float[n, 256] y) { h = MatMul (x, w) y = MatMul (h, v) }"
+    graph = write_graph(tmp_path / "f.onnx", text, weights)
+    artifact = quantize(graph, precision, "w4" if precision == "int4" else "w8", tmp_path / "q.onnx")
     spec = replace(SPEC, precision=precision, recipe=recipe, batch=64)
     engine = OpenvinoBackend().load(OpenvinoBackend().build(artifact, spec, tmp_path), spec)
     engine.bind({"x": rng.standard_normal((64, 256)).astype(np.float32)})
@@ -137,9 +137,7 @@ def test_a_build_that_is_killed_leaves_the_files_of_the_build_before_it(
 def test_onnx_is_taken_without_a_build(onnx_artifact: Artifact, expect: Any) -> None:
     feeds = random_feeds(onnx_artifact.inputs, 1, 0)
     with OpenvinoBackend().load(onnx_artifact, SPEC) as engine:
-        engine.bind(feeds)
-        engine.run()
-        np.testing.assert_allclose(engine.fetch()["scores"], expect(feeds["image"]), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(run_on(engine, feeds)["scores"], expect(feeds["image"]), rtol=1e-4, atol=1e-5)
 
 
 def test_dynamic_shapes_compile_once(onnx_artifact: Artifact, expect: Any) -> None:
@@ -147,9 +145,7 @@ def test_dynamic_shapes_compile_once(onnx_artifact: Artifact, expect: Any) -> No
         compiled = engine._compiled
         for batch in (1, 3, 2):
             feeds = random_feeds(onnx_artifact.inputs, batch, batch)
-            engine.bind(feeds)
-            engine.run()
-            np.testing.assert_allclose(engine.fetch()["scores"], expect(feeds["image"]), rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(run_on(engine, feeds)["scores"], expect(feeds["image"]), rtol=1e-4, atol=1e-5)
         assert engine._compiled is compiled
 
 
@@ -225,26 +221,12 @@ def test_an_output_of_another_shape_than_the_graph_declares_is_refused(name: str
     artifact = read_onnx(tmp_path / "graph.onnx")
     feeds = {spec.name: array for spec, array in zip(artifact.inputs, case.data_sets[0][0], strict=True)}
     with OpenvinoBackend().load(artifact, SPEC) as engine, pytest.raises(ArtifactError) as refusal:
-        engine.bind(feeds)
-        engine.run()
-        engine.fetch()
+        run_on(engine, feeds)
     assert "the graph declares" in str(refusal.value) and any(o.name in str(refusal.value) for o in artifact.outputs)
 
 
 def test_a_graph_opened_for_any_batch_may_declare_its_outputs_for_one(tmp_path: Path) -> None:
     """Such files are common: the first axis of the input was opened, and the outputs were left as they were."""
-    model = helper.make_model(
-        helper.make_graph(
-            [helper.make_node("Relu", ["x"], ["y"])],
-            "g",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
-        ),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=9,
-    )
-    (tmp_path / "graph.onnx").write_bytes(model.SerializeToString())
-    with OpenvinoBackend().load(read_onnx(tmp_path / "graph.onnx"), replace(SPEC, batch=3)) as engine:
-        engine.bind({"x": np.ones((3, 4), np.float32)})
-        engine.run()
-        assert engine.fetch()["y"].shape == (3, 4)
+    artifact = write_graph(tmp_path / "graph.onnx", "g (float[n, 4] x) => (float[1, 4] y) { y = Relu (x) }")
+    with OpenvinoBackend().load(artifact, replace(SPEC, batch=3)) as engine:
+        assert run_on(engine, {"x": np.ones((3, 4), np.float32)})["y"].shape == (3, 4)

@@ -14,6 +14,7 @@ import openvino
 import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
+from calls import run_on
 from enginebench.core.errors import ArtifactError, UnsupportedOperator
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.streams import StreamsSpec
@@ -100,9 +101,7 @@ def check_answers(artifact: Artifact, calls: list[Feeds]) -> None:
     """One engine answers each call, one after another, as ONNX Runtime does."""
     with OpenvinoBackend().load(artifact, SPEC) as engine:
         for feeds in calls:
-            engine.bind(feeds)
-            engine.run()
-            found = engine.fetch()
+            found = run_on(engine, feeds)
             for name, array in answer_as_ort(artifact, feeds).items():
                 np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
 
@@ -144,9 +143,7 @@ def test_a_branch_that_does_not_fit_the_shapes_costs_only_the_values_that_take_i
     with OpenvinoBackend().load(artifact, SPEC) as engine:
         with pytest.raises(UnsupportedOperator, match="cannot read"):
             engine.bind({"x": x, "rate": np.array(8000)})
-        engine.bind({"x": x, "rate": np.array(16000)})
-        engine.run()
-        np.testing.assert_allclose(engine.fetch()["y"], [[[5, 8, 11]]])
+        np.testing.assert_allclose(run_on(engine, {"x": x, "rate": np.array(16000)})["y"], [[[5, 8, 11]]])
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch) -> None:

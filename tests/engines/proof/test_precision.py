@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from onnx import TensorProto, helper, numpy_helper
 
+from calls import run_on
 from enginebench.core.errors import UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import PrecisionProof
-from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.core.records import Artifact, EngineSpec
 from enginebench.engines.backends.onnxruntime.ort import (
     OrtBackend,
     find_kernel_dtype,
@@ -36,36 +36,31 @@ from enginebench.engines.proof import (
     share_times,
     split_runs,
 )
-from enginebench.models.onnx.source import read_onnx
 from enginebench.stats.effective import judge_precision
-from graphs import save, write_graph
+from graphs import write_graph
 from profiler_events import Event
-
-X = TensorSpec(name="x", dtype="float32", shape=(1, 16, 32, 32))
-Y = TensorSpec(name="y", dtype="float32", shape=(1, 16, 30, 30))
 
 
 @pytest.fixture(scope="module")
 def quantized(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     """One convolution between Q/DQ pairs: eight bits inside, whatever the artifact's label."""
-    rng = np.random.default_rng(0)
-    tensors = {
-        "w": rng.integers(-127, 128, (16, 16, 3, 3)).astype(np.int8),
-        "s": np.array(0.05, np.float32),
-        "ws": np.array(0.01, np.float32),
-        "z": np.array(128, np.uint8),
-        "wz": np.array(0, np.int8),
+    weights = {
+        "w": np.random.default_rng(0).integers(-127, 128, (16, 16, 3, 3)).astype(np.int8),
+        "s": np.float32(0.05),
+        "ws": np.float32(0.01),
+        "z": np.uint8(128),
+        "wz": np.int8(0),
     }
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
-        helper.make_node("DequantizeLinear", ["xq", "s", "z"], ["xd"]),
-        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"]),
-        helper.make_node("Conv", ["xd", "wd"], ["c"]),
-        helper.make_node("QuantizeLinear", ["c", "s", "z"], ["cq"]),
-        helper.make_node("DequantizeLinear", ["cq", "s", "z"], ["y"]),
-    ]
-    made = write_graph(tmp_path_factory.mktemp("q"), nodes, tensors, X.shape, Y.shape, opset=20)
-    return replace(made, precision="fp32", recipe=None)
+    text = """q (float[1, 16, 32, 32] x) => (float[1, 16, 30, 30] y) {
+        xq = QuantizeLinear (x, s, z)
+        xd = DequantizeLinear (xq, s, z)
+        wd = DequantizeLinear (w, ws, wz)
+        c = Conv (xd, wd)
+        cq = QuantizeLinear (c, s, z)
+        y = DequantizeLinear (cq, s, z)
+    }"""
+    artifact = write_graph(tmp_path_factory.mktemp("q") / "q.onnx", text, weights)
+    return replace(artifact, precision="fp32", recipe=None)
 
 
 @pytest.mark.parametrize("name", ["pytorch", "ort", "openvino"])
@@ -75,9 +70,7 @@ def test_fp32_is_proved(name: str, load_engine: Callable[..., Any]) -> None:
         with pytest.raises(UsageError, match="call bind first"):
             engine.effective_precision()
         feeds = random_feeds(engine.inputs, 1, 0)
-        engine.bind(feeds)
-        engine.run()
-        before = engine.fetch()["scores"]
+        before = run_on(engine, feeds)["scores"]
         shares = engine.effective_precision()
         assert set(shares) <= {"fp32", "reorder"} and shares["fp32"] > 0.4
         assert sum(shares.values()) == pytest.approx(1)
@@ -96,7 +89,7 @@ def test_generated_code_is_not_claimed(load_engine: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("backend", [OrtBackend(), OpenvinoBackend()], ids=["ort", "openvino"])
 def test_eight_bits_are_found_under_an_fp32_label(backend: Any, quantized: Artifact) -> None:
     with backend.load(quantized, EngineSpec(backend=backend.name)) as engine:
-        engine.bind(random_feeds([X], 1, 0))
+        engine.bind(random_feeds(quantized.inputs, 1, 0))
         shares = engine.effective_precision()
     assert shares["int8"] > 0.1
     assert sum(shares.values()) == pytest.approx(1)
@@ -155,45 +148,31 @@ WIDE = (64, 256)
 
 def make_control_flow(folder: Path, kind: str) -> Artifact:
     """Products in FP32 inside of an `If`, or of a `Loop`, and one after it; a mask and a selection before."""
-    rng = np.random.default_rng(0)
-    declare = helper.make_tensor_value_info
-    body = [helper.make_node("MatMul", ["v", "w"], ["m"]), helper.make_node("Relu", ["m"], ["b"])]
-    inside = [helper.make_node("Identity", ["cond"], ["again"]), *body]
-    value = [declare("b", TensorProto.FLOAT, WIDE)]
-    truth = [declare("again", TensorProto.BOOL, [])]
-    turns = [declare("i", TensorProto.INT64, []), declare("cond", TensorProto.BOOL, [])]
-    loop = helper.make_graph(inside, "loop", [*turns, declare("v", TensorProto.FLOAT, WIDE)], truth + value)
-    branches = {
-        f"{name}_branch": helper.make_graph(
-            [helper.make_node("MatMul", ["x1", "w"], [f"{name}0"])]
-            + [helper.make_node("MatMul", [f"{name}{i}", "w"], [f"{name}{i + 1}"]) for i in range(n)],
-            name,
-            [],
-            [declare(f"{name}{n}", TensorProto.FLOAT, WIDE)],
-        )
-        for name, n in (("then", 6), ("else", 5))
+    wide = "float[64, 256]"
+
+    def multiply(name: str, count: int) -> str:
+        products = [f"{name}{i} = MatMul ({f'{name}{i - 1}' if i else 'x1'}, w)" for i in range(count)]
+        return f"{name} () => ({wide} {name}{count - 1}) {{ {' '.join(products)} }}"
+
+    loop = f"""loop (int64 i, bool cond, {wide} v) => (bool again, {wide} b) {{
+        again = Identity (cond) m = MatMul (v, w) b = Relu (m)
+    }}"""
+    control = {
+        "If": f"z = If (c) <then_branch = {multiply('then', 7)}, else_branch = {multiply('else', 6)}>",
+        "Loop": f"z = Loop (n, c, x1) <body = {loop}>",
     }
-    control = (
-        helper.make_node("If", ["c"], ["z"], **branches)
-        if kind == "If"
-        else helper.make_node("Loop", ["n", "c", "x1"], ["z"], body=loop)
-    )
-    nodes = [
-        helper.make_node("Greater", ["x", "zero"], ["mask"]),
-        helper.make_node("Where", ["mask", "x", "zero"], ["x1"]),
-        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
-        helper.make_node("Greater", ["sum", "zero"], ["c"]),
-        helper.make_node("Cast", ["sum"], ["cast"], to=TensorProto.INT64),
-        helper.make_node("Min", ["cast", "most"], ["n"]),
-        control,
-        helper.make_node("MatMul", ["z", "w"], ["y"]),
-    ]
-    tensors = {
-        "w": rng.standard_normal((256, 256)).astype(np.float32) / 16,
-        "zero": np.array(0, np.float32),
-        "most": np.array(8, np.int64),
-    }
-    return write_graph(folder, nodes, tensors, WIDE, opset=20)
+    text = f"""control ({wide} x) => ({wide} y) {{
+        mask = Greater (x, zero)
+        x1 = Where (mask, x, zero)
+        sum = ReduceSum <keepdims = 0> (x)
+        c = Greater (sum, zero)
+        cast = Cast <to = 7> (sum)
+        n = Min (cast, most)
+        {control[kind]}
+        y = MatMul (z, w)
+    }}"""
+    weights = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32) / 16
+    return write_graph(folder / f"{kind}.onnx", text, {"w": weights, "zero": np.float32(0), "most": np.int64(8)})
 
 
 def prove_control_flow(backend: Any, folder: Path, kind: str) -> dict[str, float]:
@@ -226,22 +205,16 @@ def test_onnx_runtime_knows_the_graph_inside(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("backend", [OrtBackend(), OpenvinoBackend()], ids=["ort", "openvino"])
 def test_bytes_and_masks_are_no_int8(tmp_path: Path, backend: Any) -> None:
     """A picture in bytes that is turned and cut, and a mask, before products in FP32."""
-    declare = helper.make_tensor_value_info
-    nodes = [
-        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]),
-        helper.make_node("Cast", ["t"], ["f"], to=TensorProto.FLOAT),
-        helper.make_node("Greater", ["f", "half"], ["big"]),
-        helper.make_node("Less", ["f", "much"], ["small"]),
-        helper.make_node("And", ["big", "small"], ["mask"]),
-        helper.make_node("Not", ["mask"], ["rest"]),
-        helper.make_node("Where", ["rest", "f", "half"], ["y"]),
-    ]
-    tensors = {"half": np.array(128, np.float32), "much": np.array(200, np.float32)}
-    x, y = declare("x", TensorProto.UINT8, (1, 224, 224, 3)), declare("y", TensorProto.FLOAT, (1, 3, 224, 224))
-    stored = [numpy_helper.from_array(array, name) for name, array in tensors.items()]
-    graph = helper.make_graph(nodes, "bytes", [x], [y], stored)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    artifact = read_onnx(save(model, tmp_path / "bytes.onnx"))
+    text = """bytes (uint8[1, 224, 224, 3] x) => (float[1, 3, 224, 224] y) {
+        t = Transpose <perm = [0, 3, 1, 2]> (x)
+        f = Cast <to = 1> (t)
+        big = Greater (f, half)
+        small = Less (f, much)
+        mask = And (big, small)
+        rest = Not (mask)
+        y = Where (rest, f, half)
+    }"""
+    artifact = write_graph(tmp_path / "bytes.onnx", text, {"half": np.float32(128), "much": np.float32(200)})
     with backend.load(artifact, EngineSpec(backend=backend.name)) as engine:
         engine.bind({"x": np.random.default_rng(0).integers(0, 255, (1, 224, 224, 3), np.uint8)})
         shares = engine.effective_precision()

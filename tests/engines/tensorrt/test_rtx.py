@@ -15,6 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from calls import read_document, succeed
 from enginebench.engines.registry import find_installed, probe
 from enginebench.models.zoo import DATA_DIR
 from processes import ROOT, Cli, environment
@@ -65,8 +66,7 @@ def test_every_precision_is_built(build: Callable[..., Any], graph: Path, precis
     targets = "8.9,12.0" if precision == "fp8" else "8.6,8.9,12.0"
     calib = []
     if precision in ("int8", "fp8"):
-        done = cli("calibrate", graph, "--data", "fake", "--n", 16, "--out", "calib.json")
-        assert done.returncode == 0, done.stderr
+        succeed(cli, "calibrate", graph, "--data", "fake", "--n", 16, "--out", "calib.json")
         calib = ["--calib", "calib.json"]
     document = build(graph, "--precision", precision, *calib, "--compute-capability", targets, "--out", "net.plan")
     products = document["artifact"]["ahead_of_time"]["products"]
@@ -110,9 +110,7 @@ def test_a_plan_that_is_there_is_not_built_again(build: Callable[..., Any], grap
 def test_the_layers_are_read_like_those_of_trtexec(build: Callable[..., Any], graph: Path, cli: Cli) -> None:
     document = build(graph, *TARGETS, "--out", "net.plan")
     (layers,) = graph.parent.glob("net.plan.build/plans/*.layers.json")
-    done = cli("parse", "layers", layers, "--json")
-    assert done.returncode == 0, done.stderr
-    parsed = json.loads(done.stdout)
+    parsed = read_document(cli, "parse", "layers", layers, "--json")
     assert [layer["name"] for layer in parsed["layers"]] == [
         layer["name"] for layer in document["artifact"]["ahead_of_time"]["layers"]
     ]
@@ -244,8 +242,7 @@ def test_an_integer_kernel_that_is_given_up_is_told(build: Callable[..., Any], t
     assert bad["artifact"]["ahead_of_time"]["products"] == {"fp32": 1}
     (told,) = [c for c in bad["caveats"] if c["template"] == "low_effective_precision.given_up"]
     assert told["message"] == "1 of 1 products with Q/DQ nodes on both sides are planned in floats: conv"
-    done = cli("quantize", tmp_path / "bad.onnx", "--to", "int8@tensorrt", "--out", tmp_path / "mended.onnx")
-    assert done.returncode == 0, done.stderr
+    succeed(cli, "quantize", tmp_path / "bad.onnx", "--to", "int8@tensorrt", "--out", tmp_path / "mended.onnx")
     mended = build(tmp_path / "mended.onnx", *TARGETS)
     assert mended["artifact"]["ahead_of_time"]["products"] == {"int8": 1}
 

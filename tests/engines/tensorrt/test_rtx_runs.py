@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from calls import run_on
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MissingDependency, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec
@@ -44,9 +45,7 @@ def make_spec(**options: str) -> EngineSpec:
 
 def run_once(backend: Any, plan: Artifact, **options: str) -> dict[str, np.ndarray]:
     with backend.load(plan, make_spec(**options)) as engine:
-        engine.bind(random_feeds(GRAPH.inputs, 4, 0))
-        engine.run()
-        return dict(engine.fetch())
+        return dict(run_on(engine, random_feeds(GRAPH.inputs, 4, 0)))
 
 
 def list_caches(tmp_path: Path) -> list[bytes]:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from onnx import TensorProto, helper, numpy_helper
 
+from calls import run_on
 from enginebench.core.errors import ArtifactError, BackendUnavailable, FeedError, MeasurementError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Backend, CacheFlusher, DeviceClock, LayerProfiler, Loadable, PrecisionProof
@@ -23,6 +23,7 @@ from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.stats.plans.layers import PlanFiles
 from fakes.tensorrt_modules import LEAN, MODULES, VERSIONS, forget_modules, use_fakes, use_lean
+from graphs import write_tokens
 from processes import ROOT
 
 # The fakes are found on a path of their own, where another distribution's namespace package may lie as well.
@@ -88,9 +89,7 @@ def test_answers_as_the_graph_does(backend: Any, graph: Artifact, tmp_path: Path
     with backend.load(plan, spec) as engine:
         for seed in (1, 2):
             feeds = random_feeds(graph.inputs, 4, seed)
-            engine.bind(feeds)
-            engine.run()
-            answers = engine.fetch()
+            answers = run_on(engine, feeds)
             for name, expected in truth(graph, feeds).items():
                 np.testing.assert_allclose(answers[name], expected, rtol=1e-5)
         assert engine.last_device_ns() > 0 and engine.last_enqueue_ns() > 0
@@ -107,31 +106,11 @@ def test_answers_as_the_graph_does(backend: Any, graph: Artifact, tmp_path: Path
 
 def test_whole_numbers_of_64_bits_go_in_and_out(backend: Any, tmp_path: Path, version: str) -> None:
     """8.6 makes INT32 of them; token ids and labels stay what the graph says."""
-    nodes = [
-        helper.make_node("Gather", ["table", "ids"], ["rows"]),
-        helper.make_node("ArgMax", ["rows"], ["best"], axis=-1, keepdims=0),
-    ]
-    model = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("ids", TensorProto.INT64, [4, 6])],
-        [
-            helper.make_tensor_value_info("rows", TensorProto.FLOAT, [4, 6, 8]),
-            helper.make_tensor_value_info("best", TensorProto.INT64, [4, 6]),
-        ],
-        [numpy_helper.from_array(np.random.default_rng(0).standard_normal((100, 8), np.float32), "table")],
-    )
-    path = tmp_path / "tokens.onnx"
-    path.write_bytes(
-        helper.make_model(model, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
-    )
-    graph = read_onnx(path)
+    graph = write_tokens(tmp_path / "tokens.onnx", 4)
     plan = backend.build(graph, make_spec(), tmp_path)
     with backend.load(plan, make_spec()) as engine:
         feeds = random_feeds(plan.inputs, 4, 0)
-        engine.bind(feeds)
-        engine.run()
-        answers = engine.fetch()
+        answers = run_on(engine, feeds)
         for name, expected in truth(graph, feeds).items():
             assert answers[name].dtype == expected.dtype
             np.testing.assert_allclose(answers[name], expected)
@@ -144,9 +123,7 @@ def test_frees_everything(backend: Any, graph: Artifact, tmp_path: Path) -> None
     plan = backend.build(graph, make_spec(max_shapes="input:8x1x8x8", min_shapes="input:1x1x8x8"), tmp_path)
     engine = backend.load(plan, make_spec())
     for batch in (4, 2, 4):  # new shapes get new buffers and a new graph
-        engine.bind(random_feeds(graph.inputs, batch, 0))
-        engine.run()
-        assert engine.fetch()["output"].shape[0] == batch
+        assert run_on(engine, random_feeds(graph.inputs, batch, 0))["output"].shape[0] == batch
     engine.close()
     engine.close()
     assert live() == {}
@@ -580,9 +557,7 @@ def test_the_lean_runtime_runs_a_plan_for_later_versions(lean: ModuleType, graph
     plan = backend.build(write_fake_plan(tmp_path / "vc.plan", ["VERSION_COMPATIBLE"]), make_spec(), tmp_path)
     feeds = random_feeds(graph.inputs, 4, 0)
     with backend.load(plan, make_spec()) as engine:
-        engine.bind(feeds)
-        engine.run()
-        np.testing.assert_allclose(engine.fetch()["output"], truth(graph, feeds)["output"], rtol=1e-5)
+        np.testing.assert_allclose(run_on(engine, feeds)["output"], truth(graph, feeds)["output"], rtol=1e-5)
         assert engine.effective_precision() == {}  # it has no inspector: nothing is proved
     with pytest.raises(
         ArtifactError, match=r"lean runtime, which takes plans built with --version-compatible\): .*Code 1"

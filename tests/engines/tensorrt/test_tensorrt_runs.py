@@ -13,10 +13,12 @@ import numpy as np
 import onnx
 import pytest
 
+from calls import read_document, succeed
 from enginebench.models.zoo import DATA_DIR
 from enginebench.stats.drift import default_limits
 from fakes.tensorrt_modules import MODULES, make_lean_site
 from fakes.trtexec_shim import install_trtexec
+from graphs import write_graph, write_tokens
 from processes import ROOT, Cli, environment
 
 # trtexec's version, that of the Python module, and what is run with both.
@@ -123,12 +125,10 @@ def test_trtexec_alone_as_on_a_jetson(cli: Cli, tmp_path: Path) -> None:
         ("bench", "net.plan", "--engine", "trtexec", "--out", "b", *SHORT),
         ("run", graph, "--engines", "trtexec,ort", "--precisions", "fp32", "--out", "r", *SHORT),
     ):
-        done = cli(*command, env=variables)
-        assert done.returncode == 0, done.stderr
+        done = succeed(cli, *command, env=variables)
         assert command[0] == "build" or "GPU: Fake GPU" in done.stdout
     for folder, made_with in (("b", ("64", "minmax over 4 entries of calib.npz")), ("r", ("", ""))):
-        told = cli("report", folder, "--format", "json,csv,md,html", env=variables)
-        assert told.returncode == 0, told.stderr
+        succeed(cli, "report", folder, "--format", "json,csv,md,html", env=variables)
         document = json.loads((tmp_path / folder / "report.json").read_text())
         assert document["machine"]["gpus"][0]["name"] == "Fake GPU"
         row = next(row for row in document["rows"] if row["engine"] == "trtexec")
@@ -147,8 +147,7 @@ def test_the_tools_whole_log_is_kept(cli: Cli, tmp_path: Path) -> None:
     variables = make_environment(tmp_path, "11.1", None)
     options = ("--engine", "trtexec", "--trtexec", variables.pop("TRTEXEC"), "--warmup", 2, "--iters", 30)
     graph = take_graph(tmp_path)
-    timed = cli("bench", graph, *options, "--processes", 2, "--log", "logs/all.log", "--json", env=variables)
-    assert timed.returncode == 0, timed.stderr
+    timed = succeed(cli, "bench", graph, *options, "--processes", 2, "--log", "logs/all.log", "--json", env=variables)
     assert json.loads(timed.stdout)["row"]["n"] == 60
     text = (tmp_path / "logs" / "all.log").read_text(encoding="utf-8")
     commands = [line for line in text.splitlines() if line.startswith("$ ")]
@@ -162,10 +161,9 @@ def test_the_tools_whole_log_is_kept(cli: Cli, tmp_path: Path) -> None:
 
 def test_a_plan_over_the_lean_runtime_alone(cli: Cli, tmp_path: Path) -> None:
     graph = take_graph(tmp_path)
-    built = cli(
-        "build", graph, "--version-compatible", "--out", "net.plan", env=make_environment(tmp_path, "11.1", None)
+    succeed(
+        cli, "build", graph, "--version-compatible", "--out", "net.plan", env=make_environment(tmp_path, "11.1", None)
     )
-    assert built.returncode == 0, built.stderr
     variables = make_environment(tmp_path, None, "11.4-lean")
     variables["PYTHONPATH"] = f"{ROOT / 'src'}:{make_lean_site(tmp_path)}"
     hide_packages(tmp_path, variables)
@@ -173,8 +171,7 @@ def test_a_plan_over_the_lean_runtime_alone(cli: Cli, tmp_path: Path) -> None:
     row = rows_of(done)["tensorrt fp32"]
     assert row["status"] == "ok" and row["p50_device_ms"]["value"] > 0 and not row["effective_precision"]
     np.savez(tmp_path / "in.npz", input=np.zeros((1, 1, 8, 8), np.float32))
-    inferred = cli("infer", "net.plan", "in.npz", "--engine", "tensorrt", "--out", "out.npz", env=variables)
-    assert inferred.returncode == 0, inferred.stderr
+    succeed(cli, "infer", "net.plan", "in.npz", "--engine", "tensorrt", "--out", "out.npz", env=variables)
     refused = cli("build", graph, "--engine", "tensorrt", "--out", "other.plan", env=variables)
     assert refused.returncode == 3 and "onnx" in refused.stderr  # a graph is read by its package
 
@@ -207,12 +204,12 @@ def hide_packages(folder: Path, variables: dict[str, str], *names: str) -> None:
 
 def test_infer_and_the_five_lines(cli: Cli, tmp_path: Path) -> None:
     variables = make_environment(tmp_path, "11.1", "11.4")
-    built = cli("build", take_graph(tmp_path), "--engine", "tensorrt", "--out", "net.plan", "--batch", 3, env=variables)
-    assert built.returncode == 0, built.stderr
+    succeed(
+        cli, "build", take_graph(tmp_path), "--engine", "tensorrt", "--out", "net.plan", "--batch", 3, env=variables
+    )
     batch = np.random.default_rng(0).standard_normal((3, 1, 8, 8), np.float32)
     np.savez(tmp_path / "in.npz", input=batch)
-    done = cli("infer", "net.plan", "in.npz", "--engine", "tensorrt", "--out", "out.npz", env=variables)
-    assert done.returncode == 0, done.stderr
+    succeed(cli, "infer", "net.plan", "in.npz", "--engine", "tensorrt", "--out", "out.npz", env=variables)
     import onnxruntime
 
     (expected,) = onnxruntime.InferenceSession(str(tmp_path / "mein netz.onnx")).run(None, {"input": batch})
@@ -222,12 +219,9 @@ def test_infer_and_the_five_lines(cli: Cli, tmp_path: Path) -> None:
 
 def test_the_same_plan_through_both(cli: Cli, tmp_path: Path) -> None:
     variables = make_environment(tmp_path, "10.16", "10.16")
-    built = cli("build", take_graph(tmp_path), "--out", "net.plan", env=variables)
-    assert built.returncode == 0, built.stderr
+    succeed(cli, "build", take_graph(tmp_path), "--out", "net.plan", env=variables)
     sides = ("--engine", "tensorrt:graph=0", "--against", "trtexec@net.plan")
-    done = cli("bench", "net.plan", *sides, "--json", *SHORT, env=variables)
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    document = read_document(cli, "bench", "net.plan", *sides, "--json", *SHORT, env=variables)
     assert document["row"]["engine"] == "tensorrt:graph=0"
     messages = [c["message"] for c in document["row"]["caveats"]]
     assert any(m == "CUDA graph is 1 in trtexec and 0 in tensorrt" for m in messages)
@@ -238,12 +232,9 @@ def test_shapes_and_profiles_reach_a_plan(cli: Cli, tmp_path: Path) -> None:
     """A plan alone says that an axis is open, not how long it is to be."""
     variables = make_environment(tmp_path, "10.16", "10.16")
     profile = ("--profile", "input:1x1x8x8/1x1x8x8/2x1x8x8", "--profile", "input:4x1x8x8/4x1x8x8/8x1x8x8")
-    built = cli("build", take_graph(tmp_path), "--engine", "tensorrt", *profile, "--out", "two.plan", env=variables)
-    assert built.returncode == 0, built.stderr
+    succeed(cli, "build", take_graph(tmp_path), "--engine", "tensorrt", *profile, "--out", "two.plan", env=variables)
     shape = ("--input-shape", "input:4x1x8x8", "--profile-index", 1, "--json", *SHORT)
-    timed = cli("bench", "two.plan", "--engine", "tensorrt", *shape, env=variables)
-    assert timed.returncode == 0, timed.stderr
-    row = json.loads(timed.stdout)["row"]
+    row = read_document(cli, "bench", "two.plan", "--engine", "tensorrt", *shape, env=variables)["row"]
     assert row["batch"] == 4 and "shapes=input:4x1x8x8" in row["engine"]
     dry = cli(
         *("bench", "two.plan", "--engine", "trtexec", "--dry-run", "--tensorrt-version", "10.16"),
@@ -253,9 +244,7 @@ def test_shapes_and_profiles_reach_a_plan(cli: Cli, tmp_path: Path) -> None:
     assert {"--shapes=input:4x1x8x8", "--useProfile=1"} <= set(dry.stdout.split()), dry.stderr
     sides = (f"ort@{take_graph(tmp_path)}", "tensorrt@two.plan")
     drift = ("--input-shape", "input:4x1x8x8", "--n", 8, "--json")
-    chosen = cli("drift", *sides, *drift, "--profile-index", 1, env=variables)
-    assert chosen.returncode == 0, chosen.stderr
-    document = json.loads(chosen.stdout)
+    document = read_document(cli, "drift", *sides, *drift, "--profile-index", 1, env=variables)
     assert document["n"] == 8 and document["candidate"]["engine"]["options"]["profile_index"] == "1"
     assert "profile_index" not in document["reference"]["engine"]["options"]
     told = cli("drift", sides[0], "trtexec@two.plan", *drift, "--profile-index", 1, env=variables)
@@ -297,8 +286,7 @@ def test_refusals_and_exit_codes(cli: Cli, tmp_path: Path) -> None:
 def test_a_dry_run_needs_nothing_but_the_graph(cli: Cli, tmp_path: Path, version: str) -> None:
     variables = make_environment(tmp_path, None, None)
     dry = ("--dry-run", "--tensorrt-version", version, "--", "--sparsity=enable")
-    done = cli("build", take_graph(tmp_path), *dry, env=variables)
-    assert done.returncode == 0, done.stderr
+    done = succeed(cli, "build", take_graph(tmp_path), *dry, env=variables)
     argv = shlex.split(done.stdout)
     assert argv[0] == "trtexec" and argv[-1] == "--sparsity=enable" and done.stdout.count("\n") == 1
     assert f"--onnx={tmp_path / 'mein netz.onnx'}" in argv
@@ -359,8 +347,7 @@ def test_doubts_name_where_the_ranges_came_from_and_folders_that_cannot_be(cli: 
     read = cli("build", take_graph(tmp_path), *weak, *calib[2:], env=variables)
     assert read.returncode == 0 and "cache new.cache" in read.stdout, read.stderr
     np.save(tmp_path / "in.npy", np.zeros((4, 1, 8, 8), np.float32))
-    alone = cli("build", take_graph(tmp_path), *weak, "--calib", "in.npy", env=variables)
-    assert alone.returncode == 0, alone.stderr
+    succeed(cli, "build", take_graph(tmp_path), *weak, "--calib", "in.npy", env=variables)
     assert list((tmp_path / "net.plan.build").glob("calibration-*.cache")), "its cache is kept without the option, too"
     (tmp_path / "file").touch()
     nowhere = cli("build", take_graph(tmp_path), "--engine", "tensorrt", "--out", "file/net.plan", env=variables)
@@ -370,17 +357,16 @@ def test_doubts_name_where_the_ranges_came_from_and_folders_that_cannot_be(cli: 
 def test_a_plan_is_named_after_what_ran(cli: Cli, tmp_path: Path) -> None:
     """An argument of the user's own can change the precision behind the label."""
     variables = make_environment(tmp_path, "8.6.0", None)
-    done = cli("build", take_graph(tmp_path), "--out", "net.plan", "--json", "--", "--fp16", env=variables)
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    document = read_document(
+        cli, "build", take_graph(tmp_path), "--out", "net.plan", "--json", "--", "--fp16", env=variables
+    )
     assert document["artifact"]["precision"] == "fp16" and document["effective_precision"]["fp16"] > 0.8
     assert "relabelled" in {c["code"] for c in document["caveats"]}
 
 
 def test_a_graph_is_quantized_first(cli: Cli, tmp_path: Path) -> None:
     variables = make_environment(tmp_path, "11.1", None)
-    done = cli("build", take_graph(tmp_path), "--precision", "fp16", "--out", "h.plan", env=variables)
-    assert done.returncode == 0, done.stderr
+    done = succeed(cli, "build", take_graph(tmp_path), "--precision", "fp16", "--out", "h.plan", env=variables)
     assert "quantizing it to" in done.stderr and "fp16 86 %" in done.stdout
     assert (tmp_path / "mein netz.fp16.onnx").is_file()
 
@@ -414,11 +400,8 @@ def test_a_time_out_names_the_log_and_leaves_no_part_of_a_plan(cli: Cli, tmp_pat
 
 def test_infer_takes_the_shapes_of_the_arrays(cli: Cli, tmp_path: Path) -> None:
     """From the graph and from a plan whose inner axis is open, too."""
-    from onnx import TensorProto, helper, save
-
-    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", "length"]) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"], "sum")], "sum", value[:1], value[1:])
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "sum.onnx")
+    text = "sum (float[batch, length] x) => (float[batch, length] y) { y = Add (x, x) }"
+    write_graph(tmp_path / "sum.onnx", text)
     variables = make_environment(tmp_path, "10.16", "10.16")
     x = np.arange(15, dtype=np.float32).reshape(3, 5)
     np.savez(tmp_path / "in.npz", x=x)
@@ -484,9 +467,7 @@ def test_a_plan_is_proved_at_the_shapes_that_it_is_tuned_for(
     variables = make_environment(tmp_path, "10.16", "10.16")
     chosen = f"{engine}:profile_index=1" if "chosen" in shapes else engine
     options = ("--engine", chosen, *SHAPES[shapes], "--out", "net.plan", "--json")
-    done = cli("build", take_graph(tmp_path), *options, env=variables)
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    document = read_document(cli, "build", take_graph(tmp_path), *options, env=variables)
     assert document["effective_precision"] == pytest.approx({"fp32": 1.0})
     assert {c["code"] for c in document["caveats"]} == set()
 
@@ -496,28 +477,18 @@ def test_open_inner_axes_are_proved_at_their_best_lengths(cli: Cli, tmp_path: Pa
     variables = make_environment(tmp_path, "10.16", "10.16")
     write_open_graph(tmp_path / "open.onnx")
     options = ("--min-shapes", "x:1x3x4x4", "--opt-shapes", "x:2x3x6x6", "--max-shapes", "x:4x3x9x9")
-    done = cli("build", "open.onnx", "--engine", engine, *options, "--out", "net.plan", "--json", env=variables)
-    assert done.returncode == 0, done.stderr
+    done = succeed(
+        cli, "build", "open.onnx", "--engine", engine, *options, "--out", "net.plan", "--json", env=variables
+    )
     assert json.loads(done.stdout)["effective_precision"] == pytest.approx({"fp32": 1.0})
     assert (tmp_path / "net.plan").is_file()
 
 
 def write_open_graph(path: Path) -> None:
     """A convolution of images of any size, and the mean over each."""
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
-
-    graph = helper.make_graph(
-        [
-            helper.make_node("Conv", ["x", "w"], ["h"], name="conv"),
-            helper.make_node("GlobalAveragePool", ["h"], ["y"], name="pool"),
-        ],
-        "open",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, "height", "width"])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2, 1, 1])],
-        [numpy_helper.from_array(np.ones((2, 3, 3, 3), np.float32), "w")],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+    ends = "(float[batch, 3, height, width] x) => (float[batch, 2, 1, 1] y)"
+    weights = {"w": np.ones((2, 3, 3, 3), np.float32)}
+    write_graph(path, f"open {ends} {{ h = Conv (x, w) y = GlobalAveragePool (h) }}", weights)
 
 
 # How a proof can fail: (engine, variables, what the caveat says).
@@ -535,9 +506,9 @@ def test_a_failed_proof_costs_no_plan(
     cli: Cli, tmp_path: Path, engine: str, fault: dict[str, str], words: str, version: str
 ) -> None:
     variables = make_environment(tmp_path, version.replace("8.6", "8.6.0"), version) | fault
-    done = cli("build", take_graph(tmp_path), "--engine", engine, "--out", "net.plan", "--json", env=variables)
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    document = read_document(
+        cli, "build", take_graph(tmp_path), "--engine", engine, "--out", "net.plan", "--json", env=variables
+    )
     (doubt,) = (c for c in document["caveats"] if c["code"] == "failed_proof")
     assert words in doubt["message"] and document["effective_precision"] is None
     assert (tmp_path / "net.plan").stat().st_size > 0 and document["artifact"]["path"] == "net.plan"
@@ -546,8 +517,7 @@ def test_a_failed_proof_costs_no_plan(
 def test_a_plan_that_cannot_be_captured_is_built_and_proved(cli: Cli, tmp_path: Path) -> None:
     variables = make_environment(tmp_path, None, "10.16") | {"FAKE_CUDA_FAULT": "capture"}
     graph = take_graph(tmp_path)
-    done = cli("build", graph, "--engine", "tensorrt", "--out", "net.plan", "--json", env=variables)
-    assert done.returncode == 0, done.stderr
+    done = succeed(cli, "build", graph, "--engine", "tensorrt", "--out", "net.plan", "--json", env=variables)
     assert json.loads(done.stdout)["effective_precision"] == pytest.approx({"fp32": 1.0})
     run = cli("run", graph, "--engines", "ort,tensorrt,tensorrt:graph=0", "--out", "r", "--json", *SHORT, env=variables)
     rows = rows_of(run)
@@ -574,15 +544,13 @@ def test_drift_compares_every_sample_that_was_asked_for(cli: Cli, tmp_path: Path
     """trtexec starts anew for each of them; a gate that saw the first few says nothing of the others."""
     variables = make_environment(tmp_path, "10.16", None)
     graph = take_graph(tmp_path)
-    built = cli("build", graph, "--out", "net.plan", env=variables)
-    assert built.returncode == 0, built.stderr
+    succeed(cli, "build", graph, "--out", "net.plan", env=variables)
     rng = np.random.default_rng(0)
     arrays = rng.standard_normal((7, 1, 8, 8), np.float32)
     arrays[5] = 3e38  # sums beyond FP32: whatever else is compared, this sample never passes
     np.savez(tmp_path / "in.npz", input=arrays)
     sides = (f"ort@{graph}", "trtexec@net.plan", "--limit", "cosine=0.9", "--json")
-    whole = cli("drift", *sides, "--inputs", "in.npz", "--n", 5, env=variables)
-    assert whole.returncode == 0, whole.stderr
+    whole = succeed(cli, "drift", *sides, "--inputs", "in.npz", "--n", 5, env=variables)
     assert [json.loads(whole.stdout)[key] for key in ("n", "n_asked", "passed")] == [5, 5, True]
     broken = cli("drift", *sides, "--inputs", "in.npz", env=variables)
     assert broken.returncode == 4 and "not finite" in broken.stderr
@@ -591,12 +559,12 @@ def test_drift_compares_every_sample_that_was_asked_for(cli: Cli, tmp_path: Path
 
 def test_rows_say_over_how_many_samples_they_were_compared(cli: Cli, tmp_path: Path) -> None:
     variables = make_environment(tmp_path, "10.16", "10.16")
-    done = cli(
+    done = succeed(
+        cli,
         *("run", take_graph(tmp_path), "--engines", "ort,tensorrt,trtexec", "--batch", "1,8"),
         *("--out", "r", "--json", *SHORT),
         env=variables,
     )
-    assert done.returncode == 0, done.stderr
     doubts = {
         (row["engine"], row["batch"]): [c["message"] for c in row["caveats"] if c["code"] == "partly_compared"]
         for row in json.loads(done.stdout)["rows"]
@@ -615,8 +583,7 @@ def test_drift_of_plans_that_do_not_run_a_batch_of_1(cli: Cli, tmp_path: Path) -
         "range": ("--min-shapes", "input:4x1x8x8", "--max-shapes", "input:8x1x8x8"),
         "only": ("--batch", 3),
     }.items():
-        built = cli("build", graph, "--engine", "tensorrt", *shapes, "--out", f"{name}.plan", env=variables)
-        assert built.returncode == 0, built.stderr
+        succeed(cli, "build", graph, "--engine", "tensorrt", *shapes, "--out", f"{name}.plan", env=variables)
     gate = ("--n", 10, "--limit", "cosine=0.999", "--json")
     for sides in (
         (f"ort@{graph}", "tensorrt@range.plan"),
@@ -630,9 +597,7 @@ def test_drift_of_plans_that_do_not_run_a_batch_of_1(cli: Cli, tmp_path: Path) -
         assert done.returncode == 0, (sides, done.stderr)
         assert json.loads(done.stdout)["n"] == json.loads(done.stdout)["n_asked"] == 10
     sides = ("tensorrt:profile_index=0@range.plan", "tensorrt@two.plan")
-    chosen = cli("drift", *sides, *gate, "--profile-index", 1, env=variables)
-    assert chosen.returncode == 0, chosen.stderr
-    document = json.loads(chosen.stdout)
+    document = read_document(cli, "drift", *sides, *gate, "--profile-index", 1, env=variables)
     found = [document[side]["engine"]["options"]["profile_index"] for side in ("reference", "candidate")]
     assert found == ["0", "1"]
     apart = cli("drift", "tensorrt@range.plan", "tensorrt@two.plan", *gate, env=variables)
@@ -650,12 +615,9 @@ def test_a_plan_brings_its_batch_and_its_precision(cli: Cli, tmp_path: Path) -> 
     graph = take_graph(tmp_path)
     for name, engine in {"net.plan": "trtexec", "terse.plan": "trtexec:detailed=0"}.items():
         asked = ("--precision", "fp16", "--engine", engine, "--batch", 32, "--out", name)
-        built = cli("build", graph, *asked, env=variables)
-        assert built.returncode == 0, built.stderr
+        succeed(cli, "build", graph, *asked, env=variables)
     sides = ("bench", "net.plan", "--engine", "tensorrt", "--against", "trtexec@net.plan", "--json", *SHORT)
-    done = cli(*sides, env=variables)
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    document = read_document(cli, *sides, env=variables)
     for row in (document["row"], document["against"]):
         assert (row["batch"], row["requested_precision"], row["precision"]) == (32, "fp16", "fp16"), row["engine"]
         assert not {"outputs_not_compared", "unproved_precision"} & {c["code"] for c in row["caveats"]}
@@ -698,8 +660,7 @@ def test_a_plan_is_held_against_its_graph(cli: Cli, tmp_path: Path) -> None:
             tensor.CopyFrom(onnx.numpy_helper.from_array(-onnx.numpy_helper.to_array(tensor), tensor.name))
     onnx.save(model, other)
     for source, out in ((graph, "net.plan"), (other, "other.plan")):
-        built = cli("build", source, "--engine", "tensorrt", "--out", out, "--json", env=variables)
-        assert built.returncode == 0, built.stderr
+        built = succeed(cli, "build", source, "--engine", "tensorrt", "--out", out, "--json", env=variables)
         assert json.loads(built.stdout)["lowered"]["opset"] == 17 and "lowering" in built.stderr
     same = cli(*timed, "--out", "same.json", env=variables)
     assert json.loads(same.stdout)["row"]["outputs_agree"] is True, same.stderr
@@ -717,20 +678,7 @@ def test_a_plan_is_held_against_its_graph(cli: Cli, tmp_path: Path) -> None:
 
 def test_token_ids_and_labels_are_run_and_delivered(cli: Cli, tmp_path: Path) -> None:
     """8.6 has no INT64: what a graph says in it goes in and comes out as the graph says, also from the bundle."""
-    make = onnx.helper.make_tensor_value_info
-    nodes = [
-        onnx.helper.make_node("Gather", ["table", "ids"], ["rows"]),
-        onnx.helper.make_node("ArgMax", ["rows"], ["best"], axis=-1, keepdims=0),
-    ]
-    graph = onnx.helper.make_graph(
-        nodes,
-        "tokens",
-        [make("ids", onnx.TensorProto.INT64, [1, 6])],
-        [make("rows", onnx.TensorProto.FLOAT, [1, 6, 8]), make("best", onnx.TensorProto.INT64, [1, 6])],
-        [onnx.numpy_helper.from_array(np.random.default_rng(0).standard_normal((100, 8), np.float32), "table")],
-    )
-    opset = [onnx.helper.make_opsetid("", 20)]
-    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), tmp_path / "tokens.onnx")
+    write_tokens(tmp_path / "tokens.onnx", 1, opset=20)
     variables = make_environment(tmp_path, "8.6.1", "8.6")
     for name in ("tensorrt", "cuda-python"):
         info = tmp_path / "site" / f"{name.replace('-', '_')}-8.6.0.dist-info"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from calls import run_on
 from enginebench.core import aoti
 from enginebench.core.errors import ArtifactError, BackendUnavailable, FeedError, UsageError
 from enginebench.core.feeds import random_feeds
@@ -39,9 +40,7 @@ def test_a_package_answers_like_its_module_and_shows_what_ran(source: Artifact, 
     for name, artifact in (("pytorch", source), ("pytorch-aoti", package)):
         backend: Any = open_backend(name, load_module)
         with backend.load(artifact, replace(SPEC, backend=name)) as engine:
-            engine.bind(feeds)
-            engine.run()
-            answers.append(engine.fetch()["output"])
+            answers.append(run_on(engine, feeds)["output"])
     np.testing.assert_allclose(*answers, rtol=1e-4, atol=1e-5)
     with backend.load(package, SPEC) as engine:
         engine.bind(feeds)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from calls import run_on
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -80,18 +81,14 @@ def test_outputs_are_those_of_the_module(graph: bool, channels_last: bool) -> No
     engine = make_engine(graph=graph, channels_last=channels_last)
     for seed in range(3):
         feeds = draw(seed=seed)
-        engine.bind(feeds)
-        engine.run()
-        np.testing.assert_array_equal(engine.fetch()["scores"], 2 * feeds["image"].reshape(2, -1))
+        np.testing.assert_array_equal(run_on(engine, feeds)["scores"], 2 * feeds["image"].reshape(2, -1))
 
 
 def test_new_shapes_get_new_buffers_and_a_new_capture() -> None:
     lane = FakeLane()
     engine = make_engine(lane=lane, graph=True)
     feeds = draw(batch=5)
-    engine.bind(feeds)
-    engine.run()
-    assert engine.fetch()["scores"].shape == (5, 48)
+    assert run_on(engine, feeds)["scores"].shape == (5, 48)
     assert lane.log.count("capture") == 2
     engine.bind(draw(batch=5, seed=1))
     assert lane.log.count("capture") == 2
@@ -99,13 +96,9 @@ def test_new_shapes_get_new_buffers_and_a_new_capture() -> None:
 
 def test_fetched_arrays_belong_to_the_caller() -> None:
     engine = make_engine()
-    engine.bind(draw(seed=1))
-    engine.run()
-    first = engine.fetch()["scores"]
+    first = run_on(engine, draw(seed=1))["scores"]
     kept = first.copy()
-    engine.bind(draw(seed=2))
-    engine.run()
-    engine.fetch()
+    run_on(engine, draw(seed=2))
     np.testing.assert_array_equal(first, kept)
 
 
@@ -188,9 +181,7 @@ def test_what_was_begun_is_waited_for() -> None:
 def test_the_clocks_are_those_of_the_events() -> None:
     lane = FakeLane(copy_ns=7000)
     engine = make_engine(lane=lane)
-    engine.bind(draw())
-    engine.run()
-    engine.fetch()
+    run_on(engine, draw())
     assert isinstance(engine, DeviceClock) and isinstance(engine, CopyClock) and isinstance(engine, CacheFlusher)
     assert (engine.last_h2d_ns(), engine.last_device_ns(), engine.last_d2h_ns()) == (7000, 7000, 7000)
     assert engine.last_enqueue_ns() > 0
@@ -246,9 +237,7 @@ def test_a_bundle_captures_as_the_run_did(graph: str, captures: int, monkeypatch
     options = {"cuda_graph": graph, "freezing": "0", "mode": "default", "channels_last": "0"}
     engine = bundled.open_engine(make_artifact(), replace(SPEC, backend="pytorch-compile", batch=2), options, double)
     assert lane.log.count("capture") == captures
-    engine.bind(draw(seed=3))
-    engine.run()
-    np.testing.assert_array_equal(engine.fetch()["scores"], 2 * draw(seed=3)["image"].reshape(2, -1))
+    np.testing.assert_array_equal(run_on(engine, draw(seed=3))["scores"], 2 * draw(seed=3)["image"].reshape(2, -1))
 
 
 def test_max_autotune_makes_no_graphs_of_its_own_within_ours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -443,9 +432,8 @@ def test_layers_on_a_gpu_are_modules(name: str, load_engine: Callable[..., Any])
     options = OPTIONS_OF.get(mode, {})
     engine = load_engine(backend, device="cuda:0", precision="fp16", options=options, batch=4)
     with engine:
-        engine.bind({"image": np.random.default_rng(0).standard_normal((4, 3, 8, 8)).astype(np.float32)})
-        engine.run()
-        before = engine.fetch()["scores"]
+        image = np.random.default_rng(0).standard_normal((4, 3, 8, 8)).astype(np.float32)
+        before = run_on(engine, {"image": image})["scores"]
         profile = engine.profile_layers()
         np.testing.assert_array_equal(engine.fetch()["scores"], before)
     modules = {path for path, module in make_module(None).named_modules() if path and not list(module.children())}

@@ -9,6 +9,7 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
+from calls import run_on
 from enginebench.core.errors import ModelError
 from enginebench.core.records import Artifact, EngineSpec, Normalize, ShapeRange, TensorSpec
 from enginebench.core.shapes import free_batch
@@ -57,9 +58,7 @@ def test_static_int8_runs_in_integer_kernels_at_any_batch(
     backend: Any = open_backend("pytorch-compile", load_module, tmp_path)
     spec = EngineSpec(backend="pytorch-compile", precision="int8", recipe="pt2e", batch=batch)
     with backend.load(backend.build(made, spec, tmp_path), spec) as engine:
-        engine.bind(feeds)
-        engine.run()
-        found = next(iter(engine.fetch().values()))
+        found = next(iter(run_on(engine, feeds).values()))
         assert engine.effective_precision()["int8"] > 0.1
     assert float((found * truth).sum() / np.linalg.norm(found) / np.linalg.norm(truth)) > 0.99
 

@@ -24,10 +24,9 @@ from enginebench.engines.backends.torch.generated import (
     find_operator,
     find_path,
     list_wrappers,
-    name_call,
+    name_calls,
     name_run,
     read_calls,
-    settle_origins,
     trace_modules,
 )
 from enginebench.engines.backends.torch.operators import WATCHED_KERNEL
@@ -78,17 +77,6 @@ def test_a_trace_tells_the_layers_and_two_calls_of_one_module_apart() -> None:
     assert "block.conv2" in {graph[name].layer for name in add.inputs if name in graph}
 
 
-def test_a_break_of_the_graph_makes_two() -> None:
-    class Broken(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            x = torch.relu(x)
-            torch._dynamo.graph_break()
-            return torch.sigmoid(x)
-
-    graphs = trace_modules(Broken(), [IMAGE], fullgraph=False)
-    assert [[node.layer for node in graph.values()] for graph in graphs] == [["relu"], ["sigmoid"]]
-
-
 def test_generated_code_is_joined_to_modules() -> None:
     """With the real compiler: each layer is told once, and every kernel was timed."""
     inductor.freezing = False  # of whatever was loaded before in this process
@@ -100,16 +88,8 @@ def test_generated_code_is_joined_to_modules() -> None:
         with code.listen():
             run()
 
-    artifact = Artifact(
-        kind="torch",
-        model="net",
-        path="",
-        sha256="",
-        files=(),
-        precision="fp32",
-        inputs=(TensorSpec(name="x", dtype="float32", shape=(1, 4, 8, 8)),),
-        outputs=(TensorSpec(name="y", dtype="float32", shape=(1, 3)),),
-    )
+    x, y = (TensorSpec(name=n, dtype="float32", shape=shape) for n, shape in (("x", (1, 4, 8, 8)), ("y", (1, 3))))
+    artifact = Artifact(kind="torch", model="net", path="", sha256="", files=(), inputs=(x,), outputs=(y,))
     spec, options = EngineSpec(backend="pytorch-compile"), {"channels_last": "0"}
     engine = WatchedTorchEngine(compiled, artifact, spec, options, prepare=prepare, generated=code)
     engine.bind({"x": IMAGE.numpy()})
@@ -202,8 +182,7 @@ BEFORE = {name: [name] for name in GRAPH}
 
 def settle(calls: dict[str, list[str]]) -> list[tuple[str, str]]:
     mapping = json.dumps({"cppCodeToPost": calls, "postToPre": BEFORE})
-    settled = settle_origins(read_calls(mapping), GRAPH)
-    return [(call.kernel, name_call(call, GRAPH).layer) for call in settled]
+    return [(call.kernel, call.layer) for call in name_calls(read_calls(mapping), GRAPH)]
 
 
 def test_what_a_kernel_only_reads_is_not_its_work() -> None:
@@ -259,7 +238,7 @@ def test_all_that_one_node_became_is_one_layer() -> None:
     }
     before = {"addmm": ["attend"], "softmax": ["attend"], "bmm": ["attend"], "add": ["add"]}
     mapping = json.dumps({"cppCodeToPost": calls, "postToPre": before})
-    layers = [name_call(call, graph).layer for call in settle_origins(read_calls(mapping), graph)]
+    layers = [call.layer for call in name_calls(read_calls(mapping), graph)]
     assert layers == ["attention", "attention", "attention", "add"]
 
 
@@ -267,7 +246,7 @@ def test_nobody_guesses_which_of_two_products_a_call_is() -> None:
     calls = {"torch.ops.mkldnn._convolution_pointwise_.binary:1": ["relu2"], "cpp_other:2": []}
     graph = {**GRAPH, "relu1": TracedNode("relu", ("x",), False), "bn2": TracedNode("bn2", ("conv1", "conv2"), False)}
     mapping = json.dumps({"cppCodeToPost": calls, "postToPre": BEFORE})
-    assert [name_call(call, graph).layer for call in settle_origins(read_calls(mapping), graph)] == ["", ""]
+    assert [call.layer for call in name_calls(read_calls(mapping), graph)] == ["", ""]
 
 
 def kernels(*names: str) -> list[Operator]:
@@ -426,7 +405,7 @@ def test_modules_in_one_wrapper_keep_what_was_said_of_each() -> None:
     assert why is None and [one.name for one in named[0]] == ["inner"]
 
 
-def test_operators_are_counted_through_all_graphs() -> None:
+def test_a_break_of_the_graph_makes_two_and_operators_are_counted_through_both() -> None:
     class Broken(torch.nn.Module):
         def forward(self, x: Any) -> Any:
             x = torch.relu(x)
@@ -456,8 +435,7 @@ def test_two_calls_of_one_kernel_for_one_node_are_one_layer() -> None:
     calls = {f"{kernel}:1": ["lstm"], f"{kernel}:2": ["lstm"], "extern_kernels.addmm:3": ["fc"]}
     graph = {"lstm": TracedNode("rnn: lstm", ("x",), True), "fc": TracedNode("fc", ("lstm",), True)}
     mapping = json.dumps({"cppCodeToPost": calls, "postToPre": {name: [name] for name in graph}})
-    settled = settle_origins(read_calls(mapping), graph)
-    assert [name_call(call, graph).layer for call in settled] == ["rnn: lstm", "rnn: lstm", "fc"]
+    assert [call.layer for call in name_calls(read_calls(mapping), graph)] == ["rnn: lstm", "rnn: lstm", "fc"]
 
 
 def test_after_a_break_paths_are_still_those_of_the_whole() -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from torch import nn
 from torch._dynamo.utils import counters
 
+from calls import run_on
 from enginebench.core.errors import ModelError
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.engines.backends.torch.pytorch_compile import PytorchCompileBackend, refuse_breaks
@@ -75,9 +76,7 @@ def test_what_is_around_a_recurrent_layer_is_compiled(layer: type[nn.RNNBase], t
         expected = module(torch.from_numpy(x)).numpy()
     with PytorchCompileBackend(lambda artifact: module, tmp_path).load(ARTIFACT, SPEC) as engine:
         assert count_graphs() == 2  # one before it, one behind it
-        engine.bind({"x": x})
-        engine.run()
-        np.testing.assert_allclose(engine.fetch()["y"], expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(run_on(engine, {"x": x})["y"], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_unrolled_it_is_one_graph(tmp_path: Path) -> None:

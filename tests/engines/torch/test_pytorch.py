@@ -14,6 +14,7 @@ import torch
 import torch.fx
 from msgspec.structs import replace
 
+from calls import run_on
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
@@ -119,9 +120,7 @@ def test_outputs_are_found_in_whatever_a_module_returns() -> None:
         describe("first", "second"), SPEC
     )
     with engine:
-        engine.bind({"x": np.array([[1, 2]], np.float32)})
-        engine.run()
-        answer = engine.fetch()
+        answer = run_on(engine, {"x": np.array([[1, 2]], np.float32)})
         np.testing.assert_array_equal(answer["first"], [[2, 3]])
         np.testing.assert_array_equal(answer["second"], [[2, 4]])
 
@@ -146,9 +145,7 @@ def test_loader_is_needed_and_must_return_a_module(backend: Any, torch_artifact:
 def test_module_is_put_into_inference_mode() -> None:
     module = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.ReLU())
     with PytorchBackend(lambda artifact: module).load(describe("y"), SPEC) as engine:
-        engine.bind({"x": np.ones((1, 2), np.float32)})
-        engine.run()
-        np.testing.assert_array_equal(engine.fetch()["y"], [[1, 1]])
+        np.testing.assert_array_equal(run_on(engine, {"x": np.ones((1, 2), np.float32)})["y"], [[1, 1]])
         assert engine._answer.is_inference()
 
 
@@ -169,9 +166,7 @@ def test_freezing_folds_weights_and_keeps_the_answers(loader: Any, torch_artifac
         spec = replace(COMPILE, options={"freezing": freezing})
         with PytorchCompileBackend(loader, tmp_path).load(torch_artifact, spec) as engine:
             assert pytorch_compile.inductor.freezing == (freezing == "1")
-            engine.bind(feeds)
-            engine.run()
-            answers.append(engine.fetch())
+            answers.append(run_on(engine, feeds))
     for name, wanted in answers[0].items():
         np.testing.assert_allclose(answers[1][name], wanted, rtol=1e-4, atol=1e-5)
 
@@ -200,9 +195,7 @@ def test_batch_norms_are_folded_and_answers_stay(backend: Any) -> None:
         wanted = make_normed()(torch.from_numpy(feeds["x"])).numpy()
     spec = EngineSpec(backend=backend(None).name, batch=2, options={"fold_bn": "1"})
     with backend(lambda artifact: make_normed()).load(artifact, spec) as engine:
-        engine.bind(feeds)
-        engine.run()
-        np.testing.assert_allclose(engine.fetch()["y"], wanted, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(run_on(engine, feeds)["y"], wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_folding_leaves_no_norm_and_touches_no_original() -> None:
@@ -431,9 +424,7 @@ def test_module_that_is_no_single_graph_is_refused_with_the_way_out(tmp_path: Pa
     with pytest.raises(ModelError, match="pytorch-compile:fullgraph=0"):
         backend.load(describe("y"), COMPILE)
     with backend.load(describe("y"), replace(COMPILE, options={"fullgraph": "0"})) as engine:
-        engine.bind({"x": np.ones((1, 2), np.float32)})
-        engine.run()
-        np.testing.assert_array_equal(engine.fetch()["y"], [[2, 2]])
+        np.testing.assert_array_equal(run_on(engine, {"x": np.ones((1, 2), np.float32)})["y"], [[2, 2]])
 
 
 def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, torch_artifact: Artifact) -> None:

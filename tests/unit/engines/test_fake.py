@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from calls import run_on
 from enginebench.core.errors import UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
@@ -81,9 +82,7 @@ def test_tricks_are_faster_slower_or_wrong() -> None:
     assert time_runs(1, latency_us="100", trick="fast") == [80_000]
     assert time_runs(1, latency_us="100", trick="slow") == [125_000]
     engine = load(trick="wrong")
-    engine.bind(FEEDS)
-    engine.run()
-    assert engine.fetch()["y"].tolist() == [[3.0, 8.0]]
+    assert run_on(engine, FEEDS)["y"].tolist() == [[3.0, 8.0]]
 
 
 def test_the_trick_crash_ends_the_process_at_loading() -> None:
@@ -217,9 +216,7 @@ def test_faults_come_at_their_stage(stage: str, tmp_path: Any) -> None:
 def test_nan_comes_after_good_answers() -> None:
     engine = load(fault="nan", after="1")
     for good in (True, False):
-        engine.bind(FEEDS)
-        engine.run()
-        assert np.isfinite(engine.fetch()["y"]).all() == good
+        assert np.isfinite(run_on(engine, FEEDS)["y"]).all() == good
 
 
 def test_needs_numpy_only() -> None:

@@ -7,46 +7,29 @@ import numpy as np
 import onnxruntime
 import pytest
 from msgspec.structs import replace
-from onnx import TensorProto, helper, save
 from onnx import load as load_graph
 
+from calls import run_on
 from enginebench.core.engine_api import make_answer, name_axes
 from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError
 from enginebench.core.protocols import EmptyCall
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
-from enginebench.core.store import hash_files
 from enginebench.engines.backends.onnxruntime import ort
 from enginebench.engines.backends.onnxruntime.ort import OrtBackend, make_session_options
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.quantize import quantize
 from enginebench.models.zoo import packaged_onnx
+from graphs import write_graph
 
 SPEC = EngineSpec(backend="ort")
 
 
-def make_artifact(path: Path, nodes: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> Artifact:
-    def declare(spec: TensorSpec) -> Any:
-        return helper.make_tensor_value_info(
-            spec.name, helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)), spec.shape
-        )
-
-    graph = helper.make_graph(nodes, "g", [declare(s) for s in inputs], [declare(s) for s in outputs])
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
-    sha256, files = hash_files([path], path.parent)
-    return Artifact(kind="onnx", model="m", path=str(path), sha256=sha256, files=files, inputs=inputs, outputs=outputs)
-
-
 def test_output_whose_shape_the_data_decide(tmp_path: Path) -> None:
-    x = TensorSpec(name="x", dtype="float32", shape=("n",))
-    found = TensorSpec(name="found", dtype="int64", shape=(1, "count"))
-    twice = TensorSpec(name="twice", dtype="float32", shape=("n",))
-    nodes = [helper.make_node("NonZero", ["x"], ["found"]), helper.make_node("Add", ["x", "x"], ["twice"])]
-    artifact = make_artifact(tmp_path / "m.onnx", nodes, (x,), (found, twice))
+    text = "g (float[n] x) => (int64[1, count] found, float[n] twice) { found = NonZero (x) twice = Add (x, x) }"
+    artifact = write_graph(tmp_path / "m.onnx", text)
     with OrtBackend().load(artifact, SPEC) as engine:
         for values, places in (([0, 2, 3], [[1, 2]]), ([1, 0, 0], [[0]]), ([0, 4], [[1]])):
-            engine.bind({"x": np.array(values, np.float32)})
-            engine.run()
-            answer = engine.fetch()
+            answer = run_on(engine, {"x": np.array(values, np.float32)})
             np.testing.assert_array_equal(answer["found"], places)
             np.testing.assert_array_equal(answer["twice"], 2 * np.array(values))
 
@@ -54,10 +37,8 @@ def test_output_whose_shape_the_data_decide(tmp_path: Path) -> None:
 @pytest.mark.parametrize("level", ["all", "none"])
 def test_an_input_that_is_handed_on_is_answered(tmp_path: Path, level: str) -> None:
     """ONNX Runtime leaves a buffer that is bound for it as it was, which of integers would be zeros."""
-    x = TensorSpec(name="x", dtype="float32", shape=("batch", 3))
-    ids = TensorSpec(name="ids", dtype="int64", shape=("batch", 2))
-    y = TensorSpec(name="y", dtype="float32", shape=("batch", 3))
-    artifact = make_artifact(tmp_path / "m.onnx", [helper.make_node("Neg", ["x"], ["y"])], (x, ids), (y, ids, x))
+    x, ids, y = "float[batch, 3] x", "int64[batch, 2] ids", "float[batch, 3] y"
+    artifact = write_graph(tmp_path / "m.onnx", f"g ({x}, {ids}) => ({y}, {ids}, {x}) {{ y = Neg (x) }}")
     with OrtBackend().load(artifact, replace(SPEC, options={"opt": level})) as engine:
         for seed, batch in enumerate((1, 1, 2, 2)):
             rng = np.random.default_rng(seed)
@@ -75,18 +56,12 @@ def test_an_input_that_is_handed_on_is_answered(tmp_path: Path, level: str) -> N
 
 
 def test_inputs_of_several_dtypes_and_no_axes(tmp_path: Path) -> None:
-    ids = TensorSpec(name="ids", dtype="int64", shape=("batch", "length"))
-    scale = TensorSpec(name="scale", dtype="float64", shape=())
-    y = TensorSpec(name="y", dtype="float64", shape=("batch", "length"))
-    nodes = [
-        helper.make_node("Cast", ["ids"], ["d"], to=TensorProto.DOUBLE),
-        helper.make_node("Mul", ["d", "scale"], ["y"]),
-    ]
-    artifact = make_artifact(tmp_path / "m.onnx", nodes, (ids, scale), (y,))
+    ends = "(int64[batch, length] ids, double scale) => (double[batch, length] y)"
+    artifact = write_graph(tmp_path / "m.onnx", f"g {ends} {{ d = Cast <to = 11> (ids) y = Mul (d, scale) }}")
     with OrtBackend().load(artifact, SPEC) as engine:
-        engine.bind({"ids": np.array([[1, 2, 3]]), "scale": np.array(0.5)})
-        engine.run()
-        np.testing.assert_array_equal(engine.fetch()["y"], [[0.5, 1.0, 1.5]])
+        np.testing.assert_array_equal(
+            run_on(engine, {"ids": np.array([[1, 2, 3]]), "scale": np.array(0.5)})["y"], [[0.5, 1.0, 1.5]]
+        )
 
 
 def test_axes_take_their_length_from_the_arrays() -> None:
@@ -130,10 +105,13 @@ def test_the_arena_is_kept_or_left_out(arena: str, kept: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spinning", "allowed", "stopped"), [("run", "1", "1"), ("always", "1", "0"), ("never", "0", "1")]
+    ("given", "allowed", "stopped"),
+    [({}, "1", "1"), ({"spinning": "always"}, "1", "0"), ({"spinning": "never"}, "0", "1")],
 )
-def test_spinning_is_set(spinning: str, allowed: str, stopped: str) -> None:
-    options = make_session_options(replace(SPEC, options={"spinning": spinning}))
+def test_spinning_is_set_and_idle_engines_do_not_spin_by_default(
+    given: dict[str, str], allowed: str, stopped: str
+) -> None:
+    options = make_session_options(replace(SPEC, options=given))
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == allowed
     assert options.get_session_config_entry("session.force_spinning_stop") == stopped
 
@@ -147,10 +125,6 @@ def test_weight_only_int8_is_proved_by_its_kernel(tmp_path: Path, opt: str, shar
     engine = OrtBackend().load(artifact, replace(SPEC, precision="int8", recipe="w8", options=options))
     engine.bind({"input": np.zeros((1, 64), np.float32)})
     assert (engine.effective_precision().get("int8", 0) > 0) == share
-
-
-def test_idle_engines_do_not_spin_by_default() -> None:
-    assert make_session_options(SPEC).get_session_config_entry("session.force_spinning_stop") == "1"
 
 
 def test_threads_and_optimisation_are_set() -> None:
@@ -188,13 +162,8 @@ def test_an_empty_call_reaches_the_extension(load_engine: Any) -> None:
 
 def test_a_graph_that_is_optimised_ahead_is_a_build_of_its_own(tmp_path: Path) -> None:
     """It answers alike, its bytes are the same each time, and its operators are the kernels."""
-    x = TensorSpec(name="x", dtype="float32", shape=("n",))
-    nodes = [
-        helper.make_node("Identity", ["x"], ["a"]),
-        helper.make_node("Add", ["a", "a"], ["b"]),
-        helper.make_node("Relu", ["b"], ["y"]),
-    ]
-    artifact = make_artifact(tmp_path / "m.onnx", nodes, (x,), (replace(x, name="y"),))
+    text = "g (float[n] x) => (float[n] y) { a = Identity (x) b = Add (a, a) y = Relu (b) }"
+    artifact = write_graph(tmp_path / "m.onnx", text)
     spec = replace(SPEC, options={"ahead": "1"})
     one, two = (OrtBackend().build(artifact, spec, tmp_path / name) for name in "ab")
     assert one.sha256 == two.sha256 != artifact.sha256 and one.parent_sha256 == artifact.sha256
@@ -204,8 +173,6 @@ def test_a_graph_that_is_optimised_ahead_is_a_build_of_its_own(tmp_path: Path) -
     answers = []
     for built, how in ((artifact, SPEC), (one, spec)):
         with OrtBackend().load(built, how) as engine:
-            engine.bind({"x": values})
-            engine.run()
-            answers.append(engine.fetch()["y"])
+            answers.append(run_on(engine, {"x": values})["y"])
     np.testing.assert_array_equal(answers[0], answers[1])
     assert OrtBackend().build(artifact, SPEC, tmp_path) == artifact

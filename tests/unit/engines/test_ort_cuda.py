@@ -11,12 +11,12 @@ import numpy as np
 import onnxruntime
 import pytest
 from msgspec.structs import replace
-from onnx import TensorProto, helper, save
 
+from calls import run_on
 from enginebench.core.errors import ArtifactError, BackendUnavailable, FeedError, MeasurementError, UsageError
 from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
-from enginebench.core.store import hash_files
+from graphs import write_graph
 
 MODULES = Path(__file__).parents[2] / "fakes" / "modules"
 OURS = ("enginebench.engines.cuda", "enginebench.engines.ort_cuda", "enginebench.engines.backends.onnxruntime.ort_cuda")
@@ -141,21 +141,14 @@ def test_outputs_are_those_of_the_graph(ort_cuda: Any, onnx_artifact: Artifact, 
     with load(ort_cuda, onnx_artifact, options={"cuda_graph": graph}) as engine:
         for seed in range(3):
             feeds = draw(seed=seed)
-            engine.bind(feeds)
-            engine.run()
-            np.testing.assert_allclose(engine.fetch()["scores"], expect(feeds["image"]), rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(run_on(engine, feeds)["scores"], expect(feeds["image"]), rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture
 def handing_on(tmp_path: Path) -> Artifact:
     """y = -x, and its input x among its outputs."""
-    x, y = (TensorSpec(name=name, dtype="float32", shape=("batch", 4)) for name in "xy")
-    values = [helper.make_tensor_value_info(s.name, TensorProto.FLOAT, s.shape) for s in (x, y)]
-    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", values[:1], values)
-    path = tmp_path / "model.onnx"
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
-    sha256, files = hash_files([path], tmp_path)
-    return Artifact(kind="onnx", model="m", path=str(path), sha256=sha256, files=files, inputs=(x,), outputs=(x, y))
+    text = "g (float[batch, 4] x) => (float[batch, 4] x, float[batch, 4] y) { y = Neg (x) }"
+    return write_graph(tmp_path / "model.onnx", text)
 
 
 def test_an_input_that_is_handed_on_keeps_its_buffers(ort_cuda: Any, handing_on: Artifact) -> None:
@@ -163,30 +156,20 @@ def test_an_input_that_is_handed_on_keeps_its_buffers(ort_cuda: Any, handing_on:
     with load(ort_cuda, handing_on) as engine:
         for seed in range(2):
             x = np.random.default_rng(seed).standard_normal((2, 4), np.float32)
-            engine.bind({"x": x})
-            engine.run()
-            np.testing.assert_array_equal(engine.fetch()["x"], x)
+            np.testing.assert_array_equal(run_on(engine, {"x": x})["x"], x)
             np.testing.assert_array_equal(engine.fetch()["y"], -x)
 
 
 @pytest.fixture
 def chosen(tmp_path: Path) -> Artifact:
     """y = x, or -x where the first of `flip` is true: a condition, which the CPU reads."""
-    x, y = (TensorSpec(name=name, dtype="float32", shape=("batch", 4)) for name in "xy")
-    flip = TensorSpec(name="flip", dtype="bool", shape=(1,))
-    values = [helper.make_tensor_value_info(s.name, TensorProto.FLOAT, s.shape) for s in (x, y)]
-    flips = helper.make_tensor_value_info("flip", TensorProto.BOOL, (1,))
-    branches = {}
-    for branch, operator in (("then_branch", "Neg"), ("else_branch", "Identity")):
-        out = helper.make_tensor_value_info(operator, TensorProto.FLOAT, x.shape)
-        branches[branch] = helper.make_graph([helper.make_node(operator, ["x"], [operator])], operator, [], [out])
-    graph = helper.make_graph(
-        [helper.make_node("If", ["flip"], ["y"], **branches)], "g", [values[0], flips], values[1:]
-    )
-    path = tmp_path / "model.onnx"
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
-    sha256, files = hash_files([path], tmp_path)
-    return Artifact(kind="onnx", model="m", path=str(path), sha256=sha256, files=files, inputs=(x, flip), outputs=(y,))
+    text = """g (float[batch, 4] x, bool[1] flip) => (float[batch, 4] y) {
+        y = If (flip) <
+            then_branch = then () => (float[batch, 4] t) { t = Neg (x) },
+            else_branch = other () => (float[batch, 4] e) { e = Identity (x) }
+        >
+    }"""
+    return write_graph(tmp_path / "model.onnx", text)
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -200,9 +183,7 @@ def test_an_input_that_the_cpu_reads_is_read_for_each_sample(
     with load(ort_cuda, chosen) as engine:
         for seed, flip in enumerate((False, True, True, False)):
             x = np.random.default_rng(seed).standard_normal((2, 4), np.float32)
-            engine.bind({"x": x, "flip": np.array([flip])})
-            engine.run()
-            np.testing.assert_array_equal(engine.fetch()["y"], -x if flip else x)
+            np.testing.assert_array_equal(run_on(engine, {"x": x, "flip": np.array([flip])})["y"], -x if flip else x)
 
 
 def test_a_captured_run_would_keep_what_the_cpu_read(
@@ -253,17 +234,13 @@ def test_new_shapes_get_new_buffers(ort_cuda: Any, onnx_artifact: Artifact, expe
     with load(ort_cuda, onnx_artifact) as engine:
         engine.bind(draw())
         feeds = draw(batch=2, seed=9)
-        engine.bind(feeds)
-        engine.run()
-        np.testing.assert_allclose(engine.fetch()["scores"], expect(feeds["image"]), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(run_on(engine, feeds)["scores"], expect(feeds["image"]), rtol=1e-4, atol=1e-5)
 
 
 def test_clocks(ort_cuda: Any, onnx_artifact: Artifact) -> None:
     with load(ort_cuda, onnx_artifact) as engine:
         assert isinstance(engine, DeviceClock) and isinstance(engine, CopyClock) and isinstance(engine, CacheFlusher)
-        engine.bind(draw())
-        engine.run()
-        engine.fetch()
+        run_on(engine, draw())
         times = (engine.last_device_ns(), engine.last_enqueue_ns(), engine.last_h2d_ns(), engine.last_d2h_ns())
         assert min(times) > 0 and engine.last_staging_ns() > 0
         assert engine.last_enqueue_ns() <= engine.last_device_ns()

@@ -34,7 +34,7 @@ from enginebench.models.precision.calibration import (
 from enginebench.models.precision.calibration_data import keep_batches, open_arrays, open_data, open_given
 from enginebench.models.precision.graph import hash_weights, load_whole_graph, name_nodes, prepare_graph
 from enginebench.models.zoo import packaged_onnx
-from graphs import build_graph, build_residual, run_graph, save, write_graph
+from graphs import build_graph, build_residual, run_graph, save, write_nodes
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_other_preprocessing_is_refused():
 
 def test_nan_names_its_tensor(tmp_path):
     nodes = [helper.make_node("Log", ["x"], ["h"], "log"), helper.make_node("Relu", ["h"], ["y"], "relu")]
-    artifact = write_graph(tmp_path, nodes, {})
+    artifact = write_nodes(tmp_path, nodes, {})
     np.save(tmp_path / "z.npy", -np.ones((2, 4), np.float32))
     with pytest.raises(ArtifactError, match="'h' holds NaN among the first 1 entries"):
         calibrate(artifact, open_arrays(tmp_path / "z.npy", artifact.inputs, 2), threads=1)
@@ -195,7 +195,7 @@ def test_nan_names_its_tensor(tmp_path):
 @pytest.mark.parametrize("method", ["minmax", "entropy"])
 def test_an_infinity_takes_the_range_away(tmp_path, method):
     nodes = [helper.make_node("Log", ["x"], ["h"], "log"), helper.make_node("Relu", ["h"], ["y"], "relu")]
-    artifact = write_graph(tmp_path, nodes, {})
+    artifact = write_nodes(tmp_path, nodes, {})
     np.save(tmp_path / "z.npy", np.array([[1, 2, 3, 4], [0, 1, 1, 1]], np.float32))
     found = calibrate(artifact, open_arrays(tmp_path / "z.npy", artifact.inputs, 2), method=method, threads=1)
     assert found.ranges.keys() == {"x", "y"}
@@ -212,7 +212,7 @@ def test_nodes_get_names_of_their_own():
 
 def test_a_tensor_of_zeros_is_a_range(tmp_path):
     nodes = [helper.make_node("Relu", ["x"], ["y"], "relu")]
-    artifact = write_graph(tmp_path, nodes, {})
+    artifact = write_nodes(tmp_path, nodes, {})
     np.save(tmp_path / "z.npy", np.zeros((2, 4), np.float32))
     data = open_arrays(tmp_path / "z.npy", artifact.inputs, 2)
     for method in ("minmax", "entropy", "percentile"):

@@ -27,7 +27,7 @@ from graphs import (
     measure_centred_cosine,
     run_graph,
     save,
-    write_graph,
+    write_nodes,
 )
 
 MODELS = ("digits-cnn", "digits-mlp")
@@ -153,7 +153,7 @@ def test_weights_in_blocks_are_those_of_the_graph(tmp_path, to, recipe, near):
         helper.make_node("MatMul", ["s", "odd"], ["o"], "wide"),
         helper.make_node("MatMul", ["o", "back"], ["y"], "short"),  # 40 is no multiple of 32
     ]
-    artifact = write_graph(tmp_path, nodes, weights, ["n", 64])
+    artifact = write_nodes(tmp_path, nodes, weights, ["n", 64])
     quantize(artifact, to, recipe, tmp_path / "q.onnx")
     assert count_ops(tmp_path / "q.onnx") == {"DequantizeLinear": 4, "MatMul": 5, "Add": 1, "Gemm": 1}
     feeds = {"x": rng.standard_normal((8, 64)).astype(np.float32)}
@@ -228,7 +228,7 @@ def test_of_two_branches_the_earlier_is_quantized(tmp_path):
         helper.make_node("Add", ["b", "a"], ["s"], "sum"),
         helper.make_node("Relu", ["s"], ["y"], "relu"),
     ]
-    artifact = write_graph(tmp_path, nodes, {"w": weights, "v": weights}, [1, 4, 2, 2])
+    artifact = write_nodes(tmp_path, nodes, {"w": weights, "v": weights}, [1, 4, 2, 2])
     calibration = calibrate_on_noise(artifact)
     quantize(artifact, "int8", "tensorrt", tmp_path / "q.onnx", calibration=calibration)
     (add,) = nodes_of(tmp_path / "q.onnx", "Add")
@@ -265,7 +265,7 @@ def test_dead_channels_get_a_small_scale(tmp_path):
 )
 def test_weights_of_unusual_form_have_scales(tmp_path, op, weight, shape, out):
     node = helper.make_node(op, ["x", "w"], ["y"], "product")
-    artifact = write_graph(tmp_path, [node], {"w": weight.astype(np.float32)}, shape, out)
+    artifact = write_nodes(tmp_path, [node], {"w": weight.astype(np.float32)}, shape, out)
     quantize(artifact, "int8", "tensorrt", tmp_path / "q.onnx", calibration=calibrate_on_noise(artifact))
     assert find_refusals(load_whole_graph(tmp_path / "q.onnx")) == []
 
@@ -299,7 +299,7 @@ def test_what_cuts_the_answers_off_stays_where_they_leave_as_floats(tmp_path, ta
         "low": np.array(-0.5, np.float32),
         "high": np.array(1, np.float32),
     }
-    artifact = write_graph(tmp_path, nodes, constants, ["batch", 8])
+    artifact = write_nodes(tmp_path, nodes, constants, ["batch", 8])
     np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((32, 8), dtype=np.float32))
     data = open_arrays(tmp_path / "x.npy", artifact.inputs, 32)
     quantize(artifact, "int8", "cpu", tmp_path / "q.onnx", calibration=calibrate(artifact, data, threads=1))
@@ -431,7 +431,7 @@ def test_bf16(residual, tmp_path, io_types):
 def test_bf16_weights_are_rounded_to_nearest_even(tmp_path):
     values = np.array([1.0, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, np.nan, np.inf, -3.14159, 3.4e38], np.float32)
     node = helper.make_node("Add", ["x", "w"], ["y"], "add")
-    artifact = write_graph(tmp_path, [node], {"w": values}, [8])
+    artifact = write_nodes(tmp_path, [node], {"w": values}, [8])
     quantize(artifact, "bf16", None, tmp_path / "q.onnx")
     (tensor,) = [t for t in onnx.load(tmp_path / "q.onnx").graph.initializer if list(t.dims) == [8]]
     found = numpy_helper.to_array(tensor).astype(np.float32)
@@ -446,7 +446,7 @@ def test_bf16_leaves_operators_without_a_bf16_form_in_fp32(tmp_path):
         helper.make_node("TopK", ["h", "k"], ["a", "places"], "largest"),
         helper.make_node("Relu", ["a"], ["y"], "relu"),
     ]
-    artifact = write_graph(tmp_path, nodes, {"w": np.eye(4, dtype=np.float32), "k": np.array([4])})
+    artifact = write_nodes(tmp_path, nodes, {"w": np.eye(4, dtype=np.float32), "k": np.array([4])})
     made = quantize(artifact, "bf16", None, tmp_path / "q.onnx")
     assert [c.code for c in made.caveats] == ["kept_fp32"] and "largest" in made.caveats[0].message
     assert count_ops(tmp_path / "q.onnx")["Cast"] == 4
@@ -464,7 +464,7 @@ def test_bf16_of_a_graph_with_a_branch(tmp_path):
         helper.make_node("MatMul", ["i", "w"], ["y"], "last"),
     ]
     constants = {"w": np.eye(4, dtype=np.float32), "zero": np.float32(0)}
-    artifact = write_graph(tmp_path, nodes, constants)
+    artifact = write_nodes(tmp_path, nodes, constants)
     made = quantize(artifact, "bf16", None, tmp_path / "q.onnx")
     assert made.caveats == ()  # the branch is in BF16, too
     quantize(artifact, "fp16", None, tmp_path / "half.onnx")
@@ -486,7 +486,7 @@ def test_bf16_runs_where_openvino_runs(digits, tmp_path, name):
 
 
 def test_an_old_opset_is_raised(tmp_path):
-    artifact = write_graph(
+    artifact = write_nodes(
         tmp_path,
         [helper.make_node("MatMul", ["x", "w"], ["y"], "product")],
         {"w": np.eye(4, dtype=np.float32)},
@@ -526,7 +526,7 @@ def test_products_of_two_activations_stay_in_fp32(tmp_path):
         helper.make_node("MatMul", ["a", "t"], ["y"], "scores"),
     ]
     constants = {"w": np.eye(4, dtype=np.float32)}
-    artifact = write_graph(tmp_path, nodes, constants, [1, 3, 4], [1, 3, 3])
+    artifact = write_nodes(tmp_path, nodes, constants, [1, 3, 4], [1, 3, 3])
     calibration = calibrate_on_noise(artifact)
     for recipe in ("tensorrt", "cpu"):
         made = quantize(artifact, "int8", recipe, tmp_path / f"{recipe}.onnx", calibration=calibration)
@@ -540,7 +540,7 @@ def test_a_transformers_sums_stay_in_fp32(tmp_path):
         helper.make_node("Add", ["x", "h"], ["y"], "sum"),
     ]
     constants = {"w": np.eye(4, dtype=np.float32), "g": np.ones(4, np.float32)}
-    artifact = write_graph(tmp_path, nodes, constants, ["batch", 3, 4])
+    artifact = write_nodes(tmp_path, nodes, constants, ["batch", 3, 4])
     calibration = calibrate_on_noise(artifact)
     quantize(artifact, "int8", "cpu", tmp_path / "q.onnx", calibration=calibration)
     made_by = {name: node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node for name in node.output}

@@ -73,7 +73,6 @@ class OrtBackend:
     name = NAME
 
     def probe(self) -> Availability:
-        """Available where the CPU provider is compiled in; says the runtime's version."""
         return probe_provider(NAME, PROVIDER, "cpu")
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
@@ -83,10 +82,17 @@ class OrtBackend:
         """
         check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=REASONS, text=True)
         check_graph_precision(artifact, spec)
-        return save_optimised(artifact, spec, out_dir) if read_options(spec, OPTIONS)["ahead"] == "1" else artifact
+        options = read_options(spec, OPTIONS)
+        if options["ahead"] == "0" or artifact.made_by.get(AHEAD):
+            return artifact
+        target = out_dir / f"{Path(artifact.path).stem}.optimised-{options['opt']}.onnx"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        settings = make_session_options(replace(spec, options={**spec.options, "ahead": "0"}))
+        settings.optimized_model_filepath = str(target)
+        open_session(artifact, settings)
+        return derive(artifact, [target], out_dir, made_by={AHEAD: onnxruntime.__version__})
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedOrtEngine:
-        """An engine on `spec.threads` threads."""
         check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=REASONS, text=True)
         check_graph_precision(artifact, spec)
         session = open_session(artifact, make_session_options(spec))
@@ -140,32 +146,15 @@ def open_session(artifact: Artifact, settings: Any) -> Any:
         raise explain_refusal(f"ONNX Runtime cannot load {artifact.path}", error) from error
 
 
-def save_optimised(artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
-    """The graph as ONNX Runtime optimises it for this processor, in a file of its own."""
-    if artifact.made_by.get(AHEAD):
-        return artifact
-    level = read_options(spec, OPTIONS)["opt"]
-    target = out_dir / f"{Path(artifact.path).stem}.optimised-{level}.onnx"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    settings = make_session_options(replace(spec, options={**spec.options, "ahead": "0"}))
-    settings.optimized_model_filepath = str(target)
-    open_session(artifact, settings)
-    return derive(artifact, [target], out_dir, made_by={AHEAD: onnxruntime.__version__})
-
-
 def check_interface(artifact: Artifact, session: Any) -> None:
     """Checks that the session's inputs and outputs have the artifact's names and dtypes."""
     for specs, found in ((artifact.inputs, session.get_inputs()), (artifact.outputs, session.get_outputs())):
         expected = {s.name: s.dtype for s in specs}
-        actual = {node.name: name_dtype(node.type) for node in found}
+        # Of elements, also of those in a sequence or a map.
+        kinds = {node.name: re.search(r"tensor\(\w+\)", node.type) for node in found}
+        actual = {n.name: DTYPES.get(kind[0], n.type) if (kind := kinds[n.name]) else n.type for n in found}
         if expected != actual:
             raise ArtifactError(f"{artifact.path} has {actual} where its artifact has {expected}; export it again")
-
-
-def name_dtype(kind: str) -> str:
-    """The dtype of a value's elements, also of those in a sequence or a map."""
-    found = re.search(r"tensor\(\w+\)", kind)
-    return DTYPES.get(found[0], kind) if found else kind
 
 
 class WatchedOrtEngine(OrtEngine):
@@ -179,7 +168,6 @@ class WatchedOrtEngine(OrtEngine):
         return prove_precision(self._watch())
 
     def profile_layers(self) -> LayerProfile:
-        """The kernels as layers, from the same record as the proof of precision."""
         return summarize_layers(self._watch(), PROFILER)
 
     def _watch(self) -> list[list[Operator]]:
@@ -229,7 +217,6 @@ class OrtAsyncStreams:
         return collect_ended(self._ended, wait)
 
     def close(self) -> None:
-        """Frees the session; may be called twice."""
         self._session = None
 
 

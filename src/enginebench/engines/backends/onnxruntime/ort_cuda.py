@@ -45,7 +45,6 @@ class OrtCudaBackend:
         return artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedOrtCudaEngine:
-        """An engine on the GPU of the spec."""
         options = check_ort_request(artifact, spec)
         settings = make_session_options(artifact, spec, options)
         register_operators(settings, artifact.operator_libraries)
@@ -85,7 +84,6 @@ class WatchedOrtCudaEngine(OrtCudaEngine):
         return prove_precision(self._watch()) if find_spec("torch") is not None else {}
 
     def profile_layers(self) -> LayerProfile:
-        """The kernels as layers, from the same record as the proof of precision."""
         if find_spec("torch") is None:
             raise MissingDependency("PyTorch, whose profiler records kernels,", "pip install torch")
         return summarize_kernels(self._watch())

@@ -15,15 +15,10 @@ from enginebench.core.names import known
 from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.engines.backends.onnxruntime.entries import ORT_OPENVINO
 from enginebench.engines.backends.onnxruntime.ort import read_kernel_times, record_profile
-from enginebench.engines.backends.onnxruntime.providers import (
-    Provider,
-    ProviderEngine,
-    find_devices,
-    make_session_options,
-    open_session,
-)
+from enginebench.engines.backends.onnxruntime.providers import Provider, ProviderEngine, find_devices, open_session
 from enginebench.engines.backends.openvino.settings import choose_calm_window, find_node_dtype
 from enginebench.engines.openvino_settings import HINTS, find_hint, list_settings
+from enginebench.engines.ort import make_plain_options
 from enginebench.engines.proof import Operator, settle_moves
 from enginebench.engines.request import (
     answer_probe,
@@ -50,7 +45,7 @@ class OrtOpenvinoBackend:
     def probe(self) -> Availability:
         """Available where the provider's library loads and finds the CPU; says ONNX Runtime's version and its own."""
         try:
-            found, reason = describe_device(), None
+            found, reason = find_device().ep_metadata, None
         except EngineBenchError as error:
             found, reason = {}, str(error)
         version = f"{found['version'].partition('+')[0]} (onnxruntime {onnxruntime.__version__})" if found else None
@@ -82,11 +77,6 @@ def find_device() -> Any:
     )
 
 
-def describe_device() -> dict[str, str]:
-    """What the provider says of its CPU: version, OPTIMIZATION_CAPABILITIES, ..."""
-    return dict(find_device().ep_metadata)
-
-
 def check_provider_request(artifact: Artifact, spec: EngineSpec) -> None:
     """Checks that this engine takes the request."""
     check_request(artifact, spec, ("onnx",), PRECISIONS)
@@ -101,7 +91,7 @@ def check_provider_request(artifact: Artifact, spec: EngineSpec) -> None:
 
 def read_capabilities() -> tuple[str, ...]:
     """What OpenVINO's CPU plugin says it computes in here: FP32, INT8, BF16, ..."""
-    return tuple(describe_device().get("OPTIMIZATION_CAPABILITIES", "").split())
+    return tuple(find_device().ep_metadata.get("OPTIMIZATION_CAPABILITIES", "").split())
 
 
 def make_provider_options(spec: EngineSpec) -> dict[str, str]:
@@ -129,7 +119,7 @@ class OrtOpenvinoEngine(ProviderEngine):
 
     def _record(self) -> list[list[Operator]]:
         opened = partial(open_provider, self._artifact, self._spec)
-        settings = make_session_options(read_options(self._spec, OPTIONS))
+        settings = make_plain_options(1, read_options(self._spec, OPTIONS)["opt"])
         return read_node_times(record_profile(opened, settings, self._feeds))
 
 

@@ -53,7 +53,6 @@ class OrtTensorRtBackend:
         return artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> OrtTensorRtEngine:
-        """A session whose nodes TensorRT runs."""
         check_request(artifact, spec, ("onnx",), PRECISIONS, (spec.device,))
         options = make_provider_options(artifact, spec, self._cache_dir)
         return OrtTensorRtEngine(artifact, spec, options)

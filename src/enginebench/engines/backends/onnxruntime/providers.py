@@ -19,7 +19,7 @@ from enginebench.core.errors import BackendUnavailable
 from enginebench.core.operators import register_operators
 from enginebench.core.records import Artifact
 from enginebench.engines.backends.onnxruntime.ort import WatchedOrtEngine, check_interface
-from enginebench.engines.ort import ERRORS_ONLY, OPTIMISATION
+from enginebench.engines.ort import make_plain_options
 from enginebench.engines.refusals import explain_refusal
 
 # How ONNX Runtime begins what it says of a graph with nodes for the CPU where that is forbidden.
@@ -67,15 +67,6 @@ def shorten(error: Exception) -> str:
     return lines[-1].rpartition(" with error: ")[2] if lines else type(error).__name__
 
 
-def make_session_options(chosen: Mapping[str, str]) -> Any:
-    """Session options, from the engine's: ONNX Runtime itself computes nothing, and needs one thread."""
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = settings.inter_op_num_threads = 1
-    settings.graph_optimization_level = OPTIMISATION[chosen["opt"]]
-    settings.log_severity_level = ERRORS_ONLY
-    return settings
-
-
 def open_session(
     artifact: Artifact,
     provider: Provider,
@@ -86,7 +77,7 @@ def open_session(
 ) -> Any:
     """A session on one device of a provider, which is told its own options; `chosen` are the engine's."""
     onnxruntime.disable_telemetry_events()
-    settings = settings or make_session_options(chosen)
+    settings = settings or make_plain_options(1, chosen["opt"])  # ONNX Runtime itself computes nothing
     register_operators(settings, artifact.operator_libraries)
     if chosen["fallback"] == "refuse":
         settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")

@@ -172,7 +172,6 @@ class WatchedOpenvinoEngine(OpenvinoEngine):
         return prove_precision(self._proven)
 
     def profile_layers(self) -> LayerProfile:
-        """The nodes as layers, from the same record as the proof of precision."""
         watched = self._watch()
         if watched[0] and not any(node.time_ns for node in watched[0]):
             layers = count_of(len(watched[0]), "layers")
@@ -243,7 +242,6 @@ class OpenvinoStreams:
         return collect_ended(self._ended, wait)
 
     def close(self) -> None:
-        """Frees the graphs; may be called twice."""
         self._queues, self._compiled = {}, {}
         self._graph.close()
 

@@ -64,8 +64,14 @@ class Rewritable:
         if any(domain.domain == "" and domain.version < AXIS_OPSET for domain in model.opset_import):
             model = version_converter.convert_version(model, AXIS_OPSET)
         fix_shapes(model.graph, shapes)
-        fix_values(model.graph, values)
+        # Every node takes these values instead of the inputs, which stay and are not used.
+        for value in (value for value in model.graph.input if value.name in values):
+            tensor, shape = value.type.tensor_type, [axis.dim_value for axis in value.type.tensor_type.shape.dim]
+            fixed = helper.make_tensor(f"{value.name}/fixed", tensor.elem_type, shape, [values[value.name]])
+            model.graph.initializer.append(fixed)
         for graph in list_graphs(model.graph):
+            for node in graph.node:
+                node.input[:] = [f"{name}/fixed" if name in values else name for name in node.input]
             replace_nodes(graph, expand_quantized)
             replace_nodes(graph, make_condition_scalar)
         settled: bytes = optimizer.optimize(model, onnx_shape_inference=True).SerializeToString()
@@ -102,17 +108,6 @@ def fix_shapes(graph: GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> None
                 value.type.tensor_type.shape.dim.add().dim_value = length
     for inner in list_graphs(graph):
         inner.ClearField("value_info")
-
-
-def fix_values(graph: GraphProto, values: Mapping[str, int]) -> None:
-    """Has every node take these values instead of the inputs, which stay and are not used."""
-    for value in (value for value in graph.input if value.name in values):
-        tensor, shape = value.type.tensor_type, [axis.dim_value for axis in value.type.tensor_type.shape.dim]
-        graph.initializer.append(
-            helper.make_tensor(f"{value.name}/fixed", tensor.elem_type, shape, [values[value.name]])
-        )
-    for node in (node for inner in list_graphs(graph) for node in inner.node):
-        node.input[:] = [f"{name}/fixed" if name in values else name for name in node.input]
 
 
 def replace_nodes(graph: GraphProto, replace: Callable[[NodeProto, GraphProto], list[NodeProto]]) -> None:

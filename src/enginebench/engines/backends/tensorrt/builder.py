@@ -78,7 +78,17 @@ def build_plan(
     builder = library.make(library.trt.Builder, "a builder")
     library.load_plugins(settings.plugins)  # their messages reach the log only while there is a builder
     network = library.require(builder.create_network(make_network_flags(library, settings)), "cannot create a network")
-    parse_graph(library, network, onnx)
+    parser = library.trt.OnnxParser(network, library.log)
+    if not parser.parse_from_file(str(onnx)):
+        errors = [parser.get_error(i) for i in range(parser.num_errors)]
+        told = [describe_error(error) for error in errors]
+        # What is wrong with the file itself (weights that lie elsewhere, an unknown type) is in the log alone; so is
+        # each error of the parser, once more.
+        if not errors or any(error.node() < 0 for error in errors):
+            told += [text for text in library.log.errors if not any(e.desc().strip() in text for e in errors)]
+        raise ArtifactError(f"{library.title} cannot read {onnx}: {'; '.join(told) or library.log.take()}")
+    if not network.num_outputs:
+        raise ArtifactError(f"{library.title} finds no output in {onnx}: it is empty, or no ONNX model")
     config = make_config(library, builder, settings, note)
     calibrator = attach_calibrator(library, builder, config, settings, batches or [])
     library.log.errors.clear()  # what a stored timing cache of elsewhere had to say
@@ -115,21 +125,6 @@ def make_network_flags(library: Library, settings: BuildSettings) -> int:
         return 1 << int(flags.EXPLICIT_BATCH)
     refuse_half_floats(settings, library.version)
     return 0 if settings.weak_typing else 1 << int(flags.STRONGLY_TYPED)
-
-
-def parse_graph(library: Library, network: Any, onnx: Path) -> None:
-    """Fills the network from the file."""
-    parser = library.trt.OnnxParser(network, library.log)
-    if not parser.parse_from_file(str(onnx)):
-        errors = [parser.get_error(i) for i in range(parser.num_errors)]
-        told = [describe_error(error) for error in errors]
-        # What is wrong with the file itself (weights that lie elsewhere, an unknown type) is in the log alone; so is
-        # each error of the parser, once more.
-        if not errors or any(error.node() < 0 for error in errors):
-            told += [text for text in library.log.errors if not any(e.desc().strip() in text for e in errors)]
-        raise ArtifactError(f"{library.title} cannot read {onnx}: {'; '.join(told) or library.log.take()}")
-    if not network.num_outputs:
-        raise ArtifactError(f"{library.title} finds no output in {onnx}: it is empty, or no ONNX model")
 
 
 def describe_error(error: Any) -> str:

@@ -8,13 +8,15 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from enginebench.core.cuda_devices import find_handle
 from enginebench.core.errors import ArtifactError, ParseError
 from enginebench.core.records import Artifact, Caveat, EngineSpec, ShapeRange
+from enginebench.core.shapes import format_shapes
 from enginebench.core.store import derive, encode, hash_file, read_record, write_atomic
 from enginebench.engines.abilities import PlanReader
-from enginebench.engines.backends.tensorrt.settings import ShapeProfile, run_at_best
+from enginebench.engines.backends.tensorrt.settings import ShapeProfile, read_profiles
 
 UNKNOWN_GPU = "unknown GPU"
 
@@ -93,16 +95,25 @@ class PlanBackend:
         self._note: Callable[[str], None] = lambda text: None
 
     def take_reader(self, reader: PlanReader) -> None:
-        """Sets the reader of what the tool writes."""
         self._reader = reader
 
     def take_note(self, note: Callable[[str], None]) -> None:
-        """Sets the function that shows progress."""
         self._note = note
 
     def run_at_best(self, artifact: Artifact, spec: EngineSpec) -> EngineSpec:
-        """The spec that runs the plan at the shapes that its profile is tuned for."""
-        return run_at_best(spec, artifact)
+        """The spec that runs the plan at the shapes that its chosen profile is tuned for, without a CUDA graph.
+
+        Any other shape may lie outside of the profile: 1 does where the smallest batch is 4.
+        """
+        options = {key: spec.options.get(key, "") for key in ("min_shapes", "opt_shapes", "max_shapes", "profiles")}
+        profiles = read_profiles(spec, options, artifact)
+        index = int(spec.options.get("profile_index", "0"))
+        plain = {**spec.options, "graph": "0"}
+        if index >= len(profiles):
+            return replace(spec, options=plain)
+        best = profiles[index].best
+        batch = next((shape[0] for shape in best.values() if shape), spec.batch)
+        return replace(spec, options={**plain, "shapes": format_shapes(best)}, batch=batch)
 
 
 def keep_plan(

@@ -71,6 +71,7 @@ trt = import_module(RTX_MODULE)
 LIBRARY = Library(trt, "TensorRT for RTX")
 
 NAME, OPTIONS = TENSORRT_RTX.name, TENSORRT_RTX.options
+DEFAULTS = {key: option.default for key, option in BUILD_OPTIONS.items()}  # what TensorRT itself would be told
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 
 # Compute capabilities that the builder knows, and those of them without a type. Seen in 1.7.1.
@@ -117,7 +118,19 @@ class TensorRtRtxBackend(PlanBackend):
         options = read_options(spec, OPTIONS)
         if artifact.kind == "plan":
             return self._adopt(artifact, spec, options)
-        settings = choose_settings(spec, options, artifact)
+        if options["weight_streaming"] == options["graph"] == "1":
+            raise UsageError(
+                f"{NAME}:weight_streaming=1 cannot be launched as our CUDA graph, for which all memory would have to "
+                "be ours: add graph=0 or graph=rtx"
+            )
+        settings = read_settings(spec, {**DEFAULTS, **options}, artifact)
+        flags = {
+            "EXCLUDE_LEAN_RUNTIME": settings.version_compatible,  # the wheels bring no lean runtime to put in
+            "WEIGHT_STREAMING": options["weight_streaming"] == "1",
+            "REQUIRE_USER_ALLOCATION": options["graph"] == "1",  # without it a stream cannot be captured
+        }
+        targets = read_targets(options["compute_capability"], settings.precision)
+        settings = replace(settings, targets=targets, flags=tuple(name for name, wanted in flags.items() if wanted))
         record = PlanRecord(
             onnx_sha256=artifact.sha256,
             tensorrt=LIBRARY.version,
@@ -184,24 +197,6 @@ class TensorRtRtxBackend(PlanBackend):
 
 
 create_backend = TensorRtRtxBackend
-
-
-def choose_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact) -> BuildSettings:
-    """How to build: what TensorRT itself would be told, the targets, and the flags that this library needs with it."""
-    if options["weight_streaming"] == options["graph"] == "1":
-        raise UsageError(
-            f"{NAME}:weight_streaming=1 cannot be launched as our CUDA graph, for which all memory would have to be "
-            "ours: add graph=0 or graph=rtx"
-        )
-    defaults = {key: option.default for key, option in BUILD_OPTIONS.items()}
-    settings = read_settings(spec, {**defaults, **options}, artifact)
-    flags = {
-        "EXCLUDE_LEAN_RUNTIME": settings.version_compatible,  # the wheels bring no lean runtime to put in
-        "WEIGHT_STREAMING": options["weight_streaming"] == "1",
-        "REQUIRE_USER_ALLOCATION": options["graph"] == "1",  # without it a stream cannot be captured
-    }
-    targets = read_targets(options["compute_capability"], settings.precision)
-    return replace(settings, targets=targets, flags=tuple(name for name, wanted in flags.items() if wanted))
 
 
 def read_targets(text: str, precision: Precision) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from enginebench.core.engine_api import read_index
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import known
 from enginebench.core.records import Artifact, EngineSpec, Precision
-from enginebench.core.shapes import concrete_shape, format_shapes, join_axes
+from enginebench.core.shapes import concrete_shape, join_axes
 from enginebench.engines.request import read_number
 
 LAST_WEAK_MAJOR = 10
@@ -168,36 +168,18 @@ def read_profiles(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
     return tuple(profiles)
 
 
-def run_at_best(spec: EngineSpec, artifact: Artifact) -> EngineSpec:
-    """The spec that runs what `spec` builds at the shapes that its chosen profile is tuned for, without a CUDA graph.
-
-    Any other shape may lie outside of the profile: 1 does where the smallest batch is 4.
-    """
-    options = {key: spec.options.get(key, "") for key in ("min_shapes", "opt_shapes", "max_shapes", "profiles")}
-    profiles = read_profiles(spec, options, artifact)
-    index = int(spec.options.get("profile_index", "0"))
-    plain = {**spec.options, "graph": "0"}
-    if index >= len(profiles):
-        return replace(spec, options=plain)
-    best = profiles[index].best
-    batch = next((shape[0] for shape in best.values() if shape), spec.batch)
-    return replace(spec, options={**plain, "shapes": format_shapes(best)}, batch=batch)
-
-
 def check_profile(profile: ShapeProfile, artifact: Artifact) -> None:
     """Checks that the graph has inputs of these names, that the shapes fit, and that no open input was left out."""
     known = {s.name: s.shape for s in artifact.inputs}
+    if not known:
+        return
     for name, shape in (*profile.smallest.items(), *profile.best.items(), *profile.largest.items()):
-        if not known:
-            return
-        axes = known.get(name)
-        if axes is None:
+        if (axes := known.get(name)) is None:
             raise UsageError(f"shapes are given for {name}; the graph's inputs: {', '.join(sorted(known))}")
         if len(axes) != len(shape) or any(isinstance(a, int) and a != d for a, d in zip(axes, shape, strict=True)):
             expected = "x".join(str(axis) for axis in axes)
             raise UsageError(f"shape {'x'.join(map(str, shape))} of {name} does not fit the graph's {expected}")
-    missing = [n for n, axes in known.items() if n not in profile.best and any(isinstance(a, str) for a in axes)]
-    if missing:
+    if missing := [n for n, axes in known.items() if n not in profile.best and any(isinstance(a, str) for a in axes)]:
         raise UsageError(f"shapes are needed for every input with a dynamic axis; none for {', '.join(missing)}")
 
 
@@ -231,10 +213,8 @@ def make_profile(
     smallest: dict[str, tuple[int, ...]], best: dict[str, tuple[int, ...]], largest: dict[str, tuple[int, ...]]
 ) -> ShapeProfile:
     """A profile; what is not given is taken from its neighbour, as trtexec does."""
-    given = next(side for side in (best, largest, smallest) if side)
-    profile = ShapeProfile(
-        smallest=smallest or best or largest, best=best or given, largest=largest or best or smallest
-    )
+    given = best or largest or smallest
+    profile = ShapeProfile(smallest=smallest or given, best=given, largest=largest or best or smallest)
     if not (profile.smallest.keys() == profile.best.keys() == profile.largest.keys()):
         raise UsageError("min, opt and max shapes must name the same inputs")
     for name, best_shape in profile.best.items():
@@ -284,7 +264,5 @@ NEWEST_OPSETS = {(8, 6): 17, (9, 0): 19, (10, 0): 20, (10, 6): 22, (10, 15): 24,
 def find_newest_opset(version: str) -> int:
     """The newest operator set that this version (`8.6.1`) reads."""
     major, minor = (int(part) for part in version.split(".")[:2])
-    return max(
-        (opset for first, opset in NEWEST_OPSETS.items() if first <= (major, minor)),
-        default=min(NEWEST_OPSETS.values()),
-    )
+    known = [opset for first, opset in NEWEST_OPSETS.items() if first <= (major, minor)]
+    return max(known, default=min(NEWEST_OPSETS.values()))

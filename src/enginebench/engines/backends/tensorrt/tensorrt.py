@@ -68,8 +68,10 @@ class TensorRtBackend(PlanBackend):
             check_version(LIBRARY)
             require_builder(LIBRARY)
         cuda.use_device(read_index(spec))
-        if artifact.kind == "plan":
-            return self._adopt(artifact, options)
+        if artifact.kind == "plan":  # finished: with the inputs and outputs that it names itself
+            LIBRARY.load_plugins(read_plugins(options))
+            adopted = adopt_tensors(trt, load_plan(LIBRARY, Path(artifact.path), options), artifact, options)
+            return replace(adopted, made_by={**artifact.made_by, "tensorrt": trt.__version__})
         settings = self._fit(read_settings(spec, options, artifact))
         if not settings.timing_cache and self._cache_dir is not None:
             settings = replace(settings, timing_cache=str(self._cache_dir / f"tensorrt-{trt.__version__}.timing"))
@@ -84,7 +86,6 @@ class TensorRtBackend(PlanBackend):
         return keep_plan(PlanStore(out_dir / "plans"), record, artifact, spec, build, settings.profiles)
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedPlanEngine:
-        """The plan, ready for arrays."""
         check_request(artifact, spec, ("plan",), PRECISIONS, (spec.device,))
         options = read_options(spec, OPTIONS)
         cuda.use_device(read_index(spec))
@@ -98,7 +99,6 @@ class TensorRtBackend(PlanBackend):
         return Reader(f"TensorRT {trt.__version__}", find_newest_opset(trt.__version__))
 
     def check_ahead(self, artifact: Artifact, spec: EngineSpec) -> None:
-        """Checks that this version can build what is asked for."""
         check_version(LIBRARY)
         check_flags(LIBRARY, self._fit(read_settings(spec, read_options(spec, OPTIONS), artifact)))
 
@@ -116,12 +116,6 @@ class TensorRtBackend(PlanBackend):
         build_plan(LIBRARY, Path(artifact.path), settings, plan, batches=batches, note=self._note)
         guessed = settings.weak_typing and settings.precision == "int8" and not (settings.calib_cache or batches)
         return (GUESSED_RANGES,) if guessed else ()
-
-    def _adopt(self, artifact: Artifact, options: dict[str, str]) -> Artifact:
-        """A finished plan with the inputs and outputs that it names itself."""
-        LIBRARY.load_plugins(read_plugins(options))
-        adopted = adopt_tensors(trt, load_plan(LIBRARY, Path(artifact.path), options), artifact, options)
-        return replace(adopted, made_by={**artifact.made_by, "tensorrt": trt.__version__})
 
 
 create_backend = TensorRtBackend

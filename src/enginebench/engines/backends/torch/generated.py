@@ -51,15 +51,6 @@ UNTOLD = "this version of PyTorch does not report what its generated code is for
 _IN_PLACE = {operator.iadd: "add", operator.isub: "sub", operator.imul: "mul", operator.itruediv: "div"}
 
 
-class Call(NamedTuple):
-    """One call in the generated code, in its order there."""
-
-    kernel: str
-    library: bool
-    origins: tuple[str, ...]  # nodes of the traced graph whose work it does
-    helps: str = ""  # where it has none of its own: the node that it prepares, finishes or is a part of
-
-
 class Findings(logging.Handler):
     """Collects what Inductor says of each graph that it compiles, or takes from its cache."""
 
@@ -142,7 +133,7 @@ class GeneratedCode:
         calls = list[NamedCall]()
         for i, (mapping, graph) in enumerate(zip([*self._mappings, "{}"], [*graphs, {}], strict=True)):
             calls += [NamedCall(EAGER, True, layer) for at, layer in eager if at == i]  # behind the graph before it
-            calls += [name_call(call, graph) for call in settle_origins(read_calls(mapping), graph)]
+            calls += name_calls(read_calls(mapping), graph)
         named = [name_run(run, calls) for run in plain]
         if any(run is None for run in named):
             return plain, "what ran is not what the compiler reported"
@@ -194,8 +185,8 @@ class TracedNode(NamedTuple):
     product: bool
 
 
-def settle_origins(calls: Sequence[RawCall], graph: Mapping[str, TracedNode]) -> list[Call]:
-    """The calls, each node of the traced graph with the one that does its work.
+def name_calls(calls: Sequence[RawCall], graph: Mapping[str, TracedNode]) -> list[NamedCall]:
+    """The calls under the layers of the nodes whose work they do; each node of the traced graph is one call's.
 
     Inductor names beside the node that a call is for those before it whose values it only reads, as far as these were
     never stored. A library's call is for the first that is named; of two for one node the later one writes its values
@@ -215,16 +206,19 @@ def settle_origins(calls: Sequence[RawCall], graph: Mapping[str, TracedNode]) ->
             for name in (name for name in graph if name in named and name not in owner):
                 if _is_ready(name, call.number, graph, owner):
                     owner[name] = call.number
-    settled = []
+    owned = {call.number: [name for name in graph if owner.get(name) == call.number] for call in calls}
+    named = []
     for call in calls:
-        own = tuple(name for name in graph if owner.get(name) == call.number)
-        # A call without a node of its own works for the one that it is for: one of several that a single node became,
-        # an attention or the layers of an LSTM. Of oneDNN's fused products the node may be another one's.
-        can_help = not own and (not call.library or "pointwise" not in call.kernel)
-        helps = call.origins[0][0] if call.origins and can_help else ""
-        settled.append(Call(call.kernel, call.library, own, helps))
-    whole = {name: call.origins for call in settled for name in call.origins}  # helper and helped are one layer
-    return [call._replace(origins=whole.get(call.helps, ())) if call.helps else call for call in settled]
+        own = owned[call.number]
+        # A call without a node of its own works for the one that it is for, and both are one layer: one of several that
+        # a single node became, an attention or the layers of an LSTM. Of oneDNN's fused products the node may be
+        # another one's.
+        if not own and call.origins and (not call.library or "pointwise" not in call.kernel):
+            helped = call.origins[0][0]
+            own = owned.get(owner.get(helped, -1), []) if helped in graph else []
+        layers = dict.fromkeys(graph[name].layer for name in own)
+        named.append(NamedCall(call.kernel, call.library, " + ".join(layers)))
+    return named
 
 
 def _find_product(call: RawCall, graph: Mapping[str, TracedNode], owner: dict[str, int]) -> None:
@@ -236,8 +230,8 @@ def _find_product(call: RawCall, graph: Mapping[str, TracedNode], owner: dict[st
     if not own or any(graph[name].product for name in own) or not is_product(find_operator(call.kernel)):
         return
     between, products = list(own), list[str]()
-    for node in between:  # which grows meanwhile
-        for name in graph[node].inputs:
+    for each in between:  # which grows meanwhile
+        for name in graph[each].inputs:
             if name in graph and not any(name in known for known in (owner, between, products)):
                 (products if graph[name].product else between).append(name)
     if len(products) == 1:
@@ -276,7 +270,13 @@ def trace_modules(
     seen = Counter[tuple[str, str]]()
 
     def record(graph: Any, _: Any) -> Any:
-        graphs.append((list(graph.graph.nodes), find_running(places)))
+        """Keeps the nodes, with the innermost module that runs: after a break PyTorch traces its code alone."""
+        running, frame = "", inspect.currentframe()
+        while frame is not None and not running:
+            if frame.f_code.co_name == "_call_impl":
+                running = places.get(id(frame.f_locals.get("self")), "")
+            frame = frame.f_back
+        graphs.append((list(graph.graph.nodes), running))
         return graph.forward
 
     def note(layer: Any) -> None:
@@ -288,16 +288,6 @@ def trace_modules(
     broken = len(graphs) > 1
     wrapped = find_wrapped(module)
     return [name_nodes(nodes, kinds, seen, within, wrapped=wrapped, broken=broken) for nodes, within in graphs]
-
-
-def find_running(places: Mapping[int, str]) -> str:
-    """The path of the innermost module that is being called: after a break PyTorch traces its code, not the model's."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_code.co_name == "_call_impl" and id(frame.f_locals.get("self")) in places:
-            return places[id(frame.f_locals["self"])]
-        frame = frame.f_back
-    return ""
 
 
 def name_nodes(
@@ -369,12 +359,6 @@ class NamedCall(NamedTuple):
     def kind(self) -> str:
         """What it is: generated, or the library's operator."""
         return find_operator(self.kernel) if self.library else GENERATED
-
-
-def name_call(call: Call, graph: Mapping[str, TracedNode]) -> NamedCall:
-    """The call under the names of the layers whose nodes it works on, in their order."""
-    names = dict.fromkeys(node.layer for name, node in graph.items() if name in call.origins)
-    return NamedCall(call.kernel, call.library, " + ".join(names))
 
 
 def find_operator(kernel: str) -> str:

@@ -32,7 +32,6 @@ class PytorchBackend:
         self._loader = loader
 
     def probe(self) -> Availability:
-        """Available wherever PyTorch can be imported; says its version."""
         devices = ("cpu", *probe_cuda())
         return Availability(engine=NAME, available=True, version=str(torch.__version__), devices=devices)
 
@@ -52,17 +51,12 @@ class PytorchBackend:
         self, artifact: Artifact, specs: Sequence[EngineSpec]
     ) -> Sequence[WatchedTorchEngine] | Sequence[WatchedCudaTorchEngine]:
         """An engine for each spec; they share the module, and on a GPU each has a stream of its own."""
-        load = self._load_cuda if is_cuda(specs[0]) else self._load_cpu
-        return load(artifact, specs)
-
-    def _load_cpu(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[WatchedTorchEngine]:
+        if is_cuda(specs[0]):
+            return load_cuda_engines(artifact, specs, PYTORCH.gpu_options, self._loader)
         options = check_torch_request(artifact, specs[0], OPTIONS)
         prepare_torch(specs[0])
         module = load_ready_module(artifact, specs[0], options, self._loader)
         return [WatchedTorchEngine(module, artifact, spec, options) for spec in specs]
-
-    def _load_cuda(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[WatchedCudaTorchEngine]:
-        return load_cuda_engines(artifact, specs, PYTORCH.gpu_options, self._loader)
 
 
 create_backend = PytorchBackend

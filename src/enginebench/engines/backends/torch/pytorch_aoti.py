@@ -81,7 +81,6 @@ class PytorchAotiBackend:
             tuple(replace(s, shape=concrete_shape(s, spec.batch), sizes=()) for s in specs)
             for specs in (artifact.inputs, artifact.outputs)
         )
-        made_with = {key: options[key] for key in COMPILED_WITH}
         fields: dict[str, Any] = {
             "kind": "aoti",
             "inputs": inputs,
@@ -89,7 +88,7 @@ class PytorchAotiBackend:
             "precision": spec.precision,
             "recipe": spec.recipe,
             "made_by": {"torch": str(torch.__version__)},
-            "made_with": made_with,
+            "made_with": {key: options[key] for key in COMPILED_WITH},
         }
         told = replace(artifact, path="", sha256="", files=(), parent_sha256=artifact.sha256, **fields)
         record = {"here": describe_here(name_gpu(spec)), "artifact": msgspec.to_builtins(told)}
@@ -140,7 +139,13 @@ class PytorchAotiBackend:
         options = check_aoti_request(artifact, spec)
         if artifact.kind != "aoti":
             raise ArtifactError(f"engine {NAME} opens packages; {artifact.path} is of kind {artifact.kind}: build it")
-        check_made(artifact, spec, options)
+        if (artifact.precision, artifact.recipe) != (spec.precision, spec.recipe):
+            made = f"{artifact.path} was built in {artifact.precision}, not {spec.precision}"
+            raise BackendUnavailable(f"{made}; ask for that, or build it again")
+        if other := [f"{key}={value}" for key, value in artifact.made_with.items() if options.get(key) != value]:
+            raise BackendUnavailable(f"{artifact.path} was built otherwise: ask for {NAME}:{':'.join(other)}")
+        if hash_file(Path(artifact.path)) != artifact.sha256:
+            raise ArtifactError(f"{artifact.path} was changed since it was built. Build it again")
         if is_cuda(spec):
             prepare_cuda(spec, options)
             graph = options["cuda_graph"] == "1"
@@ -159,19 +164,6 @@ def check_aoti_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
     return check_torch_request(artifact, spec, OPTIONS, PYTORCH_AOTI.accepts)
 
 
-def check_made(package: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> None:
-    """Checks that a package is what the row is named after, and has not changed since it was described."""
-    if (package.precision, package.recipe) != (spec.precision, spec.recipe):
-        raise BackendUnavailable(
-            f"{package.path} was built in {package.precision}, not {spec.precision}; ask for that, or build it again"
-        )
-    other = [f"{key}={value}" for key, value in package.made_with.items() if options.get(key) != value]
-    if other:
-        raise BackendUnavailable(f"{package.path} was built otherwise: ask for {NAME}:{':'.join(other)}")
-    if hash_file(Path(package.path)) != package.sha256:
-        raise ArtifactError(f"{package.path} was changed since it was built. Build it again")
-
-
 class WatchedPackage(WatchedTorchEngine):
     """The engine, and what PyTorch's profiler says of the operators that its package calls."""
 
@@ -180,7 +172,6 @@ class WatchedPackage(WatchedTorchEngine):
         return 0.0
 
     def profile_layers(self) -> LayerProfile:
-        """Operators and generated code as layers."""
         return summarize_layers(self._watch(), PROFILER, (PLAIN_NOTE.format(why=UNTOLD),))
 
     def _watch(self) -> list[list[Any]]:

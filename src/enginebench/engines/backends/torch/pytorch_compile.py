@@ -39,6 +39,7 @@ from enginebench.engines.backends.torch.module import check_torch_request, load_
 from enginebench.engines.pytorch import prepare_torch
 from enginebench.engines.pytorch_compile import COMPILING_CALLS, REASON, compile_module, compiles_whole
 from enginebench.engines.pytorch_cuda import prepare_cuda
+from enginebench.engines.request import answer_probe
 
 
 def find_answers() -> Path:
@@ -127,13 +128,9 @@ class PytorchCompileBackend:
 
     def probe(self) -> Availability:
         """Available on the CPU and the GPUs for which code can be compiled here; says what is missing if on none."""
-        version, problem = str(torch.__version__), find_problem()
+        problem = find_problem()
         devices = (*(() if problem else ("cpu",)), *(() if find_missing_gpu_tools() else probe_cuda()))
-        if devices:
-            return Availability(engine=NAME, available=True, version=version, devices=devices)
-        assert problem is not None
-        reason, fix = problem
-        return Availability(engine=NAME, available=False, version=version, reason=reason, fix=fix)
+        return answer_probe(NAME, devices, str(torch.__version__), *(problem or (None,)))
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artifact as it is: `load` compiles, and what it compiled waits in the cache for the next process.
@@ -155,8 +152,12 @@ class PytorchCompileBackend:
         """
         if self._cache_dir is None:
             return None
-        folder = self._cache_dir / CACHE_NAME
-        found = {hash_source(path) for suffix in SOURCES for path in folder.rglob(f"*{suffix}")}
+        found = set()
+        for path in (path for suffix in SOURCES for path in (self._cache_dir / CACHE_NAME).rglob(f"*{suffix}")):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            if path.suffix == CHOICE:  # JSON: the settings that were fastest, beside how long it took to find them
+                text = _TIMES.sub("", text)
+            found.add(hashlib.sha256(_FOLDERS.sub("", text).encode()).hexdigest())
         return hashlib.sha256("".join(sorted(found)).encode()).hexdigest() if found else None
 
     def import_ahead(self) -> None:
@@ -201,7 +202,11 @@ class PytorchCompileBackend:
         how: dict[str, Any] = {"generated": generated, "graph": options["cuda_graph"] == "1"}
         found: list[WatchedCudaTorchEngine] = []
         for spec in specs:
-            prepare = partial(self._compile_for_gpu, generated, options, self._find_stamp(artifact, spec))
+            stamp = None  # the empty file that says that this engine was compiled into the cache before
+            if self._cache_dir is not None:
+                key = msgspec.json.encode((artifact.sha256, spec, str(torch.__version__)))
+                stamp = self._cache_dir / CACHE_NAME / f"{hashlib.sha256(key).hexdigest()[:16]}.stamp"
+            prepare = partial(self._compile_for_gpu, generated, options, stamp)
             found.append(WatchedCudaTorchEngine(compiled, artifact, spec, options, prepare=prepare, **how))
             # All graphs of a thread are one tree, where each overwrites what the one before it left.
             found[-1].overlaps = options["mode"] != TREES
@@ -233,13 +238,6 @@ class PytorchCompileBackend:
             stamp.parent.mkdir(parents=True, exist_ok=True)
             stamp.touch()
 
-    def _find_stamp(self, artifact: Artifact, spec: EngineSpec) -> Path | None:
-        """The empty file that says that this engine was compiled into the cache before."""
-        if self._cache_dir is None:
-            return None
-        name = hashlib.sha256(msgspec.json.encode((artifact.sha256, spec, str(torch.__version__)))).hexdigest()[:16]
-        return self._cache_dir / CACHE_NAME / f"{name}.stamp"
-
     def _compile(self, generated: GeneratedCode, options: Mapping[str, str], run: RunCall) -> None:
         """Runs once, and thereby compiles, with the cache in its place."""
         with use_cache(self._cache_dir), generated.listen():
@@ -253,14 +251,6 @@ class PytorchCompileBackend:
 
 
 create_backend = PytorchCompileBackend
-
-
-def hash_source(path: Path) -> str:
-    """Hash of one file that the compiler generated, without the folders that it names: each build has its own."""
-    text = path.read_text(encoding="utf-8", errors="replace")
-    if path.suffix == CHOICE:  # JSON: the settings that were fastest, beside how long it took to find them
-        text = _TIMES.sub("", text)
-    return hashlib.sha256(_FOLDERS.sub("", text).encode()).hexdigest()
 
 
 def explain_failure(error: Exception) -> str:
@@ -297,23 +287,19 @@ def use_cache(cache_dir: Path | None) -> Iterator[None]:
 def check_tools() -> None:
     """Checks that code can be compiled here."""
     if problem := find_problem():
-        reason, fix = problem
-        raise BackendUnavailable(f"{reason}. To fix it: {fix}")
+        raise BackendUnavailable(". To fix it: ".join(problem))
 
 
 def shutdown_compile_workers() -> None:
     """Ends the processes that compile; where this version of PyTorch does not offer that, they stay and sleep."""
     from torch._inductor import async_compile
 
-    end = getattr(async_compile, "shutdown_compile_workers", None)
-    if end is not None:
-        end()
+    getattr(async_compile, "shutdown_compile_workers", bool)()
 
 
 def check_gpu_tools() -> None:
     """Checks that code can be compiled for a GPU here."""
-    missing = find_missing_gpu_tools()
-    if missing:
+    if missing := find_missing_gpu_tools():
         fix = " && ".join(missing.values())
         raise BackendUnavailable(f"torch.compile for a GPU needs {' and '.join(missing)}. To add it: {fix}")
 
@@ -338,13 +324,9 @@ def find_problem() -> tuple[str, str] | None:
     if not is_one_word(folder):
         why = f"torch.compile does not quote the path of PyTorch for the C++ compiler, and {folder} needs it"
         return why, "make the virtual environment in a folder whose path has no space, quote or backslash"
-    missing = find_missing_tools()
-    if missing:
-        commands = " && ".join(missing.values())
-        return (
-            f"torch.compile needs {' and '.join(missing)}",
-            f"{commands} (Debian, Ubuntu; other systems use similar names)",
-        )
+    if missing := find_missing_tools():
+        fix = f"{' && '.join(missing.values())} (Debian, Ubuntu; other systems use similar names)"
+        return f"torch.compile needs {' and '.join(missing)}", fix
     return None
 
 

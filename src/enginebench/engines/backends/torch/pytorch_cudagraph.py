@@ -27,7 +27,6 @@ class PytorchCudagraphBackend(PytorchBackend):
     name = NAME
 
     def probe(self) -> Availability:
-        """Available where PyTorch sees a GPU."""
         fix = "pip install --upgrade torch --index-url https://download.pytorch.org/whl/cu130"
         return answer_probe(NAME, probe_cuda(), str(torch.__version__), explain_no_cuda(), fix)
 
