@@ -87,8 +87,6 @@ CLASSES = sorted(
     (kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, EngineBenchError)),
     key=lambda kind: kind.__name__,
 )
-
-
 WORDS = st.text(max_size=20)
 
 
