@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -18,6 +19,9 @@ from enginebench.runs.child.jobs import KeepCall, MeasureAnswer, MeasureJob, Not
 from enginebench.runs.child.opening import load_all, open_for, pass_notes
 from enginebench.runs.child.proving import prove_timed_engine
 from enginebench.runs.child.watching import add_least, open_gpu, time_watched
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Feeds
 
 NOT_PINNED = make_caveat("environment.not_pinned")
 # Before and after each repetition; the median of twenty shrugs off single interruptions.
@@ -65,10 +69,11 @@ def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAn
     with ExitStack() as stack:
         engine, *others = map(stack.enter_context, load_all(backend, job.artifact, [job.engine] * count))
         loaded = time.perf_counter()
-        feeds = sample_feeds(job.artifact.inputs, job.model, job.engine.batch, job.measure.seed, 1, job.inputs)
+        first = sample_feeds(job.artifact.inputs, job.model, job.engine.batch, job.measure.seed, 1, job.inputs)
+        feeds: Sequence[Feeds] = first
         if job.measure.scope != "compute":
-            size = sum(array.nbytes for array in feeds[0].values())
-            feeds = rotate_feeds(feeds[0], rotating_count(size, job.last_level_cache_bytes))
+            size = sum(array.nbytes for array in first[0].values())
+            feeds = rotate_feeds(first[0], rotating_count(size, job.last_level_cache_bytes))
         engine.bind(feeds[0])
         bound = time.perf_counter()
         engine.run()
