@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import UsageError
-from enginebench.core.protocols import Loadable, SelfTimed
+from enginebench.core.protocols import Feeds, Loadable, SelfTimed
 from enginebench.core.records import EngineSpec, Measurement, MeasureSpec
 from enginebench.core.text import stamp_utc
 from enginebench.engines.abilities import ImportsLate
@@ -19,9 +18,6 @@ from enginebench.runs.child.jobs import KeepCall, MeasureAnswer, MeasureJob, Not
 from enginebench.runs.child.opening import load_all, open_for, pass_notes
 from enginebench.runs.child.proving import prove_timed_engine
 from enginebench.runs.child.watching import add_least, open_gpu, time_watched
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Feeds
 
 NOT_PINNED = make_caveat("environment.not_pinned")
 # Before and after each repetition; the median of twenty shrugs off single interruptions.
