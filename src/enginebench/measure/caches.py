@@ -1,7 +1,5 @@
 """The data caches of a CPU, as Linux lists them, and a set of inputs that they cannot hold, for scope `io`."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a classifier sees in the first pictures of a run, in its first precision and in the fastest configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

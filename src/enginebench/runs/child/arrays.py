@@ -1,7 +1,5 @@
 """Arrays of a run in files, for what passes between its processes."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Backends opened for a job, and what they build: with the model loader, caches and readers handed in."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """What an engine's own record shows: in which precisions it spent its time, and in which layers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

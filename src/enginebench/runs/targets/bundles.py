@@ -3,8 +3,6 @@
 Nothing in a bundle is run, and it is held to the rules that its programs keep.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Iterator, Mapping

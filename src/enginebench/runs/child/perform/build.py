@@ -1,7 +1,5 @@
 """What a child does to an engine before it is timed: build and check it, build it to a file, ask whether it works."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The child's part of a measurement: one repetition of one row, pinned, watched and timed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack

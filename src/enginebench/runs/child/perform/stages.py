@@ -1,7 +1,5 @@
 """The child's part of `stages`: JPEG file to label, one stage after another, then overlapped."""
 
-from __future__ import annotations
-
 import io
 import threading
 import time
