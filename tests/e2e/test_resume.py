@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import MeasureSpec, Result
+from enginebench.core.store import write_atomic
 from enginebench.runs import main_job
 from enginebench.runs.child.jobs import MeasureJob, PrepareJob, SourceJob
 from enginebench.runs.child.perform import sources as perform_sources
@@ -267,13 +268,10 @@ def test_a_source_that_was_changed_is_found_before_a_row_starts_from_it(
     children: Children, three: RunRequest, tmp_path: Path
 ) -> None:
     """No row was begun, so that none could show it."""
-    run(three, tmp_path / "whole")
     root = tmp_path / "r"
     interrupt(children, three, root, PrepareJob)
     graph = next((root / "artefacts").rglob("*.onnx"))
-    data = graph.read_bytes()
-    graph.unlink()
-    graph.write_bytes(data + b" ")
+    write_atomic(graph, graph.read_bytes() + b" ")
     with pytest.raises(ArtifactError, match="was changed after the run began"):
         resume(three, root)
 

@@ -1,16 +1,12 @@
 """The data caches of a CPU, as Linux lists them, and a set of inputs that they cannot hold, for scope `io`."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from enginebench.core.protocols import Feeds
 from enginebench.measure.topology import ROOT, parse_cpu_list, read_int, read_text
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Feeds
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # Real replacement is not strictly least recently used, and inner caches may hold lines that the last one does not:

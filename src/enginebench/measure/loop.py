@@ -9,22 +9,19 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import MeasurementError, UsageError
-from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock, EmptyCall, Engine, RunCall
+from enginebench.core.protocols import Array, CacheFlusher, CopyClock, DeviceClock, EmptyCall, Engine, Feeds, RunCall
 from enginebench.core.records import Block, Measurement, MeasureSpec, Scope, StopRule
 from enginebench.core.streams import Overlapping
 from enginebench.core.text import stamp_utc
 from enginebench.measure.stopping import BLOCK_NS, WINDOW_CALLS, WINDOW_NS, StoppingRule, WarmupRule, make_stopping_rule
 from enginebench.measure.watch import BlockReading, Watch, make_block, note_doubts
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Feeds
 
 Clock = Callable[[], int]
 Reader = tuple[Callable[[], int], "array[int]"]

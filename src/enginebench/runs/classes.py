@@ -1,13 +1,12 @@
 """What a classifier sees in the first pictures of a run, in its first precision and in the fastest configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from enginebench.core.errors import EngineBenchError
+from enginebench.core.protocols import Array
 from enginebench.core.text import clean_text, count_of
 from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.zoo import find_labels
@@ -16,9 +15,6 @@ from enginebench.report.run.rows import RunDocument
 from enginebench.runs.child.arrays import load_answers
 from enginebench.runs.folder import RunFolder, RunRecord
 from enginebench.runs.targets.sources import choose_data
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
 
 PICTURES = 6
 

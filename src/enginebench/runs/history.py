@@ -26,7 +26,6 @@ from enginebench.report.history import (
     identify_row,
 )
 from enginebench.runs.folder import ARTIFACTS
-from enginebench.runs.reporting import Written
 from enginebench.stats.quantiles import find_rank, median
 from enginebench.stats.validity import judge
 
@@ -51,6 +50,11 @@ class _Cache(Struct, array_like=True):
     form: int = _CACHE_FORM
     seen: dict[str, _Seen] = {}
     pictures: dict[str, str] = {}  # path of a picture -> hash of its points
+
+
+class Trends(Struct, frozen=True, kw_only=True):
+    paths: tuple[Path, ...]
+    notes: tuple[str, ...] = ()
 
 
 def read_history(root: Path, cache: Path | None = None) -> HistoryDocument:
@@ -153,7 +157,7 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
     )
 
 
-def write_history(document: HistoryDocument, root: Path, out: Path, cache: Path | None = None) -> Written:
+def write_history(document: HistoryDocument, root: Path, out: Path, cache: Path | None = None) -> Trends:
     """Writes history.csv and a trend picture for each engine; a picture with unchanged points is left as it is.
 
     Without the extra `report` there are no pictures, and a note says how to get them.
@@ -173,10 +177,10 @@ def write_history(document: HistoryDocument, root: Path, out: Path, cache: Path 
                 pictures[key] = digest
             paths.append(path)
     except MissingDependency as error:
-        return Written(paths=tuple(paths), notes=(f"no trend pictures: {error}",))
+        return Trends(paths=tuple(paths), notes=(f"no trend pictures: {error}",))
     if pictures != kept.pictures:
         _write_cache(place, _Cache(seen=kept.seen, pictures=pictures))
-    return Written(paths=tuple(paths))
+    return Trends(paths=tuple(paths))
 
 
 def _find_cache_file(root: Path, cache: Path | None) -> Path:

@@ -137,8 +137,24 @@ def write_reports(
     pictures = write_pictures(root, charts) if "png" in formats else []
     texts = [name for name in formats if name in FILES and not (name in DRAWN and notes)]
     paths = [root / FILES[name] for name in texts]
+
+    def render(name: str) -> bytes:
+        if name == "json":
+            return encode(document, indent=2)
+        if name == "csv":
+            return format_csv(list_fields(), document.rows).encode()
+        command, started = (record.command, record.started_utc) if record else ((), "")
+        explain = find("offers", "explain_refusal")
+        refusals = {result.id: explain(result) for result in results} if explain else {}
+        sections = list_report(document, charts=charts, command=command, started_utc=started, refusals=refusals)
+        sections += list_stages(*stages)
+        if name == "md":
+            return format_sections(sections, pictures=[path.name for path in pictures]).encode()
+        title = f"{document.model}: engines compared"
+        return format_page(title, sections, bundle=load_bundle(), labels=label_rows(document), footer=FOOTER).encode()
+
     for name, path in zip(texts, paths, strict=True):
-        write_atomic(path, _render(document, name, charts, pictures, record, results, stages))
+        write_atomic(path, render(name))
     return Written(paths=(*paths, *pictures), notes=notes)
 
 
@@ -157,27 +173,3 @@ def write_pictures(root: Path, charts: Sequence[Chart]) -> list[Path]:
     for path, spec in drawn.items():
         write_atomic(path, render_png(spec))
     return [*drawn]
-
-
-def _render(
-    document: RunDocument,
-    name: str,
-    charts: Sequence[Chart],
-    pictures: Sequence[Path],
-    record: RunRecord | None,
-    results: Sequence[Result],
-    stages: Sequence[StagesDocument],
-) -> bytes:
-    if name == "json":
-        return encode(document, indent=2)
-    if name == "csv":
-        return format_csv(list_fields(), document.rows).encode()
-    command, started = (record.command, record.started_utc) if record else ((), "")
-    explain = find("offers", "explain_refusal")
-    refusals = {result.id: explain(result) for result in results} if explain else {}
-    sections = list_report(document, charts=charts, command=command, started_utc=started, refusals=refusals)
-    sections += list_stages(*stages)
-    if name == "md":
-        return format_sections(sections, pictures=[path.name for path in pictures]).encode()
-    title = f"{document.model}: engines compared"
-    return format_page(title, sections, bundle=load_bundle(), labels=label_rows(document), footer=FOOTER).encode()

@@ -1,7 +1,5 @@
 """What a user asks for, on the command line or in a program, to the records that verbs take: defaults and checks."""
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

@@ -35,37 +35,25 @@ def test_samples_are_the_latencies_of_the_script_after_exactly_the_warmup() -> N
     script = [(i % 7 + 1) * 1000 + i for i in range(63)]
     measurement, engine = measure(script=script, warmup=20, iters=40)
     assert measurement.latency_ns == script[23:]  # three calls untimed, to bring the caches back
-    assert measurement.untimed_calls == 3
-    assert measurement.warmup_dropped == 20
-    assert measurement.warmup_settled is None
-    assert measurement.stop_rule == "iterations"
-    assert engine.calls == 63
+    assert (measurement.untimed_calls, measurement.warmup_dropped, engine.calls) == (3, 20, 63)
+    assert (measurement.warmup_settled, measurement.stop_rule) == (None, "iterations")
 
 
 def test_without_warmup_the_very_first_call_is_a_sample() -> None:
     measurement, engine = measure(script=[500, 100], warmup=0, iters=9)
     assert measurement.latency_ns == [500] + [100] * 8
-    assert measurement.untimed_calls == 0
-    assert engine.calls == 9
+    assert (measurement.untimed_calls, engine.calls) == (0, 9)
 
 
-def test_every_further_block_begins_with_untimed_calls() -> None:
+def test_every_further_block_begins_with_untimed_calls_unless_they_are_long() -> None:
     measurement, engine = measure(script=[MS], warmup=0, iters=300)
-    assert len(measurement.blocks) == 3
-    assert measurement.untimed_calls == 2 * 3
-    assert engine.calls == 306
-
-
-def test_long_calls_need_no_untimed_ones() -> None:
-    measurement, _ = measure(script=[40 * MS], warmup=0, iters=30)
-    assert measurement.untimed_calls == 0
+    assert (len(measurement.blocks), measurement.untimed_calls, engine.calls) == (3, 2 * 3, 306)
+    assert measure(script=[40 * MS], warmup=0, iters=30)[0].untimed_calls == 0
 
 
 def test_run_is_looked_up_once_and_compute_binds_the_first_feed_once() -> None:
     _, engine = measure(script=[MS], warmup=5, iters=400, bind_ns=50, fetch_ns=50)
-    assert engine.run_lookups == 1
-    assert engine.bound == [FEEDS[0]]
-    assert engine.fetched == 0
+    assert (engine.run_lookups, engine.bound, engine.fetched) == (1, [FEEDS[0]], 0)
 
 
 def test_io_times_bind_run_and_fetch_over_the_rotating_feeds() -> None:
@@ -133,9 +121,8 @@ def test_blocks_cover_all_samples_and_last_at_least_100_ms() -> None:
 
 def test_settles_after_ten_blocks_when_latencies_are_steady() -> None:
     measurement, engine = measure(script=[2 * MS])
-    assert measurement.stop_rule == "settled"
     assert [b.stop - b.start for b in measurement.blocks] == [53] * 10  # 105 ms, as planned
-    assert measurement.warmup_settled is True
+    assert (measurement.stop_rule, measurement.warmup_settled) == ("settled", True)
     assert engine.calls == measurement.warmup_dropped + 30 + 530
 
 
@@ -154,10 +141,8 @@ def test_very_short_calls_end_at_the_sample_limit() -> None:
 
 def test_a_call_longer_than_the_limit_still_gives_one_sample() -> None:
     measurement, _ = measure(script=[30_000 * MS], time_limit_s=10.0)
-    assert measurement.latency_ns == [30_000 * MS]
-    assert measurement.stop_rule == "time_limit"
-    assert measurement.warmup_dropped == 1
-    assert measurement.warmup_settled is False
+    assert (measurement.latency_ns, measurement.stop_rule) == ([30_000 * MS], "time_limit")
+    assert (measurement.warmup_dropped, measurement.warmup_settled) == (1, False)
 
 
 def test_a_sudden_slowness_cannot_run_away() -> None:
@@ -168,16 +153,10 @@ def test_a_sudden_slowness_cannot_run_away() -> None:
 
 def test_device_times_are_read_outside_the_timed_call() -> None:
     measurement, _ = measure(ScriptedDevice, script=[300, 600, 900], warmup=0, iters=3)
-    assert measurement.latency_ns == [300, 600, 900]
-    assert measurement.device_ns == [100, 200, 300]
-    assert measurement.enqueue_ns == [30, 60, 90]
-    assert measurement.clock == "host"
-
-
-def test_a_host_engine_has_no_device_times() -> None:
-    measurement, _ = measure(script=[300], warmup=0, iters=3)
-    assert measurement.device_ns is None
-    assert measurement.enqueue_ns is None
+    assert measurement.latency_ns == [300, 600, 900] and measurement.clock == "host"
+    assert (measurement.device_ns, measurement.enqueue_ns) == ([100, 200, 300], [30, 60, 90])
+    host, _ = measure(script=[300], warmup=0, iters=3)
+    assert (host.device_ns, host.enqueue_ns) == (None, None)
 
 
 @dataclass
@@ -214,8 +193,7 @@ def test_garbage_collection_is_off_in_the_loop_and_back_afterwards() -> None:
     states: list[bool] = []
     measure(script=[MS], warmup=1, iters=2, on_run=lambda call: states.append(gc.isenabled()))
     assert states == [False] * 6  # 1 of warm-up, 3 untimed, 2 samples
-    assert gc.isenabled()
-    assert gc.get_freeze_count() == 0
+    assert gc.isenabled() and gc.get_freeze_count() == 0
 
 
 def test_garbage_collection_is_back_after_an_engine_failed() -> None:
@@ -225,8 +203,7 @@ def test_garbage_collection_is_back_after_an_engine_failed() -> None:
 
     with pytest.raises(RuntimeError, match="device lost"):
         measure(script=[MS], warmup=1, iters=20, on_run=fail)
-    assert gc.isenabled()
-    assert gc.get_freeze_count() == 0
+    assert gc.isenabled() and gc.get_freeze_count() == 0
 
 
 def test_the_loop_keeps_no_memory() -> None:
@@ -241,24 +218,18 @@ def test_the_loop_keeps_no_memory() -> None:
     assert max(timed) - min(timed) <= 2  # the integers of the turn itself
 
 
-def test_paused_gc_leaves_a_disabled_collector_disabled() -> None:
-    gc.disable()
+@pytest.mark.parametrize(
+    ("before", "after", "is_kept"),
+    [(gc.disable, gc.enable, lambda: not gc.isenabled()), (gc.freeze, gc.unfreeze, lambda: gc.get_freeze_count() > 0)],
+)
+def test_paused_gc_leaves_as_it_was_what_the_caller_disabled_or_froze(before: Any, after: Any, is_kept: Any) -> None:
+    before()
     try:
         with paused_gc():
             pass
-        assert not gc.isenabled()
+        assert is_kept()
     finally:
-        gc.enable()
-
-
-def test_paused_gc_leaves_frozen_what_the_caller_froze() -> None:
-    gc.freeze()
-    try:
-        with paused_gc():
-            pass
-        assert gc.get_freeze_count() > 0
-    finally:
-        gc.unfreeze()
+        after()
 
 
 def test_call_overhead_is_what_the_clock_shows_around_nothing() -> None:
@@ -297,6 +268,7 @@ def test_repetition_and_order_are_kept() -> None:
 @pytest.mark.parametrize(
     ("run_ns", "first_ns", "second_ns", "left"),
     [
+        (10**9, 1000, 1000, 0.0),
         (400, 36_000, 600, 35_400 / 35_800),  # the work is done in fetch
         (36_000, 1000, 600, 0.0),  # the first copy finds colder caches
         (400, 1000, 600, 0.0),  # ... also where the whole run is as short
@@ -308,13 +280,7 @@ def test_repetition_and_order_are_kept() -> None:
 def test_work_that_a_run_leaves_to_fetch_is_seen(run_ns: int, first_ns: int, second_ns: int, left: float) -> None:
     engine = Leaving(ScriptedClock(), run_ns, first_ns, second_ns)
     assert measure_left(engine, engine.clock) == pytest.approx(left)  # type: ignore[arg-type]
-    assert engine.runs <= 7
-
-
-def test_a_long_run_is_looked_at_once() -> None:
-    engine = Leaving(ScriptedClock(), 10**9, 1000, 1000)
-    assert measure_left(engine, engine.clock) == 0  # type: ignore[arg-type]
-    assert engine.runs == 1
+    assert engine.runs <= (1 if run_ns == 10**9 else 7), "a long run is looked at once"
 
 
 class Leaving:

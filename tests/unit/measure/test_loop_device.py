@@ -23,58 +23,29 @@ class DeviceEngine(ScriptedEngine):
         self.flushes = 0
         self.flush_ns = 5 * MS
 
-    def last_device_ns(self) -> int:
-        return 700
-
-    def last_enqueue_ns(self) -> int:
-        return 300
-
-    def last_h2d_ns(self) -> int:
-        return 20
-
-    def last_d2h_ns(self) -> int:
-        return 10
-
-    def last_staging_ns(self) -> int:
-        return 40
+    last_device_ns = staticmethod(lambda: 700)
+    last_enqueue_ns = staticmethod(lambda: 300)
+    last_h2d_ns = staticmethod(lambda: 20)
+    last_d2h_ns = staticmethod(lambda: 10)
+    last_staging_ns = staticmethod(lambda: 40)
 
     def flush_cache(self) -> None:
         self.flushes += 1
         self._clock.advance(self.flush_ns)
 
 
-def test_compute_reads_the_device_and_not_its_copies() -> None:
-    clock = ScriptedClock()
-    measured = measure_engine(DeviceEngine(clock, [MS]), FEEDS, MeasureSpec(iters=20, warmup=2), clock=clock)
-    assert measured.device_ns == [700] * 20
-    assert measured.enqueue_ns == [300] * 20
-    assert (measured.h2d_ns, measured.d2h_ns, measured.staging_ns) == (None, None, None)
-
-
-def test_io_reads_the_copies_too() -> None:
-    clock = ScriptedClock()
-    spec = MeasureSpec(iters=20, warmup=2, scope="io")
-    measured = measure_engine(DeviceEngine(clock, [MS]), FEEDS, spec, clock=clock)
-    assert (measured.h2d_ns, measured.d2h_ns, measured.staging_ns) == ([20] * 20, [10] * 20, [40] * 20)
-    assert measured.device_ns == [700] * 20
-
-
+@pytest.mark.parametrize("cache", ["hot", "cold"])
 @pytest.mark.parametrize("scope", ["compute", "io"])
-def test_cold_flushes_before_each_call_and_times_none_of_it(scope: Any) -> None:
+def test_the_device_is_read_its_copies_in_io_alone_and_no_flush_is_timed(scope: Any, cache: Any) -> None:
     clock = ScriptedClock()
     engine = DeviceEngine(clock, [MS], bind_ns=1000, fetch_ns=2000)
-    spec = MeasureSpec(iters=20, warmup=2, scope=scope, cache="cold")
+    spec = MeasureSpec(iters=20, warmup=2, scope=scope, cache=cache)
     measured = measure_engine(engine, FEEDS, spec, clock=clock)
     assert measured.latency_ns == [MS + (3000 if scope == "io" else 0)] * 20
-    assert engine.flushes == engine.calls
-    assert measured.device_ns == [700] * 20
-
-
-def test_hot_never_flushes() -> None:
-    clock = ScriptedClock()
-    engine = DeviceEngine(clock, [MS])
-    measure_engine(engine, FEEDS, MeasureSpec(iters=5, warmup=2), clock=clock)
-    assert engine.flushes == 0
+    assert (measured.device_ns, measured.enqueue_ns) == ([700] * 20, [300] * 20)
+    copies = [[20] * 20, [10] * 20, [40] * 20] if scope == "io" else [None] * 3
+    assert [measured.h2d_ns, measured.d2h_ns, measured.staging_ns] == copies
+    assert engine.flushes == (engine.calls if cache == "cold" else 0), "before each call"
 
 
 def test_cold_without_a_cache_to_flush_is_refused() -> None:

@@ -208,22 +208,23 @@ def test_a_counter_that_stands_still_keeps_the_usual_step() -> None:
     assert gpu.energy_period_ns == ENERGY_PERIOD_NS
 
 
-def test_cuda_may_count_other_gpus_than_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("known", "visible", "handles"),
+    [
+        (False, ("", "3,1", "GPU-ab,GPU-cd"), [1, 1, "GPU-cd"]),  # CUDA may count others than NVML
+        (True, ("", "3,1", "GPU-a,GPU-c", "MIG-a,MIG-c"), ["0000:01:00.0"] * 3 + ["MIG-c"]),  # the driver knows best
+    ],
+)
+def test_which_gpu_cuda_counts(
+    monkeypatch: pytest.MonkeyPatch, known: bool, visible: tuple[str, ...], handles: list[object]
+) -> None:
     asked: list[object] = []
-    nvml = FakeNvml(nvmlDeviceGetHandleByIndex=asked.append, nvmlDeviceGetHandleByUUID=asked.append)
-    for visible in ("", "3,1", "GPU-ab,GPU-cd"):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        GpuWatch(1, nvml, locate=lambda index: None)
-    assert asked == [1, 1, "GPU-cd"]
-
-
-def test_the_driver_knows_best_which_gpu_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-    nvml = FakeNvml(nvmlDeviceGetHandleByPciBusId=asked.append, nvmlDeviceGetHandleByUUID=asked.append)
-    for visible in ("", "3,1", "GPU-a,GPU-c", "MIG-a,MIG-c"):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        GpuWatch(1, nvml, locate=lambda index: f"0000:0{index}:00.0")
-    assert asked == ["0000:01:00.0"] * 3 + ["MIG-c"]
+    names = ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetHandleByPciBusId")
+    nvml = FakeNvml(**dict.fromkeys(names, asked.append))
+    for text in visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
+        GpuWatch(1, nvml, locate=lambda index: f"0000:0{index}:00.0" if known else None)
+    assert asked == handles
 
 
 def test_no_nvml_is_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,23 +14,18 @@ from enginebench.measure.pin import choose_cpus, default_threads, pin_process
 from machines import AMD_V2, INTEL_HYBRID, INTEL_V1, LayOut
 
 
-def test_default_threads_are_the_physical_cores(lay_out: LayOut) -> None:
-    root = lay_out(INTEL_HYBRID)
-    assert default_threads(root=root, allowed=range(6)) == 4
-    assert default_threads(root=root, allowed=(0, 1)) == 1
-
-
-def test_default_threads_stay_within_a_v2_quota(lay_out: LayOut) -> None:
-    assert default_threads(root=lay_out(AMD_V2), allowed=range(4)) == 1
-
-
-def test_default_threads_stay_within_a_v1_quota(lay_out: LayOut) -> None:
-    assert default_threads(root=lay_out(INTEL_V1), allowed=range(8)) == 2
-
-
-def test_at_least_one_thread(lay_out: LayOut) -> None:
-    root = lay_out({**INTEL_V1, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "10000\n"})
-    assert default_threads(root=root, allowed=(0,)) == 1
+@pytest.mark.parametrize(
+    ("files", "allowed", "threads"),
+    [
+        (INTEL_HYBRID, range(6), 4),  # physical cores
+        (INTEL_HYBRID, (0, 1), 1),
+        (AMD_V2, range(4), 1),  # within a quota
+        (INTEL_V1, range(8), 2),
+        ({**INTEL_V1, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "10000\n"}, (0,), 1),
+    ],
+)
+def test_default_threads(lay_out: LayOut, files: dict[str, str], allowed: Sequence[int], threads: int) -> None:
+    assert default_threads(root=lay_out(files), allowed=allowed) == threads
 
 
 def test_large_cores_come_before_small_ones(lay_out: LayOut) -> None:
@@ -57,16 +53,14 @@ def test_pinning_binds_this_process_and_its_threads() -> None:
     assert found.stdout.split() == ["True", "1"]
 
 
-def test_where_pinning_is_unknown_the_answer_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
-    assert pin_process(1) is None
-
-
-def test_where_pinning_is_forbidden_the_answer_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("known", [False, True])
+def test_where_pinning_is_unknown_or_forbidden_the_answer_is_none(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
     def forbid(pid: int, cpus: object) -> None:
         raise PermissionError("not allowed here")
 
-    monkeypatch.setattr(os, "sched_setaffinity", forbid)
+    monkeypatch.setattr(os, "sched_setaffinity", forbid, raising=False)
+    if not known:
+        monkeypatch.delattr(os, "sched_setaffinity")
     assert pin_process(1) is None
 
 

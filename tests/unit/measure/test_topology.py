@@ -11,14 +11,7 @@ from machines import AMD_V2, INTEL_HYBRID, INTEL_V1, JETSON, LayOut
 
 def test_cpus_of_one_core_are_found_together(lay_out: LayOut) -> None:
     assert topology.group_cores(range(6), lay_out(INTEL_HYBRID)) == [(0, 1), (2, 3), (4,), (5,)]
-
-
-def test_a_cpu_brings_its_siblings_along(lay_out: LayOut) -> None:
-    assert topology.whole_cores((1, 4), lay_out(INTEL_HYBRID)) == {0, 1, 4}
-
-
-def test_a_cpu_of_an_unknown_core_stands_alone(tmp_path: Path) -> None:
-    assert topology.whole_cores((1,), tmp_path) == {1}
+    assert topology.whole_cores((1, 4), lay_out(INTEL_HYBRID)) == {0, 1, 4}, "a CPU brings its siblings along"
 
 
 def test_only_the_cpus_asked_for_are_grouped(lay_out: LayOut) -> None:
@@ -27,15 +20,22 @@ def test_only_the_cpus_asked_for_are_grouped(lay_out: LayOut) -> None:
 
 
 def test_without_topology_each_cpu_is_a_core(lay_out: LayOut) -> None:
-    assert topology.group_cores((0, 1), lay_out(JETSON)) == [(0,), (1,)]
+    root = lay_out(JETSON)
+    assert topology.group_cores((0, 1), root) == [(0,), (1,)] and topology.whole_cores((1,), root) == {1}
 
 
-def test_the_tightest_v2_quota_counts(lay_out: LayOut) -> None:
-    assert topology.read_cpu_quota(lay_out(AMD_V2)) == 1.5
-
-
-def test_v1_quota_is_found_though_the_path_is_the_hosts(lay_out: LayOut) -> None:
-    assert topology.read_cpu_quota(lay_out(INTEL_V1)) == 2.0
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        (AMD_V2, 1.5),  # the tightest
+        (INTEL_V1, 2.0),  # though the path is the host's
+        ({**INTEL_V1, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1"}, None),
+        # A path out of the mount is not followed.
+        ({**AMD_V2, "proc/self/cgroup": "0::/../../../../tmp\n", "sys/fs/cgroup/cpu.max": "50000 100000"}, 0.5),
+    ],
+)
+def test_quotas(lay_out: LayOut, files: dict[str, str], quota: float | None) -> None:
+    assert topology.read_cpu_quota(lay_out(files)) == quota
 
 
 @pytest.mark.parametrize("text", ["max 100000", "", "nonsense", "100000", "1 0", "-1 5"])
@@ -44,37 +44,19 @@ def test_no_quota_or_a_broken_one_is_none(lay_out: LayOut, text: str) -> None:
     assert topology.read_cpu_quota(root) is None
 
 
-def test_v1_quota_of_minus_one_is_none(lay_out: LayOut) -> None:
-    root = lay_out({**INTEL_V1, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1"})
-    assert topology.read_cpu_quota(root) is None
+def test_memory_limits_and_cpusets(lay_out: LayOut) -> None:
+    root = lay_out(AMD_V2)
+    assert (topology.read_memory_limit(root), topology.read_cpuset(root)) == (2 * 1024**3, {0, 1, 2})
 
 
-def test_memory_limits(lay_out: LayOut) -> None:
-    assert topology.read_memory_limit(lay_out(AMD_V2)) == 2 * 1024**3
-
-
-def test_a_limit_above_the_machine_is_none(lay_out: LayOut) -> None:
-    assert topology.read_memory_limit(lay_out(INTEL_V1)) is None
-
-
-def test_cpusets(lay_out: LayOut) -> None:
-    assert topology.read_cpuset(lay_out(AMD_V2)) == {0, 1, 2}
-
-
-def test_v1_cpuset(lay_out: LayOut) -> None:
-    assert topology.read_cpuset(lay_out(INTEL_V1)) == {0, 1}
-
-
-def test_a_path_out_of_the_mount_is_not_followed(lay_out: LayOut) -> None:
-    root = lay_out({**AMD_V2, "proc/self/cgroup": "0::/../../../../tmp\n", "sys/fs/cgroup/cpu.max": "50000 100000"})
-    assert topology.read_cpu_quota(root) == 0.5
+def test_of_v1_and_a_limit_above_the_machine_is_none(lay_out: LayOut) -> None:
+    root = lay_out(INTEL_V1)
+    assert (topology.read_memory_limit(root), topology.read_cpuset(root)) == (None, {0, 1})
 
 
 def test_an_empty_root_says_nothing(tmp_path: Path) -> None:
-    assert topology.read_cpu_quota(tmp_path) is None
-    assert topology.read_memory_limit(tmp_path) is None
-    assert topology.read_memory_total(tmp_path) is None
-    assert topology.read_cpuset(tmp_path) is None
+    readers = (topology.read_cpu_quota, topology.read_memory_limit, topology.read_memory_total, topology.read_cpuset)
+    assert [read(tmp_path) for read in readers] == [None] * 4
     assert topology.read_capacity(0, tmp_path) is None
 
 

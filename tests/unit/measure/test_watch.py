@@ -15,7 +15,7 @@ from machines import LayOut
 from scripted import ScriptedClock
 
 MS = 1_000_000
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+SECOND = os.sysconf("SC_CLK_TCK")  # in ticks
 
 
 def format_stat(*cpus: tuple[int, int]) -> str:
@@ -47,16 +47,14 @@ def watch_block(
 
 
 def test_foreign_is_what_is_neither_idle_nor_ours(lay_out: LayOut) -> None:
-    second = TICKS_PER_S
-    after = format_stat((second, 0), (second * 7 // 10, second * 3 // 10))
+    after = format_stat((SECOND, 0), (SECOND * 7 // 10, SECOND * 3 // 10))
     reading = watch_block(lay_out, format_stat((0, 0), (0, 0)), after, own_ms=1000)
     assert reading.foreign_cpu_cores == pytest.approx(0.7)
     assert reading.marks == ("foreign_cpu",)
 
 
 def test_rounding_cannot_make_it_negative(lay_out: LayOut) -> None:
-    second = TICKS_PER_S
-    reading = watch_block(lay_out, format_stat((0, 0)), format_stat((second, 0)), own_ms=1010)
+    reading = watch_block(lay_out, format_stat((0, 0)), format_stat((SECOND, 0)), own_ms=1010)
     assert reading.foreign_cpu_cores == 0.0
 
 
@@ -67,22 +65,15 @@ def test_a_block_too_short_for_the_counters_gives_none(lay_out: LayOut) -> None:
 
 
 def test_only_the_chosen_cpus_count(lay_out: LayOut) -> None:
-    second = TICKS_PER_S
-    before, after = format_stat((0, 0), (0, 0)), format_stat((second, 0), (0, second))
+    before, after = format_stat((0, 0), (0, 0)), format_stat((SECOND, 0), (0, SECOND))
     assert watch_block(lay_out, before, after, cpus=(1,)).foreign_cpu_cores == pytest.approx(0.0)
     assert watch_block(lay_out, before, after, cpus=(0,)).foreign_cpu_cores == pytest.approx(1.0)
 
 
 def test_the_cpuset_of_the_container_is_watched(lay_out: LayOut) -> None:
-    second = TICKS_PER_S
-    lay_out(
-        {
-            "proc/self/cgroup": "0::/\n",
-            "sys/fs/cgroup/cgroup.controllers": "",
-            "sys/fs/cgroup/cpuset.cpus.effective": "1",
-        }
-    )
-    reading = watch_block(lay_out, format_stat((0, 0), (0, 0)), format_stat((second, 0), (0, second)))
+    files = {"sys/fs/cgroup/cgroup.controllers": "", "sys/fs/cgroup/cpuset.cpus.effective": "1"}
+    lay_out({"proc/self/cgroup": "0::/\n", **files})
+    reading = watch_block(lay_out, format_stat((0, 0), (0, 0)), format_stat((SECOND, 0), (0, SECOND)))
     assert reading.foreign_cpu_cores == pytest.approx(0.0)
 
 
@@ -91,19 +82,14 @@ def test_the_cpuset_of_the_container_is_watched(lay_out: LayOut) -> None:
 )
 def test_counters_that_say_nothing_give_none(lay_out: LayOut, after: str) -> None:
     """Empty, cut short, another format, standing still, a CPU that came."""
-    reading = watch_block(lay_out, format_stat((0, 0)), after)
-    assert reading.foreign_cpu_cores is None
-    assert reading.marks == ()
+    assert watch_block(lay_out, format_stat((0, 0)), after) == BlockReading()
 
 
-def test_without_proc_there_is_no_figure(tmp_path: Path) -> None:
+def test_without_proc_or_a_beginning_there_is_no_figure(lay_out: LayOut, tmp_path: Path) -> None:
     watch = BlockWatch(root=tmp_path)
     watch.begin()
     assert watch.end() == BlockReading()
-
-
-def test_end_without_begin_gives_no_figure(lay_out: LayOut) -> None:
-    assert BlockWatch(root=lay_out({"proc/stat": format_stat((5, 5))})).end().foreign_cpu_cores is None
+    assert BlockWatch(root=lay_out({"proc/stat": format_stat((5, 5))})).end() == BlockReading()
 
 
 def test_own_time_covers_threads_and_never_runs_back() -> None:

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -40,16 +40,9 @@ from samples import make_result
 
 MACHINE = describe_machine()
 
-
 AXES = ("batch", 4)
-
-
 IDEAL = MeasureSpec(warmup=1, iters=5, processes=2)
-
-
 NAMED = RunRequest(model="toy", engines=(("pytorch", {}), ("ort", {})), precisions=(("fp32", None),), batches=(1,))
-
-
 UNNAMED = replace(NAMED, engines=tuple(read_engines(name_default_engines("cpu"))), any_engine=True)
 
 
@@ -105,14 +98,37 @@ class Counting(Silent):
         self.said.append(text)
 
 
-def start(folder: Path, *rows: PlannedRow, **more: Any) -> Campaign:
-    return Campaign(RunFolder(folder), rows, MACHINE, **{"timeout_s": 60, "reporter": Counting(), **more})
+class Bed(NamedTuple):
+    """A graph, a folder for runs, and children in this process."""
+
+    graph: Artifact
+    path: Path
+    children: Children
+
+    def plan(self, seed: str, **more: Any) -> PlannedRow:
+        return plan(self.graph, seed, **more)
+
+    def start(self, *rows: PlannedRow, at: str = "r", **more: Any) -> Campaign:
+        how = {"timeout_s": 60, "reporter": Counting(), **more}
+        return Campaign(RunFolder(self.path / at), rows, MACHINE, **how)
+
+    def resume(self, *rows: PlannedRow) -> Campaign:
+        """The run of a later process, in which no child is disturbed."""
+        self.children.jobs.clear()
+        self.children.before = lambda job: None
+        campaign = self.start(*rows)
+        campaign.restore()
+        return campaign
+
+    def stored(self, row: PlannedRow) -> Any:
+        found = RunFolder(self.path / "r").read_result(row.id)
+        assert found is not None
+        return found
 
 
-def stored(folder: Path, row: PlannedRow) -> Any:
-    found = RunFolder(folder).read_result(row.id)
-    assert found is not None
-    return found
+@pytest.fixture
+def bed(graph: Artifact, tmp_path: Path, children: Children) -> Bed:
+    return Bed(graph, tmp_path, children)
 
 
 def fail_in(children: Children, seed: str, repetition: int, error: BaseException) -> None:
@@ -125,74 +141,66 @@ def fail_in(children: Children, seed: str, repetition: int, error: BaseException
     children.before = before
 
 
-def test_rows_are_built_in_the_order_of_the_plan_and_measured_in_turns(
-    graph: Artifact, tmp_path: Path, children: Children
-) -> None:
-    rows = [plan(graph, seed) for seed in "312"]
+def test_rows_are_built_in_the_order_of_the_plan_and_measured_in_turns(bed: Bed) -> None:
+    rows = [bed.plan(seed) for seed in "312"]
     reporter = Counting()
-    results = start(tmp_path / "r", *rows, reporter=reporter).run()
-    kinds = [type(job) for job in children.jobs]
+    results = bed.start(*rows, reporter=reporter).run()
+    kinds = [type(job) for job in bed.children.jobs]
     assert kinds == [PrepareJob] * 3 + [MeasureJob] * 6, "all are built before the first is timed"
-    assert [job.engine.options["seed"] for job in children.of(PrepareJob)] == ["3", "1", "2"]
-    assert children.turns == [("3", 0, 0), ("1", 0, 1), ("2", 0, 2), ("3", 1, 3), ("1", 1, 4), ("2", 1, 5)]
+    assert [job.engine.options["seed"] for job in bed.children.of(PrepareJob)] == ["3", "1", "2"]
+    assert bed.children.turns == [("3", 0, 0), ("1", 0, 1), ("2", 0, 2), ("3", 1, 3), ("1", 1, 4), ("2", 1, 5)]
     assert [(r.id, r.status) for r in results] == [(row.id, "ok") for row in rows]
-    assert [stored(tmp_path / "r", row) for row in rows] == results
+    assert [bed.stored(row) for row in rows] == results
     assert (reporter.total, reporter.advanced) == (9, 9)
-    assert children.closed == 6, "the process of every repetition is ended"
+    assert bed.children.closed == 6, "the process of every repetition is ended"
 
 
-def test_every_process_is_told_its_repetition_and_its_threads(
-    graph: Artifact, tmp_path: Path, children: Children
-) -> None:
-    row = plan(graph, "1")
+def test_every_process_is_told_its_repetition_and_its_threads(bed: Bed) -> None:
+    row = bed.plan("1")
     row = replace(row, engine=replace(row.engine, threads=3))
-    start(tmp_path / "r", row).run()
-    told = [(e["ENGINEBENCH_REPETITION"], e["OMP_NUM_THREADS"], e["MKL_NUM_THREADS"]) for e in children.environments]
+    bed.start(row).run()
+    told = [
+        (e["ENGINEBENCH_REPETITION"], e["OMP_NUM_THREADS"], e["MKL_NUM_THREADS"]) for e in bed.children.environments
+    ]
     assert told == [("0", "3", "3")] * 2 + [("1", "3", "3")]
 
 
-def test_a_row_of_fewer_processes_leaves_the_round(graph: Artifact, tmp_path: Path, children: Children) -> None:
-    short, long = plan(graph, "1", measure=replace(IDEAL, processes=1)), plan(graph, "2")
-    results = start(tmp_path / "r", short, replace(long, measure=replace(IDEAL, processes=3))).run()
-    assert children.turns == [("1", 0, 0), ("2", 0, 1), ("2", 1, 2), ("2", 2, 3)]
+def test_a_row_of_fewer_processes_leaves_the_round(bed: Bed) -> None:
+    short, long = bed.plan("1", measure=replace(IDEAL, processes=1)), bed.plan("2")
+    results = bed.start(short, replace(long, measure=replace(IDEAL, processes=3))).run()
+    assert bed.children.turns == [("1", 0, 0), ("2", 0, 1), ("2", 1, 2), ("2", 2, 3)]
     assert [len(r.measurements) for r in results] == [1, 3]
 
 
-def test_a_failure_keeps_what_was_measured_and_stops_no_other(
-    graph: Artifact, tmp_path: Path, children: Children
-) -> None:
-    rows = [plan(graph, seed, measure=replace(IDEAL, processes=4)) for seed in "123"]
-    fail_in(children, "2", 2, ChildFailed("killed by SIGSEGV", "its last words"))
+def test_a_failure_keeps_what_was_measured_and_stops_no_other(bed: Bed) -> None:
+    rows = [bed.plan(seed, measure=replace(IDEAL, processes=4)) for seed in "123"]
+    fail_in(bed.children, "2", 2, ChildFailed("killed by SIGSEGV", "its last words"))
     reporter = Counting()
-    first, failed, last = start(tmp_path / "r", *rows, reporter=reporter).run()
+    first, failed, last = bed.start(*rows, reporter=reporter).run()
     assert (first.status, last.status) == ("ok", "ok")
     assert failed.status == "failed" and [m.repetition for m in failed.measurements] == [0, 1]
     assert (failed.reason, failed.stderr_tail) == ("in trial 3: killed by SIGSEGV", "its last words")
-    assert stored(tmp_path / "r", rows[1]) == failed
+    assert bed.stored(rows[1]) == failed
     # A place in the order is that of the plan, whoever fails on the way: a resumed run has the same.
-    assert [turn for turn in children.turns if turn[1] == 3] == [("1", 3, 9), ("3", 3, 11)]
+    assert [turn for turn in bed.children.turns if turn[1] == 3] == [("1", 3, 9), ("3", 3, 11)]
     assert reporter.said == [f"{failed.id} failed in trial 3: killed by SIGSEGV"]
 
 
-def test_a_row_that_cannot_be_built_stops_no_other_and_is_no_reference(
-    graph: Artifact, tmp_path: Path, children: Children
-) -> None:
-    bad, good, other = (plan(graph, "1", fault="raise", at="build"), plan(graph, "2"), plan(graph, "3", bias="1"))
-    failed, first, second = start(tmp_path / "r", bad, good, other).run()
+def test_a_row_that_cannot_be_built_stops_no_other_and_is_no_reference(bed: Bed) -> None:
+    bad, good, other = (bed.plan("1", fault="raise", at="build"), bed.plan("2"), bed.plan("3", bias="1"))
+    failed, first, second = bed.start(bad, good, other).run()
     assert failed.status == "failed" and failed.measurements == () and failed.drift is None
     assert str(failed.reason).startswith("while it was built and checked: RuntimeError: the fake engine raised")
-    assert stored(tmp_path / "r", bad) == failed
-    assert [turn[0] for turn in children.turns] == ["2", "3", "2", "3"]
+    assert bed.stored(bad) == failed
+    assert [turn[0] for turn in bed.children.turns] == ["2", "3", "2", "3"]
     assert first.drift is not None and first.drift.passed and first.drift.reference == good.id
     assert second.drift is not None and not second.drift.passed and second.drift.reference == good.id
     assert second.drift.outputs[0].max_abs_diff == pytest.approx(1)
 
 
-def test_answers_are_held_against_the_first_row_of_their_batch(
-    graph: Artifact, tmp_path: Path, children: Children
-) -> None:
-    rows = [plan(graph, "1", batch=batch, bias=bias) for batch in (1, 2) for bias in ("0", "1")]
-    results = start(tmp_path / "r", *rows).run()
+def test_answers_are_held_against_the_first_row_of_their_batch(bed: Bed) -> None:
+    rows = [bed.plan("1", batch=batch, bias=bias) for batch in (1, 2) for bias in ("0", "1")]
+    results = bed.start(*rows).run()
     assert [r.drift.reference for r in results if r.drift] == [rows[0].id, rows[0].id, rows[2].id, rows[2].id]
     assert [r.drift.passed for r in results if r.drift] == [True, False, True, False]
 
@@ -202,47 +210,41 @@ def shorten(row: PlannedRow) -> PlannedRow:
     return replace(row, engine=engine, requested_precision="bf16", id=row_id(engine, "bf16", row.measure))
 
 
-def test_a_shorter_precision_is_held_against_fp32_that_nobody_asked_for(
-    graph: Artifact, tmp_path: Path, children: Children
-) -> None:
-    rows = [shorten(plan(graph, "1")), shorten(plan(graph, "2", bias="1"))]
-    results = start(tmp_path / "r", *rows).run()
+def test_a_shorter_precision_is_held_against_fp32_that_nobody_asked_for(bed: Bed) -> None:
+    rows = [shorten(bed.plan("1")), shorten(bed.plan("2", bias="1"))]
+    results = bed.start(*rows).run()
     assert [r.id for r in results] == [row.id for row in rows]  # FP32 is built and asked, and is no row
-    assert [job.engine.precision for job in children.of(PrepareJob)] == ["bf16", "bf16", "fp32"]
-    assert [turn[0] for turn in children.turns] == ["1", "2", "1", "2"]
+    assert [job.engine.precision for job in bed.children.of(PrepareJob)] == ["bf16", "bf16", "fp32"]
+    assert [turn[0] for turn in bed.children.turns] == ["1", "2", "1", "2"]
     drifts = [r.drift for r in results if r.drift]
     assert [(d.elsewhere, d.passed) for d in drifts] == [(True, True), (True, False)]
     assert {d.reference for d in drifts} == {rows[0].id.replace("bf16", "fp32") + "-reference"}
     assert [r.drift for r in keep_comparisons(results)] == drifts
-    again = start(tmp_path / "r", *rows)
-    again.restore()
-    assert [r.drift for r in again.run()] == drifts and len(children.of(PrepareJob)) == 3
+    assert [r.drift for r in bed.resume(*rows).run()] == drifts and not bed.children.of(PrepareJob)
 
 
 def test_no_engine_that_times_its_kernels_is_built_as_a_mere_reference(
-    graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [shorten(plan(graph, "1", batch=batch)) for batch in (1, 2)]
-    rows.insert(1, shorten(plan(graph, "2")))
+    rows = [shorten(bed.plan("1", batch=batch)) for batch in (1, 2)]
+    rows.insert(1, shorten(bed.plan("2")))
     monkeypatch.setattr(module, "tunes", lambda engine: engine.options["seed"] == "1")
-    start(tmp_path / "r", *rows).run()
-    plain = [job.engine for job in children.of(PrepareJob) if job.engine.precision == "fp32"]
+    bed.start(*rows).run()
+    plain = [job.engine for job in bed.children.of(PrepareJob) if job.engine.precision == "fp32"]
     assert [(engine.options["seed"], engine.batch) for engine in plain] == [("2", 1), ("1", 2)], "batch 2 has no other"
 
 
-def test_a_graph_without_an_fp32_form_is_its_own_reference(graph: Artifact, tmp_path: Path, children: Children) -> None:
-    row = shorten(plan(replace(graph, precision="bf16"), "1"))
-    (result,) = start(tmp_path / "r", row).run()
+def test_a_graph_without_an_fp32_form_is_its_own_reference(bed: Bed) -> None:
+    row = shorten(plan(replace(bed.graph, precision="bf16"), "1"))
+    (result,) = bed.start(row).run()
     assert result.drift is not None and (result.drift.reference, result.drift.elsewhere) == (row.id, False)
 
 
-def test_an_engine_that_answers_otherwise_each_time_judges_nothing(
-    graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steady = start(tmp_path / "a", plan(graph, "1"), plan(graph, "2")).run()
+def test_an_engine_that_answers_otherwise_each_time_judges_nothing(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    steady = bed.start(bed.plan("1"), bed.plan("2"), at="a").run()
     assert not any(caveat.code == "outputs_vary" for r in steady for caveat in r.caveats)
     monkeypatch.setattr(build, "measure_variation", lambda first, again: 0.5)
-    results = start(tmp_path / "b", plan(graph, "1"), plan(graph, "2", bias="1")).run()
+    results = bed.start(bed.plan("1"), bed.plan("2", bias="1"), at="b").run()
     told = [[c.message for c in r.caveats if c.code == "outputs_vary"] for r in results]
     assert all(
         any(f"{results[0].id} gives different outputs for the same inputs" in text for text in texts) for texts in told
@@ -265,58 +267,52 @@ def test_two_answers_differ_by_a_part_of_the_largest_value(first: list[Any], aga
     assert build.measure_variation({"y": np.array(first)}, {"y": np.array(again)}) == expected
 
 
-def test_outputs_of_another_shape_fail_the_row(graph: Artifact, tmp_path: Path, children: Children) -> None:
-    narrow = replace(graph, outputs=(replace(graph.outputs[0], shape=("batch", 3)),))
-    good, bad = start(tmp_path / "r", plan(graph, "1"), plan(narrow, "2")).run()
+def test_outputs_of_another_shape_fail_the_row(bed: Bed) -> None:
+    narrow = replace(bed.graph, outputs=(replace(bed.graph.outputs[0], shape=("batch", 3)),))
+    good, bad = bed.start(bed.plan("1"), plan(narrow, "2")).run()
     assert good.status == "ok"
     assert bad.status == "failed" and str(bad.reason).startswith("when its outputs were compared: ")
-    assert {turn[0] for turn in children.turns} == {"1"}
+    assert {turn[0] for turn in bed.children.turns} == {"1"}
 
 
-def test_a_skipped_row_says_why_and_starts_nothing(graph: Artifact, tmp_path: Path, children: Children) -> None:
-    skipped = replace(plan(graph, "1"), skip="there is no GPU")
+def test_a_skipped_row_says_why_and_starts_nothing(bed: Bed) -> None:
+    skipped = replace(bed.plan("1"), skip="there is no GPU")
     reporter = Counting()
-    left, right = start(tmp_path / "r", skipped, plan(graph, "2"), reporter=reporter).run()
+    left, right = bed.start(skipped, bed.plan("2"), reporter=reporter).run()
     assert (left.status, left.reason, left.measurements) == ("skipped", "there is no GPU", ())
-    assert right.status == "ok" and stored(tmp_path / "r", skipped) == left
-    assert {job.engine.options["seed"] for job in children.of(PrepareJob)} == {"2"}
+    assert right.status == "ok" and bed.stored(skipped) == left
+    assert {job.engine.options["seed"] for job in bed.children.of(PrepareJob)} == {"2"}
     assert (reporter.total, reporter.advanced) == (3, 3)
 
 
-def test_an_engine_that_turns_out_to_be_unusable_is_skipped(
-    graph: Artifact, tmp_path: Path, children: Children
-) -> None:
-    row = plan(graph, "1")
+def test_an_engine_that_turns_out_to_be_unusable_is_skipped(bed: Bed) -> None:
+    row = bed.plan("1")
     unknown = replace(row, id="other", engine=replace(row.engine, precision="int8"), requested_precision="int8")
 
     def refuse(job: Any) -> None:
         if job.engine.precision == "int8":
             raise BackendUnavailable("fake needs another driver")
 
-    children.before = refuse
-    good, bad = start(tmp_path / "r", row, unknown).run()
+    bed.children.before = refuse
+    good, bad = bed.start(row, unknown).run()
     assert (good.status, bad.status, bad.reason) == ("ok", "skipped", "fake needs another driver")
 
 
-def test_a_row_that_cannot_be_is_skipped_and_the_run_ends_where_none_can(
-    graph: Artifact, tmp_path: Path, children: Children
-) -> None:
-    good, bad = start(tmp_path / "r", plan(graph, "1"), plan(graph, "2", speed="high")).run()
+def test_a_row_that_cannot_be_is_skipped_and_the_run_ends_where_none_can(bed: Bed) -> None:
+    good, bad = bed.start(bed.plan("1"), bed.plan("2", speed="high")).run()
     assert (good.status, bad.status) == ("ok", "skipped") and "no option 'speed'" in str(bad.reason)
-    children.jobs.clear()
+    bed.children.jobs.clear()
     with pytest.raises(UsageError, match="speed"):
-        start(tmp_path / "r2", plan(graph, "1", speed="low"), plan(graph, "2", speed="high")).run()
-    assert children.turns == []
+        bed.start(bed.plan("1", speed="low"), bed.plan("2", speed="high"), at="r2").run()
+    assert bed.children.turns == []
 
 
-def test_a_row_on_the_cpu_is_proven_when_built_and_one_on_a_gpu_by_its_first_process(
-    graph: Artifact, tmp_path: Path, children: Children
-) -> None:
-    here, there = plan(graph, "1", ran="int8"), plan(graph, "2", ran="int8")
+def test_a_row_on_the_cpu_is_proven_when_built_and_one_on_a_gpu_by_its_first_process(bed: Bed) -> None:
+    here, there = bed.plan("1", ran="int8"), bed.plan("2", ran="int8")
     there = replace(there, engine=replace(there.engine, device="cuda:0"))
-    results = start(tmp_path / "r", here, there).run()
-    assert [job.prove for job in children.of(PrepareJob)] == [True, False]
-    asked = [(job.engine.options["seed"], job.prove) for job in children.of(MeasureJob)]
+    results = bed.start(here, there).run()
+    assert [job.prove for job in bed.children.of(PrepareJob)] == [True, False]
+    asked = [(job.engine.options["seed"], job.prove) for job in bed.children.of(MeasureJob)]
     assert asked == [("1", False), ("2", True), ("1", False), ("2", False)]
     for result in results:
         assert result.status == "ok" and len(result.measurements) == 2
@@ -325,41 +321,37 @@ def test_a_row_on_the_cpu_is_proven_when_built_and_one_on_a_gpu_by_its_first_pro
     assert results[1].engine.device == "cuda:0"
 
 
-def test_what_waits_beside_others_is_started_ahead(
-    graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_waits_beside_others_is_started_ahead(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "count_at_once", lambda machine: 2)
-    rows = [plan(graph, seed) for seed in "123"]
+    rows = [bed.plan(seed) for seed in "123"]
     rows[2] = replace(rows[2], engine=replace(rows[2].engine, device="cuda:0"))
-    start(tmp_path / "r", *rows, reporter=Counting()).run()
-    jobs = [(type(job).__name__[:7], job.engine.options["seed"]) for job in children.jobs]
+    bed.start(*rows, reporter=Counting()).run()
+    jobs = [(type(job).__name__[:7], job.engine.options["seed"]) for job in bed.children.jobs]
     built, order = jobs[:5], jobs[5:]
     # Groups of two: (1, 2), (3).
     assert built == [("Preload", "1"), ("Preload", "2"), ("Prepare", "1"), ("Prepare", "2"), ("Prepare", "3")]
     # Groups of two: (1, 2), (3, 1), (2, 3).
     pairs = [("1", "2"), ("3", "1"), ("2", "3")]
     assert order == [(kind, seed) for pair in pairs for kind in ("Preload", "Measure") for seed in pair]
-    ahead = children.of(PreloadJob)
+    ahead = bed.children.of(PreloadJob)
     assert [job.pin for job in ahead] == [False] * 2 + [True] * 6, "what compiles has all cores, what is timed its own"
-    assert [turn[0] for turn in children.turns] == list("123123"), "the order of the turns is that of the plan"
-    children.jobs.clear()
-    start(tmp_path / "alone", replace(rows[1], measure=replace(IDEAL, processes=1))).run()
-    assert children.of(PreloadJob) == [], "nobody waits for one alone"
+    assert [turn[0] for turn in bed.children.turns] == list("123123"), "the order of the turns is that of the plan"
+    bed.children.jobs.clear()
+    bed.start(replace(rows[1], measure=replace(IDEAL, processes=1)), at="alone").run()
+    assert bed.children.of(PreloadJob) == [], "nobody waits for one alone"
 
 
-def test_a_row_that_failed_in_its_group_is_not_asked_again(
-    graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_that_failed_in_its_group_is_not_asked_again(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "count_at_once", lambda machine: 4)
-    fail_in(children, "1", 0, ChildFailed("killed by SIGKILL", ""))
-    bad, good = start(tmp_path / "r", plan(graph, "1"), plan(graph, "2")).run()
-    assert children.turns == [("1", 0, 0), ("2", 0, 1), ("2", 1, 3)]
+    fail_in(bed.children, "1", 0, ChildFailed("killed by SIGKILL", ""))
+    bad, good = bed.start(bed.plan("1"), bed.plan("2")).run()
+    assert bed.children.turns == [("1", 0, 0), ("2", 0, 1), ("2", 1, 3)]
     assert (bad.status, bad.stderr_tail, good.status) == ("failed", None, "ok")
 
 
 @pytest.mark.parametrize(("error", "builds"), [(TimedOut("no response"), 1), (ChildFailed("no memory"), 2)])
 def test_a_build_whose_time_ran_out_is_not_tried_again(
-    graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch, error: Any, builds: int
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, error: Any, builds: int
 ) -> None:
     """What failed beside others may do so for want of memory; who took too long will again. Limits may change."""
 
@@ -368,43 +360,41 @@ def test_a_build_whose_time_ran_out_is_not_tried_again(
             raise error
 
     monkeypatch.setattr(module, "count_at_once", lambda machine: 4)
-    children.before = before
+    bed.children.before = before
     limits = iter([60.0] * 99)
-    bad, good = start(tmp_path / "r", plan(graph, "1"), plan(graph, "2"), timeout_s=lambda: next(limits)).run()
-    asked = [job.engine.options["seed"] for job in children.of(PrepareJob)]
+    bad, good = bed.start(bed.plan("1"), bed.plan("2"), timeout_s=lambda: next(limits)).run()
+    asked = [job.engine.options["seed"] for job in bed.children.of(PrepareJob)]
     assert (asked.count("1"), bad.status, good.status) == (builds, "failed", "ok")
     assert len(list(limits)) < 95, "the limit is asked for anew"
 
 
-def test_labelled_data_is_counted_against_the_first_row_of_a_batch(tmp_path: Path, children: Children) -> None:
+def test_labelled_data_is_counted_against_the_first_row_of_a_batch(bed: Bed) -> None:
     digits = read_packaged_onnx("digits-mlp")
     one = replace(IDEAL, processes=1)
     rows = [replace(plan(digits, seed, measure=one), model="digits-mlp") for seed in "12"]
     labelled = Labelled(data="digits", n=24)
-    results = start(tmp_path / "r", *rows, judged=Judged(labelled=labelled, metrics=open_metrics(labelled))).run()
+    results = bed.start(*rows, judged=Judged(labelled=labelled, metrics=open_metrics(labelled))).run()
     found = [r.scores for r in results]
     assert [[s.metric for s in scores] for scores in found] == [["top1", "top5"]] * 2
     assert all(score.value.n == 24 for scores in found for score in scores)
     assert [s.value for s in found[0]] == [s.value for s in found[1]]
-    assert [r.scores for r in start(tmp_path / "q", rows[0]).run()] == [()], "no labels, no scores"
+    assert [r.scores for r in bed.start(rows[0], at="q").run()] == [()], "no labels, no scores"
 
 
-def test_a_row_is_called_by_engine_precision_and_batch(graph: Artifact, tmp_path: Path, children: Children) -> None:
-    row = plan(graph, "7", batch=4, measure=replace(IDEAL, processes=1))
+def test_a_row_is_called_by_engine_precision_and_batch(bed: Bed) -> None:
+    row = bed.plan("7", batch=4, measure=replace(IDEAL, processes=1))
     assert label(row) == "fake:seed=7 fp32 b4"
     graphs = replace(row.engine, precision="int8", recipe="cpu")
     assert label(replace(row, engine=graphs, requested_precision="int8")) == "fake:seed=7 int8@cpu b4"
     reporter = Counting()
-    start(tmp_path / "r", row, reporter=reporter).run()
+    bed.start(row, reporter=reporter).run()
     assert reporter.steps == ["fake:seed=7 fp32 b4: build and check", "fake:seed=7 fp32 b4 · trial 1 of 1"]
 
 
-def test_while_it_runs_a_line_says_how_far_it_is_and_what_was_found_so_far(
-    graph: Artifact, tmp_path: Path, children: Children
-) -> None:
-    rows = [plan(graph, "1", latency_us="2000"), plan(graph, "2", latency_us="20")]
+def test_while_it_runs_a_line_says_how_far_it_is_and_what_was_found_so_far(bed: Bed) -> None:
+    rows = [bed.plan("1", latency_us="2000"), bed.plan("2", latency_us="20")]
     reporter = Counting()
-    start(tmp_path / "r", *rows, reporter=reporter).run()
+    bed.start(*rows, reporter=reporter).run()
     timed = [re.sub(r"\d[\d.]* (ms|s)|[\d.]+x", r"N\1", step.partition(" · ")[2]) for step in reporter.steps]
     assert [text for text in timed if text] == [
         "trial 1 of 2",
@@ -417,58 +407,41 @@ def test_while_it_runs_a_line_says_how_far_it_is_and_what_was_found_so_far(
 class TestRestore:
     """What an earlier run left is taken up, and nothing of it is done twice."""
 
-    def rows(self, graph: Artifact) -> list[PlannedRow]:
-        return [plan(graph, seed) for seed in "123"]
-
-    def test_a_row_that_failed_is_given_what_is_missing(
-        self, graph: Artifact, tmp_path: Path, children: Children
-    ) -> None:
-        rows = self.rows(graph)
-        fail_in(children, "2", 1, ChildFailed("killed by SIGSEGV", "tail"))
-        start(tmp_path / "r", *rows).run()
-        children.jobs.clear()
-        children.before = lambda job: None
-        again = start(tmp_path / "r", *rows)
-        again.restore()
+    def test_a_row_that_failed_is_given_what_is_missing(self, bed: Bed) -> None:
+        rows = [bed.plan(seed) for seed in "123"]
+        fail_in(bed.children, "2", 1, ChildFailed("killed by SIGSEGV", "tail"))
+        bed.start(*rows).run()
+        again = bed.resume(*rows)
         assert again.results[rows[1].id].status == "partial"
         assert [r.status for r in again.run()] == ["ok"] * 3
-        assert [turn[:2] for turn in children.turns] == [("2", 1)]
+        assert [turn[:2] for turn in bed.children.turns] == [("2", 1)]
 
-    def test_a_row_that_was_never_built_is_begun_anew(
-        self, graph: Artifact, tmp_path: Path, children: Children
-    ) -> None:
-        rows = self.rows(graph)
+    def test_a_row_that_was_never_built_is_begun_anew(self, bed: Bed) -> None:
+        rows = [bed.plan(seed) for seed in "123"]
 
         def refuse(job: Any) -> None:
             if job.engine.options["seed"] == "1":
                 raise ChildFailed("killed by SIGKILL", "")
 
-        children.before = refuse
-        assert start(tmp_path / "r", *rows).run()[0].status == "failed"
-        children.jobs.clear()
-        children.before = lambda job: None
-        again = start(tmp_path / "r", *rows)
-        again.restore()
+        bed.children.before = refuse
+        assert bed.start(*rows).run()[0].status == "failed"
+        again = bed.resume(*rows)
         results = again.run()
-        assert [job.engine.options["seed"] for job in children.of(PrepareJob)] == ["1"]
+        assert [job.engine.options["seed"] for job in bed.children.of(PrepareJob)] == ["1"]
         assert [r.id for r in results] == [row.id for row in rows], "it is back in its place"
         assert results[0].status == "ok" and results[0].reason is None
 
-    def test_a_row_that_was_skipped_is_judged_by_the_plan_of_today(
-        self, graph: Artifact, tmp_path: Path, children: Children
-    ) -> None:
-        first, *others = self.rows(graph)
-        start(tmp_path / "r", replace(first, skip="there is no GPU"), *others).run()
-        again = start(tmp_path / "r", first, *others)
-        again.restore()
-        assert [(r.status, r.reason) for r in again.run()] == [("ok", None)] * 3
+    def test_a_row_that_was_skipped_is_judged_by_the_plan_of_today(self, bed: Bed) -> None:
+        first, *others = [bed.plan(seed) for seed in "123"]
+        bed.start(replace(first, skip="there is no GPU"), *others).run()
+        assert [(r.status, r.reason) for r in bed.resume(first, *others).run()] == [("ok", None)] * 3
 
-    def test_a_graph_that_was_changed_is_refused(self, graph: Artifact, tmp_path: Path, children: Children) -> None:
-        rows = self.rows(graph)
-        start(tmp_path / "r", *rows).run()
-        Path(graph.path).write_bytes(b"another graph")
+    def test_a_graph_that_was_changed_is_refused(self, bed: Bed) -> None:
+        rows = [bed.plan(seed) for seed in "123"]
+        bed.start(*rows).run()
+        Path(bed.graph.path).write_bytes(b"another graph")
         with pytest.raises(ArtifactError, match="was changed after the run began"):
-            start(tmp_path / "r", *rows).restore()
+            bed.start(*rows).restore()
 
 
 def test_outputs_are_cut_to_what_both_answered() -> None:
@@ -515,135 +488,114 @@ def test_the_baseline_alone_is_enough_where_nobody_named_the_others() -> None:
 
 
 def test_a_run_keeps_the_answers_of_its_reference_and_a_few_of_the_others(
-    graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrays, "KEPT_VALUES", 1)
-    first, second = plan(graph, "1"), plan(graph, "2")
-    folder = RunFolder(tmp_path / "r")
-    start(folder.root, first, second).run()
+    first, second = bed.plan("1"), bed.plan("2")
+    folder = RunFolder(bed.path / "r")
+    bed.start(first, second).run()
     calls = [arrays.load_answers(folder.outputs_path(row.id))[1] for row in (first, second)]
     assert calls == [module.CHECK_SAMPLES, arrays.FEWEST_CALLS]
-    drift = stored(folder.root, second).drift
+    drift = bed.stored(second).drift
     assert drift.n == module.CHECK_SAMPLES  # all were compared before they were dropped
-    again = start(folder.root, first, second)
-    again.restore()
-    again.run()
-    assert stored(folder.root, second).drift == drift
+    bed.resume(first, second).run()
+    assert bed.stored(second).drift == drift
 
 
-def test_few_large_answers_are_compared_and_nothing_is_missed(
-    graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_large_answers_are_compared_and_nothing_is_missed(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "CHECKED_VALUES", 12)  # of four values each: three calls
     monkeypatch.setattr(arrays.limit_calls, "__defaults__", (12,))
-    row = plan(graph, "1")
-    start(tmp_path / "r", row).run()
-    drift = stored(tmp_path / "r", row).drift
+    row = bed.plan("1")
+    bed.start(row).run()
+    drift = bed.stored(row).drift
     assert (drift.n, drift.asked) == (3, 3)
 
 
 UP_TO_TEN = MeasureSpec(warmup=0, iters=3, processes=10, settle=0.02)
 
 
-def test_rows_end_once_no_verdict_can_change(graph: Artifact, tmp_path: Path, children: Children) -> None:
-    rows = [plan(graph, seed, measure=UP_TO_TEN, latency_us=time) for seed, time in (("1", "100"), ("2", "3000"))]
+def test_rows_end_once_no_verdict_can_change(bed: Bed) -> None:
+    rows = [bed.plan(seed, measure=UP_TO_TEN, latency_us=time) for seed, time in (("1", "100"), ("2", "3000"))]
     reporter = Counting()
-    results = start(tmp_path / "r", *rows, reporter=reporter).run()
+    results = bed.start(*rows, reporter=reporter).run()
     assert [(r.status, r.look, len(r.measurements)) for r in results] == [("ok", 6, 6)] * 2
-    assert [stored(tmp_path / "r", row) for row in rows] == results
+    assert [bed.stored(row) for row in rows] == results
     assert (reporter.total, reporter.advanced) == (22, 22)
 
 
-def test_only_the_rows_whose_verdicts_are_open_go_on_to_ten_at_most(
-    graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = [plan(graph, seed, measure=UP_TO_TEN) for seed in "123"]
+def test_only_the_rows_whose_verdicts_are_open_go_on_to_ten_at_most(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [bed.plan(seed, measure=UP_TO_TEN) for seed in "123"]
     still = {6: {rows[0].id, rows[2].id}, 8: {rows[0].id}, 10: set()}
     monkeypatch.setattr(module, "list_open", lambda rows, trials, margin, named: still.get(trials, set()))
-    results = start(tmp_path / "r", *rows).run()
+    results = bed.start(*rows).run()
     assert [(r.status, r.look, len(r.measurements)) for r in results] == [("ok", 10, 10), ("ok", 6, 6), ("ok", 8, 8)]
-    again = start(tmp_path / "r", *rows)
-    again.restore()
-    before = len(children.turns)
-    assert again.run() == results and len(children.turns) == before
+    assert bed.resume(*rows).run() == results and bed.children.turns == []
 
 
 @pytest.mark.parametrize("measure", [replace(UP_TO_TEN, settle=None, processes=7), UP_TO_TEN])
-def test_exactly_as_many_as_asked_and_a_lone_row_has_all(
-    graph: Artifact, tmp_path: Path, children: Children, measure: MeasureSpec
-) -> None:
-    rows = [plan(graph, "1", measure=measure), plan(graph, "2", measure=measure, latency_us="3000", batch=4)]
-    rows = rows[:1] if measure.settle else [rows[0], plan(graph, "2", measure=measure, latency_us="3000")]
-    results = start(tmp_path / "r", *rows).run()
+def test_exactly_as_many_as_asked_and_a_lone_row_has_all(bed: Bed, measure: MeasureSpec) -> None:
+    rows = [bed.plan("1", measure=measure), bed.plan("2", measure=measure, latency_us="3000", batch=4)]
+    rows = rows[:1] if measure.settle else [rows[0], bed.plan("2", measure=measure, latency_us="3000")]
+    results = bed.start(*rows).run()
     assert {(r.look, len(r.measurements)) for r in results} == {(None, measure.processes)}
 
 
 MEASURE = MeasureSpec(warmup=1, iters=5, processes=6, builds=3)
 
 
-def test_each_build_is_made_from_nothing_and_measured_in_its_turn(
-    graph: Artifact, tmp_path: Path, children: Children
-) -> None:
-    row = plan(graph, "1", measure=MEASURE, build_sd="0.2")
-    (result,) = start(tmp_path / "r", row).run()
+def test_each_build_is_made_from_nothing_and_measured_in_its_turn(bed: Bed) -> None:
+    row = bed.plan("1", measure=MEASURE, build_sd="0.2")
+    (result,) = bed.start(row).run()
     assert result.status == "ok" and len(result.builds) == 3
-    places = [job.out_dir for job in children.of(PrepareJob)]
+    places = [job.out_dir for job in bed.children.of(PrepareJob)]
     assert len(set(places)) == 3 and all(f"builds/{row.id}/" in place for place in places)
     assert [m.build for m in result.measurements] == [0, 1, 2, 0, 1, 2]
-    assert [job.out_dir for job in children.of(MeasureJob)] == places * 2
-    assert [job.artifact.path for job in children.of(MeasureJob)][:3] == [b.artifact.path for b in result.builds]
+    assert [job.out_dir for job in bed.children.of(MeasureJob)] == places * 2
+    assert [job.artifact.path for job in bed.children.of(MeasureJob)][:3] == [b.artifact.path for b in result.builds]
     assert len({build.fingerprint for build in result.builds}) == 3
     assert [build.max_abs_diff for build in result.builds] == [0.0] * 3
-    assert not list((tmp_path / "r" / "artefacts" / "outputs").glob("*.build-*")), "answers that were compared are gone"
-    stored = (tmp_path / "r" / "rows" / f"{row.id}.json").read_text()
-    assert str(tmp_path) not in stored, "paths are stored relative to the folder"
+    assert not list((bed.path / "r" / "artefacts" / "outputs").glob("*.build-*")), "answers that were compared are gone"
+    assert str(bed.path) not in RunFolder(bed.path / "r").row_path(row.id).read_text(), (
+        "paths are relative to the folder"
+    )
 
 
-def test_what_a_killed_run_left_is_not_found_by_the_next_build(
-    graph: Artifact, tmp_path: Path, children: Children
-) -> None:
-    row = plan(graph, "1", measure=MEASURE)
-    left = RunFolder(tmp_path / "r").build_path(row.id, 1) / "cache" / "kernel"
+def test_what_a_killed_run_left_is_not_found_by_the_next_build(bed: Bed) -> None:
+    row = bed.plan("1", measure=MEASURE)
+    left = RunFolder(bed.path / "r").build_path(row.id, 1) / "cache" / "kernel"
     left.parent.mkdir(parents=True)
     left.write_text("chosen by an earlier build")
-    start(tmp_path / "r", row).run()
+    bed.start(row).run()
     assert left.parent.parent.is_dir() and not left.exists()
 
 
 @pytest.mark.parametrize("failing", [1, 2])
-def test_a_build_that_fails_costs_its_row_and_says_which(
-    graph: Artifact, tmp_path: Path, children: Children, failing: int
-) -> None:
+def test_a_build_that_fails_costs_its_row_and_says_which(bed: Bed, failing: int) -> None:
     def before(job: Any) -> None:
         if isinstance(job, PrepareJob) and job.out_dir.endswith(f"{failed.id}/{failing + 1}"):
             raise ChildFailed("the builder crashed", "its last words")
 
-    children.before = before
-    failed = plan(graph, "1", measure=MEASURE)
-    bad, good = start(tmp_path / "r", failed, plan(graph, "2", measure=MEASURE)).run()
+    bed.children.before = before
+    failed = bed.plan("1", measure=MEASURE)
+    bad, good = bed.start(failed, bed.plan("2", measure=MEASURE)).run()
     assert bad.status == "failed" and len(bad.builds) == failing and not bad.measurements
     assert f"while build {failing + 1} of 3 was made: the builder crashed" in (bad.reason or "")
     assert good.status == "ok" and len(good.builds) == 3
 
 
-def test_an_interrupt_among_the_builds_is_continued_where_it_was(
-    graph: Artifact, tmp_path: Path, children: Children
-) -> None:
+def test_an_interrupt_among_the_builds_is_continued_where_it_was(bed: Bed) -> None:
     def before(job: Any) -> None:
         if isinstance(job, PrepareJob) and job.out_dir.endswith("/3"):
             raise KeyboardInterrupt
 
-    children.before = before
-    row = plan(graph, "1", measure=MEASURE, build_sd="0.2")
+    bed.children.before = before
+    row = bed.plan("1", measure=MEASURE, build_sd="0.2")
     with pytest.raises(KeyboardInterrupt):
-        start(tmp_path / "r", row).run()
-    known = RunFolder(tmp_path / "r").read_result(row.id)
-    assert known is not None and len(known.builds) == 2
-    children.before, children.jobs = lambda job: None, []
-    campaign = start(tmp_path / "r", row)
-    campaign.restore()
-    (result,) = campaign.run()
-    assert [Path(job.out_dir).name for job in children.of(PrepareJob)] == ["3"]
+        bed.start(row).run()
+    known = bed.stored(row)
+    assert len(known.builds) == 2
+    (result,) = bed.resume(row).run()
+    assert [Path(job.out_dir).name for job in bed.children.of(PrepareJob)] == ["3"]
     assert result.status == "ok" and result.builds[:2] == known.builds
 
 

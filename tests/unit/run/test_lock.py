@@ -23,8 +23,10 @@ from enginebench.verbs import bench as comparison
 from enginebench.verbs import build as building
 from enginebench.verbs import drift as drifting
 from enginebench.verbs import infer as inference
+from reporters import Silent
 
 GRAPH = DATA_DIR / "digits-cnn.onnx"
+FEEDS = {"input": np.zeros((1, 1, 8, 8), np.float32)}
 
 
 def is_free(device: str, folder: Path) -> bool:
@@ -163,33 +165,19 @@ def ask(*engines: str, device: str = "cpu") -> RunRequest:
     )
 
 
-class Silent:
-    """A reporter that says nothing."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_: None
-
-
-QUIET: Any = Silent()
-
-
-def infer(folder: Path) -> None:
-    inference.infer(GRAPH, {"input": np.zeros((1, 1, 8, 8), np.float32)}, engine="tensorrt")
-
-
+OTHER = Side(engine=("ort", {}), target=str(GRAPH))
+BOTH = {"cpu", "cuda:0"}
 VERBS: dict[str, tuple[Any, Callable[[Path], object], set[str]]] = {
-    "run": (main_job, lambda d: main_job.run_model(ask("ort", "trtexec"), d / "r", reporter=QUIET), {"cpu", "cuda:0"}),
-    "bench": (
-        comparison,
-        lambda d: comparison.bench_sides(
-            ask("trtexec"), Side(engine=("ort", {}), target=str(GRAPH)), d / "b", reporter=QUIET
-        ),
+    "run": (
+        main_job,
+        lambda d: main_job.run_model(ask("ort", "trtexec"), d / "r", reporter=Silent()),
         {"cpu", "cuda:0"},
     ),
+    "bench": (comparison, lambda d: comparison.bench_sides(ask("trtexec"), OTHER, d / "b", reporter=Silent()), BOTH),
     "stages": (stages, lambda d: stages.stages("resnet18", engine="trtexec", n=1, decoders=1), {"cuda:0"}),
-    "drift": (drifting, lambda d: drifting.drift(f"ort@{GRAPH}", f"tensorrt@{GRAPH}", n=1), {"cpu", "cuda:0"}),
+    "drift": (drifting, lambda d: drifting.drift(f"ort@{GRAPH}", f"tensorrt@{GRAPH}", n=1), BOTH),
     "accuracy": (accuracy, lambda d: accuracy.accuracy(f"tensorrt@{GRAPH}", "digits", model="digits-cnn"), {"cuda:0"}),
-    "infer": (inference, infer, {"cuda:0"}),
+    "infer": (inference, lambda d: inference.infer(GRAPH, FEEDS, engine="tensorrt"), {"cuda:0"}),
     "build": (building, lambda d: building.build(GRAPH, d / "net.plan"), {"cuda:0"}),
 }
 

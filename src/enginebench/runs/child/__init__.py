@@ -1,5 +1,1 @@
-"""One job in one process: what the parent asks, how a process is started and watched, and what it does.
-
-Lives here: jobs and answers as data, isolation, the work behind each job. May not be here: what to run, and in
-which order (that is the story, one room up), and anything that a verb says to its user.
-"""
+"""One job in one process: jobs and answers as data, how a process is started and watched, and the work of each job."""

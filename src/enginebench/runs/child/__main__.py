@@ -12,16 +12,13 @@ import traceback
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
 from enginebench.core.errors import ChildFailed, EngineBenchError
 from enginebench.runs.child.across import RESULT_FD, TURN_FD, describe_error, kill_without_writer
-from enginebench.runs.child.jobs import Answered, Job, Kept, Note, PreloadJob, Ready, read_job
-
-if TYPE_CHECKING:
-    from enginebench.runs.child.jobs import ErrorAnswer, Message
+from enginebench.runs.child.jobs import Answered, ErrorAnswer, Job, Kept, Message, Note, PreloadJob, Ready, read_job
 
 # New objects between two looks for garbage; the interpreter's own is 700.
 GC_THRESHOLD = 100_000

@@ -1,18 +1,13 @@
 """Arrays of a run in files, for what passes between its processes."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from enginebench.core.errors import ParseError
+from enginebench.core.protocols import Array
 from enginebench.core.store import write_atomic
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
 
 ARRAYS = "an .npz file of plain arrays"
 # What a file of outputs for labelled samples holds, each under its prefix: counts by metric, outputs by name, why a

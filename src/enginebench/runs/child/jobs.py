@@ -289,12 +289,6 @@ class ErrorAnswer(Struct, frozen=True, kw_only=True, tag="error"):
     causes: tuple[str, ...] = ()  # what it was raised from, the nearest first: "ValueError: ..."
 
 
-class Tag(Struct):
-    """What is said of a job before its class is known."""
-
-    type: str
-
-
 class Ready(Struct, frozen=True, kw_only=True, tag="ready"):
     """Everything is imported; the job may come."""
 
@@ -310,7 +304,7 @@ Message: TypeAlias = Answered[Answer] | Kept[Answer] | ErrorAnswer | Ready | Not
 
 def read_job(line: bytes) -> Job[Any] | PreloadJob:
     """A job of a feature or of another verb than `run` is known once its module is imported."""
-    tag = msgspec.json.decode(line, type=Tag).type
+    tag = msgspec.json.decode(line)["type"]
     if tag not in _list_kinds() and find("jobs", tag) is None:
         import_module(f"{__package__}.other_jobs")
     found: Job[Any] | PreloadJob = msgspec.json.decode(line, type=_list_kinds()[tag])

@@ -1,26 +1,21 @@
 """Backends opened for a job, and what they build: with the model loader, caches and readers handed in."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, MissingDependency, UnsupportedOperator
+from enginebench.core.protocols import Backend, Engine, Loadable
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec
 from enginebench.core.streams import LoadsSeveral
 from enginebench.core.text import list_some
 from enginebench.engines.abilities import NeedsPlanReader, ReadsOpsets, ReportsProgress
 from enginebench.engines.registry import check_options, find_entry, open_backend
 from enginebench.runs.child.jobs import NoteCall
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Backend, Engine, Loadable
 
 # Products that a doubt names before it counts the rest.
 LISTED = 8

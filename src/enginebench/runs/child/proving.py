@@ -1,21 +1,15 @@
 """What an engine's own record shows: in which precisions it spent its time, and in which layers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.names import NOT_KNOWN
-from enginebench.core.protocols import LayerProfiler, Loadable, PrecisionProof
+from enginebench.core.protocols import Engine, LayerProfiler, Loadable, PrecisionProof
 from enginebench.core.records import Artifact, Caveat, EngineSpec, LayerProfile, LayerTime, Precision
 from enginebench.core.text import first_line
 from enginebench.engines.abilities import PlanProfiler, PlanProof, TunedShapes
 from enginebench.runs.child.jobs import NoteCall, Proof
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Engine
 
 
 def attempt_proof(prove: Callable[[], Proof]) -> Proof:

@@ -47,9 +47,9 @@ def _read_arrays(path: Path) -> Targets:
 
 
 def _read_more(found: Mapping[str, Any]) -> dict[str, Any]:
-    vocabulary = found.get("vocabulary")
+    vocabulary, blank = found.get("vocabulary"), found.get("blank", 0)
     words = None if vocabulary is None else tuple(map(str, vocabulary))
-    return {"vocabulary": words, "blank": int(found.get("blank", 0))}
+    return {"vocabulary": words, "blank": None if blank is None else int(blank)}
 
 
 def _read_json(path: Path) -> Targets:

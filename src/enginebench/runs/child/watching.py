@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from enginebench.core.protocols import Engine, Feeds
 from enginebench.core.records import Caveat, EngineSpec, Measurement, MeasureSpec
 from enginebench.engines.abilities import CountsWork
 
 if TYPE_CHECKING:
-    from enginebench.core.protocols import Engine, Feeds
     from enginebench.measure.nvml import GpuWatch
 
 

@@ -3,14 +3,12 @@
 Nothing in a bundle is run, and it is held to the rules that its programs keep.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 from weakref import finalize
 
 from msgspec.structs import replace
@@ -18,7 +16,7 @@ from msgspec.structs import replace
 from enginebench.core import judging
 from enginebench.core.engine_api import Closing
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
-from enginebench.core.protocols import Loadable
+from enginebench.core.protocols import Array, Engine, Feeds, Loadable, RunCall
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Result, TensorSpec
 from enginebench.core.store import BUNDLE, is_bundle, read_record
 from enginebench.engines.registry import find_device, find_entry
@@ -30,9 +28,6 @@ from enginebench.runs.child.opening import build_graph, open_for
 from enginebench.runs.folder import RunFolder, RunRequest, Stored
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.trust import trust_artifact, trust_engine
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Engine, Feeds, RunCall
 
 # As long as `enginebench build` waits where nobody says otherwise.
 BUILD_LIMIT_S = 7200.0

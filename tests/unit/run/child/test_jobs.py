@@ -2,7 +2,7 @@
 
 import inspect
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 import pytest
@@ -50,8 +50,7 @@ JOBS = [
 def test_the_work_of_a_job_gives_the_answer_that_the_job_names(kind: type[Job[Any]]) -> None:
     assert kind.perform is not Job.perform
     answer = find_answer(kind)
-    assert get_type_hints(kind.perform)["return"] is answer
-    assert inspect.isclass(answer)
+    assert get_type_hints(kind.perform)["return"] == answer and not isinstance(answer, TypeVar)
 
 
 def test_no_two_jobs_have_one_tag() -> None:
@@ -87,8 +86,6 @@ CLASSES = sorted(
     (kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, EngineBenchError)),
     key=lambda kind: kind.__name__,
 )
-
-
 WORDS = st.text(max_size=20)
 
 
@@ -99,29 +96,19 @@ def test_a_child_says_with_which_command_a_package_is_added(tmp_path: Path) -> N
     job = BuildJob(source=graph.path, engine=EngineSpec(backend="tensorrt", device="cuda:0"), out_dir=str(tmp_path))
     with pytest.raises(MissingDependency) as caught:
         run_child(job, timeout_s=60)
-    assert caught.value.what
-    assert caught.value.fix.startswith("pip install")
+    assert caught.value.what and caught.value.fix.startswith("pip install")
     assert str(caught.value) == str(MissingDependency(caught.value.what, caught.value.fix))
 
 
 def test_a_damaged_file_of_a_child_keeps_its_place_and_its_cause(tmp_path: Path) -> None:
     inputs = tmp_path / "x.npz"
     inputs.write_bytes(b"PK\x03\x04 and no more")
-    job = InferJob(
-        artifact=read_packaged_onnx("digits-mlp"),
-        engine=EngineSpec(backend="fake"),
-        out_dir=str(tmp_path),
-        inputs_path=str(inputs),
-        outputs_path=str(tmp_path / "y.npz"),
-    )
+    artifact, spec, folder = read_packaged_onnx("digits-mlp"), EngineSpec(backend="fake"), str(tmp_path)
+    job = InferJob(artifact=artifact, engine=spec, out_dir=folder, inputs_path=str(inputs), outputs_path=f"{folder}/y")
     with pytest.raises(ParseError, match=r"x\.npz: found File is not a zip file") as caught:
         run_child(job, timeout_s=60)
-    error = caught.value
-    assert (error.path, error.where, error.expected) == (
-        str(inputs),
-        "",
-        "one array for each input, as numpy.savez writes them",
-    )
+    error, expected = caught.value, "one array for each input, as numpy.savez writes them"
+    assert (error.path, error.where, error.expected) == (str(inputs), "", expected)
     assert str(error.__cause__).startswith("BadZipFile: ")
 
 
@@ -137,10 +124,8 @@ def test_every_error_arrives_as_it_left(kind: type[EngineBenchError], data: st.D
     names = [p.name for p in inspect.signature(kind.__init__).parameters.values() if p.name not in ("self", "kwargs")]
     error = kind(*(data.draw(WORDS, label=name) for name in names))
     arrived = send(error)
-    assert type(arrived) is kind
-    assert str(arrived) == str(error)
-    assert vars(arrived) == vars(error)
-    assert arrived.exit_code == error.exit_code
+    assert type(arrived) is kind and str(arrived) == str(error)
+    assert vars(arrived) == vars(error) and arrived.exit_code == error.exit_code
 
 
 @given(texts=st.lists(WORDS, max_size=4))

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +32,9 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("fakes")
-def test_five_lines() -> None:
-    batch = np.zeros((2, 1, 8, 8), np.float32)
-    with load_engine(DATA_DIR / "digits-cnn.onnx", "tensorrt", batch=2) as engine:
-        engine.bind({"input": batch})
-        engine.run()
-        assert engine.fetch()["output"].shape == (2, 10)
-
-
-def test_other_engines_load_the_same_way() -> None:
-    with load_engine(DATA_DIR / "digits-cnn.onnx", "ort", batch=2) as engine:
+@pytest.mark.parametrize("name", ["tensorrt", "ort"])
+def test_five_lines(name: str) -> None:
+    with load_engine(DATA_DIR / "digits-cnn.onnx", name, batch=2) as engine:
         engine.bind({"input": np.zeros((2, 1, 8, 8), np.float32)})
         engine.run()
         assert engine.fetch()["output"].shape == (2, 10)
@@ -66,15 +60,20 @@ def test_it_is_open_at_once_and_closed_when_it_is_dropped(tmp_path: Path, monkey
 
 
 @pytest.mark.feature("trtexec")
-def test_what_cannot_be_loaded_is_refused_by_the_call(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="times itself"):
-        load_engine(DATA_DIR / "digits-cnn.onnx", "trtexec")
-    with pytest.raises(ArtifactError, match="missing or empty"):
-        load_engine(tmp_path / "no.plan", "ort")
-    with pytest.raises(UsageError, match="unknown engine 'orf'"):
-        load_engine(DATA_DIR / "digits-cnn.onnx", "orf")
-    with pytest.raises(UsageError, match="no option 'colour'"):
-        load_engine(DATA_DIR / "digits-cnn.onnx", "ort", options={"colour": "red"})
+@pytest.mark.parametrize(
+    ("path", "engine", "options", "error", "said"),
+    [
+        (DATA_DIR / "digits-cnn.onnx", "trtexec", {}, UsageError, "times itself"),
+        ("no.plan", "ort", {}, ArtifactError, "missing or empty"),
+        (DATA_DIR / "digits-cnn.onnx", "orf", {}, UsageError, "unknown engine 'orf'"),
+        (DATA_DIR / "digits-cnn.onnx", "ort", {"colour": "red"}, UsageError, "no option 'colour'"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused_by_the_call(
+    path: Any, engine: str, options: Any, error: Any, said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        load_engine(path, engine, options=options)
 
 
 @pytest.mark.parametrize("to", ["fp16", "int8@cpu"])
@@ -134,17 +133,12 @@ def fill(folder: Path) -> Path:
     return folder / "a" / "b" / "build.log"
 
 
-def test_nothing_stays_of_what_went_well() -> None:
-    with open_scratch() as folder:
+@pytest.mark.parametrize("error", [None, MeasurementError("the engine failed"), KeyboardInterrupt()])
+def test_nothing_stays_of_what_went_well_or_of_an_error_that_names_no_file(error: BaseException | None) -> None:
+    with pytest.raises(type(error)) if error else nullcontext(), open_scratch() as folder:
         fill(folder)
-    assert not folder.exists()
-
-
-@pytest.mark.parametrize("error", [MeasurementError("the engine failed"), KeyboardInterrupt()])
-def test_nothing_stays_of_an_error_that_names_no_file(error: BaseException) -> None:
-    with pytest.raises(type(error)), open_scratch() as folder:
-        fill(folder)
-        raise error
+        if error:
+            raise error
     assert not folder.exists()
 
 
@@ -164,15 +158,8 @@ def test_nothing_stays_of_an_error_that_names_a_file_but_no_log() -> None:
 
 def test_an_artifact_that_is_gone_is_not_called_foreign(tmp_path: Path) -> None:
     graph = Artifact(kind="onnx", path="artefacts/m.onnx", sha256="0" * 64, model="m", files=(), inputs=(), outputs=())
-    row = Result(
-        id="r",
-        model="m",
-        engine=EngineSpec(backend="ort"),
-        measure=MeasureSpec(),
-        requested_precision="fp32",
-        status="ok",
-        artifacts=(graph,),
-    )
+    asked = {"engine": EngineSpec(backend="ort"), "measure": MeasureSpec(), "requested_precision": "fp32"}
+    row = Result(id="r", model="m", status="ok", artifacts=(graph,), **asked)  # type: ignore[arg-type]
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "r.json").write_bytes(encode(row))
     with pytest.raises(ArtifactError, match=r"m\.onnx is no longer there\. Name ENGINE@TARGET"):

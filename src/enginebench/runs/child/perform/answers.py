@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
-from enginebench.core.protocols import Loadable
+from enginebench.core.protocols import Array, Engine, Feeds, Loadable
 from enginebench.core.records import Artifact, Caveat, TensorSpec
 from enginebench.core.shapes import find_open_outputs
 from enginebench.engines.abilities import Answering
@@ -25,7 +25,6 @@ from enginebench.runs.child.targets_file import match_targets, read_targets
 from enginebench.stats.metrics.metric import Targets
 
 if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Engine, Feeds
     from enginebench.runs.child.other_jobs import AnswerJob, InferJob, LabelledAnswer
 
 

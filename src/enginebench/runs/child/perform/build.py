@@ -1,12 +1,9 @@
 """What a child does to an engine before it is timed: build and check it, build it to a file, ask whether it works."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
@@ -14,7 +11,7 @@ from msgspec.structs import replace
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError
 from enginebench.core.feeds import random_feeds
-from enginebench.core.protocols import Backend, Loadable
+from enginebench.core.protocols import Array, Backend, Engine, Feeds, Loadable
 from enginebench.core.records import BUILT, Artifact, Availability, Drift, EngineSpec, TensorSpec
 from enginebench.core.shapes import carry_specs, find_plan_batch
 from enginebench.core.text import first_line
@@ -43,9 +40,6 @@ from enginebench.runs.child.perform.answers import (
 )
 from enginebench.runs.child.perform.sources import take_file
 from enginebench.runs.child.proving import attempt_proof, prove_file, prove_plan, prove_timed_engine
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Engine, Feeds
 
 # A tool that starts anew for each call is asked for few; of a larger batch one call is enough.
 SAMPLES = 4

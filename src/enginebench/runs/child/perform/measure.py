@@ -1,16 +1,14 @@
 """The child's part of a measurement: one repetition of one row, pinned, watched and timed."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import UsageError
-from enginebench.core.protocols import Loadable, SelfTimed
+from enginebench.core.protocols import Feeds, Loadable, SelfTimed
 from enginebench.core.records import EngineSpec, Measurement, MeasureSpec
 from enginebench.core.text import stamp_utc
 from enginebench.engines.abilities import ImportsLate
@@ -65,10 +63,11 @@ def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAn
     with ExitStack() as stack:
         engine, *others = map(stack.enter_context, load_all(backend, job.artifact, [job.engine] * count))
         loaded = time.perf_counter()
-        feeds = sample_feeds(job.artifact.inputs, job.model, job.engine.batch, job.measure.seed, 1, job.inputs)
+        first = sample_feeds(job.artifact.inputs, job.model, job.engine.batch, job.measure.seed, 1, job.inputs)
+        feeds: Sequence[Feeds] = first
         if job.measure.scope != "compute":
-            size = sum(array.nbytes for array in feeds[0].values())
-            feeds = rotate_feeds(feeds[0], rotating_count(size, job.last_level_cache_bytes))
+            size = sum(array.nbytes for array in first[0].values())
+            feeds = rotate_feeds(first[0], rotating_count(size, job.last_level_cache_bytes))
         engine.bind(feeds[0])
         bound = time.perf_counter()
         engine.run()

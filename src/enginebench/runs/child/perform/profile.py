@@ -1,7 +1,5 @@
 """The child's part of `profile`: an engine timed, then its layers: a profiler slows what it watches."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import get_args, get_type_hints
 

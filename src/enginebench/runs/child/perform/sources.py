@@ -23,6 +23,7 @@ from enginebench.core.errors import (
 )
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.plan_notes import read_note, write_note
+from enginebench.core.protocols import Feeds
 from enginebench.core.recipes import FEW_BITS, find_needs
 from enginebench.core.records import Artifact, Normalize
 from enginebench.core.shapes import find_own_batch, match_axes
@@ -33,10 +34,8 @@ from enginebench.models.samples import SAMPLES, name_only, read_samples, resolve
 from enginebench.runs.child.jobs import NoteCall, QuantizeAnswer, QuantizeJob, SourceAnswer, SourceJob
 
 if TYPE_CHECKING:
-    from enginebench.core.protocols import Feeds
     from enginebench.models.precision.calibration import Calibration
     from enginebench.models.precision.calibration_data import CalibrationData
-
 
 # As many as a row's check compares (`runs/campaign.py: CHECK_SAMPLES`).
 DATA_ENTRIES = 32

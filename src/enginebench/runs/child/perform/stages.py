@@ -1,7 +1,5 @@
 """The child's part of `stages`: JPEG file to label, one stage after another, then overlapped."""
 
-from __future__ import annotations
-
 import io
 import threading
 import time
@@ -10,14 +8,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import UsageError
-from enginebench.core.protocols import CopyClock, DeviceClock, Loadable
+from enginebench.core.protocols import Array, CopyClock, DeviceClock, Engine, Loadable
 from enginebench.core.records import EngineSpec
 from enginebench.engines.registry import find_entry
 from enginebench.models.pictures import import_pillow
@@ -25,9 +23,6 @@ from enginebench.models.task import Preprocess, choose_preprocess
 from enginebench.runs.child.jobs import NoteCall
 from enginebench.runs.child.other_jobs import StagesAnswer, StagesJob
 from enginebench.stats.stages import STAGES
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Engine
 
 Clock = Callable[[], int]
 TOP_K = 5
