@@ -14,7 +14,7 @@ from enginebench.core.features import find
 from enginebench.core.records import Result
 from enginebench.core.store import write_atomic
 from enginebench.models.samples import find_samples
-from enginebench.options import Margin, Opt, PathLike, Printed, Progress, Store, TaskOption, verb
+from enginebench.options import Margin, Opt, PathLike, Printed, Progress, Store, TaskOption, Top1Drop, verb
 from enginebench.report.markdown import format_sections
 from enginebench.report.run.diff import list_diff
 from enginebench.report.run.junit import format_junit
@@ -86,9 +86,7 @@ class DiffOptions(Progress, total=False):
             metavar="X",
         ),
     ]
-    max_top1_drop: Annotated[
-        float | None, Opt("The same of top-1 accuracy, in points: 1 is --max-metric-drop 0.01.", ge=0, metavar="POINTS")
-    ]
+    max_top1_drop: Top1Drop
     store: Store
 
 

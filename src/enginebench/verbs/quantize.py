@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, Unpack
+from typing import Annotated, Literal, TypeAlias, Unpack
 
 import click
 from msgspec import Struct
@@ -22,12 +22,9 @@ from enginebench.models.precision.calibration import Calibration, read_calibrati
 from enginebench.models.precision.calibration_cache import read_calibration_cache, write_calibration_cache
 from enginebench.models.precision.calibration_data import CalibrationData, open_arrays, open_data, open_given
 from enginebench.models.zoo import resolve_model
-from enginebench.options import Libraries, Opt, PathLike, Printed, Progress, verb
+from enginebench.options import CalibCache, Libraries, Opt, PathLike, Printed, Progress, verb
 from enginebench.runs.progress import Reporter
 from enginebench.verbs.given import list_libraries, open_progress, to_path, to_text
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 # More than any file of batches holds: an array file is read to its end.
 ALL_ENTRIES = 1 << 62
@@ -72,10 +69,7 @@ class QuantizeOptions(Progress, total=False):
         ),
     ]
     ort_extension: Libraries
-    calib_cache: Annotated[
-        PathLike | None,
-        Opt("Ranges as TensorRT's text cache; with --calib written there, unless it exists.", path="file"),
-    ]
+    calib_cache: CalibCache
     io_types: Annotated[
         Literal["keep", "cast"], Opt("For fp16 and bf16: keep the types of inputs and outputs, or cast them.", "keep")
     ]
@@ -123,7 +117,7 @@ def command(path: str, to: str, out: str | None, shown: Printed, **options: Unpa
     door.show(document, shown, print_quantized)
 
 
-def print_quantized(document: QuantizeDocument, _: Console) -> None:
+def print_quantized(document: QuantizeDocument, _: object) -> None:
     artifact = document.artifact
     label = format_precision(artifact.precision, artifact.recipe, name_mix(artifact.excluded))
     click.echo(
