@@ -189,12 +189,8 @@ def make_artifact(kind: ArtifactKind, path: str, sha256: str, files: tuple[FileH
 def make_weights(layers: int = 0) -> dict[str, np.ndarray]:
     """The weights of the network, by name, always the same; all hidden layers share theirs."""
     rng = np.random.default_rng(7)
-    shapes = {
-        "conv.weight": (CHANNELS, 3, 3, 3),
-        "conv.bias": (CHANNELS,),
-        "head.weight": (CLASSES, CHANNELS * SIZE * SIZE),
-        "head.bias": (CLASSES,),
-    }
+    shapes = {"conv.weight": (CHANNELS, 3, 3, 3), "conv.bias": (CHANNELS,)}
+    shapes |= {"head.weight": (CLASSES, CHANNELS * SIZE * SIZE), "head.bias": (CLASSES,)}
     weights = {name: (rng.standard_normal(shape) * 0.2).astype(np.float32) for name, shape in shapes.items()}
     if layers:
         n = CHANNELS * SIZE * SIZE  # scaled so that values keep their size from layer to layer

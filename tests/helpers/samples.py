@@ -142,18 +142,8 @@ def make_run(*, processes: int = 10, accuracy: bool = False) -> RunDocument:
     results = []
     for seed, (engine, (precision, median_ms)) in enumerate(ENGINES.items()):
         drift = None if engine == "pytorch" else make_drift(0.12 if "int8" in engine else 1.8e-6)
-        results.append(
-            make_result(
-                engine,
-                precision,
-                median_ms,
-                processes=processes,
-                drift=drift,
-                caveats=(random,),
-                seed=seed,
-                accuracy=(0.9911 if accuracy else None),
-            )
-        )
+        told = {"caveats": (random,), "accuracy": 0.9911 if accuracy else None}
+        results.append(make_result(engine, precision, median_ms, processes=processes, drift=drift, seed=seed, **told))
     results.append(make_result("ort-cuda", status="skipped", reason="no CUDA device; onnxruntime-gpu is not installed"))
     results.append(
         make_result("openvino", "bf16", status="failed", reason="the child died with signal 11 (segmentation fault)")

@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, Unpack
 
@@ -465,9 +465,7 @@ def list_products(ahead: AheadOfTime, requested: Precision) -> str:
 
 def read_command(log: Path) -> tuple[str, ...] | None:
     """The command line at the top of a log; None if no program was run."""
-    try:
-        with log.open(encoding="utf-8", errors="replace") as file:
-            first = file.readline()
-        return tuple(shlex.split(first.removeprefix("$ "))) if first.startswith("$ ") else None
-    except (OSError, ValueError):
-        return None
+    with suppress(OSError, ValueError), log.open(encoding="utf-8", errors="replace") as file:
+        if (first := file.readline()).startswith("$ "):
+            return tuple(shlex.split(first.removeprefix("$ ")))
+    return None

@@ -147,12 +147,8 @@ def diff(base: Stored | Sequence[Stored], cand: Stored | None = None, **options:
     else:
         neighbours = are_neighbours(sides[0], sides[1], store)
         compare = partial(diff_results, read_side(sides[0], store), read_side(sides[1], store), neighbours=neighbours)
-    document = compare(
-        options["margin"],
-        allow_not_comparable=options["allow_not_comparable"],
-        metric=options["metric"],
-        max_metric_drop=drop,
-    )
+    lenient, metric = options["allow_not_comparable"], options["metric"]
+    document = compare(options["margin"], allow_not_comparable=lenient, metric=metric, max_metric_drop=drop)
     return judge(document) if options["gate"] else document
 
 

@@ -145,14 +145,9 @@ def _print_document(console: Console, document: DoctorDocument) -> None:
     console.print()
     for engine in document.engines:
         _print_pair(console, engine.engine, describe_state(engine))
-        for name, text in (
-            ("from", engine.package),
-            ("why", engine.reason),
-            ("to add", engine.fix),
-            ("verified on", engine.verified_on),
-        ):
-            if text:
-                _print_pair(console, "", f"{name}: {text}")
+        facts = {"from": engine.package, "why": engine.reason, "to add": engine.fix, "verified on": engine.verified_on}
+        for name in filter(facts.get, facts):
+            _print_pair(console, "", f"{name}: {facts[name]}")
 
 
 def list_facts(machine: Machine) -> Iterator[tuple[str, str]]:

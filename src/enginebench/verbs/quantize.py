@@ -168,20 +168,13 @@ def quantize_file(
         # What its inputs are like where nobody gives one, as `calibrate` makes them up.
         artifact = replace(artifact, inputs=settle_inputs(artifact).inputs)
     if inputs is None:
-        calibration, data = _find_ranges(artifact, needs, calib, calib_cache, threads, reporter)
+        ranges, data = _find_ranges(artifact, needs, calib, calib_cache, threads, reporter)
     else:
-        calibration, data = _take_ranges(artifact, needs, open_given(inputs, artifact.inputs), threads, reporter)
+        ranges, data = _take_ranges(artifact, needs, open_given(inputs, artifact.inputs), threads, reporter)
     reporter.step(f"{path.name}: to {to}")
+    io_types = options["io_types"]
     made = convert(
-        artifact,
-        to,
-        recipe,
-        out,
-        calibration=calibration,
-        data=data,
-        io_types=options["io_types"],
-        exclude=names,
-        threads=threads,
+        artifact, to, recipe, out, calibration=ranges, data=data, io_types=io_types, exclude=names, threads=threads
     )
     seconds, model = time.perf_counter() - start, load_whole_graph(out)
     quantizers, dequantizers = count_quantizers(model)

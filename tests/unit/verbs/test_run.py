@@ -16,19 +16,8 @@ FAST = ("--warmup", "2", "--iters", "30")
 
 
 def test_an_onnx_model_skips_pytorch_with_the_reason(cli: Cli, tiny_onnx: Path) -> None:
-    done = cli(
-        "run",
-        tiny_onnx,
-        "--engines",
-        "pytorch,fake,fake:seed=2",
-        *FAST,
-        "--processes",
-        "1",
-        "--json",
-        "--out",
-        "r",
-        code=0,
-    )
+    few = ("--processes", "1", "--json", "--out", "r")
+    done = cli("run", tiny_onnx, "--engines", "pytorch,fake,fake:seed=2", *FAST, *few, code=0)
     rows = json.loads(done.stdout)["rows"]
     assert rows[0]["status"] == "skipped"
     assert rows[0]["reason"] == "pytorch needs a PyTorch model; MODEL is a graph"
