@@ -209,8 +209,7 @@ def command(
     Args:
         function: what `options.verb` made; it lends its docstring to the help. None: Python callers have no such verb.
         metavars: names of the arguments in the help; `[NAME]` may be left out.
-        shown: record of what the command line alone has; by default `Printed`.
-        name: by default that of the function.
+        shown: record of what the command line alone has.
     """
     from enginebench.options import COMMAND, Printed, list_options, read_record, sort_options
 

@@ -75,11 +75,7 @@ class Opt(Struct, frozen=True):
         return self.kind | None if self.default is None else self.kind
 
     def check(self, value: Any) -> Any:
-        """The value, if it is of the option's type and within its limits; a path becomes a text.
-
-        Raises:
-            UsageError: it is not; names the option, what was found and what is expected.
-        """
+        """The value, if it is of the option's type and within its limits, else UsageError; a path becomes a text."""
         if value is None or (self.kind not in (bool, int, float, str) and get_origin(self.kind) is not Literal):
             return os.fspath(value) if isinstance(value, os.PathLike) else value
         limits = {name: getattr(self, name) for name in ("ge", "gt", "le", "lt") if getattr(self, name) is not None}
@@ -177,11 +173,7 @@ def verb(record: type) -> Callable[[F], F]:
 
 
 def fill(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Every option of a record, checked: as given, else by default.
-
-    Raises:
-        UsageError: one cannot be.
-    """
+    """Every option of a record, checked: as given, else by default."""
     return {name: option.check(given.get(name, option.default)) for name, option in read_record(record).items()}
 
 
@@ -295,6 +287,12 @@ Margin: TypeAlias = Annotated[
 ]
 Store: TypeAlias = Annotated[
     PathLike | None, Opt("Folder of baselines. [$ENGINEBENCH_BASELINES, else results/baselines]", path="folder")
+]
+Top1Drop: TypeAlias = Annotated[
+    float | None, Opt("The same of top-1 accuracy, in points: 1 is --max-metric-drop 0.01.", ge=0, metavar="POINTS")
+]
+CalibCache: TypeAlias = Annotated[
+    PathLike | None, Opt("Ranges as TensorRT's text cache; with --calib written there, unless it exists.", path="file")
 ]
 Precision: TypeAlias = Annotated[str, Opt("fp32, tf32, fp16, bf16, int8, fp8 or int4.", "fp32")]
 
@@ -464,9 +462,7 @@ class Judging(TypedDict, total=False):
             "Allowed loss of the metric, in its own unit. [0.01 of a fraction, 1% of anything else]", ge=0, metavar="X"
         ),
     ]
-    max_top1_drop: Annotated[
-        float | None, Opt("The same of top-1 accuracy, in points: 1 is --max-metric-drop 0.01.", ge=0, metavar="POINTS")
-    ]
+    max_top1_drop: Top1Drop
 
 
 class Modules(TypedDict, total=False):

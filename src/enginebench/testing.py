@@ -13,7 +13,7 @@ import timeit
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -118,8 +118,11 @@ class Case:
         folder: for what it makes.
     """
 
-    def __init__(self, backend: Backend, entry: Entry, source: Artifact, expect: Expect, folder: Path) -> None:
+    def __init__(
+        self, backend: Backend, entry: Entry, source: Artifact, expect: Expect, folder: Path, opened: ExitStack
+    ) -> None:
         self.backend: Any = backend
+        self._opened = opened
         self.name, self.entry, self.source, self.expect, self.folder = entry.name, entry, source, expect, folder
         self.deep_source = make_source(entry, folder, LAYERS)
         # One with a rule of its own need not take longer for more layers.
@@ -134,12 +137,15 @@ class Case:
     @cached_property
     def shared(self) -> Engine:
         """One engine for the checks that leave it as it was: compiling takes seconds."""
-        return self.load()
+        engine = self.load()
+        self._opened.callback(engine.close)
+        return engine
 
     @cached_property
     def deep(self) -> Engine:
         """One engine on the deeper network, with its inputs."""
         engine = self.load(self.deep_source, batch=WIDE)
+        self._opened.callback(engine.close)
         engine.bind(_make_feeds(WIDE))
         return engine
 
@@ -152,11 +158,6 @@ class Case:
             close = np.allclose(got, right, rtol=RTOL, atol=ATOL)
             assert close, f"{words}: {name} is off by up to {worst:.3g}"
 
-    def close(self) -> None:
-        """Ends the shared engines."""
-        for name in {"shared", "deep"} & vars(self).keys():
-            getattr(self, name).close()
-
 
 @contextmanager
 def open_case(
@@ -164,14 +165,10 @@ def open_case(
 ) -> Iterator[Case]:
     """The engine with the network before it; what was made is gone afterwards."""
     entry = entry or find_entry(engine if isinstance(engine, str) else engine.name)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as opened:
         folder = cache_dir or Path(scratch)
         backend = open_backend(engine, make_module, folder) if isinstance(engine, str) else engine
-        case = Case(backend, entry, make_source(entry, Path(scratch)), expect or expect_network, folder)
-        try:
-            yield case
-        finally:
-            case.close()
+        yield Case(backend, entry, make_source(entry, Path(scratch)), expect or expect_network, folder, opened)
 
 
 def make_source(entry: Entry, folder: Path, layers: int = 0) -> Artifact:
@@ -192,12 +189,8 @@ def make_artifact(kind: ArtifactKind, path: str, sha256: str, files: tuple[FileH
 def make_weights(layers: int = 0) -> dict[str, np.ndarray]:
     """The weights of the network, by name, always the same; all hidden layers share theirs."""
     rng = np.random.default_rng(7)
-    shapes = {
-        "conv.weight": (CHANNELS, 3, 3, 3),
-        "conv.bias": (CHANNELS,),
-        "head.weight": (CLASSES, CHANNELS * SIZE * SIZE),
-        "head.bias": (CLASSES,),
-    }
+    shapes = {"conv.weight": (CHANNELS, 3, 3, 3), "conv.bias": (CHANNELS,)}
+    shapes |= {"head.weight": (CLASSES, CHANNELS * SIZE * SIZE), "head.bias": (CLASSES,)}
     weights = {name: (rng.standard_normal(shape) * 0.2).astype(np.float32) for name, shape in shapes.items()}
     if layers:
         n = CHANNELS * SIZE * SIZE  # scaled so that values keep their size from layer to layer

@@ -44,13 +44,8 @@ def mask(text: str, places: dict[str, str], *, measured: bool) -> str:
         text = text.replace(path, name)
     text = re.sub(r"\b[0-9a-f]{40,64}\b", "DIGEST", text)
     text = re.sub(r"(sha256|plans/) ?[0-9a-f]{12,16}\b", r"\1 DIGEST", text)
-    text = re.sub(
-        r"\d{8}T\d{6}Z(-\d+)?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)?"
-        if measured
-        else r"\d{8}T\d{6}Z",
-        "TIME",
-        text,
-    )
+    moment = r"\d{8}T\d{6}Z(-\d+)?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)?"
+    text = re.sub(moment if measured else r"\d{8}T\d{6}Z", "TIME", text)
     text = re.sub(r"'(\S*HERE/\S*)'", r"\1", text)  # as a shell needs it where the folder's name has a space
     text = re.sub(r"HERE/tmp/[^/\s]+", "HERE/tmp/ANY", text)
     text = re.sub(r"-[0-9a-f]{8}-local\b", "-PATH-local", text)  # the group of a sweep: a digest of the model's path

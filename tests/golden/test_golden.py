@@ -118,26 +118,14 @@ class Worker:
             shell = ["sh", "-c", match[2] if match else step.command]
             source = scratch / "stdin"
             source.write_bytes(streams[0].read_bytes() if match else b"")
-            with (
-                source.open("rb") as given,
-                streams[0].open("wb") as out,
-                streams[1].open("ab" if match else "wb") as err,
-            ):
-                done = subprocess.run(
-                    shell,
-                    cwd=folder,
-                    env=environment,
-                    stdin=given,
-                    stdout=out,
-                    stderr=err,
-                    start_new_session=True,
-                    check=False,
-                    timeout=120,
-                )
+            more = "ab" if match else "wb"
+            with source.open("rb") as given, streams[0].open("wb") as out, streams[1].open(more) as err:
+                ends = {"stdin": given, "stdout": out, "stderr": err, "cwd": folder, "env": environment}
+                done = subprocess.run(shell, start_new_session=True, check=False, timeout=120, **ends)
             code = code if match else done.returncode
+        places = {str(folder): "HERE", str(self.graphs_at): "SHARED", sys.executable: "PYTHON"}
         out_text, err_text = (
-            golden_masks.mask(path.read_text("utf-8", "replace"), self.places(folder), measured=step.measured)
-            for path in streams
+            golden_masks.mask(path.read_text("utf-8", "replace"), places, measured=step.measured) for path in streams
         )
         if step.measured:
             err_text = golden_masks.mask_progress(err_text)
@@ -148,10 +136,6 @@ class Worker:
             *(f"! {line}".rstrip() for line in err_text.splitlines()),
             f"= {code}",
         ]
-
-    def places(self, folder: Path) -> dict[str, str]:
-        """What paths of today are called in a session."""
-        return {str(folder): "HERE", str(self.graphs_at): "SHARED", sys.executable: "PYTHON"}
 
     def ask(self, command: dict[str, object]) -> int:
         assert self.process.stdin and self.process.stdout
@@ -169,9 +153,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     # Pictures take longer than all else: but for where a command asks for PYTHONPATH="$PICTURES" they cannot be drawn.
     (folder / "absent").mkdir()
     for name in ("altair", "vl_convert"):
-        (folder / "absent" / f"{name}.py").write_text(
-            "raise ImportError('absent in these sessions')\n", encoding="utf-8"
-        )
+        (folder / "absent" / f"{name}.py").write_text("raise ImportError('absent in these sessions')\n")
     for name, line in PROGRAMS.items():
         (folder / "bin" / name).write_text(f'#!/bin/sh\nexec {line} "$@"\n', encoding="utf-8")
         (folder / "bin" / name).chmod(0o755)
@@ -197,13 +179,8 @@ def test_commands_answer_as_they_were_written_down(
         path.write_text("\n".join(written) + "\n", encoding="utf-8")
     elif changed:
         meant = f"if that is meant: python -m pytest tests/golden --rewrite -k {path.stem}, and a line in CHANGES.md"
-        pytest.fail(
-            "\n".join([f"{path.name}: other answers than those written down; {meant}", *changed]), pytrace=False
-        )
-
-
-def all_steps() -> list[Step]:
-    return [step for path in SESSIONS for step in read_session(path)]
+        first = f"{path.name}: other answers than those written down; {meant}"
+        pytest.fail("\n".join([first, *changed]), pytrace=False)
 
 
 def list_verbs(*group: str) -> list[str]:
@@ -217,7 +194,7 @@ def list_verbs(*group: str) -> list[str]:
 
 
 def test_every_verb_and_every_exit_code_is_among_the_commands() -> None:
-    steps = all_steps()
+    steps = [step for path in SESSIONS for step in read_session(path)]
     for verb in list_verbs():
         called = any(f"enginebench {verb} " in f"{step.command} " for step in steps if "--help" not in step.command)
         assert called, f"no session (tests/golden) calls `enginebench {verb}`: add a line `$ COMMAND`, and --rewrite"

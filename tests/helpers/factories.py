@@ -1,6 +1,7 @@
 """PyTorch models that nobody here wrote, small and with random weights, as factories for MODEL; and a few odd ones."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,16 +63,9 @@ def _make_detector(name: str, **more: Any) -> Made:
     return module, ([torch.rand(3, 96, 96), torch.rand(3, 80, 112)],)
 
 
-def make_faster_rcnn() -> Made:
-    return _make_detector("fasterrcnn_mobilenet_v3_large_320_fpn", min_size=96, max_size=128)
-
-
-def make_retinanet() -> Made:
-    return _make_detector("retinanet_resnet50_fpn", min_size=96, max_size=128, score_thresh=0.001)
-
-
-def make_ssdlite() -> Made:
-    return _make_detector("ssdlite320_mobilenet_v3_large")
+make_faster_rcnn = partial(_make_detector, "fasterrcnn_mobilenet_v3_large_320_fpn", min_size=96, max_size=128)
+make_retinanet = partial(_make_detector, "retinanet_resnet50_fpn", min_size=96, max_size=128, score_thresh=0.001)
+make_ssdlite = partial(_make_detector, "ssdlite320_mobilenet_v3_large")
 
 
 def _make_segmenter(name: str) -> Made:
@@ -81,12 +75,8 @@ def _make_segmenter(name: str) -> Made:
     return module, torch.rand(1, 3, 64, 64)
 
 
-def make_deeplab() -> Made:
-    return _make_segmenter("deeplabv3_mobilenet_v3_large")
-
-
-def make_lraspp() -> Made:
-    return _make_segmenter("lraspp_mobilenet_v3_large")
+make_deeplab = partial(_make_segmenter, "deeplabv3_mobilenet_v3_large")
+make_lraspp = partial(_make_segmenter, "lraspp_mobilenet_v3_large")
 
 
 def make_timm() -> Made:

@@ -97,6 +97,15 @@ def build_pair(
     return build_graph(nodes, constants, [2, 4], [2, 4] if reader == "Relu" else [2, 6])
 
 
+def write_graph(path: Path, text: str, constants: Mapping[str, Any] | None = None, opset: int = 17) -> Path:
+    """Writes a graph that is given in ONNX's own words: `(float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }`."""
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]> g {text}')
+    values = {name: np.asarray(value) for name, value in (constants or {}).items()}
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in values.items())
+    onnx.checker.check_model(model)
+    return save(model, path)
+
+
 def save(model: ModelProto, path: Path) -> Path:
     path.write_bytes(model.SerializeToString())
     return path

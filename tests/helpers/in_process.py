@@ -124,8 +124,10 @@ def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[Children]:
     gc.unfreeze()
 
 
-def run_here(folder: Path, *args: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """`enginebench ARGS` in this process, as if started in `folder`: what it printed, and its exit code."""
+def run_here(
+    folder: Path, *args: object, env: Mapping[str, str] | None = None, code: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`enginebench ARGS` in this process, as if started in `folder`; it must end with `code` where one is given."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     runner = CliRunner()
     variables = {**environment(folder), **(env or {})}
@@ -135,12 +137,13 @@ def run_here(folder: Path, *args: object, env: Mapping[str, str] | None = None) 
         try:
             main([str(arg) for arg in args])
         except SystemExit as end:
-            code = end.code
+            ended = int(end.code or 0)
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         texts = [stream.getvalue().decode() for stream in (out, err)]
-    return subprocess.CompletedProcess(args, int(code or 0), *texts)
+    assert code in (None, ended), texts[1]
+    return subprocess.CompletedProcess(args, ended, *texts)
 
 
 @pytest.fixture

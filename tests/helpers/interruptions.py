@@ -43,13 +43,9 @@ class Interruptions:
         sys.addaudithook(self._see)  # for good: an audit hook cannot be taken away
 
     def run(self, root: Path, work: Callable[[], T], at: int | None = None, *, killed: bool = False) -> T | None:
-        """What `work` came to; None if it was interrupted.
+        """What `work` came to below `root`; None if it was interrupted, ahead of the change with the number `at`.
 
-        Args:
-            root: what it may change.
-            work: what is interrupted.
-            at: the number of the change ahead of which it is; None: not at all.
-            killed: not even its clean-up changes a file after that.
+        killed: not even its clean-up changes a file after that.
         """
         self.count, self._root, self._at, self._killed, self._dead = 0, str(root), at, killed, False
         try:
@@ -94,9 +90,7 @@ class Calm:
     """A watch that sees nothing."""
 
     def __init__(self, *_: object) -> None: ...
-
     def begin(self) -> None: ...
-
     def end(self) -> watch.BlockReading:
         return watch.BlockReading()
 

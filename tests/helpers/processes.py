@@ -41,11 +41,13 @@ def lend_chart_bundle(home: Path) -> None:
         lent.symlink_to(kept)
 
 
-def run_cli(folder: Path, *args: object, **kwargs: object) -> subprocess.CompletedProcess[str]:
-    """`enginebench ARGS` as a process of its own in a scratch folder."""
+def run_cli(folder: Path, *args: object, code: int | None = None, **kwargs: object) -> subprocess.CompletedProcess[str]:
+    """`enginebench ARGS` as a process of its own in a scratch folder, which must end with `code` where one is given."""
     command = [sys.executable, "-m", "enginebench", *map(str, args)]
     options = {"cwd": folder, "env": environment(folder), "text": True, "timeout": 240, **kwargs}
-    return subprocess.run(command, check=False, capture_output=True, **options)  # type: ignore[call-overload,no-any-return]
+    done = subprocess.run(command, check=False, capture_output=True, **options)  # type: ignore[call-overload]
+    assert code in (None, done.returncode), done.stderr
+    return done  # type: ignore[no-any-return]
 
 
 def start_cli(folder: Path, *args: object) -> subprocess.Popen[str]:

@@ -3,21 +3,8 @@
 import numpy as np
 from msgspec.structs import replace
 
+from enginebench.core import records
 from enginebench.core.names import parse_engine, parse_precision
-from enginebench.core.records import (
-    Block,
-    Caveat,
-    Drift,
-    EngineSpec,
-    Estimate,
-    Machine,
-    Measurement,
-    MeasureSpec,
-    OutputDrift,
-    Result,
-    Score,
-    Status,
-)
 from enginebench.report.run.rows import RunDocument, describe_run
 
 ENGINES = {
@@ -34,7 +21,7 @@ ENGINES = {
 
 def make_measurements(
     median_ms: float, *, processes: int = 10, n: int = 60, sd: float = 0.01, seed: int = 0
-) -> tuple[Measurement, ...]:
+) -> tuple[records.Measurement, ...]:
     """Seeded lognormal samples: process medians with deviation `sd`, samples within them with 3 %."""
     rng = np.random.default_rng(seed)
     found = []
@@ -42,10 +29,10 @@ def make_measurements(
         centre = median_ms * 1e6 * np.exp(rng.normal(0, sd))
         samples = np.rint(centre * np.exp(rng.normal(0, 0.03, n))).astype(int)
         found.append(
-            Measurement(
+            records.Measurement(
                 clock="host",
                 latency_ns=samples.tolist(),
-                blocks=(Block(start=0, stop=n, duration_ns=int(samples.sum()), foreign_cpu_cores=0.01),),
+                blocks=(records.Block(start=0, stop=n, duration_ns=int(samples.sum()), foreign_cpu_cores=0.01),),
                 stop_rule="settled",
                 repetition=repetition,
                 warmup_settled=True,
@@ -56,8 +43,8 @@ def make_measurements(
     return tuple(found)
 
 
-def make_drift(max_abs: float, *, passed: bool = True, nonfinite: int = 0, centred: float = 0.99999) -> Drift:
-    output = OutputDrift(
+def make_drift(max_abs: float, *, passed: bool = True, nonfinite: int = 0, centred: float = 0.99999) -> records.Drift:
+    output = records.OutputDrift(
         name="logits",
         mean_abs_diff=max_abs / 10,
         max_abs_diff=max_abs,
@@ -70,12 +57,12 @@ def make_drift(max_abs: float, *, passed: bool = True, nonfinite: int = 0, centr
         top5_agreement=1.0,
         nonfinite=nonfinite,
     )
-    return Drift(n=64, outputs=(output,), passed=passed, reference="pytorch-fp32-b1")
+    return records.Drift(n=64, outputs=(output,), passed=passed, reference="pytorch-fp32-b1")
 
 
-def make_scores(top1: float | None, n: int = 450) -> tuple[Score, ...]:
+def make_scores(top1: float | None, n: int = 450) -> tuple[records.Score, ...]:
     """A row's scores: top-1 alone; None: none."""
-    return () if top1 is None else (Score(metric="top1", value=replace(make_estimate(top1), n=n), share=True),)
+    return () if top1 is None else (records.Score(metric="top1", value=replace(make_estimate(top1), n=n), share=True),)
 
 
 def make_result(
@@ -85,26 +72,26 @@ def make_result(
     *,
     batch: int = 1,
     processes: int = 10,
-    status: Status = "ok",
+    status: records.Status = "ok",
     reason: str | None = None,
-    drift: Drift | None = None,
+    drift: records.Drift | None = None,
     accuracy: float | None = None,
-    caveats: tuple[Caveat, ...] = (),
+    caveats: tuple[records.Caveat, ...] = (),
     sd: float = 0.01,
     seed: int = 0,
     identity: str = "",
-) -> Result:
+) -> records.Result:
     """One row; its samples are seeded by `seed`."""
     if engine.endswith(":int8"):
         engine = engine.removesuffix(":int8")
     backend, options = parse_engine(engine)
     kind, recipe = parse_precision(precision)
     measured = status in ("ok", "partial")
-    return Result(
+    return records.Result(
         id=identity or f"{engine}-{precision}-b{batch}",
         model="resnet18",
-        engine=EngineSpec(backend=backend, options=options, precision=kind, recipe=recipe, batch=batch),
-        measure=MeasureSpec(processes=processes),
+        engine=records.EngineSpec(backend=backend, options=options, precision=kind, recipe=recipe, batch=batch),
+        measure=records.MeasureSpec(processes=processes),
         requested_precision=kind,
         status=status,
         reason=reason,
@@ -117,11 +104,11 @@ def make_result(
     )
 
 
-def make_estimate(value: float, low: float | None = None, high: float | None = None) -> Estimate:
-    return Estimate(value=value, low=low, high=high, level=0.95, n=10, method="given")
+def make_estimate(value: float, low: float | None = None, high: float | None = None) -> records.Estimate:
+    return records.Estimate(value=value, low=low, high=high, level=0.95, n=10, method="given")
 
 
-def make_machine(**changes: object) -> Machine:
+def make_machine(**changes: object) -> records.Machine:
     fields: dict[str, object] = {
         "os": "Linux 6.1",
         "arch": "x86_64",
@@ -142,12 +129,12 @@ def make_machine(**changes: object) -> Machine:
         "default_threads": 1,
         "versions": {"torch": "2.13.0"},
     }
-    return Machine(**(fields | changes))  # type: ignore[arg-type]
+    return records.Machine(**(fields | changes))  # type: ignore[arg-type]
 
 
 def make_run(*, processes: int = 10, accuracy: bool = False) -> RunDocument:
     """Eight measured rows, one skipped, one failed; the INT8 rows drift."""
-    random = Caveat(
+    random = records.Caveat(
         code="random_weights",
         message="the weights are random (no download possible)",
         advice="pass --weights FILE; speeds hold, accuracy and drift say little",
@@ -155,18 +142,8 @@ def make_run(*, processes: int = 10, accuracy: bool = False) -> RunDocument:
     results = []
     for seed, (engine, (precision, median_ms)) in enumerate(ENGINES.items()):
         drift = None if engine == "pytorch" else make_drift(0.12 if "int8" in engine else 1.8e-6)
-        results.append(
-            make_result(
-                engine,
-                precision,
-                median_ms,
-                processes=processes,
-                drift=drift,
-                caveats=(random,),
-                seed=seed,
-                accuracy=(0.9911 if accuracy else None),
-            )
-        )
+        told = {"caveats": (random,), "accuracy": 0.9911 if accuracy else None}
+        results.append(make_result(engine, precision, median_ms, processes=processes, drift=drift, seed=seed, **told))
     results.append(make_result("ort-cuda", status="skipped", reason="no CUDA device; onnxruntime-gpu is not installed"))
     results.append(
         make_result("openvino", "bf16", status="failed", reason="the child died with signal 11 (segmentation fault)")

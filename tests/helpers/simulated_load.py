@@ -38,11 +38,7 @@ class SimulatedClock:
 
 
 class SimulatedArrivals:
-    """A source whose requests come when they are due; waiting for one moves the clock to it.
-
-    Args:
-        board: with the schedule; the release is stamped there.
-    """
+    """A source whose requests come when the board's schedule says; waiting for one moves the clock to it."""
 
     def __init__(self, board: MemoryBoard, clock: SimulatedClock, late_ns: int = 0) -> None:
         self._board, self._clock, self._late_ns = board, clock, late_ns
@@ -102,12 +98,9 @@ def simulate(
     late_ns: int = 0,
     deadline_ns: int | None = None,
 ) -> tuple[MemoryBoard, int]:
-    """The board of a load in simulated time, and the nanoseconds that streams were busy.
+    """The board of a load whose requests come at `offsets`, in simulated time, and the ns that streams were busy.
 
-    Args:
-        offsets: when requests come, in nanoseconds.
-        service_ns: of so many requests that are computed together.
-        batcher: the queue; by default one request at a time, without end.
+    `service_ns` is of so many requests that are computed together. By default one at a time is, without a limit.
     """
     clock, board = SimulatedClock(), MemoryBoard(offsets)
     board.head[START] = 1  # a stamp of 0 means that it has not happened

@@ -40,11 +40,7 @@ def is_package(path: Path) -> bool:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """What a package says of itself, once its members were found to be plain.
-
-    Raises:
-        ArtifactError: it is damaged, a member would be unpacked elsewhere or to more than it is, or it has no record.
-    """
+    """What a package says of itself; ArtifactError if it is damaged or a member would not be unpacked as it is."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
@@ -75,10 +71,7 @@ def _find_fault(members: list[zipfile.ZipInfo], size: int) -> str | None:
 
 
 def write_record(written: Path, path: Path, record: Mapping[str, Any]) -> None:
-    """Writes the package that PyTorch has `written` to `path`, with a record, and without sources, which name folders.
-
-    The loader needs no source.
-    """
+    """Writes the package that PyTorch has `written` to `path`, with a record, without sources, which name folders."""
     with zipfile.ZipFile(written) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as target:
         for member in source.infolist():
             name = zipfile.ZipInfo(f"{ROOT}/{member.filename.partition('/')[2]}")

@@ -411,13 +411,8 @@ def make_caveat(template: str, **figures: Figure) -> Caveat:
     """The doubt of that name, as a sentence and as the figures in it."""
     known = TEMPLATES[template]
     message, advice = _word(known.message, known, figures)
-    return Caveat(
-        code=cast("CaveatCode", template.partition(".")[0]),
-        message=message,
-        advice=advice,
-        template=template,
-        figures=figures,
-    )
+    code = cast("CaveatCode", template.partition(".")[0])
+    return Caveat(code=code, message=message, advice=advice, template=template, figures=figures)
 
 
 def limit_to_processes(caveat: Caveat, count: int, total: int) -> Caveat:

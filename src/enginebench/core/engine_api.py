@@ -130,11 +130,7 @@ def check_state(engine: str, *, closed: bool, bound: bool = True) -> None:
 
 
 def read_index(spec: EngineSpec) -> int:
-    """The N of `cuda:N`, the GPU that a spec names.
-
-    Raises:
-        UsageError: it names none.
-    """
+    """The N of `cuda:N`, the GPU that a spec names; UsageError if it names none."""
     kind, _, index = spec.device.partition(":")
     if kind != "cuda" or not (index or "0").isdecimal():
         raise UsageError(f"engine {spec.backend} runs on a GPU: expected --device cuda:N, found {spec.device!r}")
@@ -155,11 +151,7 @@ class Closing:
 
 
 def check_feeds(specs: Sequence[TensorSpec], feeds: Mapping[str, object]) -> None:
-    """Checks that `feeds` has exactly the inputs of `specs`, each with its dtype and shape.
-
-    Raises:
-        FeedError: it does not; the message names every input that is missing, unknown, or of another dtype or shape.
-    """
+    """Checks that `feeds` are exactly the inputs of `specs`, in dtype and shape; FeedError names every fault."""
     import numpy as np
 
     problems = [f"unknown input {name!r}" for name in feeds if name not in {s.name for s in specs}]

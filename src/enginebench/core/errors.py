@@ -36,8 +36,7 @@ class MissingDependency(DependencyError):
 
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(f"{what} is not installed. To add it: {fix}")
-        self.what = what
-        self.fix = fix
+        self.what, self.fix = what, fix
 
 
 class GateFailed(EngineBenchError):
@@ -51,23 +50,13 @@ class UnsupportedOperator(ArtifactError):
 
 
 class ParseError(ArtifactError):
-    """A file is not what it should be.
-
-    Args:
-        where: position or field inside it (`line 12`, `byte 40`, `$.spec.batch`), or "" for the whole.
-        expected: what should be there.
-        advice: what to do, or "".
-    """
+    """A file is not what it should be; `where`: position or field (`line 12`, `$.spec.batch`), "" for the whole."""
 
     def __init__(self, path: str | Path, where: str, found: str, expected: str, advice: str = "") -> None:
         place = f"{path}, {where}" if where else str(path)
         text = f"{place}: found {found}; expected {expected}"
         super().__init__(f"{text}. {advice}" if advice else text)
-        self.path = str(path)
-        self.where = where
-        self.found = found
-        self.expected = expected
-        self.advice = advice
+        self.path, self.where, self.found, self.expected, self.advice = str(path), where, found, expected, advice
 
 
 class ChildFailed(MeasurementError):
@@ -75,8 +64,7 @@ class ChildFailed(MeasurementError):
 
     def __init__(self, reason: str, stderr_tail: str = "") -> None:
         super().__init__(reason)
-        self.reason = reason
-        self.stderr_tail = stderr_tail
+        self.reason, self.stderr_tail = reason, stderr_tail
 
 
 class TimedOut(ChildFailed):

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from enginebench.core.errors import UsageError
@@ -154,20 +154,15 @@ def _fits(text: str, result: Result, loose: bool) -> bool:
 
 def shorten_ids(rows: Sequence[Any]) -> dict[str, str]:
     """Row id -> the shortest id that fits it alone: without the settings in which no row differs."""
-    texts: dict[str, Callable[[Any], str]] = {
-        "batch": lambda row: f"b{row.batch}",
-        "scope": lambda row: row.scope,
-        "threads": lambda row: f"t{row.threads}",
-        "cache": lambda row: row.cache,
-    }
-    varied = [name for name in texts if len({getattr(row, name) for row in rows}) > 1]
+    leads = {"batch": "b", "scope": "", "threads": "t", "cache": ""}
+    varied = [name for name in leads if len({getattr(row, name) for row in rows}) > 1]
     short = {row.id: row.id for row in rows}
     for whole in (True, False):
         tried = {}
         for row in rows:
             precision = format_precision(row.requested_precision, row.recipe, row.mix).replace(" ", "-")
             name = slug(row.engine) if whole and ":" in row.engine else row.engine.partition(":")[0]
-            tried[row.id] = "-".join([name, precision, *(texts[key](row) for key in varied)])
+            tried[row.id] = "-".join([name, precision, *(f"{leads[key]}{getattr(row, key)}" for key in varied)])
         counts = Counter(tried.values())
         short |= {one: text for one, text in tried.items() if counts[text] == 1}
     return short

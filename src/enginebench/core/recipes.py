@@ -94,13 +94,9 @@ def refuse_recipe(spec: EngineSpec, kind: ArtifactKind) -> str | None:
     record, engine = RECIPES[spec.recipe], spec.backend
     asked = f"{spec.precision}@{spec.recipe}"
     others = ", ".join(f"{other.precisions[0]}@{name}" for name, other in RECIPES.items() if _takes(spec, kind, other))
-    places = ", ".join(f"{one}{_place(record, one)}" for one in record.engines)
+    places = ", ".join(f"{one} on {record.devices[one]}" if one in record.devices else one for one in record.engines)
     here = f"{engine}{f' on {spec.device}' if engine in record.engines else ''}"
     return f"{asked} runs on {places or 'engines of graphs'}, not on {here}, which takes {others}"
-
-
-def _place(record: RecipeRecord, engine: str) -> str:
-    return f" on {record.devices[engine]}" if engine in record.devices else ""
 
 
 def _takes(spec: EngineSpec, kind: ArtifactKind, record: RecipeRecord) -> bool:

@@ -119,11 +119,7 @@ def name_axes(name: str, axes: Sequence[int | str]) -> tuple[int | str, ...]:
 def match_axes(
     specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]], batches: Mapping[str, int | None] | None = None
 ) -> dict[str, int]:
-    """{name of a dynamic axis: its length in `shapes`}, without those of the batch.
-
-    Args:
-        batches: {input name: its axis that is the batch}; None: that of `find_batch_axes`.
-    """
+    """{name of a dynamic axis: its length in `shapes`}, without those of `batches`, {input name: its batch axis}."""
     known = {spec.name: spec.shape for spec in specs}
     places = find_batch_axes(specs) if batches is None else batches
     lengths: dict[str, int] = {}

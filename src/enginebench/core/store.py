@@ -50,10 +50,7 @@ def encode(record: msgspec.Struct, indent: int = 0) -> bytes:
 
 
 def find_cache() -> Path:
-    """The folder where this user's programs keep what they can make again.
-
-    Source: XDG Base Directory Specification 0.8, `XDG_CACHE_HOME`.
-    """
+    """Where this user's programs keep what they can make again. Source: XDG Base Directory 0.8, `XDG_CACHE_HOME`."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(given) if Path(given).is_absolute() else Path("~/.cache").expanduser()
     return base / "enginebench"

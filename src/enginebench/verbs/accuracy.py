@@ -203,9 +203,9 @@ def check_labelled(data: str | None, targets: str | None) -> None:
 
 def _find_model(own: sides.OpenSide, other: sides.OpenSide | None, labelled: Labelled) -> str:
     """The model whose preprocessing is known: pictures for a file are prepared as for the model on the other side."""
-    for side in (own, other):
-        if side is not None and (side.model in BUILTIN or side.model.startswith(TIMM_PREFIX)):
-            return side.model
+    for model in (side.model for side in (own, other) if side is not None):
+        if model in BUILTIN or model.startswith(TIMM_PREFIX):
+            return model
     if labelled.data == "digits":
         raise UsageError(f"{own.model} is not known to take digits; name the built-in model: --model MODEL")
     return own.model

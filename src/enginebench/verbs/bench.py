@@ -197,17 +197,13 @@ def ask(
         given.open_progress(options["progress"]) as reporter,
     ):
         batch = choose_row_batch(options["batch"], own, shared.read_shapes())
+        percentiles, margin = read_percentiles(options["percentile"]), options["margin"] if other else None
         request = shared.make_request(
             taken.text,
             engines=[(name, own)],
             precisions=[parse_precision(options["precision"])],
             batches=given.choose_batches(batch, options, taken),
-            measure=timing.make_measure(
-                shared.seed,
-                percentiles=read_percentiles(options["percentile"]),
-                builds=options["builds"],
-                margin=options["margin"] if other else None,
-            ),
+            measure=timing.make_measure(shared.seed, percentiles=percentiles, builds=options["builds"], margin=margin),
             input_size=options["input_size"],
             dry=dry,
         )
@@ -320,14 +316,9 @@ def bench_sides(
             base = with_suffix(_plan_side(folder, other, against.stored, "against", reporter), "against")
             rows = [replace(row, fed_as=base.model) for row in (base, *rows)]
         folder.write_record(replace(record, rows=tuple(row.id for row in rows)))
+        limit_s, task = request.timeout_s, request.task
         campaign = Campaign(
-            folder,
-            rows,
-            record.machine,
-            timeout_s=request.timeout_s,
-            reporter=reporter,
-            judged=judged,
-            task=request.task,
+            folder, rows, record.machine, timeout_s=limit_s, reporter=reporter, judged=judged, task=task
         )
         results = campaign.run()
         if reasons := tuple(explain_difference(results)):

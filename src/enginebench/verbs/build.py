@@ -6,9 +6,9 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, Unpack
+from typing import Annotated, Literal, TypeAlias, Unpack
 
 import click
 from msgspec import Struct
@@ -27,7 +27,7 @@ from enginebench.engines.abilities import Composed
 from enginebench.engines.registry import accepts, check_options, find_device, find_entry, read_engine
 from enginebench.measure.pin import default_threads
 from enginebench.models.precision.calibration_data import keep_batches
-from enginebench.options import DryRunning, Extra, Opt, PathLike, Printed, Progress, Trtexec, verb
+from enginebench.options import CalibCache, DryRunning, Extra, Opt, PathLike, Printed, Progress, Trtexec, verb
 from enginebench.runs.child.elsewhere import find_available
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import BuildAnswer, BuildJob, ProbeJob, Proof, SourceJob
@@ -42,9 +42,6 @@ from enginebench.runs.trust import allow_model
 from enginebench.stats.effective import judge_precision
 from enginebench.verbs.given import open_composing, open_progress, read_device, to_path
 from enginebench.verbs.quantize import open_calibration, quantize
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 # Importing TensorRT takes seconds.
 CHECK_TIMEOUT_S = 120.0
@@ -118,10 +115,7 @@ class BuildOptions(Progress, total=False):
             "calibrator on the entries and keeps its cache; `trtexec` takes `--calib-cache` only",
         ),
     ]
-    calib_cache: Annotated[
-        PathLike | None,
-        Opt("Ranges as TensorRT's text cache; with --calib written there, unless it exists.", path="file"),
-    ]
+    calib_cache: CalibCache
     trtexec: Trtexec
     extra: Extra
     device: Annotated[str | None, Opt("cuda:N; also cpu for pytorch-aoti. [cuda:0; cpu for pytorch-aoti]")]
@@ -184,7 +178,7 @@ def command(
     return print_dry_run(composed, before, shown)
 
 
-def print_build(document: BuildDocument, _: Console) -> None:
+def print_build(document: BuildDocument, _: object) -> None:
     artifact = document.artifact
     plan = "TensorRT for RTX" if "tensorrt-rtx" in artifact.made_by else "TensorRT"
     tool = "PyTorch" if artifact.kind == "aoti" else plan
@@ -471,9 +465,7 @@ def list_products(ahead: AheadOfTime, requested: Precision) -> str:
 
 def read_command(log: Path) -> tuple[str, ...] | None:
     """The command line at the top of a log; None if no program was run."""
-    try:
-        with log.open(encoding="utf-8", errors="replace") as file:
-            first = file.readline()
-        return tuple(shlex.split(first.removeprefix("$ "))) if first.startswith("$ ") else None
-    except (OSError, ValueError):
-        return None
+    with suppress(OSError, ValueError), log.open(encoding="utf-8", errors="replace") as file:
+        if (first := file.readline()).startswith("$ "):
+            return tuple(shlex.split(first.removeprefix("$ ")))
+    return None

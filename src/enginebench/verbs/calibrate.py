@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias, Unpack
+from typing import Annotated, TypeAlias, Unpack
 
 import click
 from msgspec import Struct
@@ -14,18 +14,14 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.core.records import Caveat, ModelSource
+from enginebench.core.records import Caveat
 from enginebench.models.precision.calibration import Calibration, Method, write_calibration, write_calibration_cache
 from enginebench.models.precision.calibration_data import check_source, keep_batches, open_data, open_given
 from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
 from enginebench.runs.child.jobs import SourceJob
-from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.sources import make_sources
 from enginebench.verbs.export import EXPORT_TIMEOUT_S
 from enginebench.verbs.given import begin, check_cpu, share, to_path, to_text
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 CACHE_SUFFIX = ".cache"
 
@@ -89,41 +85,20 @@ def calibrate(model: Model, data: Data, out: Out, **options: Unpack[CalibrateOpt
         UsageError: the data do not fit the model.
         ArtifactError: a picture or an array cannot be used.
     """
+    from enginebench.models.precision.calibrate import calibrate as find_ranges
+
     check_cpu(options["device"], "ranges are calibrated on the CPU and apply to every device")
     shared = share(options)
-    with begin(model, options) as (taken, reporter):
-        source = shared.make_source(taken.text, options["input_size"])
-        return calibrate_model(source, to_text(data), Path(out), shared.count_threads(), options, reporter)
-
-
-@door.command(calibrate, "MODEL")
-def command(model: str, data: str | None, out: str, shown: Printed, **options: Unpack[CalibrateOptions]) -> None:
-    door.show(calibrate(model, data, out, **options), shown, print_calibration)
-
-
-def print_calibration(document: CalibrateDocument, _: Console) -> None:
-    how = f"{document.method} {document.percentile:g}" if document.percentile else document.method
-    click.echo(f"{document.path}: {how}, ranges of {document.tensors} tensors over {document.n} entries")
-    if document.batches:
-        click.echo(f"{document.batches}: the entries themselves")
-    for caveat in document.caveats:
-        click.echo(format_caveat(caveat))
-
-
-def calibrate_model(
-    source: ModelSource, data: str | None, out: Path, threads: int, options: CalibrateOptions, reporter: Reporter
-) -> CalibrateDocument:
-    """Writes the ranges of the model's graph over the data to `out`; the source's seed also chooses among them."""
-    from enginebench.models.precision.calibrate import calibrate
-
     n, batch, method, percentile = options["n"], options["batch"], options["method"], options["percentile"]
-    batches_out, size = to_path(options["keep_batches"]), source.input_size
-    if data is not None:
-        check_source(data)
-    elif source.inputs is None:
-        raise UsageError("ranges need entries: give --data or --inputs")
-    start = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
+    batches_out, place = to_path(options["keep_batches"]), Path(out)
+    size, threads = options["input_size"], shared.count_threads()
+    with begin(model, options) as (taken, reporter), tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
+        source, text = shared.make_source(taken.text, size), to_text(data)
+        if text is not None:
+            check_source(text)
+        elif source.inputs is None:
+            raise UsageError("ranges need entries: give --data or --inputs")
+        start = time.perf_counter()
         job = SourceJob(source=source, out_dir=scratch, batch=batch, dynamic_batch=source.input_shapes is None)
         sources = make_sources(job, threads=threads, timeout_s=EXPORT_TIMEOUT_S, reporter=reporter)
         artifact = next((found for found in sources if found.kind == "onnx"), None)
@@ -132,21 +107,35 @@ def calibrate_model(
         # The child knows only the name of a user's file; messages say what the user wrote.
         artifact = replace(artifact, model=source.model)
         specs = artifact.inputs
-        if data is None and source.inputs is not None:
+        if text is None and source.inputs is not None:
             entries = open_given(source.inputs, specs, n)
         else:
-            entries = open_data(data or "", model=source.model, inputs=specs, n=n, seed=source.seed, input_size=size)
+            entries = open_data(text or "", model=source.model, inputs=specs, n=n, seed=source.seed, input_size=size)
         reporter.step(f"{source.model}: {method} over {entries.n} entries of {entries.source}")
-        calibration = calibrate(artifact, entries, method=method, percentile=percentile, batch=batch, threads=threads)
+        ranges = find_ranges(artifact, entries, method=method, percentile=percentile, batch=batch, threads=threads)
     if batches_out is not None:
         keep_batches(entries, batches_out)
-    (write_calibration_cache if out.suffix == CACHE_SUFFIX else write_calibration)(calibration, out)
+    (write_calibration_cache if place.suffix == CACHE_SUFFIX else write_calibration)(ranges, place)
     seconds = time.perf_counter() - start
     same = {*CalibrateDocument.__struct_fields__} & {*Calibration.__struct_fields__} - {"schema"}
     return CalibrateDocument(
         path=str(out),
-        tensors=len(calibration.ranges),
+        tensors=len(ranges.ranges),
         batches=str(batches_out) if batches_out else None,
         seconds=seconds,
-        **{name: getattr(calibration, name) for name in same},
+        **{name: getattr(ranges, name) for name in same},
     )
+
+
+@door.command(calibrate, "MODEL")
+def command(model: str, data: str | None, out: str, shown: Printed, **options: Unpack[CalibrateOptions]) -> None:
+    door.show(calibrate(model, data, out, **options), shown, print_calibration)
+
+
+def print_calibration(document: CalibrateDocument, _: object) -> None:
+    how = f"{document.method} {document.percentile:g}" if document.percentile else document.method
+    click.echo(f"{document.path}: {how}, ranges of {document.tensors} tensors over {document.n} entries")
+    if document.batches:
+        click.echo(f"{document.batches}: the entries themselves")
+    for caveat in document.caveats:
+        click.echo(format_caveat(caveat))

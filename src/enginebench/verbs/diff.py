@@ -14,7 +14,7 @@ from enginebench.core.features import find
 from enginebench.core.records import Result
 from enginebench.core.store import write_atomic
 from enginebench.models.samples import find_samples
-from enginebench.options import Margin, Opt, PathLike, Printed, Progress, Store, TaskOption, verb
+from enginebench.options import Margin, Opt, PathLike, Printed, Progress, Store, TaskOption, Top1Drop, verb
 from enginebench.report.markdown import format_sections
 from enginebench.report.run.diff import format_junit, list_diff
 from enginebench.runs.baselines import are_neighbours, find_side, read_side
@@ -85,9 +85,7 @@ class DiffOptions(Progress, total=False):
             metavar="X",
         ),
     ]
-    max_top1_drop: Annotated[
-        float | None, Opt("The same of top-1 accuracy, in points: 1 is --max-metric-drop 0.01.", ge=0, metavar="POINTS")
-    ]
+    max_top1_drop: Top1Drop
     store: Store
 
 
@@ -148,12 +146,8 @@ def diff(base: Stored | Sequence[Stored], cand: Stored | None = None, **options:
     else:
         neighbours = are_neighbours(sides[0], sides[1], store)
         compare = partial(diff_results, read_side(sides[0], store), read_side(sides[1], store), neighbours=neighbours)
-    document = compare(
-        options["margin"],
-        allow_not_comparable=options["allow_not_comparable"],
-        metric=options["metric"],
-        max_metric_drop=drop,
-    )
+    lenient, metric = options["allow_not_comparable"], options["metric"]
+    document = compare(options["margin"], allow_not_comparable=lenient, metric=metric, max_metric_drop=drop)
     return judge(document) if options["gate"] else document
 
 

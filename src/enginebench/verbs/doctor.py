@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 import msgspec
@@ -88,10 +88,7 @@ def command(shown: Printed, **options: Unpack[DoctorOptions]) -> None:
 
 
 def examine(on_engine: Callable[[str], None] = lambda name: None, environment: str | None = None) -> DoctorDocument:
-    """The machine and every engine, here or in an environment; a broken engine is part of the answer.
-
-    `on_engine` is called with the name of each before it is asked.
-    """
+    """The machine and every engine, here or in an environment; `on_engine` gets the name of each before it is asked."""
     place = describe_place(environment) if environment else None
     answers = []
     for name in list_names():
@@ -142,45 +139,40 @@ def probe_apart(name: str) -> Availability:
 
 
 def _print_document(console: Console, document: DoctorDocument) -> None:
-    _print_machine(console, document.machine)
+    for fact in list_facts(document.machine):
+        _print_pair(console, *fact)
     console.print()
     for engine in document.engines:
         _print_pair(console, engine.engine, describe_state(engine))
-        for name, text in (
-            ("from", engine.package),
-            ("why", engine.reason),
-            ("to add", engine.fix),
-            ("verified on", engine.verified_on),
-        ):
-            if text:
-                _print_pair(console, "", f"{name}: {text}")
+        facts = {"from": engine.package, "why": engine.reason, "to add": engine.fix, "verified on": engine.verified_on}
+        for name in filter(facts.get, facts):
+            _print_pair(console, "", f"{name}: {facts[name]}")
 
 
-def _print_machine(console: Console, machine: Machine) -> None:
+def list_facts(machine: Machine) -> Iterator[tuple[str, str]]:
+    """What the machine is, each with its name."""
     counts = count_of(machine.cores_physical, "cores"), count_of(machine.cores_logical, "threads")
     cores = f"{', '.join(counts)}, {len(machine.cpus_allowed)} allowed"
     quota = f", quota {machine.cpu_quota_cores:g}" if machine.cpu_quota_cores else ""
-    _print_pair(console, "CPU", machine.cpu_model)
-    _print_pair(console, "cores", f"{cores}{quota}; default: --threads {machine.default_threads}")
-    _print_pair(console, "flags", " ".join(machine.cpu_flags) or "none that matters")
+    yield "CPU", machine.cpu_model
+    yield "cores", f"{cores}{quota}; default: --threads {machine.default_threads}"
+    yield "flags", " ".join(machine.cpu_flags) or "none that matters"
     now = f"{machine.cpu_mhz:.0f} MHz now" if machine.cpu_mhz else "frequency not reported"
     top = f", {machine.cpu_max_mhz:.0f} MHz at most" if machine.cpu_max_mhz else ""
     load = f", load {machine.load_1m:.2f}" if machine.load_1m is not None else ""
-    _print_pair(console, "clock", f"{now}{top}, governor {machine.governor or 'not reported'}{load}")
-    _print_pair(console, "memory", f"{machine.memory_bytes // MB} MiB")
-    _print_pair(
-        console, "system", f"{machine.os}, {machine.arch}" + (f", {machine.virtual}" if machine.virtual else "")
-    )
+    yield "clock", f"{now}{top}, governor {machine.governor or 'not reported'}{load}"
+    yield "memory", f"{machine.memory_bytes // MB} MiB"
+    yield "system", ", ".join(filter(None, (machine.os, machine.arch, machine.virtual)))
     for gpu in machine.gpus:
         told = f"{gpu.memory_bytes // MB} MiB, driver {gpu.driver}" if gpu.driver else "by CUDA; NVML shows none"
-        _print_pair(console, f"GPU {gpu.index}", f"{gpu.name}, {told}")
+        yield f"GPU {gpu.index}", f"{gpu.name}, {told}"
     if not machine.gpus:
-        _print_pair(console, "GPU", "none visible to NVML")
+        yield "GPU", "none visible to NVML"
     for key, value in (machine.jetson or {}).items():
-        _print_pair(console, f"Jetson {key}", value)
-    _print_pair(console, "versions", ", ".join(f"{k} {v}" for k, v in machine.versions.items()))
+        yield f"Jetson {key}", value
+    yield "versions", ", ".join(f"{k} {v}" for k, v in machine.versions.items())
     for caveat in machine.caveats:
-        _print_pair(console, "warning", format_caveat(caveat))
+        yield "warning", format_caveat(caveat)
 
 
 def describe_state(engine: Availability) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias, Unpack
+from typing import Annotated, TypeAlias, Unpack
 
 import click
 from msgspec import Struct
@@ -21,9 +21,6 @@ from enginebench.options import Axes, InputSize, Model, Modules, Opt, PathLike, 
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.targets.sources import make_sources
 from enginebench.verbs.given import begin, check_cpu, read_axes, share
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 # The largest zoo model exported in 21 s; a transformer of a few GB takes minutes.
 EXPORT_TIMEOUT_S = 1800.0
@@ -101,7 +98,7 @@ def command(model: str, out: str | None, shown: Printed, **options: Unpack[Expor
     door.show(export(model, out or f"{slug(model)}.onnx", **options), shown, print_export)
 
 
-def print_export(document: ExportDocument, _: Console) -> None:
+def print_export(document: ExportDocument, _: object) -> None:
     artifact = document.artifact
     check = artifact.export_check
     click.echo(f"{artifact.path}: opset {artifact.opset}, sha256 {artifact.sha256[:12]}")

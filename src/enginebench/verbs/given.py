@@ -222,17 +222,10 @@ def choose_root(out: PathLike | None, name: str) -> Path:
 def list_specs(request: RunRequest) -> list[EngineSpec]:
     """The engines of a request, each in its first precision and batch."""
     (precision, recipe), batch = request.precisions[0], request.batches[0]
-    return [
-        EngineSpec(
-            backend=name,
-            options=options,
-            device=find_device(name, request.device),
-            precision=precision,
-            recipe=recipe,
-            batch=batch,
-        )
-        for name, options in request.engines
+    specs = [
+        EngineSpec(backend=n, options=options, device=find_device(n, request.device)) for n, options in request.engines
     ]
+    return [replace(spec, precision=precision, recipe=recipe, batch=batch) for spec in specs]
 
 
 def check_extra(request: RunRequest) -> None:

@@ -30,8 +30,6 @@ from enginebench.runs.targets.sources import choose_source, make_sources
 from enginebench.verbs.given import begin, share
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from enginebench.core.protocols import Array
 
 INFER_TIMEOUT_S = 1800.0
@@ -89,7 +87,7 @@ def infer(
 
 @door.command(infer, "TARGET", "[INPUT.npz]", shown=InferPrinted)
 def command(target: str, given: str | None, shown: InferPrinted, **options: Unpack[InferOptions]) -> None:
-    def draw(document: InferDocument, console: Console) -> None:
+    def draw(document: InferDocument, _: object) -> None:
         for spec in document.outputs:
             click.echo(f"{clean_text(spec.name)}: {spec.dtype}[{'x'.join(map(str, spec.shape))}]")
         click.echo(f"saved to {document.path}")

@@ -106,13 +106,9 @@ def make_both(target: opts.Model, options: ProfileOptions) -> tuple[EngineProfil
         with open_scratch() as scratch, lock_devices(devices, wait=wait, on_wait=reporter.say):
             place = scratch / ARTIFACTS
             row, source = plan_one(request, place, reporter)
+            out, inputs = str(place.absolute()), find_samples(place)
             job = ProfileJob(
-                model=row.model,
-                artifact=source,
-                engine=row.engine,
-                measure=row.measure,
-                out_dir=str(place.absolute()),
-                inputs=find_samples(place),
+                model=row.model, artifact=source, engine=row.engine, measure=row.measure, out_dir=out, inputs=inputs
             )
             answer = run_child(
                 job, timeout_s=request.timeout_s, on_note=lambda text: reporter.step(f"{request.model}: {text}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, Unpack
+from typing import Annotated, Literal, TypeAlias, Unpack
 
 import click
 from msgspec import Struct
@@ -26,12 +26,9 @@ from enginebench.models.precision.calibration import (
 )
 from enginebench.models.precision.calibration_data import CalibrationData, open_arrays, open_data, open_given
 from enginebench.models.zoo import resolve_model
-from enginebench.options import Libraries, Opt, PathLike, Printed, Progress, verb
+from enginebench.options import CalibCache, Libraries, Opt, PathLike, Printed, Progress, verb
 from enginebench.runs.progress import Reporter
 from enginebench.verbs.given import list_libraries, open_progress, to_path, to_text
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 # More than any file of batches holds: an array file is read to its end.
 ALL_ENTRIES = 1 << 62
@@ -76,10 +73,7 @@ class QuantizeOptions(Progress, total=False):
         ),
     ]
     ort_extension: Libraries
-    calib_cache: Annotated[
-        PathLike | None,
-        Opt("Ranges as TensorRT's text cache; with --calib written there, unless it exists.", path="file"),
-    ]
+    calib_cache: CalibCache
     io_types: Annotated[
         Literal["keep", "cast"], Opt("For fp16 and bf16: keep the types of inputs and outputs, or cast them.", "keep")
     ]
@@ -127,7 +121,7 @@ def command(path: str, to: str, out: str | None, shown: Printed, **options: Unpa
     door.show(document, shown, print_quantized)
 
 
-def print_quantized(document: QuantizeDocument, _: Console) -> None:
+def print_quantized(document: QuantizeDocument, _: object) -> None:
     artifact = document.artifact
     label = format_precision(artifact.precision, artifact.recipe, name_mix(artifact.excluded))
     click.echo(
@@ -178,20 +172,13 @@ def quantize_file(
         # What its inputs are like where nobody gives one, as `calibrate` makes them up.
         artifact = replace(artifact, inputs=settle_inputs(artifact).inputs)
     if inputs is None:
-        calibration, data = _find_ranges(artifact, needs, calib, calib_cache, threads, reporter)
+        ranges, data = _find_ranges(artifact, needs, calib, calib_cache, threads, reporter)
     else:
-        calibration, data = _take_ranges(artifact, needs, open_given(inputs, artifact.inputs), threads, reporter)
+        ranges, data = _take_ranges(artifact, needs, open_given(inputs, artifact.inputs), threads, reporter)
     reporter.step(f"{path.name}: to {to}")
+    io_types = options["io_types"]
     made = convert(
-        artifact,
-        to,
-        recipe,
-        out,
-        calibration=calibration,
-        data=data,
-        io_types=options["io_types"],
-        exclude=names,
-        threads=threads,
+        artifact, to, recipe, out, calibration=ranges, data=data, io_types=io_types, exclude=names, threads=threads
     )
     seconds, model = time.perf_counter() - start, load_whole_graph(out)
     quantizers, dequantizers = count_quantizers(model)

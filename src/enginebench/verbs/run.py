@@ -144,16 +144,20 @@ def command(model: str, arguments: tuple[str, ...], shown: RunPrinted, **options
     options["extra"] = (*options["extra"], *map(shlex.quote, arguments))
     root = given.choose_root(options["out"], model)
     with keep_partial(root) as seen, ask(model, options, root) as (request, reporter):
+        told, resume, wait = COMMAND.get(), options["resume"], options["wait"]
         record, results = run_model(
-            request,
-            root,
-            reporter=reporter,
-            resume=options["resume"],
-            wait=options["wait"],
-            command=COMMAND.get(),
-            on_results=seen,
+            request, root, reporter=reporter, resume=resume, wait=wait, command=told, on_results=seen
         )
-    finish(root, record, results, shown)
+    document = describe_stored(record, results)
+    written = write_reports(root, document, ("html", "md", "csv", "png"), record=record, results=results)
+    list_parts = partial(list_sections, folder=root, wide=shown["wide"], warnings=shown["warnings"])
+    door.show(document, shown, door.tables(list_parts))
+    if not shown["as_json"]:
+        if lines := list(format_top_classes(RunFolder(root), record, document)):
+            click.echo("\n".join(["", *lines]))
+        names = ", ".join(path.name for path in written.paths if path.suffix != ".png")
+        stored = f"\nStored in {root}: rows/*.json (raw samples), {names}"
+        click.echo("\n".join([stored, *written.notes]), err=True)
     judge_outcome(results, record.request)
     if options["strict_precision"]:
         judge_precisions(results)
@@ -232,16 +236,3 @@ def keep_partial(root: Path) -> Iterator[Callable[[RunRecord, list[Result]], Non
             command = format_resume("run", record.request, root)
             click.echo(f"\nThis run is not finished. To continue: {command}", err=True)
         raise
-
-
-def finish(root: Path, record: RunRecord, results: Sequence[Result], shown: opts.Wide) -> None:
-    document = describe_stored(record, results)
-    written = write_reports(root, document, ("html", "md", "csv", "png"), record=record, results=results)
-    list_parts = partial(list_sections, folder=root, wide=shown["wide"], warnings=shown["warnings"])
-    door.show(document, shown, door.tables(list_parts))
-    if shown["as_json"]:
-        return
-    if lines := list(format_top_classes(RunFolder(root), record, document)):
-        click.echo("\n".join(["", *lines]))
-    names = ", ".join(path.name for path in written.paths if path.suffix != ".png")
-    click.echo("\n".join([f"\nStored in {root}: rows/*.json (raw samples), {names}", *written.notes]), err=True)

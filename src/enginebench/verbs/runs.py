@@ -127,13 +127,7 @@ class Run:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Bench:
-    """One measured row, or two with a verdict.
-
-    Attributes:
-        folder: where the rows lie.
-        results: the row; with a comparison the base first, then the candidate.
-        margin: of the verdict.
-    """
+    """One measured row, or two with a verdict by `margin`; of two `results` the first is the base."""
 
     folder: Path
     results: tuple[Result, ...]

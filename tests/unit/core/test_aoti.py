@@ -28,10 +28,8 @@ def make(**here: Any) -> dict[str, Any]:
 
 
 def test_a_package_is_told_from_other_files_by_its_names_alone(tmp_path: Path) -> None:
-    package, other = (
-        write(tmp_path / "ä b.pt2", record=make()),
-        write(tmp_path / "o.pt2", names=("m/models/model.json",)),
-    )
+    package = write(tmp_path / "ä b.pt2", record=make())
+    other = write(tmp_path / "o.pt2", names=("m/models/model.json",))
     (tmp_path / "t.pt2").write_bytes(package.read_bytes()[:-40])
     found = [aoti.is_package(path) for path in (package, other, tmp_path / "t.pt2", tmp_path, tmp_path / "none.pt2")]
     assert found == [True, False, False, False, False]

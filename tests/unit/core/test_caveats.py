@@ -64,13 +64,9 @@ def test_a_call_gives_every_figure_of_its_template(name: str) -> None:
     template = TEMPLATES[name]
     wanted = find_figures(template.message) | find_figures(template.advice)
     assert find_figures(template.several or "") <= wanted
-    calls = [
-        call
-        for _, call in read_calls("make_caveat")
-        if name in find_strings(call.args[0]) and all(keyword.arg for keyword in call.keywords)
-    ]
-    for call in calls:
-        assert {keyword.arg for keyword in call.keywords} == wanted
+    for _, call in read_calls("make_caveat"):
+        if name in find_strings(call.args[0]) and all(keyword.arg for keyword in call.keywords):
+            assert {keyword.arg for keyword in call.keywords} == wanted
 
 
 def test_several_rows_have_one_sentence() -> None:

@@ -6,7 +6,7 @@ import os
 import resource
 import stat
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -81,10 +81,7 @@ def test_blocks_are_shared_where_the_file_system_can(
 def test_a_file_system_that_shares_nothing_gets_a_plain_copy(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: int
 ) -> None:
-    def refuse(*args: Any) -> int:
-        raise OSError(reason, os.strerror(reason))
-
-    monkeypatch.setattr(fcntl, "ioctl", refuse)
+    monkeypatch.setattr(fcntl, "ioctl", Mock(side_effect=OSError(reason, os.strerror(reason))))
     copy_file(source, tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == source.read_bytes()
 
@@ -113,9 +110,7 @@ def test_a_disk_that_fills_up_is_named_and_leaves_the_old_file_and_nothing_half(
     assert target.read_bytes() == b"old" and sorted(tmp_path.iterdir()) == sorted([source, target])
 
 
-def test_a_source_that_cannot_be_read_to_its_end_is_told_from_a_full_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_that_cannot_be_read_to_its_end_is_told_from_a_full_disk(tmp_path: Path) -> None:
     # The memory of this process, read from address 0, is a file of the kernel that opens and does not read.
     with pytest.raises(ArtifactError, match=r"cannot read /proc/self/mem: Input/output error"):
         copy_file(Path("/proc/self/mem"), tmp_path / "copy")
@@ -123,10 +118,7 @@ def test_a_source_that_cannot_be_read_to_its_end_is_told_from_a_full_disk(
 
 
 def test_an_interrupt_leaves_nothing_behind(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*args: Any) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(fcntl, "ioctl", interrupt)
+    monkeypatch.setattr(fcntl, "ioctl", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         copy_file(source, tmp_path / "copy")
     assert list(tmp_path.iterdir()) == [source]

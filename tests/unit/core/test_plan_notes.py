@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from enginebench.core.plan_notes import PlanNote, read_note, write_note
 from enginebench.core.records import Artifact, ShapeRange
 from enginebench.core.shapes import find_plan_batch
+from enginebench.verbs.given import name_plan
 
 RANGE = ShapeRange(smallest=(1, 3), largest=(8, 3), best=(4, 3))
 
@@ -15,17 +17,7 @@ RANGE = ShapeRange(smallest=(1, 3), largest=(8, 3), best=(4, 3))
 def plan(tmp_path: Path) -> Artifact:
     path = tmp_path / "net.plan"
     path.write_bytes(b"a plan")
-    return Artifact(
-        kind="plan",
-        model="net.plan",
-        path=str(path),
-        sha256="",
-        files=(),
-        inputs=(),
-        outputs=(),
-        recipe="tensorrt",
-        allowed={"input": RANGE},
-    )
+    return replace(name_plan(path), recipe="tensorrt", allowed={"input": RANGE})
 
 
 def test_a_note_says_how_its_plan_was_asked_for(plan: Artifact) -> None:

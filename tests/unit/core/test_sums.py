@@ -6,9 +6,9 @@ from typing import Any
 
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
 
 from enginebench.core import sums
+from graphs import write_graph
 
 
 @pytest.fixture
@@ -51,13 +51,6 @@ def test_the_setting_is_made_where_sums_saturate(old_processor: Path) -> None:
         others.get_session_config_entry(sums.EXACT_SUMS)
 
 
-def make_graph() -> bytes:
-    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", value[:1], value[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(model.SerializeToString())
-
-
 def refuse_exact_sums(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """ONNX Runtime as it meets signed activations on a CPU without VNNI; returns the settings of what it opened."""
     opened: list[str] = []
@@ -74,12 +67,13 @@ def refuse_exact_sums(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_graph_without_exact_kernels_is_loaded_with_others(
-    old_processor: Path, monkeypatch: pytest.MonkeyPatch
+    old_processor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = onnxruntime.SessionOptions()
     sums.keep_sums_exact(settings)
     opened = refuse_exact_sums(monkeypatch)
-    assert sums.open_cpu_session(make_graph(), settings).get_providers() == ["CPUExecutionProvider"]
+    graph = write_graph(tmp_path / "g.onnx", "(float[1] x) => (float[1] y) { y = Relu(x) }")
+    assert sums.open_cpu_session(str(graph), settings).get_providers() == ["CPUExecutionProvider"]
     assert opened == ["0"]
 
 

@@ -33,14 +33,8 @@ def test_a_changed_tree_keeps_its_types() -> None:
 
 
 def takes_ids(ids: Any, mask: Any = None, /, scale: Any = None) -> None: ...
-
-
 def takes_names(ids: Any, mask: Any = None) -> None: ...
-
-
 def takes_one(batch: Any) -> None: ...
-
-
 def takes_any(**inputs: Any) -> None: ...
 
 

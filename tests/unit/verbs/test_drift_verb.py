@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from enginebench.models.task import feed_digits, load_digits
+from graphs import write_graph
 from processes import Cli
 
 
@@ -29,8 +29,7 @@ def int8(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_engines_on_real_digits(cli: Cli, tiny_onnx: Path, int8: Path, tmp_path: Path) -> None:
     digits = load_digits().select(held_out=True)
     np.savez(tmp_path / "in.npz", input=feed_digits("digits-mlp", digits.images[:50]))
-    done = cli("drift", f"ort@{tiny_onnx}", f"openvino@{int8}", "--inputs", "in.npz", "--out", "d é", "--json")
-    assert done.returncode == 0, done.stderr
+    done = cli("drift", f"ort@{tiny_onnx}", f"openvino@{int8}", "--inputs", "in.npz", "--out", "d é", "--json", code=0)
     document = json.loads(done.stdout)
     assert document["schema"] == "enginebench.drift/1"
     assert (document["n"], document["passed"], document["gate"]) == (50, True, False)
@@ -47,38 +46,22 @@ def test_two_engines_on_real_digits(cli: Cli, tiny_onnx: Path, int8: Path, tmp_p
     assert worst == pytest.approx(document["outputs"][0]["max_abs_diff"])
 
 
-def test_a_limit_is_a_gate(cli: Cli, tiny_onnx: Path) -> None:
-    sides = (f"fake@{tiny_onnx}", f"fake:bias=1@{tiny_onnx}")
-    kept = cli("drift", *sides, "--limit", "max_abs=1.5,top1=1", "--n", "20")
-    assert kept.returncode == 0, kept.stderr
-    assert "Within the limits" in kept.stdout
-    done = cli("drift", *sides, "--limit", "max_abs=0.5", "--n", "20")
-    assert done.returncode == 4
-    assert "max_abs is 1; the limit is 0.5" in done.stderr
-
-
 def test_without_a_limit_it_reports_and_does_not_judge_by_exit_code(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
-    done = cli("drift", f"fake@{tiny_onnx}", f"fake:bias=5@{tiny_onnx}", "--out", "d", "--skip-output-save", "--n", "3")
-    assert done.returncode == 0, done.stderr
+    sides = (f"fake@{tiny_onnx}", f"fake:bias=5@{tiny_onnx}")
+    done = cli("drift", *sides, "--out", "d", "--skip-output-save", "--n", "3", code=0)
     assert "NOT within the limits" in done.stdout
     assert "the inputs are random" in done.stdout
     assert sorted(p.name for p in (tmp_path / "d").iterdir()) == ["output_diff.json", "per_sample_diff.json"]
 
 
-def save_graph(path: Path, width: int, name: str = "scores", batch: Any = "batch") -> Path:
-    from onnx import helper, save
-
-    x = helper.make_tensor_value_info("input", 1, [batch, width])
-    y = helper.make_tensor_value_info(name, 1, [batch, width])
-    graph = helper.make_graph([helper.make_node("Relu", ["input"], [name])], "g", [x], [y])
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
-    return path
+def save_graph(path: Path, width: int, batch: int | str = "batch") -> Path:
+    text = f"(float[{batch}, {width}] input) => (float[{batch}, {width}] scores)"
+    return write_graph(path, f"{text} {{ scores = Relu(input) }}", opset=20)
 
 
 def test_graphs_of_a_fixed_batch_are_fed_at_that_batch(cli: Cli, tmp_path: Path) -> None:
     fixed, free = save_graph(tmp_path / "f.onnx", 8, batch=3), save_graph(tmp_path / "d.onnx", 8)
-    done = cli("drift", f"ort@{fixed}", f"openvino@{free}", "--n", "10", "--limit", "max_abs=0", "--json")
-    assert done.returncode == 0, done.stderr
+    done = cli("drift", f"ort@{fixed}", f"openvino@{free}", "--n", "10", "--limit", "max_abs=0", "--json", code=0)
     assert json.loads(done.stdout)["n"] == 10, "the last step is filled up, and cut again"
     wider = save_graph(tmp_path / "w.onnx", 8, batch=4)
     done = cli("drift", f"ort@{fixed}", f"ort@{wider}")
@@ -96,7 +79,6 @@ def test_graphs_of_a_fixed_batch_are_fed_at_that_batch(cli: Cli, tmp_path: Path)
         (["ort@MODEL", "ort@MODEL", "--limit", "max_abs=-1"], 2, "max_abs is at least 0"),
         (["ort", "ort@MODEL"], 2, "names no target"),
         (["best.plan", "ort@MODEL"], 2, "Name the engine of a plan: tensorrt@best.plan or trtexec@best.plan"),
-        (["ort@MODEL", "absent.json"], 2, "neither ENGINE@TARGET"),
         (["ort@MODEL", "ort@MODEL", "--inputs", "absent.npz"], 5, "absent.npz"),
         (["pytorch@MODEL", "ort@MODEL"], 5, "artifact of kind torch"),
     ],
@@ -111,6 +93,5 @@ def test_wrong_sides_and_limits_are_explained(
 
 def test_a_limit_that_nothing_is_held_against_is_refused(cli: Cli, tmp_path: Path) -> None:
     graph = save_graph(tmp_path / "g.onnx", 1)
-    done = cli("drift", f"ort@{graph}", f"ort@{graph}", "--limit", "top1=1")
-    assert done.returncode == 2
+    done = cli("drift", f"ort@{graph}", f"ort@{graph}", "--limit", "top1=1", code=2)
     assert "no output has such a figure" in done.stderr

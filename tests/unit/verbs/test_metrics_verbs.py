@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from graphs import write_graph
 from own_model import QUICK, ask, make_worse, own
 from processes import Cli
 
@@ -43,19 +44,10 @@ def test_two_models_that_differ_on_purpose(cli: Cli, own: Path) -> None:
     assert kept.returncode == 0, kept.stderr
 
 
-def save_roots(path: Path) -> None:
-    """A graph whose answers hold a NaN wherever an input is negative; the first class is as likely as it was."""
-    onnx = pytest.importorskip("onnx")
-    from onnx import TensorProto, helper
-
-    named = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Sqrt", ["x"], ["y"])], "net", named[:1], named[1:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
-
-
 def test_answers_that_are_not_finite_are_told_and_pass_no_gate(cli: Cli, own: Path) -> None:
     """Both sides are the same graph, so that nothing is lost; and a limit that allows any loss."""
-    save_roots(own / "roots.onnx")
+    # A NaN wherever an input is negative; the first class is as likely as it was.
+    write_graph(own / "roots.onnx", "(float[batch, 3] x) => (float[batch, 3] y) { y = Sqrt(x) }")
     inputs = np.ones((20, 3), np.float32)
     inputs[:6, 2] = -1
     np.savez(own / "x.npz", x=inputs)
@@ -119,27 +111,16 @@ def test_what_cannot_be_judged_is_explained(cli: Cli, own: Path, arguments: list
 def test_a_run_with_a_wrong_metric_ends_before_anything_is_made(cli: Cli, own: Path) -> None:
     given = ("--inputs", "in.npz", "--targets", "t.npy", *QUICK, "--out", "r")
     for name, words in (("my_metrics:nothing", "has no 'nothing'"), ("speed", "expected package.module:function")):
-        done = cli("run", "mine.onnx", "--engines", "ort", "--metric", name, *given)
-        assert done.returncode == 2 and words in done.stderr, done.stderr
+        assert words in cli("run", "mine.onnx", "--engines", "ort", "--metric", name, *given, code=2).stderr
         assert not (own / "r").exists()
-    done = cli("run", "mine.onnx", "--engines", "ort", "--metric", "top1", *QUICK, "--out", "r")
-    assert done.returncode == 2 and "a metric needs labelled samples" in done.stderr
+    done = cli("run", "mine.onnx", "--engines", "ort", "--metric", "top1", *QUICK, "--out", "r", code=2)
+    assert "a metric needs labelled samples" in done.stderr
 
 
 def test_pictures_for_a_classifier_of_ones_own(cli: Cli, own: Path) -> None:
     """They are prepared as ImageNet's are, which is said; these are no such pictures, so the share says nothing."""
-    onnx = pytest.importorskip("onnx")
-    from onnx import TensorProto, helper
-    from PIL import Image
-
-    nodes = [helper.make_node("ReduceMean", ["x"], ["y"], axes=[2, 3], keepdims=0)]
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 16, 16])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), own / "net.onnx")
+    pool = "{ y = ReduceMean <axes = [2, 3], keepdims = 0> (x) }"
+    write_graph(own / "net.onnx", f"(float[batch, 3, 16, 16] x) => (float[batch, 3] y) {pool}")
     for label, name in enumerate(("red", "green", "blue")):
         (own / "pictures" / name).mkdir(parents=True)
         for i in range(3):
@@ -158,19 +139,9 @@ def test_pictures_for_a_classifier_of_ones_own(cli: Cli, own: Path) -> None:
     assert found["scores"][0]["value"]["value"] == pytest.approx(2 / 3)
 
 
-def save_mirror(path: Path, *shape: int | str) -> None:
-    """A graph that answers what it is given."""
-    onnx = pytest.importorskip("onnx")
-    from onnx import TensorProto, helper
-
-    named = [helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "net", named[:1], named[1:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
-
-
 def test_text_is_decoded_and_its_errors_counted(cli: Cli, own: Path) -> None:
     pytest.importorskip("jiwer")
-    save_mirror(own / "read.onnx", "batch", 4, 3)
+    write_graph(own / "read.onnx", "(float[batch, 4, 3] x) => (float[batch, 4, 3] y) { y = Identity(x) }")
     lines = np.eye(3, dtype=np.float32)[np.array([[1, 1, 2, 0], [2, 0, 2, 1], [0, 0, 1, 0]])]
     np.savez(own / "lines.npz", x=lines)
     (own / "t.json").write_text(json.dumps({"targets": ["ab", "bba", "b"], "vocabulary": ["a", "b"]}))
@@ -183,7 +154,7 @@ def test_text_is_decoded_and_its_errors_counted(cli: Cli, own: Path) -> None:
 
 def test_boxes_are_scored_by_map(cli: Cli, own: Path) -> None:
     pytest.importorskip("pycocotools")
-    save_mirror(own / "boxes.onnx", "batch", 5, 6)
+    write_graph(own / "boxes.onnx", "(float[batch, 5, 6] x) => (float[batch, 5, 6] y) { y = Identity(x) }")
     rng = np.random.default_rng(0)
     low = rng.uniform(0, 50, (20, 5, 2))
     boxes, labels = np.concatenate([low, low + 20], axis=2), rng.integers(0, 3, (20, 5))

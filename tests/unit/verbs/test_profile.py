@@ -15,8 +15,7 @@ FAKE = "fake:latency_us=400,ran=int8,ran_share=0.75"
 
 
 def test_the_verb_says_where_the_time_goes(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
-    done = cli("profile", tiny_onnx, "--engine", FAKE, "--out", "where", "--json")
-    assert done.returncode == 0, done.stderr
+    done = cli("profile", tiny_onnx, "--engine", FAKE, "--out", "where", "--json", code=0)
     document = json.loads(done.stdout)
     assert document == json.loads((tmp_path / "where" / "profile.json").read_text())
     assert document["schema"] == "enginebench.profile/1"
@@ -32,8 +31,7 @@ def test_the_verb_says_where_the_time_goes(cli: Cli, tiny_onnx: Path, tmp_path: 
 
 
 def test_the_table_fits_80_columns_and_shows_the_slowest(cli: Cli, tiny_onnx: Path) -> None:
-    done = cli("profile", tiny_onnx, "--engine", "ort", "--topk", 1, "--threads", 1)
-    assert done.returncode == 0, done.stderr
+    done = cli("profile", tiny_onnx, "--engine", "ort", "--topk", 1, "--threads", 1, code=0)
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "ONNX Runtime's profiler" in done.stdout and "1 layer not shown" in " ".join(done.stdout.split())
     assert "without the profiler" in done.stdout
@@ -41,15 +39,13 @@ def test_the_table_fits_80_columns_and_shows_the_slowest(cli: Cli, tiny_onnx: Pa
 
 @pytest.mark.feature("fpga")
 def test_an_engine_without_layers_is_refused_before_anything_is_made(cli: Cli, tmp_path: Path) -> None:
-    done = cli("profile", "digits-mlp", "--engine", "fpga-sim")
-    assert done.returncode == 3
+    done = cli("profile", "digits-mlp", "--engine", "fpga-sim", code=3)
     assert "cannot time its layers; these can: pytorch, " in done.stderr
 
 
 def test_a_prepared_row_keeps_its_layers(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
     short = ("--warmup", 1, "--iters", 5, "--processes", 1, "--json")
-    done = cli("bench", tiny_onnx, "--engine", "ort", "--against", FAKE, *short)
-    assert done.returncode == 0, done.stderr
+    cli("bench", tiny_onnx, "--engine", "ort", "--against", FAKE, *short, code=0)
     rows = [json.loads(path.read_text()) for path in tmp_path.glob("results/*/rows/*.json")]
     layers = {row["engine"]["backend"]: row["layers"] for row in rows}
     assert {layer["precision"] for layer in layers["fake"]} == {"int8", "fp32"}

@@ -44,15 +44,8 @@ def command(target: str, out: str | None, shown: Printed, **options: Unpack[Gaug
     click.echo(repr((gauge(target, out, **options), shown)))
 
 
-DEFAULTS = {
-    "threads": None,
-    "share": 0.5,
-    "scope": "compute",
-    "quick": False,
-    "shapes": (),
-    "gate": True,
-    "progress": None,
-}
+DEFAULTS = {"threads": None, "share": 0.5, "scope": "compute", "quick": False, "shapes": (), "gate": True}
+DEFAULTS["progress"] = None
 
 
 def test_the_verb_gets_every_option_whatever_was_given() -> None:

@@ -86,7 +86,6 @@ def test_a_report_is_written_when_it_is_asked_for(measured: Run) -> None:
 def test_text_of_others_is_no_markup_in_a_notebook(tmp_path: Path) -> None:
     write_run(tmp_path / "evil", make_results(evil=True))
     run = enginebench.read(tmp_path / "evil")
-    assert isinstance(run, Run)
     html = run._repr_html_()
     assert EVIL not in html
     assert set(re.findall(r"<(\w+)", html)) <= {"div", "b", "br", "table", "thead", "tbody", "tr", "th", "td"}
@@ -97,7 +96,6 @@ def test_text_of_others_is_no_markup_in_a_notebook(tmp_path: Path) -> None:
 def test_doubts_stand_beside_the_figures_in_a_notebook(tmp_path: Path) -> None:
     write_run(tmp_path / "r", [*make_doubtful_results(), *make_results()[4:]])
     run = enginebench.read(tmp_path / "r")
-    assert isinstance(run, Run)
     html = run._repr_html_()
     marked = [row for row in run.rows if row.p50_ms and row.validity != "valid"]
     assert marked
@@ -113,7 +111,6 @@ def test_a_run_without_a_result_is_an_error_that_says_where_the_rows_are(tiny_on
     (note,) = caught.value.__notes__
     assert f"enginebench.read({str(tmp_path / 'r')!r})" in note
     kept = enginebench.read(tmp_path / "r")
-    assert isinstance(kept, Run)
     assert [row.status for row in kept.rows] == ["failed", "ok"]
 
 
@@ -132,7 +129,6 @@ def test_an_interrupt_keeps_what_was_measured_and_the_run_goes_on(
         enginebench.run(tiny_onnx, **arguments)
     assert "resume=True" in caught.value.__notes__[0]
     kept = enginebench.read(tmp_path / "r")
-    assert isinstance(kept, Run)
     assert [row.processes for row in kept.rows] == [1, 1]
     children.before = lambda job: None
     whole = enginebench.run(tiny_onnx, resume=True, **arguments)

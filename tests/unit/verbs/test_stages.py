@@ -5,6 +5,7 @@ import itertools
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -66,19 +67,14 @@ class Brightness:
         self.closed = True
 
 
-def test_every_stage_of_every_batch_is_timed_to_its_end() -> None:
-    ticks = itertools.count(0, 1000)
-    found = time_serial(Brightness(), [make_jpeg(8), make_jpeg(200)], SMALL, 2, 0.0, clock=lambda: next(ticks))
+def test_every_stage_of_every_batch_is_timed_to_its_end_and_warm_up_leaves_no_sample() -> None:
+    ticks, engine = itertools.count(0, 1000), Brightness()
+    found = time_serial(engine, [make_jpeg(8), make_jpeg(200)], SMALL, 2, 0.0, clock=lambda: next(ticks))
+    assert engine.batches == WARMUP_BATCHES + MIN_BATCHES
     assert tuple(found.stages_ns) == STAGES
     assert all(times == [1000] * MIN_BATCHES for times in found.stages_ns.values())
     assert found.device_ns == {}
     assert found.top_classes == [0, 12]
-
-
-def test_warm_up_batches_leave_no_sample() -> None:
-    engine = Brightness()
-    time_serial(engine, [make_jpeg(8)], SMALL, 1, 0.0)
-    assert engine.batches == WARMUP_BATCHES + MIN_BATCHES
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
@@ -99,18 +95,13 @@ def test_lanes_share_the_pictures_and_close_their_engines(lanes: int) -> None:
     assert sum(engine.batches for engine in made) > WARMUP_BATCHES * lanes
 
 
-def test_the_error_of_a_lane_is_raised() -> None:
-    engines = iter([Brightness(), Brightness(fail=True)])
-    with pytest.raises(RuntimeError, match="fell off the bus"):
-        time_overlapped(lambda: next(engines), [make_jpeg(9)], SMALL, batch=1, decoders=1, lanes=2, seconds=30.0)
-
-
-def test_an_engine_that_cannot_be_loaded_ends_all_lanes() -> None:
-    def load() -> Brightness:
-        raise RuntimeError("no memory")
-
-    with pytest.raises(RuntimeError, match="no memory"):
-        time_overlapped(load, [make_jpeg(9)], SMALL, batch=1, decoders=1, lanes=2, seconds=30.0)
+@pytest.mark.parametrize(
+    ("loaded", "why"),
+    [([Brightness(), Brightness(fail=True)], "fell off the bus"), (RuntimeError("no memory"), "no memory")],
+)
+def test_the_error_of_a_lane_ends_all_lanes(loaded: Any, why: str) -> None:
+    with pytest.raises(RuntimeError, match=why):
+        time_overlapped(Mock(side_effect=loaded), [make_jpeg(9)], SMALL, batch=1, decoders=1, lanes=2, seconds=30.0)
 
 
 def test_classes_are_ranked_with_their_probabilities() -> None:

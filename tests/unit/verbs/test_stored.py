@@ -32,7 +32,6 @@ def test_the_folder_of_a_run_and_its_record_are_the_run(folder: Path) -> None:
 
 def test_a_run_of_the_first_version_is_read() -> None:
     run = enginebench.read(STORED)
-    assert isinstance(run, Run)
     assert run.rows and repr(run)
 
 
@@ -45,14 +44,8 @@ def test_the_file_of_a_row_is_a_result(folder: Path) -> None:
 
 def test_a_document_is_read_as_what_its_schema_says(tmp_path: Path, folder: Path) -> None:
     run = enginebench.read(folder)
-    assert isinstance(run, Run)
-    made = [
-        run.document,
-        enginebench.diff(run, run),
-        enginebench.history(folder),
-        enginebench.list_baselines(tmp_path / "none"),
-    ]
-    for document in made:
+    diff, history = enginebench.diff(run, run), enginebench.history(folder)
+    for document in (run.document, diff, history, enginebench.list_baselines(tmp_path / "none")):
         path = tmp_path / "document.json"
         path.write_bytes(encode(document, indent=2))
         again = enginebench.read(path)
@@ -64,22 +57,11 @@ def test_every_schema_that_is_written_is_known() -> None:
     """A kind of document that a later version adds is found here; what is no document of a verb is listed."""
     text = "".join(path.read_text("utf-8") for path in (ROOT / "src" / "enginebench").rglob("*.py"))
     written = set(re.findall(r'"(enginebench\.[\w.-]+/\d+)"', text))
-    others = {
-        "enginebench.run-record/1",
-        "enginebench.result/1",
-        "enginebench.result/2",
-        "enginebench.calibration/1",
-        "enginebench.plan/1",
-        "enginebench.plan-note/1",
-        "enginebench.dry-run/1",
-        "enginebench.search/1",
-        "enginebench.laps/1",
-        "enginebench.sweep-record/1",
-        "enginebench.sweep-record/2",
-        "enginebench.aoti/1",
-        "enginebench.fpga.fmax/1",
-    }
-    assert written - others == {*DOCUMENTS, *list_names("documents")}
+    others = (
+        *("run-record/1", "result/1", "result/2", "calibration/1", "plan/1", "plan-note/1", "dry-run/1", "search/1"),
+        *("laps/1", "sweep-record/1", "sweep-record/2", "aoti/1", "fpga.fmax/1"),
+    )
+    assert written - {f"enginebench.{name}" for name in others} == {*DOCUMENTS, *list_names("documents")}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +88,6 @@ def test_a_folder_with_nothing_and_a_path_that_is_not_there_are_named(tmp_path: 
 
 def test_two_runs_are_compared_with_and_without_a_gate(folder: Path, tmp_path: Path) -> None:
     run = enginebench.read(folder)
-    assert isinstance(run, Run)
     assert encode(enginebench.diff(run, folder)) == encode(enginebench.diff(folder, run))
     slow = write_run(tmp_path / "slow", [make_result("ort", status="ok")])
     with pytest.raises(GateFailed, match="the gate failed"):
@@ -125,7 +106,6 @@ def test_history_takes_one_engine_or_several(folder: Path) -> None:
 
 def test_baselines_are_kept_listed_and_removed(folder: Path, tmp_path: Path) -> None:
     run, store = enginebench.read(folder), tmp_path / "store"
-    assert isinstance(run, Run)
     saved = enginebench.save_baseline("main", run, store=store)
     assert [one.name for one in enginebench.list_baselines(store).baselines] == ["main"]
     assert enginebench.diff("main", run, store=store).rows

@@ -112,49 +112,48 @@ def change(folder: Path, poison: Callable[[dict[str, Any]], object]) -> None:
         path.write_text(json.dumps(document), "utf-8")
 
 
+def is_artifact(record: dict[str, Any]) -> bool:
+    return "sha256" in record and "outputs" in record
+
+
 def name_library(record: dict[str, Any]) -> None:
-    if "sha256" in record and "outputs" in record:
+    if is_artifact(record):
         record["operator_libraries"] = [str(Path.cwd() / "evil.so")]
 
 
 def name_module_as_library(record: dict[str, Any]) -> None:
-    if "sha256" in record and "outputs" in record:
+    if is_artifact(record):
         record["operator_libraries"] = [EVIL]
 
 
 def name_factory(record: dict[str, Any]) -> None:
-    if "sha256" in record and "outputs" in record:
-        record |= {"kind": "torch", "model": f"{EVIL}:make"}
-    if "backend" in record:
-        record["backend"] = "pytorch"
+    record |= {"kind": "torch", "model": f"{EVIL}:make"} if is_artifact(record) else {}
+    record |= {"backend": "pytorch"} if "backend" in record else {}
 
 
 def name_request(record: dict[str, Any]) -> None:
-    if "calibration_method" in record:
-        record |= {"inputs": f"{EVIL}:make", "metrics": [f"{EVIL}:make"], "targets": "secret.onnx"}
-    if "sources" in record:
-        record |= {"sources": [], "rows": []}
+    asked = {"inputs": f"{EVIL}:make", "metrics": [f"{EVIL}:make"], "targets": "secret.onnx"}
+    record |= asked if "calibration_method" in record else {}
+    record |= {"sources": [], "rows": []} if "sources" in record else {}
 
 
 def name_path(record: dict[str, Any]) -> None:
-    if "sha256" in record and "outputs" in record:
+    if is_artifact(record):
         record["path"] = record["path"] and str(Path.cwd() / "secret.onnx")
     if record.get("path", "").endswith(".onnx") and "size_bytes" in record:
         record["path"] = "secret.onnx"
 
 
 def name_program(record: dict[str, Any]) -> None:
-    if "backend" in record:
-        record |= {"backend": "trtexec", "options": {"path": "evil.sh", "plugins": "evil.so"}}
+    spec = {"backend": "trtexec", "options": {"path": "evil.sh", "plugins": "evil.so"}}
+    record |= spec if "backend" in record else {}
     if "engines" in record and "calibration_method" in record:
-        record["engines"] = [["trtexec", {"path": "evil.sh"}]]
-        record["wanted"] = []
-        record["sources"] = []
+        record |= {"engines": [["trtexec", {"path": "evil.sh"}]], "wanted": [], "sources": []}
 
 
 def name_package(record: dict[str, Any]) -> None:
     """Whatever there is to open is a package of AOTInductor, for this machine, with a library that leaves a mark."""
-    if "sha256" in record and "outputs" in record and record["path"]:
+    if is_artifact(record) and record["path"]:
         files = [{"path": "evil.pt2", "sha256": hash_file(Path("evil.pt2")), "size_bytes": 1}]
         path = str(Path(record["path"]).with_name("evil.pt2"))
         record |= {"kind": "aoti", "path": path, "sha256": files[0]["sha256"], "files": files}
@@ -243,13 +242,9 @@ def test_a_stored_package_is_opened_only_where_the_command_allows_native_code(
         assert ("--allow-native-code" in done.stderr, (place / "mark").exists()) == (not marked, marked), done.stderr
 
 
-def poison_libraries(place: Path, name: str) -> None:
-    named = {"operator_libraries": [name]}
-    change(place / "r", lambda record: "sha256" in record and "outputs" in record and record.update(named))
-
-
 def test_a_library_is_loaded_from_where_the_command_names_it(cli: Cli, place: Path, watch: list[str]) -> None:
-    poison_libraries(place, "/elsewhere/evil.so")
+    named = {"operator_libraries": ["/elsewhere/evil.so"]}
+    change(place / "r", lambda record: is_artifact(record) and record.update(named))
     for options in (("--ort-extension", "evil.so"), ("--allow-code", "evil.so")):
         done = cli("drift", f"r/rows/{ROW}.json", "fake@tiny.onnx", *options)
         assert "/elsewhere" not in done.stderr
