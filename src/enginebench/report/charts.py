@@ -95,14 +95,17 @@ def draw_layers(layers: Sequence[LayerTime], title: str, topk: int = 30) -> Spec
     axis = alt.Axis(labelExpr=names, labelLimit=330, ticks=False, domain=False, grid=False)
     # Where names leave little room for bars, the title begins under the names.
     ticks = alt.Axis(tickCount=8, labelOverlap=True, titleAnchor="end")
-    room = leave_room(
-        max((bar["shown"] for bar in bars), default=0.0), max((len(bar["label"]) for bar in bars), default=0)
-    )
+    letters = max((len(bar["label"]) for bar in bars), default=0)
+    room = leave_room(max((bar["shown"] for bar in bars), default=0.0), letters)
     x = alt.X("shown:Q", title="ms in one iteration, with the profiler on", axis=ticks, scale=room)
     base = read_rows([]).encode(y=alt.Y("rank:O", title=None, axis=axis), x=x)
     # With the default verbosity of a build no precision is known: one colour, no legend.
-    told = any(bar["kind"] != "other" for bar in bars)
-    bar = base.mark_bar().encode(color=colour_kinds(bars)) if told else base.mark_bar(color=BLUE)
+    bar = base.mark_bar(color=BLUE)
+    if any(bar["kind"] != "other" for bar in bars):
+        present = [kind for kind in COLOURS if any(bar["kind"] == kind for bar in bars)]
+        scale = alt.Scale(domain=present, range=[COLOURS[kind] for kind in present])
+        legend = alt.Legend(orient="top")
+        bar = base.mark_bar().encode(color=alt.Color("kind:N", scale=scale, title=None, legend=legend))
     text = base.mark_text(align="left", dx=4, color=GREY).encode(text=alt.Text("label:N"))
     subtitle = f"{count_of(len(layers), 'layers')}, {format_significant(sum_times(layers) / 1e6, 4)} ms"
     spec = finish(alt.layer(bar, text), title, subtitle, height=18 * max(len(bars), 4))
@@ -119,18 +122,15 @@ def leave_room(longest: float, letters: int) -> Any:
     return alt.Scale(domainMin=0, domainMax=end, nice=False)
 
 
-def name_kind(layer: LayerTime) -> str:
-    """What colours a layer's bar."""
-    if layer.precision == REORDER:
-        return "overhead"
-    return layer.precision if layer.precision in COLOURS else "other"
-
-
 def list_bars(layers: Sequence[LayerTime], topk: int) -> list[Row]:
     """A row for each of the slowest layers, and one for all others."""
     ordered, total_ns = sort_layers(layers), sum_times(layers)
     names = fold_names([layer.name for layer in ordered[:topk]])
-    rows = [(shorten(name), layer.mean_ns, name_kind(layer)) for layer, name in zip(ordered, names, strict=False)]
+    kinds = {precision: precision for precision in COLOURS} | {REORDER: "overhead"}
+    rows = [
+        (shorten(name), layer.mean_ns, kinds.get(layer.precision or "", "other"))
+        for layer, name in zip(ordered, names, strict=False)
+    ]
     if rest := ordered[topk:]:
         rows.append((f"({len(rest)} more layers)", sum_times(rest), "other"))
     # The sum of many small layers would dwarf the layers that the picture is about.
@@ -143,14 +143,6 @@ def list_bars(layers: Sequence[LayerTime], topk: int) -> list[Row]:
         times = {"ms": time_ns / 1e6, "shown": (limit_ns if cut else time_ns) / 1e6}
         bars.append({"rank": rank, "name": name, **times, "kind": kind, "label": label})
     return bars
-
-
-def colour_kinds(bars: list[Row]) -> Any:
-    """The colour encoding, with a legend of what occurs."""
-    alt = import_altair()
-    present = [kind for kind in COLOURS if any(bar["kind"] == kind for bar in bars)]
-    scale = alt.Scale(domain=present, range=[COLOURS[kind] for kind in present])
-    return alt.Color("kind:N", scale=scale, title=None, legend=alt.Legend(orient="top"))
 
 
 def read_rows(rows: list[Row]) -> Any:

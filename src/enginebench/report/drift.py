@@ -57,10 +57,11 @@ def list_drift(document: DriftDocument) -> list[Section]:
     """The verdict, then a table of the outputs."""
     asked = "" if document.n >= document.n_asked else f" of {document.n_asked} that were asked for"
     sides = f"{document.candidate.text} against {document.reference.text}"
+    figures = {label: [getattr(output, name) for output in document.outputs] for label, name in FIGURES.items()}
+    shown = {label: values for label, values in figures.items() if any(value is not None for value in values)}
     lines = [
-        (label, *(_format(getattr(output, name)) for output in document.outputs))
-        for label, name in FIGURES.items()
-        if any(getattr(output, name) is not None for output in document.outputs)
+        (label, *(MISSING if v is None else str(v) if isinstance(v, int) else f"{v:.6g}" for v in values))
+        for label, values in shown.items()
     ]
     table = make_table(list_texts(["figure"], [output.name for output in document.outputs]), lines, file="drift")
     texts = [state_verdict(document), *document.exceeded, *map(format_caveat, document.caveats)]
@@ -101,9 +102,3 @@ def state_verdict(document: DriftDocument) -> str:
 
 def _list_limits(limits: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {'>=' if LIMITS[name][1] else '<='} {value:g}" for name, value in limits.items())
-
-
-def _format(value: float | int | None) -> str:
-    if value is None:
-        return MISSING
-    return str(value) if isinstance(value, int) else f"{value:.6g}"

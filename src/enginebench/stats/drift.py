@@ -488,7 +488,7 @@ def _measure_rows(name: str, reference: Array, candidate: Array, task: Task | No
         pairs = enumerate(zip(np.atleast_1d(reference), np.atleast_1d(candidate), strict=True))
         return [_take_sample(i, _measure_labels(name, np.asarray(a), np.asarray(b))) for i, (a, b) in pairs]
     ref, cand = _as_rows(reference), _as_rows(candidate)
-    whole: NDArray[np.bool_] = np.isfinite(ref).all(axis=1) & np.isfinite(cand).all(axis=1)
+    whole = (np.isfinite(ref) & np.isfinite(cand)).all(axis=1)
     # Of a single value a cosine is no more than the sign.
     centre = _find_centre(ref[whole]) if ref.shape[1] > 1 else None
     threshold = NEAR_TIE * _measure_noise(ref[whole], cand[whole])
