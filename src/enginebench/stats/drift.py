@@ -488,7 +488,7 @@ def _measure_rows(name: str, reference: Array, candidate: Array, task: Task | No
         pairs = enumerate(zip(np.atleast_1d(reference), np.atleast_1d(candidate), strict=True))
         return [_take_sample(i, _measure_labels(name, np.asarray(a), np.asarray(b))) for i, (a, b) in pairs]
     ref, cand = _as_rows(reference), _as_rows(candidate)
-    whole = (np.isfinite(ref) & np.isfinite(cand)).all(axis=1)
+    whole = np.isfinite(ref).all(axis=1) & np.isfinite(cand).all(axis=1)
     # Of a single value a cosine is no more than the sign.
     centre = _find_centre(ref[whole]) if ref.shape[1] > 1 else None
     threshold = NEAR_TIE * _measure_noise(ref[whole], cand[whole])
@@ -497,16 +497,17 @@ def _measure_rows(name: str, reference: Array, candidate: Array, task: Task | No
     for i in range(len(ref)):
         a, b = ref[i : i + 1], cand[i : i + 1]
         finite = np.isfinite(a) & np.isfinite(b)
+        sound = bool(finite.all())
         row = SampleDrift(
             index=i,
             output=name,
             **_measure_differences(a[finite], b[finite]),
-            cosine=_mean(_cosines(a, b)) if whole[i] else None,
-            centred_cosine=_mean(_cosines(a - centre, b - centre)) if whole[i] and centre is not None else None,
+            cosine=_mean(_cosines(a, b)) if sound else None,
+            centred_cosine=_mean(_cosines(a - centre, b - centre)) if sound and centre is not None else None,
             snr_db=_measure_snr(a[finite], b[finite]),
             nonfinite=_count_nonfinite(a) + _count_nonfinite(b),
         )
-        if whole[i] and classes:
+        if sound and classes:
             best, margin, five = (int(a.argmax()), int(b.argmax())), float(_measure_margins(a)[0]), _agreement(a, b, 5)
             row = replace(
                 row,

@@ -161,7 +161,7 @@ def _trace(measurement: Measurement, place: int, centre: float, label: str) -> l
         blocks = [b for b in measurement.blocks if b.start <= part[-1] and part[0] < b.stop]
         marks = sorted({mark for block in blocks for mark in block.marks})
         at = _round(place + 0.5 + (i + 0.5) / len(parts))  # repetition k lies around k: its tick
-        point = {"row": label, "at": at, "line": place, "what": "latency", "relative": _round(value / centre)}
+        point: Point = {"row": label, "at": at, "line": place, "what": "latency", "relative": _round(value / centre)}
         seen = {"marks": ", ".join(marks).replace("_", " ")} if marks else {}
         points.append(point | {"ms": _round(value / 1e6)} | seen)
     return points
