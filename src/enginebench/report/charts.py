@@ -4,32 +4,22 @@ Data is thinned before it goes into a specification: a million queries become a 
 object of altair's, `alt.X("ms:Q")`, never a text: for a text altair hashes all of its schema.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from enginebench.core.errors import ArtifactError, MissingDependency
 from enginebench.core.precisions import REORDER
+from enginebench.core.records import LayerTime
 from enginebench.core.store import find_cache, write_atomic
 from enginebench.core.text import clean_text, clean_texts, count_of
 from enginebench.report.layer_names import fold_names
 from enginebench.report.numbers import format_significant
 from enginebench.stats.profile import sort_layers, sum_times
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from enginebench.core.records import LayerTime
-
-    Floats = NDArray[np.float64]
 
 Spec = dict[str, Any]
 Row = dict[str, Any]
@@ -72,6 +62,16 @@ def import_altair() -> Any:
     return altair
 
 
+class _Lazy:
+    """The same, imported when something of it is asked for first."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_altair(), name)
+
+
+alt: Any = _Lazy()
+
+
 def render_png(spec: Spec, scale: float = 2.0) -> bytes:
     """The picture of a specification, as PNG."""
     try:
@@ -88,7 +88,6 @@ def draw_layers(layers: Sequence[LayerTime], title: str, topk: int = 30) -> Spec
     Args:
         topk: how many layers; the others are summed in the last bar.
     """
-    alt = import_altair()
     bars = list_bars(layers, topk)
     # Ranks are labelled with names, so that equal names keep bars of their own.
     names = f"{json.dumps([bar['name'] for bar in bars], ensure_ascii=True)}[datum.value]"
@@ -114,7 +113,6 @@ def draw_layers(layers: Sequence[LayerTime], title: str, topk: int = 30) -> Spec
 
 def leave_room(longest: float, letters: int) -> Any:
     """The scale of bars that leaves room for the text behind the longest, whatever the width of the picture."""
-    alt = import_altair()
     room = round(LETTER * letters) + 16
     if not 0 < longest < math.inf:
         return alt.Scale()
@@ -147,7 +145,6 @@ def list_bars(layers: Sequence[LayerTime], topk: int) -> list[Row]:
 
 def read_rows(rows: list[Row]) -> Any:
     """A chart over rows that stand inside the specification."""
-    alt = import_altair()
     return alt.Chart(alt.Data(values=rows))
 
 

@@ -15,7 +15,7 @@ from enginebench.core.errors import ArtifactError, MissingDependency
 from enginebench.core.names import format_precision
 from enginebench.core.store import write_atomic
 from enginebench.core.text import clean_text, count_of
-from enginebench.report.charts import GREY, Spec, finish, import_altair
+from enginebench.report.charts import GREY, Spec, alt, finish
 from enginebench.report.csv_table import format_csv
 from enginebench.report.numbers import format_significant, show_figure
 from enginebench.report.run.charts import PALETTE
@@ -172,7 +172,6 @@ def _thin(rows: list[HistoryRow]) -> list[HistoryRow]:
 
 def draw_trend(engine: str, points: Sequence[Point]) -> Spec:
     """The p50 of one engine over time, a line for each model, precision and batch."""
-    alt = import_altair()
     legend = alt.Legend(orient="bottom", columns=2, labelLimit=330, title=None)
     base = alt.Chart(alt.NamedData(name="points")).encode(
         x=alt.X("at:T", title="measured (UTC)", scale=alt.Scale(type="utc")),

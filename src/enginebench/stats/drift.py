@@ -3,12 +3,10 @@
 The first axis of every output counts samples; the rest of it is one answer. All sums are taken in double precision.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -16,6 +14,7 @@ from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import FeedError, UsageError
+from enginebench.core.protocols import Array
 from enginebench.core.records import Caveat, Drift, OutputDrift, Precision, Slices, Task
 from enginebench.stats.metrics.boxes import (
     LEAST_SCORE,
@@ -29,16 +28,10 @@ from enginebench.stats.metrics.boxes import (
     match_boxes,
     read_boxes,
 )
+from enginebench.stats.metrics.metric import Floats
 from enginebench.stats.metrics.sequences import decode_tokens
 from enginebench.stats.metrics.tasks import SEQUENTIAL, read_map
 from enginebench.stats.scales import JUMP, are_scores, split_slices
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from enginebench.core.protocols import Array
-
-    Floats = NDArray[np.float64]
 
 # Outputs that are equal bit for bit have no finite ratio of signal to noise. JSON has no infinity, so they are given
 # that of double precision's own rounding: 20 log10(2^52).

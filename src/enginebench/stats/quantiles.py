@@ -6,21 +6,17 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from enginebench.core.errors import MeasurementError, UsageError
+from enginebench.core.protocols import Array
 from enginebench.core.records import Estimate
 from enginebench.stats.intervals import NORMAL, quantile_of_t
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from enginebench.core.protocols import Array
-
-    Floats = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
 def median(values: Sequence[float] | Array) -> float:

@@ -83,9 +83,16 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
     found = [_rank_group(group, rules) for group in groups.values()]
     answers = [answer for answer in found if answer is not None]
     fastest = {answer.fastest.setting: answer.fastest for answer in answers}
+    standings = []
+    for row in rows:  # with its comparison with the fastest, so that one hopeless baseline costs nothing else
+        best = fastest.get(row.setting)
+        if best is not None and row.summary is not None and best.result.id != row.result.id:
+            held = compare_rows(best.result, row.result, rules.margin)
+            row = replace(row, ratio_to_fastest=held.ratio, verdict_to_fastest=held.verdict)
+        standings.append(row)
     equal = {name for answer in answers[:1] if (h := answer.headline).tied_with for name in (h.id, *h.tied_with)}
     return Ranking(
-        standings=tuple(_hold_against(row, fastest.get(row.setting), rules.margin) for row in rows),
+        standings=tuple(standings),
         fastest=_refer(answers[0].fastest, equal) if answers else None,
         recommended=_refer(answers[0].recommended, equal) if answers and answers[0].recommended else None,
         recommended_by="metric" if any(answer.by_metric for answer in answers[:1]) else "drift",
@@ -162,14 +169,6 @@ def _refer(row: Standing, equal: Collection[str]) -> Ref:
         verdict=row.comparison.verdict if row.comparison else None,
         tied_with=tuple(sorted({*equal} - {row.result.id})) if row.result.id in equal else (),
     )
-
-
-def _hold_against(row: Standing, best: Standing | None, margin: float) -> Standing:
-    """The row with its comparison with the fastest of its setting, so that one hopeless baseline costs nothing else."""
-    if best is None or row.summary is None or best.result.id == row.result.id:
-        return row
-    found = compare_rows(best.result, row.result, margin)
-    return replace(row, ratio_to_fastest=found.ratio, verdict_to_fastest=found.verdict)
 
 
 def _within_limit(

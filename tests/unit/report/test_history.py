@@ -11,7 +11,14 @@ from msgspec.structs import replace
 import enginebench.runs.history as history
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.report.charts import render_png
-from enginebench.report.history import OTHERS, collect_trends, draw_trend, list_history, write_parquet
+from enginebench.report.history import (
+    OTHERS,
+    collect_trends,
+    draw_trend,
+    format_history_csv,
+    list_history,
+    write_parquet,
+)
 from enginebench.runs.baselines import save_baseline
 from enginebench.runs.history import read_history, write_history
 from reports import draw

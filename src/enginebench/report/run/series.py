@@ -1,11 +1,9 @@
 """Stored rows to what charts draw: labels, bins, curves. Thinned here, so that a page stays small; times in ms."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +17,8 @@ from enginebench.report.run.remarks import name_settings
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.stats.metrics.scores import find_metric, find_value
 from enginebench.stats.metrics.tasks import name_metric
-from enginebench.stats.quantiles import median, nearest_rank
+from enginebench.stats.quantiles import Floats, median, nearest_rank
 from enginebench.stats.stages import StagesDocument
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
 
 Point = dict[str, Any]
 

@@ -1,21 +1,15 @@
 """Answers as labels, and what is counted of them: right classes, F1, and how far the maps of classes overlap."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from enginebench.core.errors import FeedError
-from enginebench.stats.metrics.metric import Count, Metric, Outputs, Targets, average
+from enginebench.core.protocols import Array
+from enginebench.stats.metrics.metric import Count, Floats, Metric, Outputs, Targets, average
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from enginebench.core.protocols import Array
-    from enginebench.stats.metrics.metric import Floats
-
-    Labels = NDArray[np.int64]
+Labels = NDArray[np.int64]
 
 # A score of one class alone counts as that class from here on.
 YES = 0.5

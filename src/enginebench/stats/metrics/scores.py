@@ -5,11 +5,9 @@ Min's, which hold near 0 and 1 as well; else they come from drawing samples with
 get the same draws.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from msgspec.structs import replace
@@ -18,11 +16,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.limits import MAX_METRIC_DROP
 from enginebench.core.records import Estimate, Score
 from enginebench.stats.intervals import NORMAL
-from enginebench.stats.metrics.metric import Ask, Facts, Finish, Metric, divide, widen_counts
-
-if TYPE_CHECKING:
-    from enginebench.stats.metrics.metric import Floats, Picks
-
+from enginebench.stats.metrics.metric import Ask, Facts, Finish, Floats, Metric, Picks, divide, widen_counts
 
 LEVEL = 0.95
 

@@ -1,20 +1,15 @@
 """Answers as sequences: scores over time decoded to text or tokens, and the rates of errors in them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from enginebench.core.errors import FeedError, MissingDependency
+from enginebench.core.protocols import Array
 from enginebench.stats.metrics.labels import take_output
-from enginebench.stats.metrics.metric import Count, Outputs, Targets
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
-    from enginebench.stats.metrics.metric import Floats
+from enginebench.stats.metrics.metric import Count, Floats, Outputs, Targets
 
 # Behind the last token of a sequence that is shorter than others.
 PADDING = -1
