@@ -32,16 +32,9 @@ LETTER = 5.6
 # Okabe-Ito colours: told apart by readers with colour-blindness. Source: M. Okabe, K. Ito, "Color Universal Design".
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6b7280"
 COLOURS = {
-    "fp32": "#0072B2",
-    "tf32": "#56B4E9",
-    "fp16": "#009E73",
-    "bf16": "#E69F00",
-    "int8": "#D55E00",
-    "fp8": "#CC79A7",
-    "int4": "#F0E442",
-    "other": "#6b7280",
-    "overhead": "#b8bdc6",
-}
+    "fp32": "#0072B2", "tf32": "#56B4E9", "fp16": "#009E73", "bf16": "#E69F00", "int8": "#D55E00", "fp8": "#CC79A7",
+    "int4": "#F0E442", "other": "#6b7280", "overhead": "#b8bdc6",
+}  # fmt: skip
 # Of every chart, beside the missing frame; in the form of Vega-Lite's `config`.
 LOOK = {
     "font": "Inter, Helvetica, Arial, sans-serif",
@@ -83,11 +76,7 @@ def render_png(spec: Spec, scale: float = 2.0) -> bytes:
 
 
 def draw_layers(layers: Sequence[LayerTime], title: str, topk: int = 30) -> Spec:
-    """The slowest layers with their fraction of time, coloured by precision where any is known.
-
-    Args:
-        topk: how many layers; the others are summed in the last bar.
-    """
+    """The `topk` slowest layers with their fraction of time, and the sum of the others; coloured by precision."""
     bars = list_bars(layers, topk)
     # Ranks are labelled with names, so that equal names keep bars of their own.
     names = f"{json.dumps([bar['name'] for bar in bars], ensure_ascii=True)}[datum.value]"

@@ -220,8 +220,7 @@ def write_parquet(rows: Sequence[HistoryRow], path: Path) -> None:
 def export_mlflow(rows: Sequence[HistoryRow], uri: str, experiment: str) -> tuple[int, int]:
     """(runs written, rows that were there already): settings as parameters, figures as metrics.
 
-    Args:
-        uri: of the tracking store: `file:DIR`, `http://...`, `sqlite:///F`.
+    `uri`: of the tracking store: `file:DIR`, `http://...`, `sqlite:///F`.
     """
     try:
         from mlflow.exceptions import MlflowException

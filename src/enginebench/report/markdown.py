@@ -18,11 +18,7 @@ def escape(text: str) -> str:
 
 
 def format_sections(sections: Sequence[Section], level: int = 1, pictures: Sequence[str] = ()) -> str:
-    """The page: the first title is of `level`, those after it of the next.
-
-    Args:
-        pictures: names of the files that lie beside the page; other charts are left out.
-    """
+    """The page, its first title of `level`, others of the next; of the charts those whose files `pictures` names."""
     blocks: list[str] = []
     for section in sections:
         parts = [text for part in section.parts if (text := _format_part(part, pictures))]

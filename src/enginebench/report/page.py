@@ -33,11 +33,7 @@ def format_page(
     up: str = "",
     script: str | None = None,
 ) -> str:
-    """A whole HTML document.
-
-    Args:
-        bundle: JavaScript that defines `vegaEmbed`; None for a page without charts.
-    """
+    """A whole HTML document; `bundle`: JavaScript that defines `vegaEmbed`, None for a page without charts."""
     charts = {part.name: part.spec for section in sections for part in section.parts if isinstance(part, Chart)}
     style = _read_asset("page.css")
     # A script in which no string ends its element. Source: HTML Living Standard, section 4.12.1.3.

@@ -52,12 +52,7 @@ def nearest_rank(sorted_values: Sequence[float] | Array, q: float) -> float:
 
 
 def find_rank(n: int, q: float) -> int:
-    """The nearest rank ceil(q n), from 1 to n.
-
-    Raises:
-        UsageError: `q` lies outside (0, 1].
-        MeasurementError: n is 0.
-    """
+    """The nearest rank ceil(q n), from 1 to n; raises as `nearest_rank`."""
     if not 0 < q <= 1:
         raise UsageError(f"percentile {100 * q:g} cannot be taken; it must be above 0 and at most 100")
     if n < 1:

@@ -228,11 +228,7 @@ def _place(row: Standing, metric: str | None) -> Place | None:
 
 
 def find_quality(score: Score | None, likeness: float | None, *, by_metric: bool, is_truth: bool) -> float | None:
-    """The metric's figure, larger if better, or how much the outputs are like the reference's; None without either.
-
-    Args:
-        likeness: centred cosine of its outputs to the reference's, or the share of decisions that both took.
-    """
+    """The metric's figure, larger if better, or how much the outputs are like the reference's; None without either."""
     if by_metric:
         return None if score is None else score.value.value if score.higher_is_better else -score.value.value
     return 1.0 if is_truth else likeness

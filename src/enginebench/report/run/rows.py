@@ -169,11 +169,7 @@ _OF_STANDING = ("clock", "modelled", "speedup", "baseline", "ratio_validity", "r
 
 
 def describe_row(standing: Standing, path: str = "") -> Row:
-    """The row of one result.
-
-    Args:
-        path: of the result file, relative to the run; `rows/<id>.json` if empty.
-    """
+    """The row of one result; `path`: of its file, relative to the run (`rows/<id>.json` if empty)."""
     result, found, summary = standing.result, standing.comparison, standing.summary
     effect = describe_builds(result)
     # A bound is held against the device's own time where it has a clock: launching may hide behind it.

@@ -263,7 +263,6 @@ def prepare_map(outputs: Outputs, targets: Targets) -> Ask:
     """Mean average precision over the thresholds 0.50 to 0.95 and the classes, as COCO has it.
 
     Args:
-        outputs: as `read_boxes` takes them.
         targets: for each sample {"boxes": [[x1, y1, x2, y2], ...], "labels": [...]}.
 
     Raises:

@@ -47,11 +47,7 @@ def read_arrays(outputs: Outputs, targets: Targets) -> tuple[Any, Any]:
 def rank_labels(logits: Array, labels: Array) -> NDArray[np.int64]:
     """Place of the right class among all, 0 for the largest logit, int64 [n]; past the last one in an answer with NaN.
 
-    Of equal logits the first counts as the larger, as argmax has it.
-
-    Args:
-        logits: [n, classes].
-        labels: [n].
+    Of equal logits [n, classes] the first counts as the larger, as argmax has it.
     """
     values = logits.astype(np.float64)
     own = values[np.arange(len(labels)), labels][:, None]
