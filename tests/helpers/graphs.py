@@ -97,15 +97,6 @@ def build_pair(
     return build_graph(nodes, constants, [2, 4], [2, 4] if reader == "Relu" else [2, 6])
 
 
-def write_graph(path: Path, text: str, constants: Mapping[str, Any] | None = None, opset: int = 17) -> Path:
-    """Writes a graph that is given in ONNX's own words: `(float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }`."""
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]> g {text}')
-    values = {name: np.asarray(value) for name, value in (constants or {}).items()}
-    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in values.items())
-    onnx.checker.check_model(model)
-    return save(model, path)
-
-
 def save(model: ModelProto, path: Path) -> Path:
     path.write_bytes(model.SerializeToString())
     return path
@@ -164,12 +155,18 @@ def find_positive() -> ModelProto:
     return build_graph(nodes, {"zero": np.float32(0)}, ["batch", 4], ["found", 2])
 
 
+def write_text(path: Path, text: str, constants: Mapping[str, Any] | None = None, opset: int = 17) -> Path:
+    """Writes a graph in ONNX's own words: `(float[n, 4] x) => (float[n, 4] y) { y = Relu (x) }`, with a name or not."""
+    named = f"g {text}" if text.startswith("(") else text
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}, "ai.onnx.ml" : 3]> {named}')
+    values = {name: np.asarray(value) for name, value in (constants or {}).items()}
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in values.items())
+    return save(model, path)
+
+
 def write_graph(path: Path, text: str, weights: Mapping[str, Any] | None = None, opset: int = 17) -> Artifact:
-    """The artifact of a graph in ONNX's own textual form, `g (float[n] x) => (float[n] y) { y = Relu (x) }`."""
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}, "ai.onnx.ml" : 3]> {text}')
-    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in (weights or {}).items())
-    onnx.save(model, path)
-    return read_onnx(path)
+    """The artifact of such a graph."""
+    return read_onnx(write_text(path, text, weights, opset))
 
 
 def write_tokens(path: Path, batch: int, opset: int = 17) -> Artifact:

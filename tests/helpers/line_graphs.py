@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from graphs import write_graph
+from graphs import write_text
 
 FAST = ("--warmup", 2, "--iters", 20, "--processes", 1)
 
@@ -15,7 +15,7 @@ def write_lines(folder: Path, batch: int | str = "batch") -> Path:
     """A convolution over lines of any width: OpenVINO refuses to compile it for a width of 1, where 3 is its least."""
     weights = np.random.default_rng(0).standard_normal((4, 3, 8, 3)).astype(np.float32)
     text = "(float[BATCH, 3, 8, wide] x) => (float[BATCH, 4, 1, out] y) { c = Conv(x, w) y = Relu(c) }"
-    return write_graph(folder / "lines.onnx", text.replace("BATCH", str(batch)), {"w": weights})
+    return write_text(folder / "lines.onnx", text.replace("BATCH", str(batch)), {"w": weights})
 
 
 def draw(n: int, width: int, seed: int = 0) -> Any:

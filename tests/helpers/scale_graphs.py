@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from graphs import write_graph
+from graphs import write_text
 from processes import Cli
 
 FAST = ("--warmup", "2", "--iters", "20", "--processes", "1")
@@ -17,7 +17,7 @@ def make_scale(
 ) -> Path:
     """A graph y = factor * x."""
     text = f"({dtype}[{shape}] {given}) => ({dtype}[{shape}] {answer}) {{ {answer} = Mul({given}, factor) }}"
-    return write_graph(path, text, {"factor": np.array(factor, np.float32 if dtype == "float" else np.float64)})
+    return write_text(path, text, {"factor": np.array(factor, np.float32 if dtype == "float" else np.float64)})
 
 
 def bench(cli: Cli, *args: object) -> dict[str, Any]:

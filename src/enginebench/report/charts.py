@@ -4,32 +4,22 @@ Data is thinned before it goes into a specification: a million queries become a 
 object of altair's, `alt.X("ms:Q")`, never a text: for a text altair hashes all of its schema.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from enginebench.core.errors import ArtifactError, MissingDependency
 from enginebench.core.precisions import REORDER
+from enginebench.core.records import LayerTime
 from enginebench.core.store import find_cache, write_atomic
 from enginebench.core.text import clean_text, clean_texts, count_of
 from enginebench.report.layer_names import fold_names
 from enginebench.report.numbers import format_significant
 from enginebench.stats.profile import sort_layers, sum_times
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from enginebench.core.records import LayerTime
-
-    Floats = NDArray[np.float64]
 
 Spec = dict[str, Any]
 Row = dict[str, Any]
@@ -42,16 +32,9 @@ LETTER = 5.6
 # Okabe-Ito colours: told apart by readers with colour-blindness. Source: M. Okabe, K. Ito, "Color Universal Design".
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6b7280"
 COLOURS = {
-    "fp32": "#0072B2",
-    "tf32": "#56B4E9",
-    "fp16": "#009E73",
-    "bf16": "#E69F00",
-    "int8": "#D55E00",
-    "fp8": "#CC79A7",
-    "int4": "#F0E442",
-    "other": "#6b7280",
-    "overhead": "#b8bdc6",
-}
+    "fp32": "#0072B2", "tf32": "#56B4E9", "fp16": "#009E73", "bf16": "#E69F00", "int8": "#D55E00", "fp8": "#CC79A7",
+    "int4": "#F0E442", "other": "#6b7280", "overhead": "#b8bdc6",
+}  # fmt: skip
 # Of every chart, beside the missing frame; in the form of Vega-Lite's `config`.
 LOOK = {
     "font": "Inter, Helvetica, Arial, sans-serif",
@@ -72,6 +55,16 @@ def import_altair() -> Any:
     return altair
 
 
+class _Lazy:
+    """The same, imported when something of it is asked for first."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_altair(), name)
+
+
+alt: Any = _Lazy()
+
+
 def render_png(spec: Spec, scale: float = 2.0) -> bytes:
     """The picture of a specification, as PNG."""
     try:
@@ -83,26 +76,24 @@ def render_png(spec: Spec, scale: float = 2.0) -> bytes:
 
 
 def draw_layers(layers: Sequence[LayerTime], title: str, topk: int = 30) -> Spec:
-    """The slowest layers with their fraction of time, coloured by precision where any is known.
-
-    Args:
-        topk: how many layers; the others are summed in the last bar.
-    """
-    alt = import_altair()
+    """The `topk` slowest layers with their fraction of time, and the sum of the others; coloured by precision."""
     bars = list_bars(layers, topk)
     # Ranks are labelled with names, so that equal names keep bars of their own.
     names = f"{json.dumps([bar['name'] for bar in bars], ensure_ascii=True)}[datum.value]"
     axis = alt.Axis(labelExpr=names, labelLimit=330, ticks=False, domain=False, grid=False)
     # Where names leave little room for bars, the title begins under the names.
     ticks = alt.Axis(tickCount=8, labelOverlap=True, titleAnchor="end")
-    room = leave_room(
-        max((bar["shown"] for bar in bars), default=0.0), max((len(bar["label"]) for bar in bars), default=0)
-    )
+    letters = max((len(bar["label"]) for bar in bars), default=0)
+    room = leave_room(max((bar["shown"] for bar in bars), default=0.0), letters)
     x = alt.X("shown:Q", title="ms in one iteration, with the profiler on", axis=ticks, scale=room)
     base = read_rows([]).encode(y=alt.Y("rank:O", title=None, axis=axis), x=x)
     # With the default verbosity of a build no precision is known: one colour, no legend.
-    told = any(bar["kind"] != "other" for bar in bars)
-    bar = base.mark_bar().encode(color=colour_kinds(bars)) if told else base.mark_bar(color=BLUE)
+    bar = base.mark_bar(color=BLUE)
+    if any(bar["kind"] != "other" for bar in bars):
+        present = [kind for kind in COLOURS if any(bar["kind"] == kind for bar in bars)]
+        scale = alt.Scale(domain=present, range=[COLOURS[kind] for kind in present])
+        legend = alt.Legend(orient="top")
+        bar = base.mark_bar().encode(color=alt.Color("kind:N", scale=scale, title=None, legend=legend))
     text = base.mark_text(align="left", dx=4, color=GREY).encode(text=alt.Text("label:N"))
     subtitle = f"{count_of(len(layers), 'layers')}, {format_significant(sum_times(layers) / 1e6, 4)} ms"
     spec = finish(alt.layer(bar, text), title, subtitle, height=18 * max(len(bars), 4))
@@ -111,7 +102,6 @@ def draw_layers(layers: Sequence[LayerTime], title: str, topk: int = 30) -> Spec
 
 def leave_room(longest: float, letters: int) -> Any:
     """The scale of bars that leaves room for the text behind the longest, whatever the width of the picture."""
-    alt = import_altair()
     room = round(LETTER * letters) + 16
     if not 0 < longest < math.inf:
         return alt.Scale()
@@ -119,18 +109,15 @@ def leave_room(longest: float, letters: int) -> Any:
     return alt.Scale(domainMin=0, domainMax=end, nice=False)
 
 
-def name_kind(layer: LayerTime) -> str:
-    """What colours a layer's bar."""
-    if layer.precision == REORDER:
-        return "overhead"
-    return layer.precision if layer.precision in COLOURS else "other"
-
-
 def list_bars(layers: Sequence[LayerTime], topk: int) -> list[Row]:
     """A row for each of the slowest layers, and one for all others."""
     ordered, total_ns = sort_layers(layers), sum_times(layers)
     names = fold_names([layer.name for layer in ordered[:topk]])
-    rows = [(shorten(name), layer.mean_ns, name_kind(layer)) for layer, name in zip(ordered, names, strict=False)]
+    kinds = {precision: precision for precision in COLOURS} | {REORDER: "overhead"}
+    rows = [
+        (shorten(name), layer.mean_ns, kinds.get(layer.precision or "", "other"))
+        for layer, name in zip(ordered, names, strict=False)
+    ]
     if rest := ordered[topk:]:
         rows.append((f"({len(rest)} more layers)", sum_times(rest), "other"))
     # The sum of many small layers would dwarf the layers that the picture is about.
@@ -145,17 +132,8 @@ def list_bars(layers: Sequence[LayerTime], topk: int) -> list[Row]:
     return bars
 
 
-def colour_kinds(bars: list[Row]) -> Any:
-    """The colour encoding, with a legend of what occurs."""
-    alt = import_altair()
-    present = [kind for kind in COLOURS if any(bar["kind"] == kind for bar in bars)]
-    scale = alt.Scale(domain=present, range=[COLOURS[kind] for kind in present])
-    return alt.Color("kind:N", scale=scale, title=None, legend=alt.Legend(orient="top"))
-
-
 def read_rows(rows: list[Row]) -> Any:
     """A chart over rows that stand inside the specification."""
-    alt = import_altair()
     return alt.Chart(alt.Data(values=rows))
 
 

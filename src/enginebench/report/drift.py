@@ -57,10 +57,11 @@ def list_drift(document: DriftDocument) -> list[Section]:
     """The verdict, then a table of the outputs."""
     asked = "" if document.n >= document.n_asked else f" of {document.n_asked} that were asked for"
     sides = f"{document.candidate.text} against {document.reference.text}"
+    figures = {label: [getattr(output, name) for output in document.outputs] for label, name in FIGURES.items()}
+    shown = {label: values for label, values in figures.items() if any(value is not None for value in values)}
     lines = [
-        (label, *(_format(getattr(output, name)) for output in document.outputs))
-        for label, name in FIGURES.items()
-        if any(getattr(output, name) is not None for output in document.outputs)
+        (label, *(MISSING if v is None else str(v) if isinstance(v, int) else f"{v:.6g}" for v in values))
+        for label, values in shown.items()
     ]
     table = make_table(list_texts(["figure"], [output.name for output in document.outputs]), lines, file="drift")
     texts = [state_verdict(document), *document.exceeded, *map(format_caveat, document.caveats)]
@@ -69,23 +70,14 @@ def list_drift(document: DriftDocument) -> list[Section]:
 
 
 FIGURES = {
-    "mean absolute difference": "mean_abs_diff",
-    "largest absolute difference": "max_abs_diff",
-    "mean relative difference": "mean_rel_diff",
-    "cosine, mean": "cosine_mean",
-    "cosine, smallest": "cosine_min",
-    "centred cosine, mean": "centred_cosine_mean",
-    "signal to noise, dB": "snr_db",
-    "... that most samples keep": "snr_most_db",
-    "top-1 agreement": "top1_agreement",
-    "top-5 agreement": "top5_agreement",
-    "other best class": "flips",
-    "... not explained by noise": "flips_beyond_noise",
-    "near ties": "near_ties",
-    "decisions": "decided",
-    "... that both take": "agreement",
-    "values not finite, both sides": "nonfinite",
-}
+    "mean absolute difference": "mean_abs_diff", "largest absolute difference": "max_abs_diff",
+    "mean relative difference": "mean_rel_diff", "cosine, mean": "cosine_mean", "cosine, smallest": "cosine_min",
+    "centred cosine, mean": "centred_cosine_mean", "signal to noise, dB": "snr_db",
+    "... that most samples keep": "snr_most_db", "top-1 agreement": "top1_agreement",
+    "top-5 agreement": "top5_agreement", "other best class": "flips",
+    "... not explained by noise": "flips_beyond_noise", "near ties": "near_ties", "decisions": "decided",
+    "... that both take": "agreement", "values not finite, both sides": "nonfinite",
+}  # fmt: skip
 
 
 def state_verdict(document: DriftDocument) -> str:
@@ -101,9 +93,3 @@ def state_verdict(document: DriftDocument) -> str:
 
 def _list_limits(limits: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {'>=' if LIMITS[name][1] else '<='} {value:g}" for name, value in limits.items())
-
-
-def _format(value: float | int | None) -> str:
-    if value is None:
-        return MISSING
-    return str(value) if isinstance(value, int) else f"{value:.6g}"

@@ -1,4 +1,4 @@
-"""All stored rows of a folder as one table: what it holds, and how it reads."""
+"""All stored rows of a folder as one table, their trends (p50 over time), and exports for Parquet and MLflow."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from enginebench.core.errors import ArtifactError, MissingDependency
 from enginebench.core.names import format_precision
 from enginebench.core.store import write_atomic
 from enginebench.core.text import clean_text, count_of
-from enginebench.report.charts import GREY, Spec, finish, import_altair
+from enginebench.report.charts import GREY, Spec, alt, finish
 from enginebench.report.csv_table import format_csv
 from enginebench.report.numbers import format_significant, show_figure
 from enginebench.report.run.charts import PALETTE
@@ -88,6 +88,12 @@ def name_series(row: HistoryRow) -> str:
     return clean_text(" ".join([*parts, f"{row.threads}t"]))
 
 
+def _show_p50(row: HistoryRow) -> str:
+    if row.p50_ms is None:
+        return row.status
+    return ("~ " if row.validity != "valid" else "") + format_significant(row.p50_ms, 4)
+
+
 _FIELDS = tuple(Column(field.name, str, attrgetter(field.name)) for field in fields(HistoryRow))
 _COLUMNS = (
     Column("started", lambda row: row.started_utc[:16], spare=1),
@@ -95,7 +101,7 @@ _COLUMNS = (
     Column("engine", attrgetter("engine")),
     Column("precision", lambda row: format_precision(row.precision, row.recipe, row.mix)),
     Column("batch", lambda row: str(row.batch), attrgetter("batch"), align="right", spare=2),
-    Column("p50 ms", lambda row: _show_p50(row), attrgetter("p50_ms"), align="decimal"),
+    Column("p50 ms", _show_p50, attrgetter("p50_ms"), align="decimal"),
     Column("p99 ms", lambda row: show_figure(row.p99_ms), attrgetter("p99_ms"), align="decimal", spare=3),
     Column("n", lambda row: str(row.n), attrgetter("n"), align="right", spare=4),
 )
@@ -117,12 +123,6 @@ def list_history(document: HistoryDocument, last: int) -> list[Section]:
     return [Section(title=title, parts=(*table, *make_notes(unread)))]
 
 
-def _show_p50(row: HistoryRow) -> str:
-    if row.p50_ms is None:
-        return row.status
-    return ("~ " if row.validity != "valid" else "") + format_significant(row.p50_ms, 4)
-
-
 Point = dict[str, Any]
 
 # Of one line: more than this lie within a pixel of each other on a picture 680 units wide.
@@ -135,21 +135,31 @@ def collect_trends(rows: Sequence[HistoryRow]) -> dict[str, list[Point]]:
 
     A picture has as many lines as there are colours; the series with the fewest rows share the last one.
     """
-    engines: dict[str, list[HistoryRow]] = {}
+    engines: dict[str, list[tuple[str, HistoryRow]]] = {}
     for row in rows:
         if row.p50_ms and row.started_utc:
-            engines.setdefault(row.engine, []).append(row)
+            engines.setdefault(row.engine, []).append((name_series(row), row))
     return {engine: _collect_points(members) for engine, members in sorted(engines.items())}
 
 
-def _collect_points(rows: Sequence[HistoryRow]) -> list[Point]:
-    counts = Counter(map(name_series, rows))
-    kept = {name for name, _ in counts.most_common(len(PALETTE) - 1)}
+def _collect_points(rows: Sequence[tuple[str, HistoryRow]]) -> list[Point]:
+    kept = {name for name, _ in Counter(name for name, _ in rows).most_common(len(PALETTE) - 1)}
     series: dict[str, list[HistoryRow]] = {}
-    for row in rows:
-        name = name_series(row)
+    for name, row in rows:
         series.setdefault(name if name in kept else OTHERS, []).append(row)
-    return [_describe(row, name) for name, members in series.items() for row in _thin(members)]
+    return [
+        {
+            "at": row.started_utc,
+            "series": name,
+            "p50": row.p50_ms,
+            "p99": row.p99_ms,
+            "validity": row.validity,
+            "run": clean_text(row.run),
+            "cpu": clean_text(row.cpu_model or ""),
+        }
+        for name, members in series.items()
+        for row in _thin(members)
+    ]
 
 
 def _thin(rows: list[HistoryRow]) -> list[HistoryRow]:
@@ -160,21 +170,8 @@ def _thin(rows: list[HistoryRow]) -> list[HistoryRow]:
     return [rows[round(i * step)] for i in range(_POINTS)]
 
 
-def _describe(row: HistoryRow, series: str) -> Point:
-    return {
-        "at": row.started_utc,
-        "series": series,
-        "p50": row.p50_ms,
-        "p99": row.p99_ms,
-        "validity": row.validity,
-        "run": clean_text(row.run),
-        "cpu": clean_text(row.cpu_model or ""),
-    }
-
-
 def draw_trend(engine: str, points: Sequence[Point]) -> Spec:
     """The p50 of one engine over time, a line for each model, precision and batch."""
-    alt = import_altair()
     legend = alt.Legend(orient="bottom", columns=2, labelLimit=330, title=None)
     base = alt.Chart(alt.NamedData(name="points")).encode(
         x=alt.X("at:T", title="measured (UTC)", scale=alt.Scale(type="utc")),
@@ -223,8 +220,7 @@ def write_parquet(rows: Sequence[HistoryRow], path: Path) -> None:
 def export_mlflow(rows: Sequence[HistoryRow], uri: str, experiment: str) -> tuple[int, int]:
     """(runs written, rows that were there already): settings as parameters, figures as metrics.
 
-    Args:
-        uri: of the tracking store: `file:DIR`, `http://...`, `sqlite:///F`.
+    `uri`: of the tracking store: `file:DIR`, `http://...`, `sqlite:///F`.
     """
     try:
         from mlflow.exceptions import MlflowException
@@ -235,24 +231,16 @@ def export_mlflow(rows: Sequence[HistoryRow], uri: str, experiment: str) -> tupl
         client = MlflowClient(tracking_uri=uri)
         found = client.get_experiment_by_name(experiment)
         identity = str(found.experiment_id if found else client.create_experiment(experiment))
-        known = _list_known(client, identity)
+        known, page = set[str](), None
+        while page is None or page.token:
+            page = client.search_runs([identity], max_results=1000, page_token=page.token if page else None)
+            known |= {run.data.tags.get(KEY, "") for run in page}
         new = [row for row in rows if identify_row(row) not in known]
         for row in new:
             _write_run(client, identity, row)
     except (MlflowException, OSError) as error:
         raise ArtifactError(f"MLflow refused {uri}: {clean_text(str(error))}") from error
     return len(new), len(rows) - len(new)
-
-
-def _list_known(client: Any, experiment: str) -> set[str]:
-    known: set[str] = set()
-    token = None
-    while True:
-        page = client.search_runs([experiment], max_results=1000, page_token=token)
-        known |= {run.data.tags.get(KEY, "") for run in page}
-        token = page.token
-        if not token:
-            return known
 
 
 def _write_run(client: Any, experiment: str, row: HistoryRow) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 # The path of a module, or an operator in it; names of nodes have slashes.
@@ -17,7 +17,11 @@ _NAMESPACE = re.compile(r"\b(?:[A-Za-z_]\w*::)+(?=[A-Za-z_])")
 
 def fold_names(names: Sequence[str]) -> list[str]:
     """The names, each shortened as far as no two that differ become one."""
-    forms = [list(_list_forms(name)) for name in names]
+    forms = []  # of each name, the shortest first; the last is the name itself
+    for name in names:
+        signed = _SIGNATURE.search(name)
+        short = [shorten_kernel(name), shorten_kernel(name, lambdas=True)] if signed else [fold_name(name)]
+        forms.append([*short, name])
     while True:
         owners = Counter(short for short, _ in {(form[0], name) for form, name in zip(forms, names, strict=True)})
         clashing = [form for form in forms if owners[form[0]] > 1 and len(form) > 1]
@@ -25,16 +29,6 @@ def fold_names(names: Sequence[str]) -> list[str]:
             return [form[0] for form in forms]
         for form in clashing:
             del form[0]
-
-
-def _list_forms(name: str) -> Iterator[str]:
-    """A name's forms, the shortest first; the last is the name itself."""
-    if _SIGNATURE.search(name):
-        yield shorten_kernel(name)
-        yield shorten_kernel(name, lambdas=True)
-    else:
-        yield fold_name(name)
-    yield name
 
 
 def shorten_kernel(name: str, *, lambdas: bool = False) -> str:
@@ -48,7 +42,13 @@ def shorten_kernel(name: str, *, lambdas: bool = False) -> str:
     text = _drop_arguments(_NOISE.sub("", name))
     text = _LAMBDA.sub(r"#\1" if lambdas else "", _NOISE.sub("", text))
     text = re.sub(r"\s*([<>])\s*", r"\1", _NAMESPACE.sub("", text)).strip()
-    return text[_find_name(text) :] or name
+    # The name begins behind the type of the result: after the last space outside of `<` and `>`.
+    depth, start = 0, 0
+    for i, letter in enumerate(text):
+        depth += (letter == "<") - (letter == ">")
+        if letter == " " and not depth:
+            start = i + 1
+    return text[start:] or name
 
 
 def _drop_arguments(text: str) -> str:
@@ -60,16 +60,6 @@ def _drop_arguments(text: str) -> str:
             kept.append(letter)
         depth -= letter == ")" and depth > 0
     return "".join(kept)
-
-
-def _find_name(text: str) -> int:
-    """Where the name begins behind the type of the result: after the last space outside of `<` and `>`."""
-    depth, start = 0, 0
-    for i, letter in enumerate(text):
-        depth += (letter == "<") - (letter == ">")
-        if letter == " " and not depth:
-            start = i + 1
-    return start
 
 
 def fold_name(name: str) -> str:

@@ -44,21 +44,18 @@ def describe_times(document: EngineProfileDocument, topk: int) -> list[str]:
     hidden = len(document.layers) - topk
     shown = f"; {count_of(hidden, 'layers')} not shown" if hidden > 0 else ""
     waits = document.remainder_ms >= 0 and any(caveat.code == "enqueue_bound" for caveat in document.caveats)
-    limit = []
-    if document.bound_ms is not None:
-        limit = [
-            f"the least time by this machine's best rates is {_format_ms(document.bound_ms)} ms, "
-            f"{format_limit(document.of_limit, document.bound_by)}"
-        ]
-    return [
+    texts = [
         f"{count_of(len(document.layers), 'layers')}, "
         f"{_format_ms(document.average_ms)} ms in one run by {document.profiler}, "
         f"mean of {count_of(document.count, 'runs')}{shown}",
         f"without the profiler {_format_ms(document.end_to_end_ms)} ms (median, {document.end_to_end_clock} clock): "
         + format_remainder(document.remainder_ms, document.end_to_end_ms)
         + (": the GPU waits for the host" if waits else ""),
-        *limit,
     ]
+    if document.bound_ms is not None:
+        near = format_limit(document.of_limit, document.bound_by)
+        texts.append(f"the least time by this machine's best rates is {_format_ms(document.bound_ms)} ms, {near}")
+    return texts
 
 
 def format_limit(of_limit: float | None, bound_by: str | None) -> str:

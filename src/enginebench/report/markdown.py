@@ -18,11 +18,7 @@ def escape(text: str) -> str:
 
 
 def format_sections(sections: Sequence[Section], level: int = 1, pictures: Sequence[str] = ()) -> str:
-    """The page: the first title is of `level`, those after it of the next.
-
-    Args:
-        pictures: names of the files that lie beside the page; other charts are left out.
-    """
+    """The page, its first title of `level`, others of the next; of the charts those whose files `pictures` names."""
     blocks: list[str] = []
     for section in sections:
         parts = [text for part in section.parts if (text := _format_part(part, pictures))]
@@ -33,19 +29,16 @@ def format_sections(sections: Sequence[Section], level: int = 1, pictures: Seque
 
 
 def _format_part(part: Table | Notes | Chart, pictures: Sequence[str]) -> str:
-    if isinstance(part, Table):
-        return "" if part.brief or not part.columns else format_table(part)
     if isinstance(part, Notes):
         return _format_notes(part)
-    name = f"{part.name}.png"
-    return f"![{escape(part.description)}]({name})" if name in pictures else ""
-
-
-def format_table(table: Table) -> str:
-    """The rows under their headings, figures on the right."""
-    marks = ["---" if column.align == "left" else "---:" for column in table.columns]
-    lines = [[escape(column.title) for column in table.columns], marks]
-    lines += [[_break(escape(column.text(row))) for column in table.columns] for row in table.rows]
+    if isinstance(part, Chart):
+        name = f"{part.name}.png"
+        return f"![{escape(part.description)}]({name})" if name in pictures else ""
+    if part.brief or not part.columns:
+        return ""
+    marks = ["---" if column.align == "left" else "---:" for column in part.columns]  # figures on the right
+    lines = [[escape(column.title) for column in part.columns], marks]
+    lines += [[_break(escape(column.text(row))) for column in part.columns] for row in part.rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 

@@ -33,16 +33,19 @@ def format_page(
     up: str = "",
     script: str | None = None,
 ) -> str:
-    """A whole HTML document.
-
-    Args:
-        bundle: JavaScript that defines `vegaEmbed`; None for a page without charts.
-    """
+    """A whole HTML document; `bundle`: JavaScript that defines `vegaEmbed`, None for a page without charts."""
     charts = {part.name: part.spec for section in sections for part in section.parts if isinstance(part, Chart)}
     style = _read_asset("page.css")
     # A script in which no string ends its element. Source: HTML Living Standard, section 4.12.1.3.
     library = re.sub(r"<(?=/script|!--)", r"\\x3c", bundle, flags=re.IGNORECASE) if bundle and charts else None
     scripts = [*([library] if library else []), script or _read_asset("page.js")]
+    # Nothing is loaded, and nothing runs but the scripts of this page. Source: W3C, Content Security Policy 3.
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, *scripts)]
+    own, *others = (f"'sha256-{digest}'" for digest in digests)
+    policy = (
+        f"default-src 'none'; script-src {' '.join(others)}; style-src {own}; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
     page: str = _load("page.html").render(
         title=title,
         up=up,
@@ -51,7 +54,7 @@ def format_page(
         filters=_list_filters(sections),
         footer=f"Made by EngineBench {__version__} from stored results. {footer}",
         data={"charts": charts, "labels": labels or {}, **({"data": data} if data is not None else {})},
-        policy=_write_policy(style, scripts),
+        policy=policy,
         style=Markup(style),
         scripts=[Markup(text) for text in scripts],
     )
@@ -146,13 +149,3 @@ def embed_json(data: object) -> Markup:
 @cache
 def _read_asset(name: str) -> str:
     return resources.files("enginebench.report").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _write_policy(style: str, scripts: Sequence[str]) -> str:
-    """Nothing is loaded, and nothing runs but the scripts of this page. Source: W3C, Content Security Policy 3."""
-    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, *scripts)]
-    own, *others = (f"'sha256-{digest}'" for digest in digests)
-    return (
-        f"default-src 'none'; script-src {' '.join(others)}; style-src {own}; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
-    )

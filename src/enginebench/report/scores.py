@@ -25,16 +25,11 @@ def format_figure(value: float, score: Score, digits: int = 2) -> str:
 
 def describe_score(score: Score) -> str:
     """A metric with its figure and interval: "top-1 99.11% (97.74 to 99.65)"."""
+    low, high, interval = score.value.low, score.value.high, "no interval from these samples"
+    if low is not None and high is not None:
+        interval = " to ".join(format_figure(bound, score).removesuffix("%") for bound in (low, high))
     worse = "" if score.higher_is_better else ", lower is better"
-    return f"{name_metric(score.metric)} {_format_estimate(score.value, score)}{worse}"
-
-
-def _format_estimate(estimate: Estimate, score: Score) -> str:
-    figure = format_figure(estimate.value, score)
-    if estimate.low is None or estimate.high is None:
-        return f"{figure} (no interval from these samples)"
-    bounds = (format_figure(bound, score).removesuffix("%") for bound in (estimate.low, estimate.high))
-    return f"{figure} ({' to '.join(bounds)})"
+    return f"{name_metric(score.metric)} {format_figure(score.value.value, score)} ({interval}){worse}"
 
 
 def describe_delta(score: Score) -> str | None:
@@ -83,23 +78,18 @@ class AccuracyDocument(Struct, frozen=True, kw_only=True):
 
 
 def list_accuracy(document: AccuracyDocument) -> list[Section]:
-    """Every score with its interval, then the difference to the reference."""
-    first, *others = describe_accuracy(document)
-    return [Section(title=first, parts=tuple(make_notes(others)))]
-
-
-def describe_accuracy(document: AccuracyDocument) -> list[str]:
-    """The figures as sentences; shares in per cent and points."""
+    """Every score with its interval, then the difference to the reference; shares in per cent and points."""
     engine = document.engine
     name = f"{format_engine(engine)} {format_precision(engine.precision, engine.recipe, engine.mix)}"
-    lines = [f"{document.side} ({name}) on {document.n} labelled samples of {document.data}"]
-    lines += [describe_score(score) for score in document.scores]
+    title = f"{document.side} ({name}) on {document.n} labelled samples of {document.data}"
+    lines = [describe_score(score) for score in document.scores]
     for score, before in zip(document.scores, document.reference_scores, strict=False):
         lines.append(f"reference {document.reference}: {describe_score(before)}")
         lines += filter(None, [describe_delta(score)])
     if document.reference is not None and document.reference_nonfinite:
         lines.append(tell_nonfinite(document.reference, document.reference_nonfinite, document.n))
-    return [*lines, *document.failures, *map(format_caveat, document.caveats)]
+    notes = make_notes([*lines, *document.failures, *map(format_caveat, document.caveats)])
+    return [Section(title=title, parts=tuple(notes))]
 
 
 def tell_nonfinite(side: str, nonfinite: int, n: int) -> str:

@@ -11,13 +11,9 @@ from enginebench.report.table import Column, Section, list_texts, make_notes, ma
 from enginebench.stats.stages import StagesDocument
 
 NAMES = {
-    "decode": "decode JPEG",
-    "preprocess": "resize, normalise",
-    "copy_in": "copy in",
-    "compute": "compute",
-    "copy_out": "copy out",
-    "postprocess": "top 5",
-}
+    "decode": "decode JPEG", "preprocess": "resize, normalise", "copy_in": "copy in", "compute": "compute",
+    "copy_out": "copy out", "postprocess": "top 5",
+}  # fmt: skip
 _COLUMNS = (
     Column("stage", attrgetter("name")),
     Column("p50 ms", lambda stage: format_significant(stage.p50_ms, 3), attrgetter("p50_ms"), align="decimal"),
@@ -41,16 +37,18 @@ def list_stages(*given: StagesDocument) -> list[Section]:
     names = [f"{one.engine} {one.precision}, batch {one.batch}" for one in documents]
     told = name_stages(documents[0]).values()
     lines = [(name, [one.stages[i].p50_ms for one in documents]) for i, name in enumerate(told)]
-    lines += [("from file to label", [one.total_p50_ms for one in documents])]
-    lines += [("pictures/s, one after another", [one.serial_per_s for one in documents])]
-    lines += [("pictures/s, overlapped", [one.overlapped_per_s for one in documents])]
-    texts = [(name, *(format_significant(value) for value in values)) for name, values in lines]
+    lines += [
+        ("from file to label", [one.total_p50_ms for one in documents]),
+        ("pictures/s, one after another", [one.serial_per_s for one in documents]),
+        ("pictures/s, overlapped", [one.overlapped_per_s for one in documents]),
+    ]
+    texts = [(name, *map(format_significant, values)) for name, values in lines]
     table = make_table(list_texts(["p50 ms of a batch"], names), texts, file="stages-compared")
     together = [Section(title="From file to label", parts=(table,))] if len(documents) > 1 else []
-    return [*together, *(section for one in documents for section in _list_one(one))]
+    return [*together, *map(_list_one, documents)]
 
 
-def _list_one(document: StagesDocument) -> list[Section]:
+def _list_one(document: StagesDocument) -> Section:
     """The time from file to label and what bounds the rate, then a line for each stage, and what is doubtful."""
     title = f"{document.model}, {document.engine} {document.precision}, {document.device}, batch {document.batch}"
     times = (format_significant(value, 3) for value in (document.total_p50_ms, document.total_p99_ms))
@@ -59,7 +57,7 @@ def _list_one(document: StagesDocument) -> list[Section]:
     names = name_stages(document)
     stages = [replace(stage, name=names.get(stage.name, stage.name)) for stage in document.stages]
     table = make_table(_COLUMNS, stages, file="stages")
-    return [Section(title=title, parts=(*make_notes([whole]), table, *make_notes(texts)))]
+    return Section(title=title, parts=(*make_notes([whole]), table, *make_notes(texts)))
 
 
 def describe_rates(document: StagesDocument) -> list[str]:

@@ -50,14 +50,19 @@ def draw_sections(sections: Sequence[Section]) -> RenderableType:
     """Titles, and the parts beneath them; pictures are left to pages."""
     drawn: list[RenderableType] = []
     for section in sections:
-        parts = [part for part in map(_draw_part, section.parts) if part is not None]
+        parts: list[RenderableType] = []
+        for part in section.parts:
+            if isinstance(part, Table) and part.columns and not part.brief:
+                parts.append(_Fitted(part))
+            elif isinstance(part, Notes):
+                parts.append(_draw_notes(part))
         if section.parts and not parts:
             continue
         drawn += [Text("")] if drawn else []
         drawn += [Text(clean_text(section.title), style="bold")] if section.title else []
-        for i, part in enumerate(parts):
+        for i, shown in enumerate(parts):
             drawn += [Text("")] if i or section.title else []
-            drawn.append(part if isinstance(part, Text) else Padding(part, (0, 0, 0, 2), expand=False))
+            drawn.append(shown if isinstance(shown, Text) else Padding(shown, (0, 0, 0, 2), expand=False))
     return Group(*drawn)
 
 
@@ -70,12 +75,6 @@ def format_text(sections: Sequence[Section]) -> str:
     with console.capture() as capture:
         print_sections(sections, console)
     return capture.get().strip("\n")
-
-
-def _draw_part(part: object) -> RenderableType | None:
-    if isinstance(part, Table):
-        return None if part.brief or not part.columns else _Fitted(part)
-    return _draw_notes(part) if isinstance(part, Notes) else None
 
 
 def _draw_notes(notes: Notes) -> RenderableType:
@@ -188,16 +187,10 @@ def _folds(column: Column) -> bool:
 def _list_cells(column: Column, rows: Sequence[Any]) -> list[str]:
     """The title, then the text of each row; figures with their decimal points under each other."""
     texts = [clean_lines(column.text(row)) for row in rows]
-    if column.align == "decimal":
-        ends = [_measure_fraction(text) for text in texts]
+    if column.align == "decimal":  # from the point on, or behind the last digit
+        ends = [len(re.sub(r"^\D*\d*", "", text)) for text in texts]
         texts = [text + " " * (max(ends) - end) if text else text for text, end in zip(texts, ends, strict=True)]
     return [clean_lines(column.title), *texts]
-
-
-def _measure_fraction(text: str) -> int:
-    """The letters from the decimal point on, or behind the last digit."""
-    found = re.match(r"\D*\d*", text)
-    return len(text) - (found.end() if found else 0)
 
 
 def _fold(text: str, width: int) -> str:

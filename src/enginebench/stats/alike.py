@@ -1,16 +1,14 @@
 """Whether two sides were asked the same, whether they answered the same, and what that shows; else why nobody knows."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.preprocess import differ, shorten
+from enginebench.core.protocols import Array
 from enginebench.core.records import Caveat, Drift, Outputs, Result, TensorSpec
 from enginebench.core.shapes import concrete_shape, find_size
 from enginebench.stats.compare import find_preprocess
@@ -22,9 +20,6 @@ from enginebench.stats.drift import (
     holds_values,
     keeps_limits,
 )
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
 
 VARIES = "the model gives different outputs for the same inputs each time"
 # Doubts that say that weights or inputs were invented.

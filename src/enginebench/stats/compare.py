@@ -112,11 +112,8 @@ def refuse(*reasons: str, margin: float, clock: str = "host") -> Comparison:
 def spread_pairs(
     base: Sequence[Measurement], cand: Sequence[Measurement], times: Times, trials: int | None = None
 ) -> tuple[Spread | None, int, list[str]]:
-    """(the mean log ratio of neighbouring repetitions or None without any, their number, what was left out).
-
-    Args:
-        trials: later repetitions do not count; None: all do.
-    """
+    """(the mean log ratio of the first `trials` neighbouring repetitions or None without any, their number, what was
+    left out)."""
     sides = [[m for m in side if trials is None or m.repetition < trials] for side in (base, cand)]
     left, right = (_by_repetition(side, times) for side in sides)
     common, alone = sorted(left.keys() & right.keys()), len(left.keys() ^ right.keys())

@@ -3,12 +3,10 @@
 The first axis of every output counts samples; the rest of it is one answer. All sums are taken in double precision.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -16,6 +14,7 @@ from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import FeedError, UsageError
+from enginebench.core.protocols import Array
 from enginebench.core.records import Caveat, Drift, OutputDrift, Precision, Slices, Task
 from enginebench.stats.metrics.boxes import (
     LEAST_SCORE,
@@ -29,16 +28,10 @@ from enginebench.stats.metrics.boxes import (
     match_boxes,
     read_boxes,
 )
+from enginebench.stats.metrics.metric import Floats
 from enginebench.stats.metrics.sequences import decode_tokens
 from enginebench.stats.metrics.tasks import SEQUENTIAL, read_map
 from enginebench.stats.scales import JUMP, are_scores, split_slices
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from enginebench.core.protocols import Array
-
-    Floats = NDArray[np.float64]
 
 # Outputs that are equal bit for bit have no finite ratio of signal to noise. JSON has no infinity, so they are given
 # that of double precision's own rounding: 20 log10(2^52).
@@ -488,7 +481,7 @@ def _measure_rows(name: str, reference: Array, candidate: Array, task: Task | No
         pairs = enumerate(zip(np.atleast_1d(reference), np.atleast_1d(candidate), strict=True))
         return [_take_sample(i, _measure_labels(name, np.asarray(a), np.asarray(b))) for i, (a, b) in pairs]
     ref, cand = _as_rows(reference), _as_rows(candidate)
-    whole: NDArray[np.bool_] = np.isfinite(ref).all(axis=1) & np.isfinite(cand).all(axis=1)
+    whole = np.isfinite(ref).all(axis=1) & np.isfinite(cand).all(axis=1)
     # Of a single value a cosine is no more than the sign.
     centre = _find_centre(ref[whole]) if ref.shape[1] > 1 else None
     threshold = NEAR_TIE * _measure_noise(ref[whole], cand[whole])
@@ -497,16 +490,17 @@ def _measure_rows(name: str, reference: Array, candidate: Array, task: Task | No
     for i in range(len(ref)):
         a, b = ref[i : i + 1], cand[i : i + 1]
         finite = np.isfinite(a) & np.isfinite(b)
+        sound = bool(finite.all())
         row = SampleDrift(
             index=i,
             output=name,
             **_measure_differences(a[finite], b[finite]),
-            cosine=_mean(_cosines(a, b)) if whole[i] else None,
-            centred_cosine=_mean(_cosines(a - centre, b - centre)) if whole[i] and centre is not None else None,
+            cosine=_mean(_cosines(a, b)) if sound else None,
+            centred_cosine=_mean(_cosines(a - centre, b - centre)) if sound and centre is not None else None,
             snr_db=_measure_snr(a[finite], b[finite]),
             nonfinite=_count_nonfinite(a) + _count_nonfinite(b),
         )
-        if whole[i] and classes:
+        if sound and classes:
             best, margin, five = (int(a.argmax()), int(b.argmax())), float(_measure_margins(a)[0]), _agreement(a, b, 5)
             row = replace(
                 row,

@@ -46,7 +46,7 @@ def judge_precision(
         told = requested == "fp32" and not device.startswith("cuda")
         return requested, () if told else (make_caveat("unproved_precision.none", asked=requested),)
     ran = _find_ran(requested, shares)
-    sentence = describe_shares(requested, shares)
+    sentence = f"Asked {requested}: {list_shares(shares)}."
     asked = {} if requested == "fp32" else {"asked": requested}
     if ran != requested:
         return ran, (make_caveat("relabelled" if asked else "relabelled.fp32", record=sentence, ran=ran, **asked),)
@@ -73,11 +73,6 @@ def _name_unasked(shares: Mapping[str, float]) -> tuple[Precision | None, tuple[
     named = ran[-1] if ran else max(found, key=lambda p: found[p])
     low = make_caveat("low_effective_precision.plan", ran=named, record=list_shares(shares))
     return named, (low,) if _is_low(named, shares) else ()
-
-
-def describe_shares(requested: Precision, shares: Mapping[str, float]) -> str:
-    """The record as a sentence: "Asked int8: 83 % of time in int8, 12 % in fp32, 5 % in reorder."."""
-    return f"Asked {requested}: {list_shares(shares)}."
 
 
 def list_shares(shares: Mapping[str, float]) -> str:

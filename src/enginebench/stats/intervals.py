@@ -19,12 +19,7 @@ NORMAL = NormalDist()  # the standard one
 
 @lru_cache(maxsize=4096)
 def quantile_of_t(p: float, freedom: float) -> float:
-    """The p-quantile of Student's t distribution with `freedom` degrees of freedom, which need not be whole.
-
-    Args:
-        p: from 0 to 1, without both.
-        freedom: at least 1, or infinite.
-    """
+    """The p-quantile of Student's t distribution with at least 1 degree of freedom, not always whole, or infinite."""
     from scipy.special import stdtrit  # a quarter of a second, which a verb without an interval does not pay
 
     return NORMAL.inv_cdf(p) if math.isinf(freedom) else float(stdtrit(freedom, p))

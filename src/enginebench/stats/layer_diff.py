@@ -6,7 +6,7 @@ other. Layers that share an operator, directly or through a third, form one row.
 
 import re
 from collections import Counter
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -30,16 +30,9 @@ Key = str | tuple[str, int]
 Member = tuple[int, int]  # (side: 0 base, 1 candidate; index of the layer)
 
 
-class Keys(NamedTuple):
-    """For each side, the keys of every layer by which layers meet."""
-
-    sides: tuple[list[list[Key]], list[list[Key]]]
-    matched_by: Literal["name", "order"]
-
-
 def compare_layers(base: LayersDocument, candidate: LayersDocument) -> LayersDocument:
     """`candidate` with its difference to `base`: rows of the same operators, the largest change of time first."""
-    keys = choose_keys(base.layers, candidate.layers)
+    keys, matched_by = choose_keys(base.layers, candidate.layers)
     groups = join_members(keys, (base.layers, candidate.layers))
     deltas = [make_delta(group, (base.layers, candidate.layers)) for group in groups]
     deltas.sort(key=lambda row: -abs(row.delta_ms or 0.0))
@@ -51,11 +44,14 @@ def compare_layers(base: LayersDocument, candidate: LayersDocument) -> LayersDoc
             base_ms=before, candidate_ms=after, delta_ms=after - before,
             base_overhead_ms=overhead[0], candidate_overhead_ms=overhead[1],
         )  # fmt: skip
-    return msgspec.structs.replace(candidate, diff=tuple(deltas), diff_matched_by=keys.matched_by, diff_totals=totals)
+    return msgspec.structs.replace(candidate, diff=tuple(deltas), diff_matched_by=matched_by, diff_totals=totals)
 
 
-def choose_keys(base: tuple[EngineLayer, ...], candidate: tuple[EngineLayer, ...]) -> Keys:
-    """Operator names if the graphs share them, else the place of an operator among those of its type.
+def choose_keys(
+    base: tuple[EngineLayer, ...], candidate: tuple[EngineLayer, ...]
+) -> tuple[list[list[list[Key]]], Literal["name", "order"]]:
+    """Of each side, the keys of every layer by which layers meet; and what these are: operator names if the graphs
+    share them, else the place of an operator among those of its type.
 
     Exporters that number operators give all of them new names when Q/DQ nodes are put in; the third convolution is
     the third convolution still. Types that occur in different numbers are not used.
@@ -65,14 +61,14 @@ def choose_keys(base: tuple[EngineLayer, ...], candidate: tuple[EngineLayer, ...
     distinct = [{name for layer in side for name in layer} for side in names]
     smaller = min(len(side) for side in distinct)
     if smaller and len(distinct[0] & distinct[1]) >= _NAMES_SHARED * smaller:
-        return Keys((names[0], names[1]), "name")  # type: ignore[arg-type]
+        return names, "name"  # type: ignore[return-value]
     places = [number_operators(side) for side in distinct]
     counts = [Counter(kind for kind, _ in side.values()) for side in places]
     usable = {kind for kind in counts[0] if counts[0][kind] == counts[1][kind]}
     sides: list[list[list[Key]]] = [
         [[places[i][name] for name in layer if places[i][name][0] in usable] for layer in names[i]] for i in (0, 1)
     ]
-    return Keys((sides[0], sides[1]), "order")
+    return sides, "order"
 
 
 def number_operators(names: set[str]) -> dict[str, tuple[str, int]]:
@@ -86,7 +82,9 @@ def number_operators(names: set[str]) -> dict[str, tuple[str, int]]:
     return places
 
 
-def join_members(keys: Keys, layers: tuple[tuple[EngineLayer, ...], tuple[EngineLayer, ...]]) -> list[list[Member]]:
+def join_members(
+    keys: list[list[list[Key]]], layers: tuple[tuple[EngineLayer, ...], tuple[EngineLayer, ...]]
+) -> list[list[Member]]:
     """Layers of both engines that share a key, directly or through others; a reformat joins the layer it serves."""
     parent: dict[Member | Key, Member | Key] = {}
 
@@ -99,7 +97,7 @@ def join_members(keys: Keys, layers: tuple[tuple[EngineLayer, ...], tuple[Engine
     for side in (0, 1):
         by_name = {layer.name: index for index, layer in enumerate(layers[side])}
         for index, layer in enumerate(layers[side]):
-            links: list[Member | Key] = list(keys.sides[side][index])
+            links: list[Member | Key] = list(keys[side][index])
             target = by_name.get(strip_reformat(layer.name) or "")
             if target is not None:
                 links.append((side, target))

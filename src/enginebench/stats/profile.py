@@ -135,12 +135,7 @@ def describe_profile(
     bound: Bound | None = None,
     notes: tuple[str, ...] = (),
 ) -> EngineProfileDocument:
-    """The document of one profile.
-
-    Args:
-        end_to_end_ns: median of a run without the profiler.
-        bound: the least time of a run, where this machine's ceilings are known.
-    """
+    """The document of one profile; `end_to_end_ns`: median of a run without the profiler; `bound`: its least time."""
     total_ns = sum_times(profile.layers)
     layers = [_describe_layer(layer, profile.runs, total_ns) for layer in sort_layers(profile.layers)]
     average_ms, end_to_end_ms = total_ns / NS_PER_MS, end_to_end_ns / NS_PER_MS

@@ -6,21 +6,17 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from enginebench.core.errors import MeasurementError, UsageError
+from enginebench.core.protocols import Array
 from enginebench.core.records import Estimate
 from enginebench.stats.intervals import NORMAL, quantile_of_t
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from enginebench.core.protocols import Array
-
-    Floats = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
 def median(values: Sequence[float] | Array) -> float:
@@ -56,12 +52,7 @@ def nearest_rank(sorted_values: Sequence[float] | Array, q: float) -> float:
 
 
 def find_rank(n: int, q: float) -> int:
-    """The nearest rank ceil(q n), from 1 to n.
-
-    Raises:
-        UsageError: `q` lies outside (0, 1].
-        MeasurementError: n is 0.
-    """
+    """The nearest rank ceil(q n), from 1 to n; raises as `nearest_rank`."""
     if not 0 < q <= 1:
         raise UsageError(f"percentile {100 * q:g} cannot be taken; it must be above 0 and at most 100")
     if n < 1:

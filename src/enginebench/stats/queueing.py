@@ -1,27 +1,22 @@
 """Requests under arrivals, pure: what the four times of every request say, and what queueing theory expects."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from enginebench.core.caveats import find_sentence, make_caveat
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Block, Caveat, Measurement, Validity
-from enginebench.stats.quantiles import convert_percent, nearest_rank
+from enginebench.stats.quantiles import Floats, convert_percent, nearest_rank
 from enginebench.stats.validity import doubt_marks, find_worst, judge_marks
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Times = NDArray[np.int64]
-    Floats = NDArray[np.float64]
+Times = NDArray[np.int64]
 
 # How a request went.
 DONE, FAILED, DROPPED = 1, 2, 3
@@ -189,7 +184,8 @@ def join_queries(stamps: Stamps, query: int) -> Stamps:
     count = len(stamps.status) // query * query
     *times, status = (column[:count].reshape(-1, query) for column in stamps)
     ends = np.where((status == DONE).all(axis=1), DONE, status.max(axis=1))
-    return Stamps(*(c.min(axis=1) if i < 3 else c.max(axis=1) for i, c in enumerate(times)), status=ends)
+    columns = [c.min(axis=1) if i < 3 else c.max(axis=1) for i, c in enumerate(times)]
+    return Stamps(*columns, ends)
 
 
 def compare_little(stamps: Stamps) -> tuple[float | None, float | None]:

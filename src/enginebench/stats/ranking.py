@@ -83,9 +83,16 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
     found = [_rank_group(group, rules) for group in groups.values()]
     answers = [answer for answer in found if answer is not None]
     fastest = {answer.fastest.setting: answer.fastest for answer in answers}
+    standings = []
+    for row in rows:  # with its comparison with the fastest, so that one hopeless baseline costs nothing else
+        best = fastest.get(row.setting)
+        if best is not None and row.summary is not None and best.result.id != row.result.id:
+            held = compare_rows(best.result, row.result, rules.margin)
+            row = replace(row, ratio_to_fastest=held.ratio, verdict_to_fastest=held.verdict)
+        standings.append(row)
     equal = {name for answer in answers[:1] if (h := answer.headline).tied_with for name in (h.id, *h.tied_with)}
     return Ranking(
-        standings=tuple(_hold_against(row, fastest.get(row.setting), rules.margin) for row in rows),
+        standings=tuple(standings),
         fastest=_refer(answers[0].fastest, equal) if answers else None,
         recommended=_refer(answers[0].recommended, equal) if answers and answers[0].recommended else None,
         recommended_by="metric" if any(answer.by_metric for answer in answers[:1]) else "drift",
@@ -164,14 +171,6 @@ def _refer(row: Standing, equal: Collection[str]) -> Ref:
     )
 
 
-def _hold_against(row: Standing, best: Standing | None, margin: float) -> Standing:
-    """The row with its comparison with the fastest of its setting, so that one hopeless baseline costs nothing else."""
-    if best is None or row.summary is None or best.result.id == row.result.id:
-        return row
-    found = compare_rows(best.result, row.result, margin)
-    return replace(row, ratio_to_fastest=found.ratio, verdict_to_fastest=found.verdict)
-
-
 def _within_limit(
     ranked: Sequence[Standing], rows: Sequence[Standing], metric: str | None, max_drop: float | None
 ) -> list[Standing] | None:
@@ -229,11 +228,7 @@ def _place(row: Standing, metric: str | None) -> Place | None:
 
 
 def find_quality(score: Score | None, likeness: float | None, *, by_metric: bool, is_truth: bool) -> float | None:
-    """The metric's figure, larger if better, or how much the outputs are like the reference's; None without either.
-
-    Args:
-        likeness: centred cosine of its outputs to the reference's, or the share of decisions that both took.
-    """
+    """The metric's figure, larger if better, or how much the outputs are like the reference's; None without either."""
     if by_metric:
         return None if score is None else score.value.value if score.higher_is_better else -score.value.value
     return 1.0 if is_truth else likeness

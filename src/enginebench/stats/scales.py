@@ -1,19 +1,14 @@
 """Which slices of an output are judged apart: those whose scales differ so much that one would hide the other."""
 
-from __future__ import annotations
-
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from enginebench.stats.metrics.boxes import LEAST_SCORE, find_box_axis
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+from enginebench.stats.metrics.metric import Floats
 
 # Values that a slice must have for its figures to say something.
 LEAST_VALUES = 64

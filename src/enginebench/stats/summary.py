@@ -1,21 +1,16 @@
 """Measurements of one row to a few estimates: each with interval, n, and how it was made. Times in ms."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Estimate, Measurement
 from enginebench.stats.intervals import estimate_geometric, estimate_spread, join_builds, measure_spread, take_logs
 from enginebench.stats.quantiles import autocorrelation_time, convert_percent, estimate_tails, median
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MS_PER_NS = 1e-6
 
@@ -59,6 +54,9 @@ def summarize(
     # Together: they share one sorting and one set of draws, which cost more than all the rest.
     estimates = estimate_tails(series, [convert_percent(p) for p in asked], level=level, time=time)
     tails = dict(zip(asked, estimates, strict=True))
+    clean = [(np.asarray(m.latency_ns)[~_find_marked(m)], m.build) for m in kept]
+    own = [(median(values), build) for values, build in clean if values.size]
+    unmarked = _estimate_medians([ns for ns, _ in own], [b for _, b in own], "latency", level) if own else None
     return Summary(
         p50=estimate_p50(kept, level=level),
         p90=tails[90.0],
@@ -70,7 +68,7 @@ def summarize(
             level,
             f"mean of {len(series)} process means, Student t",
         ),
-        p50_unmarked=_estimate_unmarked(kept, level),
+        p50_unmarked=unmarked,
         n=sum(len(s) for s in series),
         processes=len(kept),
         marked_share=share_marked(kept),
@@ -114,12 +112,6 @@ def _estimate_medians(medians_ns: Sequence[float], builds: Sequence[int | None],
     of = "builds, each of its process medians" if any(b is not None for b in builds) else "process medians"
     method = f"geometric mean of {spread.n} {of}, Student t over their logs"
     return estimate_geometric(spread, level, MS_PER_NS, method)
-
-
-def _estimate_unmarked(measurements: Sequence[Measurement], level: float) -> Estimate | None:
-    clean = [(np.asarray(m.latency_ns)[~_find_marked(m)], m.build) for m in measurements]
-    kept = [(median(values), build) for values, build in clean if values.size]
-    return _estimate_medians([m for m, _ in kept], [b for _, b in kept], "latency", level) if kept else None
 
 
 def _estimate_field(

@@ -141,11 +141,7 @@ def disturbed_alike(marked: Sequence[float], apart: float) -> bool:
 def grade_ratio(
     ratio: Estimate, marked: Sequence[float], *, apart: float = 1.0, unsettled: float = 0.0
 ) -> tuple[RatioValidity, str]:
-    """(`good`, `medium` or `low`, why it is not `good`) of a ratio, the worst reason first.
-
-    Args:
-        marked: of each side, the share of what was measured that is disturbed.
-    """
+    """(`good`, `medium` or `low`, why it is not `good`) of a ratio; `marked`: the disturbed fraction of each side."""
     width = ratio.high / ratio.low if ratio.high is not None and ratio.low else None
     doubts: list[tuple[bool, RatioValidity, str]] = [
         (width is None, "low", "1 trial each: no interval"),

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 from enginebench.core import sums
-from graphs import write_graph
+from graphs import write_text
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_graph_without_exact_kernels_is_loaded_with_others(
     settings = onnxruntime.SessionOptions()
     sums.keep_sums_exact(settings)
     opened = refuse_exact_sums(monkeypatch)
-    graph = write_graph(tmp_path / "g.onnx", "(float[1] x) => (float[1] y) { y = Relu(x) }")
+    graph = write_text(tmp_path / "g.onnx", "(float[1] x) => (float[1] y) { y = Relu(x) }")
     assert sums.open_cpu_session(str(graph), settings).get_providers() == ["CPUExecutionProvider"]
     assert opened == ["0"]
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.names import parse_precision
-from enginebench.core.records import Drift, OutputDrift, Result
+import samples
+from enginebench.core.records import Drift, Result
 from enginebench.report.bench import BenchDocument, describe_bench, state_verdict
 from enginebench.stats.diff import DiffRow, diff_results
 from enginebench.stats.drift import limits_between, measure_drift, refuse_drift
@@ -18,21 +18,10 @@ WRONG = {"snr": 12.5, "centred": 0.25}
 
 def make_drift(*, snr: float | None, centred: float | None, largest: float = 0.5, n: int = 32) -> Drift:
     limits = limits_between("fp32", "fp32")
-    output = OutputDrift(
-        name="logits",
-        mean_abs_diff=largest,
-        max_abs_diff=largest,
-        mean_rel_diff=largest,
-        cosine_mean=centred,
-        cosine_min=centred,
-        centred_cosine_mean=centred,
-        snr_db=snr,
-        top1_agreement=None,
-        top5_agreement=None,
-        nonfinite=0,
-    )
+    made = samples.make_drift(largest)
+    output = replace(made.outputs[0], cosine_mean=centred, centred_cosine_mean=centred, snr_db=snr)
     passed = (snr is None or snr >= limits["snr"]) and (centred is None or centred >= limits["centred_cosine"])
-    return Drift(n=n, outputs=(output,), limits=limits, passed=passed, reference="base")
+    return replace(made, n=n, outputs=(output,), limits=limits, passed=passed, reference="base")
 
 
 def make_sides(median_ms: float, drift: Drift | None, **fields: Any) -> list[Result]:
@@ -102,13 +91,6 @@ def test_a_base_that_shows_nothing_is_named() -> None:
     assert row.reasons[0] == "the outputs were not compared: base showed none"
 
 
-def test_precision_that_changed_fails_both_alike() -> None:
-    base, cand = make_sides(10.0, make_drift(**SAME))
-    ran, _ = parse_precision("bf16")
-    _, row = judge([base, replace(cand, engine=replace(cand.engine, precision=ran))])
-    assert row.failures == ("precision changed: fp32 ran before, bf16 now",)
-
-
 def test_two_engines_may_spend_their_time_under_other_names() -> None:
     base, cand = make_sides(10.0, make_drift(**SAME))
     other = replace(cand.engine, backend="openvino")
@@ -123,11 +105,3 @@ def test_stored_runs_were_not_compared_with_each_other() -> None:
     base, cand = make_sides(10.0, replace(make_drift(**SAME), reference="another"))
     (row,) = diff_results([base], [cand]).rows
     assert row.outputs_agree is None
-
-
-def test_a_row_that_lost_its_reference_fails_the_gate() -> None:
-    base = replace(make_result(median_ms=20.0), id="base", drift=replace(make_drift(**SAME), reference="another"))
-    for drift in (None, refuse_drift("another", ["output 'y' is missing from the candidate"])):
-        cand = replace(make_result(median_ms=20.0, seed=1), id="base", drift=drift)
-        (row,) = diff_results([base], [cand]).rows
-        assert any("the base's outputs were compared" in text for text in row.failures)

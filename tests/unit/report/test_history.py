@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 import enginebench.runs.history as history
 from enginebench.core.errors import MissingDependency, UsageError
+from enginebench.report.charts import render_png
 from enginebench.report.history import (
     OTHERS,
     collect_trends,
@@ -111,13 +112,9 @@ def test_pictures_are_drawn_when_their_points_change(
     drawn: list[str] = []
     monkeypatch.setattr(history, "render_png", lambda spec: drawn.append(spec["title"]["text"]) or b"png")
     written = write_history(document, runs, tmp_path / "out", tmp_path / "cache")
-    assert [p.name for p in written.paths] == [
-        "history.csv",
-        "trend-openvino.png",
-        "trend-ort.png",
-        "trend-pytorch.png",
-    ]
-    assert drawn == ["Trend of openvino", "Trend of ort", "Trend of pytorch"]
+    engines = ["openvino", "ort", "pytorch"]
+    assert [p.name for p in written.paths] == ["history.csv", *(f"trend-{engine}.png" for engine in engines)]
+    assert drawn == [f"Trend of {engine}" for engine in engines]
     write_history(document, runs, tmp_path / "out", tmp_path / "cache")
     assert len(drawn) == 3
     (tmp_path / "out" / "trend-ort.png").unlink()
@@ -134,8 +131,6 @@ def test_trends_are_thinned_and_lines_have_colours(runs: Path, tmp_path: Path) -
     many = collect_trends([replace(row, p50_ms=1.0 + i) for i in range(5000)])
     (points,) = many.values()
     assert len(points) == 600 and points[-1]["p50"] == 5000.0
-    from enginebench.report.charts import render_png
-
     assert render_png(draw_trend(EVIL, points[:50])).startswith(b"\x89PNG")
 
 

@@ -11,22 +11,10 @@ def make(value: float, low: float | None = None, high: float | None = None) -> E
     return Estimate(value=value, low=low, high=high, level=0.95, n=10, method="")
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (33.456, "33.5"),
-        (3.0949, "3.09"),
-        (121.4, "121"),
-        (4821.7, "4822"),
-        (0.01234, "0.0123"),
-        (99.96, "100"),
-        (0.0, "0"),
-        (9.996, "10.0"),
-        (1e-7, "1.00e-07"),
-        (123456.7, "123457"),
-        (float("inf"), "inf"),
-    ],
-)
+@pytest.mark.parametrize(("value", "text"), [
+    (33.456, "33.5"), (3.0949, "3.09"), (121.4, "121"), (4821.7, "4822"), (0.01234, "0.0123"), (99.96, "100"),
+    (0.0, "0"), (9.996, "10.0"), (1e-7, "1.00e-07"), (123456.7, "123457"), (float("inf"), "inf"),
+])  # fmt: skip
 def test_significant_digits(value: float, text: str) -> None:
     assert format_significant(value) == text
 

@@ -38,11 +38,10 @@ COLUMNS = (
 )
 
 
+TABLE = make_table(COLUMNS, ROWS, wide=False)
 SECTIONS = [
     Section(title="First", parts=(Notes(lines=(("FASTEST", "a"), ("FASTEST", "b"), ("TRUST", "c")), kind="head"),)),
-    Section(
-        title="Second", name="second", parts=(make_table(COLUMNS, ROWS, wide=False), *make_notes(["said"], "list"))
-    ),
+    Section(title="Second", name="second", parts=(TABLE, *make_notes(["said"], "list"))),
     Section(title="Third", parts=(Notes(lines=(("Do", "x --y 'a b'"),), kind="command"),)),
 ]
 
@@ -65,8 +64,7 @@ def test_decimal_points_stand_under_each_other() -> None:
 
 
 def test_all_columns_are_shown_in_further_tables_where_they_are_asked_for() -> None:
-    table = replace(SECTIONS[1].parts[0], wide=True)  # type: ignore[type-var]
-    text = draw([Section(parts=(table,))], 60)
+    text = draw([Section(parts=(replace(TABLE, wide=True),))], 60)
     assert "abcdefghij" in text and "0123456789" in text and "not reported" not in text
 
 
@@ -86,20 +84,11 @@ def test_markdown_is_the_same_in_its_own_words() -> None:
     assert "| pytorch-compile<br>mode=reduce-overhead | 12.25 |" in text and "```sh\nx --y 'a b'\n```" in text
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a|b", "a&#124;b"),
-        ("`x`", "&#96;x&#96;"),
-        ("<script>", "&lt;script&gt;"),
-        ("a_b*c", "a\\_b\\*c"),
-        ("![x](y)", "!\\[x\\](y)"),
-        ("int8@cpu", "int8@cpu"),
-        ("ask @someone", "ask &#64;someone"),
-        ("two\nlines", "two lines"),
-        ("# x", "\\# x"),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("a|b", "a&#124;b"), ("`x`", "&#96;x&#96;"), ("<script>", "&lt;script&gt;"), ("a_b*c", "a\\_b\\*c"),
+    ("![x](y)", "!\\[x\\](y)"), ("int8@cpu", "int8@cpu"), ("ask @someone", "ask &#64;someone"),
+    ("two\nlines", "two lines"), ("# x", "\\# x"),
+])  # fmt: skip
 def test_names_are_no_markup(text: str, expected: str) -> None:
     assert escape(text) == expected
 
@@ -147,24 +136,11 @@ def test_csv_has_a_row_each_and_full_precision() -> None:
     assert rows[8]["reason"] == "no CUDA device; onnxruntime-gpu is not installed"
 
 
-@pytest.mark.parametrize(
-    ("value", "cell"),
-    [
-        ("=1+1", "'=1+1"),
-        ("+cmd", "'+cmd"),
-        ("-x", "'-x"),
-        ("@sum", "'@sum"),
-        (" =1", "' =1"),
-        ("\t=1", "' =1"),
-        ("-1.5", "-1.5"),
-        ("+3e2", "+3e2"),
-        (-1.5, "-1.5"),
-        (None, ""),
-        (True, "true"),
-        ("a\r\nb\x00", "a  b"),
-        ("plain", "plain"),
-    ],
-)
+@pytest.mark.parametrize(("value", "cell"), [
+    ("=1+1", "'=1+1"), ("+cmd", "'+cmd"), ("-x", "'-x"), ("@sum", "'@sum"), (" =1", "' =1"), ("\t=1", "' =1"),
+    ("-1.5", "-1.5"), ("+3e2", "+3e2"), (-1.5, "-1.5"), (None, ""), (True, "true"), ("a\r\nb\x00", "a  b"),
+    ("plain", "plain"),
+])  # fmt: skip
 def test_cells_are_no_formulas(value: str | float | bool | None, cell: str) -> None:
     assert format_cell(value) == cell
 
@@ -187,41 +163,11 @@ def test_a_build_beside_others_is_shown_as_a_bound() -> None:
 
 
 def make_history() -> HistoryDocument:
-    rows = [
-        HistoryRow(
-            path="a.json",
-            run="a",
-            id=engine,
-            started_utc="2026-11-23T06:01:00Z",
-            model="digits-mlp",
-            engine=engine,
-            engine_version="1",
-            precision=precision,
-            recipe=None,
-            batch=1,
-            scope="compute",
-            cache="hot",
-            device="cpu",
-            threads=1,
-            status="ok",
-            validity="suspect",
-            clock=None,
-            n=419432,
-            processes=6,
-            p50_ms=0.003011,
-            p99_ms=0.00773,
-            mean_ms=0.004,
-            reference_ms=None,
-            metric=None,
-            score=None,
-            build_s=None,
-            size_bytes=None,
-            cpu_model=None,
-            gpu=None,
-        )
-        for engine, precision in (("ort", "fp32"), ("pytorch", "int8"))
-    ]
-    return HistoryDocument(rows=tuple(rows))
+    row = HistoryRow(**dict.fromkeys(HistoryRow.__struct_fields__) | {"mix": "", "status": "ok", "validity": "suspect"})
+    row = replace(row, started_utc="2026-11-23T06:01:00Z", model="digits-mlp", batch=1, n=419432)
+    row = replace(row, p50_ms=0.003011, p99_ms=0.00773)
+    pairs = (("ort", "fp32"), ("pytorch", "int8"))
+    return HistoryDocument(rows=tuple(replace(row, engine=engine, precision=name) for engine, name in pairs))
 
 
 @pytest.mark.parametrize("width", [60, 40])

@@ -34,6 +34,8 @@ def test_the_ends_hold_the_truth_and_lie_within_five_per_cent(first: float) -> N
 def test_an_engine_that_holds_the_limit_nowhere_is_asked_down_to_idleness_and_no_further() -> None:
     found = search(100.0, 0.0)
     assert min(probe.qps for probe in found.probes) == pytest.approx(1.0)
+    ended = found.describe(ended_early=False)
+    assert ended.passes_qps is None and ended.ended == "nothing passes"
     rough = CapacitySearch(100.0, LIMIT, votes=1, lowest_share=0.1)
     while (rate := rough.next_rate()) is not None:
         rough.add(rate, False)
@@ -41,14 +43,10 @@ def test_an_engine_that_holds_the_limit_nowhere_is_asked_down_to_idleness_and_no
     assert rough.describe(ended_early=False).ended == "nothing passes"
 
 
-def test_both_ends_are_asked_twice() -> None:
+def test_few_probes_are_needed_though_both_ends_are_asked_twice() -> None:
     found = search(60.0, 100.0)
     counts = [sum(probe.qps == end for probe in found.probes) for end in found.find_ends()]
-    assert counts == [2, 2]
-
-
-def test_few_probes_are_needed() -> None:
-    assert len(search(60.0, 100.0).probes) <= 12
+    assert counts == [2, 2] and len(found.probes) <= 12
 
 
 @pytest.mark.parametrize("liar", range(8))
@@ -67,11 +65,6 @@ def test_rates_that_contradict_each_other_are_asked_again() -> None:
     found.add(100.0, False)
     found.add(200.0, True)
     assert found.next_rate() in (100.0, 200.0)
-
-
-def test_an_engine_that_holds_at_no_rate_ends_the_search() -> None:
-    found = search(100.0, 0.0).describe(ended_early=False)
-    assert found.passes_qps is None and found.ended == "nothing passes"
 
 
 def test_time_that_runs_out_leaves_the_ends_as_they_stand() -> None:

@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from scipy import stats
 
-from enginebench.core.records import Artifact, EngineSpec, Machine, Measurement, MeasureSpec, Result, TensorSpec
+from enginebench.core.records import Artifact, EngineSpec, Measurement, MeasureSpec, Result, TensorSpec
 from enginebench.stats.compare import choose_clock, comparable, compare, compare_apart, count_needed, judge_spread
 from enginebench.stats.intervals import Spread
+from samples import make_machine
+
+MACHINE = make_machine()
 
 
 def make_side(medians: Sequence[float], **more: Any) -> list[Measurement]:
@@ -118,14 +121,9 @@ def test_device_times_are_compared_against_a_device_clock() -> None:
     assert found.ratio is not None and found.ratio.value == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize(
-    ("base", "cand", "reason"),
-    [
-        ("host", "device", "base has no device times"),
-        ("host", "modelled", "no measurement"),
-        ("tool", "host", "differ"),
-    ],
-)
+@pytest.mark.parametrize(("base", "cand", "reason"), [
+    ("host", "device", "base has no device times"), ("host", "modelled", "no measurement"), ("tool", "host", "differ"),
+])  # fmt: skip
 def test_unlike_clocks_are_not_compared(base: Any, cand: Any, reason: str) -> None:
     for method in (compare, compare_apart):
         found = method(make_side(BASE, clock=base), make_side(CAND, clock=cand))
@@ -144,40 +142,12 @@ def make_result(**changes: Any) -> Result:
     artifact = Artifact(
         kind="onnx", model="m", path="m.onnx", sha256="0", files=(), inputs=(spec,), outputs=(), preprocess_sha256="p"
     )
-    fields: dict[str, Any] = {
-        "id": "r",
-        "model": "m",
-        "engine": EngineSpec(backend="ort"),
-        "measure": MeasureSpec(),
-        "requested_precision": "fp32",
-        "status": "ok",
-        "artifacts": (artifact,),
-        "machine": MACHINE,
-        "measurements": tuple(make_side(BASE, reference_ns=[1000, 1001])),
-    }
-    return Result(**(fields | changes))
-
-
-MACHINE = Machine(
-    os="Linux",
-    arch="x86_64",
-    cpu_model="Xeon",
-    cpu_flags=(),
-    cores_physical=2,
-    cores_logical=2,
-    cpus_allowed=(0, 1),
-    cpu_quota_cores=None,
-    memory_bytes=1,
-    memory_limit_bytes=None,
-    governor="performance",
-    cpu_mhz=None,
-    cpu_max_mhz=None,
-    load_1m=None,
-    virtual=None,
-    last_level_cache_bytes=None,
-    default_threads=1,
-    versions={},
-)
+    measured = tuple(make_side(BASE, reference_ns=[1000, 1001]))
+    row = Result(
+        id="r", model="m", engine=EngineSpec(backend="ort"), measure=MeasureSpec(), requested_precision="fp32",
+        status="ok", artifacts=(artifact,), machine=MACHINE, measurements=measured,
+    )  # fmt: skip
+    return replace(row, **changes)
 
 
 def test_like_rows_are_comparable() -> None:
@@ -213,11 +183,8 @@ def test_unlike_rows_are_not_comparable(changes: dict[str, Any], reason: str) ->
     assert any(reason in found for found in reasons), reasons
 
 
-def test_neighbours_need_no_reference_kernel() -> None:
+def test_neighbours_need_no_reference_kernel_and_are_of_one_processor() -> None:
     assert comparable(make_result(), make_result(measurements=tuple(make_side(CAND))), neighbours=True) == []
-
-
-def test_neighbours_are_of_one_processor() -> None:
     for change, told in (
         ({"cpu_model": "EPYC"}, ["cpu model: Xeon against EPYC"]),
         ({"cores_physical": 1 + MACHINE.cores_physical}, [f"cores physical: {MACHINE.cores_physical} against"]),

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enginebench.core.records import Precision
-from enginebench.stats.effective import describe_shares, judge_precision
+from enginebench.stats.effective import judge_precision, list_shares
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_labels_are_held_to_the_record(requested: Any, shares: Any, ran: str, co
     assert all(c.advice for c in caveats)
 
 
-def test_the_sentence_has_the_shares_largest_first() -> None:
+def test_the_shares_are_listed_largest_first() -> None:
     shares = {"reorder": 0.05, "int8": 0.83, "fp32": 0.117, "other": 0.003}
-    assert describe_shares("int8", shares) == "Asked int8: 83 % of time in int8, 12 % in fp32, 5 % in reorder."
+    assert list_shares(shares) == "83 % of time in int8, 12 % in fp32, 5 % in reorder"
 
 
 def test_fp32_without_a_record_is_doubted_where_products_are_shortened() -> None:

@@ -7,27 +7,17 @@ from enginebench.stats.stages import STAGES, DeviceTimes, bound_rates, describe_
 
 MS = 1_000_000
 TIMES = {
-    "decode": [4 * MS, 6 * MS],
-    "preprocess": [3 * MS, 3 * MS],
-    "copy_in": [1 * MS, 1 * MS],
-    "compute": [2 * MS, 2 * MS],
-    "copy_out": [MS // 2, MS // 2],
-    "postprocess": [MS // 2, MS // 2],
-}
+    "decode": [4 * MS, 6 * MS], "preprocess": [3 * MS] * 2, "copy_in": [MS] * 2, "compute": [2 * MS] * 2,
+    "copy_out": [MS // 2] * 2, "postprocess": [MS // 2] * 2,
+}  # fmt: skip
 
 
 def describe(**kwargs: object) -> object:
+    engine = EngineSpec(backend="pytorch", options={"wait": "spin"}, device="cuda:0", precision="fp16", batch=4)
     fields = {
-        "model": "m",
-        "engine": EngineSpec(backend="pytorch", options={"wait": "spin"}, device="cuda:0", precision="fp16", batch=4),
-        "stages_ns": TIMES,
-        "device_ns": {},
-        "overlapped_per_s": 1000.0,
-        "decoders": 8,
-        "lanes": 2,
-        "images": "generated",
-        "image_bytes": [110, 90, 130],
-    }
+        "model": "m", "engine": engine, "stages_ns": TIMES, "device_ns": {}, "overlapped_per_s": 1000.0, "decoders": 8,
+        "lanes": 2, "images": "generated", "image_bytes": [110, 90, 130],
+    }  # fmt: skip
     return describe_stages(**(fields | kwargs))  # type: ignore[arg-type]
 
 

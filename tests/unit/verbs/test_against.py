@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from graphs import write_graph
+from graphs import write_text
 from processes import Cli
 from scale_graphs import FAST, bench, make_scale
 
@@ -16,7 +16,7 @@ GATED = ("--warmup", "2", "--iters", "50", "--processes", "6", "--gate")
 
 def make_difference(path: Path, inputs: str) -> Path:
     """A graph y = a - b whose inputs are listed in the order given."""
-    return write_graph(path, f"({inputs}) => (float[n, 4] y) {{ y = Sub(a, b) }}")
+    return write_text(path, f"({inputs}) => (float[n, 4] y) {{ y = Sub(a, b) }}")
 
 
 def test_two_models_that_answer_differently_are_told_apart(cli: Cli, tmp_path: Path) -> None:

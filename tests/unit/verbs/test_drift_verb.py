@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from enginebench.models.task import feed_digits, load_digits
-from graphs import write_graph
+from graphs import write_text
 from processes import Cli
 
 
@@ -56,7 +56,7 @@ def test_without_a_limit_it_reports_and_does_not_judge_by_exit_code(cli: Cli, ti
 
 def save_graph(path: Path, width: int, batch: int | str = "batch") -> Path:
     text = f"(float[{batch}, {width}] input) => (float[{batch}, {width}] scores)"
-    return write_graph(path, f"{text} {{ scores = Relu(input) }}", opset=20)
+    return write_text(path, f"{text} {{ scores = Relu(input) }}", opset=20)
 
 
 def test_graphs_of_a_fixed_batch_are_fed_at_that_batch(cli: Cli, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphs import write_graph
+from graphs import write_text
 from label_graphs import classify, translate_words
 from line_graphs import FAST, draw, read_rows, write_lines
 from processes import Cli
@@ -38,7 +38,7 @@ def test_without_them_a_size_is_chosen_and_never_in_silence(cli: Cli, tmp_path: 
 
 @pytest.mark.parametrize("verb", ["run", "profile", "infer"])
 def test_a_graph_without_inputs_is_refused_before_anything_is_built(cli: Cli, tmp_path: Path, verb: str) -> None:
-    write_graph(tmp_path / "m.onnx", "() => (float[3] y) { y = Neg(w) }", {"w": np.ones(3, np.float32)})
+    write_text(tmp_path / "m.onnx", "() => (float[3] y) { y = Neg(w) }", {"w": np.ones(3, np.float32)})
     np.savez(tmp_path / "in.npz", x=np.ones(3, np.float32))
     engine = {"run": "--engines"}.get(verb, "--engine")
     done = cli(verb, "m.onnx", *["in.npz"] * (verb == "infer"), engine, "ort", code=5)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from graphs import write_graph
+from graphs import write_text
 from own_model import QUICK, ask, make_worse, own
 from processes import Cli
 
@@ -47,7 +47,7 @@ def test_two_models_that_differ_on_purpose(cli: Cli, own: Path) -> None:
 def test_answers_that_are_not_finite_are_told_and_pass_no_gate(cli: Cli, own: Path) -> None:
     """Both sides are the same graph, so that nothing is lost; and a limit that allows any loss."""
     # A NaN wherever an input is negative; the first class is as likely as it was.
-    write_graph(own / "roots.onnx", "(float[batch, 3] x) => (float[batch, 3] y) { y = Sqrt(x) }")
+    write_text(own / "roots.onnx", "(float[batch, 3] x) => (float[batch, 3] y) { y = Sqrt(x) }")
     inputs = np.ones((20, 3), np.float32)
     inputs[:6, 2] = -1
     np.savez(own / "x.npz", x=inputs)
@@ -120,7 +120,7 @@ def test_a_run_with_a_wrong_metric_ends_before_anything_is_made(cli: Cli, own: P
 def test_pictures_for_a_classifier_of_ones_own(cli: Cli, own: Path) -> None:
     """They are prepared as ImageNet's are, which is said; these are no such pictures, so the share says nothing."""
     pool = "{ y = ReduceMean <axes = [2, 3], keepdims = 0> (x) }"
-    write_graph(own / "net.onnx", f"(float[batch, 3, 16, 16] x) => (float[batch, 3] y) {pool}")
+    write_text(own / "net.onnx", f"(float[batch, 3, 16, 16] x) => (float[batch, 3] y) {pool}")
     for label, name in enumerate(("red", "green", "blue")):
         (own / "pictures" / name).mkdir(parents=True)
         for i in range(3):
@@ -141,7 +141,7 @@ def test_pictures_for_a_classifier_of_ones_own(cli: Cli, own: Path) -> None:
 
 def test_text_is_decoded_and_its_errors_counted(cli: Cli, own: Path) -> None:
     pytest.importorskip("jiwer")
-    write_graph(own / "read.onnx", "(float[batch, 4, 3] x) => (float[batch, 4, 3] y) { y = Identity(x) }")
+    write_text(own / "read.onnx", "(float[batch, 4, 3] x) => (float[batch, 4, 3] y) { y = Identity(x) }")
     lines = np.eye(3, dtype=np.float32)[np.array([[1, 1, 2, 0], [2, 0, 2, 1], [0, 0, 1, 0]])]
     np.savez(own / "lines.npz", x=lines)
     (own / "t.json").write_text(json.dumps({"targets": ["ab", "bba", "b"], "vocabulary": ["a", "b"]}))
@@ -154,7 +154,7 @@ def test_text_is_decoded_and_its_errors_counted(cli: Cli, own: Path) -> None:
 
 def test_boxes_are_scored_by_map(cli: Cli, own: Path) -> None:
     pytest.importorskip("pycocotools")
-    write_graph(own / "boxes.onnx", "(float[batch, 5, 6] x) => (float[batch, 5, 6] y) { y = Identity(x) }")
+    write_text(own / "boxes.onnx", "(float[batch, 5, 6] x) => (float[batch, 5, 6] y) { y = Identity(x) }")
     rng = np.random.default_rng(0)
     low = rng.uniform(0, 50, (20, 5, 2))
     boxes, labels = np.concatenate([low, low + 20], axis=2), rng.integers(0, 3, (20, 5))

@@ -8,7 +8,7 @@ import pytest
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.verbs.calibrate import command as calibrate
 from enginebench.verbs.quantize import command as quantize
-from graphs import write_graph
+from graphs import write_text
 from quantizing import call, call_json, folder
 
 __all__ = ["folder"]
@@ -56,7 +56,7 @@ def test_overflow_is_looked_for_with_inputs_that_the_graph_takes(folder: Path) -
         ("picture", "(float[n, 1, h, w] x) => (float[n, 1, a, b] y) { y = Conv(x, kernel) }", {"kernel": (1, 1, 5, 5)}),
     ):
         weights = {key: np.ones(shape, np.float32) for key, shape in constants.items()}
-        write_graph(folder / f"{name}.onnx", text, weights)
+        write_text(folder / f"{name}.onnx", text, weights)
         made = call_json(quantize, f"{name}.onnx", "--to", "fp16", "--out", "q.onnx")
         assert made["artifact"]["precision"] == "fp16"
 

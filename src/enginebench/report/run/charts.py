@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from enginebench.core.records import Result
-from enginebench.report.charts import COLOURS, GREY, WIDTH, Spec, draw_layers, finish, import_altair, style_chart
+from enginebench.report.charts import COLOURS, GREY, WIDTH, Spec, alt, draw_layers, finish, style_chart
 from enginebench.report.run.rows import RunDocument
 from enginebench.report.run.series import (
     Point,
@@ -84,7 +84,6 @@ def _make(name: str, spec: Spec, *, title: str = "", description: str = "", **da
 
 
 def _draw_speedups(points: list[Point]) -> Chart:
-    alt = import_altair()
     y = alt.Y("row:N", sort=None, title=None, axis=_label_bars(domain=False))
     x = alt.X("speedup:Q", title="times as fast as the baseline, log axis", scale=alt.Scale(type="log", padding=30))
     base = _read("speedups").encode(y=y, color=_colour_precisions(points))
@@ -101,7 +100,6 @@ def _draw_speedups(points: list[Point]) -> Chart:
 
 
 def _draw_batches(points: list[Point]) -> Chart:
-    alt = import_altair()
     tooltip = _tips(engine="engine", batch="batch", per_s="images/s", p50_ms="p50 (ms)", p99_ms="p99 (ms)")
     base = _read("batches").encode(
         x=alt.X("per_s:Q", title="images per second", scale=alt.Scale(type="log")),
@@ -117,7 +115,6 @@ def _draw_batches(points: list[Point]) -> Chart:
 
 def draw_histogram(bars: list[Point], medians: list[Point]) -> Chart:
     """How often which time occurred, a panel for each row; the median of each repetition is marked."""
-    alt = import_altair()
     scale = alt.Scale(type="log", nice=False)
     x = alt.X("from:Q", title="latency (ms), log axis", scale=scale, axis=alt.Axis(tickCount=8, format="~g"))
     bar = (
@@ -156,7 +153,6 @@ def draw_histogram(bars: list[Point], medians: list[Point]) -> Chart:
 
 def draw_percentiles(curves: list[Point], thin: list[Point]) -> Chart:
     """Time by percentile, the tail stretched: each tick to the right of the median is a tenfold rarer call."""
-    alt = import_altair()
     axis = alt.Axis(values=[*_PERCENTILES], labelExpr=f"({json.dumps(_PERCENTILES)})[datum.value]")
     x = alt.X("rarity:Q", title="percentile", axis=axis)
     y = alt.Y("ms:Q", title="latency (ms), log axis", scale=alt.Scale(type="log", nice=False, padding=8))
@@ -191,7 +187,6 @@ def _say_thinned(points: list[Point]) -> str:
 
 
 def _draw_drift(points: list[Point], referenced: bool) -> Chart:
-    alt = import_altair()
     x = alt.X("at:Q", title="trial (fresh process)", scale=alt.Scale(nice=False), axis=alt.Axis(tickMinStep=1))
     y = alt.Y("relative:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(format=".0%", tickCount=3))
     tooltip = _tips(row="row", what="of", relative="relative to the median", ms="ms", marks="seen")
@@ -212,7 +207,6 @@ def _draw_drift(points: list[Point], referenced: bool) -> Chart:
 
 
 def _draw_quality(points: list[Point], quality: str) -> Chart:
-    alt = import_altair()
     x = alt.X(
         "per_s:Q", title="images per second at p50, log axis", scale=alt.Scale(type="log", padding=30, nice=False)
     )
@@ -249,7 +243,6 @@ def _draw_quality(points: list[Point], quality: str) -> Chart:
 
 
 def _draw_stages(points: list[Point]) -> Chart:
-    alt = import_altair()
     stages = [p["stage"] for p in sorted(points, key=lambda p: p["order"])]
     colour = alt.Color("stage:N", title=None, sort=list(dict.fromkeys(stages)), legend=alt.Legend(orient="top"))
     x = alt.X("ms:Q", title="p50 of each stage (ms)")
@@ -261,7 +254,6 @@ def _draw_stages(points: list[Point]) -> Chart:
 
 def _draw_bars(data: str, points: Sequence[Point], title: str, subtitle: str, **encoded: Any) -> Spec:
     """Stacked bars, one for each row."""
-    alt = import_altair()
     y = alt.Y("row:N", sort=None, title=None, axis=_label_bars())
     bars = _read(data).mark_bar(size=_BAR - 4).encode(y=y, **encoded)
     return finish(bars, title, subtitle, height=_fit_rows(points))
@@ -286,7 +278,6 @@ def _draw_layers(results: Sequence[Result], labels: dict[str, str], fastest: str
 
 
 def _draw_proofs(points: list[Point]) -> Chart:
-    alt = import_altair()
     x = alt.X("share:Q", title="fraction of time", axis=alt.Axis(format=".0%"), stack="zero")
     tooltip = _tips(row="row", asked="asked for", precision="ran in", share="fraction of time")
     encoded = {"x": x, "color": _colour_precisions(points), "tooltip": tooltip}
@@ -306,18 +297,16 @@ def _fit_rows(points: Sequence[Point], least: int = 1) -> int:
 
 
 def _label_bars(**more: bool) -> Any:
-    return import_altair().Axis(labelLimit=330, ticks=False, grid=False, **more)
+    return alt.Axis(labelLimit=330, ticks=False, grid=False, **more)
 
 
 def _colour_rows(field: str) -> Any:
-    alt = import_altair()
     stroke = {"symbolType": "stroke", "symbolOpacity": 1, "symbolStrokeWidth": 3}
     legend = alt.Legend(orient="bottom", columns=3, labelLimit=300, title=None, **stroke)
     return alt.Color(f"{field}:N", sort=None, scale=alt.Scale(range=PALETTE), legend=legend)
 
 
 def _colour_precisions(points: Sequence[Point]) -> Any:
-    alt = import_altair()
     found = {point["precision"] for point in points}
     known = [name for name in COLOURS if name in found]
     others = sorted(found - set(known))
@@ -327,7 +316,6 @@ def _colour_precisions(points: Sequence[Point]) -> Any:
 
 def _tips(**titles: str) -> list[Any]:
     """Fields that a pointer shows, in this order."""
-    alt = import_altair()
     plain = {"row", "verdict", "what", "marks", "stage", "precision", "asked", "engine", "repetition", "batch", "calls"}
     return [
         alt.Tooltip(f"{field}:N", title=title)
@@ -338,7 +326,6 @@ def _tips(**titles: str) -> list[Any]:
 
 
 def _read(name: str) -> Any:
-    alt = import_altair()
     return alt.Chart(alt.NamedData(name=name)).transform_filter(_SHOWN)
 
 
@@ -346,7 +333,6 @@ def _draw_panels(
     layers: Any, data: str, points: Sequence[Point], title: str, subtitle: str, *, same_height: bool
 ) -> Spec:
     """Layers in a panel for each row, one under the other, with its label above it."""
-    alt = import_altair()
     rows = list(dict.fromkeys(point["row"] for point in points))
     header = alt.Header(labelOrient="top", labelAnchor="start", labelPadding=2, title=None, labelLimit=WIDTH)
     faceted = (

@@ -42,7 +42,9 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     timed = partial(_make_time, factor=UNITS_PER_MS[unit])
     metric = find_metric(rows)
     found = next((row.capacity for row in rows if row.capacity), None)
-    items = "images/s" if all(map(_takes_images, rows)) else "inputs/s"
+    shapes = [[*row.shapes.values()] for row in rows]  # of pictures: four axes with one or three channels
+    pictures = (not s or (len(s) == 1 and len(s[0]) == 4 and bool({1, 3} & {s[0][1], s[0][3]})) for s in shapes)
+    items = "images/s" if all(pictures) else "inputs/s"
     return (
         Column("engine", name_engine),
         Column("precision", format_precision),
@@ -52,32 +54,17 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
                lambda row: times(row, "p50_ms"), align="decimal", bar=True),
         *(timed(f"{name} {unit}", field, spare=2 + 6 * wide, wide=wide)
           for name, field, wide in (("p99", "p99_ms", False), ("p99.9", "p999_ms", True), ("mean", "mean_ms", True))),
-        Column(
-            "speed-up",
-            format_speedup,
-            lambda row: row.speedup.value if row.speedup else None,
-            align="right",
-            span=take_span,
-            hint="95 % interval of the ratio of medians, over paired trials",
-        ),
+        Column("speed-up", format_speedup, lambda row: row.speedup.value if row.speedup else None, align="right",
+               span=take_span, hint="95 % interval of the ratio of medians, over paired trials"),
         Column("outputs", lambda row: "ref." if row.is_reference else OUTPUTS[row.outputs], spare=1),
-        Column(
-            name_metric(metric) if metric else "",
-            lambda row: format_score(row, metric, 1),
-            lambda row: score.value.value if metric and (score := find_score(row.scores, metric)) else None,
-            when=lambda _: metric is not None,
-            align="decimal",
-            spare=1,
-        ),
-        Column(
-            f"req/s, p{found.percentile:g} <= {found.limit_ms:g} ms" if found else "",
-            lambda row: format_capacity(row.capacity) if row.capacity else "",
-            lambda row: row.capacity.passes_qps if row.capacity else None,
-            when=lambda _: found is not None,
-            align="right",
-            spare=3,
-            hint="the highest rate within the limit, to the lowest beyond it; ?: its probes were disturbed",
-        ),
+        Column(name_metric(metric) if metric else "", lambda row: format_score(row, metric, 1),
+               lambda row: score.value.value if metric and (score := find_score(row.scores, metric)) else None,
+               when=lambda _: metric is not None, align="decimal", spare=1),
+        Column(f"req/s, p{found.percentile:g} <= {found.limit_ms:g} ms" if found else "",
+               lambda row: _format_capacity(row.capacity) if row.capacity else "",
+               lambda row: row.capacity.passes_qps if row.capacity else None,
+               when=lambda _: found is not None, align="right", spare=3,
+               hint="the highest rate within the limit, to the lowest beyond it; ?: its probes were disturbed"),
         Column(
             items, lambda row: show_figure(row.throughput_per_s), attrgetter("throughput_per_s"),
             align="decimal", wide=True, spare=4, hint="the batch times the queries per second that ran",
@@ -93,7 +80,7 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
             hint="the least time by this machine's roofline, over the median; and what sets it",
         ),
         Column(
-            "build s", format_build, attrgetter("build_s"), when=_any("build_s"), align="decimal", wide=True, spare=6
+            "build s", _format_build, attrgetter("build_s"), when=_any("build_s"), align="decimal", wide=True, spare=6
         ),
         Column(
             "workspace MiB", _take_text("workspace_mb"), when=_any("workspace_mb"), align="right", wide=True, spare=7
@@ -111,9 +98,12 @@ def _make_time(title: str, name: str, factor: float, *, wide: bool, spare: int) 
     def take(row: Row) -> float | None:
         return _take_time(row, name, factor)
 
-    doubt, hint = (_doubt, "?: too few samples for this percentile") if name != "mean_ms" else (lambda _: "", "")
-    return Column(title, lambda row: show_figure(take(row)) + doubt(getattr(row, name)), take, align="decimal",
-                  wide=wide, spare=spare, hint=hint)  # fmt: skip
+    def show(row: Row) -> str:
+        estimate: Estimate | None = getattr(row, name)
+        return show_figure(take(row)) + ("?" if hint and estimate and not estimate.supported else "")
+
+    hint = "?: too few samples for this percentile" if name != "mean_ms" else ""
+    return Column(title, show, take, align="decimal", wide=wide, spare=spare, hint=hint)
 
 
 def _make_scaled(title: str, name: str, factor: float, spare: int) -> Column:
@@ -160,7 +150,7 @@ def take_span(row: Row) -> Span | None:
     return (row.speedup.low, row.speedup.value, row.speedup.high) if row.speedup else None
 
 
-def format_capacity(found: Capacity) -> str:
+def _format_capacity(found: Capacity) -> str:
     """`7030 - 7210`: requests a second at which the limit holds, and at which it does not."""
     if found.passes_qps is None:
         return f"below {format_significant(found.fails_qps)}" if found.fails_qps else ""
@@ -168,12 +158,9 @@ def format_capacity(found: Capacity) -> str:
     return format_significant(found.passes_qps) + fails + ("?" if found.suspect else "")
 
 
-def format_build(row: Row) -> str:
+def _format_build(row: Row) -> str:
     """Seconds of the build; at most so many where others were built at the same time; "" where nothing was built."""
-    if row.build_s is None:
-        return ""
-    seconds = format_significant(row.build_s, 2)
-    return f"≤ {seconds}" if row.built_beside else seconds
+    return "" if row.build_s is None else "≤ " * bool(row.built_beside) + format_significant(row.build_s, 2)
 
 
 def format_shares(row: Row) -> str:
@@ -182,19 +169,9 @@ def format_shares(row: Row) -> str:
     return ", ".join(f"{name} {share:.0%}" for name, share in shares)
 
 
-def _takes_images(row: Row) -> bool:
-    """One input of four axes with one or three channels."""
-    shapes = [*row.shapes.values()]
-    return not shapes or (len(shapes) == 1 and len(shapes[0]) == 4 and bool({1, 3} & {shapes[0][1], shapes[0][3]}))
-
-
 def _take_time(row: Row, name: str, factor: float) -> float | None:
     estimate: Estimate | None = getattr(row, name)
     return estimate.value * factor if estimate else None
-
-
-def _doubt(estimate: Estimate | None) -> str:
-    return "" if estimate is None or estimate.supported else "?"
 
 
 def _take_text(name: str) -> Callable[[Row], str]:
@@ -209,7 +186,7 @@ def _any(name: str) -> Callable[[Sequence[Row]], bool]:
     return lambda rows: any(getattr(row, name) is not None for row in rows)
 
 
-_ENDS = ("value", "low", "high")
+_ENDS = {"value": "", "low": "_low", "high": "_high"}
 
 
 def list_fields() -> tuple[Column, ...]:
@@ -220,10 +197,10 @@ def list_fields() -> tuple[Column, ...]:
         if name in _NOT_IN_FILES:
             continue
         if field.type == Estimate | None:
-            columns |= {_join(name, end): _take_end(name, end) for end in _ENDS}
+            columns |= {name + suffix: _take_end(name, end) for end, suffix in _ENDS.items()}
         elif name == "scores":
             columns["metric"] = lambda row: row.scores[0].metric if row.scores else None
-            columns |= {_join("score", end): _take_score(end) for end in _ENDS}
+            columns |= {f"score{suffix}": _take_score(end) for end, suffix in _ENDS.items()}
         elif name == "capacity":
             columns |= {end: _take_end("capacity", end) for end in ("passes_qps", "fails_qps")}
         elif name == "shapes":
@@ -234,10 +211,6 @@ def list_fields() -> tuple[Column, ...]:
             columns[name] = attrgetter(name)
     columns["p99_supported"] = _take_end("p99_ms", "supported")
     return tuple(Column(name, str, take) for name, take in columns.items())
-
-
-def _join(name: str, end: str) -> str:
-    return name if end == "value" else f"{name}_{end}"
 
 
 def _take_end(name: str, end: str) -> Callable[[Any], Value]:

@@ -1,6 +1,7 @@
 """The head of a report, the same lines in every format: FASTEST, OUTPUTS and TRUST, from the document's headlines."""
 
 from collections.abc import Iterator, Sequence
+from itertools import compress
 from typing import get_args
 
 from msgspec import Struct
@@ -67,7 +68,11 @@ def format_head(document: RunDocument) -> list[HeadLine]:
         return [none, HeadLine("OUTPUTS", ("not judged",)), HeadLine("TRUST", ("no times",))]
     rows = {row.id: row for row in document.rows}
     only = all(headline.state == "only" for headline in found)
-    where = _name_settings(found)
+    # Of each headline, the parts in which they differ.
+    settings = [(f"batch {h.batch}", h.shapes, h.scope, f"{h.cache} cache") for h in found]
+    differs = [len(set(column)) > 1 for column in zip(*settings, strict=True)]
+    told = [", ".join(compress(parts, differs)) for parts in settings]
+    where = [f"{text}: " if text else "" for text in told]
     pairs = zip(where, found, strict=True)
     lines = [line for name, headline in pairs for line in _format_fastest(document, headline, rows, name)]
     return [
@@ -97,7 +102,9 @@ def format_missing(document: RunDocument) -> list[str]:
 def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, Row], where: str) -> Iterator[str]:
     row = rows[headline.id]
     names = name_rows(document.rows)
-    name, figure = names[row.id], _format_time(row)
+    name, unit = names[row.id], choose_unit([row.p50_ms.value] if row.p50_ms else [])
+    figure = f"{format_significant(row.p50_ms.value * UNITS_PER_MS[unit])} {unit}" if row.p50_ms else ""
+    figure += ", modelled" * row.modelled
     whole = "" if row.status == "ok" else f" ({row.status})"
     ratio = _format_ratio(headline, rows, names)
     what = "what you have" if headline.is_today and not document.spec.get("baseline") else "the baseline"
@@ -105,7 +112,9 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
         few = "are too close for 1 trial each" if row.processes < 2 else "do not differ significantly"
         few = f"cannot be ranked: {headline.tie_reason}" if headline.tie_reason else few
         equal = f"are equal within {document.margin:.0%}" if headline.equivalent else few
-        yield f"{where}no clear winner: {_join([name, *(names[i] for i in headline.tied_with)])} {equal}"
+        tied = [name, *(names[i] for i in headline.tied_with)]
+        *first, last = [*tied[:_NAMED], *([f"{len(tied) - _NAMED} more"] if len(tied) > _NAMED else [])]
+        yield f"{where}no clear winner: {', '.join(first)} and {last} {equal}"
         choice = ", ".join(what if why == "what you have" else why for why in headline.choice)
         yield f"take {name}{whole}: {choice}   {figure}{ratio}"
     elif headline.state == "none_agrees" and headline.rejected:
@@ -125,39 +134,20 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
         yield f"{_format_factor(headline.strict_ratio)} strict fp32"
     if headline.rejected and headline.state != "none_agrees":
         yield f"{_format_rejected(headline, names, ', but ')}: not recommended"
-    yield from _format_p99(row, document, names)
+    best, reason = find_best_p99(row, document.rows), document.p99_reasons.get(row.id)
+    if best and best.p99_ms and row.p99_ms:
+        why = f"; largest difference: {reason}" if reason else ""
+        yield f"by p99 {names[best.id]} is faster: {format_versus(best.p99_ms.value, row.p99_ms.value)}{why}"
     if not headline.keeps_p99 and document.p99_limit_ms is not None:
         yield f"no configuration keeps p99 within {document.p99_limit_ms:g} ms"
     elif document.p99_limit_ms is not None and row.p99_ms and not row.p99_ms.supported:
         yield "too few samples for a p99: whether it meets the limit is unknown"
 
 
-def _format_p99(row: Row, document: RunDocument, names: dict[str, str]) -> Iterator[str]:
-    """The configuration with a clearly lower p99, and where the two differ most."""
-    best, reason = find_best_p99(row, document.rows), document.p99_reasons.get(row.id)
-    if best and best.p99_ms and row.p99_ms:
-        why = f"; largest difference: {reason}" if reason else ""
-        yield f"by p99 {names[best.id]} is faster: {format_versus(best.p99_ms.value, row.p99_ms.value)}{why}"
-
-
 def format_versus(one: float, other: float) -> str:
     """`1.00 against 9.00 ms`."""
     unit = choose_unit([one, other])
     return " against ".join(format_significant(ms * UNITS_PER_MS[unit]) for ms in (one, other)) + f" {unit}"
-
-
-def _name_settings(headlines: Sequence[Headline]) -> list[str]:
-    """Of each of several headlines, the parts in which they differ."""
-    parts = [(f"batch {h.batch}", h.shapes, h.scope, f"{h.cache} cache") for h in headlines]
-    differs = [len(set(column)) > 1 for column in zip(*parts, strict=True)]
-    told = [", ".join(part for part, shown in zip(row, differs, strict=True) if shown) for row in parts]
-    return [f"{text}: " if text else "" for text in told]
-
-
-def _format_time(row: Row) -> str:
-    unit = choose_unit([row.p50_ms.value] if row.p50_ms else [])
-    median = f"{format_significant(row.p50_ms.value * UNITS_PER_MS[unit])} {unit}" if row.p50_ms else ""
-    return f"{median}, modelled" if row.modelled else median
 
 
 def _format_ratio(headline: Headline, rows: dict[str, Row], names: dict[str, str]) -> str:
@@ -215,8 +205,3 @@ def _format_trust(document: RunDocument, headline: Headline) -> str:
     said = headline.ratio_validity in ("good", "not_given") or not headline.ratio_reason
     reason = "" if said else f" ({headline.ratio_reason})"
     return f"ratios: {headline.ratio_validity.replace('_', ' ')}{reason}; {absolute}"
-
-
-def _join(names: Sequence[str]) -> str:
-    shown = [*names[:_NAMED], *([f"{len(names) - _NAMED} more"] if len(names) > _NAMED else [])]
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

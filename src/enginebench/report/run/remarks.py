@@ -62,10 +62,8 @@ def name_settings(rows: Sequence[Row]) -> dict[str, str]:
     """Row id -> its name, with the settings in which measured rows differ: `ort fp32, batch 8`."""
     texts = {"batch": "batch {}", "threads": "{} threads", "cache": "{} cache", "scope": "scope {}"}
     names = name_rows(rows)
-    measured, settings = (
-        [row for row in rows if row.n] or rows,
-        ("batch", "bucket", "scope", "cache", "device", "threads"),
-    )
+    measured = [row for row in rows if row.n] or rows
+    settings = ("batch", "bucket", "scope", "cache", "device", "threads")
     varied = [name for name in settings if len({getattr(row, name) for row in measured}) > 1]
     return {
         row.id: ", ".join([names[row.id], *(texts.get(one, "{}").format(getattr(row, one)) for one in varied)])
@@ -75,18 +73,12 @@ def name_settings(rows: Sequence[Row]) -> dict[str, str]:
 
 def list_warnings(document: RunDocument) -> Notes:
     """Every warning once, with the configurations that have it, and the ranges of figures in which it differs."""
-    names = name_settings(document.rows)
-    lines = [
-        ("all" if every else _join(names[one] for one in having), sentence)
-        for having, every, sentence, _ in _collect_warnings(document)
-    ]
+    names, lines = name_settings(document.rows), []
+    for having, every, sentence, _ in _collect_warnings(document):
+        told = dict.fromkeys(names[one] for one in having)
+        link = "; " if any(", " in name for name in told) else ", "  # names with settings have commas of their own
+        lines.append(("all" if every else link.join(told), sentence))
     return Notes(lines=tuple(lines), kind="list")
-
-
-def _join(names: Iterable[str]) -> str:
-    """Each name once; names with settings have commas of their own."""
-    told = dict.fromkeys(names)
-    return ("; " if any(", " in name for name in told) else ", ").join(told)
 
 
 def count_warnings(document: RunDocument) -> int:

@@ -169,14 +169,11 @@ _OF_STANDING = ("clock", "modelled", "speedup", "baseline", "ratio_validity", "r
 
 
 def describe_row(standing: Standing, path: str = "") -> Row:
-    """The row of one result.
-
-    Args:
-        path: of the result file, relative to the run; `rows/<id>.json` if empty.
-    """
-    result, found = standing.result, standing.comparison
+    """The row of one result; `path`: of its file, relative to the run (`rows/<id>.json` if empty)."""
+    result, found, summary = standing.result, standing.comparison, standing.summary
     effect = describe_builds(result)
-    limited_ms = _find_limited_time(standing)
+    # A bound is held against the device's own time where it has a clock: launching may hide behind it.
+    limited_ms = None if summary is None or standing.modelled else (summary.p50_device or summary.p50).value
     beaten = doubt_row(result.bound, limited_ms)
     measured = [m for m in result.measurements if m.latency_ns]
     engine, measure = result.engine, result.measure
@@ -248,25 +245,16 @@ def _hold_against_next(rows: Sequence[Row], results: Sequence[Result], margin: f
     return tuple(held.get(row.id, row) for row in rows)
 
 
-def _find_limited_time(standing: Standing) -> float | None:
-    """The time that a bound is held against: the device's own where it has a clock: launching may hide behind it."""
-    summary = standing.summary
-    return None if summary is None or standing.modelled else (summary.p50_device or summary.p50).value
-
-
 def _describe_times(summary: Summary | None) -> dict[str, Any]:
     """The fields of a row that come from its samples."""
     estimates = ("p50", "p90", "p95", "p99", "p999", "mean", "p50_device", "enqueue", "p50_unmarked")
-    fields: dict[str, Any] = {f"{name}_ms": getattr(summary, name, None) for name in estimates}
-    missing = {
-        "n": 0,
-        "processes": 0,
-        "marked_share": 0.0,
-        "throughput_per_s": None,
-        "throughput_pipelined_per_s": None,
+    missing = {"n": 0, "processes": 0, "marked_share": 0.0, "throughput_per_s": None}
+    missing |= {"throughput_pipelined_per_s": None}
+    return {
+        **{f"{name}_ms": getattr(summary, name, None) for name in estimates},
+        **{name: getattr(summary, name, value) for name, value in missing.items()},
+        "percentiles_ms": summary.percentiles if summary else {},
     }
-    fields |= {name: getattr(summary, name, value) for name, value in missing.items()}
-    return fields | {"percentiles_ms": summary.percentiles if summary else {}}
 
 
 def _bound_energy(measurements: Sequence[Measurement]) -> tuple[float, float] | None:
@@ -281,13 +269,15 @@ def _bound_energy(measurements: Sequence[Measurement]) -> tuple[float, float] | 
 
 def _collect_caveats(result: Result, doubts: Sequence[Caveat]) -> tuple[Caveat, ...]:
     """Every doubt about a row once: of the row, its artifacts, its processes, its samples, its outputs."""
-    found = [
-        *(result.machine.caveats if result.machine else ()),
-        *result.caveats,
-        *(c for a in result.artifacts for c in a.caveats),
-    ]
+    found = [*(result.machine.caveats if result.machine else ()), *result.caveats]
+    found += [caveat for artifact in result.artifacts for caveat in artifact.caveats]
+    # Of the processes one a code; where not every process has it, with the number of those that do.
+    each = [{caveat.code: caveat for caveat in m.caveats} for m in result.measurements]
+    first = {code: caveat for own in reversed(each) for code, caveat in own.items()}
+    counts, total = Counter(code for own in each for code in own), len(each)
+    found += [first[c] if n == total else limit_to_processes(first[c], n, total) for c, n in counts.items()]
+    found += doubts
     device_ns = [median(m.device_ns) for m in result.measurements if m.device_ns]
-    found += [*_merge_process_caveats(result), *doubts]
     found += doubt_kernel_times(result.layers, median(device_ns) if device_ns else None)
     if result.drift and result.drift.unlike:
         why = "; ".join(result.drift.unlike)
@@ -297,14 +287,6 @@ def _collect_caveats(result: Result, doubts: Sequence[Caveat]) -> tuple[Caveat, 
         widest = result.requested_precision == "fp32"
         found.append(make_caveat("nonfinite.outputs_fp32" if widest else "nonfinite.outputs", count=count))
     return tuple(dict.fromkeys(found))
-
-
-def _merge_process_caveats(result: Result) -> list[Caveat]:
-    """One caveat a code; where not every process has it, with the number of those that do."""
-    each = [{caveat.code: caveat for caveat in m.caveats} for m in result.measurements]
-    first = {code: caveat for found in reversed(each) for code, caveat in found.items()}
-    count, total = Counter(code for found in each for code in found), len(each)
-    return [first[code] if n == total else limit_to_processes(first[code], n, total) for code, n in count.items()]
 
 
 def describe_run(

@@ -4,6 +4,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from enginebench.core.names import AS_BUILT, NOT_KNOWN, format_precision, shorten_ids
 from enginebench.core.records import Estimate, Machine
@@ -16,7 +17,7 @@ from enginebench.report.run.remarks import count_warnings, list_remarks, list_wa
 from enginebench.report.run.rows import Row, RunDocument, group_rows
 from enginebench.report.run.series import label_rows
 from enginebench.report.table import Chart, Column, Notes, Section, Table, list_texts, make_notes, make_table
-from enginebench.stats.builds import BestBuild, BuildEffect
+from enginebench.stats.builds import BuildEffect
 
 _PLACES = ("1st", "2nd", "3rd")
 _SETTING = ("batch", "bucket", "scope", "cache")
@@ -58,7 +59,16 @@ def list_report(
     top: list[Table | Notes] = [*make_notes([facts]), format_answer(document)]
     deploy = tuple(line for line in _list_commands(document, Path(), True) if line[0] == "Deploy it")
     top += [Notes(lines=deploy, kind="command")] if deploy else []
-    sections = [Section(title=document.model, parts=(*top, *_draw_ratios(document)))]
+    names = name_settings(document.rows)
+    columns = (
+        Column("configuration", lambda row: names[row.id]),
+        Column("speed-up", format_speedup),
+        Column("log axis, line at 1x", lambda row: "", span=take_span),
+    )
+    rows = [row for group in group_rows(document.rows) for row in group if row.speedup]
+    ratios = make_table(columns, rows, title="Speed-up of each configuration", file="ratios", brief=True)
+    top += [ratios] if len(rows) > 1 else []
+    sections = [Section(title=document.model, parts=tuple(top))]
     tables = list_tables(document, wide=True)
     sections += [Section(title="Comparison", name="comparison", parts=tables[0].parts), *tables[1:]] if tables else []
     sections += list_others(document)
@@ -66,9 +76,8 @@ def list_report(
     sections += [Section(title="Warnings", name="warnings", parts=(warnings,))] if warnings.lines else []
     sections += _list_chapters(document, charts)
     if refusals:
-        sections.append(
-            Section(title="Deploy a configuration", name="delivery", parts=_list_deliveries(document, refusals))
-        )
+        deliveries = _list_deliveries(document, refusals)
+        sections.append(Section(title="Deploy a configuration", name="delivery", parts=deliveries))
     machine = [part for part in (describe_machine(document),) if part]
     again = [Notes(lines=(("To repeat it", shlex.join(command)),), kind="command")] if command else []
     if machine or again:
@@ -141,22 +150,15 @@ def list_tables(document: RunDocument, *, wide: bool = False) -> list[Section]:
         setting = _name_setting(rows[0], varied)
         title = f"Configurations{f' of {setting}' if setting else ''}, fastest first"
         table = make_table(list_columns(rows), rows, wide=wide, title=title, keys=list_keys)
-        lines = [*_rank(rows), *(text for row in rows if row.id in named for text in _list_costs(row))]
+        lines = _rank(rows)
+        for row in rows:
+            if row.id in named:  # what it costs beside its time
+                start = [f"first output in a new process {format_significant(row.start_s, 2)} s"] if row.start_s else []
+                sizes = {"memory": row.peak_memory_bytes, "model": row.size_bytes}
+                known = [f"{name} {format_significant(size * 1e-6)} MB" for name, size in sizes.items() if size]
+                lines += ["   ".join([*start, *known])] if start or known else []
         sections.append(Section(title=setting, parts=(table, *make_notes(lines))))
     return sections
-
-
-def _draw_ratios(document: RunDocument) -> list[Table]:
-    """The ratio of each configuration with its interval, on one axis."""
-    names = name_settings(document.rows)
-    columns = (
-        Column("configuration", lambda row: names[row.id]),
-        Column("speed-up", format_speedup),
-        Column("log axis, line at 1x", lambda row: "", span=take_span),
-    )
-    rows = [row for group in group_rows(document.rows) for row in group if row.speedup]
-    table = make_table(columns, rows, title="Speed-up of each configuration", file="ratios", brief=True)
-    return [table] if len(rows) > 1 else []
 
 
 def _rank(rows: Sequence[Row]) -> list[str]:
@@ -170,14 +172,6 @@ def _rank(rows: Sequence[Row]) -> list[str]:
         alike = [f"{names[i]} and {names[i + 1]}" for i, row in enumerate(rows) if row.verdict_to_next == verdict]
         texts += [f"{', '.join(alike)}: {how}"] if alike else []
     return texts
-
-
-def _list_costs(row: Row) -> list[str]:
-    """What the named configuration costs beside its time."""
-    known = [f"first output in a new process {format_significant(row.start_s, 2)} s"] if row.start_s else []
-    sizes = {"memory": row.peak_memory_bytes, "model": row.size_bytes}
-    known += [f"{name} {format_significant(size * 1e-6)} MB" for name, size in sizes.items() if size]
-    return ["   ".join(known)] if known else []
 
 
 def list_others(document: RunDocument) -> list[Section]:
@@ -244,12 +238,9 @@ def _list_proofs(document: RunDocument) -> list[Table | Notes]:
 def _list_deliveries(document: RunDocument, refusals: Mapping[str, str | None]) -> tuple[Table | Notes, ...]:
     """The command that deploys each row, to be run in the run's folder; or why there is none."""
     names, short = name_settings(document.rows), shorten_ids(document.rows)
-    lines = []
-    for row in document.rows:
-        if row.id in refusals and row.p50_ms:
-            own = short[row.id]
-            command = shlex.join(("enginebench", "deliver", ".", "--row", own, "--out", f"../{own}"))
-            lines.append((names[row.id], refusals[row.id] or command))
+    known = [(row.id, short[row.id]) for row in document.rows if row.id in refusals and row.p50_ms]
+    commands = {name: ("enginebench", "deliver", ".", "--row", own, "--out", f"../{own}") for name, own in known}
+    lines = [(names[name], refusals[name] or shlex.join(command)) for name, command in commands.items()]
     text = "Each configuration can be a folder that runs without EngineBench."
     columns = list_texts(("configuration", "in the folder of this run"))
     return (*make_notes([text]), make_table(columns, lines, file="delivery", title="Commands"))
@@ -278,18 +269,18 @@ _COLUMNS = (
     Column("engine", lambda row: row.engine),
     Column("precision", lambda row: format_precision(row.precision, row.recipe)),
     Column("builds", lambda row: str(row.builds.builds), align="right"),
-    Column("different", lambda row: "-" if row.builds.distinct is None else str(row.builds.distinct), align="right"),
+    Column("different", lambda row: _show(row.builds.distinct, str), align="right"),
     Column("p50 ms", lambda row: _show_medians(row.builds), align="right"),
     Column("between builds", lambda row: _show_share(row.builds.between), align="right"),
-    Column("within one", lambda row: "-" if row.builds.within is None else f"{row.builds.within:.2%}", align="right"),
-    Column(
-        "outputs apart",
-        lambda row: "-" if row.builds.max_abs_diff is None else format_small(row.builds.max_abs_diff),
-        align="right",
-    ),
+    Column("within one", lambda row: _show(row.builds.within, "{:.2%}".format), align="right"),
+    Column("outputs apart", lambda row: _show(row.builds.max_abs_diff, format_small), align="right"),
     Column("best gains", lambda row: _show_share(row.builds.best.gain) if row.builds.best else "-", align="right"),
     Column("extra builds s", lambda row: show_figure(row.builds.best and row.builds.best.cost_s, "-"), align="right"),
 )
+
+
+def _show(value: Any, show: Callable[[Any], str]) -> str:
+    return "-" if value is None else show(value)
 
 
 def make_builds(rows: Sequence[Row]) -> list[Table | Notes]:
@@ -311,23 +302,19 @@ def _state(name: str, effect: BuildEffect) -> list[str]:
     seen = "differ" if effect.shown else "do not differ significantly"
     told = f"{name}: its {count_of(effect.builds, 'builds')} {seen}: {_show_share(effect.between)} from one to the next"
     told = f"{told}, beside {effect.within:.2%} between processes of one build."
-    return [told, *([_state_best(effect.builds, effect.best)] if effect.best else [])]
-
-
-def _state_best(count: int, best: BestBuild) -> str:
+    if (best := effect.best) is None:
+        return [told]
+    count, sure = effect.builds, (best.gain.low or 0.0) > 0
     more = "one build more costs" if count == 2 else f"the {count - 1} builds more cost"
     seconds = "" if best.cost_s is None else f"; {more} {format_significant(best.cost_s)} s"
-    sure = (best.gain.low or 0.0) > 0
     after = f", which it saves within {best.pays_after:,} runs" if best.pays_after and seconds and sure else ""
     gain = "gains" if sure else "did not gain significantly:"
-    return f"The best of {count} {gain} {_show_share(best.gain)} over a typical one{seconds}{after}."
+    return [told, f"The best of {count} {gain} {_show_share(best.gain)} over a typical one{seconds}{after}."]
 
 
 def _show_medians(effect: BuildEffect) -> str:
-    if not effect.medians_ms:
-        return "-"
-    low, high = (format_significant(end(effect.medians_ms), 4) for end in (min, max))
-    return low if low == high else f"{low} to {high}"
+    ends = [format_significant(end(effect.medians_ms), 4) for end in (min, max)] if effect.medians_ms else ["-"]
+    return " to ".join(dict.fromkeys(ends))
 
 
 def _show_share(estimate: Estimate | None) -> str:
@@ -402,19 +389,18 @@ def describe_limit(series: Sequence[Sequence[Row]], p99_limit_ms: float | None) 
     """A sentence for each engine: the largest batch whose p99 keeps to the limit. Empty without a limit."""
     if p99_limit_ms is None:
         return []
-    return [f"{one[0].engine} {_name_precision(one[0])}: {_describe_largest(one, p99_limit_ms)}." for one in series]
-
-
-def _describe_largest(series: Sequence[Row], p99_limit_ms: float) -> str:
-    largest = find_largest(series, p99_limit_ms)
-    if largest is None:
-        doubtful = [row.status for row in series if row.p99_ms and row.p99_ms.value <= p99_limit_ms]
-        kinds = dict.fromkeys("disturbed" if status == "ok" else "not finished" for status in doubtful)
-        if kinds:
-            return f"only batches whose configurations are {' or '.join(kinds)} meet p99 {p99_limit_ms:g} ms"
-        return f"no batch that was measured within p99 {p99_limit_ms:g} ms"
-    doubts = [] if is_supported(largest) else ["too few samples for a p99"]
-    doubts += ["disturbed"] if largest.validity != "valid" else []
-    doubts += ["modelled"] if largest.modelled else []
-    doubt = f" ({', '.join(doubts)})" if doubts else ""
-    return f"batch {largest.batch} is the largest within p99 {p99_limit_ms:g} ms{doubt}"
+    limit, texts = f"p99 {p99_limit_ms:g} ms", []
+    for rows in series:
+        if largest := find_largest(rows, p99_limit_ms):
+            doubts = [] if is_supported(largest) else ["too few samples for a p99"]
+            doubts += ["disturbed"] if largest.validity != "valid" else []
+            doubts += ["modelled"] if largest.modelled else []
+            doubt = f" ({', '.join(doubts)})" if doubts else ""
+            text = f"batch {largest.batch} is the largest within {limit}{doubt}"
+        else:
+            doubtful = [row.status for row in rows if row.p99_ms and row.p99_ms.value <= p99_limit_ms]
+            kinds = dict.fromkeys("disturbed" if status == "ok" else "not finished" for status in doubtful)
+            few = f"only batches whose configurations are {' or '.join(kinds)} meet {limit}"
+            text = few if kinds else f"no batch that was measured within {limit}"
+        texts.append(f"{rows[0].engine} {_name_precision(rows[0])}: {text}.")
+    return texts

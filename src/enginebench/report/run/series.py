@@ -1,11 +1,9 @@
 """Stored rows to what charts draw: labels, bins, curves. Thinned here, so that a page stays small; times in ms."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,15 +15,10 @@ from enginebench.report.run.columns import format_speedup, is_disturbed
 from enginebench.report.run.head import name_rows
 from enginebench.report.run.remarks import name_settings
 from enginebench.report.run.rows import Row, RunDocument
-from enginebench.stats.metrics.scores import find_metric, find_score
+from enginebench.stats.metrics.scores import find_metric, find_value
 from enginebench.stats.metrics.tasks import name_metric
-from enginebench.stats.quantiles import median, nearest_rank
+from enginebench.stats.quantiles import Floats, median, nearest_rank
 from enginebench.stats.stages import StagesDocument
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
 
 Point = dict[str, Any]
 
@@ -87,10 +80,8 @@ def bin_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list
         kept = [m for m in result.measurements if m.latency_ns]
         if kept:
             bars += bin_calls(np.concatenate([read_ms(m) for m in kept]), labels[result.id])
-            medians += [
-                {"row": labels[result.id], "ms": _round(median(m.latency_ns) / 1e6), "repetition": m.repetition}
-                for m in kept[:MAX_REPETITIONS]
-            ]
+            own = [(_round(median(m.latency_ns) / 1e6), m.repetition) for m in kept[:MAX_REPETITIONS]]
+            medians += [{"row": labels[result.id], "ms": ms, "repetition": number} for ms, number in own]
     return bars, medians
 
 
@@ -123,22 +114,19 @@ def follow_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[l
             curves += follow_calls(np.concatenate([read_ms(m) for m in kept]), label)
             # Counted, not by their own numbers: two processes that carry the same number are two lines.
             for line, m in enumerate(kept[:MAX_REPETITIONS]):
-                thin += _follow(read_ms(m), _THIN_CURVE, {"row": label, "line": line})
+                thin += follow_calls(read_ms(m), label, _THIN_CURVE, line=line)
     return curves, thin
 
 
-def follow_calls(values: Floats, label: str) -> list[Point]:
+def follow_calls(values: Floats, label: str, points: int = _CURVE, **fields: Any) -> list[Point]:
     """The curve of the times of a row in ms."""
-    return _follow(values, _CURVE, {"row": label})
-
-
-def _follow(values: Floats, points: int, fields: Point) -> list[Point]:
     ascending = np.sort(values)
     # Beyond one call in n there is nothing to follow.
     deepest = min(_DEEPEST, max(math.log10(len(ascending)), 0.3))
     # The first is the fastest call; rounded: 1 - 10 ** -3 is a little more or less than 0.999.
     shares = {r: round(1 - 10.0**-r, 12) or 1e-12 for r in np.linspace(0.0, deepest, points)}
-    return [fields | {"rarity": _round(r), "ms": _round(nearest_rank(ascending, q))} for r, q in shares.items()]
+    curve = [{"rarity": _round(r), "ms": _round(nearest_rank(ascending, q))} for r, q in shares.items()]
+    return [{"row": label, **fields, **point} for point in curve]
 
 
 def trace_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list[Point], bool]:
@@ -147,18 +135,14 @@ def trace_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[li
     Repetitions of all rows took turns, so that the same place on the axis is nearly the same time.
     """
     points: list[Point] = []
-    referenced = False
     for result in results:
         kept = [m for m in result.measurements if m.latency_ns]
         centre = median([median(m.latency_ns) for m in kept]) if kept else 0.0
-        if centre <= 0:
-            continue
-        for place, measurement in enumerate(kept):
-            points += _trace(measurement, place, centre, labels[result.id])
-        reference = _trace_reference(kept, labels[result.id])
-        referenced = referenced or bool(reference)
-        points += reference
-    return points, referenced
+        if centre > 0:
+            for place, measurement in enumerate(kept):
+                points += _trace(measurement, place, centre, labels[result.id])
+            points += _trace_reference(kept, labels[result.id])
+    return points, any(point["line"] < 0 for point in points)
 
 
 def _trace(measurement: Measurement, place: int, centre: float, label: str) -> list[Point]:
@@ -169,34 +153,19 @@ def _trace(measurement: Measurement, place: int, centre: float, label: str) -> l
         value = median(values[part])
         blocks = [b for b in measurement.blocks if b.start <= part[-1] and part[0] < b.stop]
         marks = sorted({mark for block in blocks for mark in block.marks})
-        points.append(
-            {
-                "row": label,
-                "at": _round(place + 0.5 + (i + 0.5) / len(parts)),  # repetition k lies around k: its tick
-                "line": place,
-                "what": "latency",
-                "relative": _round(value / centre),
-                "ms": _round(value / 1e6),
-                **({"marks": ", ".join(marks).replace("_", " ")} if marks else {}),
-            }
-        )
+        at = _round(place + 0.5 + (i + 0.5) / len(parts))  # repetition k lies around k: its tick
+        point: Point = {"row": label, "at": at, "line": place, "what": "latency", "relative": _round(value / centre)}
+        seen = {"marks": ", ".join(marks).replace("_", " ")} if marks else {}
+        points.append(point | {"ms": _round(value / 1e6)} | seen)
     return points
 
 
 def _trace_reference(kept: Sequence[Measurement], label: str) -> list[Point]:
     known = [(place, median(m.reference_ns)) for place, m in enumerate(kept) if m.reference_ns]
-    if len(known) < 2:
-        return []
-    centre = median([value for _, value in known])
+    centre = median([value for _, value in known]) if len(known) > 1 else 0.0
+    fields = {"row": label, "line": -1, "what": "reference kernel"}
     return [
-        {
-            "row": label,
-            "at": place + 1,
-            "line": -1,
-            "what": "reference kernel",
-            "relative": _round(value / centre),
-            "ms": _round(value / 1e6),
-        }
+        fields | {"at": place + 1, "relative": _round(value / centre), "ms": _round(value / 1e6)}
         for place, value in known
         if centre > 0
     ]
@@ -205,7 +174,12 @@ def _trace_reference(kept: Sequence[Measurement], label: str) -> list[Point]:
 def place_quality(document: RunDocument, labels: Mapping[str, str]) -> tuple[list[Point], str]:
     """(each ok row with its speed and its quality, what that quality is)."""
     metric = find_metric(document.rows)
-    name = _name_quality(document, metric)
+    if metric is not None:
+        score = next(row.scores[0] for row in document.rows if row.scores)
+        name = name_metric(metric) + ("" if score.higher_is_better else ", lower is better")
+    else:
+        centred = any(row.centred_cosine is not None for row in document.rows)
+        name = "centred cosine to the reference" if centred else "fraction of the reference's decisions"
     points = [
         {
             "row": labels[row.id],
@@ -223,18 +197,10 @@ def place_quality(document: RunDocument, labels: Mapping[str, str]) -> tuple[lis
     return points, name
 
 
-def _name_quality(document: RunDocument, metric: str | None) -> str:
-    if metric is None:
-        scored = any(row.centred_cosine is not None for row in document.rows)
-        return "centred cosine to the reference" if scored else "fraction of the reference's decisions"
-    score = next(row.scores[0] for row in document.rows if row.scores)
-    return name_metric(metric) + ("" if score.higher_is_better else ", lower is better")
-
-
 def _find_quality(row: Row, metric: str | None) -> float | None:
     if metric is not None:
-        score = find_score(row.scores, metric)
-        return score.value.value if score else None
+        value = find_value(row.scores, metric)
+        return value.value if value else None
     if row.is_reference and row.outputs_agree is None:
         return 1.0
     return row.centred_cosine if row.centred_cosine is not None else row.agreement
@@ -243,14 +209,9 @@ def _find_quality(row: Row, metric: str | None) -> float | None:
 def list_proofs(document: RunDocument, labels: Mapping[str, str]) -> list[Point]:
     """The fraction of time by precision, of each row whose runtime gave a record of it."""
     return [
-        {
-            "row": labels[row.id],
-            "precision": clean_text(precision),
-            "share": _round(share),
-            "asked": row.requested_precision,
-        }
+        {"row": labels[row.id], "precision": clean_text(name), "share": _round(share), "asked": row.requested_precision}
         for row in document.rows
-        for precision, share in (row.effective_precision or {}).items()
+        for name, share in (row.effective_precision or {}).items()
     ]
 
 
@@ -260,17 +221,18 @@ def list_stages(results: Iterable[Result], labels: Mapping[str, str]) -> list[Po
     for result in results:
         stages = [(s.name, median(s.latency_ns)) for s in result.stages if s.latency_ns] or _find_copies(result)
         total = sum(value for _, value in stages)
-        points += [
-            {
-                "row": labels[result.id],
-                "stage": clean_text(name).replace("_", " "),
-                "order": order,
-                "ms": _round(value / 1e6),
-                "share": _round(value / total) if total else 0.0,
-            }
-            for order, (name, value) in enumerate(stages)
-        ]
+        parts = [(name, value / 1e6, value / total if total else 0.0) for name, value in stages]
+        points += _place_stages(labels[result.id], parts)
     return points
+
+
+def _place_stages(label: str, stages: Iterable[tuple[str, float, float]]) -> list[Point]:
+    """Points of (name, ms, share)."""
+    texts = [(clean_text(name).replace("_", " "), _round(ms), _round(share)) for name, ms, share in stages]
+    return [
+        {"row": label, "stage": name, "order": order, "ms": ms, "share": share}
+        for order, (name, ms, share) in enumerate(texts)
+    ]
 
 
 def list_file_stages(documents: Sequence[StagesDocument]) -> list[Point]:
@@ -278,15 +240,9 @@ def list_file_stages(documents: Sequence[StagesDocument]) -> list[Point]:
     documents = [one for document in documents for one in (document, *document.others)]
     labels = number_names([f"{d.engine} {d.precision}, batch {d.batch}, file to label" for d in documents])
     return [
-        {
-            "row": label,
-            "stage": clean_text(stage.name).replace("_", " "),
-            "order": order,
-            "ms": _round(stage.p50_ms),
-            "share": _round(stage.share),
-        }
+        point
         for label, document in zip(labels, documents, strict=True)
-        for order, stage in enumerate(document.stages)
+        for point in _place_stages(label, ((stage.name, stage.p50_ms, stage.share) for stage in document.stages))
     ]
 
 

@@ -4,24 +4,18 @@ A box is x1, y1, x2, y2, in the unit of the model's own answer. Samples have equ
 boxes, filled up with label -1.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from enginebench.core.errors import FeedError, MissingDependency
-from enginebench.stats.metrics.metric import Ask, Outputs, Targets
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from enginebench.core.protocols import Array
-    from enginebench.stats.metrics.metric import Floats, Picks
+from enginebench.core.protocols import Array
+from enginebench.stats.metrics.metric import Ask, Floats, Outputs, Picks, Targets
 
 # As COCO counts. Source: pycocotools/cocoeval.py, Params.setDetParams: maxDets.
 MOST = 100
@@ -269,7 +263,6 @@ def prepare_map(outputs: Outputs, targets: Targets) -> Ask:
     """Mean average precision over the thresholds 0.50 to 0.95 and the classes, as COCO has it.
 
     Args:
-        outputs: as `read_boxes` takes them.
         targets: for each sample {"boxes": [[x1, y1, x2, y2], ...], "labels": [...]}.
 
     Raises:

@@ -1,21 +1,15 @@
 """Answers as labels, and what is counted of them: right classes, F1, and how far the maps of classes overlap."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from enginebench.core.errors import FeedError
-from enginebench.stats.metrics.metric import Count, Metric, Outputs, Targets, average
+from enginebench.core.protocols import Array
+from enginebench.stats.metrics.metric import Count, Floats, Metric, Outputs, Targets, average
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from enginebench.core.protocols import Array
-    from enginebench.stats.metrics.metric import Floats
-
-    Labels = NDArray[np.int64]
+Labels = NDArray[np.int64]
 
 # A score of one class alone counts as that class from here on.
 YES = 0.5
@@ -53,11 +47,7 @@ def read_arrays(outputs: Outputs, targets: Targets) -> tuple[Any, Any]:
 def rank_labels(logits: Array, labels: Array) -> NDArray[np.int64]:
     """Place of the right class among all, 0 for the largest logit, int64 [n]; past the last one in an answer with NaN.
 
-    Of equal logits the first counts as the larger, as argmax has it.
-
-    Args:
-        logits: [n, classes].
-        labels: [n].
+    Of equal logits [n, classes] the first counts as the larger, as argmax has it.
     """
     values = logits.astype(np.float64)
     own = values[np.arange(len(labels)), labels][:, None]
@@ -80,8 +70,16 @@ def count_top(k: int) -> Count:
         if answers.dtype.kind in "biu" and answers.size == len(labels):  # the graph has named the class itself
             return average(answers.reshape(-1) == labels) if k == 1 else None
         logits = answers.reshape(len(answers), -1) if answers.size == answers.shape[0] * answers.shape[-1] else answers
-        _check_logits(logits, labels, targets)
-        return average(rank_labels(logits, labels) < k) if logits.shape[1] > k else None
+        if logits.ndim != 2 or 0 in logits.shape:
+            shape = targets.tell_shape(logits)
+            raise FeedError(f"outputs of shape {shape}; expected [samples, classes], at least one of each")
+        n, classes = logits.shape
+        if labels.shape != (n,):
+            shape = targets.tell_shape(labels)
+            raise FeedError(f"labels of shape {shape}; expected {shape[:1]}, one for each sample")
+        if labels.min() < 0 or labels.max() >= classes:
+            raise FeedError(f"labels from {labels.min()} to {labels.max()}; expected 0 to {classes - 1}")
+        return average(rank_labels(logits, labels) < k) if classes > k else None
 
     return count
 
@@ -100,19 +98,6 @@ def squeeze_labels(labels: Any, ndim: int) -> Any:
     if labels.dtype.kind not in "biu":
         raise FeedError(f"targets are {labels.dtype}; expected whole numbers, one for each class")
     return labels
-
-
-def _check_logits(logits: Array, labels: Array, targets: Targets) -> None:
-    if logits.ndim != 2 or 0 in logits.shape:
-        raise FeedError(
-            f"outputs of shape {targets.tell_shape(logits)}; expected [samples, classes], at least one of each"
-        )
-    n, classes = logits.shape
-    if labels.shape != (n,):
-        shape = targets.tell_shape(labels)
-        raise FeedError(f"labels of shape {shape}; expected {shape[:1]}, one for each sample")
-    if labels.min() < 0 or labels.max() >= classes:
-        raise FeedError(f"labels from {labels.min()} to {labels.max()}; expected 0 to {classes - 1}")
 
 
 def read_labels(answers: Any, right: Any, targets: Targets, axes: tuple[int, ...] = (-1, 1)) -> Labels:
@@ -150,8 +135,7 @@ def read_labels(answers: Any, right: Any, targets: Targets, axes: tuple[int, ...
 def _count_f1(outputs: Outputs, targets: Targets) -> Floats:
     answers, right = read_arrays(outputs, targets)
     right = squeeze_labels(right, 1)
-    found = read_labels(answers, right, targets)
-    return _count_confusions(found, right, _count_classes(answers, right), right >= 0)
+    return _count_confusions(answers, right, read_labels(answers, right, targets), right >= 0)
 
 
 def _count_miou(outputs: Outputs, targets: Targets) -> Floats:
@@ -160,30 +144,24 @@ def _count_miou(outputs: Outputs, targets: Targets) -> Floats:
         right = right[:, 0]
     right = squeeze_labels(right, 3)
     found = read_labels(answers, right, targets, (1, -1))
-    return _count_confusions(found, right, _count_classes(answers, right), (right >= 0) & (right != UNLABELLED))
+    return _count_confusions(answers, right, found, (right >= 0) & (right != UNLABELLED))
 
 
-def _count_classes(answers: Any, labels: Any) -> int:
-    """How many classes the answers have scores for; 0 where they have none."""
-    return answers.size // max(1, labels.size) if answers.ndim > labels.ndim else 0
-
-
-def _count_confusions(found: Labels, right: Labels, classes: int, counted: NDArray[np.bool_]) -> Floats:
+def _count_confusions(answers: Any, right: Labels, found: Labels, counted: NDArray[np.bool_]) -> Floats:
     """For each sample and class: found and right, found, right. [samples, classes * 3]; ids below 0 match nothing.
 
-    There are at least `classes`, and more where an id says so: a class that is found and never right counts as well.
+    There are as many as the answers have scores for, and more where an id says so: a class that is found and never
+    right counts as well.
     """
+    classes = answers.size // max(1, right.size) if answers.ndim > right.ndim else 0
     n, largest = len(right), max(int(ids[counted].max(initial=0)) for ids in (found, right))
     if largest >= MOST_CLASSES:
         raise FeedError(f"outputs or targets name class {largest}; expected class ids below {MOST_CLASSES}")
     classes = max(2, classes, largest + 1)
     rows = np.broadcast_to(np.arange(n).reshape(-1, *[1] * (right.ndim - 1)), right.shape)
     table = np.zeros((n, classes, 3))
-    for column, chosen, ids in (
-        (0, counted & (found == right), right),
-        (1, counted & (found >= 0), found),
-        (2, counted, right),
-    ):
+    chosen_ids = ((counted & (found == right), right), (counted & (found >= 0), found), (counted, right))
+    for column, (chosen, ids) in enumerate(chosen_ids):
         np.add.at(table[..., column], (rows[chosen], ids[chosen].astype(np.int64)), 1)
     return table.reshape(n, -1)
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from enginebench.core.protocols import Array
 
-    from enginebench.core.protocols import Array
-
-    Floats = NDArray[np.float64]
-    Picks = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Picks = NDArray[np.int64]
 
 # The outputs of a model by name, samples along the first axis; a list of the samples' arrays where their shapes differ.
 Outputs: TypeAlias = Mapping[str, Any]
@@ -53,8 +51,6 @@ def pick_samples(values: Any, places: slice | Picks) -> Any:
     """The entries at some places of an array, or of a list."""
     if isinstance(values, Mapping):
         return {name: pick_samples(part, places) for name, part in values.items()}
-    import numpy as np
-
     if isinstance(values, np.ndarray) or isinstance(places, slice):
         return values[places]
     return [values[i] for i in places]
@@ -75,8 +71,6 @@ Ask: TypeAlias = Callable[["Picks"], float]
 
 def divide(sums: Floats) -> Floats:
     """The first column over the second: a mean, or errors over lengths."""
-    import numpy as np
-
     with np.errstate(invalid="ignore", divide="ignore"):
         quotient: Floats = sums[..., 0] / sums[..., 1]
     return quotient
@@ -84,8 +78,6 @@ def divide(sums: Floats) -> Floats:
 
 def widen_counts(first: Floats, second: Floats) -> tuple[Floats, Floats]:
     """Both with as many columns as the wider one: a class that only later samples name was found 0 times before."""
-    import numpy as np
-
     columns = max(first.shape[1], second.shape[1])
     wide = [np.pad(c, ((0, 0), (0, columns - c.shape[1]))) if c.shape[1] < columns else c for c in (first, second)]
     return wide[0], wide[1]
@@ -119,7 +111,5 @@ class Metric(Struct, frozen=True, kw_only=True, eq=False):
 
 def average(values: Sequence[float] | Array) -> Floats:
     """Columns whose quotient is the mean of one value for each sample."""
-    import numpy as np
-
     column = np.asarray(values, np.float64)
     return np.stack([column, np.ones_like(column)], axis=1)

@@ -5,11 +5,9 @@ Min's, which hold near 0 and 1 as well; else they come from drawing samples with
 get the same draws.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from msgspec.structs import replace
@@ -18,11 +16,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.limits import MAX_METRIC_DROP
 from enginebench.core.records import Estimate, Score
 from enginebench.stats.intervals import NORMAL
-from enginebench.stats.metrics.metric import Ask, Facts, Finish, Metric, divide, widen_counts
-
-if TYPE_CHECKING:
-    from enginebench.stats.metrics.metric import Floats, Picks
-
+from enginebench.stats.metrics.metric import Ask, Facts, Finish, Floats, Metric, Picks, divide, widen_counts
 
 LEVEL = 0.95
 
@@ -151,7 +145,13 @@ def score_counts(metric: Metric, counts: Floats, reference: Floats | None = None
         reference: the same of the reference, of the same samples in the same order.
     """
     if metric.finish is divide and _are_hits(counts) and (reference is None or _are_hits(reference)):
-        return _score_hits(metric.facts, counts[:, 0], None if reference is None else reference[:, 0])
+        hits, n = counts[:, 0], len(counts)
+        score = describe_score(metric.facts, estimate_share(int(hits.sum()), n))
+        if reference is None:
+            return score
+        gained, lost = (int(((hits == own) & (reference[:, 0] == 1 - own)).sum()) for own in (1, 0))
+        delta = estimate_paired_difference(gained, lost, n)
+        return replace(score, delta=delta, mcnemar_p=compute_mcnemar_p(gained, lost))
     value = _estimate_sum(lambda sums: metric.finish(sums[..., 0, :]), counts[:, None, :], metric.name)
     score = describe_score(metric.facts, value)
     if reference is None:
@@ -164,16 +164,6 @@ def score_counts(metric: Metric, counts: Floats, reference: Floats | None = None
 def _are_hits(counts: Floats) -> bool:
     """Whether each sample counts once, as right or wrong."""
     return bool((counts[:, 1] == 1).all() and np.isin(counts[:, 0], (0.0, 1.0)).all())
-
-
-def _score_hits(facts: Facts, hits: Floats, before: Floats | None) -> Score:
-    n = len(hits)
-    score = describe_score(facts, estimate_share(int(hits.sum()), n))
-    if before is None:
-        return score
-    gained, lost = int(((hits == 1) & (before == 0)).sum()), int(((hits == 0) & (before == 1)).sum())
-    delta = estimate_paired_difference(gained, lost, n)
-    return replace(score, delta=delta, mcnemar_p=compute_mcnemar_p(gained, lost))
 
 
 def describe_score(facts: Facts, value: Estimate) -> Score:
@@ -191,7 +181,9 @@ def _estimate_sum(finish: Finish, counts: Floats, name: str) -> Estimate:
     n, total = len(counts), counts.sum(axis=0)
     value = float(finish(total))
     check_figure(name, value)
-    drawn = finish(_draw_sums(counts))
+    rng, flat = np.random.default_rng(0), counts.reshape(n, -1)
+    sums = [np.bincount(rng.integers(n, size=n), minlength=n) @ flat for _ in range(RESAMPLES)]
+    drawn = finish(np.stack(sums).reshape(RESAMPLES, *counts.shape[1:]))
     left_out = finish(total - counts)
     bounds = _bound(value, drawn[np.isfinite(drawn)], left_out[np.isfinite(left_out)], n)
     return _describe(value, bounds, n, f"BCa bootstrap over samples, {RESAMPLES} draws")
@@ -201,14 +193,6 @@ def check_figure(name: str, value: float) -> None:
     """Checks that a metric has a value."""
     if not math.isfinite(value):
         raise UsageError(f"--metric {name} is {value} over these samples; expected a finite number")
-
-
-def _draw_sums(counts: Floats) -> Floats:
-    """The sums of each draw, [draws, sides, columns]."""
-    n, rng = len(counts), np.random.default_rng(0)
-    flat = counts.reshape(n, -1)
-    sums = [np.bincount(rng.integers(n, size=n), minlength=n) @ flat for _ in range(RESAMPLES)]
-    return np.stack(sums).reshape(RESAMPLES, *counts.shape[1:])
 
 
 def _bound(value: float, drawn: Floats, left_out: Floats, n: int) -> tuple[float, float] | None:

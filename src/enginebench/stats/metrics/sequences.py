@@ -1,20 +1,15 @@
 """Answers as sequences: scores over time decoded to text or tokens, and the rates of errors in them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from enginebench.core.errors import FeedError, MissingDependency
+from enginebench.core.protocols import Array
 from enginebench.stats.metrics.labels import take_output
-from enginebench.stats.metrics.metric import Count, Outputs, Targets
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
-    from enginebench.stats.metrics.metric import Floats
+from enginebench.stats.metrics.metric import Count, Floats, Outputs, Targets
 
 # Behind the last token of a sequence that is shorter than others.
 PADDING = -1
@@ -73,19 +68,18 @@ def count_errors(unit: Literal["words", "characters"]) -> Count:
     def count(outputs: Outputs, targets: Targets) -> Floats:
         answers, wanted = take_output(outputs, targets)
         found = read_sequences(answers, targets)
-        right = [_read_target(entry) for entry in wanted]
+        right = [
+            str(entry)
+            if isinstance(entry, str)
+            else tuple(int(t) for t in np.asarray(entry).reshape(-1) if t != PADDING)
+            for entry in wanted
+        ]
         pairs: Any = zip(right, found, strict=False)
         if len(found) != len(right):
             raise FeedError(f"{len(found)} sequences were read, {len(right)} are right; expected as many")
         return np.array([_count_pair(r, f, unit) for r, f in pairs], np.float64)
 
     return count
-
-
-def _read_target(entry: Any) -> str | Tokens:
-    if isinstance(entry, str):
-        return str(entry)
-    return tuple(int(t) for t in np.asarray(entry).reshape(-1) if t != PADDING)
 
 
 def _count_pair(right: str | Tokens, found: str | Tokens, unit: str) -> tuple[int, int]:
@@ -96,7 +90,11 @@ def _count_pair(right: str | Tokens, found: str | Tokens, unit: str) -> tuple[in
             if isinstance(right, str)
             else "targets are tokens, the outputs text; give both in the same form"
         )
-    jiwer = _import_jiwer()
+    try:
+        import jiwer
+    except ModuleNotFoundError as error:
+        counter = "jiwer, which counts errors in words and characters,"
+        raise MissingDependency(counter, 'pip install "enginebench[metrics]"') from error
     if not isinstance(right, str) or not isinstance(found, str):
         right, found, unit = _as_text(right), _as_text(found), "characters"
     length = len(right.split()) if unit == "words" else len(right.strip())
@@ -108,13 +106,3 @@ def _count_pair(right: str | Tokens, found: str | Tokens, unit: str) -> tuple[in
 
 def _as_text(tokens: str | Sequence[int]) -> str:
     return "".join(chr(_FIRST + int(token)) for token in tokens)
-
-
-def _import_jiwer() -> Any:
-    try:
-        import jiwer
-    except ModuleNotFoundError as error:
-        raise MissingDependency(
-            "jiwer, which counts errors in words and characters,", 'pip install "enginebench[metrics]"'
-        ) from error
-    return jiwer

@@ -1,9 +1,7 @@
 """What a task means for a model's answers: how they are read, and by which metrics they are judged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,11 +9,8 @@ from enginebench.core.errors import FeedError
 from enginebench.core.records import Task
 from enginebench.stats.metrics.boxes import prepare_map, read_boxes
 from enginebench.stats.metrics.labels import F1, MIOU, UNLABELLED, YES, count_top, read_arrays
-from enginebench.stats.metrics.metric import Metric, Outputs, Targets, average
+from enginebench.stats.metrics.metric import Floats, Metric, Outputs, Targets, average
 from enginebench.stats.metrics.sequences import count_errors, read_sequences
-
-if TYPE_CHECKING:
-    from enginebench.stats.metrics.metric import Floats
 
 
 def _read_pairs(outputs: Outputs, targets: Targets) -> tuple[Floats, Floats]:

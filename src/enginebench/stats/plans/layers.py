@@ -69,11 +69,8 @@ _QUANTIZE = re.compile(r"(?:^|/)(?:Quantize|Dequantize)Linear", re.I)
 
 
 def parse_layers(path: Path, *, profile: ProfileDocument | None = None) -> LayersDocument:
-    """The layers of an engine: type, precision in and out, tactic, and the ONNX operators that they came from.
-
-    Args:
-        path: what --exportLayerInfo wrote, TensorRT 8.2 to 11.
-    """
+    """The layers of an engine, from what --exportLayerInfo of TensorRT 8.2 to 11 wrote: type, precisions, tactic, and
+    the ONNX operators that they came from."""
     return summarize_layers(read_engine(read_text(path), path), path, profile)
 
 
@@ -272,14 +269,8 @@ def read_io(document: dict[str, Any], layers: list[EngineLayer]) -> tuple[Engine
         said = first_text(item.get("Mode"), item.get("IOMode")) if isinstance(item, dict) else None
         if said:
             mode = "input" if "in" in said.lower() and "out" not in said.lower() else "output"
-        io.append(
-            EngineTensor(
-                name=tensor.name,
-                mode=mode,
-                dtype=tensor.dtype or (known.dtype if known else None),
-                shape=tensor.shape or (known.shape if known else None),
-            )
-        )
+        dtype, shape = tensor.dtype or (known and known.dtype), tensor.shape or (known and known.shape)
+        io.append(EngineTensor(name=tensor.name, mode=mode, dtype=dtype, shape=shape))
     return tuple(io)
 
 

@@ -31,8 +31,12 @@ NAMES = [
 ]  # fmt: skip
 
 
+def describe(results: list[Result]) -> RunDocument:
+    return describe_run(model="m", machine=make_machine(), spec={}, results=results)
+
+
 def draw(results: list[Result]) -> list[Chart]:
-    return draw_run(describe_run(model="m", machine=make_machine(), spec={}, results=results), results)
+    return draw_run(describe(results), results)
 
 
 @pytest.fixture(scope="module")
@@ -60,21 +64,14 @@ def test_layers_are_the_thirty_slowest_by_precision(charts: dict[str, Chart]) ->
     assert {row["kind"] for row in rows[:30]} == {"int8", "fp32"}
 
 
-def test_two_profiled_rows_have_two_pictures() -> None:
-    results = make_results()
-    twice = [results[2], *results[:2], *results[3:]]
-    twice[1] = make_results()[2]
-    charts = [c for c in draw([results[2], replace(results[2], id="other")]) if c.section == "layers"]
-    assert [(c.name, c.picture) for c in charts] == [("per_layer_time", True), ("per_layer_time_2", False)]
-    assert len({c.row for c in charts}) == 2
-
-
 def test_the_picture_of_layers_is_of_the_fastest_row() -> None:
     results = make_results()
     charts = draw([replace(row, layers=results[2].layers) for row in results[:3]])
-    assert [c.row for c in charts if c.name == "per_layer_time"] == ["ort int8 (cpu)"]
-    others = [c.name for c in charts if c.section == "layers" and not c.picture]
-    assert others == ["per_layer_time_1", "per_layer_time_2"]
+    layers = [c for c in charts if c.section == "layers"]
+    assert [c.row for c in layers if c.name == "per_layer_time"] == ["ort int8 (cpu)"] and len(
+        {c.row for c in layers}
+    ) == 3
+    assert [c.name for c in layers if not c.picture] == ["per_layer_time_1", "per_layer_time_2"]
 
 
 def test_charts_hide_what_the_page_hides(charts: dict[str, Chart]) -> None:
@@ -130,10 +127,6 @@ def test_the_longest_bar_leaves_room_for_its_text() -> None:
         assert leave_room(longest, 3).to_dict() == {}
 
 
-def describe(results: list[Result]) -> RunDocument:
-    return describe_run(model="m", machine=make_machine(), spec={}, results=results)
-
-
 def with_samples(*lists: list[int]) -> Result:
     row = make_result()
     base = row.measurements[0]
@@ -173,20 +166,17 @@ def test_every_picture_names_the_rows_that_are_not_to_be_relied_on() -> None:
         assert {point["row"] for point in points} <= set(expected)
 
 
-def test_bins_hold_every_call_up_to_p999() -> None:
+def test_bins_hold_every_call_up_to_p999_and_equal_times_have_one_that_can_be_seen() -> None:
     values = list(range(1_000_000, 1_002_000))
     bars, medians = bin_rows([with_samples(values[:1000], values[1000:])], {"pytorch-fp32-b1": "row"})
     assert sum(bar["calls"] for bar in bars) == 1998
     assert bars[0]["from"] == pytest.approx(1.0) and bars[-1]["to"] == pytest.approx(1.001997, abs=1e-5)
     assert [m["ms"] for m in medians] == pytest.approx([1.0005, 1.0015], abs=1e-5)
-
-
-def test_equal_times_have_one_bar_that_can_be_seen() -> None:
     bars, _ = bin_rows([with_samples([5_000_000] * 10)], {"pytorch-fp32-b1": "row"})
     assert len(bars) == 1 and bars[0]["from"] < 5 < bars[0]["to"] and bars[0]["calls"] == 10
 
 
-def test_curves_are_nearest_ranks() -> None:
+def test_curves_are_nearest_ranks_and_end_with_the_calls() -> None:
     values = [1_000_000 * i for i in range(1, 1001)]
     curves, thin = follow_rows([with_samples(values, values)], {"pytorch-fp32-b1": "row"})
     at = {round(p["rarity"], 3): p["ms"] for p in curves}
@@ -194,9 +184,6 @@ def test_curves_are_nearest_ranks() -> None:
     middle = min(curves, key=lambda p: abs(p["rarity"] - 1.0))
     assert middle["ms"] == pytest.approx(1000 * (1 - 10 ** -middle["rarity"]), abs=1.01)
     assert {p["line"] for p in thin} == {0, 1}
-
-
-def test_a_curve_ends_where_there_are_no_more_calls() -> None:
     curves, _ = follow_rows([with_samples([1_000_000] * 50)], {"pytorch-fp32-b1": "row"})
     assert max(p["rarity"] for p in curves) == pytest.approx(np.log10(50), rel=1e-3)
 
@@ -219,15 +206,12 @@ def test_a_row_that_doubles_shows_in_its_trace() -> None:
     assert np.mean(second) == pytest.approx(2 * np.mean(first), rel=1e-4)
 
 
-def test_quality_is_accuracy_where_there_is_any() -> None:
+def test_quality_is_accuracy_where_there_is_any_else_the_cosine() -> None:
     document = describe(make_results())
     points, name = place_quality(document, label_rows(document))
     assert name == "top-1"
     assert [p["quality"] for p in points] == [0.99, 0.99, 0.985, 0.97]
     assert points[0]["per_s"] == pytest.approx(1000 / 61, rel=0.02)
-
-
-def test_quality_is_the_cosine_without_labels() -> None:
     document = describe([replace(row, scores=()) for row in make_results()])
     points, name = place_quality(document, label_rows(document))
     assert name.startswith("centred cosine")
@@ -262,11 +246,8 @@ def test_stages_are_those_of_the_row_or_its_copies() -> None:
     base = make_result().measurements[0]
     copied: Measurement = replace(base, h2d_ns=[1_000_000], device_ns=[5_000_000], d2h_ns=[2_000_000])
     row = replace(make_result(), measurements=(copied,))
-    assert [(p["stage"], p["ms"]) for p in list_stages([row], {row.id: "r"})] == [
-        ("copy in", 1.0),
-        ("compute", 5.0),
-        ("copy out", 2.0),
-    ]
+    copies = [("copy in", 1.0), ("compute", 5.0), ("copy out", 2.0)]
+    assert [(p["stage"], p["ms"]) for p in list_stages([row], {row.id: "r"})] == copies
     staged = replace(row, measurements=(replace(copied, staging_ns=[3_000_000]),))
     assert [(p["stage"], p["ms"]) for p in list_stages([staged], {row.id: "r"})][3:] == [("staging on the host", 3.0)]
     assert list_stages([replace(row, measurements=(copied, base))], {row.id: "r"}) == []

@@ -34,15 +34,9 @@ def test_not_shown_passes_the_gate_and_says_how_many_repetitions() -> None:
 def test_not_comparable_fails_the_gate_unless_allowed(allowed: bool) -> None:
     base, cand = [make_result("ort"), make_result("pytorch")], [make_result("ort", seed=1)]
     document = diff_results(base, cand, allow_not_comparable=allowed)
-    assert [(r.verdict, r.reasons) for r in document.rows][1] == (
-        "not_comparable",
-        ("only the base has this configuration",),
-    )
+    row = document.rows[1]
+    assert (row.verdict, row.reasons) == ("not_comparable", ("only the base has this configuration",))
     assert (document.verdict, document.gate_failed) == ("not_comparable", not allowed)
-
-
-def test_nothing_to_compare_fails_the_gate() -> None:
-    assert diff_results([], []).gate_failed
 
 
 def test_two_single_rows_are_partners_whatever_they_are() -> None:
@@ -60,11 +54,6 @@ def test_other_batch_is_the_reason_not_a_missing_row() -> None:
 def test_ambiguous_leftovers_have_no_partner() -> None:
     base = [make_result("ort", batch=1), make_result("ort", batch=2)]
     assert [b for b, _ in pair_results(base, [make_result("ort", batch=4), make_result("pytorch")])][:2] == [None, None]
-
-
-def test_failed_row_is_not_comparable() -> None:
-    row = diff_results([make_result()], [make_result(status="failed", reason="died")]).rows[0]
-    assert row.verdict == "not_comparable" and "failed: died" in row.reasons[0]
 
 
 def test_documents_read() -> None:

@@ -190,12 +190,9 @@ def test_a_graph_that_is_int8_itself_is_its_own_reference() -> None:
     assert plan["OUTPUTS"] == "within limits"
 
 
-def test_one_configuration_is_measured_not_fastest() -> None:
+def test_one_configuration_is_measured_not_fastest_and_none_is_not_measured() -> None:
     texts = ("ort fp32   8.73 ms", "not judged: nothing was compared with it", "absolute times: good")
     assert head(ort(8.7, drift=None)) == dict(zip(("MEASURED", "OUTPUTS", "TRUST"), texts, strict=True))
-
-
-def test_nothing_measured() -> None:
     assert head(make_result(status="failed"))["FASTEST"] == "none: nothing was measured"
 
 

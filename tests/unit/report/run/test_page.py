@@ -13,7 +13,7 @@ from enginebench.core.records import Result
 from enginebench.report.run.charts import draw_run
 from enginebench.report.run.rows import RunDocument, describe_run
 from reports import write_page
-from samples import make_machine, make_run
+from samples import make_machine
 from stored_run import COMMAND, EVIL, make_results
 
 BUNDLE = "window.vegaEmbed = () => { throw Error('</script> in a string'); };"
@@ -129,7 +129,6 @@ def test_a_run_of_one_engine_and_precision_has_no_filters() -> None:
 
 def test_twelve_rows_stay_under_two_megabytes() -> None:
     """Without the bundle, which has 0.9 MB."""
-    document = make_run()
     results = make_results(n=1000, processes=10)
     document = make_document(results)
     page = write_page(document, draw_run(document, results))

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.names import find_rows, shorten_ids
+from enginebench.core.names import find_rows, row_id, shorten_ids
 from enginebench.core.records import Block, MeasureSpec, Result
 from enginebench.report.run.columns import list_columns
 from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings
@@ -77,8 +77,6 @@ def test_disturbed_times_have_one_mark_and_keep_their_number() -> None:
 
 
 def test_a_precision_that_ran_less_than_asked_says_so() -> None:
-    from enginebench.core.caveats import make_caveat
-
     weak = replace(
         make_result("ort", "int8", median_ms=5, seed=1),
         effective_precision={"int8": 0.71, "fp32": 0.29},
@@ -150,12 +148,6 @@ def test_a_warning_names_its_configurations_and_the_range_of_its_figures() -> No
     assert any(label == "trtexec fp32" and text.startswith("no ratio: clocks differ") for label, text in found)
 
 
-def test_the_largest_batch_within_the_limit_is_named() -> None:
-    rows = [make_result(median_ms=m, batch=b, identity=f"b{b}", seed=b) for b, m in ((1, 2), (8, 9), (32, 30))]
-    texts = [text for _, text in read_lines(describe(*rows, p99_limit_ms=15.0))]
-    assert "pytorch fp32: batch 8 is the largest within p99 15 ms." in texts
-
-
 def test_a_report_has_its_answer_command_and_ratios_before_all_else() -> None:
     first, *others = list_report(make_run())
     assert first.title == "resnet18"
@@ -177,14 +169,7 @@ def test_a_report_has_its_answer_command_and_ratios_before_all_else() -> None:
     ],
 )
 def test_a_shortened_id_fits_the_rows_that_it_could_mean(text: str, fits: list[str]) -> None:
-    from enginebench.core.names import row_id
-
-    rows = [
-        make_result("ort", "fp32"),
-        make_result("ort", "fp32", batch=8),
-        make_result("ort", "int8@cpu"),
-        make_result("openvino", "fp32"),
-    ]
+    rows = [make_result("ort"), make_result("ort", batch=8), make_result("ort", "int8@cpu"), make_result("openvino")]
     rows = [replace(row, id=row_id(row.engine, row.requested_precision, row.measure)) for row in rows]
     assert find_rows(text, rows) == fits
     shown = shorten_ids(describe_run(model="m", machine=None, spec={}, results=rows).rows)

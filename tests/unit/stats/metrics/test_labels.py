@@ -29,9 +29,6 @@ def test_counts_top1_and_top5():
     assert measure("top5", logits, [0, 4, 5]).value.value == pytest.approx(2 / 3)
     assert top1.delta is None and top1.mcnemar_p is None
     assert top1.value.method == "Wilson score interval"
-
-
-def test_five_classes_have_no_top5():
     assert count_top(5)({"out": np.eye(5)}, Targets(values=np.arange(5))) is None
 
 
@@ -44,11 +41,8 @@ def test_an_answer_that_is_not_finite_is_wrong(value):
     assert measure("top1", [[5.0, 1.0, 1.0], [5.0, 1.0, value]], [0, 0]).value.value == 0.5
 
 
-def test_a_class_that_the_graph_names_itself_is_compared_as_it_is():
+def test_a_class_that_the_graph_names_itself_by_number_or_word_is_compared_as_it_is():
     assert measure("top1", np.array([[3], [7], [1]]), [3, 7, 2]).value.value == pytest.approx(2 / 3)
-
-
-def test_labels_in_words_are_compared_as_words():
     assert measure("top1", np.array([["cat"], ["dog"]]), np.array(["cat", "cow"])).value.value == 0.5
 
 

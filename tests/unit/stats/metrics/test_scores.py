@@ -36,9 +36,8 @@ def test_the_interval_of_a_mean_is_scipys():
     values = np.random.default_rng(3).exponential(size=120)
     found = score_counts(MAE, average(values)).value
     scipys = stats.bootstrap((values,), np.mean, n_resamples=9999, method="BCa", rng=np.random.default_rng(1))
-    low, high = scipys.confidence_interval
     assert found.value == pytest.approx(values.mean()) and found.n == 120
-    assert (found.low, found.high) == (pytest.approx(low, abs=0.02), pytest.approx(high, abs=0.02))
+    assert (found.low, found.high) == pytest.approx(tuple(scipys.confidence_interval), abs=0.02)
     assert found.method == f"BCa bootstrap over samples, {RESAMPLES} draws"
 
 
@@ -52,9 +51,8 @@ def test_the_interval_of_errors_over_lengths_is_scipys():
         lambda e, n, axis: e.sum(axis=axis) / n.sum(axis=axis),
         paired=True, n_resamples=9999, method="BCa", rng=np.random.default_rng(1),
     )  # fmt: skip
-    low, high = scipys.confidence_interval
     assert found.value == counts[:, 0].sum() / lengths.sum()
-    assert (found.low, found.high) == (pytest.approx(low, abs=0.003), pytest.approx(high, abs=0.003))
+    assert (found.low, found.high) == pytest.approx(tuple(scipys.confidence_interval), abs=0.003)
 
 
 def test_the_interval_covers_what_it_says():
@@ -82,9 +80,8 @@ def test_a_table_of_classes_is_drawn_by_sample():
     rng = np.random.default_rng(8)
     right = rng.integers(0, 3, (40, 6, 6))
     noisy = np.where(rng.random(right.shape) < 0.1, 0, right)
-    metric = MIOU
-    good, bad = (metric.count({"map": side}, Targets(values=right)) for side in (right, noisy))
-    found = score_counts(metric, bad, good)
+    good, bad = (MIOU.count({"map": side}, Targets(values=right)) for side in (right, noisy))
+    found = score_counts(MIOU, bad, good)
     assert found.value.low < found.value.value < found.value.high < 1
     assert found.delta.value == pytest.approx(found.value.value - 1) and found.delta.high < 0
 
@@ -96,9 +93,8 @@ def test_nothing_counted_is_no_score():
 
 def test_a_metric_of_all_samples_is_asked_for_each_draw():
     values, before = (np.random.default_rng(i).normal(i, 1, 80) for i in (1, 2))
-    found = score_whole(
-        Facts(name="median"), lambda p: float(np.median(values[p])), 80, lambda p: float(np.median(before[p]))
-    )
+    asks = [lambda p, side=side: float(np.median(side[p])) for side in (values, before)]
+    found = score_whole(Facts(name="median"), asks[0], 80, asks[1])
     assert found.value.value == np.median(values) and found.value.low < found.value.value < found.value.high
     assert found.delta.value == pytest.approx(np.median(values) - np.median(before)) and found.delta.high < 0
     scipys = stats.bootstrap((values,), np.median, method="percentile", rng=np.random.default_rng(1))
@@ -133,9 +129,8 @@ def test_draws_without_a_value_leave_the_interval_out_where_there_are_many():
 )
 def test_what_may_be_lost(base, cand, given, lost):
     assert loses_too_much(base, cand, given) is lost
-    assert (measure_loss(base, cand) > 0) is (
-        base != cand and base.higher_is_better == (cand.value.value < base.value.value)
-    )
+    worse = base != cand and base.higher_is_better == (cand.value.value < base.value.value)
+    assert (measure_loss(base, cand) > 0) is worse
     assert find_drop(base, given) > 0
 
 
@@ -143,10 +138,8 @@ def test_wilson_matches_a_published_interval():
     # R. G. Newcombe, Statistics in Medicine 17 (1998), p. 857: 81 of 263, and 15 of 148.
     for hits, n, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605)):
         found = estimate_share(hits, n)
-        assert (found.low, found.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
-
-
-def test_wilson_at_the_ends_holds_the_share():
+        assert (found.low, found.high) == pytest.approx((low, high), abs=5e-5)
+    # At the ends it holds the share itself.
     assert estimate_share(0, 20).low == 0 and estimate_share(20, 20).high == 1
     assert 0 < estimate_share(0, 20).high < 0.2
 
@@ -179,11 +172,8 @@ def test_mean_absolute_error_is_that_of_scikit_learn():
     found, right = np.random.default_rng(0).standard_normal((2, 30, 4))
     counts = count_absolute({"out": found}, Targets(values=right))
     assert counts.sum(axis=0)[0] / 30 == pytest.approx(sklearn.mean_absolute_error(right, found))
-
-
-def test_an_axis_of_one_is_no_other_shape():
-    counts = count_absolute({"out": np.array([[1.0], [2.0]])}, Targets(values=[1.5, 2.0]))
-    assert counts[:, 0].tolist() == [0.5, 0.0]
+    alike = count_absolute({"out": np.array([[1.0], [2.0]])}, Targets(values=[1.5, 2.0]))
+    assert alike[:, 0].tolist() == [0.5, 0.0], "an axis of one is no other shape"
 
 
 def test_cosine_is_that_of_scipy():
