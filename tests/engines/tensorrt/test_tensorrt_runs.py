@@ -28,7 +28,7 @@ JOBS = [
     ("11.1", "11.4", "digits-cnn", "pytorch,tensorrt,trtexec", "fp32,fp16,int8"),
 ]
 # Of the fakes' layer times; casts at both ends of an FP16 graph are "reorder", and only convolutions are in INT8.
-SHARES = {"fp32": 1.0, "fp16": 6 / 7, "int8": 2 / 9}
+SHARES = {"fp32": 1.0, "fp16": 11 / 13, "int8": 1 / 4}
 SHORT = ("--processes", 1, "--warmup", 2, "--iters", 20)
 
 
