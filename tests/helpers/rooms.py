@@ -43,14 +43,15 @@ def read_drawing(page: str, heading: str) -> list[Floor]:
     section = re.split(r"^#+ ", page.split(f"\n{heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
     found = re.search(r"^```text\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     assert found, f"there is no ```text block under {heading}"
-    floors = []
-    for line in found[1].splitlines():
-        rooms, arrow, allowed = REMARK.sub("", line).partition(ARROW)
-        names = [name.strip() for name in allowed.split(",")]
-        assert all(names) or not arrow, f"after its {ARROW}, this line names nothing: {line}"
-        named = tuple(name for name in names if name not in ("all below", "nothing"))
-        floors += [Floor(tuple(rooms.split()), named, "all below" in names)] if arrow else []
-    return floors
+    return [read_floor(line) for line in found[1].splitlines() if ARROW in line]
+
+
+def read_floor(line: str) -> Floor:
+    rooms, _, allowed = REMARK.sub("", line).partition(ARROW)
+    names = [name.strip() for name in allowed.split(",")]
+    assert all(names), f"after its {ARROW}, this line names nothing: {line}"
+    named = tuple(name for name in names if name not in ("all below", "nothing"))
+    return Floor(tuple(rooms.split()), named, "all below" in names)
 
 
 def name_module(path: Path, source: Path) -> str:
