@@ -95,8 +95,10 @@ def check_switches(run: LogRun, settings: RunSettings) -> Iterator[Caveat]:
         seen = getattr(run, name)
         if seen not in (None, value):
             texts = {"asked": _show(value), "seen": _show(seen)}
-            code = "cuda_graph_failed" if name == "cuda_graph" and value else "log_disagrees.switch"
-            yield make_caveat(code, switch=name.replace("_", " "), **texts)
+            failed = name == "cuda_graph" and value
+            yield make_caveat(
+                "cuda_graph_failed" if failed else "log_disagrees.switch", switch=name.replace("_", " "), **texts
+            )
 
 
 def _show(value: bool | int) -> str:

@@ -94,8 +94,8 @@ def settle_inputs(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | No
     if chosen:
         told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in chosen.items())
         refused = {"why": tried.refusal} if tried is not None and tried.refusal else {}
-        name = "chosen_shapes.refused" if refused else "chosen_shapes"
-        doubts.append(make_caveat(name, shapes=told, option=format_shapes(chosen), **refused))
+        shown = {"shapes": told, "option": format_shapes(chosen), **refused}
+        doubts.append(make_caveat("chosen_shapes.refused" if refused else "chosen_shapes", **shown))
     return replace(artifact, inputs=found, outputs=outputs, caveats=tuple(doubts))
 
 
