@@ -112,11 +112,15 @@ def name_feature(module: str) -> str:
     return module.split(".")[1] if module.startswith("features.") else ""
 
 
-def is_lifted(module: str) -> bool:
-    """Whether a module is of a feature that the page names, and that was lifted out."""
-    name = name_feature(module.removeprefix("enginebench."))
-    listed = re.findall(r"^\| `features` \|(.*?):", PAGE.read_text("utf-8"), re.MULTILINE)[0]
-    return name not in list_features() and name in re.findall(r"\w+", listed)
+def list_lifted() -> set[str]:
+    """The features that the page names and that are not there."""
+    (listed,) = re.findall(r"^\| `features` \|(.*?):", PAGE.read_text("utf-8"), re.MULTILINE)
+    return {*re.findall(r"\w+", listed)} - list_features().keys()
+
+
+def is_lifted(place: str) -> bool:
+    """Whether a file or a module is of a feature that was lifted out."""
+    return not list_lifted().isdisjoint(re.split(r"[./]", place))
 
 
 def find_faults(source: Path, floors: list[Floor], inside: str = "") -> list[str]:

@@ -7,7 +7,7 @@ it brought is not found, and nothing else changes.
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -40,7 +40,7 @@ class Feature(NamedTuple):
 @cache
 def list_features() -> dict[str, Feature]:
     """Every feature whose folder is there, by rank, then by name."""
-    names = [folder.name for folder in iter_modules(import_module(HOME).__path__)]
+    names = sorted(path.parent.name for path in Path(import_module(HOME).__path__[0]).glob("*/__init__.py"))
     found: dict[str, Feature] = {name: import_module(f"{HOME}.{name}").FEATURE for name in names}
     return dict(sorted(found.items(), key=lambda item: item[1].rank))
 

@@ -16,7 +16,7 @@ CITATION = re.compile(r"`((?!ship/)(?:\w+/)+\w+\.py)(?:: (\w+))?`")
 def find_citations() -> list[tuple[str, str, str]]:
     """(page, file, name in it or "") of everything cited, but of features that were lifted out."""
     found = [(page.name, file, name) for page in PAGES for file, name in CITATION.findall(page.read_text("utf-8"))]
-    return [cited for cited in found if not is_lifted(cited[1].replace("/", "."))]
+    return [cited for cited in found if not is_lifted(cited[1])]
 
 
 def locate(file: str) -> Path | None:
@@ -37,7 +37,7 @@ def test_what_a_page_cites_is_there(page: str, file: str, name: str) -> None:
 
 def constants() -> list[dict[str, str]]:
     (table,) = find_tables(find_section(read_page("how-we-measure.md"), "## Every threshold"))
-    return [row for row in table if not is_lifted(row["name"].strip("`").replace("/", "."))]
+    return [row for row in table if not is_lifted(row["name"])]
 
 
 @pytest.mark.parametrize("row", constants(), ids=lambda row: row["name"].strip("`"))
