@@ -9,7 +9,12 @@ import onnx
 import onnxruntime
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from enginebench.core.records import Artifact
 from enginebench.core.sums import keep_sums_exact, open_cpu_session
+from enginebench.models.onnx.source import read_onnx
+from enginebench.models.precision.calibrate import calibrate
+from enginebench.models.precision.calibration import Calibration
+from enginebench.models.precision.calibration_data import open_data
 
 
 def build_graph(
@@ -95,6 +100,22 @@ def build_pair(
 def save(model: ModelProto, path: Path) -> Path:
     path.write_bytes(model.SerializeToString())
     return path
+
+
+def write_graph(
+    folder: Path,
+    nodes: Sequence[NodeProto],
+    constants: Mapping[str, Any],
+    shape: Sequence[int | str] = ("batch", 4),
+    out_shape: Sequence[int | str] | None = None,
+    opset: int = 17,
+) -> Artifact:
+    """The artifact of such a graph, in a file of the folder; its output has the shape of its input if none is given."""
+    return read_onnx(save(build_graph(nodes, constants, shape, out_shape or shape, opset), folder / "m.onnx"))
+
+
+def calibrate_on_noise(artifact: Artifact, n: int = 4) -> Calibration:
+    return calibrate(artifact, open_data("fake", model="m", inputs=artifact.inputs, n=n), threads=1)
 
 
 def run_graph(path: Path, feeds: Mapping[str, Any], *, optimize: bool = True) -> Any:

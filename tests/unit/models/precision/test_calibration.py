@@ -2,6 +2,7 @@
 
 import json
 import struct
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -26,7 +27,7 @@ from enginebench.models.precision.calibration import (
 from enginebench.models.precision.calibration_data import keep_batches, open_arrays, open_data, open_given
 from enginebench.models.precision.graph import hash_weights, load_whole_graph, name_nodes, prepare_graph
 from enginebench.models.zoo import packaged_onnx
-from graphs import build_graph, build_residual, save
+from graphs import build_graph, build_residual, run_graph, save, write_graph
 
 
 @pytest.fixture
@@ -41,16 +42,20 @@ def arrays(tmp_path, residual):
     return open_arrays(path, residual.inputs, 20)
 
 
-def watch_directly(path, feeds):
+def observe(artifact):
+    model = prepare_graph(load_whole_graph(Path(artifact.path)))
+    return calibrating.Observer(model, calibrating.find_activations(model), 1)
+
+
+def watch_directly(artifact, feeds):
     """All tensors of the prepared graph at once, as the truth."""
-    model = prepare_graph(load_whole_graph(path))
-    observer = calibrating.Observer(model, calibrating.find_activations(model), 1)
-    return observer._run(feeds, calibrating.find_activations(model))
+    observer = observe(artifact)
+    return observer._run(feeds, observer._names)
 
 
-def test_minmax_is_the_smallest_and_largest_value_seen(tmp_path, residual, arrays):
+def test_minmax_is_the_smallest_and_largest_value_seen(residual, arrays):
     found = calibrate(residual, arrays, threads=1)
-    truth = watch_directly(tmp_path / "residual.onnx", arrays.read(0, 20))
+    truth = watch_directly(residual, arrays.read(0, 20))
     assert found.ranges.keys() == truth.keys()
     for name, values in truth.items():
         assert found.ranges[name].low == pytest.approx(values.min(), rel=1e-5, abs=1e-6)
@@ -66,8 +71,8 @@ def test_steps_do_not_change_the_ranges(residual, arrays, method):
         assert one.ranges[name].high == pytest.approx(many.ranges[name].high, rel=5e-3, abs=1e-5), name
 
 
-def test_memory_of_a_step_is_bounded(monkeypatch, tmp_path, residual, arrays):
-    entry = sum(v.nbytes for v in watch_directly(tmp_path / "residual.onnx", arrays.read(0, 1)).values())
+def test_memory_of_a_step_is_bounded(monkeypatch, residual, arrays):
+    entry = sum(v.nbytes for v in watch_directly(residual, arrays.read(0, 1)).values())
     sizes = []
     original = calibrating.Observer._run
 
@@ -84,15 +89,8 @@ def test_memory_of_a_step_is_bounded(monkeypatch, tmp_path, residual, arrays):
     assert sizes == [1, 4, 4, 4, 4, 3]
 
 
-def _observer(artifact):
-    from pathlib import Path
-
-    model = prepare_graph(load_whole_graph(Path(artifact.path)))
-    return calibrating.Observer(model, calibrating.find_activations(model), 1)
-
-
 def test_a_step_is_forgotten_before_the_next(residual, arrays):
-    steps = list(_observer(residual).watch(arrays, 4))
+    steps = list(observe(residual).watch(arrays, 4))
     assert steps == [({}, done) for done in (1, 5, 9, 13, 17, 20)]
 
 
@@ -166,17 +164,8 @@ def test_a_fixed_batch_leaves_out_what_does_not_fill_it(tmp_path, arrays):
         calibrate(fixed, replace(arrays, n=7), threads=1)
 
 
-def test_other_preprocessing_is_refused(residual):
-    made = Calibration(
-        model="a",
-        model_sha256=None,
-        weights_sha256=None,
-        method="minmax",
-        n=1,
-        source="pictures",
-        preprocess_sha256="1" * 64,
-        ranges={},
-    )
+def test_other_preprocessing_is_refused():
+    made = replace(make_calibration(), preprocess_sha256="1" * 64)
     check_preprocess(made, "m", "1" * 64)
     check_preprocess(made, "m", None)
     check_preprocess(made, "m", EXTERNAL)
@@ -190,7 +179,7 @@ def test_other_preprocessing_is_refused(residual):
 
 def test_nan_names_its_tensor(tmp_path):
     nodes = [helper.make_node("Log", ["x"], ["h"], "log"), helper.make_node("Relu", ["h"], ["y"], "relu")]
-    artifact = read_onnx(save(build_graph(nodes, {}, ["batch", 4], ["batch", 4]), tmp_path / "log.onnx"))
+    artifact = write_graph(tmp_path, nodes, {})
     np.save(tmp_path / "z.npy", -np.ones((2, 4), np.float32))
     with pytest.raises(ArtifactError, match="'h' holds NaN among the first 1 entries"):
         calibrate(artifact, open_arrays(tmp_path / "z.npy", artifact.inputs, 2), threads=1)
@@ -199,7 +188,7 @@ def test_nan_names_its_tensor(tmp_path):
 @pytest.mark.parametrize("method", ["minmax", "entropy"])
 def test_an_infinity_takes_the_range_away(tmp_path, method):
     nodes = [helper.make_node("Log", ["x"], ["h"], "log"), helper.make_node("Relu", ["h"], ["y"], "relu")]
-    artifact = read_onnx(save(build_graph(nodes, {}, ["batch", 4], ["batch", 4]), tmp_path / "log.onnx"))
+    artifact = write_graph(tmp_path, nodes, {})
     np.save(tmp_path / "z.npy", np.array([[1, 2, 3, 4], [0, 1, 1, 1]], np.float32))
     found = calibrate(artifact, open_arrays(tmp_path / "z.npy", artifact.inputs, 2), method=method, threads=1)
     assert found.ranges.keys() == {"x", "y"}
@@ -216,7 +205,7 @@ def test_nodes_get_names_of_their_own():
 
 def test_a_tensor_of_zeros_is_a_range(tmp_path):
     nodes = [helper.make_node("Relu", ["x"], ["y"], "relu")]
-    artifact = read_onnx(save(build_graph(nodes, {}, ["batch", 4], ["batch", 4]), tmp_path / "relu.onnx"))
+    artifact = write_graph(tmp_path, nodes, {})
     np.save(tmp_path / "z.npy", np.zeros((2, 4), np.float32))
     data = open_arrays(tmp_path / "z.npy", artifact.inputs, 2)
     for method in ("minmax", "entropy", "percentile"):
@@ -245,16 +234,7 @@ def test_refuses_what_is_no_fp32_graph(residual, arrays):
         calibrate(replace(residual, precision="int8"), arrays)
 
 
-def test_an_old_operator_set_is_raised(tmp_path):
-    model = build_graph([helper.make_node("Relu", ["x"], ["y"], "r")], {}, ["batch", 4], ["batch", 4], opset=11)
-    path = save(model, tmp_path / "old.onnx")
-    prepared = prepare_graph(load_whole_graph(path))
-    assert prepared.opset_import[0].version >= 13
-
-
 def test_preparing_folds_batch_norm_and_keeps_the_answers(tmp_path, arrays):
-    from graphs import run_graph
-
     prepared = prepare_graph(build_residual())
     assert "BatchNormalization" not in {node.op_type for node in prepared.graph.node}
     assert {opset.domain for opset in prepared.opset_import} <= {"", "ai.onnx"}
@@ -325,16 +305,17 @@ def test_cache_has_tensorrts_form(tmp_path):
     assert [c.code for c in found.caveats] == ["external_preprocess"]
 
 
-@pytest.mark.parametrize("version", ["10", "10.0", "ten.0.1", ""])
-def test_a_version_must_be_one(tmp_path, version):
-    with pytest.raises(UsageError, match=r"major\.minor\.patch"):
-        write_calibration_cache(make_calibration(), tmp_path / "c", tensorrt_version=version)
-
-
-def test_a_name_with_a_line_end_cannot_be_written(tmp_path):
-    bad = replace(make_calibration(), ranges={"a\nb": TensorRange(low=0, high=1)})
-    with pytest.raises(UsageError, match="line end"):
-        write_calibration_cache(bad, tmp_path / "c")
+@pytest.mark.parametrize(
+    ("name", "version", "said"),
+    [
+        *(("a", version, r"major\.minor\.patch") for version in ("10", "10.0", "ten.0.1", "")),
+        ("a\nb", "10.0.1", "line end"),
+    ],
+)
+def test_what_a_cache_cannot_hold_is_refused(tmp_path, name, version, said):
+    bad = replace(make_calibration(), ranges={name: TensorRange(low=0, high=1)})
+    with pytest.raises(UsageError, match=said):
+        write_calibration_cache(bad, tmp_path / "c", tensorrt_version=version)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,16 @@ from enginebench.models.precision.qdq import SMALLEST_SCALE_SHARE, TENSORRT, ins
 from enginebench.models.precision.quantize import quantize
 from enginebench.models.precision.tensorrt_check import find_refusals
 from enginebench.models.zoo import packaged_onnx
-from graphs import build_graph, build_residual, count_ops, measure_centred_cosine, run_graph, save
+from graphs import (
+    build_graph,
+    build_residual,
+    calibrate_on_noise,
+    count_ops,
+    measure_centred_cosine,
+    run_graph,
+    save,
+    write_graph,
+)
 
 MODELS = ("digits-cnn", "digits-mlp")
 
@@ -144,7 +153,7 @@ def test_weights_in_blocks_are_those_of_the_graph(tmp_path, to, recipe, near):
         helper.make_node("MatMul", ["s", "odd"], ["o"], "wide"),
         helper.make_node("MatMul", ["o", "back"], ["y"], "short"),  # 40 is no multiple of 32
     ]
-    artifact = read_onnx(save(build_graph(nodes, weights, ["n", 64], ["n", 64]), tmp_path / "f.onnx"))
+    artifact = write_graph(tmp_path, nodes, weights, ["n", 64])
     quantize(artifact, to, recipe, tmp_path / "q.onnx")
     assert count_ops(tmp_path / "q.onnx") == {"DequantizeLinear": 4, "MatMul": 5, "Add": 1, "Gemm": 1}
     feeds = {"x": rng.standard_normal((8, 64)).astype(np.float32)}
@@ -187,38 +196,16 @@ def test_tensorrt_recipe_is_what_tensorrt_takes(residual, tmp_path):
     for node in nodes_of(path, "Conv") + nodes_of(path, "Gemm"):
         assert [made_by[name].op_type for name in node.input[:2]] == ["DequantizeLinear"] * 2
         assert all(name in constants for name in node.input[2:])
-    assert measure_centred_cosine(run_graph(path, feeds), run_graph(artifact.path, feeds)) > 0.99
-
-
-def test_tensorrt_recipe_scales_weights_by_channel(residual, tmp_path):
-    artifact, calibration, _ = residual
-    quantize(artifact, "int8", "tensorrt", tmp_path / "q.onnx", calibration=calibration)
-    constants = constants_of(tmp_path / "q.onnx")
-    for node in nodes_of(tmp_path / "q.onnx", "QuantizeLinear"):
-        weight = constants.get(node.input[0])
-        if weight is not None:
-            scale = constants[node.input[1]]
+    (add,) = nodes_of(path, "Add")
+    assert [made_by[name].op_type for name in add.input] == ["Conv", "DequantizeLinear"], "of the two the skipping one"
+    for node in nodes_of(path, "QuantizeLinear"):
+        scale, weight = constants[node.input[1]], constants.get(node.input[0])
+        if weight is not None:  # by channel
             assert scale.shape == (weight.shape[0],)
             assert scale == pytest.approx(np.abs(weight).reshape(len(weight), -1).max(1) / 127, rel=1e-5)
-
-
-def test_tensorrt_recipe_scales_activations_symmetrically(residual, tmp_path):
-    artifact, calibration, _ = residual
-    quantize(artifact, "int8", "tensorrt", tmp_path / "q.onnx", calibration=calibration)
-    constants = constants_of(tmp_path / "q.onnx")
-    for node in nodes_of(tmp_path / "q.onnx", "QuantizeLinear"):
-        if node.input[0] in calibration.ranges:
-            expected = calibration.ranges[node.input[0]].largest / 127
-            assert constants[node.input[1]] == pytest.approx(expected, rel=1e-5)
-
-
-def test_the_skipping_input_of_a_sum_is_quantized_and_the_other_is_not(residual, tmp_path):
-    artifact, calibration, _ = residual
-    path = tmp_path / "q.onnx"
-    quantize(artifact, "int8", "tensorrt", path, calibration=calibration)
-    made_by = {name: node.op_type for node in onnx.load(path).graph.node for name in node.output}
-    (add,) = nodes_of(path, "Add")
-    assert [made_by[name] for name in add.input] == ["Conv", "DequantizeLinear"]
+        elif node.input[0] in calibration.ranges:  # symmetrically
+            assert scale == pytest.approx(calibration.ranges[node.input[0]].largest / 127, rel=1e-5)
+    assert measure_centred_cosine(run_graph(path, feeds), run_graph(artifact.path, feeds)) > 0.99
 
 
 @pytest.mark.parametrize(
@@ -241,9 +228,8 @@ def test_of_two_branches_the_earlier_is_quantized(tmp_path):
         helper.make_node("Add", ["b", "a"], ["s"], "sum"),
         helper.make_node("Relu", ["s"], ["y"], "relu"),
     ]
-    model = build_graph(nodes, {"w": weights, "v": weights}, [1, 4, 2, 2], [1, 4, 2, 2])
-    artifact = read_onnx(save(model, tmp_path / "m.onnx"))
-    calibration = calibrate(artifact, open_data("fake", model="m", inputs=artifact.inputs, n=4), threads=1)
+    artifact = write_graph(tmp_path, nodes, {"w": weights, "v": weights}, [1, 4, 2, 2])
+    calibration = calibrate_on_noise(artifact)
     quantize(artifact, "int8", "tensorrt", tmp_path / "q.onnx", calibration=calibration)
     (add,) = nodes_of(tmp_path / "q.onnx", "Add")
     made_by = {name: node for node in onnx.load(tmp_path / "q.onnx").graph.node for name in node.output}
@@ -271,13 +257,13 @@ def test_dead_channels_get_a_small_scale(tmp_path):
 
 
 def test_a_dead_tensor_has_a_scale_above_zero(tmp_path):
-    model = build_graph(
+    artifact = write_graph(
+        tmp_path,
         [helper.make_node("Conv", ["x", "w"], ["y"], "conv")],
         {"w": np.zeros((4, 3, 1, 1), np.float32)},
         ["batch", 3, 2, 2],
         ["batch", 4, 2, 2],
     )
-    artifact = read_onnx(save(model, tmp_path / "m.onnx"))
     np.save(tmp_path / "x.npy", np.ones((2, 3, 2, 2), np.float32))
     calibration = calibrate(artifact, open_arrays(tmp_path / "x.npy", artifact.inputs, 2), threads=1)
     quantize(artifact, "int8", "tensorrt", tmp_path / "q.onnx", calibration=calibration)
@@ -294,16 +280,10 @@ def test_cpu_recipe_is_what_vnni_kernels_need(residual, tmp_path):
     for node in nodes_of(path, "Conv"):
         weight = next(n for n in nodes_of(path, "DequantizeLinear") if n.output[0] == node.input[1])
         assert constants[weight.input[0]].dtype == np.int8 and not constants[weight.input[2]].any()
+    assert {name: node.op_type for node in onnx.load(path).graph.node for name in node.output}["y"] == "Gemm", "floats"
     assert path.stat().st_size < 1.5 * (tmp_path / "residual.onnx").stat().st_size
     assert find_refusals(load_whole_graph(path)) != []
     assert measure_centred_cosine(run_graph(path, feeds), run_graph(artifact.path, feeds)) > 0.99
-
-
-def test_cpu_recipe_gives_float_outputs_from_the_last_kernel(residual, tmp_path):
-    artifact, calibration, _ = residual
-    quantize(artifact, "int8", "cpu", tmp_path / "q.onnx", calibration=calibration)
-    made_by = {name: node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node for name in node.output}
-    assert made_by["y"] == "Gemm"
 
 
 @pytest.mark.parametrize("tail", [["Relu"], ["Clip"], ["Relu", "Clip"]])
@@ -319,7 +299,7 @@ def test_what_cuts_the_answers_off_stays_where_they_leave_as_floats(tmp_path, ta
         "low": np.array(-0.5, np.float32),
         "high": np.array(1, np.float32),
     }
-    artifact = read_onnx(save(build_graph(nodes, constants, ["batch", 8], ["batch", 8]), tmp_path / "m.onnx"))
+    artifact = write_graph(tmp_path, nodes, constants, ["batch", 8])
     np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((32, 8), dtype=np.float32))
     data = open_arrays(tmp_path / "x.npy", artifact.inputs, 32)
     quantize(artifact, "int8", "cpu", tmp_path / "q.onnx", calibration=calibrate(artifact, data, threads=1))
@@ -451,7 +431,7 @@ def test_bf16(residual, tmp_path, io_types):
 def test_bf16_weights_are_rounded_to_nearest_even(tmp_path):
     values = np.array([1.0, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, np.nan, np.inf, -3.14159, 3.4e38], np.float32)
     node = helper.make_node("Add", ["x", "w"], ["y"], "add")
-    artifact = read_onnx(save(build_graph([node], {"w": values}, [8], [8]), tmp_path / "m.onnx"))
+    artifact = write_graph(tmp_path, [node], {"w": values}, [8])
     quantize(artifact, "bf16", None, tmp_path / "q.onnx")
     (tensor,) = [t for t in onnx.load(tmp_path / "q.onnx").graph.initializer if list(t.dims) == [8]]
     found = numpy_helper.to_array(tensor).astype(np.float32)
@@ -466,8 +446,7 @@ def test_bf16_leaves_operators_without_a_bf16_form_in_fp32(tmp_path):
         helper.make_node("TopK", ["h", "k"], ["a", "places"], "largest"),
         helper.make_node("Relu", ["a"], ["y"], "relu"),
     ]
-    model = build_graph(nodes, {"w": np.eye(4, dtype=np.float32), "k": np.array([4])}, ["batch", 4], ["batch", 4])
-    artifact = read_onnx(save(model, tmp_path / "m.onnx"))
+    artifact = write_graph(tmp_path, nodes, {"w": np.eye(4, dtype=np.float32), "k": np.array([4])})
     made = quantize(artifact, "bf16", None, tmp_path / "q.onnx")
     assert [c.code for c in made.caveats] == ["kept_fp32"] and "largest" in made.caveats[0].message
     assert count_ops(tmp_path / "q.onnx")["Cast"] == 4
@@ -485,7 +464,7 @@ def test_bf16_of_a_graph_with_a_branch(tmp_path):
         helper.make_node("MatMul", ["i", "w"], ["y"], "last"),
     ]
     constants = {"w": np.eye(4, dtype=np.float32), "zero": np.float32(0)}
-    artifact = read_onnx(save(build_graph(nodes, constants, ["batch", 4], ["batch", 4]), tmp_path / "m.onnx"))
+    artifact = write_graph(tmp_path, nodes, constants)
     made = quantize(artifact, "bf16", None, tmp_path / "q.onnx")
     assert made.caveats == ()  # the branch is in BF16, too
     quantize(artifact, "fp16", None, tmp_path / "half.onnx")
@@ -507,15 +486,13 @@ def test_bf16_runs_where_openvino_runs(digits, tmp_path, name):
 
 
 def test_an_old_opset_is_raised(tmp_path):
-    model = build_graph(
+    artifact = write_graph(
+        tmp_path,
         [helper.make_node("MatMul", ["x", "w"], ["y"], "product")],
         {"w": np.eye(4, dtype=np.float32)},
-        ["batch", 4],
-        ["batch", 4],
         opset=11,
     )
-    artifact = read_onnx(save(model, tmp_path / "old.onnx"))
-    calibration = calibrate(artifact, open_data("fake", model="m", inputs=artifact.inputs, n=4), threads=1)
+    calibration = calibrate_on_noise(artifact)
     assert quantize(artifact, "int8", "tensorrt", tmp_path / "a.onnx", calibration=calibration).opset >= 13
     assert quantize(artifact, "fp8", None, tmp_path / "b.onnx", calibration=calibration).opset >= 19
     assert quantize(artifact, "bf16", None, tmp_path / "c.onnx").opset == 22
@@ -545,8 +522,8 @@ def test_constants_that_are_listed_as_inputs(tmp_path, version):
 def test_a_weight_of_rank_three_is_scaled_along_its_last_axis(tmp_path):
     weights = np.random.default_rng(0).standard_normal((2, 4, 6)).astype(np.float32)
     node = helper.make_node("MatMul", ["x", "w"], ["y"], "product")
-    artifact = read_onnx(save(build_graph([node], {"w": weights}, [2, 3, 4], [2, 3, 6]), tmp_path / "m.onnx"))
-    calibration = calibrate(artifact, open_data("fake", model="m", inputs=artifact.inputs, n=4), threads=1)
+    artifact = write_graph(tmp_path, [node], {"w": weights}, [2, 3, 4], [2, 3, 6])
+    calibration = calibrate_on_noise(artifact)
     quantize(artifact, "int8", "tensorrt", tmp_path / "q.onnx", calibration=calibration)
     assert find_refusals(load_whole_graph(tmp_path / "q.onnx")) == []
 
@@ -558,8 +535,8 @@ def test_products_of_two_activations_stay_in_fp32(tmp_path):
         helper.make_node("MatMul", ["a", "t"], ["y"], "scores"),
     ]
     constants = {"w": np.eye(4, dtype=np.float32)}
-    artifact = read_onnx(save(build_graph(nodes, constants, [1, 3, 4], [1, 3, 3]), tmp_path / "m.onnx"))
-    calibration = calibrate(artifact, open_data("fake", model="m", inputs=artifact.inputs, n=4), threads=1)
+    artifact = write_graph(tmp_path, nodes, constants, [1, 3, 4], [1, 3, 3])
+    calibration = calibrate_on_noise(artifact)
     for recipe in ("tensorrt", "cpu"):
         made = quantize(artifact, "int8", recipe, tmp_path / f"{recipe}.onnx", calibration=calibration)
         assert "scores" in next(c.message for c in made.caveats if c.code == "kept_fp32")
@@ -572,23 +549,14 @@ def test_a_transformers_sums_stay_in_fp32(tmp_path):
         helper.make_node("Add", ["x", "h"], ["y"], "sum"),
     ]
     constants = {"w": np.eye(4, dtype=np.float32), "g": np.ones(4, np.float32)}
-    artifact = read_onnx(save(build_graph(nodes, constants, ["batch", 3, 4], ["batch", 3, 4]), tmp_path / "m.onnx"))
-    calibration = calibrate(artifact, open_data("fake", model="m", inputs=artifact.inputs, n=4), threads=1)
+    artifact = write_graph(tmp_path, nodes, constants, ["batch", 3, 4])
+    calibration = calibrate_on_noise(artifact)
     quantize(artifact, "int8", "cpu", tmp_path / "q.onnx", calibration=calibration)
     made_by = {name: node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node for name in node.output}
     (add,) = nodes_of(tmp_path / "q.onnx", "Add")
     assert made_by[add.input[1]] == "MatMul" and add.input[0] == "x"
     (product,) = nodes_of(tmp_path / "q.onnx", "MatMul")
     assert [made_by[name] for name in product.input] == ["DequantizeLinear"] * 2
-
-
-def test_nothing_to_quantize_is_an_error(tmp_path):
-    node = helper.make_node("Relu", ["x"], ["y"], "relu")
-    artifact = read_onnx(save(build_graph([node], {}, ["batch", 4], ["batch", 4]), tmp_path / "m.onnx"))
-    calibration = calibrate(artifact, open_data("fake", model="m", inputs=artifact.inputs, n=4), threads=1)
-    with pytest.raises(ArtifactError, match=r"nothing in .* could be quantized"):
-        quantize(artifact, "int8", "tensorrt", tmp_path / "q.onnx", calibration=calibration)
-    assert not (tmp_path / "q.onnx").exists()
 
 
 def test_low_coverage_is_a_caveat(residual, tmp_path):
@@ -642,13 +610,6 @@ def test_a_quantized_graph_is_not_sold_as_another_recipe(residual, tmp_path):
     onnx.save(foreign, tmp_path / "foreign.onnx")
     with pytest.raises(ArtifactError, match=r"TensorRT would refuse \d+ nodes.*uint8"):
         quantize(read_onnx(tmp_path / "foreign.onnx"), "int8", "tensorrt", tmp_path / "r.onnx")
-
-
-def test_fake_calibration_marks_the_artifact(residual, tmp_path):
-    artifact, _, _ = residual
-    calibration = calibrate(artifact, open_data("fake", model="m", inputs=artifact.inputs, n=4), threads=1)
-    made = quantize(artifact, "int8", "cpu", tmp_path / "q.onnx", calibration=calibration)
-    assert [c.code for c in made.caveats] == ["random_calibration"] and made.preprocess_sha256 is None
 
 
 def test_another_preprocessing_is_refused(digits, tmp_path):
@@ -728,7 +689,7 @@ def test_a_graph_in_fp64_is_refused(tmp_path, to):
     with pytest.raises(UsageError, match=f"nothing in the graph is FP32; {to}"):
         quantize(artifact, to, None, tmp_path / "q.onnx")
     with pytest.raises(UsageError, match="ranges are taken from an FP32 graph"):
-        calibrate(artifact, open_data("fake", model="m", inputs=artifact.inputs, n=4), threads=1)
+        calibrate_on_noise(artifact)
 
 
 def test_a_graph_whose_floats_lie_in_a_branch_is_taken(tmp_path):
@@ -757,28 +718,6 @@ def test_a_graph_whose_floats_lie_in_a_branch_is_taken(tmp_path):
     quantize(read_onnx(save(model, tmp_path / "m.onnx")), "fp16", None, tmp_path / "q.onnx")
     feeds = {"x": np.array([[2, 4, -6, 8]]), "c": np.array(True)}
     np.testing.assert_array_equal(run_graph(tmp_path / "q.onnx", feeds), [[1, 2, -3, 4]])
-
-
-def test_a_place_that_cannot_be_written(residual, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ArtifactError, match="cannot write"):
-        quantize(residual[0], "fp16", None, tmp_path / "file" / "q.onnx")
-
-
-def test_paths_with_spaces_and_other_alphabets(residual, tmp_path):
-    made = quantize(residual[0], "fp16", None, tmp_path / "модель ünd Co" / "q 1.onnx")
-    assert (tmp_path / "модель ünd Co" / "q 1.onnx").is_file() and made.files[0].path == "q 1.onnx"
-
-
-def test_weights_in_external_data(residual, tmp_path):
-    artifact, calibration, feeds = residual
-    model = onnx.load(artifact.path)
-    onnx.save(model, tmp_path / "ext.onnx", save_as_external_data=True, location="ext.data", size_threshold=0)
-    external = read_onnx(tmp_path / "ext.onnx")
-    made = quantize(external, "int8", "cpu", tmp_path / "q.onnx", calibration=calibration)
-    assert len(made.files) == 1
-    expected = run_graph(artifact.path, feeds)
-    assert measure_centred_cosine(run_graph(tmp_path / "q.onnx", feeds), expected) > 0.99
 
 
 @pytest.mark.parametrize("name", MODELS)

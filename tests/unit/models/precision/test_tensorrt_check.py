@@ -1,12 +1,25 @@
-"""The rules for quantized graphs that every TensorRT has, each by its node."""
+"""The rules for quantized graphs that every TensorRT has, each by its node; and what the parser of 8.6.0 said on a GPU."""
+
+import hashlib
+import json
+from typing import Any
 
 import pytest
+from onnx import ModelProto
 
 from enginebench.core.errors import ArtifactError
 from enginebench.models.precision.tensorrt_check import find_refusals, refuse_what_tensorrt_refuses
+from processes import ROOT
 from refusal_graphs import Pair, in_branch, in_function, make_broken, make_left_to_parser, make_sound, product
 
 SOUND, BROKEN, LEFT = make_sound(), make_broken(), make_left_to_parser()
+DATA = ROOT / "tests" / "data" / "tensorrt-8.6" / "parser-verdicts.json"
+RECORDED: dict[str, dict[str, Any]] = json.loads(DATA.read_bytes())["graphs"]
+GRAPHS = {
+    **{f"sound/{name}": model for name, model in SOUND.items()},
+    **{f"broken/{name}": model for name, (model, _) in BROKEN.items()},
+    **{f"left/{name}": model for name, (model, _) in LEFT.items()},
+}
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -46,3 +59,31 @@ def test_graphs_are_found_where_they_lie() -> None:
 def test_the_error_counts_names_and_advises() -> None:
     with pytest.raises(ArtifactError, match=r"would refuse 4 nodes of net\.onnx: x_Q: .*uint8.*--to int8@tensorrt"):
         refuse_what_tensorrt_refuses(product(x=Pair(kind=2), w=Pair(kind=2)), "net.onnx")
+
+
+def hash_graph(model: ModelProto) -> str:
+    """SHA-256 of a graph without the names of itself and its producer."""
+    bare = ModelProto.FromString(model.SerializeToString())
+    bare.ClearField("producer_name")
+    bare.graph.ClearField("name")
+    return hashlib.sha256(bare.SerializeToString()).hexdigest()
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_verdict_is_that_of_this_graph(name: str) -> None:
+    assert hash_graph(GRAPHS[name]) == RECORDED[name]["sha256"], "another graph: ask the parser of 8.6 again"
+
+
+def test_what_breaks_a_rule_is_refused_by_the_library_too() -> None:
+    asked = {name: said["verdict"] for name, said in RECORDED.items() if not name.startswith("sound/")}
+    assert len(asked) == 17
+    assert set(asked.values()) == {"refused"}
+
+
+def test_int8_products_of_one_type_are_taken() -> None:
+    """But for Conv, whose kernel 8.6 wants as a constant of four axes, and types that came later than 8.6."""
+    taken = {name for name, said in RECORDED.items() if said["verdict"] == "taken"}
+    forms = ("one scale", "by channel", "stored, by channel")
+    products = ("Gemm", "Gemm transB", "MatMul")
+    assert {f"sound/{product}: {form}" for product in products for form in forms} <= taken
+    assert not any("FP8" in name or "int4" in name for name in taken)

@@ -10,7 +10,7 @@ from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.precision.cast import find_index_arithmetic
 from enginebench.models.precision.quantize import quantize
-from graphs import build_graph, run_graph, save
+from graphs import build_graph, run_graph, save, write_graph
 
 X = np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32)
 
@@ -68,8 +68,7 @@ def test_names_that_a_cast_would_take_twice(tmp_path):
         helper.make_node("Mul", ["d", "c"], ["y"], "scaled"),
     ]
     constants = {"w": eye(), "c": np.array([0.5, 1, 1.5, 2], np.float32)}
-    model = build_graph(nodes, constants, ["batch", 4], ["batch", 4])
-    artifact = read_onnx(save(model, tmp_path / "m.onnx"))
+    artifact = write_graph(tmp_path, nodes, constants)
     for to in ("fp16", "bf16"):
         quantize(artifact, to, None, tmp_path / f"{to}.onnx")
     assert np.allclose(run_graph(tmp_path / "fp16.onnx", {"x": X}), run_graph(artifact.path, {"x": X}), atol=0.01)
@@ -77,8 +76,7 @@ def test_names_that_a_cast_would_take_twice(tmp_path):
 
 def test_scalars_stay_scalars(tmp_path):
     nodes = [helper.make_node("Mul", ["x", "two"], ["y"], "double")]
-    model = build_graph(nodes, {"two": np.float32(2)}, ["batch", 4], ["batch", 4])
-    artifact = read_onnx(save(model, tmp_path / "m.onnx"))
+    artifact = write_graph(tmp_path, nodes, {"two": np.float32(2)})
     for to in ("fp16", "bf16"):
         quantize(artifact, to, None, tmp_path / f"{to}.onnx")
         (scalar,) = [t for t in onnx.load(tmp_path / f"{to}.onnx").graph.initializer if len(t.dims) == 0]
@@ -98,8 +96,7 @@ def test_lengths_that_are_computed_as_floats_stay_exact(tmp_path):
         helper.make_node("ReduceSum", ["cut", "one"], ["y"], "sum", keepdims=1),
     ]
     constants = {"one": np.array([1]), "zero": np.array([0]), "share": np.array([1.0], np.float32)}
-    model = build_graph(nodes, constants, ["batch", "columns"], ["batch", 1])
-    artifact = read_onnx(save(model, tmp_path / "m.onnx"))
+    artifact = write_graph(tmp_path, nodes, constants, ["batch", "columns"], ["batch", 1])
     x = np.zeros((1, 3001), np.float32)
     x[0, -1] = 1  # FP16 would cut at 3,000
     for to in ("fp16", "bf16"):
@@ -116,8 +113,7 @@ def test_an_output_that_is_declared_with_too_few_axes_is_corrected(tmp_path):
         helper.make_node("MatMul", ["x", "w"], ["h"], "product"),
         helper.make_node("Unsqueeze", ["h", "one"], ["y"], "axis"),
     ]
-    model = build_graph(nodes, {"w": eye(), "one": np.array([1])}, ["batch", 4], [1, "length"])
-    artifact = read_onnx(save(model, tmp_path / "m.onnx"))
+    artifact = write_graph(tmp_path, nodes, {"w": eye(), "one": np.array([1])}, ["batch", 4], [1, "length"])
     for to in ("fp16", "bf16"):
         made = quantize(artifact, to, None, tmp_path / f"{to}.onnx")
         assert len(made.outputs[0].shape) == 3
@@ -126,8 +122,7 @@ def test_an_output_that_is_declared_with_too_few_axes_is_corrected(tmp_path):
 
 def test_the_smallest_numbers_do_not_vanish_in_fp16(tmp_path):
     nodes = [helper.make_node("Div", ["x", "c"], ["y"], "over")]
-    model = build_graph(nodes, {"c": np.array([1e-12, 1, 1, 1], np.float32)}, ["batch", 4], ["batch", 4])
-    artifact = read_onnx(save(model, tmp_path / "m.onnx"))
+    artifact = write_graph(tmp_path, nodes, {"c": np.array([1e-12, 1, 1, 1], np.float32)})
     quantize(artifact, "fp16", None, tmp_path / "q.onnx")
     (tensor,) = [t for t in onnx.load(tmp_path / "q.onnx").graph.initializer if list(t.dims) == [4]]
     assert (numpy_helper.to_array(tensor) > 0).all()
