@@ -11,8 +11,6 @@ from enginebench.core.errors import ModelError
 from enginebench.core.records import Artifact, Availability, ModelSource
 from enginebench.core.shapes import concrete_shape
 from enginebench.models.precision.quantize import quantize
-from enginebench.models.torch.flat import keep_buffers
-from enginebench.models.torch.object_source import offer_module
 from enginebench.models.torch.source import make_torch_artifact
 from enginebench.runs.child.jobs import SourceAnswer, SourceJob
 from enginebench.runs.folder import RunRequest
@@ -44,11 +42,6 @@ def free(): return nn.Linear(8, 4), torch.randn(3, 8)
 def picture(): return nn.Conv2d(3, 5, 3), torch.randn(3, 9, 9)
 def state(): return nn.GRU(8, 6, num_layers=2, batch_first=True), (torch.randn(1, 5, 8), torch.zeros(2, 1, 6))
 """
-
-
-class Joined(torch.nn.Module):
-    def forward(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        return torch.cat(parts)
 
 
 @pytest.fixture(autouse=True)
@@ -102,14 +95,6 @@ def test_a_recurrent_state_of_one_entry_fixes_the_batch_at_one(tmp_path: Path) -
     assert {name: shapes.largest for name, shapes in artifact.allowed.items()} == {"input": (1, 5, 8)}
 
 
-def test_trying_a_batch_leaves_the_buffers_as_they_were() -> None:
-    norm = torch.nn.BatchNorm1d(4)
-    with keep_buffers(norm):
-        norm(torch.ones(3, 4))
-        assert norm.running_mean[0] != 0
-    assert norm.running_mean[0] == 0 and norm.num_batches_tracked == 0
-
-
 def test_the_users_entries_are_run_at_the_only_batch(tmp_path: Path) -> None:
     given = {"input": np.random.default_rng(0).standard_normal((7, 8), np.float32)}
     assert make_torch_artifact("user_batches:three", tmp_path, given=given).inputs[0].shape == (3, 8)
@@ -146,14 +131,6 @@ def test_tensors_in_a_list_are_one_call_in_the_lengths_of_the_example(tmp_path: 
     assert graph.export_check is not None and graph.export_check.batches == (1, 1)
     made = quantize(graph, "fp16", None, tmp_path / "half.onnx")
     assert made.inputs == graph.inputs
-
-
-def test_a_list_of_tensors_says_no_batch() -> None:
-    module = torch.nn.Linear(8, 4)
-    with offer_module(module, torch.randn(3, 8)) as offered:
-        assert offered.batch == 3
-    with offer_module(Joined(), ([torch.randn(3, 8), torch.randn(3, 8)],)) as offered:
-        assert offered.batch is None
 
 
 @pytest.mark.filterwarnings("ignore")

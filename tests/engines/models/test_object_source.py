@@ -192,7 +192,8 @@ def test_the_same_module_has_one_name_and_another_has_another() -> None:
 
 
 def test_the_batch_is_the_first_axis_of_all_examples() -> None:
-    for examples, batch in (((torch.zeros(5, 4),), 5), ((torch.zeros(5, 4), torch.zeros(3)), None)):
+    one, listed = torch.zeros(5, 4), ([torch.zeros(5, 4)],)  # in a list each tensor is an entry of its own
+    for examples, batch in (((one,), 5), ((one, torch.zeros(3)), None), (listed, None)):
         with offer_module(nn.Identity(), examples) as offered:
             assert offered.batch == batch
 

@@ -24,6 +24,84 @@ from enginebench.runs.child.jobs import SourceAnswer, SourceJob
 from enginebench.runs.child.perform.sources import make_source
 
 WriteModule = Callable[[str, str], None]
+FACTORIES = """
+import torch
+from torch import nn
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(30, 4)
+        self.head = nn.Linear(4, 2)
+    def forward(self, ids, mask):
+        hidden = self.table(ids) * mask
+        return {"logits": self.head(hidden), "extra": [hidden.sum(-1)], "note": None}
+
+def pair():
+    return Two(), (torch.zeros(2, 5, dtype=torch.int64), torch.ones(2, 5, 1))
+
+def alone():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+
+def half():
+    return nn.Linear(3, 2).half(), (torch.zeros(1, 3).half(),)
+
+def brain():
+    return nn.Linear(3, 2).bfloat16(), (torch.zeros(1, 3).bfloat16(),)
+
+class Inside(nn.Module):
+    def forward(self, x):
+        return x.float() * 2
+
+def brain_inside():
+    return Inside(), (torch.zeros(1, 3).bfloat16(),)
+
+def zeros():
+    module = nn.Linear(3, 2)
+    nn.init.zeros_(module.weight)
+    return module, torch.zeros(1, 3)
+
+def breaks():
+    raise KeyError("no such checkpoint")
+
+def returns_text():
+    return "a module"
+
+def bad_examples():
+    return nn.Linear(3, 2), ([1, 2, 3],)
+
+class Fixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+    def forward(self, x):
+        return self.norm(x.reshape(1, 3))
+
+def fixed():
+    return Fixed(), torch.zeros(1, 3)
+
+class Sum(nn.Module):
+    def __init__(self, large, small):
+        super().__init__()
+        self.large = nn.Parameter(torch.ones(4, dtype=large))
+        self.small = nn.Parameter(torch.ones(1, dtype=small))
+    def forward(self, x):
+        return x + self.large * self.small
+
+def __getattr__(name):
+    kind, *types = name.split("_")
+    if kind != "sum":
+        raise AttributeError(name)
+    large, small = (getattr(torch, text) for text in types)
+    return lambda: (Sum(large, small), torch.ones(1, 4, dtype=large))
+
+number = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def user_models(write_user_module: WriteModule) -> None:
+    write_user_module("user_models", FACTORIES)
 
 
 @pytest.fixture
@@ -46,29 +124,10 @@ def test_trained_digits_reach_their_accuracy(name: str, top1: float, tmp_path: P
     assert np.mean(logits.argmax(1).numpy() == held_out.labels) == pytest.approx(top1, abs=0.003)
 
 
-@pytest.mark.parametrize("dtypes", ["float64 float64", "float32 float64", "float64 float32", "float32 float32"])
-def test_a_module_in_fp64_is_doubted(write_user_module: WriteModule, tmp_path: Path, dtypes: str) -> None:
-    large, small = dtypes.split()
-    write_user_module(
-        "doubles",
-        f"""
-        import torch
-        from torch import nn
-
-        class Sum(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.large = nn.Parameter(torch.ones(4, dtype=torch.{large}))
-                self.small = nn.Parameter(torch.ones(1, dtype=torch.{small}))
-
-            def forward(self, x):
-                return x + self.large * self.small
-
-        def make():
-            return Sum(), torch.ones(1, 4, dtype=torch.{large})
-        """,
-    )
-    artifact = make_torch_artifact("doubles:make", tmp_path)
+@pytest.mark.parametrize("large", ["float64", "float32"])
+@pytest.mark.parametrize("small", ["float64", "float32"])
+def test_a_module_in_fp64_is_doubted(tmp_path: Path, large: str, small: str) -> None:
+    artifact = make_torch_artifact(f"user_models:sum_{large}_{small}", tmp_path)
     codes = [caveat.code for caveat in artifact.caveats if caveat.code == "double_precision"]
     assert codes == ["double_precision"] * (large == "float64") and artifact.precision == "fp32"
 
@@ -244,8 +303,7 @@ def test_shapes_are_checked_before_weights_are_downloaded(tmp_path: Path, monkey
         make_torch_artifact("mobilenet_v3_small", tmp_path, input_shapes={"input": (1, 4, 32, 32)})
 
 
-def test_a_module_of_fixed_batch_cannot_be_calibrated(write_user_module: WriteModule, tmp_path: Path) -> None:
-    write_user_module("user_models", FACTORIES)
+def test_a_module_of_fixed_batch_cannot_be_calibrated(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="fails on a batch of 8"):
         make_torch_artifact("user_models:fixed", tmp_path, weights="random")
 
@@ -271,68 +329,7 @@ def test_a_changed_or_missing_state_dict_is_noticed(tmp_path: Path) -> None:
         load_module(msgspec.structs.replace(artifact, kind="onnx"))
 
 
-FACTORIES = """
-import torch
-from torch import nn
-
-class Two(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(30, 4)
-        self.head = nn.Linear(4, 2)
-    def forward(self, ids, mask):
-        hidden = self.table(ids) * mask
-        return {"logits": self.head(hidden), "extra": [hidden.sum(-1)], "note": None}
-
-def pair():
-    return Two(), (torch.zeros(2, 5, dtype=torch.int64), torch.ones(2, 5, 1))
-
-def alone():
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
-
-def half():
-    return nn.Linear(3, 2).half(), (torch.zeros(1, 3).half(),)
-
-def brain():
-    return nn.Linear(3, 2).bfloat16(), (torch.zeros(1, 3).bfloat16(),)
-
-class Inside(nn.Module):
-    def forward(self, x):
-        return x.float() * 2
-
-def brain_inside():
-    return Inside(), (torch.zeros(1, 3).bfloat16(),)
-
-def zeros():
-    module = nn.Linear(3, 2)
-    nn.init.zeros_(module.weight)
-    return module, torch.zeros(1, 3)
-
-def breaks():
-    raise KeyError("no such checkpoint")
-
-def returns_text():
-    return "a module"
-
-def bad_examples():
-    return nn.Linear(3, 2), ([1, 2, 3],)
-
-class Fixed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(3)
-    def forward(self, x):
-        return self.norm(x.reshape(1, 3))
-
-def fixed():
-    return Fixed(), torch.zeros(1, 3)
-
-number = 3
-"""
-
-
-def test_factory_with_two_inputs_and_a_dictionary_of_outputs(write_user_module: WriteModule, tmp_path: Path) -> None:
-    write_user_module("user_models", FACTORIES)
+def test_factory_with_two_inputs_and_a_dictionary_of_outputs(tmp_path: Path) -> None:
     artifact = make_torch_artifact("user_models:pair", tmp_path / "out", batch=3)
     assert [(s.name, s.dtype, s.shape) for s in artifact.inputs] == [
         ("ids", "int64", (3, 5)),
@@ -346,8 +343,7 @@ def test_factory_with_two_inputs_and_a_dictionary_of_outputs(write_user_module: 
     assert torch.equal(first[0], again[0])  # the state was stored: a second call of the factory changes nothing
 
 
-def test_factory_without_examples_needs_shapes(write_user_module: WriteModule, tmp_path: Path) -> None:
-    write_user_module("user_models", FACTORIES)
+def test_factory_without_examples_needs_shapes(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--input-shape"):
         make_torch_artifact("user_models:alone", tmp_path)
     artifact = make_torch_artifact("user_models:alone", tmp_path, input_shapes={"image": (2, 3, 9, 9)})
@@ -357,8 +353,7 @@ def test_factory_without_examples_needs_shapes(write_user_module: WriteModule, t
         make_torch_artifact("user_models:alone", tmp_path, input_size=32)
 
 
-def test_shapes_replace_those_of_the_examples_by_name(write_user_module: WriteModule, tmp_path: Path) -> None:
-    write_user_module("user_models", FACTORIES)
+def test_shapes_replace_those_of_the_examples_by_name(tmp_path: Path) -> None:
     shapes = {"mask": (2, 7, 1), "ids": (2, 7)}
     artifact = make_torch_artifact("user_models:pair", tmp_path, input_shapes=shapes)
     assert [(s.name, s.dtype, s.shape) for s in artifact.inputs] == [
@@ -367,8 +362,7 @@ def test_shapes_replace_those_of_the_examples_by_name(write_user_module: WriteMo
     ]
 
 
-def test_precision_is_that_of_the_parameters(write_user_module: WriteModule, tmp_path: Path) -> None:
-    write_user_module("user_models", FACTORIES)
+def test_precision_is_that_of_the_parameters(tmp_path: Path) -> None:
     artifact = make_torch_artifact("user_models:half", tmp_path)
     assert (artifact.precision, artifact.inputs[0].dtype) == ("fp16", "float16")
     with pytest.raises(ModelError, match="dtype bfloat16; expected one that NumPy has"):
@@ -377,8 +371,7 @@ def test_precision_is_that_of_the_parameters(write_user_module: WriteModule, tmp
         make_torch_artifact("user_models:brain_inside", tmp_path)
 
 
-def test_random_weights_replace_those_of_a_factory(write_user_module: WriteModule, tmp_path: Path) -> None:
-    write_user_module("user_models", FACTORIES)
+def test_random_weights_replace_those_of_a_factory(tmp_path: Path) -> None:
     own = load_module(make_torch_artifact("user_models:zeros", tmp_path))
     drawn = load_module(make_torch_artifact("user_models:zeros", tmp_path, weights="random"))
     assert own.module.weight.abs().sum() == 0 and drawn.module.weight.abs().sum() > 0
@@ -398,7 +391,6 @@ def test_random_weights_replace_those_of_a_factory(write_user_module: WriteModul
     ],
 )
 def test_bad_factories_are_named(text: str, expected: str, write_user_module: WriteModule, tmp_path: Path) -> None:
-    write_user_module("user_models", FACTORIES)
     write_user_module("user_broken", "def factory(:")
     with pytest.raises(ModelError) as caught:
         make_torch_artifact(text, tmp_path)

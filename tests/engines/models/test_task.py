@@ -49,7 +49,6 @@ def test_preprocess_equals_the_transforms_of_the_weights(name: str, picture: Ima
 
     expected = get_model_weights(name).DEFAULT.transforms()(picture).numpy()
     preprocess = preprocess_for(name)
-    assert preprocess is not None
     found = preprocess.apply(picture)
     assert found.dtype == np.float32 and found.flags.c_contiguous
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -65,13 +64,12 @@ def test_preprocess_of_timm_equals_timms_transform(picture: Image.Image) -> None
     config = get_pretrained_cfg("mobilenetv3_small_100")
     expected = create_transform(**resolve_data_config(pretrained_cfg=config.to_dict()))(picture).numpy()
     preprocess = preprocess_for("timm:mobilenetv3_small_100")
-    assert preprocess is not None
     np.testing.assert_allclose(preprocess.apply(picture), expected, atol=1e-6)
 
 
 def test_arrays_grey_and_palette_pictures_are_accepted(picture: Image.Image) -> None:
     preprocess = preprocess_for("resnet18", 64)
-    assert preprocess is not None and (preprocess.resize, preprocess.crop) == (73, 64)
+    assert (preprocess.resize, preprocess.crop) == (73, 64)
     np.testing.assert_array_equal(preprocess.apply(np.asarray(picture)), preprocess.apply(picture))
     for mode in ("L", "P", "RGBA", "CMYK"):
         assert preprocess.apply(picture.convert(mode)).shape == (3, 64, 64)
@@ -81,21 +79,19 @@ def test_arrays_grey_and_palette_pictures_are_accepted(picture: Image.Image) -> 
 @pytest.mark.parametrize("shape", [(8,), (2, 3, 8, 8), (0, 8, 3)])
 def test_arrays_that_are_no_picture_are_refused(shape: tuple[int, ...]) -> None:
     preprocess = preprocess_for("resnet18")
-    assert preprocess is not None
     with pytest.raises(FeedError, match="expected"):
         preprocess.apply(np.zeros(shape, np.uint8))
 
 
 def test_float_pictures_cannot_be_resized() -> None:
     preprocess = preprocess_for("resnet18")
-    assert preprocess is not None
     with pytest.raises(FeedError, match="uint8"):
         preprocess.apply(np.zeros((300, 300, 3), np.float32))
 
 
 def test_hash_is_that_of_the_content() -> None:
     first, second = preprocess_for("resnet18"), preprocess_for("mobilenet_v3_small")
-    assert first is not None and second is not None and first.sha256() == second.sha256()
+    assert first.sha256() == second.sha256()
     for field, value in {"resize": 255, "scale": 1.0, "mean": (0.0, 0.0, 0.0), "interpolation": "bicubic"}.items():
         assert msgspec.structs.replace(first, **{field: value}).sha256() != first.sha256()
     assert hash_preprocess("resnet18", 192) != hash_preprocess("resnet18") == first.sha256()

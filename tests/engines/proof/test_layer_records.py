@@ -11,9 +11,7 @@ from enginebench.core.protocols import LayerProfiler
 from enginebench.engines.backends.torch.operators import WATCHED_MODULE, mark_modules, name_modules, read_operator_times
 from enginebench.engines.proof.layer_records import summarize_layers
 from enginebench.engines.proof.precision import Operator
-from processes import ROOT
-
-SOURCE = ROOT / "src"
+from profiler_events import Event
 
 Load = Callable[..., Any]
 # On a fast CPU the layers of a single sample are shorter than OpenVINO's counters can tell.
@@ -81,14 +79,6 @@ def test_the_wrapper_that_casts_is_no_part_of_a_path() -> None:
     model = torch.nn.Sequential(torch.nn.ReLU())
     assert list(name_modules(_CastModule(model, torch.bfloat16, []))) == ["", "0"]
     assert name_modules(torch.jit.script(torch.nn.ReLU())) == {}
-
-
-class Event:
-    def __init__(self, name: str, start: int, duration: int, *dtypes: str) -> None:
-        self.values = {"name": name, "start_ns": start, "duration_ns": duration, "dtypes": list(dtypes)}
-
-    def __getattr__(self, name: str) -> Callable[[], Any]:
-        return lambda: self.values[name]
 
 
 def test_operators_belong_to_the_innermost_module_around_them() -> None:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper, save
+from msgspec.structs import replace
+from onnx import TensorProto, helper, numpy_helper
 
 from enginebench.core.errors import UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import PrecisionProof
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
-from enginebench.core.store import hash_files
 from enginebench.engines.backends.onnxruntime.ort import (
     OrtBackend,
     find_kernel_dtype,
@@ -35,7 +35,10 @@ from enginebench.engines.proof.precision import (
     settle_moves,
     share_times,
 )
+from enginebench.models.onnx.source import read_onnx
 from enginebench.stats.effective import judge_precision
+from graphs import save, write_graph
+from profiler_events import Event
 
 X = TensorSpec(name="x", dtype="float32", shape=(1, 16, 32, 32))
 Y = TensorSpec(name="y", dtype="float32", shape=(1, 16, 30, 30))
@@ -60,14 +63,8 @@ def quantized(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
         helper.make_node("QuantizeLinear", ["c", "s", "z"], ["cq"]),
         helper.make_node("DequantizeLinear", ["cq", "s", "z"], ["y"]),
     ]
-    declared = [[helper.make_tensor_value_info(s.name, 1, s.shape)] for s in (X, Y)]
-    graph = helper.make_graph(
-        nodes, "q", *declared, [numpy_helper.from_array(array, name) for name, array in tensors.items()]
-    )
-    path = tmp_path_factory.mktemp("q") / "q.onnx"
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
-    sha256, files = hash_files([path], path.parent)
-    return Artifact(kind="onnx", model="q", path=str(path), sha256=sha256, files=files, inputs=(X,), outputs=(Y,))
+    made = write_graph(tmp_path_factory.mktemp("q"), nodes, tensors, X.shape, Y.shape, opset=20)
+    return replace(made, precision="fp32", recipe=None)
 
 
 @pytest.mark.parametrize("name", ["pytorch", "ort", "openvino"])
@@ -195,20 +192,7 @@ def make_control_flow(folder: Path, kind: str) -> Artifact:
         "zero": np.array(0, np.float32),
         "most": np.array(8, np.int64),
     }
-    inputs, outputs = (TensorSpec(name=name, dtype="float32", shape=WIDE) for name in "xy")
-    graph = helper.make_graph(
-        nodes,
-        kind,
-        [declare("x", TensorProto.FLOAT, WIDE)],
-        [declare("y", TensorProto.FLOAT, WIDE)],
-        [numpy_helper.from_array(array, name) for name, array in tensors.items()],
-    )
-    path = folder / f"{kind}.onnx"
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
-    sha256, files = hash_files([path], folder)
-    return Artifact(
-        kind="onnx", model=kind, path=str(path), sha256=sha256, files=files, inputs=(inputs,), outputs=(outputs,)
-    )
+    return write_graph(folder, nodes, tensors, WIDE, opset=20)
 
 
 def prove_control_flow(backend: Any, folder: Path, kind: str) -> dict[str, float]:
@@ -252,21 +236,13 @@ def test_bytes_and_masks_are_no_int8(tmp_path: Path, backend: Any) -> None:
         helper.make_node("Where", ["rest", "f", "half"], ["y"]),
     ]
     tensors = {"half": np.array(128, np.float32), "much": np.array(200, np.float32)}
-    x = TensorSpec(name="x", dtype="uint8", shape=(1, 224, 224, 3))
-    y = TensorSpec(name="y", dtype="float32", shape=(1, 3, 224, 224))
-    graph = helper.make_graph(
-        nodes,
-        "bytes",
-        [declare("x", TensorProto.UINT8, x.shape)],
-        [declare("y", TensorProto.FLOAT, y.shape)],
-        [numpy_helper.from_array(array, name) for name, array in tensors.items()],
-    )
-    path = tmp_path / "bytes.onnx"
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
-    sha256, files = hash_files([path], tmp_path)
-    artifact = Artifact(kind="onnx", model="b", path=str(path), sha256=sha256, files=files, inputs=(x,), outputs=(y,))
+    x, y = declare("x", TensorProto.UINT8, (1, 224, 224, 3)), declare("y", TensorProto.FLOAT, (1, 3, 224, 224))
+    stored = [numpy_helper.from_array(array, name) for name, array in tensors.items()]
+    graph = helper.make_graph(nodes, "bytes", [x], [y], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    artifact = read_onnx(save(model, tmp_path / "bytes.onnx"))
     with backend.load(artifact, EngineSpec(backend=backend.name)) as engine:
-        engine.bind({"x": np.random.default_rng(0).integers(0, 255, x.shape, np.uint8)})
+        engine.bind({"x": np.random.default_rng(0).integers(0, 255, (1, 224, 224, 3), np.uint8)})
         shares = engine.effective_precision()
     assert "int8" not in shares and sum(shares.values()) == pytest.approx(1)
     assert judge_precision("fp32", shares)[0] == "fp32"
@@ -343,16 +319,6 @@ def test_an_interruption_is_not_a_precision() -> None:
 
 def test_small_networks_are_watched_longer() -> None:
     assert [count_watched_runs(s) for s in (0.0, 1e-5, 0.1, 60.0)] == [50, 50, 10, 5]
-
-
-class Event:
-    """One event of PyTorch's profiler."""
-
-    def __init__(self, name: str, start: int, duration: int, *dtypes: str) -> None:
-        self.values = {"name": name, "start_ns": start, "duration_ns": duration, "dtypes": list(dtypes)}
-
-    def __getattr__(self, name: str) -> Callable[[], Any]:
-        return lambda: self.values[name]
 
 
 def test_events_belong_to_the_run_around_them() -> None:

@@ -177,11 +177,11 @@ def test_a_recurrent_network_starts_from_zeros_whatever_its_states_are_called(tm
     assert answer(made, batch=3)[0].shape == (100, 1, 3, 5)
 
 
-@pytest.mark.parametrize(("operator", "finite"), [("Log", True), ("Sqrt", True), ("Acos", True), ("Relu", True)])
-def test_what_is_made_up_gives_answers_that_are_finite(tmp_path: Path, operator: str, finite: bool) -> None:
+@pytest.mark.parametrize("operator", ["Log", "Sqrt", "Acos", "Relu"])
+def test_what_is_made_up_gives_answers_that_are_finite(tmp_path: Path, operator: str) -> None:
     axes = ("batch", 4)
     made = settle_inputs(write(tmp_path, [node(operator, ["x"], ["y"])], {"x": (FLOAT, axes)}, {"y": (FLOAT, axes)}))
-    assert all(np.isfinite(answer(made, seed=seed)[0]).all() for seed in range(5)) is finite
+    assert all(np.isfinite(answer(made, seed=seed)[0]).all() for seed in range(5))
     assert (made.inputs[0].values is None) == (operator == "Relu")  # standard normal wherever that does
 
 

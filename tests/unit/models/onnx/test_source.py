@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from enginebench.core.errors import ArtifactError, EngineBenchError, ParseError
-from enginebench.core.records import TensorSpec
+from enginebench.core.records import Artifact, TensorSpec
 from enginebench.core.store import hash_file
 from enginebench.models.onnx import source as onnx_source
 from enginebench.models.onnx.source import read_onnx, read_packaged_onnx, read_precision
-from enginebench.models.zoo import DATA_DIR
+from enginebench.models.zoo import DATA_DIR, packaged_onnx
 
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -28,6 +28,7 @@ def _make_model(
     inputs: list[onnx.ValueInfoProto] | None = None,
     outputs: list[onnx.ValueInfoProto] | None = None,
     initializers: list[onnx.TensorProto] | None = None,
+    **said: str,
 ) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes or [helper.make_node("MatMul", ["x", "w"], ["y"])],
@@ -37,7 +38,9 @@ def _make_model(
         initializers if initializers is not None else [numpy_helper.from_array(WEIGHTS, "w")],
     )
     opsets = [helper.make_opsetid("", 20)]
-    return helper.make_model(graph, producer_name="tests", producer_version="1.2", opset_imports=opsets)
+    model = helper.make_model(graph, producer_name="tests", producer_version="1.2", opset_imports=opsets)
+    helper.set_model_props(model, {f"enginebench.{key}": value for key, value in said.items()})
+    return model
 
 
 def _save(model: onnx.ModelProto, path: Path) -> Path:
@@ -240,3 +243,78 @@ def test_only_packaged_models_ship_as_onnx() -> None:
     assert read_packaged_onnx("digits-mlp").inputs[0].shape == ("batch", 64)
     with pytest.raises(ArtifactError, match="does not ship as ONNX"):
         read_packaged_onnx("resnet18")
+
+
+def test_what_a_graph_says_of_itself_is_read(tmp_path: Path) -> None:
+    model = onnx.load(packaged_onnx("digits-cnn"))
+    node = model.graph.node.add(op_type="DequantizeLinear", output=["unused"])
+    node.input.extend(["unused_too", "scale"])
+    caveats = '[{"code":"random_calibration","message":"m"}]'
+    for label, recipe in (("int8@cpu", "cpu"), ("fp8@tensorrt", "qat"), ("int8@weak", "qat"), ("ä", "qat")):
+        entries = {"precision": label, "preprocess_sha256": "a" * 64, "caveats": caveats}
+        helper.set_model_props(model, {f"enginebench.{key}": value for key, value in entries.items()})
+        full = read_onnx(_save(model, tmp_path / "q.onnx"))
+        assert (full.precision, full.recipe, full.preprocess_sha256) == ("int8", recipe, "a" * 64)
+        assert [c.code for c in full.caveats] == ["random_calibration"]
+
+
+def test_doubts_that_cannot_be_read_are_not_dropped(tmp_path: Path) -> None:
+    said = {"caveats": "[{", "preprocess_sha256": "\x1b[31mred"}
+    with pytest.raises(ParseError, match=r"enginebench\.caveats"):
+        read_onnx(_save(_make_model(**said), tmp_path / "q.onnx"))
+    path = _save(_make_model(**said | {"caveats": "[]"}), tmp_path / "q.onnx")
+    assert read_onnx(path).preprocess_sha256 is None, "what is no hash is none"
+
+
+def _read_single(
+    folder: Path, op: str, kinds: tuple[int, int], weights: list[onnx.TensorProto], **said: str
+) -> Artifact:
+    """A graph of one node, its input and its output of these types."""
+    ends = [[_value(name, [4], kind)] for name, kind in zip("xy", kinds, strict=True)]
+    return read_onnx(
+        _save(_make_model([helper.make_node(op, ["x"], ["y"])], *ends, weights, **said), folder / "g.onnx")
+    )
+
+
+def test_a_graph_without_weights_has_the_precision_of_its_inputs(tmp_path: Path) -> None:
+    for kind, other, precision in ((10, 10, "fp16"), (16, 7, "bf16"), (1, 10, "fp32"), (7, 7, "fp32"), (7, 10, "fp16")):
+        assert _read_single(tmp_path, "Identity", (kind, other), []).precision == precision, (kind, other)
+
+
+def test_a_graph_in_fp64_is_doubted(tmp_path: Path) -> None:
+    def is_doubted(weight: int, size: int, end: int) -> bool:
+        weights = [helper.make_tensor("w", weight, [size], [1.0] * size)] if size else []
+        full = _read_single(tmp_path, "Neg", (end, end), weights)
+        assert full.precision == "fp32"
+        return [caveat.code for caveat in full.caveats] == ["double_precision"]
+
+    double, single = TensorProto.DOUBLE, TensorProto.FLOAT
+    assert is_doubted(double, 4, double) and is_doubted(double, 4, single) and is_doubted(single, 0, double)
+    assert not is_doubted(single, 4, double) and not is_doubted(double, 1, single)
+    assert not is_doubted(single, 4, single) and not is_doubted(single, 0, TensorProto.INT64)
+
+
+def test_weights_of_few_bits_are_doubted(tmp_path: Path) -> None:
+    """As ONNX Runtime's own quantizer writes them: two weights to a byte, a scale for each block."""
+    sizes = {"K": 32, "N": 32, "bits": 4, "block_size": 32}
+    node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", **sizes)
+    packed = helper.make_tensor("w", TensorProto.UINT8, [32, 1, 16], [0x88] * 512)
+    scales = helper.make_tensor("s", TensorProto.FLOAT, [32], [1.0] * 32)
+    model = _make_model([node], [_value("x", [1, 32])], [_value("y", [1, 32])], [packed, scales])
+    full = read_onnx(_save(model, tmp_path / "g.onnx"))
+    assert full.precision == "fp32"
+    (doubt,) = full.caveats
+    assert (doubt.code, doubt.figures) == ("packed_weights", {"operators": "MatMulNBits", "precision": "fp32"})
+
+
+@pytest.mark.parametrize(
+    ("named", "precision"), [("fp16", "fp16"), ("bf16", "bf16"), ("int8@cpu", "fp32"), ("", "fp32")]
+)
+def test_a_graph_that_does_not_tell_is_what_its_file_says(tmp_path: Path, named: str, precision: str) -> None:
+    """A cast graph keeps inputs and outputs in FP32, and may have no weights."""
+    for kind, weights, found in (
+        (TensorProto.FLOAT, [], precision),
+        (TensorProto.FLOAT16, [], "fp16"),
+        (TensorProto.FLOAT, [helper.make_tensor("w", TensorProto.FLOAT, [1], [1.0])], "fp32"),
+    ):
+        assert _read_single(tmp_path, "Neg", (kind, kind), weights, precision=named).precision == found

@@ -64,6 +64,7 @@ def test_reads_only_what_is_asked_for(folder, monkeypatch):
     assert opened == []
     data.read(1, 2)
     assert len(opened) == 1
+    assert [len(feeds["input"]) for feeds in data.batches(3)] == [3, 1], "each once"
 
 
 def test_the_seed_chooses(folder):
@@ -73,10 +74,6 @@ def test_the_seed_chooses(folder):
         open_pictures(folder, n=2, seed=1).read(0, 2)["input"].tobytes()
         == open_pictures(folder, n=2, seed=1).read(0, 2)["input"].tobytes()
     )
-
-
-def test_batches_cover_everything_once(folder):
-    assert [len(feeds["input"]) for feeds in open_pictures(folder).batches(3)] == [3, 1]
 
 
 @pytest.mark.parametrize("content", [b"", b"\x89PNG\r\n\x1a\n broken", b"GIF89a"])
@@ -98,14 +95,25 @@ def test_hidden_files_and_other_files_are_no_pictures(folder):
     assert len(list_images(folder)) == 4
 
 
-def test_a_folder_without_pictures(tmp_path):
-    with pytest.raises(ArtifactError, match="holds no pictures"):
-        open_pictures(tmp_path)
+BARE = (TensorSpec(name="x", dtype="float32", shape=()),)
 
 
-def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(UsageError, match="no such folder"):
-        open_pictures(tmp_path / "nowhere")
+@pytest.mark.parametrize(
+    ("text", "changes", "error", "said"),
+    [
+        ("", {}, ArtifactError, "holds no pictures"),
+        ("nowhere", {}, UsageError, "no such folder"),
+        ("data.txt", {}, UsageError, "a file of another kind; expected a folder of images"),
+        ("digits", {}, UsageError, "digits-cnn and digits-mlp"),
+        ("fake", {"inputs": ()}, UsageError, "batch axis"),
+        ("fake", {"inputs": BARE}, UsageError, "batch axis"),
+        ("fake", {"n": 0}, UsageError, "at least 1"),
+    ],
+)
+def test_what_is_no_data_for_a_model_is_refused(tmp_path, text, changes, error, said):
+    (tmp_path / "data.txt").write_text("1 2 3")
+    with pytest.raises(error, match=said):
+        open_pictures(text if text in ("digits", "fake") else tmp_path / text, **changes)
 
 
 def test_pictures_feed_one_input(folder):
@@ -158,16 +166,13 @@ def test_a_damaged_index_file(folder, text):
         open_pictures(folder).read_labels(1000)
 
 
-def test_a_folder_outside_the_index(folder):
+def test_pictures_outside_the_classes(folder):
     (folder / "class_index.json").write_text('{"7": 7, "12": 12}')
     with pytest.raises(ArtifactError, match="'3' is not in the class index"):
         open_pictures(folder).read_labels(1000)
-
-
-def test_a_flat_folder_has_no_labels(tmp_path):
-    draw_picture(tmp_path / "flat" / "a.png")
+    draw_picture(folder / "a.png")
     with pytest.raises(ArtifactError, match="is not in a class folder"):
-        open_pictures(tmp_path / "flat").read_labels(10)
+        open_pictures(folder).read_labels(10)
 
 
 def test_digits_calibrate_on_the_training_set_only():
@@ -178,11 +183,6 @@ def test_digits_calibrate_on_the_training_set_only():
     kept = load_digits().select(held_out=True)
     assert sum((image.reshape(-1) / np.float32(16)).tobytes() in seen for image in kept.images) < 3
     assert sorted(held_out.read_labels().tolist()) == sorted(kept.labels.tolist())
-
-
-def test_digits_fit_digits_models_only():
-    with pytest.raises(UsageError, match="digits-cnn and digits-mlp"):
-        open_data("digits", model="resnet18", inputs=IMAGES, n=4)
 
 
 def test_fake_is_seeded_and_marked():
@@ -227,12 +227,6 @@ def test_arrays_that_do_not_fit(tmp_path, arrays, said):
         open_arrays(tmp_path / "x.npz", TWO, 10)
 
 
-def test_one_array_for_two_inputs(tmp_path):
-    np.save(tmp_path / "x.npy", np.ones((3, 5), np.float32))
-    with pytest.raises(FeedError, match=r"give an \.npz"):
-        open_arrays(tmp_path / "x.npy", TWO, 10)
-
-
 def test_arrays_with_values_that_are_not_finite(tmp_path):
     values = np.ones((3, 64), np.float32)
     values[2, 5] = np.nan
@@ -245,6 +239,8 @@ def test_arrays_with_values_that_are_not_finite(tmp_path):
 def test_missing_and_pickled_array_files(tmp_path):
     with pytest.raises(ParseError, match="no such file"):
         open_arrays(tmp_path / "no.npy", DIGITS, 10)
+    with pytest.raises(FeedError, match=r"give an \.npz"):
+        open_arrays(tmp_path / "x.npy", TWO, 10)
     np.save(tmp_path / "x.npy", np.array([{"a": 1}], object), allow_pickle=True)
     with pytest.raises(ParseError):
         open_arrays(tmp_path / "x.npy", DIGITS, 10)
@@ -282,21 +278,3 @@ def test_the_hash_does_not_depend_on_the_steps():
     hashed, read_hash = hash_while_reading(open_data("fake", model="m", inputs=TWO, n=5, seed=1))
     list(hashed.batches(5))
     assert read_hash() not in hashes
-
-
-@pytest.mark.parametrize("inputs", [(), (TensorSpec(name="x", dtype="float32", shape=()),)])
-def test_a_graph_without_a_batch_axis(inputs):
-    with pytest.raises(UsageError, match="batch axis"):
-        open_data("fake", model="m", inputs=inputs, n=1)
-
-
-def test_n_must_be_positive():
-    with pytest.raises(UsageError, match="at least 1"):
-        open_data("fake", model="m", inputs=DIGITS, n=0)
-
-
-def test_a_file_of_another_kind_is_not_called_missing(tmp_path):
-    (tmp_path / "data.txt").write_text("1 2 3")
-    inputs = (TensorSpec(name="x", dtype="float32", shape=(1, 4)),)
-    with pytest.raises(UsageError, match="a file of another kind; expected a folder of images"):
-        open_data(str(tmp_path / "data.txt"), model="m", inputs=inputs, n=1)

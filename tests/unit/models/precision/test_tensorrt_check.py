@@ -1,4 +1,4 @@
-"""The rules for quantized graphs that every TensorRT has, each by its node; and what the parser of 8.6.0 said on a GPU."""
+"""The rules for quantized graphs that every TensorRT has, by their nodes; what the parser of 8.6.0 said, on a GPU."""
 
 import hashlib
 import json

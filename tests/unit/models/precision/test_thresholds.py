@@ -16,15 +16,21 @@ def count(values, limit):
     return np.histogram(values, bins=2 * BINS_PER_SIDE, range=(-limit, limit))[0].astype(np.int64)
 
 
-def test_entropy_cuts_a_lonely_outlier():
-    values = np.append(np.random.default_rng(0).standard_normal(100_000), 40.0)
-    threshold = choose_by_entropy(count(values, 40.0), 40.0)
-    assert 2.5 < threshold < 8
+RNG = np.random.default_rng(0)
 
 
-def test_entropy_keeps_a_uniform_distribution_whole():
-    values = np.random.default_rng(0).uniform(-1, 1, 200_000)
-    assert choose_by_entropy(count(values, 1.0), 1.0) > 0.99
+@pytest.mark.parametrize(
+    ("values", "limit", "low", "high"),
+    [
+        pytest.param(np.append(RNG.standard_normal(100_000), 40.0), 40.0, 2.5, 8, id="cuts a lonely outlier"),
+        pytest.param(RNG.uniform(-1, 1, 200_000), 1.0, 0.99, 1.0, id="keeps a uniform distribution whole"),
+        pytest.param(RNG.integers(0, 17, 50_000) / 16, 1.0, 0.999, 1.001, id="keeps the levels of discrete inputs"),
+        pytest.param(RNG.standard_normal(100_000).clip(0), 5.0, 2.5, 5.0, id="ignores the zeros of a ReLU"),
+        pytest.param([0.5, 2.0], 2.0, 0, 2.0, id="of few values is the limit or below"),
+    ],
+)
+def test_entropy(values, limit, low, high):
+    assert low < choose_by_entropy(count(values, limit), limit) <= high
 
 
 def test_entropy_never_clips_more_than_one_value_in_a_thousand():
@@ -33,21 +39,6 @@ def test_entropy_never_clips_more_than_one_value_in_a_thousand():
     limit = float(values.max())
     threshold = choose_by_entropy(count(values, limit), limit)
     assert (values > threshold + limit / BINS_PER_SIDE).mean() <= MOST_CLIPPED
-
-
-def test_entropy_keeps_the_levels_of_discrete_inputs():
-    values = np.random.default_rng(0).integers(0, 17, 50_000) / 16
-    assert choose_by_entropy(count(values, 1.0), 1.0) == pytest.approx(1.0)
-
-
-def test_entropy_ignores_the_zeros_of_a_relu():
-    values = np.random.default_rng(0).standard_normal(100_000).clip(0)
-    with_zeros = choose_by_entropy(count(values, 5.0), 5.0)
-    assert with_zeros > 2.5
-
-
-def test_entropy_of_few_values_is_the_limit_or_below():
-    assert 0 < choose_by_entropy(count([0.5, 2.0], 2.0), 2.0) <= 2.0
 
 
 def test_fold_adds_both_signs():

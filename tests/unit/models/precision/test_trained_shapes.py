@@ -104,7 +104,7 @@ def test_lengths_that_are_computed_as_floats_stay_exact(tmp_path):
         assert made.caveats == ()  # they are no part of the network, so nobody is told
     found = run_graph(tmp_path / "fp16.onnx", {"x": x})
     assert float(found[0, 0]) == 1
-    prepared = onnx.shape_inference.infer_shapes(model)
+    prepared = onnx.shape_inference.infer_shapes(onnx.load(artifact.path))
     assert find_index_arithmetic(prepared.graph) == {"to_float", "part", "whole", "to_int"}
 
 
