@@ -37,7 +37,10 @@ class Pictures:
         Returns:
             `dtype` [channels, crop, crop], or [channels * crop * crop] in layout "flat".
         """
-        normal = self._crop_centre(self._fit(image)).reshape(self.crop, self.crop, -1)
+        pixels = self._fit(image)
+        # Rounded half to even, as torchvision.transforms.CenterCrop does it.
+        top, left = (round((length - self.crop) / 2) for length in pixels.shape[:2])
+        normal = pixels[top : top + self.crop, left : left + self.crop].reshape(self.crop, self.crop, -1)
         if self.dtype != "uint8":
             pixels = normal.astype(np.float32) / np.float32(self.scale)
             normal = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
@@ -56,18 +59,10 @@ class Pictures:
             if image.dtype != np.uint8:
                 raise FeedError(f"image of dtype {image.dtype} must be resized or recoloured; expected uint8 for that")
             image = import_pillow().fromarray(image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image)
-        return np.asarray(self._resize(image.convert(self.colour)))
-
-    def _resize(self, picture: Any) -> Any:
+        picture = image.convert(self.colour)
         width, height = picture.size
-        short = min(width, height)
-        if short == self.resize:
-            return picture
-        # Truncated, as torchvision.transforms.Resize does it.
-        size = (int(self.resize * width / short), int(self.resize * height / short))
-        return picture.resize(size, import_pillow().Resampling[self.interpolation.upper()])
-
-    def _crop_centre(self, pixels: Array) -> Array:
-        """Rounded half to even, as torchvision.transforms.CenterCrop does it."""
-        top, left = (round((length - self.crop) / 2) for length in pixels.shape[:2])
-        return pixels[top : top + self.crop, left : left + self.crop]
+        if (short := min(width, height)) != self.resize:
+            # Truncated, as torchvision.transforms.Resize does it.
+            size = (int(self.resize * width / short), int(self.resize * height / short))
+            picture = picture.resize(size, import_pillow().Resampling[self.interpolation.upper()])
+        return np.asarray(picture)

@@ -39,8 +39,8 @@ def resolve_given(text: str) -> list[dict[str, Array]]:
         return [read_file(file) for file in files]
     if path.suffix.lower() in (".npz", ".npy"):
         return [read_file(path)]
-    module, colon, attribute = text.partition(":")
-    if not colon or not module or not attribute:
+    module, _, attribute = text.partition(":")
+    if not module or not attribute:
         raise UsageError(
             f"--inputs {text}: no such folder; expected F.npz, a folder of such files, or package.module:function"
         )
@@ -178,8 +178,7 @@ def take_sizes(
 
 def find_samples(place: Path) -> str | None:
     """The folder of samples beside the artifacts in `place`; None if the user gave none."""
-    folder = place.absolute() / SAMPLES
-    return str(folder) if folder.is_dir() else None
+    return str(folder) if (folder := place.absolute() / SAMPLES).is_dir() else None
 
 
 def list_samples(folder: str) -> list[Path]:

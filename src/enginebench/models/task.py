@@ -234,8 +234,3 @@ def find_own_data(model: str) -> str | None:
     card = BUILTIN.get(model)
     own = card.data if card is not None else None
     return None if own == SAMPLE_PHOTOS and not find_photos() else own
-
-
-def count_held_out() -> int:
-    """How many digits training never saw."""
-    return int(load_digits().held_out.sum())

@@ -234,13 +234,15 @@ def make_inputs(side: OpenSide, text: str | None, n: int | None, seed: int) -> I
         text: --inputs; None if there are none.
         n: entries; None: 64, or all that the user gave.
     """
-    from enginebench.models.task import count_held_out, find_own_data, hash_preprocess, sample_feeds
+    from enginebench.models.task import find_own_data, hash_preprocess, load_digits, sample_feeds
 
     specs = side.artifact.inputs
     if text is not None:
         return _take_given(text, specs, n)
     own = find_own_data(side.model)
-    count = min(n or SAMPLES, count_held_out()) if own == "digits" else n or SAMPLES  # a repeated one shows nothing new
+    count = n or SAMPLES
+    if own == "digits":  # a repeated one shows nothing new
+        count = min(count, len(load_digits().select(held_out=True).labels))
     calls = sample_feeds(specs, side.model, 1, seed, count)
     entries = [entry for feeds in calls for entry in cut_entries(feeds, specs)][:count]
     if own is not None:

@@ -90,21 +90,18 @@ def settle_inputs(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | No
     outputs = _mend_outputs(artifact.outputs, found, tried)
     turned = {axis for knob in knobs for axis in knob.axes}
     chosen = {spec.name: concrete_shape(spec, 1) for spec in found if not turned.isdisjoint(spec.shape)}
-    return replace(artifact, inputs=found, outputs=outputs, caveats=(*artifact.caveats, *_explain(chosen, tried)))
+    doubts = list(artifact.caveats)
+    if chosen:
+        told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in chosen.items())
+        refused = {"why": tried.refusal} if tried is not None and tried.refusal else {}
+        name = "chosen_shapes.refused" if refused else "chosen_shapes"
+        doubts.append(make_caveat(name, shapes=told, option=format_shapes(chosen), **refused))
+    return replace(artifact, inputs=found, outputs=outputs, caveats=tuple(doubts))
 
 
 def guess_values(artifact: Artifact) -> tuple[TensorSpec, ...]:
     """The inputs of a graph with the values that it says they have; nothing is tried."""
     return _Reader(load_graph(Path(artifact.path))).guess_all(artifact.inputs)
-
-
-def _explain(chosen: Mapping[str, tuple[int, ...]], tried: _Tried | None) -> list[Any]:
-    if not chosen:
-        return []
-    told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in chosen.items())
-    if tried is not None and tried.refusal:
-        return [make_caveat("chosen_shapes.refused", shapes=told, option=format_shapes(chosen), why=tried.refusal)]
-    return [make_caveat("chosen_shapes", shapes=told, option=format_shapes(chosen))]
 
 
 def _try_sizes(
@@ -138,12 +135,9 @@ def _vary(specs: tuple[TensorSpec, ...]) -> Iterator[tuple[TensorSpec, ...]]:
     """The specs as they are; then with tamer values for the inputs of which nothing is known."""
     yield specs
     for floats, whole in zip(TAMER, (*SMALLER, SMALLER[-1]), strict=True):
-        yield tuple(
-            spec
-            if spec.values is not None or spec.dtype == "bool"
-            else replace(spec, values=floats if spec.dtype.startswith("float") else whole)
-            for spec in specs
-        )
+        unknown = {s.name for s in specs if s.values is None and s.dtype != "bool"}
+        tamer = ((spec, floats if spec.dtype.startswith("float") else whole) for spec in specs)
+        yield tuple(replace(spec, values=values) if spec.name in unknown else spec for spec, values in tamer)
 
 
 def _open_session(artifact: Artifact) -> Any:

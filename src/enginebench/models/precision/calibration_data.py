@@ -273,10 +273,9 @@ def explain_unlabelled(folder: Path, classes: int | None) -> str | None:
     """Why the pictures of a folder have no labels; None if they have."""
     files = list_images(folder)
     named = any((folder / name).is_file() for name in CLASS_INDEX_NAMES)
-    if classes is None and not named and all(path.parent != folder for path in files):
-        return None
     try:
-        _label_files(folder, files, classes)
+        if classes is not None or named or any(path.parent == folder for path in files):
+            _label_files(folder, files, classes)
     except ArtifactError as error:
         return str(error)
     return None

@@ -46,7 +46,13 @@ def resolve_exclusion(names: Sequence[str], given: ModelProto, prepared: ModelPr
     """
     homes = find_homes(given, prepared)
     if unknown := [name for name in names if name not in homes]:
-        raise UsageError(_explain_unknown(unknown, list(homes)))
+        near = {name: difflib.get_close_matches(name, homes, n=3) for name in unknown[:LISTED]}
+        said = [f"{name!r} (near: {', '.join(like)})" if like else repr(name) for name, like in near.items()]
+        more = f" and {len(unknown) - LISTED} more" if len(unknown) > LISTED else ""
+        raise UsageError(
+            f"--exclude names {len(unknown)} of the graph's nodes that it does not have: {', '.join(said)}{more}. "
+            "Expected names of the graph before it was quantized"
+        )
     return tuple(dict.fromkeys(homes[name] for name in names if homes[name]))
 
 
@@ -87,15 +93,3 @@ def find_originals(given: ModelProto, prepared: ModelProto) -> dict[str, tuple[s
         node.name: (node.name,) if node.name in origins[node.name] else tuple(origins[node.name])
         for node in prepared.graph.node
     }
-
-
-def _explain_unknown(unknown: Sequence[str], known: Sequence[str]) -> str:
-    said = []
-    for name in unknown[:LISTED]:
-        near = difflib.get_close_matches(name, known, n=3)
-        said.append(f"{name!r}" + (f" (near: {', '.join(near)})" if near else ""))
-    more = f" and {len(unknown) - LISTED} more" if len(unknown) > LISTED else ""
-    return (
-        f"--exclude names {len(unknown)} of the graph's nodes that it does not have: {', '.join(said)}{more}. "
-        "Expected names of the graph before it was quantized"
-    )

@@ -241,16 +241,15 @@ def sort_nodes(model: ModelProto) -> None:
     """Puts every node after those whose tensors it reads, else keeps the order."""
     known = {"", *(t.name for t in model.graph.initializer), *(v.name for v in model.graph.input)}
     made = {name for node in model.graph.node for name in node.output}
-    pending, ordered = list(model.graph.node), []
+    pending: list[NodeProto] = list(model.graph.node)
+    ordered: list[NodeProto] = []
     while pending:
-        later = []
+        later: list[NodeProto] = []
         for node in pending:
             # Names of an outer graph, or read inside a branch, are in neither set; only what this graph makes can wait.
-            if all(name in known or name not in made for name in _reads(node)):
-                ordered.append(node)
-                known.update(node.output)
-            else:
-                later.append(node)
+            waits = any(name in made and name not in known for name in _reads(node))
+            (later if waits else ordered).append(node)
+            known.update(() if waits else node.output)
         if len(later) == len(pending):
             raise ArtifactError(f"node {later[0].name!r} reads its own result; the graph has a cycle")
         pending = later

@@ -31,7 +31,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from enginebench.models.onnx.source import describe_origin, load_graph, read_onnx
-from enginebench.models.precision.graph import load_whole_graph, write_graph
+from enginebench.models.precision.graph import load_whole_graph, read_versions, write_graph
 from enginebench.models.precision.lowering import lower_model
 from enginebench.models.torch.blame import find_line
 from enginebench.models.torch.flat import NOT_SCRIPTED, Flat, holds_script
@@ -393,9 +393,6 @@ def _compare(expected: Array, found: Array, model: str) -> tuple[float, float]:
 
 
 def _describe(parent: Artifact, out: Path, check: ExportCheck) -> Artifact:
-    from importlib.metadata import version
-
-    versions = {name: version(name) for name in ("onnx", "onnxscript", "onnxruntime")}
     made = read_onnx(out)
     return msgspec.structs.replace(
         made,
@@ -405,7 +402,7 @@ def _describe(parent: Artifact, out: Path, check: ExportCheck) -> Artifact:
         parent_sha256=parent.sha256,
         preprocess_sha256=parent.preprocess_sha256,
         normalize=parent.normalize,
-        made_by={"torch": str(torch.__version__), **versions},
+        made_by={"torch": str(torch.__version__), **read_versions(("onnx", "onnxscript", "onnxruntime"))},
         export_check=check,
         caveats=parent.caveats,
     )

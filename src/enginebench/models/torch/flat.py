@@ -142,9 +142,7 @@ def find_state(module: Flat, examples: tuple[torch.Tensor, ...]) -> tuple[str, .
 
 
 def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    return bool(((a == b) | ((a != a) & (b != b))).all())
+    return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def _read_leaf(name: str, leaf: Any) -> Any:
