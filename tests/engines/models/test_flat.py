@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import factories
-from enginebench.models.torch.architectures import describe_inputs, describe_outputs, examples_of_shapes, stands_in_list
+from enginebench.models.torch.architectures import describe_inputs, describe_outputs, examples_of_shapes
 from enginebench.models.torch.flat import Flat, find_state, flatten
 
 
@@ -34,13 +34,6 @@ def test_a_dataclass_is_answered_by_its_fields() -> None:
     assert [(s.name, s.shape) for s in outputs] == [
         ("outputs.scores", (1, 6)), ("outputs.parts.0", (1, 6, 8)), ("outputs.parts.1", (1, 8)),
     ]  # fmt: skip
-
-
-def test_what_cannot_be_an_input_is_named() -> None:
-    with pytest.raises(ValueError, match=r"'input_0.names' is a set; expected a tensor, an array, a number"):
-        flatten(Whatever(), ({"names": {1}}, torch.zeros(1)))
-    with pytest.raises(ValueError, match="there is no tensor"):
-        flatten(Whatever(), (1, "text"))
 
 
 def test_a_state_is_found_put_back_and_begun_anew() -> None:
@@ -99,8 +92,3 @@ def test_other_shapes_repeat_the_values_of_the_examples() -> None:
     flat, examples = flatten(factories.Nested(), ({"ids": torch.tensor([[3, 4]]), "mask": torch.ones(1, 2)},))
     ids, mask = examples_of_shapes(flat, examples, {"input.ids": (2, 3), "input.mask": (2, 3)})
     assert ids.tolist() == [[3, 4, 3], [4, 3, 4]] and mask.min() == 1
-
-
-def test_tensors_in_a_list_have_no_batch() -> None:
-    assert stands_in_list(flatten(Whatever(), ([torch.zeros(3, 4), torch.zeros(3, 5)],))[0])
-    assert not stands_in_list(flatten(Whatever(), (torch.zeros(3, 4), torch.zeros(3, 5)))[0])

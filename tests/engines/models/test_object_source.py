@@ -1,4 +1,4 @@
-"""Modules that a program gives: what reaches another process, what stays as it was, and what is refused."""
+"""Modules that a program gives, or a `.pt2` file: what reaches another process, what stays, and what is refused."""
 
 import io
 import os
@@ -334,3 +334,41 @@ def test_a_bundle_of_an_object_is_refused_with_what_to_do(tmp_path: Path) -> Non
         ArtifactError, match=r"Plain@\w+ is a module that a program handed over: .*package\.module:factory"
     ):
         find_module(artifact)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor, *, scale: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"scores": self.inner(x) * scale}
+
+
+def save(path: Path) -> nn.Module:
+    module = Scaled().eval()
+    shapes = {"x": {0: torch.export.Dim("b")}, "scale": None}
+    program = torch.export.export(module, (torch.zeros(4, 4),), {"scale": torch.tensor(2.0)}, dynamic_shapes=shapes)
+    torch.export.save(program, path)
+    return module
+
+
+def test_a_program_keeps_names_weights_and_its_open_batch(tmp_path: Path) -> None:
+    module = save(tmp_path / "m.pt2")
+    artifact = make_torch_artifact(str(tmp_path / "m.pt2"), tmp_path / "out", batch=3)
+    assert [(s.name, s.shape) for s in artifact.inputs] == [("x", (3, 4)), ("scale", ())]
+    assert [(s.name, s.shape) for s in artifact.outputs] == [("outputs.scores", (3, 3))]
+    assert (artifact.weights, artifact.kind) == ("file", "torch")
+    (tmp_path / "m.pt2").unlink()  # the run's folder has its own
+    x, scale = torch.randn(5, 4), torch.tensor(3.0)
+    assert torch.allclose(load_module(artifact).eval()(x, scale), module(x, scale=scale)["scores"])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_no_program_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.pt2"
+    path.write_bytes(b"nonsense")
+    with pytest.raises(ModelError, match=r"m\.pt2 cannot be opened as an exported program .*torch.export.save wrote"):
+        make_torch_artifact(str(path), tmp_path / "out")
+    with pytest.raises(UsageError, match="which brings its own"):
+        make_torch_artifact(str(path), tmp_path / "out", weights="random")

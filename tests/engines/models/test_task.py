@@ -76,17 +76,16 @@ def test_arrays_grey_and_palette_pictures_are_accepted(picture: Image.Image) -> 
     assert preprocess.apply(np.zeros((100, 80), np.uint8)).shape == (3, 64, 64)
 
 
-@pytest.mark.parametrize("shape", [(8,), (2, 3, 8, 8), (0, 8, 3)])
-def test_arrays_that_are_no_picture_are_refused(shape: tuple[int, ...]) -> None:
-    preprocess = preprocess_for("resnet18")
-    with pytest.raises(FeedError, match="expected"):
-        preprocess.apply(np.zeros(shape, np.uint8))
-
-
-def test_float_pictures_cannot_be_resized() -> None:
-    preprocess = preprocess_for("resnet18")
-    with pytest.raises(FeedError, match="uint8"):
-        preprocess.apply(np.zeros((300, 300, 3), np.float32))
+@pytest.mark.parametrize(
+    ("shape", "dtype", "said"),
+    [
+        *((shape, np.uint8, "expected") for shape in ((8,), (2, 3, 8, 8), (0, 8, 3))),
+        ((300, 300, 3), np.float32, "uint8"),  # it must be resized
+    ],
+)
+def test_arrays_that_are_no_picture_are_refused(shape: tuple[int, ...], dtype: type, said: str) -> None:
+    with pytest.raises(FeedError, match=said):
+        preprocess_for("resnet18").apply(np.zeros(shape, dtype))
 
 
 def test_hash_is_that_of_the_content() -> None:

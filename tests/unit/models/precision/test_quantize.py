@@ -256,17 +256,17 @@ def test_dead_channels_get_a_small_scale(tmp_path):
     assert find_refusals(made) == []
 
 
-def test_a_dead_tensor_has_a_scale_above_zero(tmp_path):
-    artifact = write_graph(
-        tmp_path,
-        [helper.make_node("Conv", ["x", "w"], ["y"], "conv")],
-        {"w": np.zeros((4, 3, 1, 1), np.float32)},
-        ["batch", 3, 2, 2],
-        ["batch", 4, 2, 2],
-    )
-    np.save(tmp_path / "x.npy", np.ones((2, 3, 2, 2), np.float32))
-    calibration = calibrate(artifact, open_arrays(tmp_path / "x.npy", artifact.inputs, 2), threads=1)
-    quantize(artifact, "int8", "tensorrt", tmp_path / "q.onnx", calibration=calibration)
+@pytest.mark.parametrize(
+    ("op", "weight", "shape", "out"),
+    [
+        ("Conv", np.zeros((4, 3, 1, 1)), ["batch", 3, 2, 2], ["batch", 4, 2, 2]),  # the scale must be above 0
+        ("MatMul", np.random.default_rng(0).standard_normal((2, 4, 6)), [2, 3, 4], [2, 3, 6]),  # along the last axis
+    ],
+)
+def test_weights_of_unusual_form_have_scales(tmp_path, op, weight, shape, out):
+    node = helper.make_node(op, ["x", "w"], ["y"], "product")
+    artifact = write_graph(tmp_path, [node], {"w": weight.astype(np.float32)}, shape, out)
+    quantize(artifact, "int8", "tensorrt", tmp_path / "q.onnx", calibration=calibrate_on_noise(artifact))
     assert find_refusals(load_whole_graph(tmp_path / "q.onnx")) == []
 
 
@@ -517,15 +517,6 @@ def test_constants_that_are_listed_as_inputs(tmp_path, version):
         assert not nodes_of(path, "BatchNormalization")  # folded, as of any other file
         if to in ("int8", "fp16"):
             assert measure_centred_cosine(run_graph(path, feeds), run_graph(artifact.path, feeds)) > 0.99
-
-
-def test_a_weight_of_rank_three_is_scaled_along_its_last_axis(tmp_path):
-    weights = np.random.default_rng(0).standard_normal((2, 4, 6)).astype(np.float32)
-    node = helper.make_node("MatMul", ["x", "w"], ["y"], "product")
-    artifact = write_graph(tmp_path, [node], {"w": weights}, [2, 3, 4], [2, 3, 6])
-    calibration = calibrate_on_noise(artifact)
-    quantize(artifact, "int8", "tensorrt", tmp_path / "q.onnx", calibration=calibration)
-    assert find_refusals(load_whole_graph(tmp_path / "q.onnx")) == []
 
 
 def test_products_of_two_activations_stay_in_fp32(tmp_path):
