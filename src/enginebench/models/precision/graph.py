@@ -241,9 +241,10 @@ def sort_nodes(model: ModelProto) -> None:
     """Puts every node after those whose tensors it reads, else keeps the order."""
     known = {"", *(t.name for t in model.graph.initializer), *(v.name for v in model.graph.input)}
     made = {name for node in model.graph.node for name in node.output}
-    pending, ordered = list(model.graph.node), []
+    pending: list[NodeProto] = list(model.graph.node)
+    ordered: list[NodeProto] = []
     while pending:
-        later = []
+        later: list[NodeProto] = []
         for node in pending:
             # Names of an outer graph, or read inside a branch, are in neither set; only what this graph makes can wait.
             waits = any(name in made and name not in known for name in _reads(node))
