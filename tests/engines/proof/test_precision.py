@@ -36,6 +36,7 @@ from enginebench.engines.proof import (
     share_times,
 )
 from enginebench.stats.effective import judge_precision
+from events import make_event
 from graphs import write_graph
 
 
@@ -293,16 +294,6 @@ def test_small_networks_are_watched_longer() -> None:
     assert [count_watched_runs(s) for s in (0.0, 1e-5, 0.1, 60.0)] == [50, 50, 10, 5]
 
 
-class Event:
-    """One event of PyTorch's profiler."""
-
-    def __init__(self, name: str, start: int, duration: int, *dtypes: str) -> None:
-        self.values = {"name": name, "start_ns": start, "duration_ns": duration, "dtypes": list(dtypes)}
-
-    def __getattr__(self, name: str) -> Callable[[], Any]:
-        return lambda: self.values[name]
-
-
 def test_fp32_that_a_setting_made_shorter_is_found() -> None:
     import torch
 
@@ -325,11 +316,11 @@ def test_casts_are_no_work_in_either_type() -> None:
 
 def test_only_outermost_operators_count() -> None:
     events = [
-        Event("aten::empty", 102, 3),
-        Event("aten::conv2d", 0, 50, "float"),
-        Event("aten::convolution", 1, 40, "float"),
-        Event("## Call CompiledFxGraph x ##", 100, 30),
-        Event("aten::addmm", 110, 12, "c10::BFloat16"),
+        make_event("aten::empty", 102, 3),
+        make_event("aten::conv2d", 0, 50, "float"),
+        make_event("aten::convolution", 1, 40, "float"),
+        make_event("## Call CompiledFxGraph x ##", 100, 30),
+        make_event("aten::addmm", 110, 12, "c10::BFloat16"),
     ]
     assert list(read_operator_times(events)) == [
         Operator("fp32", 50.0, "conv2d", "conv2d"),

@@ -12,14 +12,7 @@ import torch
 from msgspec.structs import replace
 
 from calls import run_on
-from enginebench.core.errors import (
-    ArtifactError,
-    BackendUnavailable,
-    FeedError,
-    MeasurementError,
-    ModelError,
-    UsageError,
-)
+from enginebench.core.errors import BackendUnavailable, FeedError, MeasurementError, ModelError, UsageError
 from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.engines import pytorch_compile as bundled
@@ -258,47 +251,29 @@ def test_two_kinds_of_graphs_are_not_made_of_one_module(
 
 
 def test_a_full_gpu_names_the_shapes() -> None:
-    def fail(image: Any) -> Any:
+    """One that is full when the module is called, and one that is too full for the inputs."""
+
+    def fail(*given: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ...")
 
-    with pytest.raises(MeasurementError, match=r"out of device memory with image 256x3x4x4: CUDA out of memory\."):
-        make_engine(fail, batch=256, prepare=lambda run: run())
+    full = FakeLane()
+    full.make_tensor = fail  # type: ignore[method-assign]
+    for call, lane in ((fail, FakeLane()), (double, full)):
+        with pytest.raises(MeasurementError, match=r"out of device memory with image 256x3x4x4: CUDA out of memory\."):
+            make_engine(call, lane, batch=256, prepare=lambda run: run())
 
 
-def test_a_gpu_too_full_for_the_inputs_names_their_shapes() -> None:
-    class FullLane(FakeLane):
-        def make_tensor(self, spec: TensorSpec, shape: tuple[int, ...]) -> Any:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ...")
-
-    with pytest.raises(MeasurementError, match=r"out of device memory with image 256x3x4x4: CUDA out of memory\."):
-        make_engine(lane=FullLane(), batch=256)
-
-
-def test_a_closed_engine_refuses_everything() -> None:
+def test_an_engine_without_inputs_or_closed_refuses_everything() -> None:
     engine = make_engine()
+    with pytest.raises(UsageError, match="call bind first"):
+        _ = engine.run
+    with pytest.raises(FeedError, match="float64"):
+        engine.bind({"image": np.zeros((2, 3, 4, 4))})
     engine.close()
     engine.close()
     for use in (lambda: engine.run, engine.fetch, engine.flush_cache, lambda: engine.bind(draw())):
         with pytest.raises(UsageError, match="closed"):
             use()
-
-
-def test_an_engine_without_inputs_says_so() -> None:
-    with pytest.raises(UsageError, match="call bind first"):
-        _ = make_engine().run
-
-
-def test_wrong_feeds_are_refused() -> None:
-    with pytest.raises(FeedError, match="float64"):
-        make_engine().bind({"image": np.zeros((2, 3, 4, 4))})
-
-
-def test_an_artifact_with_other_outputs_is_refused() -> None:
-    engine = make_engine(lambda image: (image, image))
-    engine.bind(draw())
-    engine.run()
-    with pytest.raises(ArtifactError, match="returned 2 tensors"):
-        engine.fetch()
 
 
 @pytest.mark.parametrize(
@@ -332,13 +307,10 @@ def test_defaults_of_pytorch_are_no_fp32(torch_artifact: Artifact) -> None:
         check_cuda_request(torch_artifact, replace(SPEC, options={"defaults": "1"}), CUDA_OPTIONS)
 
 
-@pytest.mark.parametrize("device", ["cuda:x", "gpu"])
-def test_odd_devices_are_refused(device: str) -> None:
-    with pytest.raises(UsageError, match="cuda:N"):
-        torch_cuda.read_device_index(replace(SPEC, device=device))
-
-
-def test_a_gpu_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_odd_devices_and_a_gpu_that_is_not_there_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for device in ("cuda:x", "gpu"):
+        with pytest.raises(UsageError, match="cuda:N"):
+            torch_cuda.read_device_index(replace(SPEC, device=device))
     monkeypatch.setattr(torch_cuda, "probe_cuda", lambda: ("cuda:0",))
     assert torch_cuda.read_device_index(SPEC) == 0
     with pytest.raises(BackendUnavailable, match="cuda:3: there is cuda:0"):
