@@ -95,13 +95,22 @@ def test_fetched_arrays_belong_to_the_caller() -> None:
     np.testing.assert_array_equal(first, kept)
 
 
-def test_run_waits_for_the_event_behind_it() -> None:
+@pytest.mark.parametrize(
+    ("before", "act", "log"),
+    [
+        (lambda e: e.bind(draw()), lambda e: e.run(), ["enter", "record", "record", "wait"]),
+        (lambda e: e.bind(draw()), lambda e: e.bind(draw()), ["enter", "synchronize", "record", "record"]),
+        (lambda e: e.begin([draw()]), lambda e: e.finish(), ["wait"]),
+    ],
+    ids=["a run waits for the event behind it", "a copy under way is waited for", "what was begun is waited for"],
+)
+def test_what_is_under_way_is_waited_for(before: Any, act: Any, log: list[str]) -> None:
     lane = FakeLane()
     engine = make_engine(lane=lane)
-    engine.bind(draw())
+    before(engine)
     lane.log.clear()
-    engine.run()
-    assert lane.log == ["enter", "record", "record", "wait"]
+    act(engine)
+    assert lane.log == log
 
 
 @pytest.mark.parametrize("graph", [False, True])
@@ -123,15 +132,6 @@ def test_a_watched_run_does_not_spin(graph: bool, monkeypatch: pytest.MonkeyPatc
     engine.close()
     gc.collect()
     assert launch() is None, "a closed engine holds its graph, and with it memory of the GPU"
-
-
-def test_a_copy_under_way_is_waited_for_before_the_buffer_is_filled_again() -> None:
-    lane = FakeLane()
-    engine = make_engine(lane=lane)
-    engine.bind(draw())
-    lane.log.clear()
-    engine.bind(draw())
-    assert lane.log[:3] == ["enter", "synchronize", "record"]
 
 
 @pytest.mark.parametrize("graph", [False, True])
@@ -160,15 +160,6 @@ def test_a_slot_that_is_overwritten_before_it_was_read_is_found(graph: bool, cha
     engines[2]._answers = engines[1]._answers
     with pytest.raises(MeasurementError, match="scope pipelined: output 'scores' of batch 1 in slot 1 is not what"):
         check_slots(engines, draw(batch=5), engines[0])
-
-
-def test_what_was_begun_is_waited_for() -> None:
-    lane = FakeLane()
-    engine = make_engine(lane=lane)
-    engine.begin([draw()])
-    lane.log.clear()
-    engine.finish()
-    assert lane.log == ["wait"]
 
 
 def test_the_clocks_are_those_of_the_events() -> None:
@@ -241,12 +232,17 @@ def test_max_autotune_makes_no_graphs_of_its_own_within_ours(monkeypatch: pytest
     assert modes == ["max-autotune", "max-autotune-no-cudagraphs"]
 
 
-def test_two_kinds_of_graphs_are_not_made_of_one_module(
-    torch_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch_cuda, "probe_cuda", lambda: ("cuda:0",))
-    spec = replace(SPEC, backend="pytorch-compile", options={"cuda_graph": "1", "mode": "reduce-overhead"})
-    with pytest.raises(UsageError, match="cuda_graph=1 takes the place of mode=reduce-overhead"):
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cuda_graph": "1", "mode": "reduce-overhead"}, "cuda_graph=1 takes the place of mode=reduce-overhead"),
+        ({"defaults": "1"}, "its precision is tf32, not fp32"),
+    ],
+)
+def test_options_that_contradict_are_refused(torch_artifact: Artifact, options: dict[str, str], words: str) -> None:
+    """Two kinds of graphs are not made of one module; PyTorch's own defaults are no FP32."""
+    spec = replace(SPEC, backend="pytorch-compile", options=options)
+    with pytest.raises(UsageError, match=words):
         check_cuda_request(torch_artifact, spec, PYTORCH_COMPILE.gpu_options)
 
 
@@ -300,11 +296,6 @@ def test_an_environment_that_forbids_tf32_is_refused(monkeypatch: pytest.MonkeyP
     known = {key: option.default for key, option in CUDA_OPTIONS.items()}
     with pytest.raises(BackendUnavailable, match="NVIDIA_TF32_OVERRIDE=0"):
         prepare_cuda(replace(SPEC, precision="tf32"), known)
-
-
-def test_defaults_of_pytorch_are_no_fp32(torch_artifact: Artifact) -> None:
-    with pytest.raises(UsageError, match="its precision is tf32, not fp32"):
-        check_cuda_request(torch_artifact, replace(SPEC, options={"defaults": "1"}), CUDA_OPTIONS)
 
 
 def test_odd_devices_and_a_gpu_that_is_not_there_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
