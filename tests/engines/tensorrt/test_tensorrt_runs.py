@@ -442,21 +442,12 @@ def test_bench_says_what_it_would_run(cli: Cli, tmp_path: Path) -> None:
     assert cli("bench", "m.plan", "--engine", "ort", "--dry-run", env=variables).returncode == 2
 
 
+ONE, FOUR = "input:1x1x8x8/1x1x8x8/2x1x8x8", "input:4x1x8x8/4x1x8x8/8x1x8x8"
 # Shapes that a run with a batch of 1 lies outside of, and the batch that is not made of the first axis.
 SHAPES = {
     "smallest above 1": ("--min-shapes", "input:4x1x8x8", "--opt-shapes", "input:8x1x8x8"),
-    "first profile above 1": (
-        "--profile",
-        "input:4x1x8x8/4x1x8x8/8x1x8x8",
-        "--profile",
-        "input:1x1x8x8/1x1x8x8/2x1x8x8",
-    ),
-    "chosen profile above 1": (
-        "--profile",
-        "input:1x1x8x8/1x1x8x8/2x1x8x8",
-        "--profile",
-        "input:4x1x8x8/4x1x8x8/8x1x8x8",
-    ),
+    "first profile above 1": (*("--profile", FOUR), *("--profile", ONE)),
+    "chosen profile above 1": (*("--profile", ONE), *("--profile", FOUR)),
 }
 
 
