@@ -82,3 +82,20 @@ def test_weights_may_lie_beside_the_graph(
     (tmp_path / "outer.data").write_bytes(b"")
     with pytest.raises(ArtifactError, match=r"outer\.onnx"):
         backend.load(outer, spec)
+
+
+@pytest.mark.parametrize("name", ["ort", "openvino"])
+def test_damaged_files_and_artifacts_of_another_graph_are_refused(
+    name: str, onnx_artifact: Artifact, tmp_path: Path
+) -> None:
+    backend, spec, path = open_backend(name), EngineSpec(backend=name), tmp_path / "damaged.onnx"
+    load: Any = backend.load  # type: ignore[attr-defined]
+    for content in (b"", b"not a graph", Path(onnx_artifact.path).read_bytes()[:500]):
+        path.write_bytes(content)
+        with pytest.raises(ArtifactError, match=r"damaged\.onnx"):
+            load(msgspec.structs.replace(onnx_artifact, path=str(path)), spec)
+    (taken,), (given,) = onnx_artifact.inputs, onnx_artifact.outputs
+    for side, wrong in (("inputs", (taken, "dtype", "float16")), ("outputs", (given, "name", "other"))):
+        other = msgspec.structs.replace(wrong[0], **{wrong[1]: wrong[2]})
+        with pytest.raises(ArtifactError, match=rf"its artifact has .*{wrong[2]}"):
+            load(msgspec.structs.replace(onnx_artifact, **{side: (other,)}), spec)

@@ -12,7 +12,6 @@ from calls import run_on
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.names import format_precision
-from enginebench.core.protocols import PrecisionProof
 from enginebench.core.records import Artifact, EngineSpec, Precision, Recipe, TensorSpec
 from enginebench.engines import openvino as openvino_file
 from enginebench.engines.backends.torch import module as torch_cast
@@ -99,32 +98,12 @@ def test_answers_are_near_and_of_the_types_named(loaded: Any, expect: Any) -> No
 
 
 @each_row
-def test_inputs_are_copied_and_outputs_owned(loaded: Any) -> None:
-    engine, _, _ = loaded
-    feeds = random_feeds(engine.inputs, 1, 3)
-    first = infer(engine, feeds)
-    kept = first.copy()
-    feeds["image"][...] = 100
-    engine.run()
-    np.testing.assert_array_equal(engine.fetch()["scores"], kept)
-    first[...] = 0
-    np.testing.assert_array_equal(engine.fetch()["scores"], kept)
-
-
-@each_row
-def test_proof_adds_up_and_leaves_the_answer_alone(loaded: Any) -> None:
-    engine, _, _ = loaded
-    assert isinstance(engine, PrecisionProof)
-    before = infer(engine, random_feeds(engine.inputs, 1, 4))
-    assert sum(engine.effective_precision().values()) == pytest.approx(1)
-    np.testing.assert_array_equal(engine.fetch()["scores"], before)
-
-
-@each_row
 def test_proof_names_what_runtimes_are_known_to_do(loaded: Any) -> None:
     engine, _, spec = loaded
-    engine.bind(random_feeds(engine.inputs, 1, 5))
+    before = infer(engine, random_feeds(engine.inputs, 1, 5))
     shares = engine.effective_precision()
+    assert sum(shares.values()) == pytest.approx(1)
+    np.testing.assert_array_equal(engine.fetch()["scores"], before)
     match spec.backend, spec.precision:
         case "ort", "fp16":
             assert "fp16" not in shares and shares["fp32"] > 0.1, "its CPU kernels cast FP16 graphs to FP32"

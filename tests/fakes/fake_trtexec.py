@@ -28,6 +28,8 @@ ENQUEUE_MS = 0.03
 PRECISIONS = ("fp16", "bf16", "int8", "fp8")
 # As 8.6.0 words them, one without its last word.
 FORMATS = {"FP32": "Row major linear FP32", "INT8": "Row major Int8 format"}
+NOT_LOADED = ("Engine deserialization failed", "Got invalid engine!", "Inference set up failed")
+NO_LIBRARY = "cannot open shared object file: No such file or directory"
 
 
 class Stop(Exception):
@@ -154,7 +156,8 @@ class Trtexec:
             seen.touch()
             self.die("Cuda failure: device not ready")
         if "no_library" in self.faults:
-            self.miss_library(f"libnvinfer_plugin.so.{self.version.split('.')[0]}")
+            name = f"libnvinfer_plugin.so.{self.version.split('.')[0]}"
+            self.fail(f"Uncaught exception detected: Unable to open library: {name} due to {name}: {NO_LIBRARY}")
         head, onnx_bytes = self.load() if self.has("loadEngine") else self.build()
         self.export_layers(head)
         if self.has("skipInference"):
@@ -276,23 +279,26 @@ class Trtexec:
         sides = [self.options.get(f"{name}Shapes", []) for name in ("min", "opt", "max")]
         static = all(min(v["shape"], default=1) > 0 for v in head["inputs"])
         if any(sides) and static:
-            self.error("Static model does not take explicit shapes since the shape of inference tensors will be ...")
-            self.fail_build("Network And Config setup failed")
+            static = "Static model does not take explicit shapes since the shape of inference tensors will be ..."
+            self.fail_build(static, "Network And Config setup failed")
         if not any(sides):
             only = {v["name"]: [max(a, 1) for a in v["shape"]] for v in head["inputs"]}
             return [[only, only, only]]
         return [[read_shapes(side[i]) for side in sides] for i in range(len(sides[0]))]
 
-    def miss_library(self, path: str) -> NoReturn:
-        why = f"{path} due to {path}: cannot open shared object file: No such file or directory"
-        self.error(f"Uncaught exception detected: Unable to open library: {why}")
+    def load_plugins(self) -> None:
+        for path in self.options.get("staticPlugins", []):
+            if not Path(path).is_file():
+                self.fail(f"Uncaught exception detected: Unable to open library: {path} due to {path}: {NO_LIBRARY}")
+
+    def fail(self, *chain: str) -> NoReturn:
+        for text in chain:
+            self.error(text)
         raise Stop(1)
 
     def fail_build(self, *chain: str) -> NoReturn:
-        ends = ("Building engine failed", "Failed to create engine from model or file.", "Engine set up failed")
-        for text in (*chain, *ends):
-            self.error(text)
-        raise Stop(1)
+        said = ("Building engine failed", "Failed to create engine from model or file.", "Engine set up failed")
+        self.fail(*chain, *said)
 
     def fail_save(self) -> NoReturn:
         self.error(
@@ -309,26 +315,19 @@ class Trtexec:
     def load(self) -> tuple[dict[str, Any], bytes]:
         path = self.text("loadEngine")
         if not Path(path).is_file():
-            self.error(f"Error opening engine file: {path}")
-            self.fail_load()
+            self.fail(f"Error opening engine file: {path}", *NOT_LOADED)
         try:
             head, onnx_bytes = read_file(path)
             if head["version"] != self.version or "wrong_version" in self.faults:
                 raise PlanError(f"plan version {head['version']} does not match this library")
         except PlanError as error:
-            self.error(f"[TRT] IRuntime::deserializeCudaEngine: Error Code 1: Serialization ({error})")
-            self.fail_load()
+            self.fail(f"[TRT] IRuntime::deserializeCudaEngine: Error Code 1: Serialization ({error})", *NOT_LOADED)
         self.size_engine(onnx_bytes)
         self.info("Engine deserialized in 3.3467e-05 sec.")
         return head, onnx_bytes
 
     def size_engine(self, data: bytes) -> None:
         self.info(f"[TRT] Loaded engine size: {len(data) >> 20} MiB")
-
-    def fail_load(self) -> NoReturn:
-        for text in ("Engine deserialization failed", "Got invalid engine!", "Inference set up failed"):
-            self.error(text)
-        raise Stop(1)
 
     def export_layers(self, head: dict[str, Any]) -> None:
         if not self.has("exportLayerInfo"):
@@ -338,13 +337,9 @@ class Trtexec:
             types = {name: kind.replace("int64", "int32") for name, kind in types.items()}
         layers = [describe_layer(layer, types) if head["detailed"] else layer["name"] for layer in head["layers"]]
         tensors = [*head["inputs"], *head["outputs"]]
-        if self.traits["layers_io"] == "Bindings":
-            document = {"Layers": layers, "Bindings": [t["name"] for t in tensors]}
-        else:
-            document = {
-                "Layers": layers,
-                "I/O Tensors": [{"Name": t["name"], "Dimensions": t["shape"]} for t in tensors],
-            }
+        named = self.traits["layers_io"] == "Bindings"
+        ends = [t["name"] if named else {"Name": t["name"], "Dimensions": t["shape"]} for t in tensors]
+        document = {"Layers": layers, "Bindings" if named else "I/O Tensors": ends}
         self.export("exportLayerInfo", leave_raw(json.dumps(document, indent=1)))
 
     def export(self, option: str, text: str) -> None:
@@ -384,28 +379,27 @@ class Trtexec:
     def choose_shapes(self, head: dict[str, Any]) -> dict[str, list[int]]:
         index = int(self.text("useProfile", "0"))
         if index >= len(head["profiles"]):
-            self.error(f"Selected profile index {index} exceeds the number of profiles that the engine holds.")
-            raise Stop(1)
+            self.fail(f"Selected profile index {index} exceeds the number of profiles that the engine holds.")
         low, _, high = head["profiles"][index]
         asked = read_shapes(self.text("shapes")) if self.has("shapes") else {}
         shapes = {v["name"]: asked.get(v["name"]) or self.guess_shape(v) for v in head["inputs"]}
         for name, shape in shapes.items():
             if any(not a <= s <= b for a, s, b in zip(low[name], shape, high[name], strict=True)):
                 dims, smallest, largest = (",".join(map(str, side)) for side in (shape, low[name], high[name]))
-                place, usage = (
-                    "executionContext.cpp::setInputShape::2229",
-                    "Error Code 3: API Usage Error (Parameter check",
+                if self.traits["own_library"]:
+                    place = "executionContext.cpp::setInputShape::2229"
+                    self.fail(
+                        f"Error[3]: [{place}] Error Code 3: API Usage Error (Parameter check failed at: runtime/api/"
+                        f"{place}, condition: satisfyProfile. Runtime dimension does not satisfy any optimization "
+                        "profile.",
+                        "Inference set up failed",
+                    )
+                self.fail(
+                    "[TRT] IExecutionContext::setInputShape: Error Code 3: API Usage Error (Parameter check failed, "
+                    f"condition: satisfyProfile. Set dimension [{dims}] for tensor {name} does not satisfy any "
+                    f"optimization profiles. Valid range for profile {index}: [{smallest}]..[{largest}].)",
+                    "Inference set up failed",
                 )
-                self.error(
-                    f"Error[3]: [{place}] {usage} failed at: runtime/api/{place}, condition: satisfyProfile. Runtime "
-                    "dimension does not satisfy any optimization profile."
-                    if self.traits["own_library"]
-                    else f"[TRT] IExecutionContext::setInputShape: {usage} failed, condition: satisfyProfile. Set "
-                    f"dimension [{dims}] for tensor {name} does not satisfy any optimization profiles. Valid range for "
-                    f"profile {index}: [{smallest}]..[{largest}].)"
-                )
-                self.error("Inference set up failed")
-                raise Stop(1)
         return shapes
 
     def guess_shape(self, value: dict[str, Any]) -> list[int]:
@@ -432,9 +426,9 @@ class Trtexec:
             return
         self.warn("The CUDA graph capture on the stream has failed.")
         self.warn("The built TensorRT engine contains operations that are not permitted under CUDA graph capture mode.")
-        new = self.traits["defaults_of_11"]
-        what = "CUDA graph capture failed." if new else "The specified --useCudaGraph flag has been ignored."
-        self.warn(f"{what} The inference will be launched without using CUDA graph{'' if new else ' launch'}.")
+        launched = "The inference will be launched without using CUDA graph"
+        ignored = f"The specified --useCudaGraph flag has been ignored. {launched} launch."
+        self.warn(f"CUDA graph capture failed. {launched}." if self.traits["defaults_of_11"] else ignored)
 
     def time(self, head: dict[str, Any], batch: int) -> None:
         compute = sum(map(time_layer, head["layers"])) * batch**0.5
@@ -492,11 +486,10 @@ class Trtexec:
 
         wanted, found = size * np.dtype(dtype).itemsize, Path(path).stat().st_size
         if found < wanted or (self.traits["binding_type"] and found not in (wanted, 2 * wanted)):
-            self.error(
+            self.fail(
                 f"Uncaught exception detected: Unexpected file size for input file: {path}. Note: Input binding size "
                 f"is: {wanted} bytes but the file size is {found} bytes."
             )
-            raise Stop(1)
         return np.fromfile(path, dtype, count=size)
 
     def compute(self, head: dict[str, Any], onnx_bytes: bytes, shapes: dict[str, list[int]]) -> str:
@@ -561,20 +554,14 @@ def jitter(index: int) -> float:
 
 def make_entry(start: float, compute: float, copy: float) -> dict[str, float]:
     begin, end = start + copy, start + copy + compute
-    return {
-        "startEnqMs": start - ENQUEUE_MS / 2,
-        "endEnqMs": start + ENQUEUE_MS / 2,  # the GPU begins before the host is through
-        "startH2dMs": start,
-        "endH2dMs": begin,
-        "startComputeMs": begin,
-        "endComputeMs": end,
-        "startD2hMs": end,
-        "endD2hMs": end + copy,
-        "h2dMs": copy,
-        "computeMs": compute,
-        "d2hMs": copy,
-        "latencyMs": compute + 2 * copy,
+    spans = {
+        "Enq": (start - ENQUEUE_MS / 2, start + ENQUEUE_MS / 2),  # the GPU begins before the host is through
+        "H2d": (start, begin),
+        "Compute": (begin, end),
+        "D2h": (end, end + copy),
     }
+    times = {f"{side}{part}Ms": span[i] for part, span in spans.items() for i, side in enumerate(("start", "end"))}
+    return times | {"h2dMs": copy, "computeMs": compute, "d2hMs": copy, "latencyMs": compute + 2 * copy}
 
 
 def summarize(values: list[float], percentiles: str) -> str:

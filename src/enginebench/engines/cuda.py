@@ -25,7 +25,6 @@ TO_HOST = runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
 # Only what this thread does while capturing is forbidden or recorded; another engine's thread may allocate meanwhile.
 CAPTURE_MODE = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
 
-NS_PER_MS = 1_000_000
 # A flush writes a multiple of the cache: replacement is not strictly least recently used.
 FLUSH_MULTIPLE = 2
 REFUSED = "the engine refused to be enqueued"
@@ -126,7 +125,7 @@ class Event(Owned):
 
     def elapsed_ns(self, start: Event) -> int:
         """Device time from `start` to here. CUDA gives milliseconds with a resolution of about half a microsecond."""
-        return round(float(call(runtime.cudaEventElapsedTime, start.raw, self.raw)) * NS_PER_MS)
+        return round(float(call(runtime.cudaEventElapsedTime, start.raw, self.raw)) * 1_000_000)
 
     def close(self) -> None:
         if self.raw is not None:

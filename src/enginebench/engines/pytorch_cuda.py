@@ -284,23 +284,20 @@ class CudaTorchEngine(TorchEngine):
             self._tensors = tuple(map(self._lay_out, self._landings.values()))
             self._pinned = {name: lane.make_pinned(t.dtype, tuple(t.shape)) for name, t in self._landings.items()}
             self._views = {name: pinned.numpy() for name, pinned in self._pinned.items()}
-            self._make_run()
+            enqueue: RunCall = self._compute
+            self._run = _time_run(lane, enqueue, self._start, self._end, self._enqueue_ns)
+            if self._prepare is not None:
+                self._prepare(self._run)
+            if self._graph:
+                enqueue = self._capture()
+                self._run = _time_run(lane, enqueue, self._start, self._end, self._enqueue_ns)
+            self._launch = enqueue
         except torch.OutOfMemoryError as error:
             told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items())
             raise MeasurementError(
                 f"{self._name} runs out of device memory with {told}: {str(error).split('. ')[0]}. Choose a smaller "
                 "--batch"
             ) from error
-
-    def _make_run(self) -> None:
-        enqueue: RunCall = self._compute
-        self._run = _time_run(self._lane, enqueue, self._start, self._end, self._enqueue_ns)
-        if self._prepare is not None:
-            self._prepare(self._run)
-        if self._graph:
-            enqueue = self._capture()
-            self._run = _time_run(self._lane, enqueue, self._start, self._end, self._enqueue_ns)
-        self._launch = enqueue
 
     def _capture(self) -> RunCall:
         try:

@@ -90,14 +90,11 @@ def test_every_request_gets_the_answer_of_depth_1(
     engine: str, streams: int, max_batch: int, open_engine: Open, expect: Callable[[np.ndarray], np.ndarray]
 ) -> None:
     opened = open_engine(engine, streams, max_batch)
-    samples = make_samples(24)
-    sizes = [1 + i % max_batch for i in range(24)]
-    batches, left = [], samples
-    for size in sizes:
-        if left:
-            batches.append(left[:size])
-            left = left[size:]
-    warm_up(opened, samples[:1], max_batch)
+    batches, left = [], make_samples(24)
+    warm_up(opened, left[:1], max_batch)
+    while left:
+        batches.append(left[: 1 + len(batches) % max_batch])
+        left = left[len(batches[-1]) :]
     ended = answer_all(opened, batches)
     assert sorted(ended) == list(range(len(batches)))
     for ticket, batch in enumerate(batches):

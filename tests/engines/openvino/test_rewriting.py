@@ -247,21 +247,14 @@ def test_scales_by_output_channel_of_older_opsets(tmp_path: Path, opset: int) ->
 
 def make_convolution(opset: int) -> onnx.ModelProto:
     """One `QLinearConv` with three inputs, three outputs and a scale for each."""
-    rng = np.random.default_rng(0)
-    arrays = {
-        "xs": np.float32(0.1),
-        "xz": np.uint8(7),
-        "w": rng.integers(-50, 50, (3, 3, 1, 1)).astype(np.int8),
-        "ws": np.float32([0.02, 0.05, 0.01]),
-        "wz": np.zeros(3, np.int8),
-        "ys": np.float32(0.5),
-        "yz": np.uint8(100),
-    }
-    node = onnx.helper.make_node("QLinearConv", ["x", *arrays], ["y"])
-    values = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.UINT8, [1, 3, 5, 5]) for n in ("x", "y")]
-    stored = [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
-    graph = onnx.helper.make_graph([node], "g", values[:1], values[1:], stored)
-    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8)
+    w = np.random.default_rng(0).integers(-50, 50, (3, 3, 1, 1)).astype(np.int8)
+    arrays = {"xs": np.float32(0.1), "xz": np.uint8(7), "w": w, "ws": np.float32([0.02, 0.05, 0.01])}
+    arrays |= {"wz": np.zeros(3, np.int8), "ys": np.float32(0.5), "yz": np.uint8(100)}
+    ends = "(uint8[1, 3, 5, 5] x) => (uint8[1, 3, 5, 5] y)"
+    text = f'<ir_version: 8, opset_import: ["" : {opset}]> g {ends} {{ y = QLinearConv (x, {", ".join(arrays)}) }}'
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    return model
 
 
 def test_a_convolution_within_a_branch_is_not_misread_either(tmp_path: Path) -> None:

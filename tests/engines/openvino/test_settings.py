@@ -12,9 +12,13 @@ def count(name: str, times_us: Sequence[int]) -> list[Operator | None]:
     return [Operator("f32", 1000.0 * mean, name, "FullyConnected") if mean else None for mean in means]
 
 
+def join(*columns: list[Operator | None]) -> list[list[Operator]]:
+    """The nodes that ran, of each run."""
+    return [[node for node in run if node is not None] for run in zip(*columns, strict=True)]
+
+
 def test_a_node_below_a_microsecond_has_run() -> None:
-    columns = [count("long", [40] + [6] * 20), count("short", [5] + [0] * 20)]
-    nodes, length = choose_calm_window([[o for o in run if o is not None] for run in zip(*columns, strict=True)])
+    nodes, length = choose_calm_window(join(count("long", [40] + [6] * 20), count("short", [5] + [0] * 20)))
     assert length == 10
     times = {node.name: node.time_ns for node in nodes}
     assert list(times) == ["long", "short"]
@@ -22,16 +26,14 @@ def test_a_node_below_a_microsecond_has_run() -> None:
 
 
 def test_what_ran_is_known_where_every_node_is_too_short() -> None:
-    columns = [count("a", [5] + [0] * 20), count("b", [2] + [0] * 20)]
-    runs = [[o for o in run if o is not None] for run in zip(*columns, strict=True)]
+    runs = join(count("a", [5] + [0] * 20), count("b", [2] + [0] * 20))
     nodes, _ = choose_calm_window(runs)
     assert not any(node.time_ns for node in nodes)
     assert [(node.name, node.time_ns) for node in choose_longest(runs)] == [("a", 5000.0), ("b", 2000.0)]
 
 
 def test_an_interruption_is_left_out() -> None:
-    columns = [count("a", [90] + [50] * 10 + [9000] + [50] * 9)]
-    (node,), _ = choose_calm_window([[o for o in run if o is not None] for run in zip(*columns, strict=True)])
+    (node,), _ = choose_calm_window(join(count("a", [90] + [50] * 10 + [9000] + [50] * 9)))
     assert 46_000 <= node.time_ns <= 54_000
 
 

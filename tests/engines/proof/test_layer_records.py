@@ -10,7 +10,7 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import LayerProfiler
 from enginebench.engines.backends.torch.operators import WATCHED_MODULE, mark_modules, name_modules, read_operator_times
 from enginebench.engines.proof import Operator, summarize_layers
-from profiler_events import Event
+from events import make_event
 
 Load = Callable[..., Any]
 # On a fast CPU the layers of a single sample are shorter than OpenVINO's counters can tell.
@@ -83,13 +83,13 @@ def test_the_wrapper_that_casts_is_no_part_of_a_path() -> None:
 def test_operators_belong_to_the_innermost_module_around_them() -> None:
     span = "enginebench module "
     events = [
-        Event(span, 0, 100),
-        Event(f"{span}block", 10, 60),
-        Event(f"{span}block.conv", 20, 10),
-        Event("aten::conv2d", 21, 5, "float"),
-        Event("aten::add", 40, 2, "float"),
-        Event("aten::add", 45, 3, "float"),
-        Event("aten::flatten", 80, 1, "float"),
+        make_event(span, 0, 100),
+        make_event(f"{span}block", 10, 60),
+        make_event(f"{span}block.conv", 20, 10),
+        make_event("aten::conv2d", 21, 5, "float"),
+        make_event("aten::add", 40, 2, "float"),
+        make_event("aten::add", 45, 3, "float"),
+        make_event("aten::flatten", 80, 1, "float"),
     ]
     found = read_operator_times(events, {"block.conv": "Conv2d"})
     assert [(x.name, x.kind, x.time_ns) for x in found] == [

@@ -37,8 +37,8 @@ from enginebench.engines.proof import (
     split_runs,
 )
 from enginebench.stats.effective import judge_precision
+from events import make_event
 from graphs import write_graph
-from profiler_events import Event
 
 
 @pytest.fixture(scope="module")
@@ -296,9 +296,9 @@ def test_small_networks_are_watched_longer() -> None:
 
 
 def test_events_belong_to_the_run_around_them() -> None:
-    spans = [Event("enginebench run", 20, 9), Event("enginebench run", 0, 9)]
-    first, second = Event("aten::relu", 1, 2, "float"), Event("aten::add", 21, 2, "float")
-    assert split_runs([second, *spans, first, Event("aten::late", -5, 1)]) == [[first], [second]]
+    spans = [make_event("enginebench run", 20, 9), make_event("enginebench run", 0, 9)]
+    first, second = make_event("aten::relu", 1, 2, "float"), make_event("aten::add", 21, 2, "float")
+    assert split_runs([second, *spans, first, make_event("aten::late", -5, 1)]) == [[first], [second]]
 
 
 def test_fp32_that_a_setting_made_shorter_is_found() -> None:
@@ -323,11 +323,11 @@ def test_casts_are_no_work_in_either_type() -> None:
 
 def test_only_outermost_operators_count() -> None:
     events = [
-        Event("aten::empty", 102, 3),
-        Event("aten::conv2d", 0, 50, "float"),
-        Event("aten::convolution", 1, 40, "float"),
-        Event("## Call CompiledFxGraph x ##", 100, 30),
-        Event("aten::addmm", 110, 12, "c10::BFloat16"),
+        make_event("aten::empty", 102, 3),
+        make_event("aten::conv2d", 0, 50, "float"),
+        make_event("aten::convolution", 1, 40, "float"),
+        make_event("## Call CompiledFxGraph x ##", 100, 30),
+        make_event("aten::addmm", 110, 12, "c10::BFloat16"),
     ]
     assert list(read_operator_times(events)) == [
         Operator("fp32", 50.0, "conv2d", "conv2d"),

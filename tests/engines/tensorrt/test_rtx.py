@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from calls import read_document, succeed
 from enginebench.engines.registry import find_installed, probe
 from enginebench.models.zoo import DATA_DIR
+from graphs import write_graph
 from processes import ROOT, Cli, environment
 
 BINDINGS = find_installed("tensorrt-rtx")
@@ -150,16 +151,7 @@ def test_turing_takes_fp16_alone_and_the_builder_says_so(build: Callable[..., An
     assert not graph.with_name("other.plan").exists() and not list(graph.parent.rglob("*.part"))
 
 
-def write_graph(path: Path, nodes: list[Any], tensors: list[Any], shape: tuple[Any, ...] = (1, 3, 8, 8)) -> Path:
-    made = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ("n", "c", "h", "w"))],
-        tensors,
-    )
-    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    return path
+ENDS = "g (float[1, 3, 8, 8] x) => (float[n, c, h, w] y)"
 
 
 @pytest.mark.parametrize(
@@ -180,7 +172,10 @@ def test_a_graph_that_cannot_be_read_says_what_is_wrong_with_it(
     elif name == "empty":
         path.write_bytes(b"")
     elif name == "unknown":
-        write_graph(path, [helper.make_node("Unheard", ["x"], ["y"], "n", domain="own")], [])
+        head = '<ir_version: 8, opset_import: ["" : 17, "own" : 1]>'
+        model = onnx.parser.parse_model(f"{head} {ENDS} {{ y = own.Unheard (x) }}")
+        model.graph.node[0].name = "n"
+        onnx.save(model, path)
     else:
         onnx.save(onnx.load(graph), path, save_as_external_data=True, location="away.data", size_threshold=0)
         (tmp_path / "away.data").unlink()
@@ -216,21 +211,21 @@ def rtx_errors(tmp_path: Path) -> Callable[[Path], str]:
 
 def quantized_convolution(path: Path, shape: tuple[int, ...]) -> Path:
     """A convolution with Q/DQ nodes on both sides; the activation's scale has this shape."""
-    rng = np.random.default_rng(0)
-    tensors = [
-        numpy_helper.from_array(np.full(shape, 0.02, np.float32), "s"),
-        numpy_helper.from_array(np.zeros(shape, np.int8), "z"),
-        numpy_helper.from_array(rng.integers(-100, 100, (8, 3, 3, 3)).astype(np.int8), "w"),
-        numpy_helper.from_array(np.full(8, 0.01, np.float32), "ws"),
-        numpy_helper.from_array(np.zeros(8, np.int8), "wz"),
-    ]
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "q"),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "d"),
-        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], "wd", axis=0),
-        helper.make_node("Conv", ["d", "wd"], ["y"], "conv"),
-    ]
-    return write_graph(path, nodes, tensors)
+    w = np.random.default_rng(0).integers(-100, 100, (8, 3, 3, 3)).astype(np.int8)
+    weights = {"s": np.full(shape, 0.02, np.float32), "z": np.zeros(shape, np.int8), "w": w}
+    weights |= {"ws": np.full(8, 0.01, np.float32), "wz": np.zeros(8, np.int8)}
+    text = f"""{ENDS} {{
+        q = QuantizeLinear (x, s, z)
+        d = DequantizeLinear (q, s, z)
+        wd = DequantizeLinear <axis = 0> (w, ws, wz)
+        y = Conv (d, wd)
+    }}"""
+    write_graph(path, text, weights)
+    model = onnx.load(path)
+    for node in model.graph.node:
+        node.name = node.output[0].replace("y", "conv")
+    onnx.save(model, path)
+    return path
 
 
 def test_an_integer_kernel_that_is_given_up_is_told(build: Callable[..., Any], tmp_path: Path, cli: Cli) -> None:
@@ -327,16 +322,12 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
 
 def write_deep_graph(path: Path) -> Path:
     """Many convolutions, so that the builder takes seconds."""
-    rng = np.random.default_rng(0)
-    nodes, tensors, name = [], [], "x"
-    for index in range(80):
-        channels = 3 if index == 0 else 32 + index
-        weight = rng.standard_normal((33 + index, channels, 3, 3)).astype(np.float32)
-        tensors.append(numpy_helper.from_array(weight, f"w{index}"))
-        out = "y" if index == 79 else f"t{index}"
-        nodes.append(helper.make_node("Conv", [name, f"w{index}"], [out], f"conv{index}", pads=[1, 1, 1, 1]))
-        name = out
-    return write_graph(path, nodes, tensors)
+    rng, widths = np.random.default_rng(0), [3, *range(33, 113)]
+    names = ["x", *(f"t{i}" for i in range(79)), "y"]
+    weights = {f"w{i}": rng.standard_normal((widths[i + 1], widths[i], 3, 3)).astype(np.float32) for i in range(80)}
+    nodes = [f"{names[i + 1]} = Conv <pads = [1, 1, 1, 1]> ({names[i]}, w{i})" for i in range(80)]
+    write_graph(path, f"{ENDS} {{ {' '.join(nodes)} }}", weights)
+    return path
 
 
 def test_the_names_of_the_stand_in_are_those_of_the_library() -> None:

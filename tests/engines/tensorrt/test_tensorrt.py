@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from calls import run_on
 from enginebench.core.errors import ArtifactError, BackendUnavailable, FeedError, MeasurementError, UsageError
 from enginebench.core.feeds import random_feeds
-from enginebench.core.protocols import Backend, CacheFlusher, DeviceClock, LayerProfiler, Loadable, PrecisionProof
-from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision
+from enginebench.core.protocols import CacheFlusher
+from enginebench.core.records import Artifact, EngineSpec, Precision
 from enginebench.engines import registry
 from enginebench.engines.proof import Operator
 from enginebench.models.onnx.source import read_onnx
@@ -57,6 +57,12 @@ def graph(tmp_path: Path) -> Artifact:
     return read_onnx(path)
 
 
+@pytest.fixture
+def opened(backend: Any, graph: Artifact, tmp_path: Path) -> Any:
+    """Builds the graph and opens the engine of its plan, with these options."""
+    return lambda **options: backend.load(backend.build(graph, make_spec(**options), tmp_path), make_spec(**options))
+
+
 def make_spec(**options: str) -> EngineSpec:
     return EngineSpec(backend="tensorrt", device="cuda:0", batch=4, options=options)
 
@@ -71,14 +77,6 @@ def truth(graph: Artifact, feeds: dict[str, Any]) -> dict[str, Any]:
 def live() -> dict[str, int]:
     counts = importlib.import_module("cuda.bindings.runtime").live
     return {name: count for name, count in counts.items() if count}
-
-
-def test_fulfils_the_protocols(backend: Any, graph: Artifact, tmp_path: Path) -> None:
-    assert isinstance(backend, Backend) and isinstance(backend, Loadable)
-    plan = backend.build(graph, make_spec(), tmp_path)
-    with backend.load(plan, make_spec()) as engine:
-        assert isinstance(engine, DeviceClock) and isinstance(engine, LayerProfiler)
-        assert isinstance(engine, PrecisionProof)
 
 
 @pytest.mark.parametrize("captured", ["0", "1"])
@@ -131,9 +129,8 @@ def test_frees_everything(backend: Any, graph: Artifact, tmp_path: Path) -> None
         engine.bind(random_feeds(graph.inputs, 4, 0))
 
 
-def test_the_flush_is_twice_the_cache(backend: Any, graph: Artifact, tmp_path: Path) -> None:
-    plan = backend.build(graph, make_spec(), tmp_path)
-    with backend.load(plan, make_spec()) as engine:
+def test_the_flush_is_twice_the_cache(opened: Any) -> None:
+    with opened() as engine:
         assert isinstance(engine, CacheFlusher)
         engine.flush_cache()
         engine.flush_cache()
@@ -191,8 +188,8 @@ def test_a_profile_is_chosen_and_shapes_must_lie_in_it(backend: Any, graph: Arti
         backend.load(plan, make_spec(profile_index="2"))
 
 
-def test_wrong_feeds_are_refused(backend: Any, graph: Artifact, tmp_path: Path) -> None:
-    with backend.load(backend.build(graph, make_spec(), tmp_path), make_spec()) as engine:
+def test_wrong_feeds_are_refused(opened: Any) -> None:
+    with opened() as engine:
         with pytest.raises(UsageError, match="bind first"):
             engine.run  # noqa: B018
         with pytest.raises(FeedError, match="float64"):
@@ -215,8 +212,8 @@ def test_a_plan_alone_says_what_goes_in_and_out(backend: Any, graph: Artifact, t
     assert [s.name for s in alone.outputs] == ["output"]
 
 
-def test_the_precision_is_proved(backend: Any, graph: Artifact, tmp_path: Path) -> None:
-    with backend.load(backend.build(graph, make_spec(), tmp_path), make_spec()) as engine:
+def test_the_precision_is_proved(opened: Any, graph: Artifact) -> None:
+    with opened() as engine:
         engine.bind(random_feeds(graph.inputs, 4, 0))
         assert engine.effective_precision() == pytest.approx({"fp32": 1.0})
         profile = engine.profile_layers()
@@ -239,32 +236,18 @@ def test_layers_are_timed_in_the_one_context_that_a_profile_has(backend: Any, gr
             engine._make_context()
 
 
-def test_kernels_say_what_layers_do_not(
-    backend: Any, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_say_what_layers_do_not(opened: Any, graph: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("enginebench.engines.backends.tensorrt.engine")
     layers, kernels = {"unknown": 0.9, "fp16": 0.1}, [[Operator("fp16", 9.0), Operator("fp32", 1.0)]]
     monkeypatch.setattr(PlanFiles, "read_precision", lambda *_: layers)
     monkeypatch.setattr(module, "watch_kernels", lambda run: kernels)
-    with backend.load(backend.build(graph, make_spec(), tmp_path), make_spec()) as engine:
+    with opened() as engine:
         engine.bind(random_feeds(graph.inputs, 4, 0))
         assert engine.effective_precision() == layers, "nothing can record kernels here"
         monkeypatch.setattr(module, "can_watch", lambda: True)
         assert engine.effective_precision() == {"fp16": 0.9, "fp32": 0.1}
         kernels[0] = [Operator("unknown", 1.0)]
         assert engine.effective_precision() == layers, "kernels that say less decide nothing"
-
-
-def test_the_device_clock_reaches_the_row(backend: Any, graph: Artifact, tmp_path: Path) -> None:
-    from enginebench.measure.loop import measure_engine
-
-    with backend.load(backend.build(graph, make_spec(), tmp_path), make_spec()) as engine:
-        feeds = [random_feeds(graph.inputs, 4, 0)]
-        measured = measure_engine(engine, feeds, MeasureSpec(warmup=2, iters=5))
-    assert measured.device_ns is not None and len(measured.device_ns) == 5
-    assert measured.enqueue_ns is not None and all(
-        e <= t for e, t in zip(measured.enqueue_ns, measured.latency_ns, strict=True)
-    )
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,9 @@ def make_environment(folder: Path, tool: str | None, module: str | None) -> dict
     return found
 
 
-def take_graph(folder: Path) -> Path:
-    path = folder / "mein netz.onnx"
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    path = tmp_path / "mein netz.onnx"
     path.write_bytes((DATA_DIR / "digits-cnn.onnx").read_bytes())
     return path
 
@@ -57,12 +58,12 @@ def rows_of(done: Any) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize(("tool", "module", "model", "engines", "precisions"), JOBS)
 def test_the_main_job(
-    cli: Cli, tmp_path: Path, tool: str, module: str, model: str, engines: str, precisions: str
+    cli: Cli, tmp_path: Path, graph: Path, tool: str, module: str, model: str, engines: str, precisions: str
 ) -> None:
     variables = make_environment(tmp_path, tool, module)
     executable = variables.pop("TRTEXEC")
     done = cli(
-        *("run", model or take_graph(tmp_path), "--engines", engines, "--precisions", precisions),
+        *("run", model or graph, "--engines", engines, "--precisions", precisions),
         *("--trtexec", executable, "--out", "r", "--json", "--strict-precision", *SHORT),
         env=variables,
     )
@@ -82,11 +83,11 @@ def test_the_main_job(
     assert len(plans) == len(asked) * 2 + ("fp32" not in asked)  # the reference of a reduced precision is FP32
 
 
-def test_int8_that_ran_as_fp32_fails_under_strict_precision(cli: Cli, tmp_path: Path) -> None:
+def test_int8_that_ran_as_fp32_fails_under_strict_precision(cli: Cli, tmp_path: Path, graph: Path) -> None:
     variables = make_environment(tmp_path, "11.1", "11.4")
     variables |= {"FAKE_TRTEXEC_FAULT": "ignores_precision", "FAKE_TENSORRT_FAULT": "ignores_precision"}
     done = cli(
-        *("run", take_graph(tmp_path), "--engines", "trtexec,tensorrt", "--precisions", "int8"),
+        *("run", graph, "--engines", "trtexec,tensorrt", "--precisions", "int8"),
         *("--out", "r", "--json", "--strict-precision", *SHORT),
         env=variables,
     )
@@ -98,9 +99,9 @@ def test_int8_that_ran_as_fp32_fails_under_strict_precision(cli: Cli, tmp_path: 
         assert "relabelled" in {c["code"] for c in row["caveats"]}
 
 
-def test_a_plan_alone_without_pytorch_or_onnx(cli: Cli, tmp_path: Path) -> None:
+def test_a_plan_alone_without_pytorch_or_onnx(cli: Cli, tmp_path: Path, graph: Path) -> None:
     variables = make_environment(tmp_path, "10.16", "10.16")
-    built = cli("build", take_graph(tmp_path), "--out", "net.plan", "--json", env=variables)
+    built = cli("build", graph, "--out", "net.plan", "--json", env=variables)
     hide_packages(tmp_path, variables)
     assert built.returncode == 0, built.stderr
     document = json.loads(built.stdout)
@@ -113,10 +114,9 @@ def test_a_plan_alone_without_pytorch_or_onnx(cli: Cli, tmp_path: Path) -> None:
     assert rows["trtexec fp32"]["cosine"] > 0.9999
 
 
-def test_trtexec_alone_as_on_a_jetson(cli: Cli, tmp_path: Path) -> None:
+def test_trtexec_alone_as_on_a_jetson(cli: Cli, tmp_path: Path, graph: Path) -> None:
     """Neither NVML nor a Python package of TensorRT: GPU and version are those of trtexec's log, everywhere."""
     variables = make_environment(tmp_path, "8.6.0", None)
-    graph = take_graph(tmp_path)
     hide_packages(tmp_path, variables, "pynvml", "tensorrt", "tensorrt_rtx", "cuda")
     build = ("--precision", "int8", "--calib", "calib.npz", "--workspace-mb", 64, "--out", "net.plan")
     np.savez(tmp_path / "calib.npz", input=np.random.default_rng(0).random((4, 1, 8, 8), np.float32))
@@ -143,10 +143,9 @@ def test_trtexec_alone_as_on_a_jetson(cli: Cli, tmp_path: Path) -> None:
             assert all(part in text for part in ("Fake GPU", "trtexec 8.6.0", "mean", *made_with)), page
 
 
-def test_the_tools_whole_log_is_kept(cli: Cli, tmp_path: Path) -> None:
+def test_the_tools_whole_log_is_kept(cli: Cli, tmp_path: Path, graph: Path) -> None:
     variables = make_environment(tmp_path, "11.1", None)
     options = ("--engine", "trtexec", "--trtexec", variables.pop("TRTEXEC"), "--warmup", 2, "--iters", 30)
-    graph = take_graph(tmp_path)
     timed = succeed(cli, "bench", graph, *options, "--processes", 2, "--log", "logs/all.log", "--json", env=variables)
     assert json.loads(timed.stdout)["row"]["n"] == 60
     text = (tmp_path / "logs" / "all.log").read_text(encoding="utf-8")
@@ -159,8 +158,7 @@ def test_the_tools_whole_log_is_kept(cli: Cli, tmp_path: Path) -> None:
     assert "Error Code 10" in (tmp_path / "failed.log").read_text(encoding="utf-8")
 
 
-def test_a_plan_over_the_lean_runtime_alone(cli: Cli, tmp_path: Path) -> None:
-    graph = take_graph(tmp_path)
+def test_a_plan_over_the_lean_runtime_alone(cli: Cli, tmp_path: Path, graph: Path) -> None:
     succeed(
         cli, "build", graph, "--version-compatible", "--out", "net.plan", env=make_environment(tmp_path, "11.1", None)
     )
@@ -202,11 +200,9 @@ def hide_packages(folder: Path, variables: dict[str, str], *names: str) -> None:
     variables["PYTHONPATH"] = f"{site}:{variables['PYTHONPATH']}"
 
 
-def test_infer_and_the_five_lines(cli: Cli, tmp_path: Path) -> None:
+def test_infer_and_the_five_lines(cli: Cli, tmp_path: Path, graph: Path) -> None:
     variables = make_environment(tmp_path, "11.1", "11.4")
-    succeed(
-        cli, "build", take_graph(tmp_path), "--engine", "tensorrt", "--out", "net.plan", "--batch", 3, env=variables
-    )
+    succeed(cli, "build", graph, "--engine", "tensorrt", "--out", "net.plan", "--batch", 3, env=variables)
     batch = np.random.default_rng(0).standard_normal((3, 1, 8, 8), np.float32)
     np.savez(tmp_path / "in.npz", input=batch)
     succeed(cli, "infer", "net.plan", "in.npz", "--engine", "tensorrt", "--out", "out.npz", env=variables)
@@ -217,9 +213,9 @@ def test_infer_and_the_five_lines(cli: Cli, tmp_path: Path) -> None:
         np.testing.assert_allclose(archive["output"], expected, rtol=1e-5)
 
 
-def test_the_same_plan_through_both(cli: Cli, tmp_path: Path) -> None:
+def test_the_same_plan_through_both(cli: Cli, tmp_path: Path, graph: Path) -> None:
     variables = make_environment(tmp_path, "10.16", "10.16")
-    succeed(cli, "build", take_graph(tmp_path), "--out", "net.plan", env=variables)
+    succeed(cli, "build", graph, "--out", "net.plan", env=variables)
     sides = ("--engine", "tensorrt:graph=0", "--against", "trtexec@net.plan")
     document = read_document(cli, "bench", "net.plan", *sides, "--json", *SHORT, env=variables)
     assert document["row"]["engine"] == "tensorrt:graph=0"
@@ -228,11 +224,11 @@ def test_the_same_plan_through_both(cli: Cli, tmp_path: Path) -> None:
     assert any("device's clock" in m for m in messages)
 
 
-def test_shapes_and_profiles_reach_a_plan(cli: Cli, tmp_path: Path) -> None:
+def test_shapes_and_profiles_reach_a_plan(cli: Cli, tmp_path: Path, graph: Path) -> None:
     """A plan alone says that an axis is open, not how long it is to be."""
     variables = make_environment(tmp_path, "10.16", "10.16")
     profile = ("--profile", "input:1x1x8x8/1x1x8x8/2x1x8x8", "--profile", "input:4x1x8x8/4x1x8x8/8x1x8x8")
-    succeed(cli, "build", take_graph(tmp_path), "--engine", "tensorrt", *profile, "--out", "two.plan", env=variables)
+    succeed(cli, "build", graph, "--engine", "tensorrt", *profile, "--out", "two.plan", env=variables)
     shape = ("--input-shape", "input:4x1x8x8", "--profile-index", 1, "--json", *SHORT)
     row = read_document(cli, "bench", "two.plan", "--engine", "tensorrt", *shape, env=variables)["row"]
     assert row["batch"] == 4 and "shapes=input:4x1x8x8" in row["engine"]
@@ -242,7 +238,7 @@ def test_shapes_and_profiles_reach_a_plan(cli: Cli, tmp_path: Path) -> None:
         env=variables,
     )
     assert {"--shapes=input:4x1x8x8", "--useProfile=1"} <= set(dry.stdout.split()), dry.stderr
-    sides = (f"ort@{take_graph(tmp_path)}", "tensorrt@two.plan")
+    sides = (f"ort@{graph}", "tensorrt@two.plan")
     drift = ("--input-shape", "input:4x1x8x8", "--n", 8, "--json")
     document = read_document(cli, "drift", *sides, *drift, "--profile-index", 1, env=variables)
     assert document["n"] == 8 and document["candidate"]["engine"]["options"]["profile_index"] == "1"
@@ -258,8 +254,7 @@ def test_shapes_and_profiles_reach_a_plan(cli: Cli, tmp_path: Path) -> None:
     assert unused.returncode == 2 and "TensorRT runs neither side" in unused.stderr
 
 
-def test_refusals_and_exit_codes(cli: Cli, tmp_path: Path) -> None:
-    graph = take_graph(tmp_path)
+def test_refusals_and_exit_codes(cli: Cli, tmp_path: Path, graph: Path) -> None:
     none = make_environment(tmp_path, None, None)
     assert cli("build", graph, env=none).returncode == 3
     dry = cli("build", graph, "--dry-run", "--tensorrt-version", "11", "--weak-typing", "--precision", "fp16", env=none)
@@ -283,26 +278,25 @@ def test_refusals_and_exit_codes(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["8.6", "10.16", "11"])
-def test_a_dry_run_needs_nothing_but_the_graph(cli: Cli, tmp_path: Path, version: str) -> None:
+def test_a_dry_run_needs_nothing_but_the_graph(cli: Cli, tmp_path: Path, graph: Path, version: str) -> None:
     variables = make_environment(tmp_path, None, None)
     dry = ("--dry-run", "--tensorrt-version", version, "--", "--sparsity=enable")
-    done = succeed(cli, "build", take_graph(tmp_path), *dry, env=variables)
+    done = succeed(cli, "build", graph, *dry, env=variables)
     argv = shlex.split(done.stdout)
     assert argv[0] == "trtexec" and argv[-1] == "--sparsity=enable" and done.stdout.count("\n") == 1
     assert f"--onnx={tmp_path / 'mein netz.onnx'}" in argv
     assert ("--stronglyTyped" in argv) == (version == "10.16")
 
 
-def test_a_dry_run_says_when_a_version_is_too_new_to_know(cli: Cli, tmp_path: Path) -> None:
+def test_a_dry_run_says_when_a_version_is_too_new_to_know(cli: Cli, tmp_path: Path, graph: Path) -> None:
     variables = make_environment(tmp_path, None, None)
     for version, known in (("11.1.3", True), ("11.2", False), ("12", False)):
-        done = cli("build", take_graph(tmp_path), "--dry-run", "--tensorrt-version", version, env=variables)
+        done = cli("build", graph, "--dry-run", "--tensorrt-version", version, env=variables)
         assert done.returncode == 0 and ("are not known" in done.stderr) != known, done.stderr
 
 
-def test_a_dry_run_waits_for_no_large_package(tmp_path: Path) -> None:
+def test_a_dry_run_waits_for_no_large_package(tmp_path: Path, graph: Path) -> None:
     """The onnx package reads the graph, and brings NumPy; nothing larger is imported."""
-    graph = take_graph(tmp_path)
     script = (
         "import sys; from enginebench.door import main\n"
         f"sys.argv = ['enginebench', 'build', {str(graph)!r}, '--dry-run', '--tensorrt-version', '11.1']\n"
@@ -315,9 +309,9 @@ def test_a_dry_run_waits_for_no_large_package(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "set()", done.stdout + done.stderr
 
 
-def test_what_would_be_passed_over_is_refused(cli: Cli, tmp_path: Path) -> None:
+def test_what_would_be_passed_over_is_refused(cli: Cli, tmp_path: Path, graph: Path) -> None:
     variables = make_environment(tmp_path, None, None)
-    graph, version = take_graph(tmp_path), ("--tensorrt-version", "10.16")
+    version = ("--tensorrt-version", "10.16")
     refused = {
         ("build", graph, "--engine", "tensorrt", "--extra", "--verbose"): "for the engine trtexec, not for tensorrt",
         ("build", graph, "--engine", "tensorrt", "--trtexec", "t"): "for the engine trtexec, not for tensorrt",
@@ -330,6 +324,14 @@ def test_what_would_be_passed_over_is_refused(cli: Cli, tmp_path: Path) -> None:
         ("bench", "digits-cnn", "--engine", "trtexec", "--dry-run", *version): "enginebench export digits-cnn",
         ("build", graph, "--batch", 8, "--opt-shapes", "input:4x1x8x8", "--dry-run", *version): "without shapes",
     }
+    shapes = "input:4x1x8x8"
+    for options in (
+        ("--opt-shapes", shapes),
+        ("--profile", f"{shapes}/{shapes}/{shapes}"),
+        ("--engine", f"trtexec:opt_shapes={shapes}"),
+        ("--opt-shapes", shapes, "--precision", "int8", "--calib", "in.npz"),
+    ):
+        refused["build", graph, "--dry-run", *version, "--batch", 2, *options] = "here the shapes decide that"
     for arguments, words in refused.items():
         done = cli(*arguments, env=variables)
         assert done.returncode == 2 and words in done.stderr, (arguments, done.stderr)
@@ -337,43 +339,42 @@ def test_what_would_be_passed_over_is_refused(cli: Cli, tmp_path: Path) -> None:
     assert "--batch=8" in cli("bench", "m.plan", *implicit, env=variables).stdout.split()
 
 
-def test_doubts_name_where_the_ranges_came_from_and_folders_that_cannot_be(cli: Cli, tmp_path: Path) -> None:
+def test_doubts_name_where_the_ranges_came_from_and_folders_that_cannot_be(
+    cli: Cli, tmp_path: Path, graph: Path
+) -> None:
     variables = make_environment(tmp_path, None, "10.16")
     np.savez(tmp_path / "in.npz", input=np.zeros((4, 1, 8, 8), np.float32))
     weak = ("--engine", "tensorrt", "--precision", "int8", "--weak-typing", "--json", "--out", "net.plan")
     calib = ("--calib", "in.npz", "--calib-cache", "new.cache")
-    made = cli("build", take_graph(tmp_path), *weak, *calib, env=variables)
+    made = cli("build", graph, *weak, *calib, env=variables)
     assert made.returncode == 0 and "cache new.cache" not in made.stdout, made.stderr
-    read = cli("build", take_graph(tmp_path), *weak, *calib[2:], env=variables)
+    read = cli("build", graph, *weak, *calib[2:], env=variables)
     assert read.returncode == 0 and "cache new.cache" in read.stdout, read.stderr
     np.save(tmp_path / "in.npy", np.zeros((4, 1, 8, 8), np.float32))
-    succeed(cli, "build", take_graph(tmp_path), *weak, "--calib", "in.npy", env=variables)
+    succeed(cli, "build", graph, *weak, "--calib", "in.npy", env=variables)
     assert list((tmp_path / "net.plan.build").glob("calibration-*.cache")), "its cache is kept without the option, too"
     (tmp_path / "file").touch()
-    nowhere = cli("build", take_graph(tmp_path), "--engine", "tensorrt", "--out", "file/net.plan", env=variables)
+    nowhere = cli("build", graph, "--engine", "tensorrt", "--out", "file/net.plan", env=variables)
     assert nowhere.returncode == 5 and "cannot create" in nowhere.stderr and "Traceback" not in nowhere.stderr
 
 
-def test_a_plan_is_named_after_what_ran(cli: Cli, tmp_path: Path) -> None:
+def test_a_plan_is_named_after_what_ran(cli: Cli, tmp_path: Path, graph: Path) -> None:
     """An argument of the user's own can change the precision behind the label."""
     variables = make_environment(tmp_path, "8.6.0", None)
-    document = read_document(
-        cli, "build", take_graph(tmp_path), "--out", "net.plan", "--json", "--", "--fp16", env=variables
-    )
+    document = read_document(cli, "build", graph, "--out", "net.plan", "--json", "--", "--fp16", env=variables)
     assert document["artifact"]["precision"] == "fp16" and document["effective_precision"]["fp16"] > 0.8
     assert "relabelled" in {c["code"] for c in document["caveats"]}
 
 
-def test_a_graph_is_quantized_first(cli: Cli, tmp_path: Path) -> None:
+def test_a_graph_is_quantized_first(cli: Cli, tmp_path: Path, graph: Path) -> None:
     variables = make_environment(tmp_path, "11.1", None)
-    done = succeed(cli, "build", take_graph(tmp_path), "--precision", "fp16", "--out", "h.plan", env=variables)
+    done = succeed(cli, "build", graph, "--precision", "fp16", "--out", "h.plan", env=variables)
     assert "quantizing it to" in done.stderr and "fp16 86 %" in done.stdout
     assert (tmp_path / "mein netz.fp16.onnx").is_file()
 
 
-def test_what_cannot_run_is_refused_before_anything_is_built(cli: Cli, tmp_path: Path) -> None:
+def test_what_cannot_run_is_refused_before_anything_is_built(cli: Cli, tmp_path: Path, graph: Path) -> None:
     variables = make_environment(tmp_path, "10.16", None)
-    graph = take_graph(tmp_path)
     twice = ("--extra", "--verbose", "--extra", "--verbose")
     refused = {
         ("bench", graph, "--engine", "trtexec", "--cache", "cold"): "cannot flush",
@@ -390,9 +391,9 @@ def test_what_cannot_run_is_refused_before_anything_is_built(cli: Cli, tmp_path:
     )
 
 
-def test_a_time_out_names_the_log_and_leaves_no_part_of_a_plan(cli: Cli, tmp_path: Path) -> None:
+def test_a_time_out_names_the_log_and_leaves_no_part_of_a_plan(cli: Cli, tmp_path: Path, graph: Path) -> None:
     variables = {**make_environment(tmp_path, "10.16", None), "FAKE_TRTEXEC_FAULT": "hangs"}
-    done = cli("build", take_graph(tmp_path), "--timeout", 4, "--out", "net.plan", env=variables)
+    done = cli("build", graph, "--timeout", 4, "--out", "net.plan", env=variables)
     assert done.returncode == 6 and "time-out of 4 s" in done.stderr, done.stderr
     (log,) = tmp_path.rglob("*.build.log")
     assert str(log) in done.stderr.replace("\n", "") and not list(tmp_path.rglob("*.part"))
@@ -415,8 +416,8 @@ def test_infer_takes_the_shapes_of_the_arrays(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["bench", "run", "profile"])
-def test_what_stands_behind_two_hyphens_reaches_trtexec(cli: Cli, tmp_path: Path, verb: str) -> None:
-    variables, graph = make_environment(tmp_path, "10.16", None), take_graph(tmp_path)
+def test_what_stands_behind_two_hyphens_reaches_trtexec(cli: Cli, tmp_path: Path, graph: Path, verb: str) -> None:
+    variables = make_environment(tmp_path, "10.16", None)
     option = "--engines" if verb == "run" else "--engine"
     common = ("--device", "cuda:0", *(("--out", "r", *SHORT) if verb != "profile" else ()))
     rest = ("--", "--avgRuns=20")
@@ -441,33 +442,24 @@ def test_bench_says_what_it_would_run(cli: Cli, tmp_path: Path) -> None:
     assert cli("bench", "m.plan", "--engine", "ort", "--dry-run", env=variables).returncode == 2
 
 
+ONE, FOUR = "input:1x1x8x8/1x1x8x8/2x1x8x8", "input:4x1x8x8/4x1x8x8/8x1x8x8"
 # Shapes that a run with a batch of 1 lies outside of, and the batch that is not made of the first axis.
 SHAPES = {
     "smallest above 1": ("--min-shapes", "input:4x1x8x8", "--opt-shapes", "input:8x1x8x8"),
-    "first profile above 1": (
-        "--profile",
-        "input:4x1x8x8/4x1x8x8/8x1x8x8",
-        "--profile",
-        "input:1x1x8x8/1x1x8x8/2x1x8x8",
-    ),
-    "chosen profile above 1": (
-        "--profile",
-        "input:1x1x8x8/1x1x8x8/2x1x8x8",
-        "--profile",
-        "input:4x1x8x8/4x1x8x8/8x1x8x8",
-    ),
+    "first profile above 1": (*("--profile", FOUR), *("--profile", ONE)),
+    "chosen profile above 1": (*("--profile", ONE), *("--profile", FOUR)),
 }
 
 
 @pytest.mark.parametrize("engine", ["trtexec", "tensorrt"])
 @pytest.mark.parametrize("shapes", SHAPES)
 def test_a_plan_is_proved_at_the_shapes_that_it_is_tuned_for(
-    cli: Cli, tmp_path: Path, shapes: str, engine: str
+    cli: Cli, tmp_path: Path, graph: Path, shapes: str, engine: str
 ) -> None:
     variables = make_environment(tmp_path, "10.16", "10.16")
     chosen = f"{engine}:profile_index=1" if "chosen" in shapes else engine
     options = ("--engine", chosen, *SHAPES[shapes], "--out", "net.plan", "--json")
-    document = read_document(cli, "build", take_graph(tmp_path), *options, env=variables)
+    document = read_document(cli, "build", graph, *options, env=variables)
     assert document["effective_precision"] == pytest.approx({"fp32": 1.0})
     assert {c["code"] for c in document["caveats"]} == set()
 
@@ -503,20 +495,17 @@ FAILED_PROOFS = [
 @pytest.mark.parametrize(("engine", "fault", "words"), FAILED_PROOFS)
 @pytest.mark.parametrize("version", ["8.6", "10.16"])
 def test_a_failed_proof_costs_no_plan(
-    cli: Cli, tmp_path: Path, engine: str, fault: dict[str, str], words: str, version: str
+    cli: Cli, tmp_path: Path, graph: Path, engine: str, fault: dict[str, str], words: str, version: str
 ) -> None:
     variables = make_environment(tmp_path, version.replace("8.6", "8.6.0"), version) | fault
-    document = read_document(
-        cli, "build", take_graph(tmp_path), "--engine", engine, "--out", "net.plan", "--json", env=variables
-    )
+    document = read_document(cli, "build", graph, "--engine", engine, "--out", "net.plan", "--json", env=variables)
     (doubt,) = (c for c in document["caveats"] if c["code"] == "failed_proof")
     assert words in doubt["message"] and document["effective_precision"] is None
     assert (tmp_path / "net.plan").stat().st_size > 0 and document["artifact"]["path"] == "net.plan"
 
 
-def test_a_plan_that_cannot_be_captured_is_built_and_proved(cli: Cli, tmp_path: Path) -> None:
+def test_a_plan_that_cannot_be_captured_is_built_and_proved(cli: Cli, tmp_path: Path, graph: Path) -> None:
     variables = make_environment(tmp_path, None, "10.16") | {"FAKE_CUDA_FAULT": "capture"}
-    graph = take_graph(tmp_path)
     done = succeed(cli, "build", graph, "--engine", "tensorrt", "--out", "net.plan", "--json", env=variables)
     assert json.loads(done.stdout)["effective_precision"] == pytest.approx({"fp32": 1.0})
     run = cli("run", graph, "--engines", "ort,tensorrt,tensorrt:graph=0", "--out", "r", "--json", *SHORT, env=variables)
@@ -526,24 +515,9 @@ def test_a_plan_that_cannot_be_captured_is_built_and_proved(cli: Cli, tmp_path: 
     assert rows["tensorrt:graph=0 fp32"]["status"] == "ok"
 
 
-def test_a_batch_beside_shapes_is_refused(cli: Cli, tmp_path: Path) -> None:
-    variables = make_environment(tmp_path, None, None)
-    dry = ("--dry-run", "--tensorrt-version", "10.16", "--batch", 2)
-    shapes = "input:4x1x8x8"
-    for options in (
-        ("--opt-shapes", shapes),
-        ("--profile", f"{shapes}/{shapes}/{shapes}"),
-        ("--engine", f"trtexec:opt_shapes={shapes}"),
-        ("--opt-shapes", shapes, "--precision", "int8", "--calib", "in.npz"),
-    ):
-        done = cli("build", take_graph(tmp_path), *dry, *options, env=variables)
-        assert done.returncode == 2 and "here the shapes decide that" in done.stderr, options
-
-
-def test_drift_compares_every_sample_that_was_asked_for(cli: Cli, tmp_path: Path) -> None:
+def test_drift_compares_every_sample_that_was_asked_for(cli: Cli, tmp_path: Path, graph: Path) -> None:
     """trtexec starts anew for each of them; a gate that saw the first few says nothing of the others."""
     variables = make_environment(tmp_path, "10.16", None)
-    graph = take_graph(tmp_path)
     succeed(cli, "build", graph, "--out", "net.plan", env=variables)
     rng = np.random.default_rng(0)
     arrays = rng.standard_normal((7, 1, 8, 8), np.float32)
@@ -557,11 +531,11 @@ def test_drift_compares_every_sample_that_was_asked_for(cli: Cli, tmp_path: Path
     assert json.loads(broken.stdout)["n"] == 7
 
 
-def test_rows_say_over_how_many_samples_they_were_compared(cli: Cli, tmp_path: Path) -> None:
+def test_rows_say_over_how_many_samples_they_were_compared(cli: Cli, tmp_path: Path, graph: Path) -> None:
     variables = make_environment(tmp_path, "10.16", "10.16")
     done = succeed(
         cli,
-        *("run", take_graph(tmp_path), "--engines", "ort,tensorrt,trtexec", "--batch", "1,8"),
+        *("run", graph, "--engines", "ort,tensorrt,trtexec", "--batch", "1,8"),
         *("--out", "r", "--json", *SHORT),
         env=variables,
     )
@@ -573,10 +547,9 @@ def test_rows_say_over_how_many_samples_they_were_compared(cli: Cli, tmp_path: P
     assert len(doubts) == 5 and not any(doubts.values())
 
 
-def test_drift_of_plans_that_do_not_run_a_batch_of_1(cli: Cli, tmp_path: Path) -> None:
+def test_drift_of_plans_that_do_not_run_a_batch_of_1(cli: Cli, tmp_path: Path, graph: Path) -> None:
     """Their profiles say what they run; one side's profile is its own, and not the other's."""
     variables = make_environment(tmp_path, "10.16", "10.16")
-    graph = take_graph(tmp_path)
     two = ("--profile", "input:1x1x8x8/1x1x8x8/2x1x8x8", "--profile", "input:4x1x8x8/4x1x8x8/8x1x8x8")
     for name, shapes in {
         "two": two,
@@ -609,10 +582,9 @@ def test_drift_of_plans_that_do_not_run_a_batch_of_1(cli: Cli, tmp_path: Path) -
     assert other.returncode == 6 and "takes a batch of 4 to 8 at input, not 1" in other.stdout + other.stderr
 
 
-def test_a_plan_brings_its_batch_and_its_precision(cli: Cli, tmp_path: Path) -> None:
+def test_a_plan_brings_its_batch_and_its_precision(cli: Cli, tmp_path: Path, graph: Path) -> None:
     """Of one that somebody else built, the layers say it; where they do not either, nobody claims FP32."""
     variables = make_environment(tmp_path, "8.6.0", "8.6")
-    graph = take_graph(tmp_path)
     for name, engine in {"net.plan": "trtexec", "terse.plan": "trtexec:detailed=0"}.items():
         asked = ("--precision", "fp16", "--engine", engine, "--batch", 32, "--out", name)
         succeed(cli, "build", graph, *asked, env=variables)
@@ -640,20 +612,19 @@ def test_a_plan_brings_its_batch_and_its_precision(cli: Cli, tmp_path: Path) -> 
     assert "as built" in told.stderr and "fp32" not in told.stderr
 
 
-def test_what_8_6_cannot_build_is_refused_before_a_graph_is_made(cli: Cli, tmp_path: Path) -> None:
+def test_what_8_6_cannot_build_is_refused_before_a_graph_is_made(cli: Cli, tmp_path: Path, graph: Path) -> None:
     variables = make_environment(tmp_path, "8.6.0", "8.6")
-    graph = take_graph(tmp_path)
     for engine, words in (("tensorrt", "has no BuilderFlag.BF16"), ("trtexec", "does not know --bf16")):
         done = cli("build", graph, "--engine", engine, "--precision", "bf16", "--out", "x.plan", env=variables)
         assert done.returncode == 2 and words in done.stderr, done.stderr
     assert not list(tmp_path.glob("*.bf16.onnx"))
 
 
-def test_a_plan_is_held_against_its_graph(cli: Cli, tmp_path: Path) -> None:
+def test_a_plan_is_held_against_its_graph(cli: Cli, tmp_path: Path, graph: Path) -> None:
     """`build` leaves the graph beside the plan; one that answers otherwise is told, and one that has no graph."""
     variables = make_environment(tmp_path, "8.6.1", "8.6")
     timed = ("bench", "net.plan", "--engine", "tensorrt", "--json", *SHORT)
-    graph, other = take_graph(tmp_path), tmp_path / "other.onnx"
+    other = tmp_path / "other.onnx"
     model = onnx.load(graph)
     for tensor in model.graph.initializer:
         if len(tensor.dims) > 1 and tensor.data_type == onnx.TensorProto.FLOAT:

@@ -12,14 +12,7 @@ import torch
 from msgspec.structs import replace
 
 from calls import run_on
-from enginebench.core.errors import (
-    ArtifactError,
-    BackendUnavailable,
-    FeedError,
-    MeasurementError,
-    ModelError,
-    UsageError,
-)
+from enginebench.core.errors import BackendUnavailable, FeedError, MeasurementError, ModelError, UsageError
 from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.engines import pytorch_compile as bundled
@@ -102,13 +95,22 @@ def test_fetched_arrays_belong_to_the_caller() -> None:
     np.testing.assert_array_equal(first, kept)
 
 
-def test_run_waits_for_the_event_behind_it() -> None:
+@pytest.mark.parametrize(
+    ("before", "act", "log"),
+    [
+        (lambda e: e.bind(draw()), lambda e: e.run(), ["enter", "record", "record", "wait"]),
+        (lambda e: e.bind(draw()), lambda e: e.bind(draw()), ["enter", "synchronize", "record", "record"]),
+        (lambda e: e.begin([draw()]), lambda e: e.finish(), ["wait"]),
+    ],
+    ids=["a run waits for the event behind it", "a copy under way is waited for", "what was begun is waited for"],
+)
+def test_what_is_under_way_is_waited_for(before: Any, act: Any, log: list[str]) -> None:
     lane = FakeLane()
     engine = make_engine(lane=lane)
-    engine.bind(draw())
+    before(engine)
     lane.log.clear()
-    engine.run()
-    assert lane.log == ["enter", "record", "record", "wait"]
+    act(engine)
+    assert lane.log == log
 
 
 @pytest.mark.parametrize("graph", [False, True])
@@ -130,15 +132,6 @@ def test_a_watched_run_does_not_spin(graph: bool, monkeypatch: pytest.MonkeyPatc
     engine.close()
     gc.collect()
     assert launch() is None, "a closed engine holds its graph, and with it memory of the GPU"
-
-
-def test_a_copy_under_way_is_waited_for_before_the_buffer_is_filled_again() -> None:
-    lane = FakeLane()
-    engine = make_engine(lane=lane)
-    engine.bind(draw())
-    lane.log.clear()
-    engine.bind(draw())
-    assert lane.log[:3] == ["enter", "synchronize", "record"]
 
 
 @pytest.mark.parametrize("graph", [False, True])
@@ -167,15 +160,6 @@ def test_a_slot_that_is_overwritten_before_it_was_read_is_found(graph: bool, cha
     engines[2]._answers = engines[1]._answers
     with pytest.raises(MeasurementError, match="scope pipelined: output 'scores' of batch 1 in slot 1 is not what"):
         check_slots(engines, draw(batch=5), engines[0])
-
-
-def test_what_was_begun_is_waited_for() -> None:
-    lane = FakeLane()
-    engine = make_engine(lane=lane)
-    engine.begin([draw()])
-    lane.log.clear()
-    engine.finish()
-    assert lane.log == ["wait"]
 
 
 def test_the_clocks_are_those_of_the_events() -> None:
@@ -248,57 +232,44 @@ def test_max_autotune_makes_no_graphs_of_its_own_within_ours(monkeypatch: pytest
     assert modes == ["max-autotune", "max-autotune-no-cudagraphs"]
 
 
-def test_two_kinds_of_graphs_are_not_made_of_one_module(
-    torch_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch_cuda, "probe_cuda", lambda: ("cuda:0",))
-    spec = replace(SPEC, backend="pytorch-compile", options={"cuda_graph": "1", "mode": "reduce-overhead"})
-    with pytest.raises(UsageError, match="cuda_graph=1 takes the place of mode=reduce-overhead"):
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cuda_graph": "1", "mode": "reduce-overhead"}, "cuda_graph=1 takes the place of mode=reduce-overhead"),
+        ({"defaults": "1"}, "its precision is tf32, not fp32"),
+    ],
+)
+def test_options_that_contradict_are_refused(torch_artifact: Artifact, options: dict[str, str], words: str) -> None:
+    """Two kinds of graphs are not made of one module; PyTorch's own defaults are no FP32."""
+    spec = replace(SPEC, backend="pytorch-compile", options=options)
+    with pytest.raises(UsageError, match=words):
         check_cuda_request(torch_artifact, spec, PYTORCH_COMPILE.gpu_options)
 
 
 def test_a_full_gpu_names_the_shapes() -> None:
-    def fail(image: Any) -> Any:
+    """One that is full when the module is called, and one that is too full for the inputs."""
+
+    def fail(*given: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ...")
 
-    with pytest.raises(MeasurementError, match=r"out of device memory with image 256x3x4x4: CUDA out of memory\."):
-        make_engine(fail, batch=256, prepare=lambda run: run())
+    full = FakeLane()
+    full.make_tensor = fail  # type: ignore[method-assign]
+    for call, lane in ((fail, FakeLane()), (double, full)):
+        with pytest.raises(MeasurementError, match=r"out of device memory with image 256x3x4x4: CUDA out of memory\."):
+            make_engine(call, lane, batch=256, prepare=lambda run: run())
 
 
-def test_a_gpu_too_full_for_the_inputs_names_their_shapes() -> None:
-    class FullLane(FakeLane):
-        def make_tensor(self, spec: TensorSpec, shape: tuple[int, ...]) -> Any:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ...")
-
-    with pytest.raises(MeasurementError, match=r"out of device memory with image 256x3x4x4: CUDA out of memory\."):
-        make_engine(lane=FullLane(), batch=256)
-
-
-def test_a_closed_engine_refuses_everything() -> None:
+def test_an_engine_without_inputs_or_closed_refuses_everything() -> None:
     engine = make_engine()
+    with pytest.raises(UsageError, match="call bind first"):
+        _ = engine.run
+    with pytest.raises(FeedError, match="float64"):
+        engine.bind({"image": np.zeros((2, 3, 4, 4))})
     engine.close()
     engine.close()
     for use in (lambda: engine.run, engine.fetch, engine.flush_cache, lambda: engine.bind(draw())):
         with pytest.raises(UsageError, match="closed"):
             use()
-
-
-def test_an_engine_without_inputs_says_so() -> None:
-    with pytest.raises(UsageError, match="call bind first"):
-        _ = make_engine().run
-
-
-def test_wrong_feeds_are_refused() -> None:
-    with pytest.raises(FeedError, match="float64"):
-        make_engine().bind({"image": np.zeros((2, 3, 4, 4))})
-
-
-def test_an_artifact_with_other_outputs_is_refused() -> None:
-    engine = make_engine(lambda image: (image, image))
-    engine.bind(draw())
-    engine.run()
-    with pytest.raises(ArtifactError, match="returned 2 tensors"):
-        engine.fetch()
 
 
 @pytest.mark.parametrize(
@@ -327,18 +298,10 @@ def test_an_environment_that_forbids_tf32_is_refused(monkeypatch: pytest.MonkeyP
         prepare_cuda(replace(SPEC, precision="tf32"), known)
 
 
-def test_defaults_of_pytorch_are_no_fp32(torch_artifact: Artifact) -> None:
-    with pytest.raises(UsageError, match="its precision is tf32, not fp32"):
-        check_cuda_request(torch_artifact, replace(SPEC, options={"defaults": "1"}), CUDA_OPTIONS)
-
-
-@pytest.mark.parametrize("device", ["cuda:x", "gpu"])
-def test_odd_devices_are_refused(device: str) -> None:
-    with pytest.raises(UsageError, match="cuda:N"):
-        torch_cuda.read_device_index(replace(SPEC, device=device))
-
-
-def test_a_gpu_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_odd_devices_and_a_gpu_that_is_not_there_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for device in ("cuda:x", "gpu"):
+        with pytest.raises(UsageError, match="cuda:N"):
+            torch_cuda.read_device_index(replace(SPEC, device=device))
     monkeypatch.setattr(torch_cuda, "probe_cuda", lambda: ("cuda:0",))
     assert torch_cuda.read_device_index(SPEC) == 0
     with pytest.raises(BackendUnavailable, match="cuda:3: there is cuda:0"):

@@ -20,15 +20,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is dep
 
 SPEC = EngineSpec(backend="pytorch-compile", precision="fp32", threads=1)
 STEPS, WIDTH = 3, 4
-ARTIFACT = Artifact(
-    kind="torch",
-    path="",
-    sha256="",
-    files=(),
-    model="recurrent",
-    inputs=(TensorSpec(name="x", dtype="float32", shape=(1, STEPS, WIDTH)),),
-    outputs=(TensorSpec(name="y", dtype="float32", shape=(1, WIDTH)),),
-)
+X = TensorSpec(name="x", dtype="float32", shape=(1, STEPS, WIDTH))
+Y = TensorSpec(name="y", dtype="float32", shape=(1, WIDTH))
+ARTIFACT = Artifact(kind="torch", path="", sha256="", files=(), model="recurrent", inputs=(X,), outputs=(Y,))
 
 
 class Recurrent(nn.Module):

@@ -1,6 +1,5 @@
 """Kernels of a GPU, each under the module that launched it."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,36 +17,23 @@ from enginebench.engines.backends.torch.operators import (
     read_operator_times,
 )
 from enginebench.engines.proof import Operator, record_profile
-
-
-def make_event(name: str, start_ns: int, duration_ns: int, number: int = 0, of: int = 0, device: str = "CPU") -> Any:
-    values = {
-        "name": name,
-        "start_ns": start_ns,
-        "duration_ns": duration_ns,
-        "correlation_id": number,
-        "linked_correlation_id": of,
-        "device_type": f"DeviceType.{device}",
-        "dtypes": ["float"],
-    }
-    return SimpleNamespace(**{key: lambda value=value: value for key, value in values.items()})
-
+from events import make_event
 
 EVENTS = [
-    make_event(WATCHED_MODULE, 0, 1000),
-    make_event(f"{WATCHED_MODULE}conv", 10, 90),
-    make_event("aten::conv2d", 20, 60, 1),
-    make_event("aten::cudnn_convolution", 30, 40, 2),
-    make_event("cudaLaunchKernel", 40, 5, 77, 2),
-    make_event("aten::relu", 110, 20, 3),
-    make_event("aten::relu", 150, 20, 4),
+    make_event(WATCHED_MODULE, 0, 1000, "float"),
+    make_event(f"{WATCHED_MODULE}conv", 10, 90, "float"),
+    make_event("aten::conv2d", 20, 60, "float", number=1),
+    make_event("aten::cudnn_convolution", 30, 40, "float", number=2),
+    make_event("cudaLaunchKernel", 40, 5, "float", number=77, of=2),
+    make_event("aten::relu", 110, 20, "float", number=3),
+    make_event("aten::relu", 150, 20, "float", number=4),
     # The GPU is behind: it starts the first kernel when the host is at the last operator.
-    make_event("nchwToNhwcKernel", 160, 5, 77, 2, "CUDA"),
-    make_event(f"{WATCHED_MODULE}conv", 160, 60, 0, 0, "CUDA"),  # the host's span, as the profiler repeats it
-    make_event("sgemm", 170, 50, 78, 2, "CUDA"),
-    make_event("clamp", 230, 3, 79, 3, "CUDA"),
-    make_event("clamp", 240, 3, 80, 4, "CUDA"),
-    make_event("Memset (Device)", 250, 3, 81, 0, "CUDA"),
+    make_event("nchwToNhwcKernel", 160, 5, "float", number=77, of=2, device="CUDA"),
+    make_event(f"{WATCHED_MODULE}conv", 160, 60, "float", device="CUDA"),  # the host's span, as the profiler repeats it
+    make_event("sgemm", 170, 50, "float", number=78, of=2, device="CUDA"),
+    make_event("clamp", 230, 3, "float", number=79, of=3, device="CUDA"),
+    make_event("clamp", 240, 3, "float", number=80, of=4, device="CUDA"),
+    make_event("Memset (Device)", 250, 3, "float", number=81, device="CUDA"),
 ]
 LAUNCHES = [
     Launch("nchwToNhwcKernel", "conv", "Conv2d"),
@@ -64,7 +50,7 @@ def test_kernels_belong_to_the_operator_that_launched_them_not_to_the_one_at_the
 
 def test_operators_of_any_library_count_and_nothing_else_does() -> None:
     names = ["mkldnn::_convolution_pointwise", "torchvision::nms", "void at::native::copy<1>", "cudaLaunchKernel"]
-    events = [make_event(name, 10 * i, 5) for i, name in enumerate(names)]
+    events = [make_event(name, 10 * i, 5, "float") for i, name in enumerate(names)]
     assert [(name, kind) for _, name, kind in list_outermost(events, {})] == [
         ("_convolution_pointwise", "_convolution_pointwise"),
         ("nms", "nms"),
@@ -148,13 +134,13 @@ def test_watching_modules_does_not_change_what_runs() -> None:
 
 def test_a_module_with_more_than_one_operator_in_a_call_is_no_layer() -> None:
     events = [
-        make_event(f"{WATCHED_MODULE}a", 0, 10),
-        make_event("aten::add", 1, 2),
-        make_event(f"{WATCHED_MODULE}b", 20, 30),
-        make_event("aten::add", 21, 2),
-        make_event(f"{WATCHED_MODULE}b.conv", 30, 10),
-        make_event("aten::conv2d", 31, 2),
-        make_event(f"{WATCHED_MODULE}a", 60, 10),
-        make_event("aten::add", 61, 2),
+        make_event(f"{WATCHED_MODULE}a", 0, 10, "float"),
+        make_event("aten::add", 1, 2, "float"),
+        make_event(f"{WATCHED_MODULE}b", 20, 30, "float"),
+        make_event("aten::add", 21, 2, "float"),
+        make_event(f"{WATCHED_MODULE}b.conv", 30, 10, "float"),
+        make_event("aten::conv2d", 31, 2, "float"),
+        make_event(f"{WATCHED_MODULE}a", 60, 10, "float"),
+        make_event("aten::add", 61, 2, "float"),
     ]
     assert [name for _, name, _ in list_outermost(events, {"b.conv": "Conv2d"})] == ["a", "b: add", "b.conv", "a"]

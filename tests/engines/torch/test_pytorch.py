@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -205,37 +206,22 @@ def test_folding_leaves_no_norm_and_touches_no_original() -> None:
     assert torch.equal(module[0].weight, make_normed()[0].weight)
 
 
-class OnlyInTraining(torch.nn.Module):
-    """A batch norm that no inference runs, and a layer that has none."""
+class Pair(torch.nn.Module):
+    """A layer and a batch norm, in the order that a function puts them."""
 
-    def __init__(self) -> None:
+    def __init__(self, forward: Callable[[Any, Any], Any], layer: Any = None, norm: Any = None) -> None:
         super().__init__()
-        self.layer, self.norm = torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)
+        self.layer, self.norm = layer or torch.nn.Linear(2, 2), norm or torch.nn.BatchNorm1d(2)
+        self.function = forward
 
     def forward(self, x: Any) -> Any:
-        return self.norm(self.layer(x)) if self.training else torch.relu(self.layer(x))
+        return self.function(self, x)
 
 
-class ReadTwice(torch.nn.Module):
-    """A layer whose weight is also read without the batch norm after it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.layer = make_normed()[5], torch.nn.Linear(2, 4)
-
-    def forward(self, x: Any) -> Any:
-        return self.norm(self.layer(x)) + self.layer.weight.sum()
-
-
-class Branching(torch.nn.Module):
-    """Which of its layers runs depends on the values."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.norm = torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)
-
-    def forward(self, x: Any) -> Any:
-        return self.norm(self.layer(x)) if x.sum() > 0 else x
+# A batch norm that no inference runs; a weight that is also read without the norm after it; values that decide.
+ONLY_IN_TRAINING = partial(Pair, lambda own, x: own.norm(own.layer(x)) if own.training else torch.relu(own.layer(x)))
+READ_TWICE = partial(Pair, lambda own, x: own.norm(own.layer(x)) + own.layer.weight.sum(), torch.nn.Linear(2, 4))
+BRANCHING = partial(Pair, lambda own, x: own.norm(own.layer(x)) if x.sum() > 0 else x)
 
 
 class Around(torch.nn.Module):
@@ -265,10 +251,10 @@ def make_along_another_axis() -> torch.nn.Sequential:
     ("make", "shape", "reason"),
     [
         (lambda: torch.nn.Linear(2, 2), (2, 2), "has no batch norm that directly follows"),
-        (OnlyInTraining, (2, 2), "has no batch norm that directly follows"),
-        (Branching, (2, 2), "in what torch.fx can trace: Branching: .*control flow"),
+        (ONLY_IN_TRAINING, (2, 2), "has no batch norm that directly follows"),
+        (BRANCHING, (2, 2), "in what torch.fx can trace: Pair: .*control flow"),
         (make_shared, (2, 2), "gives other outputs once"),
-        (ReadTwice, (2, 2), "gives other outputs once"),
+        (lambda: READ_TWICE(make_normed()[5]), (2, 2), "gives other outputs once"),
         (make_along_another_axis, (2, 4, 2), "gives other outputs once"),
         (make_normed, (2, 7), "it cannot be checked that its outputs stay the same"),
     ],
@@ -377,18 +363,18 @@ def test_each_of_many_batches_is_compiled(tmp_path: Path) -> None:
         assert engine.fetch()["y"].shape == (batches, 2)
 
 
+CPP = "CppCompileError: C++ compile error"
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
         (
-            "CppCompileError: C++ compile error\n\nCommand:\ng++ x.cpp\n\nOutput:\n x.h:3: error: no such type\nand",
-            "CppCompileError: C++ compile error: x.h:3: error: no such type",
+            f"{CPP}\n\nCommand:\ng++ x.cpp\n\nOutput:\n x.h:3: error: no such type\nand",
+            f"{CPP}: x.h:3: error: no such type",
         ),
-        ("CppCompileError: C++ compile error", "CppCompileError: C++ compile error. With pytorch-compile:fullgraph=0 "),
-        (
-            "Data-dependent branching\n  Hint\n\nmore",
-            "Data-dependent branching Hint. With pytorch-compile:fullgraph=0 ",
-        ),
+        (CPP, f"{CPP}. With pytorch-compile:fullgraph=0 "),
+        ("Branching\n  Hint\n\nmore", "Branching Hint. With pytorch-compile:fullgraph=0 "),
         ("", "RuntimeError. With "),
     ],
 )

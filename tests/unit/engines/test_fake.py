@@ -17,7 +17,6 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.engines import fake
 from enginebench.engines.fake import DRAWS, FakeBackend, FakeClock, draw_latencies, fail, project_feeds
-from enginebench.stats.effective import judge_precision
 
 INPUT = TensorSpec(name="x", dtype="float32", shape=("batch", 4))
 OUTPUT = TensorSpec(name="y", dtype="float32", shape=("batch", 2))
@@ -76,6 +75,7 @@ def test_answer_has_any_shape_and_dtype() -> None:
 
 def test_run_takes_the_time_asked_for() -> None:
     assert time_runs(3, latency_us="2.5") == [2500, 2500, 2500]
+    assert time_runs(2) == [0, 0]
 
 
 def test_tricks_are_faster_slower_or_wrong() -> None:
@@ -83,14 +83,7 @@ def test_tricks_are_faster_slower_or_wrong() -> None:
     assert time_runs(1, latency_us="100", trick="slow") == [125_000]
     engine = load(trick="wrong")
     assert run_on(engine, FEEDS)["y"].tolist() == [[3.0, 8.0]]
-
-
-def test_the_trick_crash_ends_the_process_at_loading() -> None:
-    assert run_in_child(trick="crash").returncode == -signal.SIGSEGV
-
-
-def test_run_takes_no_time_by_default() -> None:
-    assert time_runs(2) == [0, 0]
+    assert run_in_child(trick="crash").returncode == -signal.SIGSEGV, "at loading"
 
 
 def test_real_time_passes_without_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,15 +212,6 @@ def test_nan_comes_after_good_answers() -> None:
         assert np.isfinite(run_on(engine, FEEDS)["y"]).all() == good
 
 
-def test_needs_numpy_only() -> None:
-    code = (
-        "import sys, enginebench.engines.fake; "
-        "heavy = {'torch', 'onnxruntime', 'openvino', 'onnx', 'scipy', 'psutil'} & set(sys.modules); "
-        "assert not heavy, heavy"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 @pytest.mark.parametrize(
     ("options", "shares"),
     [
@@ -243,14 +227,6 @@ def test_its_record_says_what_it_is_told(load_engine: Any, options: dict[str, st
             engine.effective_precision()
         engine.bind(random_feeds(engine.inputs, 1, 0))
         assert engine.effective_precision() == pytest.approx(shares)
-
-
-def test_an_engine_that_lies_about_its_precision_is_caught(load_engine: Any) -> None:
-    """Asked for INT8, labelled INT8, and its own record says FP32."""
-    with load_engine("fake", precision="int8", options={"ran": "fp32"}) as engine:
-        engine.bind(random_feeds(engine.inputs, 1, 0))
-        ran, (caveat,) = judge_precision("int8", engine.effective_precision())
-    assert (ran, caveat.code) == ("fp32", "relabelled")
 
 
 def test_a_share_beyond_the_whole_is_refused(load_engine: Any) -> None:

@@ -1,12 +1,10 @@
 """Names of kernels, as cuDNN, cuBLAS, CUTLASS, PyTorch and Triton give them, to the precision that they compute in."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from enginebench.core.precisions import classify_kernel
 from enginebench.engines.proof import WATCHED_RUN, read_kernel_times, split_runs, summarize_kernels
+from events import make_event
 
 CASES = {
     "fp32": [
@@ -71,21 +69,15 @@ def test_names(dtype: str, name: str) -> None:
     assert classify_kernel(name) == dtype
 
 
-def make_event(name: str, start_ns: int, duration_ns: int, device: str = "DeviceType.CUDA") -> Any:
-    return SimpleNamespace(
-        name=lambda: name, start_ns=lambda: start_ns, duration_ns=lambda: duration_ns, device_type=lambda: device
-    )
-
-
 def test_kernels_belong_to_the_run_in_whose_span_they_start() -> None:
     events = [
-        make_event("ampere_sgemm_32x32", 5, 1),
-        make_event(WATCHED_RUN, 10, 100, "DeviceType.CPU"),
+        make_event("ampere_sgemm_32x32", 5, 1, device="CUDA"),
         make_event(WATCHED_RUN, 10, 100),
-        make_event("ampere_sgemm_32x32", 20, 7),
-        make_event("cudaLaunchKernel", 15, 3, "DeviceType.CPU"),
-        make_event(WATCHED_RUN, 200, 100, "DeviceType.CPU"),
-        make_event("Memcpy DtoD (Device -> Device)", 220, 2),
+        make_event(WATCHED_RUN, 10, 100, device="CUDA"),
+        make_event("ampere_sgemm_32x32", 20, 7, device="CUDA"),
+        make_event("cudaLaunchKernel", 15, 3),
+        make_event(WATCHED_RUN, 200, 100),
+        make_event("Memcpy DtoD (Device -> Device)", 220, 2, device="CUDA"),
     ]
     runs = [read_kernel_times(run) for run in split_runs(events)]
     assert [[kernel[:2] for kernel in run] for run in runs] == [[("fp32", 7.0)], [("reorder", 2.0)]]
@@ -94,7 +86,8 @@ def test_kernels_belong_to_the_run_in_whose_span_they_start() -> None:
 
 def test_launches_of_a_kernel_are_one_layer() -> None:
     names = ("ampere_sgemm_32x32", "Memcpy DtoD", "ampere_sgemm_32x32", "triton_poi_fused_0")
-    profile = summarize_kernels([read_kernel_times([make_event(name, i, 10 * i + 1) for i, name in enumerate(names)])])
+    events = [make_event(name, i, 10 * i + 1, device="CUDA") for i, name in enumerate(names)]
+    profile = summarize_kernels([read_kernel_times(events)])
     assert [(x.name, x.mean_ns, x.precision) for x in profile.layers] == [
         ("ampere_sgemm_32x32", 22.0, "fp32"),
         ("Memcpy DtoD", 11.0, "reorder"),

@@ -25,9 +25,6 @@ def test_unknown_option_lists_the_known_ones() -> None:
     assert str(caught.value) == (
         "engine x has no option 'colour'; known: mode=a|b (which way; default a); size=3 (how large)"
     )
-
-
-def test_engine_without_options_says_so() -> None:
     with pytest.raises(UsageError, match="known: none"):
         read_options(replace(SPEC, options={"colour": "red"}), {})
 
@@ -66,7 +63,3 @@ def test_requests_that_cannot_be_met(
 ) -> None:
     with pytest.raises(error, match=message):
         check_request(artifact, spec, ("onnx",), ("fp32",))
-
-
-def test_request_that_can_be_met() -> None:
-    check_request(ARTIFACT, SPEC, ("onnx",), ("fp32",))

@@ -53,17 +53,10 @@ CudaGraphStrategy = _make_enum("CudaGraphStrategy")
 DynamicShapesKernelSpecializationStrategy = _make_enum("DynamicShapesKernelSpecializationStrategy")
 EngineValidity = _make_enum("EngineValidity")
 # The values are those of 1.7.1.
+_DIAGNOSTICS = "VERSION_MISMATCH UNSUPPORTED_CC OLD_CUDA_DRIVER OLD_CUDA_RUNTIME INSUFFICIENT_GPU_MEMORY"
+_DIAGNOSTICS = (_DIAGNOSTICS + " MALFORMED_ENGINE CUDA_ERROR").split()
 EngineInvalidityDiagnostics = enum.IntEnum(
-    "EngineInvalidityDiagnostics",
-    {
-        "VERSION_MISMATCH": 1,
-        "UNSUPPORTED_CC": 2,
-        "OLD_CUDA_DRIVER": 4,
-        "OLD_CUDA_RUNTIME": 8,
-        "INSUFFICIENT_GPU_MEMORY": 16,
-        "MALFORMED_ENGINE": 32,
-        "CUDA_ERROR": 64,
-    },
+    "EngineInvalidityDiagnostics", {name: 1 << i for i, name in enumerate(_DIAGNOSTICS)}
 )
 
 _ONNX_TYPES = {1: "FLOAT", 2: "UINT8", 3: "INT8", 6: "INT32", 7: "INT64", 9: "BOOL", 10: "HALF", 16: "BF16"}
@@ -477,11 +470,8 @@ class EngineInspector(_Checked):
         tensors = [*head["inputs"], *head["outputs"]]
         if _MAJOR != "11" and not _RTX:
             return leave_raw(json.dumps({"Layers": layers, "Bindings": [t["name"] for t in tensors]}))
-        return leave_raw(
-            json.dumps(
-                {"Layers": layers, "I/O Tensors": [{"Name": t["name"], "Dimensions": t["shape"]} for t in tensors]}
-            )
-        )
+        ends = [{"Name": t["name"], "Dimensions": t["shape"]} for t in tensors]
+        return leave_raw(json.dumps({"Layers": layers, "I/O Tensors": ends}))
 
 
 class IExecutionContext(_Checked):

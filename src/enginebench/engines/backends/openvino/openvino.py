@@ -216,7 +216,7 @@ class OpenvinoStreams:
     ) -> None:
         self._graph, self._artifact, self._settings, self._clock = graph, artifact, settings, clock
         self._buckets = choose_buckets(wanted.max_batch)
-        self._queues: dict[StreamKey, Any] = {}
+        self._queues: dict[StreamKey, Any] = {}  # with the names that its graph takes
         self._ended: SimpleQueue[Ended] = SimpleQueue()
         self._compiled: dict[StreamKey, Any] = {}
         self.depth = wanted.streams
@@ -232,7 +232,12 @@ class OpenvinoStreams:
             size = next((b for b in self._buckets if b >= entries), entries) if self._graph.static else entries
             feeds = join_samples(samples, size)
             check_feeds(self._artifact.inputs, feeds)
-            queue, fed = self._find_queue(feeds)
+            key, compiled = self._compile(feeds)
+            if key not in self._queues:
+                queue = openvino.AsyncInferQueue(compiled, self.depth)
+                queue.set_callback(self._finish)
+                self._queues[key] = queue, list_fed(compiled)
+            queue, fed = self._queues[key]
             taken = {name: array for name, array in feeds.items() if name in fed}
             queue.start_async(taken, (ticket, started_ns, entries, size))
         except Exception as error:  # each runtime has its own
@@ -255,16 +260,6 @@ class OpenvinoStreams:
             self._ended.put(fail_request(ticket, started_ns, self._clock(), error))
         else:
             self._ended.put(Ended(ticket, started_ns, computed_ns, self._clock(), cut_entries(arrays, entries, size)))
-
-    def _find_queue(self, feeds: Feeds) -> tuple[Any, frozenset[str]]:
-        """(queue, names that its graph takes) of arrays like these."""
-        key, compiled = self._compile(feeds)
-        if key not in self._queues:
-            queue = openvino.AsyncInferQueue(compiled, self.depth)
-            queue.set_callback(self._finish)
-            self._queues[key] = queue, list_fed(compiled)
-        found: tuple[Any, frozenset[str]] = self._queues[key]
-        return found
 
     def _compile(self, feeds: Feeds) -> tuple[StreamKey, Any]:
         """(shapes and values that it is for, the graph compiled for arrays like these)."""

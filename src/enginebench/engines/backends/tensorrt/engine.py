@@ -130,7 +130,11 @@ class WatchedPlanEngine(PlanEngine):
         layers, profile = folder / "layers.json", folder / "profile.json"
         self._watched = self._watched or self.time_layers(PROFILED_RUNS)
         layers.write_text(self.inspect(), encoding="utf-8")
-        profile.write_text(format_profile(self._watched, PROFILED_RUNS), encoding="utf-8")
+        total, rows = sum(self._watched.values()) or 1.0, list[dict[str, object]]([{"count": PROFILED_RUNS}])
+        for name, ns in self._watched.items():
+            times = {"timeMs": ns / 1e6 * PROFILED_RUNS, "averageMs": ns / 1e6, "medianMs": ns / 1e6}
+            rows.append({"name": name, **times, "percentage": 100 * ns / total})
+        profile.write_text(json.dumps(rows), encoding="utf-8")
         return layers, profile
 
 
@@ -146,13 +150,3 @@ def make_layer_times(trt: Any) -> Any:
             self.total_ms[layer_name] = self.total_ms.get(layer_name, 0.0) + ms
 
     return LayerTimes()
-
-
-def format_profile(times_ns: dict[str, float], runs: int) -> str:
-    """Layer times as trtexec exports them, which is what the reader reads."""
-    total = sum(times_ns.values()) or 1.0
-    rows: list[dict[str, object]] = [{"count": runs}]
-    for name, ns in times_ns.items():
-        ms, share = ns / 1e6, 100 * ns / total
-        rows.append({"name": name, "timeMs": ms * runs, "averageMs": ms, "medianMs": ms, "percentage": share})
-    return json.dumps(rows)

@@ -77,8 +77,6 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp
 # Compute capabilities that the builder knows, and those of them without a type. Seen in 1.7.1.
 TARGETS = ("7.5", "8.0", "8.6", "8.9", "12.0", "12.1")
 LACKING: dict[Precision, tuple[str, ...]] = {"tf32": ("7.5",), "bf16": ("7.5",), "fp8": ("7.5", "8.0", "8.6")}
-# Turing is built for only where it is named: it multiplies no FP32 matrices there.
-UNNAMED = TARGETS[1:]
 
 UNVERIFIED = make_caveat("unverified_engine.rtx")
 SUBOPTIMAL = make_caveat("environment.suboptimal_plan")
@@ -116,8 +114,15 @@ class TensorRtRtxBackend(PlanBackend):
         """A plan for these compute capabilities and settings, the stored one if there is one; no GPU is asked."""
         check_request(artifact, spec, ("onnx", "plan"), PRECISIONS, (spec.device,))
         options = read_options(spec, OPTIONS)
-        if artifact.kind == "plan":
-            return self._adopt(artifact, spec, options)
+        if artifact.kind == "plan":  # finished: with the inputs and outputs that it names itself
+            finished, path = open_plan(Path(artifact.path), spec, options), Path(artifact.path)
+            from enginebench.engines.backends.tensorrt.engine import adopt_tensors
+
+            return replace(
+                adopt_tensors(trt, finished, artifact, options),
+                made_by={**artifact.made_by, NAME: LIBRARY.version},
+                caveats=(*artifact.caveats, UNVERIFIED, *judge_validity(path, read_index(spec))),
+            )
         if options["weight_streaming"] == options["graph"] == "1":
             raise UsageError(
                 f"{NAME}:weight_streaming=1 cannot be launched as our CUDA graph, for which all memory would have to "
@@ -176,17 +181,6 @@ class TensorRtRtxBackend(PlanBackend):
         write_atomic(find_layers(plan), read_dump(LIBRARY.log.layers).encode())
         return (UNVERIFIED,)
 
-    def _adopt(self, artifact: Artifact, spec: EngineSpec, options: dict[str, str]) -> Artifact:
-        """A finished plan with the inputs and outputs that it names itself."""
-        plan = open_plan(Path(artifact.path), spec, options)
-        from enginebench.engines.backends.tensorrt.engine import adopt_tensors
-
-        return replace(
-            adopt_tensors(trt, plan, artifact, options),
-            made_by={**artifact.made_by, NAME: LIBRARY.version},
-            caveats=(*artifact.caveats, UNVERIFIED, *judge_validity(Path(artifact.path), read_index(spec))),
-        )
-
     def _find_cache(self, artifact: Artifact, spec: EngineSpec) -> Path | None:
         """Where what a GPU compiled of a plan is kept: it holds for one version and one kind of GPU."""
         gpu = describe_gpu(read_index(spec))
@@ -206,7 +200,8 @@ def read_targets(text: str, precision: Precision) -> tuple[str, ...]:
     """
     lacking = LACKING.get(precision, ())
     if not text.strip():
-        return tuple(target for target in UNNAMED if target not in lacking)
+        # Turing is built for only where it is named: it multiplies no FP32 matrices there.
+        return tuple(target for target in TARGETS[1:] if target not in lacking)
     asked = [part for part in re.split(r"[+,\s]+", text) if part]
     if unknown := [part for part in asked if part not in TARGETS]:
         raise UsageError(

@@ -44,8 +44,6 @@ COMPILED_NOTE = "layers are modules, or several where torch.compile made one ker
 PLAIN_NOTE = "layers are operators and generated kernels: {why}"
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
 
-OTHER_LAUNCHES = "those of a run outside of the graph are others, which leaves their modules unknown"
-
 
 class Generated:
     """What an engine knows of the code that a compiler made of its module: nothing where none is compiled."""
@@ -188,7 +186,8 @@ class WatchedCudaTorchEngine(Generated, CudaTorchEngine):
             named = name_kernels(runs, record_launches(self._call_once, name_modules(self._call)))
         except torch.OutOfMemoryError:
             return runs, f"{KERNELS}: there is no memory for a run outside of the graph"
-        return (named, EAGER_NOTE) if named else (runs, f"{KERNELS}: {OTHER_LAUNCHES}")
+        others = "those of a run outside of the graph are others, which leaves their modules unknown"
+        return (named, EAGER_NOTE) if named else (runs, f"{KERNELS}: {others}")
 
     def _call_once(self) -> None:
         """Calls the module and waits; the answer of the last run stays what it is."""

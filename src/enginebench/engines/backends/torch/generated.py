@@ -207,7 +207,7 @@ def name_calls(calls: Sequence[RawCall], graph: Mapping[str, TracedNode]) -> lis
                 if _is_ready(name, call.number, graph, owner):
                     owner[name] = call.number
     owned = {call.number: [name for name in graph if owner.get(name) == call.number] for call in calls}
-    named = []
+    found = []
     for call in calls:
         own = owned[call.number]
         # A call without a node of its own works for the one that it is for, and both are one layer: one of several that
@@ -217,8 +217,8 @@ def name_calls(calls: Sequence[RawCall], graph: Mapping[str, TracedNode]) -> lis
             helped = call.origins[0][0]
             own = owned.get(owner.get(helped, -1), []) if helped in graph else []
         layers = dict.fromkeys(graph[name].layer for name in own)
-        named.append(NamedCall(call.kernel, call.library, " + ".join(layers)))
-    return named
+        found.append(NamedCall(call.kernel, call.library, " + ".join(layers)))
+    return found
 
 
 def _find_product(call: RawCall, graph: Mapping[str, TracedNode], owner: dict[str, int]) -> None:

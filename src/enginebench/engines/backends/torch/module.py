@@ -67,11 +67,6 @@ def fold_batch_norms(module: Any, name: str, checks: Iterable[Sequence[Any]]) ->
         raise ModelError(
             f"{name} has no batch norm that directly follows a convolution or a linear layer{why}. Leave out fold_bn=1"
         )
-    _check_answers(module, folded, name, checks)
-    return folded
-
-
-def _check_answers(module: Any, folded: Any, name: str, checks: Iterable[Sequence[Any]]) -> None:
     try:
         with torch.inference_mode():
             inputs, answers = _answer_first(module, checks)
@@ -89,6 +84,7 @@ def _check_answers(module: Any, folded: Any, name: str, checks: Iterable[Sequenc
                 f"{name} gives other outputs once its batch norms are folded: {difference:.2g} off where the largest "
                 f"output is {largest:.2g}; a layer is used twice, or along another axis. Leave out fold_bn=1"
             )
+    return folded
 
 
 def _answer_first(module: Any, checks: Iterable[Sequence[Any]]) -> tuple[Sequence[Any], list[Any]]:

@@ -34,6 +34,7 @@ from enginebench.engines.proof import summarize_layers
 from enginebench.engines.pytorch import prepare_torch
 from enginebench.engines.pytorch_aoti import load_package, name_gpu
 from enginebench.engines.pytorch_cuda import prepare_cuda
+from enginebench.engines.request import answer_probe
 
 NAME, OPTIONS = PYTORCH_AOTI.name, PYTORCH_AOTI.options
 # The first PyTorch whose loader takes what this one is given.
@@ -59,10 +60,9 @@ class PytorchAotiBackend:
     def probe(self) -> Availability:
         """Available where PyTorch is new enough; only building needs a compiler, and says so where it is missing."""
         found = str(torch.__version__)
-        if tuple(map(int, found.split(".")[:2])) < OLDEST:
-            reason = f"its packages need PyTorch {'.'.join(map(str, OLDEST))} or newer; found {found}"
-            return Availability(engine=NAME, available=False, version=found, reason=reason, fix=PYTORCH_AOTI.fix)
-        return Availability(engine=NAME, available=True, version=found, devices=("cpu", *probe_cuda()))
+        devices = ("cpu", *probe_cuda()) if tuple(map(int, found.split(".")[:2])) >= OLDEST else ()
+        reason = f"its packages need PyTorch {'.'.join(map(str, OLDEST))} or newer; found {found}"
+        return answer_probe(NAME, devices, found, reason, PYTORCH_AOTI.fix)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The package, always compiled anew; a package stays as it is."""

@@ -11,6 +11,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 cudaEventDefault, cudaEventBlockingSync, cudaStreamNonBlocking = 0, 1, 1
@@ -116,8 +117,11 @@ def cudaStreamDestroy(stream):
     return (OK,)
 
 
-def cudaStreamSynchronize(stream):
+def succeed(_):
     return (OK,)
+
+
+cudaStreamSynchronize = cudaEventSynchronize = cudaEventQuery = succeed
 
 
 def cudaEventCreateWithFlags(flags):
@@ -125,21 +129,17 @@ def cudaEventCreateWithFlags(flags):
     return OK, _Event()
 
 
-def cudaEventDestroy(event):
-    live["event"] -= 1
+def _destroy(_, kind):
+    live[kind] -= 1
     return (OK,)
+
+
+cudaEventDestroy = partial(_destroy, kind="event")
+cudaGraphDestroy, cudaGraphExecDestroy = partial(_destroy, kind="graph"), partial(_destroy, kind="graph_exec")
 
 
 def cudaEventRecord(event, stream):
     event.time_ns = time.perf_counter_ns()
-    return (OK,)
-
-
-def cudaEventSynchronize(event):
-    return (OK,)
-
-
-def cudaEventQuery(event):
     return (OK,)
 
 
@@ -159,20 +159,8 @@ def _free(address, kind):
     return (OK,) if memory.pop(address, None) is not None else (INVALID,)
 
 
-def cudaMalloc(size):
-    return _allocate(size, "device")
-
-
-def cudaFree(address):
-    return _free(address, "device")
-
-
-def cudaMallocHost(size):
-    return _allocate(size, "host")
-
-
-def cudaFreeHost(address):
-    return _free(address, "host")
+cudaMalloc, cudaMallocHost = partial(_allocate, kind="device"), partial(_allocate, kind="host")
+cudaFree, cudaFreeHost = partial(_free, kind="device"), partial(_free, kind="host")
 
 
 def cudaDeviceGetAttribute(attr, device):
@@ -216,14 +204,4 @@ def cudaGraphInstantiate(graph, flags):
 def cudaGraphLaunch(graph, stream):
     for work in graph.work:
         work()
-    return (OK,)
-
-
-def cudaGraphExecDestroy(graph):
-    live["graph_exec"] -= 1
-    return (OK,)
-
-
-def cudaGraphDestroy(graph):
-    live["graph"] -= 1
     return (OK,)
