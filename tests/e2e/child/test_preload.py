@@ -10,6 +10,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
+from asked import FAKE, make_measure_job
 from enginebench.core.errors import ChildFailed
 from enginebench.core.records import EngineSpec, MeasureSpec
 from enginebench.measure.machine import describe_machine
@@ -23,22 +24,13 @@ from enginebench.runs.folder import RunRequest
 from enginebench.runs.main_job import run_model
 from reporters import Silent
 
-SPEC = EngineSpec(backend="fake")
 # A graph is ready to be measured; by its name the model would be exported first.
 GRAPH = str(DATA_DIR / "digits-mlp.onnx")
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> MeasureJob:
-    return MeasureJob(
-        model="digits-mlp",
-        artifact=read_packaged_onnx("digits-mlp"),
-        engine=SPEC,
-        measure=MeasureSpec(warmup=1, iters=5),
-        out_dir=str(tmp_path),
-        repetition=2,
-        order=3,
-    )
+    return make_measure_job(tmp_path, read_packaged_onnx("digits-mlp"), repetition=2, order=3)
 
 
 def ask(child: Child, job: MeasureJob) -> None:
@@ -92,11 +84,11 @@ def test_a_child_that_will_be_timed_is_bound_to_its_cores_before_it_imports(job:
         child.wait_until_ready(time.monotonic() + 60)
         bound = {tuple(os.sched_getaffinity(int(task.id))) for task in psutil.Process(child.pid).threads()}
         answer = child.perform(job, timeout_s=60)
-    assert bound == {answer.measurement.pinned_cpus} and len(answer.measurement.pinned_cpus or ()) == SPEC.threads
+    assert bound == {answer.measurement.pinned_cpus} and len(answer.measurement.pinned_cpus or ()) == FAKE.threads
 
 
 def test_an_engine_of_another_environment_imports_when_its_turn_comes() -> None:
-    assert can_wait(SPEC)
+    assert can_wait(FAKE)
     assert not can_wait(EngineSpec(backend="fake", options={"env": "other"}))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from asked import make_row
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -69,15 +70,7 @@ def plan(
 ) -> PlannedRow:
     """A row of an engine, called by its seed."""
     engine = EngineSpec(backend=backend, options={"seed": seed, **options}, batch=batch)
-    return PlannedRow(
-        id=row_id(engine, "fp32", measure),
-        model="toy",
-        engine=engine,
-        measure=measure,
-        requested_precision="fp32",
-        source=source,
-        chain=(source,),
-    )
+    return make_row(engine, source, measure, model="toy")
 
 
 class Counting(Silent):
