@@ -55,15 +55,8 @@ def graph(tmp_path: Path) -> Artifact:
     path.parent.mkdir(parents=True)
     path.write_bytes(b"a graph")
     sha256, files = hash_files([path], path.parent)
-    return Artifact(
-        kind="onnx",
-        model="toy",
-        path=str(path),
-        sha256=sha256,
-        files=files,
-        inputs=(TensorSpec(name="x", dtype="float32", shape=AXES),),
-        outputs=(TensorSpec(name="y", dtype="float32", shape=AXES),),
-    )
+    into, out = ((TensorSpec(name=name, dtype="float32", shape=AXES),) for name in "xy")
+    return Artifact(kind="onnx", model="toy", path=str(path), sha256=sha256, files=files, inputs=into, outputs=out)
 
 
 def plan(
