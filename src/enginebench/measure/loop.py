@@ -311,11 +311,7 @@ def _make_array(calls: int) -> array[int]:
 
 
 def check_slots(engines: Sequence[Overlapping], feeds: Feeds, alone: Engine) -> None:
-    """Checks that every engine, all of them with a batch on its way, answers inputs of its own as `alone` does.
-
-    Raises:
-        MeasurementError: one answers otherwise, by more than a hundredth of the largest value.
-    """
+    """Checks that engines, all with a batch on its way, answer as `alone` does, to a hundredth of the largest value."""
     depth = len(engines)
     inputs = [{name: np.roll(array, turn) for name, array in feeds.items()} for turn in range(2 * depth)]
     answers: list[Mapping[str, Array]] = []

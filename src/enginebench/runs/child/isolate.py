@@ -82,11 +82,7 @@ def find_variables(job: Job[Any]) -> dict[str, str]:
 
 
 def run_group(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """What a command printed, and how it ended. If this process ends first, however, all that it started is killed.
-
-    Raises:
-        TimeoutExpired: it took longer, and is killed.
-    """
+    """What a command printed, and how it ended; it is killed, with all that it started, if this process ends first."""
     read_fd, write_fd = os.pipe()
     kinds: dict[str, Any] = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with (
@@ -364,9 +360,6 @@ class Work(Generic[Answer]):
         """The answer, with the record if the job asks for one; time that others took in between does not count.
 
         A child that is lost while it makes its record has answered all the same: with what it was sure of before.
-
-        Raises:
-            EngineBenchError: as `run_child` says.
         """
         try:
             found: Answer = self._child.hold(time.monotonic() + self._left_s, self._timeout_s)

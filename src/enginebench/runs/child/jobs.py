@@ -149,10 +149,7 @@ class PrepareAnswer(Provable, frozen=True, kw_only=True):
 
 
 class PrepareJob(Job[PrepareAnswer], frozen=True, kw_only=True, tag="prepare"):
-    """Build an engine, run the check inputs through it once, and save its outputs.
-
-    With `prove` a loaded engine is asked for its record; one that times itself is asked in any case.
-    """
+    """Build an engine, run the check inputs through it once, and save its outputs."""
 
     model: str
     artifact: Artifact
@@ -161,7 +158,7 @@ class PrepareJob(Job[PrepareAnswer], frozen=True, kw_only=True, tag="prepare"):
     outputs_path: str
     samples: int
     seed: int
-    prove: bool = True
+    prove: bool = True  # a loaded engine is asked for its record; one that times itself is in any case
     # What the metrics need of the outputs for it goes to `answers_path`; without labels they are the outputs.
     labelled: Labelled | None = None
     answers_path: str = ""

@@ -129,10 +129,7 @@ CHECKED_CALLS = 4
 
 
 def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer]) -> PrepareAnswer:
-    """Builds the engine, saves its outputs for the check inputs, and asks it for its record.
-
-    A tool that answers anew for each input is asked for a few; `keep` gets the answer before the record is made.
-    """
+    """Builds the engine, saves its outputs for the check inputs, `keep`s that answer, and asks for its record."""
     from enginebench.models.task import sample_feeds
 
     backend = open_for(job.engine, job.out_dir)
