@@ -30,8 +30,7 @@ from enginebench.core.shapes import (
     takes_whole,
 )
 from enginebench.engines.registry import accepts, find_device, find_entry, find_installed, takes
-from enginebench.runs.child.elsewhere import probe_elsewhere
-from enginebench.runs.child.places import OPTION
+from enginebench.runs.child.places import OPTION, probe_elsewhere
 from enginebench.runs.folder import RunRequest
 
 # What these mean where no recipe is named; nothing else makes them.
