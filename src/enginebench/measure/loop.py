@@ -74,8 +74,6 @@ def measure_engine(
             after each timed call.
         feeds: at least one; for scope `io` more than the last-level cache holds (`rotating_count`).
         others: engines alike, in scope `pipelined` as many as may have a batch on its way beside the one of `engine`.
-        spec: how long and what; `processes` is the caller's business.
-        watch: what others do to the machine, read between blocks.
         read_clock_mhz: the device's clock; warm-up also waits for it to stand still.
     """
     engines = (engine, *others)
