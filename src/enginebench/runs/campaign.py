@@ -152,9 +152,8 @@ class Campaign:
                 continue
             stored = self._folder.read_result(row_id)
             if stored is not None and Path(stored.model).name != Path(row.model).name:
-                advice = "Delete it to measure this configuration again"
-                path, found, expected = self._folder.row_path(row_id), repr(stored.model), repr(row.model)
-                raise ParseError(path, "$.model", found, expected, advice)
+                path, advice = self._folder.row_path(row_id), "Delete it to measure this configuration again"
+                raise ParseError(path, "$.model", repr(stored.model), repr(row.model), advice)
             if stored is not None and with_failed and stored.status in ("failed", "skipped"):
                 self.results[row_id] = stored
                 continue
