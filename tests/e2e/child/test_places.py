@@ -183,14 +183,8 @@ def test_an_unknown_name_says_what_is_known(lean: Path) -> None:
 FEATURES = ("deliver", "fpga", "load", "roofline", "trtexec", "tune")
 CHILDREN = ("core", "engines", "measure", "models", "runs/child", *(f"features/{name}" for name in FEATURES))
 PARENTS = ("verb.py", "budget_verb.py", "sitting.py")  # of features: no child imports these
-NEWER = {
-    ("datetime", "UTC"),
-    ("enum", "StrEnum"),
-    ("typing", "Self"),
-    ("typing", "Unpack"),
-    ("typing", "assert_never"),
-    ("typing", "override"),
-}
+TYPING = ("Self", "Unpack", "assert_never", "override")
+NEWER = {("datetime", "UTC"), ("enum", "StrEnum"), *(("typing", name) for name in TYPING)}
 SOURCE = Path(enginebench.__file__).parent
 
 
