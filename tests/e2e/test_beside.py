@@ -7,8 +7,8 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
+from asked import make_prepare_job, make_row
 from enginebench.core.errors import ChildFailed
-from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, EngineSpec, FileHash, Gpu, Machine, MeasureSpec, Result
 from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
@@ -30,16 +30,7 @@ MACHINE = replace(
 
 
 def plan(engine: str = "fake", *, source: Artifact = GRAPH, **spec: Any) -> PlannedRow:
-    made = EngineSpec(backend=engine, **spec)
-    return PlannedRow(
-        id=row_id(made, "fp32", ONCE),
-        model="digits-mlp",
-        engine=made,
-        measure=ONCE,
-        requested_precision="fp32",
-        source=source,
-        chain=(source,),
-    )
+    return make_row(EngineSpec(backend=engine, **spec), source, ONCE, model="digits-mlp")
 
 
 class TestWhichRows:
@@ -70,10 +61,8 @@ class TestWhichRows:
         assert self.split(*rows, machine=replace(MACHINE, memory_limit_bytes=1 << 30)) == [["fake1"], ["fake2"]]
 
     def test_builders_that_time_kernels_come_last_and_alone(self) -> None:
-        rows = [
-            plan(name, device="cuda:0") for name in ("tensorrt", "pytorch", "trtexec", "pytorch-compile", "ort-cuda")
-        ]
-        found = self.split(*rows)
+        names = ("tensorrt", "pytorch", "trtexec", "pytorch-compile", "ort-cuda")
+        found = self.split(*(plan(name, device="cuda:0") for name in names))
         assert found == [["pytorch1", "ort-cuda1"], ["tensorrt1"], ["trtexec1"], ["pytorch-compile1"]]
 
     def test_what_is_compiled_for_a_cpu_is_timed_only_if_told_so(self) -> None:
@@ -132,11 +121,8 @@ def forget_times(results: list[Result]) -> list[Result]:
 
 
 def test_side_by_side_is_the_same_run(tmp_path: Path, family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [
-        plan(options={"seed": "1"}),
-        plan("ort"),
-        plan(options={"seed": "2", "fault": "slow_build", "build_s": "1"}),
-    ]
+    slow = {"seed": "2", "fault": "slow_build", "build_s": "1"}
+    rows = [plan(options={"seed": "1"}), plan("ort"), plan(options=slow)]
     found, steps = run(tmp_path / "beside", *rows)
     assert family.told == ["start", "start", "start", "sure"]
     assert [result.built_beside for result in found] == [2, 2, 2]
@@ -145,12 +131,8 @@ def test_side_by_side_is_the_same_run(tmp_path: Path, family: Family, monkeypatc
     assert [result.built_beside for result in alone] == [0, 0, 0]
     assert [r.status for r in found] == ["ok"] * 3
     root = str(tmp_path / "alone")
-    moved = [
-        replace(
-            r, artifacts=tuple(replace(a, path=a.path.replace(root, str(tmp_path / "beside"))) for a in r.artifacts)
-        )
-        for r in alone
-    ]
+    move = RunFolder.change_paths
+    moved = [move(r, lambda a: replace(a, path=a.path.replace(root, str(tmp_path / "beside")))) for r in alone]
     assert forget_times(found) == forget_times(moved)
     assert steps == ["building and checking 3 configurations side by side", *steps_alone]
     assert family.all_gone()
@@ -219,15 +201,7 @@ def test_records_are_made_one_after_another(tmp_path: Path) -> None:
     """A child that is sure of its answer waits: shares of time that others had a part in would prove nothing."""
 
     def describe(seed: str) -> PrepareJob:
-        return PrepareJob(
-            model="digits-mlp",
-            artifact=GRAPH,
-            engine=EngineSpec(backend="fake", options={"seed": seed}),
-            out_dir=str(tmp_path),
-            outputs_path=str(tmp_path / f"{seed}.npz"),
-            samples=2,
-            seed=0,
-        )
+        return make_prepare_job(tmp_path, GRAPH, seed, engine=EngineSpec(backend="fake", options={"seed": seed}))
 
     notes: list[str] = []
     with Child() as one, Child() as two:

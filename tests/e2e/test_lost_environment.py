@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from enginebench.core.names import row_id
+from asked import make_row
 from enginebench.core.records import EngineSpec, MeasureSpec
 from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child import places
 from enginebench.runs.folder import RunFolder
-from enginebench.runs.plan import PlannedRow
 from reporters import Silent
 
 SITE = Path(sysconfig.get_path("purelib"))
@@ -42,15 +41,8 @@ def test_an_environment_deleted_while_it_runs_costs_the_repetitions_that_were_le
                 shutil.rmtree(other)
 
     source = read_packaged_onnx("digits-mlp")
-    rows = []
-    for options in ({}, {"env": "lost"}):
-        engine = EngineSpec(backend="fake", options=options)
-        rows.append(
-            PlannedRow(
-                id=row_id(engine, "fp32", MEASURE), model="digits-mlp", engine=engine, measure=MEASURE,
-                requested_precision="fp32", source=source, chain=(source,),
-            )
-        )  # fmt: skip
+    specs = [EngineSpec(backend="fake", options=options) for options in ({}, {"env": "lost"})]
+    rows = [make_row(spec, source, MEASURE, model="digits-mlp") for spec in specs]
     here, there = Campaign(RunFolder(tmp_path / "r"), rows, describe_machine(), timeout_s=60, reporter=Deleting()).run()
     assert (here.status, len(here.measurements)) == ("ok", 3)
     assert (there.status, len(there.measurements)) == ("failed", 1), "what was measured is kept"

@@ -54,10 +54,7 @@ def read_size(text: str) -> int | None:
 def rotating_count(input_bytes: int, last_level_cache_bytes: int | None) -> int:
     """How many inputs make a set of twice the last-level cache, their Python objects counted; at least 2.
 
-    The set stays within 256 MiB unless the cache itself is larger: then it is just larger than the cache.
-
-    Args:
-        last_level_cache_bytes: None where it is unknown; 96 MiB are assumed then.
+    It stays within 256 MiB unless the cache (of 96 MiB if it is unknown) is larger: then it is just larger than that.
     """
     cache = UNKNOWN_CACHE_BYTES if last_level_cache_bytes is None else last_level_cache_bytes
     each = input_bytes + OBJECT_BYTES
@@ -66,10 +63,7 @@ def rotating_count(input_bytes: int, last_level_cache_bytes: int | None) -> int:
 
 
 def rotate_feeds(feeds: Feeds, count: int) -> list[Feeds]:
-    """`count` copies of `feeds`, every one at an address of its own.
-
-    The copies of an input lie behind one another in one array, so that many small inputs cost no more than one large.
-    """
+    """`count` copies of `feeds`, each at its own address; those of an input lie behind one another in one array."""
     import numpy as np
 
     stacked = {name: np.repeat(np.ascontiguousarray(array)[np.newaxis], count, axis=0) for name, array in feeds.items()}

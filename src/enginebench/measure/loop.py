@@ -74,8 +74,6 @@ def measure_engine(
             after each timed call.
         feeds: at least one; for scope `io` more than the last-level cache holds (`rotating_count`).
         others: engines alike, in scope `pipelined` as many as may have a batch on its way beside the one of `engine`.
-        spec: how long and what; `processes` is the caller's business.
-        watch: what others do to the machine, read between blocks.
         read_clock_mhz: the device's clock; warm-up also waits for it to stand still.
     """
     engines = (engine, *others)
@@ -311,11 +309,7 @@ def _make_array(calls: int) -> array[int]:
 
 
 def check_slots(engines: Sequence[Overlapping], feeds: Feeds, alone: Engine) -> None:
-    """Checks that every engine, all of them with a batch on its way, answers inputs of its own as `alone` does.
-
-    Raises:
-        MeasurementError: one answers otherwise, by more than a hundredth of the largest value.
-    """
+    """Checks that engines, all with a batch on its way, answer as `alone` does, to a hundredth of the largest value."""
     depth = len(engines)
     inputs = [{name: np.roll(array, turn) for name, array in feeds.items()} for turn in range(2 * depth)]
     answers: list[Mapping[str, Array]] = []

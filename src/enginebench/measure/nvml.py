@@ -207,8 +207,7 @@ def open_gpu_watch(device: str) -> GpuWatch | None:
 
 def read_index(device: str) -> int:
     """The N of `cuda:N`; 0 of `cuda`."""
-    _, _, index = device.partition(":")
-    return int(index or 0)
+    return int(device.partition(":")[2] or 0)
 
 
 NO_TELEMETRY = make_caveat("no_device_telemetry.absent")

@@ -30,13 +30,10 @@ def choose_cpus(threads: int, allowed: Collection[int], root: Path = ROOT) -> tu
     cores = group_cores(allowed, root)
     strongest = max((read_capacity(core[0], root) or 0 for core in cores), default=0)
 
-    def is_small(core: tuple[int, ...]) -> bool:
-        capacity = read_capacity(core[0], root)
-        return capacity is not None and capacity < SMALL_CORE_SHARE * strongest
-
     def rank(place: tuple[int, int]) -> tuple[bool, int, int]:
         core, sibling = place
-        return is_small(cores[core]), sibling, -core
+        capacity = read_capacity(cores[core][0], root)
+        return capacity is not None and capacity < SMALL_CORE_SHARE * strongest, sibling, -core
 
     places = [(core, sibling) for core in range(len(cores)) for sibling in range(len(cores[core]))]
     chosen = sorted(places, key=rank)[:threads]

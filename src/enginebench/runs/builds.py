@@ -1,7 +1,4 @@
-"""Builds: how many a row has, which may be made beside each other, where each lies, and what is known of it.
-
-Nothing is timed while engines are built and checked, but much is chosen, and memory is filled.
-"""
+"""Builds: how many a row has, which may be made beside each other (nothing is timed then), what is known of it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -38,12 +38,9 @@ class Figures(Struct, frozen=True, kw_only=True):
 
 
 class Module(Struct, frozen=True, kw_only=True):
-    """How the PyTorch module is made before its weights are loaded.
+    """How the PyTorch module is made before its weights are loaded."""
 
-    kind "source": `name` in the file `file` of the bundle. "torchvision", "timm": `name` there, with `arguments`.
-    """
-
-    kind: str
+    kind: str  # "source": `name` in the bundle's `file`; "torchvision", "timm": `name` there, with `arguments`
     name: str
     file: str | None = None
     arguments: dict[str, Any] = {}

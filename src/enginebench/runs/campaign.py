@@ -151,9 +151,8 @@ class Campaign:
                 continue
             stored = self._folder.read_result(row_id)
             if stored is not None and Path(stored.model).name != Path(row.model).name:
-                advice = "Delete it to measure this configuration again"
-                path, found, expected = self._folder.row_path(row_id), repr(stored.model), repr(row.model)
-                raise ParseError(path, "$.model", found, expected, advice)
+                path, advice = self._folder.row_path(row_id), "Delete it to measure this configuration again"
+                raise ParseError(path, "$.model", repr(stored.model), repr(row.model), advice)
             if stored is not None and with_failed and stored.status in ("failed", "skipped"):
                 self.results[row_id] = stored
                 continue
@@ -176,10 +175,7 @@ class Campaign:
             self.results[row_id] = replace(stored, engine=ran, status=status, reason=None, stderr_tail=None)
 
     def run(self) -> list[Result]:
-        """Every row, prepared, checked and measured; a failed row carries its reason.
-
-        Repetitions are measured each in its turn; rows of which no verdict can change end at a look, before the next.
-        """
+        """Every row, prepared, checked, and measured until no verdict can change; a failed row has its reason."""
         wanted = [row for row in self._rows.values() if row.skip is None]
         self._reporter.begin(sum(count_builds(row) + row.measure.processes for row in wanted))
         self.check()
@@ -336,12 +332,9 @@ class Campaign:
         return known if known.status == "ok" else replace(known, status="failed", reason=why)
 
     def _lost_answers(self, known: Result) -> bool:
-        """Whether the answers of a restored row are missing or incomplete; other rows are compared with them.
-
-        A row that was measured but never compared belongs to a tool that returns no answers.
-        """
+        """Whether the answers of a restored row, with which others are compared, are missing or incomplete."""
         outputs, answers = self._folder.outputs_path(known.id), self._folder.answers_path(known.id)
-        wanted = [outputs] if known.drift or not known.measurements else []
+        wanted = [outputs] if known.drift or not known.measurements else []  # else of a tool that returns no answers
         if known.scores or (self._judged and self._judged.metrics and not known.measurements):
             wanted.append(answers)
         return not all(holds_arrays(path) for path in wanted)

@@ -24,8 +24,7 @@ class Found(Struct, frozen=True, kw_only=True):
 
 def find_store() -> Path:
     """The folder of this user's ceilings: that of the variable `ENGINEBENCH_CEILINGS`, else in the user's cache."""
-    chosen = os.environ.get("ENGINEBENCH_CEILINGS", "")
-    return Path(chosen) if chosen else find_cache() / "ceilings"
+    return Path(os.environ.get("ENGINEBENCH_CEILINGS") or find_cache() / "ceilings")
 
 
 def name_file(machine: Machine) -> str:

@@ -121,12 +121,7 @@ def _find_rows(root: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
-    """The figures of one row: medians of its processes' medians, and the pooled nearest-rank p99.
-
-    Args:
-        path: of its file, relative to the history's folder.
-        modified: when the file was written, in s; used if no process says when it began.
-    """
+    """The figures of one row, stored at `path`: medians of its processes' medians, and the pooled nearest-rank p99."""
     kept = [m for m in result.measurements if m.latency_ns]
     pooled = np.concatenate([np.asarray(m.latency_ns, dtype=np.float64) for m in kept]) if kept else np.empty(0)
     references = [median(m.reference_ns) for m in kept if m.reference_ns]

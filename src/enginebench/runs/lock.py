@@ -28,11 +28,7 @@ def lock_devices(
     folder: Path | None = None,
     on_wait: Callable[[str], None] = lambda text: None,
 ) -> Iterator[None]:
-    """Holds the locks of all these devices inside the block; each is taken once.
-
-    They are taken in the order of their names, so that two runs that want the same devices cannot deadlock. The
-    arguments are those of `lock_device`.
-    """
+    """As `lock_device`, for all these devices, each once, in the order of their names: so two runs cannot deadlock."""
     with ExitStack() as held:
         for device in sorted({"cuda:0" if device == "cuda" else device for device in devices}):
             held.enter_context(lock_device(device, wait=wait, folder=folder, on_wait=on_wait))

@@ -31,8 +31,7 @@ from enginebench.core.shapes import (
     takes_whole,
 )
 from enginebench.engines.registry import accepts, find_device, find_entry, find_installed, takes
-from enginebench.runs.child.elsewhere import probe_elsewhere
-from enginebench.runs.child.places import OPTION
+from enginebench.runs.child.places import OPTION, probe_elsewhere
 from enginebench.runs.folder import RunRequest
 
 # What these mean where no recipe is named; nothing else makes them.
@@ -70,12 +69,7 @@ def plan_rows(
     probe: Callable[[str], Availability] = find_installed,
     problems: Mapping[str, str] | None = None,
 ) -> list[PlannedRow]:
-    """Every row of the request, each once: for each batch and precision all engines in a row, the baseline first.
-
-    Args:
-        sources: the artifacts to start from, in all precisions.
-        problems: PRECISION, or `EVERY_GRAPH`, to the reason why there is no graph in it.
-    """
+    """Every row of the request, each once: for each batch and precision all engines in a row, the baseline first."""
     rows: dict[str, PlannedRow] = {}
     for scope in dict.fromkeys(wanted.scope for wanted in request.wanted) or (request.measure.scope,):
         scoped = replace(request, measure=replace(request.measure, scope=scope))
@@ -185,12 +179,9 @@ def list_sizes(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[d
 def _list_precisions(
     request: RunRequest, sources: Sequence[Artifact]
 ) -> Sequence[tuple[Precision | None, Recipe | None]]:
-    """The precisions asked for; what is not in FP32 (a user's graph or module, a plan) keeps its own.
-
-    Of a plan the user may know more than FP32, which is what nobody asks for by name.
-    """
+    """The precisions asked for; what is not in FP32 (a user's graph or module, a plan) keeps its own."""
     given = next((a for a in sources if a.kind == "onnx"), sources[0] if sources else None)
-    others = any(precision != "fp32" for precision, _ in request.precisions)
+    others = any(precision != "fp32" for precision, _ in request.precisions)  # the user may know more of a plan
     if given is None or given.precision == "fp32" or (given.kind == "plan" and others):
         return request.precisions
     return [(given.precision, given.recipe)]

@@ -215,11 +215,12 @@ def parse_device(text: str) -> str:
 
 
 def use_trtexec(path: str | None, engines: Iterable[str]) -> None:
-    if path is not None and "trtexec" not in engines:
-        what = "the executable of the engine trtexec, which this command does not use; leave it out"
-        raise UsageError(f"--trtexec sets {what}")
-    if path is not None:
-        find("offers", "choose_trtexec")(path)
+    if path is None:
+        return
+    if "trtexec" not in engines:
+        unused = "the engine trtexec, which this command does not use; leave it out"
+        raise UsageError(f"--trtexec sets the executable of {unused}")
+    find("offers", "choose_trtexec")(path)
 
 
 def merge_options(engine: str, own: dict[str, str], given: dict[str, str]) -> dict[str, str]:

@@ -47,8 +47,7 @@ def open_metrics(labelled: Labelled) -> tuple[Facts, ...]:
 def score_file(metrics: Sequence[Facts], answers: Path, reference: Path | None) -> tuple[Score, ...]:
     kept = load_arrays(answers)
     before = load_arrays(reference) if reference is not None else None
-    found = [_score(facts, kept, before, answers, reference) for facts in metrics]
-    return tuple(score for score in found if score is not None)
+    return tuple(filter(None, (_score(facts, kept, before, answers, reference) for facts in metrics)))
 
 
 def _score(

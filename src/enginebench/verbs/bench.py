@@ -29,8 +29,7 @@ from enginebench.options import COMMAND, Opt, PathLike, pick, verb
 from enginebench.report.bench import list_bench
 from enginebench.runs import request as requests
 from enginebench.runs.campaign import Campaign
-from enginebench.runs.child.elsewhere import find_available
-from enginebench.runs.child.places import enter
+from enginebench.runs.child.places import enter, find_available
 from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRequest, Stored, begin_record, check_request, holds_run
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import PlannedRow, list_devices, plan_rows, plan_stored, with_suffix

@@ -28,10 +28,9 @@ from enginebench.engines.registry import accepts, check_options, find_device, fi
 from enginebench.measure.pin import default_threads
 from enginebench.models.precision.calibration_data import keep_batches
 from enginebench.options import CalibCache, DryRunning, Extra, Opt, PathLike, Printed, Progress, Trtexec, verb
-from enginebench.runs.child.elsewhere import find_available
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import BuildAnswer, BuildJob, ProbeJob, Proof, SourceJob
-from enginebench.runs.child.places import enter, find_place
+from enginebench.runs.child.places import enter, find_available, find_place
 from enginebench.runs.child.proving import doubt_record
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter

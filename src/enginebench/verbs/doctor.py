@@ -19,10 +19,16 @@ from enginebench.core.text import clean_lines, count_of
 from enginebench.engines.registry import find_package, list_names, list_refused
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, Printed, Progress, verb
-from enginebench.runs.child.elsewhere import PROBE_TIMEOUT_S, probe_elsewhere
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
-from enginebench.runs.child.places import OPTION, describe_place, list_versions, name_environments
+from enginebench.runs.child.places import (
+    OPTION,
+    PROBE_TIMEOUT_S,
+    describe_place,
+    list_versions,
+    name_environments,
+    probe_elsewhere,
+)
 from enginebench.verbs.given import open_progress
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from enginebench.core.records import LayerProfile
 from enginebench.engines.registry import find_entry
 from enginebench.models.samples import find_samples
 from enginebench.options import Opt, verb
-from enginebench.runs.child.elsewhere import PROBE_TIMEOUT_S
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.other_jobs import ProbeLayersJob, ProfileJob
+from enginebench.runs.child.places import PROBE_TIMEOUT_S
 from enginebench.runs.folder import ARTIFACTS
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices

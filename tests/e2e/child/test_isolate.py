@@ -13,6 +13,7 @@ import msgspec
 import psutil
 import pytest
 
+from asked import make_measure_job
 from enginebench.core.errors import ChildFailed, ModelError, UsageError
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, ModelSource, TensorSpec
 from enginebench.runs.child import isolate
@@ -25,24 +26,12 @@ from processes import environment
 def make_job(tmp_path: Path, **options: str) -> MeasureJob:
     path = tmp_path / "toy.onnx"
     path.write_bytes(b"the fake engine never opens it")
-    artifact = Artifact(
-        kind="onnx",
-        model="toy",
-        path=str(path),
-        sha256="0" * 64,
-        files=(),
-        inputs=(TensorSpec(name="x", dtype="float32", shape=(1, 4)),),
-        outputs=(TensorSpec(name="y", dtype="float32", shape=(1, 2)),),
+    into, out = (
+        (TensorSpec(name=name, dtype="float32", shape=shape),) for name, shape in (("x", (1, 4)), ("y", (1, 2)))
     )
-    return MeasureJob(
-        model="toy",
-        artifact=artifact,
-        engine=EngineSpec(backend="fake", options=options),
-        measure=MeasureSpec(warmup=2, iters=20),
-        out_dir=str(tmp_path),
-        repetition=3,
-        order=7,
-    )
+    artifact = Artifact(kind="onnx", model="toy", path=str(path), sha256="0" * 64, files=(), inputs=into, outputs=out)
+    spec, measure = EngineSpec(backend="fake", options=options), MeasureSpec(warmup=2, iters=20)
+    return make_measure_job(tmp_path, artifact, engine=spec, measure=measure, repetition=3, order=7)
 
 
 def test_a_child_measures_and_answers(tmp_path: Path) -> None:

@@ -14,11 +14,18 @@ import enginebench
 from enginebench.core.errors import BackendUnavailable, ChildFailed, MissingDependency, UsageError
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.runs.child import places
-from enginebench.runs.child.elsewhere import find_available, probe_elsewhere
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
 from enginebench.runs.child.other_jobs import InferJob
-from enginebench.runs.child.places import describe_place, enter, find_place, list_versions, name_environments
+from enginebench.runs.child.places import (
+    describe_place,
+    enter,
+    find_available,
+    find_place,
+    list_versions,
+    name_environments,
+    probe_elsewhere,
+)
 
 TOO_OLD = '{"python": [3, 8, 1], "arch": "x", "packages": {}}'
 SITE = Path(sysconfig.get_path("purelib"))
@@ -176,14 +183,8 @@ def test_an_unknown_name_says_what_is_known(lean: Path) -> None:
 FEATURES = ("deliver", "fpga", "load", "roofline", "trtexec", "tune")
 CHILDREN = ("core", "engines", "measure", "models", "runs/child", *(f"features/{name}" for name in FEATURES))
 PARENTS = ("verb.py", "budget.py", "sitting.py")  # of features: no child imports these
-NEWER = {
-    ("datetime", "UTC"),
-    ("enum", "StrEnum"),
-    ("typing", "Self"),
-    ("typing", "Unpack"),
-    ("typing", "assert_never"),
-    ("typing", "override"),
-}
+TYPING = ("Self", "Unpack", "assert_never", "override")
+NEWER = {("datetime", "UTC"), ("enum", "StrEnum"), *(("typing", name) for name in TYPING)}
 SOURCE = Path(enginebench.__file__).parent
 
 

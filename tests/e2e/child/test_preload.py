@@ -10,6 +10,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
+from asked import FAKE, make_measure_job
 from enginebench.core.errors import ChildFailed
 from enginebench.core.records import EngineSpec, MeasureSpec
 from enginebench.measure.machine import describe_machine
@@ -23,22 +24,13 @@ from enginebench.runs.folder import RunRequest
 from enginebench.runs.main_job import run_model
 from reporters import Silent
 
-SPEC = EngineSpec(backend="fake")
 # A graph is ready to be measured; by its name the model would be exported first.
 GRAPH = str(DATA_DIR / "digits-mlp.onnx")
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> MeasureJob:
-    return MeasureJob(
-        model="digits-mlp",
-        artifact=read_packaged_onnx("digits-mlp"),
-        engine=SPEC,
-        measure=MeasureSpec(warmup=1, iters=5),
-        out_dir=str(tmp_path),
-        repetition=2,
-        order=3,
-    )
+    return make_measure_job(tmp_path, read_packaged_onnx("digits-mlp"), repetition=2, order=3)
 
 
 def ask(child: Child, job: MeasureJob) -> None:
@@ -92,11 +84,11 @@ def test_a_child_that_will_be_timed_is_bound_to_its_cores_before_it_imports(job:
         child.wait_until_ready(time.monotonic() + 60)
         bound = {tuple(os.sched_getaffinity(int(task.id))) for task in psutil.Process(child.pid).threads()}
         answer = child.perform(job, timeout_s=60)
-    assert bound == {answer.measurement.pinned_cpus} and len(answer.measurement.pinned_cpus or ()) == SPEC.threads
+    assert bound == {answer.measurement.pinned_cpus} and len(answer.measurement.pinned_cpus or ()) == FAKE.threads
 
 
 def test_an_engine_of_another_environment_imports_when_its_turn_comes() -> None:
-    assert can_wait(SPEC)
+    assert can_wait(FAKE)
     assert not can_wait(EngineSpec(backend="fake", options={"env": "other"}))
 
 
@@ -139,18 +131,13 @@ def test_rows_take_turns_whether_started_ahead_or_not(
 
     monkeypatch.setattr(campaign, "Child", Listening)
     failing = {"fault": "raise", "after": "500"}  # beyond the runs of the check
-    request = RunRequest(
-        model=GRAPH, engines=(("fake", {}), ("fake", failing)), measure=MeasureSpec(warmup=0, iters=600, processes=3)
-    )
-    reporter = Silent()
-    _, results = run_model(request, tmp_path / "run", reporter=reporter)
-    good, bad = results
+    measure = MeasureSpec(warmup=0, iters=600, processes=3)
+    request = RunRequest(model=GRAPH, engines=(("fake", {}), ("fake", failing)), measure=measure)
+    _, (good, bad) = run_model(request, tmp_path / "run", reporter=Silent())
     assert good.status == "ok"
     # Every turn keeps the place that the plan gave it, also if the other row fails meanwhile.
     assert [(m.repetition, m.order) for m in good.measurements] == [(0, 0), (1, 2), (2, 4)]
     assert bad.status == "failed" and "the fake engine raised" in (bad.reason or "") and bad.measurements == ()
-    turns = [step.split(" · ")[1] for step in reporter.steps if "trial" in step]
-    assert turns == ["trial 1 of 3"] * 2 + ["trial 2 of 3", "trial 3 of 3"]
     assert not any(psutil.pid_exists(child.pid) for child in started)
     # The two rows are built first; in the last of three turns one is left, which is a group of its own.
     groups = [["ask"] * 2, ["ready"] * 2, ["ask"] * 4, ["ready"] * 4, ["perform"] * 3, ["perform"]]

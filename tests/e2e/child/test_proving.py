@@ -7,21 +7,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from asked import FAKE, make_measure_job, make_prepare_job, make_row
 from enginebench.core.errors import MeasurementError
-from enginebench.core.records import Artifact, EngineSpec, LayerProfile, MeasureSpec, Result
+from enginebench.core.records import Artifact, LayerProfile, MeasureSpec, Result
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs import campaign
 from enginebench.runs.campaign import judge_proof, proves_when_timed
 from enginebench.runs.child.isolate import Child
-from enginebench.runs.child.jobs import MeasureJob, PrepareJob, Proof
+from enginebench.runs.child.jobs import Proof
 from enginebench.runs.child.proving import prove_timed_engine
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.main_job import run_model
-from enginebench.runs.plan import PlannedRow
 from reporters import Silent
 
-SPEC = EngineSpec(backend="fake")
 # A graph is ready to be measured; by its name the model would be exported first.
 GRAPH = str(DATA_DIR / "digits-mlp.onnx")
 MEASURE = MeasureSpec(warmup=1, iters=5, processes=1)
@@ -34,27 +33,8 @@ def graph() -> Artifact:
 
 @pytest.mark.parametrize("prove", [True, False])
 def test_a_row_is_proven_where_it_is_asked_to_be(graph: Artifact, tmp_path: Path, prove: bool) -> None:
-    built = PrepareJob(
-        model="digits-mlp",
-        artifact=graph,
-        engine=SPEC,
-        out_dir=str(tmp_path),
-        outputs_path=str(tmp_path / "out.npz"),
-        samples=2,
-        seed=0,
-        prove=not prove,
-    ).perform(print, lambda sure: None)
-    timed = MeasureJob(
-        model="digits-mlp",
-        artifact=graph,
-        engine=SPEC,
-        measure=MEASURE,
-        out_dir=str(tmp_path),
-        repetition=0,
-        order=0,
-        pin=False,
-        prove=prove,
-    ).perform(print, lambda sure: None)
+    built = make_prepare_job(tmp_path, graph, prove=not prove).perform(print, lambda sure: None)
+    timed = make_measure_job(tmp_path, graph, pin=False, prove=prove).perform(print, lambda sure: None)
     proof, none = (timed.proof, built.proof) if prove else (built.proof, timed.proof)
     assert none is None
     assert proof is not None and proof.effective_precision == {"fp32": 1.0} and proof.layers
@@ -107,9 +87,8 @@ def test_a_record_that_fails_or_kills_is_tried_twice_and_said(
     assert asked == [(0, True), (1, True), (2, False), (3, False)]
     assert row.status == "ok" and [len(m.latency_ns) for m in row.measurements] == [5] * 4
     (doubt,) = row.caveats
-    assert doubt.code == "failed_proof" and doubt.message.startswith(
-        "requested fp32; the record that would verify it failed: "
-    )
+    said = "requested fp32; the record that would verify it failed: "
+    assert doubt.code == "failed_proof" and doubt.message.startswith(said)
 
 
 def test_only_the_first_process_proves_also_when_a_run_is_continued(
@@ -126,29 +105,12 @@ def test_only_the_first_process_proves_also_when_a_run_is_continued(
 
 @pytest.mark.parametrize(("device", "when_timed"), [("cpu", False), ("cuda:0", True)])
 def test_rows_on_a_gpu_are_proven_by_the_process_that_times_them(device: str, when_timed: bool) -> None:
-    row = PlannedRow(
-        id="r",
-        model="m",
-        engine=replace(SPEC, device=device),
-        measure=MEASURE,
-        requested_precision="fp32",
-        source=None,
-        chain=(),
-    )
-    assert proves_when_timed(row) is when_timed
+    assert proves_when_timed(make_row(replace(FAKE, device=device), None, MEASURE)) is when_timed
 
 
 def test_a_row_is_named_after_what_its_record_shows() -> None:
-    result = Result(
-        id="r",
-        model="m",
-        engine=replace(SPEC, precision="int8"),
-        measure=MEASURE,
-        requested_precision="int8",
-        machine=None,  # type: ignore[arg-type]
-        artifacts=(),
-        status="ok",
-    )
+    engine = replace(FAKE, precision="int8")
+    result = Result(id="r", model="m", engine=engine, measure=MEASURE, requested_precision="int8", status="ok")
     shown = judge_proof(result, Proof(effective_precision={"fp32": 1.0}))
     assert shown.engine.precision == "fp32" and [c.code for c in shown.caveats] == ["relabelled"]
     unknown = judge_proof(result, Proof())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from enginebench.core.store import read_result
-from processes import Cli, environment, rows_of, start_cli, wait_for_samples
+from processes import Cli, environment, rows_of
 
 FAST = ("--warmup", "2", "--iters", "30")
 
@@ -45,9 +45,6 @@ def test_other_outputs_are_seen(cli: Cli, tiny_onnx: Path) -> None:
     assert document["fastest"]["engine"] == "fake:latency_us=300"
 
 
-LONG = ("--warmup", "2", "--iters", "1000", "--processes", "40")
-
-
 def test_a_full_disk_loses_nothing_that_was_stored(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
     """A limit on the size of files stops a row's file from growing, as a full disk does."""
     limit = 30_000
@@ -78,18 +75,3 @@ def test_a_full_file_system_is_survived(cli: Cli, tiny_onnx: Path, tmp_path: Pat
         assert all(read_result(p).measurements for p in (disk / "r" / "rows").glob("*.json"))
     finally:
         subprocess.run(["umount", str(disk)], check=True)
-
-
-def test_a_changed_graph_is_not_continued(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
-    out = tmp_path / "r"
-    run = start_cli(tmp_path, "run", tiny_onnx, "--engines", "fake,fake:seed=2", *LONG, "--out", out)
-    wait_for_samples(out, 1)
-    run.kill()
-    run.communicate()
-    graph = next((out / "artefacts").rglob("*.onnx"))
-    data = graph.read_bytes()
-    graph.unlink()
-    graph.write_bytes(data + b" ")
-    done = cli("run", tiny_onnx, "--resume", "--out", out)
-    assert done.returncode == 5
-    assert "was changed after the run began" in done.stderr

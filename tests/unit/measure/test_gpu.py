@@ -35,33 +35,26 @@ class FakeNvml(SimpleNamespace):
         return "NVIDIA H100" if handle == 0 else b"Orin (nvgpu)"
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
-        if handle == 1:
-            raise RuntimeError("not supported")
-        return SimpleNamespace(total=80 * 1024**3)
+        return SimpleNamespace(total=self._answer(handle, 80 * 1024**3))
 
     def nvmlDeviceGetMaxClockInfo(self, handle: int, clock: int) -> int:
-        if handle == 1:
-            raise RuntimeError("not supported")
-        return {1: 1980, 2: 2619}[clock]
+        return self._answer(handle, {1: 1980, 2: 2619}[clock])
 
     def nvmlDeviceGetEnforcedPowerLimit(self, handle: int) -> int:
+        return self._answer(handle, 700_000)
+
+    @staticmethod
+    def _answer(handle: int, value: int) -> int:
         if handle == 1:
             raise RuntimeError("not supported")
-        return 700_000
+        return value
 
 
 def test_gpus_and_what_they_do_not_support(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    first = Gpu(
-        index=0,
-        name="NVIDIA H100",
-        driver="570.1",
-        memory_bytes=80 * 1024**3,
-        sm_clock_max_mhz=1980,
-        memory_clock_max_mhz=2619,
-        power_limit_w=700.0,
-    )
+    known = {"sm_clock_max_mhz": 1980, "memory_clock_max_mhz": 2619, "power_limit_w": 700.0}
+    first = Gpu(index=0, name="NVIDIA H100", driver="570.1", memory_bytes=80 * 1024**3, **known)  # type: ignore[arg-type]
     assert describe_gpus() == (first, Gpu(index=1, name="Orin (nvgpu)", driver="570.1", memory_bytes=0))
     assert nvml.shut_down == 1
 

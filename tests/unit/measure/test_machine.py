@@ -19,17 +19,14 @@ from machines import AMD_V2, INTEL_HYBRID, INTEL_V1, JETSON, LayOut
 
 def test_an_intel_laptop(lay_out: LayOut) -> None:
     machine = describe_machine(lay_out(INTEL_HYBRID), allowed=range(6))
-    assert machine.cpu_model == "Intel(R) Core(TM) Ultra 5"
-    assert machine.os == "Ubuntu 24.04 LTS, kernel 6.8.0-generic"
+    assert (machine.cpu_model, machine.os) == ("Intel(R) Core(TM) Ultra 5", "Ubuntu 24.04 LTS, kernel 6.8.0-generic")
     assert machine.cpu_flags == ("f16c", "fma", "avx2", "avx_vnni")
     assert (machine.cores_physical, machine.cores_logical, machine.default_threads) == (4, 6, 4)
     assert machine.cpus_allowed == (0, 1, 2, 3, 4, 5)
     assert (machine.cpu_mhz, machine.cpu_max_mhz) == (3500.0, 5000.0)
     assert (machine.memory_bytes, machine.memory_limit_bytes) == (16_384_000_000, None)
-    assert machine.last_level_cache_bytes == 12 * 1024**2
-    assert machine.load_1m == 0.25
-    assert machine.virtual is None
-    assert machine.governor == "powersave"
+    assert (machine.last_level_cache_bytes, machine.load_1m) == (12 * 1024**2, 0.25)
+    assert (machine.virtual, machine.governor) == (None, "powersave")
     assert any("powersave" in caveat.message for caveat in machine.caveats)
 
 
@@ -39,11 +36,9 @@ def test_an_amd_server_in_a_pod(lay_out: LayOut) -> None:
     assert (machine.cpu_quota_cores, machine.memory_limit_bytes) == (1.5, 2 * 1024**3)
     assert (machine.cores_physical, machine.cores_logical, machine.default_threads) == (2, 4, 1)
     assert machine.virtual == "hypervisor (QEMU), container (kubernetes)"
-    assert machine.governor is None
-    assert machine.last_level_cache_bytes is None
+    assert (machine.governor, machine.last_level_cache_bytes) == (None, None)
     messages = " ".join(caveat.message for caveat in machine.caveats)
-    assert "quota of 1.5 cores" in messages
-    assert "running in a VM" in messages
+    assert "quota of 1.5 cores" in messages and "running in a VM" in messages
 
 
 def test_a_jetson(lay_out: LayOut) -> None:
@@ -85,9 +80,7 @@ def test_a_slow_clock_source_is_a_doubt(lay_out: LayOut) -> None:
 def test_broken_files_cost_their_figure_and_nothing_else(lay_out: LayOut) -> None:
     broken = dict.fromkeys(INTEL_HYBRID, "\ufffd nonsense \n")
     machine = describe_machine(lay_out(broken), allowed=(0,))
-    assert machine.cpu_model == "unknown"
-    assert machine.memory_bytes == 0
-    assert machine.load_1m is None
+    assert (machine.cpu_model, machine.memory_bytes, machine.load_1m) == ("unknown", 0, None)
     assert machine.default_threads == 1
 
 
@@ -103,10 +96,8 @@ def test_without_proc_the_portable_facts(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(room, "_ask_sysctl", lambda names: answers)
     monkeypatch.delattr(os, "sched_setaffinity", raising=False)
     machine = describe_machine(tmp_path, allowed=range(8))
-    assert machine.cpu_model == "Apple M3"
-    assert machine.cpu_flags == ("i8mm",)
-    assert machine.last_level_cache_bytes == 16777216
-    assert machine.cores_logical == 8
+    assert (machine.cpu_model, machine.cpu_flags) == ("Apple M3", ("i8mm",))
+    assert (machine.last_level_cache_bytes, machine.cores_logical) == (16777216, 8)
     assert {c.code for c in machine.caveats} == {"environment", "no_foreign_cpu_figure"}
 
 
@@ -148,7 +139,5 @@ def test_peak_memory_grows_with_what_is_used() -> None:
     before = peak_memory_bytes()
     block = bytearray(b"x") * (64 * 1024 * 1024)
     after = peak_memory_bytes()
-    assert before is not None
-    assert after is not None
-    assert after >= before
-    assert after >= len(block)
+    assert before is not None and after is not None
+    assert after >= before and after >= len(block)

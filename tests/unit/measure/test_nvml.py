@@ -13,6 +13,15 @@ from scripted import ScriptedClock
 OWN = 4711
 
 
+FIELDS = {
+    "nvmlDeviceGetDefaultApplicationsClock": "default_clock",
+    "nvmlDeviceGetCurrentClocksEventReasons": "reasons",
+    "nvmlDeviceGetTemperature": "temperature",
+    "nvmlDeviceGetPowerUsage": "power_mw",
+    "nvmlDeviceGetTotalEnergyConsumption": "energy",
+}
+
+
 class FakeNvml(SimpleNamespace):
     """One GPU whose answers are fields; a field set to None is a question that it does not support."""
 
@@ -35,32 +44,22 @@ class FakeNvml(SimpleNamespace):
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
         return uuid
 
-    def nvmlDeviceGetDefaultApplicationsClock(self, handle: int, clock: int) -> int:
-        return self._answer(self.default_clock)
-
     def nvmlDeviceGetMaxClockInfo(self, handle: int, clock: int) -> int:
         return 2000
 
     def nvmlDeviceGetClockInfo(self, handle: int, clock: int) -> int:
         return self._answer(self.sm_clock if clock == 1 else self.memory_clock)
 
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
-        return self._answer(self.reasons)
-
-    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
-        return self._answer(self.temperature)
-
-    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
-        return self._answer(self.power_mw)
-
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
         return SimpleNamespace(used=self._answer(self.used))
 
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
-        return self._answer(self.energy)
-
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
         return [SimpleNamespace(pid=pid) for pid in self._answer(self.pids)]
+
+    def __getattr__(self, question: str) -> Any:
+        if question not in FIELDS:
+            raise AttributeError(question)
+        return lambda *_: self._answer(getattr(self, FIELDS[question]))
 
     @staticmethod
     def _answer(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """Rows on their way: order, faults in the middle, builds, what is kept, and how a run ends."""
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from asked import make_row
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -53,15 +55,8 @@ def graph(tmp_path: Path) -> Artifact:
     path.parent.mkdir(parents=True)
     path.write_bytes(b"a graph")
     sha256, files = hash_files([path], path.parent)
-    return Artifact(
-        kind="onnx",
-        model="toy",
-        path=str(path),
-        sha256=sha256,
-        files=files,
-        inputs=(TensorSpec(name="x", dtype="float32", shape=AXES),),
-        outputs=(TensorSpec(name="y", dtype="float32", shape=AXES),),
-    )
+    into, out = ((TensorSpec(name=name, dtype="float32", shape=AXES),) for name in "xy")
+    return Artifact(kind="onnx", model="toy", path=str(path), sha256=sha256, files=files, inputs=into, outputs=out)
 
 
 def plan(
@@ -69,15 +64,7 @@ def plan(
 ) -> PlannedRow:
     """A row of an engine, called by its seed."""
     engine = EngineSpec(backend=backend, options={"seed": seed, **options}, batch=batch)
-    return PlannedRow(
-        id=row_id(engine, "fp32", measure),
-        model="toy",
-        engine=engine,
-        measure=measure,
-        requested_precision="fp32",
-        source=source,
-        chain=(source,),
-    )
+    return make_row(engine, source, measure, model="toy")
 
 
 class Counting(Silent):
@@ -458,33 +445,25 @@ def test_another_precision_than_asked_is_named() -> None:
         judge_precisions([right, replace(wrong, requested_precision="int8")])
 
 
-def test_a_machine_that_can_run_no_row_lacks_an_engine() -> None:
-    rows = [make_result(e, status="skipped", reason="there is no GPU") for e in ("pytorch", "ort")]
-    with pytest.raises(BackendUnavailable, match=r"no configuration can run here: there is no GPU$") as caught:
-        judge_outcome(rows, NAMED)
-    assert caught.value.exit_code == 3
+FAILED, SKIPPED = {"status": "failed", "reason": "it died"}, {"status": "skipped", "reason": "no GPU"}
 
 
-def test_a_row_that_failed_is_a_failure() -> None:
-    rows = [make_result(status="failed", reason="it died"), make_result("ort", status="skipped", reason="no GPU")]
-    with pytest.raises(MeasurementError, match="it died"):
-        judge_outcome(rows, NAMED)
-
-
-def test_a_row_alone_and_a_baseline_with_another_are_fine() -> None:
-    judge_outcome([make_result()], NAMED)
-    failed = make_result("openvino", status="failed", reason="it died")
-    judge_outcome([make_result(), make_result("ort"), failed], NAMED)
-
-
-def test_the_baseline_alone_is_enough_where_nobody_named_the_others() -> None:
-    failed = make_result("openvino", status="failed", reason="it takes no trees")
-    rows = [make_result("pytorch", status="skipped", reason="a graph"), make_result("ort"), failed]
-    judge_outcome(rows, UNNAMED)
-    with pytest.raises(MeasurementError, match="it takes no trees"):
-        judge_outcome(rows, NAMED)
-    with pytest.raises(MeasurementError, match="it takes no trees"):
-        judge_outcome([failed, make_result("ort")], UNNAMED)
+@pytest.mark.parametrize(
+    ("states", "asked", "error", "said"),
+    [
+        ([SKIPPED, SKIPPED], NAMED, BackendUnavailable, "no configuration can run here: no GPU$"),
+        ([FAILED, SKIPPED], NAMED, MeasurementError, "it died"),
+        ([{}], NAMED, None, ""),
+        ([{}, {}, FAILED], NAMED, None, ""),
+        ([SKIPPED, {}, FAILED], UNNAMED, None, ""),  # one is enough where nobody named the others
+        ([SKIPPED, {}, FAILED], NAMED, MeasurementError, "it died"),
+        ([FAILED, {}], UNNAMED, MeasurementError, "it died"),
+    ],
+)
+def test_a_run_is_fine_with_a_baseline_and_another_row(states: Any, asked: RunRequest, error: Any, said: str) -> None:
+    rows = [make_result(name, **state) for name, state in zip(("pytorch", "ort", "openvino"), states, strict=False)]
+    with pytest.raises(error, match=said) if error else nullcontext():
+        judge_outcome(rows, asked)
 
 
 def test_a_run_keeps_the_answers_of_its_reference_and_a_few_of_the_others(

@@ -16,15 +16,8 @@ from enginebench.runs.plan import EVERY_GRAPH, plan_rows
 from enginebench.runs.targets import sources
 
 AXES = ("batch", 4)
-GRAPH = Artifact(
-    kind="onnx",
-    model="toy",
-    path="toy.onnx",
-    sha256="0" * 64,
-    files=(),
-    inputs=(TensorSpec(name="x", dtype="float32", shape=AXES),),
-    outputs=(TensorSpec(name="y", dtype="float32", shape=AXES),),
-)
+IN, OUT = ((TensorSpec(name=name, dtype="float32", shape=AXES),) for name in "xy")
+GRAPH = Artifact(kind="onnx", model="toy", path="toy.onnx", sha256="0" * 64, files=(), inputs=IN, outputs=OUT)
 MODULE = replace(GRAPH, kind="torch", inputs=(TensorSpec(name="x", dtype="f", shape=(1, 4)),))
 ENGINES = (("pytorch", dict[str, str]()), ("ort", dict[str, str]()))
 ELSEWHERE = "ort, openvino, pytorch-compile on cuda, not on pytorch-compile"
@@ -178,12 +171,7 @@ def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(
     ],
 )
 def test_a_compiled_module_starts_from_one_in_eight_bits_or_makes_it(
-    device: str,
-    asked: tuple[Any, Any],
-    made: list[tuple[str, str]],
-    starts: str | None,
-    skip: str | None,
-    monkeypatch: pytest.MonkeyPatch,
+    device: str, asked: Any, made: Any, starts: str | None, skip: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "find_installed", there)
     monkeypatch.setattr(plan, "find_spec", lambda name: object())

@@ -76,17 +76,10 @@ def test_ranges_for_tensorrts_own_calibrator_are_judged_alike(tmp_path: Path, ke
 
 def test_labelled_data_of_another_preprocessing_is_not_answered(tmp_path: Path) -> None:
     """Also in a run, whose rows answer it while they are checked; no engine is asked."""
-    job = AnswerJob(
-        model="digits-mlp",
-        artifact=open_mlp(preprocess_sha256=OTHER).artifact,
-        engine=EngineSpec(backend="ort"),
-        out_dir=str(tmp_path),
-        answers_path="",
-        labelled=Labelled(data="digits", n=4),
-        seed=0,
-    )
+    side, labelled = open_mlp(preprocess_sha256=OTHER), Labelled(data="digits", n=4)
+    given = {"model": side.model, "artifact": side.artifact, "engine": side.engine, "labelled": labelled, "seed": 0}
     with pytest.raises(ArtifactError, match="another preprocessing"):
-        open_labelled(job)
+        open_labelled(AnswerJob(out_dir=str(tmp_path), answers_path="", **given))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("recipe", "form"), [("cpu", "ranges"), ("cpu", "batches"), ("nncf", "batches")])
@@ -119,19 +112,9 @@ def test_a_quantized_graph_needs_no_data(tmp_path: Path) -> None:
     options: Any = {"to": "int8@cpu", "calib": tmp_path / "calib.json", "threads": 1}
     shutil.copy(str(packaged_onnx("digits-mlp")), tmp_path / "mlp.onnx")
     trained = quantize(tmp_path / "mlp.onnx", out=tmp_path / "qat.onnx", **options).artifact
-    job = QuantizeJob(
-        model="qat.onnx",
-        artifact=trained,
-        precision="int8",
-        recipe=None,
-        out=str(tmp_path / "out.onnx"),
-        calibration_path=str(tmp_path / "made.json"),
-        data=str(tmp_path / "nowhere"),
-        method="minmax",
-        n=8,
-        seed=0,
-        threads=1,
-    )
-    made = quantize_graph(job, lambda text: None).artifact
+    paths = {"out": "out.onnx", "calibration_path": "made.json", "data": "nowhere"}
+    how: Any = {"precision": "int8", "recipe": None, "method": "minmax", "n": 8, "seed": 0, "threads": 1}
+    how |= {name: str(tmp_path / path) for name, path in paths.items()}
+    made = quantize_graph(QuantizeJob(model="qat.onnx", artifact=trained, **how), lambda text: None).artifact
     assert (made.precision, made.recipe, made.parent_sha256) == ("int8", "cpu", trained.sha256)
     assert not (tmp_path / "made.json").exists()

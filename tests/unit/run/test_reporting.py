@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
-from enginebench.core.records import EngineSpec, LayerTime
+from enginebench.core.records import RESULT_SCHEMA, EngineSpec, LayerTime
 from enginebench.core.store import encode
 from enginebench.core.text import count_of
 from enginebench.report.run.rows import RunDocument, describe_run
@@ -49,17 +49,9 @@ def test_every_file_of_a_run(run: Path) -> None:
 
 def test_stages_that_lie_in_the_folder_are_shown(run: Path) -> None:
     times = {name: [2_000_000] * 4 for name in STAGES}
-    document = describe_stages(
-        model="m",
-        engine=EngineSpec(backend="ort", batch=4),
-        stages_ns=times,
-        device_ns={},
-        overlapped_per_s=1.0,
-        decoders=1,
-        lanes=1,
-        images="generated",
-        image_bytes=[1],
-    )
+    how = {"overlapped_per_s": 1.0, "decoders": 1, "lanes": 1, "images": "generated", "image_bytes": [1]}
+    spec = EngineSpec(backend="ort", batch=4)
+    document = describe_stages(model="m", engine=spec, stages_ns=times, device_ns={}, **how)  # type: ignore[arg-type]
     other = replace(document, engine="openvino", total_p50_ms=7.0)
     (run / "stages.json").write_bytes(encode(replace(document, others=(other,))))
     write_report(run, ("html", "md"))
@@ -116,8 +108,6 @@ def test_results_of_every_earlier_schema_still_render(stored: Path, tmp_path: Pa
 
 
 def test_there_is_a_stored_run_of_this_schema() -> None:
-    from enginebench.core.records import RESULT_SCHEMA
-
     assert [path.name for path in STORED][-1] == RESULT_SCHEMA.partition(".")[2].replace("/", "-")
 
 

@@ -21,9 +21,9 @@ from enginebench.features.sweep.sections import list_plan, list_sweep
 from enginebench.features.sweep.spec import SweepSpec, list_groups, read_spec
 from enginebench.features.sweep.store import Store, open_store, read_document, write_document
 from enginebench.options import COMMAND, Opt, PathLike, Printed, Progress, verb
-from enginebench.runs.child.elsewhere import PROBE_TIMEOUT_S
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import ProbeJob
+from enginebench.runs.child.places import PROBE_TIMEOUT_S
 from enginebench.runs.progress import Reporter
 from enginebench.verbs.given import open_progress
 

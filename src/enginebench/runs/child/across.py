@@ -1,7 +1,4 @@
-"""What passes between a process and its child: the pipes, and errors, of their own class and with all their attributes.
-
-Apart from what starts a child, of which a child needs nothing else.
-"""
+"""What passes between a process and its child, apart from what starts one: pipes, and errors with their attributes."""
 
 import fcntl
 import os

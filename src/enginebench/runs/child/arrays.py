@@ -5,6 +5,8 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
 from enginebench.core.errors import ParseError
 from enginebench.core.protocols import Array
 from enginebench.core.store import write_atomic
@@ -26,16 +28,12 @@ FEWEST_CALLS = 2
 
 def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     """Stores arrays as .npz, atomically."""
-    import numpy as np
-
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
     write_atomic(path, buffer.getvalue())
 
 
 def load_arrays(path: Path) -> dict[str, Array]:
-    import numpy as np
-
     try:
         # Given a path, NumPy leaves a file open that it finds damaged.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
@@ -60,8 +58,6 @@ def count_values(arrays: Mapping[str, Array]) -> int:
 
 def save_answers(path: Path, answers: Mapping[str, Array], calls: int) -> None:
     """Stores the answers of so many calls, joined along the first axis."""
-    import numpy as np
-
     save_arrays(path, {**answers, CALLS: np.array(calls)})
 
 

@@ -82,11 +82,7 @@ def find_variables(job: Job[Any]) -> dict[str, str]:
 
 
 def run_group(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """What a command printed, and how it ended. If this process ends first, however, all that it started is killed.
-
-    Raises:
-        TimeoutExpired: it took longer, and is killed.
-    """
+    """What a command printed, and how it ended; it is killed, with all that it started, if this process ends first."""
     read_fd, write_fd = os.pipe()
     kinds: dict[str, Any] = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with (
@@ -341,38 +337,31 @@ class Work(Generic[Answer]):
     """A job that a child is at. It makes the record of an engine only once `finish` is called."""
 
     def __init__(self, child: Child, timeout_s: float) -> None:
-        self._child, self._timeout_s, self._left_s = child, timeout_s, timeout_s
+        self.child, self._timeout_s, self._left_s = child, timeout_s, timeout_s
         self._deadline = time.monotonic() + timeout_s
 
     @property
     def sure(self) -> bool:
-        return self._child.settled
+        return self.child.settled
 
     @property
     def lost(self) -> bool:
-        return self._child.lost
-
-    @property
-    def file_numbers(self) -> list[int]:
-        return self._child.file_numbers
+        return self.child.lost
 
     def listen(self) -> None:
-        self._child.take_in(self._deadline, self._timeout_s)
+        self.child.take_in(self._deadline, self._timeout_s)
         self._left_s = self._deadline - time.monotonic()
 
     def finish(self) -> Answer:
         """The answer, with the record if the job asks for one; time that others took in between does not count.
 
         A child that is lost while it makes its record has answered all the same: with what it was sure of before.
-
-        Raises:
-            EngineBenchError: as `run_child` says.
         """
         try:
-            found: Answer = self._child.hold(time.monotonic() + self._left_s, self._timeout_s)
+            found: Answer = self.child.hold(time.monotonic() + self._left_s, self._timeout_s)
             return found
         except EngineBenchError as error:
-            kept: Answer | None = self._child.kept
+            kept: Answer | None = self.child.kept
             if not isinstance(kept, Provable):
                 raise
             return replace(kept, proof=Proof(failure=str(error)))
@@ -385,7 +374,7 @@ def wait_until_sure(works: Sequence[Work[Any]], helpers: Sequence[Work[Any]] = (
     """
     while sum(not work.sure for work in works) > left and not any(helper.lost for helper in helpers):
         waiting = [work for work in dict.fromkeys((*works, *helpers)) if not work.sure]
-        wait([number for work in waiting for number in work.file_numbers], timeout=1.0)
+        wait([number for work in waiting for number in work.child.file_numbers], timeout=1.0)
         for work in waiting:
             work.listen()
 

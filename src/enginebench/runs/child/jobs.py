@@ -43,10 +43,7 @@ class Job(Struct, Generic[Answer], frozen=True, kw_only=True):
     timed: ClassVar[bool] = False  # whether the answer has times that somebody compares
 
     def perform(self, note: NoteCall, keep: KeepCall[Answer]) -> Answer:
-        """The answer, worked out in this process; `keep` gets what is sure before a record is made of it.
-
-        Only the child calls it: what it imports is what the parent stays light without.
-        """
+        """The answer, worked out by what the child alone imports; `keep` gets what is sure before a record is made."""
         raise NotImplementedError(f"{type(self).__name__} does not name its result")
 
 
@@ -72,17 +69,14 @@ class SourceAnswer(Struct, frozen=True, kw_only=True):
 
 
 class SourceJob(Job[SourceAnswer], frozen=True, kw_only=True, tag="source"):
-    """Make the artifacts that a run starts from: PyTorch weights, the ONNX graph, or both.
-
-    With `needs_onnx` off a failed export is told in the answer, and the PyTorch artifact stands alone.
-    """
+    """Make the artifacts that a run starts from: PyTorch weights, the ONNX graph, or both."""
 
     source: ModelSource
     out_dir: str
     batch: int = 1
     any_batch: bool = False  # nobody asked for it: a graph that is wanted as a file has the one that the model takes
     onnx: bool = True
-    needs_onnx: bool = True
+    needs_onnx: bool = True  # else a failed export is told in the answer, and the PyTorch artifact stands alone
     onnx_out: str | None = None
     dynamic_batch: bool = True
     dynamic_axes: dict[str, tuple[int, ...]] = {}
@@ -149,10 +143,7 @@ class PrepareAnswer(Provable, frozen=True, kw_only=True):
 
 
 class PrepareJob(Job[PrepareAnswer], frozen=True, kw_only=True, tag="prepare"):
-    """Build an engine, run the check inputs through it once, and save its outputs.
-
-    With `prove` a loaded engine is asked for its record; one that times itself is asked in any case.
-    """
+    """Build an engine, run the check inputs through it once, and save its outputs."""
 
     model: str
     artifact: Artifact
@@ -161,7 +152,7 @@ class PrepareJob(Job[PrepareAnswer], frozen=True, kw_only=True, tag="prepare"):
     outputs_path: str
     samples: int
     seed: int
-    prove: bool = True
+    prove: bool = True  # a loaded engine is asked for its record; one that times itself is in any case
     # What the metrics need of the outputs for it goes to `answers_path`; without labels they are the outputs.
     labelled: Labelled | None = None
     answers_path: str = ""

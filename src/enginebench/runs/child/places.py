@@ -21,9 +21,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import enginebench
-from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
-from enginebench.core.records import EngineSpec
+from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError
+from enginebench.core.records import Availability, EngineSpec
 from enginebench.core.store import find_cache
+from enginebench.engines.registry import find_entry, find_installed
 
 OPTION = "env"
 # What a child imports, whatever the engine. Each is a wheel of its own, small, and for every interpreter.
@@ -31,6 +32,8 @@ NEEDED = ("numpy", "msgspec", "psutil")
 OLDEST = (3, 10)
 # Importing nothing but the standard library takes a tenth of a second.
 ASK_TIMEOUT_S = 60.0
+# Importing the slowest runtimes one after the other took 10 s; ten times that is a hang.
+PROBE_TIMEOUT_S = 100.0
 # Run under a python of which nothing is known yet, perhaps an old one.
 QUESTION = """
 import json, platform, sys
@@ -146,6 +149,32 @@ def _ask(name: str, python: str) -> Place:
         what = f"environment {name}: {' and '.join(missing)}, which every child needs,"
         raise MissingDependency(what, f"{sys.executable} -m pip --python {python} install {' '.join(missing)}")
     return place
+
+
+def find_available(engine: EngineSpec) -> Availability:
+    """Whether an engine can run where it is to run: here, judged without importing its runtime, or elsewhere."""
+    return probe_elsewhere(engine) if OPTION in engine.options else find_installed(engine.backend)
+
+
+def probe_elsewhere(engine: EngineSpec) -> Availability:
+    return _probe(engine.backend, engine.options[OPTION])
+
+
+@cache
+def _probe(name: str, environment: str) -> Availability:
+    from enginebench.runs.child.isolate import run_child
+    from enginebench.runs.child.jobs import ProbeJob
+
+    try:
+        place = describe_place(environment)
+        answer = run_child(ProbeJob(engine=name), timeout_s=PROBE_TIMEOUT_S, place=place)
+    except EngineBenchError as error:
+        return Availability(engine=name, available=False, reason=str(error))
+    if answer.available:
+        return answer
+    packages = find_entry(name).distributions[:1]
+    fix = f"python -m pip --python {place.python} install {packages[0]}" if packages else None
+    return Availability(engine=name, available=False, reason=f"environment {environment}: {answer.reason}", fix=fix)
 
 
 def list_versions(place: Place) -> dict[str, str]:

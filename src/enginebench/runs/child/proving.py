@@ -41,12 +41,7 @@ def prove_plan(backend: object, artifact: Artifact, spec: EngineSpec, note: Note
 
 
 def list_layers(profile: Callable[[], LayerProfile] | None) -> tuple[tuple[LayerTime, ...], tuple[Caveat, ...]]:
-    """(layers, doubts): a profiler that fails is a doubt, since nothing else of a row depends on it.
-
-    Args:
-        profile: asks the engine, which by then has its record, since the proof of precision is made of it; None where
-            the engine has no profiler.
-    """
+    """(layers, doubts) of an engine that has its record; a profiler that fails is a doubt: nothing depends on it."""
     if profile is None:
         return (), ()
     try:

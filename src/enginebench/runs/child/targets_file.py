@@ -110,12 +110,7 @@ def _as_values(entries: Sequence[Any]) -> Any:
 
 
 def match_targets(targets: Targets, n: int, names: Sequence[str] | None, cut: bool) -> Targets:
-    """The targets of the samples, in the order of the samples.
-
-    Args:
-        names: of the samples, where they have any: paths of pictures.
-        cut: there are more samples than were asked for, so that there may be more targets.
-    """
+    """The targets in the order of the samples, by `names` if these have any; `cut`: there may be more of them."""
     if targets.names is None:
         if names is not None:
             raise UsageError("pictures are matched with their targets by name; give a .csv of file,target or a .json")

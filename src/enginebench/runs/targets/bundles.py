@@ -34,12 +34,7 @@ BUILD_LIMIT_S = 7200.0
 
 
 def read_bundle(root: Path) -> Bundle:
-    """What the bundle says of itself.
-
-    Raises:
-        ParseError: there is none, it is damaged, or a newer version wrote it.
-        ArtifactError: something in it is a link, or names a file outside of it.
-    """
+    """What the bundle says of itself; refused if it is damaged, newer, holds links or names files outside of it."""
     if fault := judging.find_link(root):
         raise ArtifactError(fault)
     bundle = read_record(root / BUNDLE, Bundle)

@@ -121,10 +121,7 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sour
 
 
 def _complete(artifact: Artifact, request: RunRequest, place: Path) -> Artifact:
-    """A plan with the inputs that its engine finds in it, where they say which batch it runs and nobody asked for one.
-
-    One that cannot be asked stays as it is: its rows will say why.
-    """
+    """A plan with the inputs that its engine finds, where they say the batch and nobody asked for one."""
     names = [(name, options) for name, options in request.engines if "plan" in accepts(name)]
     if artifact.kind != "plan" or not request.any_batch or not names or "implicit_batch" in names[0][1]:
         return artifact
@@ -225,11 +222,9 @@ def describe_graph(
     out: Path | None = None,
     exclude: tuple[str, ...] = (),
 ) -> QuantizeJob:
-    """How the FP32 graph, or module, of a request is brought into another precision.
+    """How the FP32 graph, or module, of a request is brought into another precision, but for the nodes `exclude`.
 
-    Args:
-        out: folder of the graph and of the ranges, where they are others than those in `place`.
-        exclude: nodes that stay in FP32; such graphs share the ranges of their folder.
+    It lies in `out`, else in `place`, with the ranges, which all graphs of a folder share.
     """
     folder = (out or place).absolute()
     name = format_precision(precision, recipe, name_mix(exclude)).replace("@", "-").replace(" ", "-")
@@ -257,11 +252,7 @@ def choose_data(request: RunRequest) -> str | None:
 
 
 def choose_judged(request: RunRequest, sources: Sequence[Artifact] = ()) -> Judged | None:
-    """The samples that every row answers, with the metrics that judge them; None if there are none.
-
-    Args:
-        sources: of the rows, once they are made: only then a model of the user's says how many classes it has.
-    """
+    """The samples that every row answers, and their metrics; only sources say how many classes a user's model has."""
     metrics, data, n, why = choose_metrics(request.metrics, request.task), choose_data(request), LABELLED_ENTRIES, None
     path = check_source(data) if data else None
     given = request.inputs is not None and request.targets is not None

@@ -13,38 +13,27 @@ from enginebench.stats.metrics.metric import Targets
 
 CODE = """
 import numpy as np
-
 def each(outputs, targets):
     return np.abs(outputs[:, 0] - targets)
 each.higher_is_better = False
-
 def whole(outputs, targets):
     return np.float32(np.corrcoef(outputs[:, 0], targets)[0, 1])
-
 def boom(outputs, targets):
     return helper(outputs)
-
 def helper(outputs):
     return {}["nothing"]
-
 def library(outputs, targets):
     return np.reshape(outputs, (7, 7, 7))
-
 def text(outputs, targets):
     return "good"
-
 def nothing(outputs, targets):
     pass
-
 def pair(outputs, targets):
     return [1.0, 2.0]
-
 def hole(outputs, targets):
     return [float("nan")] + [1.0] * (len(outputs) - 1)
-
 def names(outputs, targets):
     return sorted(outputs) == ["a", "b"] and len(targets["a"]) or 0
-
 class Held:
     higher_is_better = "yes"
     def __call__(self, outputs, targets):
@@ -79,8 +68,8 @@ def test_one_value_or_one_for_each_sample() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("boom", r"raised KeyError: 'nothing' \(own_metrics.py, line 15: return {}\[\"nothing\"\]\)"),
-        ("library", r"raised ValueError: .* \(own_metrics.py, line 18: return np.reshape"),
+        ("boom", r"raised KeyError: 'nothing' \(own_metrics.py, line 11: return {}\[\"nothing\"\]\)"),
+        ("library", r"raised ValueError: .* \(own_metrics.py, line 13: return np.reshape"),
         ("text", "returned 'good'; expected a number, or one number for each sample"),
         ("nothing", "returned a NoneType"),
         ("pair", r"returned shape \[2\] for 4 samples"),

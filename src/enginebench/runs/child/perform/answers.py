@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from msgspec import Struct
 
 from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
@@ -49,8 +50,6 @@ def join_rows(answers: Iterable[Mapping[str, Array]], apart: Collection[str] = (
 
     Those of the outputs `apart` get a first axis of their own: their lengths say nothing about entries.
     """
-    import numpy as np
-
     rows = list(answers)
     joined = {}
     for name in rows[0]:
@@ -122,8 +121,6 @@ def open_labelled(job: PrepareJob | AnswerJob) -> Entries:
 
 
 def _open_data(job: PrepareJob | AnswerJob, labelled: Labelled, text: str) -> Entries:
-    import numpy as np
-
     from enginebench.models.precision.calibration_data import open_data
 
     data = open_data(
@@ -154,8 +151,6 @@ def _open_data(job: PrepareJob | AnswerJob, labelled: Labelled, text: str) -> En
 
 def collect_answers(engine: Engine, batch: int, entries: Entries, labelled: Labelled) -> tuple[dict[str, Array], int]:
     """What the metrics need of the engine's answers, and the number of samples with a value that is not finite."""
-    import numpy as np
-
     collector: Collector | None = None
     nonfinite = 0
     for places, rows in _answer_entries(engine, batch, entries):

@@ -41,8 +41,8 @@ from enginebench.runs.child.perform.answers import (
 from enginebench.runs.child.perform.sources import take_file
 from enginebench.runs.child.proving import attempt_proof, prove_file, prove_plan, prove_timed_engine
 
-# A tool that starts anew for each call is asked for few; of a larger batch one call is enough.
-SAMPLES = 4
+# A tool that starts anew for each answer loads its engine each time: it is asked for as few as show a wrong engine.
+FEW = 4
 # Of so few decisions one that lies near a tie is a quarter; another network agrees in fewer than half.
 AGREEMENT = 0.5
 
@@ -70,7 +70,7 @@ def _ask_plan(
 
     def draw(inputs: tuple[TensorSpec, ...]) -> list[dict[str, Array]]:
         known = carry_specs(graph.inputs, inputs)
-        return [random_feeds(known, tuned.batch, seed) for seed in range(-(-SAMPLES // find_batch(known, tuned.batch)))]
+        return [random_feeds(known, tuned.batch, seed) for seed in range(-(-FEW // find_batch(known, tuned.batch)))]
 
     if isinstance(backend, Answering):
         feeds = draw(plan.inputs)
@@ -123,16 +123,8 @@ def require_alike(plan: Artifact, graph: Artifact, drift: Drift, spec: EngineSpe
     )
 
 
-# A tool that starts anew for each answer loads its engine each time: a row's check makes do with as many calls as show
-# a wrong engine.
-CHECKED_CALLS = 4
-
-
 def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer]) -> PrepareAnswer:
-    """Builds the engine, saves its outputs for the check inputs, and asks it for its record.
-
-    A tool that answers anew for each input is asked for a few; `keep` gets the answer before the record is made.
-    """
+    """Builds the engine, saves its outputs for the check inputs, `keep`s that answer, and asks for its record."""
     from enginebench.models.task import sample_feeds
 
     backend = open_for(job.engine, job.out_dir)
@@ -180,7 +172,7 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
     sure = complete(time.perf_counter() - start)
     if isinstance(backend, Answering):
         note("checking outputs")
-        few = feeds[:CHECKED_CALLS]
+        few = feeds[:FEW]
         save_answers(Path(job.outputs_path), backend.answer(artifact, job.engine, few), len(few))
     keep(sure)
     return replace(sure, proof=attempt_proof(lambda: prove_plan(backend, artifact, job.engine, note)))

@@ -4,9 +4,9 @@ import io
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import count
+from itertools import count, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -178,28 +178,24 @@ class _Supply:
     def __init__(
         self, pool: ThreadPoolExecutor, photos: Sequence[bytes], preprocess: Preprocess, batch: int, ahead: int
     ) -> None:
-        self._pool, self._photos, self._preprocess, self._batch = pool, photos, preprocess, batch
-        self._lock = threading.Lock()
-        self._next = 0
-        self._waiting: deque[Future[Array]] = deque()
-        self._fill(ahead)
+        self._pool, self._preprocess, self._batch = pool, preprocess, batch
+        self._photos, self._lock = cycle(photos), threading.Lock()
+        self._waiting = deque(self._order(ahead))
+
+    def _order(self, wanted: int) -> Iterator[Future[Array]]:
+        for photo in islice(self._photos, wanted):
+            yield self._pool.submit(lambda jpeg: self._preprocess.apply(decode_photo(jpeg)), photo)
 
     def take(self) -> Array:
         """The next batch, stacked; as many pictures are ordered as were taken."""
         with self._lock:
             chosen = [self._waiting.popleft() for _ in range(self._batch)]
-            self._fill(self._batch)
+            self._waiting.extend(self._order(self._batch))
         return np.stack([future.result() for future in chosen])
 
     def cancel(self) -> None:
         for future in self._waiting:
             future.cancel()
-
-    def _fill(self, wanted: int) -> None:
-        for _ in range(wanted):
-            photo = self._photos[self._next % len(self._photos)]
-            self._next += 1
-            self._waiting.append(self._pool.submit(lambda jpeg: self._preprocess.apply(decode_photo(jpeg)), photo))
 
 
 class _Tally:

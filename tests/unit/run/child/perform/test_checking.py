@@ -47,13 +47,8 @@ def normalizing(tmp_path: Path) -> Path:
         node("Sqrt", ["m"], ["r"], "root"),
         node("Div", ["x", "r"], ["y"], "divide"),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 8])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])],
-        [numpy_helper.from_array(np.array([-1]), "axes")],
-    )
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 8]) for name in "xy")
+    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(np.array([-1]), "axes")])
     path = tmp_path / "normalizing.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
     return path
@@ -140,12 +135,9 @@ def test_labels_that_lie_near_a_tie_are_no_other_network(
 ) -> None:
     """Four samples at least, and one of them may read otherwise."""
     nodes = [node("ArgMax", ["x"], ["y"], axis=1, keepdims=0)]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.INT64, shape[:1])],
-    )
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    y = helper.make_tensor_value_info("y", TensorProto.INT64, shape[:1])
+    graph = helper.make_graph(nodes, "g", [x], [y])
     path = tmp_path / "labels.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     asked = []

@@ -1,6 +1,7 @@
 """What a watch on a GPU adds to a measurement, with a watch that the test plays."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -8,23 +9,16 @@ from unittest.mock import MagicMock
 import pytest
 from msgspec.structs import replace
 
+from asked import make_measure_job
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.records import Artifact, Block, EngineSpec, Measurement, MeasureSpec, Scope
 from enginebench.measure.nvml import HIDDEN_PROCESSES, NO_TELEMETRY
-from enginebench.runs.child.jobs import MeasureJob
 from enginebench.runs.child.perform import measure as perform
 from enginebench.runs.child.perform.measure import check_cache
 from enginebench.runs.child.watching import add_least, add_telemetry
 
-JOB = MeasureJob(
-    model="toy",
-    artifact=Artifact(kind="onnx", model="toy", path="toy.onnx", sha256="0" * 64, files=(), inputs=(), outputs=()),
-    engine=EngineSpec(backend="fake", device="cuda:1"),
-    measure=MeasureSpec(),
-    out_dir="",
-    repetition=0,
-    order=0,
-)
+TOY = Artifact(kind="onnx", model="toy", path="toy.onnx", sha256="0" * 64, files=(), inputs=(), outputs=())
+JOB = make_measure_job(Path(), TOY, engine=EngineSpec(backend="fake", device="cuda:1"), measure=MeasureSpec())
 
 
 @pytest.mark.parametrize(("scope", "count"), [("io", 1), ("pipelined", 3)])

@@ -46,14 +46,8 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> OnNoGpu:
 
 
 def profile(artifact: Artifact, folder: Path, **engine: Any) -> ProfileAnswer:
-    job = ProfileJob(
-        model="digits-mlp",
-        artifact=artifact,
-        engine=EngineSpec(**engine),
-        measure=MeasureSpec(warmup=1, iters=20),
-        out_dir=str(folder),
-    )
-    return job.perform(lambda text: None, lambda sure: None)
+    given: Any = {"engine": EngineSpec(**engine), "measure": MeasureSpec(warmup=1, iters=20), "out_dir": str(folder)}
+    return ProfileJob(model="digits-mlp", artifact=artifact, **given).perform(lambda text: None, lambda sure: None)
 
 
 def test_what_tensorrt_refuses_is_not_profiled(backend: OnNoGpu, tmp_path: Path) -> None:
@@ -94,11 +88,8 @@ def test_a_profile_beside_others_says_so(
     monkeypatch.setattr(nvml, "open_gpu_watch", lambda device: Busy())
     if device == "cpu":
         monkeypatch.setattr(watch, "BlockWatch", lambda cpus: Busy())
-    codes = {
-        doubt.code
-        for doubt in profile(read_packaged_onnx("digits-mlp"), tmp_path, backend="fake", device=device).caveats
-    }
-    assert ("foreign_cpu" if device == "cpu" else "throttled") in codes
+    found = profile(read_packaged_onnx("digits-mlp"), tmp_path, backend="fake", device=device)
+    assert ("foreign_cpu" if device == "cpu" else "throttled") in {doubt.code for doubt in found.caveats}
 
 
 def test_a_plan_of_another_batch_is_not_profiled_under_this_one(backend: OnNoGpu, tmp_path: Path) -> None:
