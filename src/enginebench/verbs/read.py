@@ -23,13 +23,14 @@ from enginebench.stats.diff import DiffDocument
 from enginebench.stats.layer_records import LayersDocument, ProfileDocument
 from enginebench.stats.profile import EngineProfileDocument
 from enginebench.stats.stages import StagesDocument
+from enginebench.verbs.benches import Bench
 from enginebench.verbs.build import BuildDocument
 from enginebench.verbs.calibrate import CalibrateDocument
 from enginebench.verbs.doctor import DoctorDocument, FleetDoctorDocument
 from enginebench.verbs.export import ExportDocument
 from enginebench.verbs.infer import InferDocument
 from enginebench.verbs.quantize import QuantizeDocument
-from enginebench.verbs.runs import Bench, Run
+from enginebench.verbs.runs import Run
 
 # What `read` answers with: a record of the kernel or of a feature.
 Document: TypeAlias = Run | Bench | Struct
