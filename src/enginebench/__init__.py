@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from enginebench.verbs.baseline import remove_baseline as remove_baseline
     from enginebench.verbs.baseline import save_baseline as save_baseline
     from enginebench.verbs.bench import bench as bench
+    from enginebench.verbs.benches import Bench as Bench
     from enginebench.verbs.build import build as build
     from enginebench.verbs.calibrate import calibrate as calibrate
     from enginebench.verbs.diff import diff as diff
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from enginebench.verbs.read import read as read
     from enginebench.verbs.report import write_report as write_report
     from enginebench.verbs.run import run as run
-    from enginebench.verbs.runs import Bench as Bench
     from enginebench.verbs.runs import Run as Run
     from enginebench.verbs.stages import stages as stages
 
@@ -61,7 +61,7 @@ _HOMES = {
     "Result": "core.records",
     "load_engine": "runs.targets.bundles",
     "allow_code": "runs.trust",
-    "Bench": "verbs.runs",
+    "Bench": "verbs.benches",
     "Run": "verbs.runs",
     "list_models": "verbs.models",
     "write_report": "verbs.report",

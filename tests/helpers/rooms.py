@@ -82,9 +82,8 @@ def read_imports(path: Path, source: Path) -> Iterator[tuple[int, str]]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            folder = path.parents[node.level - 1].relative_to(source).parts if node.level else ()
-            base = [*(("enginebench", *folder) if node.level else ()), *filter(None, [node.module])]
-            names = [".".join([*base, alias.name]) for alias in node.names]
+            base = resolve_base(node, path, source)
+            names = [f"{base}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and is_module(node.value, source):
@@ -92,6 +91,14 @@ def read_imports(path: Path, source: Path) -> Iterator[tuple[int, str]]:
         else:
             continue
         yield from ((node.lineno, n.removeprefix("enginebench.")) for n in names if n.startswith("enginebench."))
+
+
+def resolve_base(node: ast.ImportFrom, path: Path, source: Path) -> str:
+    """The absolute name of what an import is from."""
+    if not node.level:
+        return node.module or ""
+    folder = path.parents[node.level - 1].relative_to(source)
+    return ".".join(["enginebench", *folder.parts, *([node.module] if node.module else [])])
 
 
 def is_module(text: str, source: Path) -> bool:
@@ -126,7 +133,10 @@ def is_lifted(place: str) -> bool:
 def find_faults(source: Path, floors: list[Floor], inside: str = "") -> list[str]:
     """What a drawing says and the sources do not do, and the other way round, of the rooms of one folder.
 
-    `inside` is the folder that was drawn, as `runs`; "" for the package itself.
+    Args:
+        source: the package.
+        floors: the drawing.
+        inside: the folder that was drawn, as `runs`; "" for the package itself.
     """
     drawn = [room for floor in floors for room in floor.rooms]
     there = list_rooms(source, inside)

@@ -41,9 +41,10 @@ from enginebench.runs.targets.sides import parse_side
 from enginebench.runs.targets.sources import choose_judged, gather_sources
 from enginebench.stats.diff import diff_results
 from enginebench.verbs import given
+from enginebench.verbs.benches import Bench
 from enginebench.verbs.build import check_dry_run, print_dry_run
 from enginebench.verbs.diff import DiffPrinted, write_verdict
-from enginebench.verbs.runs import Bench, note_folder
+from enginebench.verbs.runs import note_folder
 
 
 class BenchOptions(opts.Modules, opts.Timing, opts.Shared, total=False):

@@ -23,6 +23,7 @@ from enginebench.stats.diff import DiffDocument
 from enginebench.stats.layer_records import LayersDocument, ProfileDocument
 from enginebench.stats.profile import EngineProfileDocument
 from enginebench.stats.stages import StagesDocument
+from enginebench.verbs.benches import Bench
 from enginebench.verbs.build import BuildDocument
 from enginebench.verbs.calibrate import CalibrateDocument
 from enginebench.verbs.doctor import DoctorDocument, FleetDoctorDocument
@@ -30,7 +31,7 @@ from enginebench.verbs.export import ExportDocument
 from enginebench.verbs.infer import InferDocument
 from enginebench.verbs.models import ModelsDocument
 from enginebench.verbs.quantize import QuantizeDocument
-from enginebench.verbs.runs import Bench, Run
+from enginebench.verbs.runs import Run
 
 # What `read` answers with: a record of the kernel or of a feature.
 Document: TypeAlias = Run | Bench | Struct

@@ -1,4 +1,4 @@
-"""What `run` and `bench` return: rows, headline or verdict, and the folder in which everything lies."""
+"""What `run` returns: its rows, its headline, and the folder in which everything lies."""
 
 from __future__ import annotations
 
@@ -9,18 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from enginebench.core.errors import (
-    BackendUnavailable,
-    EngineBenchError,
-    GateFailed,
-    MeasurementError,
-    MissingDependency,
-)
+from enginebench.core.errors import EngineBenchError, MissingDependency
 from enginebench.core.features import find
-from enginebench.core.limits import MARGIN
 from enginebench.core.records import Result
 from enginebench.options import PathLike
-from enginebench.report.bench import BenchDocument, describe_bench, list_bench, list_rows, state_verdict
 from enginebench.report.page import format_fragment
 from enginebench.report.run.columns import list_fields
 from enginebench.report.run.head import format_lines
@@ -30,7 +22,6 @@ from enginebench.report.terminal import format_text
 from enginebench.runs.campaign import judge_outcome, judge_precisions
 from enginebench.runs.folder import RunRecord
 from enginebench.runs.reporting import FORMATS, Written, check_formats, describe_stored, write_reports
-from enginebench.stats.compare import Comparison
 from enginebench.stats.ranking import Ref
 from enginebench.verbs import given
 
@@ -123,74 +114,6 @@ class Run:
 
     def _repr_html_(self) -> str:
         return format_fragment(list_sections(self.document, folder=self.folder, warnings=True))
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Bench:
-    """One measured row, or two with a verdict by `margin`; of two `results` the first is the base."""
-
-    folder: Path
-    results: tuple[Result, ...]
-    margin: float = MARGIN
-
-    @cached_property
-    def document(self) -> BenchDocument:
-        """Every figure, as `enginebench bench --json` prints it; computed from the samples."""
-        return describe_bench(self.results, margin=self.margin)
-
-    @property
-    def row(self) -> Row:
-        """The row of the engine that was asked for."""
-        return self.document.row
-
-    @property
-    def against(self) -> Row | None:
-        """The row of the other side."""
-        return self.document.against
-
-    @property
-    def comparison(self) -> Comparison | None:
-        """The verdict on the two sides, with its ratio; None of a single row."""
-        return self.document.comparison
-
-    @property
-    def answer(self) -> str:
-        """The verdict in a sentence; of a single row, nothing."""
-        return state_verdict(self.comparison) if self.comparison else ""
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """The columns of `table.csv` as a pandas DataFrame, the rows' ids as its index.
-
-        Raises:
-            MissingDependency: pandas is not installed.
-        """
-        return make_frame(list_rows(self.document))
-
-    def check(self, *, gate: bool = False) -> Bench:
-        """The bench itself, if every row of it was measured.
-
-        Args:
-            gate: also demand that the candidate is not slower and answers alike.
-
-        Raises:
-            BackendUnavailable: an engine cannot run here.
-            MeasurementError: a row is not ok.
-            GateFailed: the candidate is slower, answers otherwise, or the sides cannot be compared.
-        """
-        for result in self.results:
-            if result.status == "skipped":
-                raise BackendUnavailable(f"{result.id}: {result.reason}")
-            if result.status != "ok":
-                raise MeasurementError(f"{result.id}: {result.reason or result.status}")
-        if gate and self.comparison is not None and self.comparison.failures:
-            raise GateFailed(f"the gate failed. {self.answer}")
-        return self
-
-    def __repr__(self) -> str:
-        return format_text(list_bench(self.document))
-
-    def _repr_html_(self) -> str:
-        return format_fragment(list_bench(self.document))
 
 
 def make_frame(document: RunDocument) -> pandas.DataFrame:

@@ -1,0 +1,89 @@
+"""What `bench` returns: one measured row, or two with a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from enginebench.core.errors import BackendUnavailable, GateFailed, MeasurementError
+from enginebench.core.limits import MARGIN
+from enginebench.core.records import Result
+from enginebench.report.bench import BenchDocument, describe_bench, list_bench, list_rows, state_verdict
+from enginebench.report.page import format_fragment
+from enginebench.report.run.rows import Row
+from enginebench.report.terminal import format_text
+from enginebench.stats.compare import Comparison
+from enginebench.verbs.runs import make_frame
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Bench:
+    """One measured row, or two with a verdict by `margin`; of two `results` the first is the base."""
+
+    folder: Path
+    results: tuple[Result, ...]
+    margin: float = MARGIN
+
+    @cached_property
+    def document(self) -> BenchDocument:
+        """Every figure, as `enginebench bench --json` prints it; computed from the samples."""
+        return describe_bench(self.results, margin=self.margin)
+
+    @property
+    def row(self) -> Row:
+        """The row of the engine that was asked for."""
+        return self.document.row
+
+    @property
+    def against(self) -> Row | None:
+        """The row of the other side."""
+        return self.document.against
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """The verdict on the two sides, with its ratio; None of a single row."""
+        return self.document.comparison
+
+    @property
+    def answer(self) -> str:
+        """The verdict in a sentence; of a single row, nothing."""
+        return state_verdict(self.comparison) if self.comparison else ""
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The columns of `table.csv` as a pandas DataFrame, the rows' ids as its index.
+
+        Raises:
+            MissingDependency: pandas is not installed.
+        """
+        return make_frame(list_rows(self.document))
+
+    def check(self, *, gate: bool = False) -> Bench:
+        """The bench itself, if every row of it was measured.
+
+        Args:
+            gate: also demand that the candidate is not slower and answers alike.
+
+        Raises:
+            BackendUnavailable: an engine cannot run here.
+            MeasurementError: a row is not ok.
+            GateFailed: the candidate is slower, answers otherwise, or the sides cannot be compared.
+        """
+        for result in self.results:
+            if result.status == "skipped":
+                raise BackendUnavailable(f"{result.id}: {result.reason}")
+            if result.status != "ok":
+                raise MeasurementError(f"{result.id}: {result.reason or result.status}")
+        if gate and self.comparison is not None and self.comparison.failures:
+            raise GateFailed(f"the gate failed. {self.answer}")
+        return self
+
+    def __repr__(self) -> str:
+        return format_text(list_bench(self.document))
+
+    def _repr_html_(self) -> str:
+        return format_fragment(list_bench(self.document))
