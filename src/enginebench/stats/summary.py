@@ -43,11 +43,9 @@ def summarize(
     percentiles: Sequence[float] = (),
     pipelined: bool = False,
 ) -> Summary:
-    """The figures of one row, from the raw samples of all its processes.
+    """The figures of one row, from the raw samples of all its processes; `percentiles`: more of them (99.9).
 
-    Args:
-        percentiles: more of them, in percent (99.9).
-        pipelined: queries overlapped: the throughput is what the processes counted.
+    `pipelined`: queries overlapped: the throughput is what the processes counted.
     """
     kept = [m for m in measurements if m.latency_ns]
     if not kept:
