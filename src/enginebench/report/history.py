@@ -164,10 +164,8 @@ def _collect_points(rows: Sequence[tuple[str, HistoryRow]]) -> list[Point]:
 
 def _thin(rows: list[HistoryRow]) -> list[HistoryRow]:
     """Evenly chosen rows, the first and the last among them."""
-    if len(rows) <= _POINTS:
-        return rows
     step = (len(rows) - 1) / (_POINTS - 1)
-    return [rows[round(i * step)] for i in range(_POINTS)]
+    return [rows[round(i * step)] for i in range(_POINTS)] if len(rows) > _POINTS else rows
 
 
 def draw_trend(engine: str, points: Sequence[Point]) -> Spec:

@@ -65,8 +65,7 @@ def _drop_arguments(text: str) -> str:
 def fold_name(name: str) -> str:
     """`layer4.1: bn2 + add` for `layer4.1.bn2 + layer4.1: add`; a name that has no such parts stays as it is.
 
-    Args:
-        name: paths of modules, joined by " + "; `path: operator` is what a module does beside its children.
+    These are paths of modules, joined by " + "; `path: operator` is what a module does beside its children.
     """
     parts = name.split(" + ")
     if len(parts) < 2 or not all(_PART.fullmatch(part) for part in parts):

@@ -77,14 +77,8 @@ def _load(name: str) -> Any:
         lstrip_blocks=True,
         finalize=lambda value: clean_text(value) if type(value) is str else value,
     )
-    environment.filters |= {
-        "slug": slug,
-        "json": embed_json,
-        "repr": repr,
-        "ruler": _make_ruler,
-        "longest": _find_longest,
-        "lines": _group_lines,
-    }
+    environment.filters |= {"slug": slug, "json": embed_json, "repr": repr}
+    environment.filters |= {"ruler": _make_ruler, "longest": _find_longest, "lines": _group_lines}
     environment.tests |= {
         kind.__name__.lower(): lambda part, kind=kind: isinstance(part, kind) for kind in (Table, Notes, Chart)
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -34,9 +33,7 @@ class LiveReporter:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def begin(self, total: int) -> None:
@@ -56,17 +53,13 @@ class PlainReporter:
     """A line for each thing that begins."""
 
     def __init__(self) -> None:
-        self._done = 0
-        self._total = 0
-        self._last = ""
+        self._done, self._total, self._last = 0, 0, ""
 
     def __enter__(self) -> PlainReporter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
+    def __exit__(self, *_: object) -> None:
+        pass
 
     def begin(self, total: int) -> None:
         self._done, self._total = 0, total

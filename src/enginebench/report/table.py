@@ -13,50 +13,31 @@ Span = tuple[float | None, float, float | None]
 
 
 class Column(Struct, frozen=True):
-    """A column of a table, declared once for all renderers; what it shows is a function of a row.
-
-    Attributes:
-        title: above it.
-        text: what a person reads.
-        value: the number by which it is sorted, and that a file of the table holds; None: the text.
-        when: whether rows have anything to show there.
-        align: left, right, or at the decimal points.
-        wide: a terminal shows it where there is room, or where it is asked for.
-        spare: a narrow terminal does without the highest first; 0 is never given up.
-        hint: what the title does not say.
-        bar: a bar as long as the value of its row, for times that are compared.
-        span: a ratio with its interval, drawn on a logarithmic axis.
-    """
+    """A column of a table, declared once for all renderers; what it shows is a function of a row."""
 
     title: str
-    text: Callable[[Any], str]
-    value: Callable[[Any], Value] | None = None
-    when: Callable[[Sequence[Any]], bool] = bool
+    text: Callable[[Any], str]  # what a person reads
+    value: Callable[[Any], Value] | None = None  # by which it is sorted, and that a file has; None: the text
+    when: Callable[[Sequence[Any]], bool] = bool  # whether rows have anything to show there
     align: Literal["left", "right", "decimal"] = "left"
-    wide: bool = False
-    spare: int = 0
-    hint: str = ""
-    bar: bool = False
-    span: Callable[[Any], Span | None] | None = None
+    wide: bool = False  # a terminal shows it where there is room, or where it is asked for
+    spare: int = 0  # a narrow terminal does without the highest first; 0 is never given up
+    hint: str = ""  # what the title does not say
+    bar: bool = False  # a bar as long as the value of its row, for times that are compared
+    span: Callable[[Any], Span | None] | None = None  # a ratio with its interval, drawn on a logarithmic axis
 
 
 class Table(Struct, frozen=True, kw_only=True):
-    """Rows under the columns that have anything to show for them.
-
-    Attributes:
-        wide: whether a terminal shows all columns; else those that need room only where there is some.
-        keys: of a row, by which a page filters and hides it; `label` is what its charts call it.
-        file: its name when it is saved from a page.
-        brief: a picture of ratios at the head of a page, which other renderers leave out.
-    """
+    """Rows under the columns that have anything to show for them."""
 
     columns: tuple[Column, ...]
     rows: tuple[Any, ...]
-    wide: bool = True
+    wide: bool = True  # whether a terminal shows all columns; else those that need room only where there is some
     title: str = ""
-    file: str = "table"
+    file: str = "table"  # its name when it is saved from a page
+    # Of a row, by which a page filters and hides it; `label` is what its charts call it.
     keys: Callable[[Any], Mapping[str, str]] | None = None
-    brief: bool = False
+    brief: bool = False  # a picture of ratios at the head of a page, which other renderers leave out
 
 
 class Notes(Struct, frozen=True, kw_only=True):
@@ -98,8 +79,7 @@ def make_table(columns: Sequence[Column], rows: Sequence[Any], **more: Any) -> T
 def list_texts(left: Sequence[str], right: Sequence[str] = (), spare: Sequence[str] = ()) -> tuple[Column, ...]:
     """Columns of rows that are tuples of texts: words on the left, figures on the right.
 
-    Args:
-        spare: titles of what a narrow terminal does without, the first of them first.
+    `spare`: titles of what a narrow terminal does without, the first of them first.
     """
     columns = [
         Column(title, itemgetter(place), align="left" if place < len(left) else "right", when=lambda _: True)

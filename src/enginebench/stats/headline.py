@@ -186,8 +186,7 @@ def _judge_outputs(row: Standing, group: Sequence[Standing], scored: str) -> tup
 
 
 def _find_ties(chosen: Sequence[Standing], margin: float) -> tuple[list[Standing], bool, str]:
-    """(the fastest and those than which it is not clearly faster, whether all of these are shown to be equivalent, why
-    a ratio of theirs is not given)."""
+    """(the fastest and those it is not clearly faster than, whether all are equivalent, why a ratio is not given)."""
     best = chosen[0].result
     found = [(row, compare_rows(row.result, best, margin)) for row in chosen[1:]]
     tied = [(row, one) for row, one in found if one.ratio_validity and not one.clear]

@@ -21,9 +21,7 @@ def doubt_kernel_times(layers: Sequence[LayerTime], device_ns: float | None) -> 
     if not layers or not device_ns or any(layer.kind != "kernel" and not layer.kernels for layer in layers):
         return ()
     factor = sum_times(layers) / device_ns
-    if factor <= DISTURBED_FACTOR:
-        return ()
-    return (make_caveat("disturbed_profile", factor=factor),)
+    return (make_caveat("disturbed_profile", factor=factor),) if factor > DISTURBED_FACTOR else ()
 
 
 def sort_layers(layers: Iterable[LayerTime]) -> list[LayerTime]:

@@ -99,10 +99,7 @@ def autocorrelation_time(series: Sequence[Floats]) -> float:
 
     1 + 2 sum of rho(t), summed up to the first lag that is at least five times the sum so far. The logs are centred on
     the mean over all processes: where processes differ among themselves, that shows as correlation that lasts
-    as long as a process, and blocks grow to whole processes. That is wanted.
-
-    Args:
-        series: one array of times a process, any unit, above zero.
+    as long as a process, and blocks grow to whole processes. That is wanted. `series`: an array of times a process.
 
     Source: N. Madras, A. D. Sokal, "The pivot algorithm", J. Stat. Phys. 50 (1988), appendix C; A. D. Sokal, "Monte
         Carlo Methods in Statistical Mechanics" (1997), section 3.

@@ -185,7 +185,7 @@ def join_queries(stamps: Stamps, query: int) -> Stamps:
     *times, status = (column[:count].reshape(-1, query) for column in stamps)
     ends = np.where((status == DONE).all(axis=1), DONE, status.max(axis=1))
     columns = [c.min(axis=1) if i < 3 else c.max(axis=1) for i, c in enumerate(times)]
-    return Stamps(*columns, ends)
+    return Stamps._make([*columns, ends])
 
 
 def compare_little(stamps: Stamps) -> tuple[float | None, float | None]:

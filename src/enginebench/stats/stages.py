@@ -137,10 +137,5 @@ def bound_rates(means_ms: Mapping[str, float], batch: int, decoders: int) -> dic
 
 def _describe_stage(name: str, times_ns: Sequence[int], share: float) -> StageTime:
     times_ms = sorted(t / NS_PER_MS for t in times_ns)
-    return StageTime(
-        name=name,
-        p50_ms=median(times_ms),
-        p99_ms=nearest_rank(times_ms, 0.99),
-        mean_ms=float(np.mean(times_ms)),
-        share=share,
-    )
+    p50_ms, p99_ms, mean_ms = median(times_ms), nearest_rank(times_ms, 0.99), float(np.mean(times_ms))
+    return StageTime(name=name, p50_ms=p50_ms, p99_ms=p99_ms, mean_ms=mean_ms, share=share)

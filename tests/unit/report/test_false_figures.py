@@ -12,7 +12,6 @@ from enginebench.report.run.sections import find_largest, list_batches
 from enginebench.stats.diff import diff_results
 from enginebench.stats.drift import refuse_drift
 from enginebench.stats.ranking import Rules
-from enginebench.stats.standing import find_baseline
 from samples import make_drift, make_measurements, make_result
 
 AGREE = make_drift(1e-6)
@@ -79,20 +78,6 @@ def test_modelled_rows_are_named_as_such() -> None:
         replace(make_result("ort", drift=AGREE), measurements=measured),
     ]
     assert "5.00 ms, modelled" in answer(*rows)
-
-
-def test_a_row_relabelled_fp32_is_not_the_fp32_baseline() -> None:
-    int8 = replace(make_result("pytorch", "int8"), engine=EngineSpec(backend="pytorch", precision="fp32"))
-    fp32 = make_result("pytorch", seed=1)
-    assert find_baseline(fp32, [int8, fp32]) is fp32
-
-
-def test_time_without_a_type_is_not_said_to_have_run_elsewhere() -> None:
-    shares = {"int8": 0.1, "unknown": 0.8, "fp32": 0.1}
-    slow = make_result("ort", "int8", median_ms=30, drift=AGREE, seed=2, identity="slow")
-    rows = [make_result(), make_result("ort", median_ms=8, drift=AGREE, seed=1)]
-    text = answer(*rows, replace(slow, effective_precision=shares))
-    assert "for the largest part the engine" in text and "did not run" not in text
 
 
 def test_relabelled_rows_are_a_series_of_their_own() -> None:

@@ -184,20 +184,6 @@ def test_unfinished_rows_say_so_wherever_their_figures_stand(results: list[Resul
 
 
 @TRIES
-@given(runs())
-def test_a_limit_that_turned_rows_away_is_the_one_named(results: list[Result]) -> None:
-    document = describe(results, p99_limit_ms=1.2)
-    free = describe(results)
-    text = " ".join(format_lines(document))
-    if document.recommended is None and free.recommended is not None and document.fastest is not None:
-        assert "p99" in text
-    if document.recommended is not None and document.fastest is not None:
-        chosen = next(row for row in document.rows if document.recommended.id == row.id)
-        unsure = chosen.p99_ms is not None and not chosen.p99_ms.supported
-        assert not unsure or "too few samples for a p99" in text
-
-
-@TRIES
 @given(runs(3), runs(3))
 def test_a_comparison_passes_only_what_it_compared(base: list[Result], cand: list[Result]) -> None:
     document = diff_results(base, cand, neighbours=True)
@@ -232,13 +218,3 @@ def test_a_comparison_passes_only_what_it_compared(base: list[Result], cand: lis
 
 def _is_reference(result: Result, results: Sequence[Result]) -> bool:
     return any(r.drift and r.drift.reference == result.id for r in results if r.id != result.id)
-
-
-@TRIES
-@given(runs(2).filter(lambda found: len(found) == 2))
-def test_a_bench_gives_no_verdict_on_what_is_not_whole(results: list[Result]) -> None:
-    document = describe_bench(results)
-    assert document.comparison is not None
-    if document.comparison.verdict in ("faster", "slower", "equivalent"):
-        assert [r.status for r in results] == ["ok", "ok"]
-        assert document.comparison.ratio_validity in ("good", "medium", "low")

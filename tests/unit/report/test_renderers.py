@@ -177,9 +177,6 @@ def test_a_row_keeps_its_name_and_its_median(width: int) -> None:
     assert names <= set(" ".join(lines).split())
     assert "…" not in "".join(lines) and max(map(len, lines)) <= width
     assert any(line.startswith(f"  not shown in {width} columns: ") for line in lines)
-
-
-def test_80_columns_hold_every_figure() -> None:
     assert "not shown" not in draw(list_history(make_history(), 20), 80)
 
 

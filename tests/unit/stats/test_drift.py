@@ -135,21 +135,13 @@ def test_a_wrong_scale_keeps_no_limits(precision: Precision, scale: float, n: in
     assert not drift.passed
 
 
-def test_unknown_limit_is_refused() -> None:
+def test_unknown_limits_and_unlike_outputs_are_refused_with_every_difference() -> None:
     with pytest.raises(UsageError, match=r"'topp'.*known: cosine"):
         measure(REF, REF, topp=1)
-
-
-def test_unlike_outputs_are_refused_with_every_difference() -> None:
     with pytest.raises(FeedError) as caught:
         measure_drift({"a": REF, "b": REF, "c": REF}, {"b": REF[:1], "c": REF.astype(np.float64), "d": REF}, {})
     for part in ("'a' is missing from the candidate", "'d' is missing", "[2, 6] against [1, 6]", "float32 against"):
         assert part in str(caught.value)
-
-
-def test_no_outputs_and_no_samples_do_not_pass() -> None:
-    assert not measure_drift({}, {}, {}).passed
-    assert not measure(REF[:0], REF[:0])[0].passed
 
 
 def test_integers_and_half_precision_are_measured_in_double() -> None:
@@ -204,7 +196,9 @@ def test_one_sample_is_not_waved_through(precision: Precision) -> None:
     assert not nothing.passed and find_exceeded(nothing)
 
 
-def test_outputs_without_values_do_not_agree() -> None:
+def test_no_outputs_no_samples_and_no_values_do_not_agree() -> None:
+    assert not measure_drift({}, {}, {}).passed
+    assert not measure(REF[:0], REF[:0])[0].passed
     empty = {"y": np.zeros((4, 0))}
     drift = measure_drift(empty, empty, default_limits("fp32"))
     assert not drift.passed and drift.outputs[0].cosine_mean is None
@@ -368,11 +362,8 @@ def test_scales_do_not_change_the_verdict(exponents, noisy, snr, precision, axis
     rng = np.random.default_rng(seed)
     channels = [rng.standard_normal((4, 100)) for _ in exponents]
     noise = [add_noise(c, snr if i == noisy % len(exponents) else 100, seed) for i, c in enumerate(channels)]
-    scales = 10.0 ** np.array(exponents)
-    reference, candidate = (
-        np.moveaxis(np.stack([c * s for c, s in zip(side, scales, strict=True)], axis=1), 1, axis)
-        for side in (channels, noise)
-    )
+    scales = 10.0 ** np.array(exponents)[:, None]
+    reference, candidate = (np.moveaxis(np.stack(side, axis=1) * scales, 1, axis) for side in (channels, noise))
     drift, _ = compare(reference, candidate, precision)
     alike = [i for i, e in enumerate(exponents) if e == exponents[noisy % len(exponents)]]
     whole = [np.stack([side[i] for i in alike], axis=1) for side in (channels, noise)]
@@ -523,10 +514,8 @@ def test_masks_are_compared_between_partners():
     assert (boxes.agreement, masks.max_abs_diff) == (5 / 6, 0)
     assert measure_drift(reference, fewer, {"agreement": 0.8, "max_abs": 0}).passed
     alone = measure_drift(reference, fewer, {"max_abs": 0})
-    assert not alone.passed
-    assert find_exceeded(alone) == (
-        "boxes: 5 of 6 boxes have a partner; the others are not computed over samples, give a limit of agreement",
-    )
+    others = "the others are not computed over samples, give a limit of agreement"
+    assert not alone.passed and find_exceeded(alone) == (f"boxes: 5 of 6 boxes have a partner; {others}",)
     whole = {name: array[0] for name, array in reference.items()}
     assert measure_drift(whole, {n: a[0] for n, a in reorder(reference).items()}, {"max_abs": 0}).passed
     fewer["masks"][0, 2] = np.nan
@@ -601,10 +590,8 @@ def test_a_row_whose_reference_raced_and_is_not_in_the_final_was_compared(elsewh
 def test_boxes_of_each_sample_are_matched():
     """The same boxes in another order are no difference in the file of samples either; one that is gone is."""
     scene = make_scene()
-    rows = measure_samples(scene, reorder(scene), "detection")
-    assert [(row.index, row.output) for row in rows] == [
-        (i, name) for i in range(3) for name in ("boxes", "masks", "depth")
-    ]
+    rows, names = measure_samples(scene, reorder(scene), "detection"), ["boxes", "masks", "depth"]
+    assert [(row.index, row.output) for row in rows] == [(i, name) for i in range(3) for name in names]
     assert all(row.max_abs_diff == 0 for row in rows)
     assert [row.agreement for row in rows if row.output == "boxes"] == [1.0, 1.0, 1.0]
     fewer = {name: array.copy() for name, array in reorder(scene).items()}
@@ -615,7 +602,7 @@ def test_boxes_of_each_sample_are_matched():
     rows = [row for row in measure_samples(empty, empty, "detection") if row.index == 2]
     assert [(row.output, row.agreement, row.max_abs_diff) for row in rows] == [("boxes", None, None)]
     one = {name: array[0] for name, array in scene.items()}
-    assert [row.output for row in measure_samples(one, one)] == ["boxes", "masks", "depth"]
+    assert [row.output for row in measure_samples(one, one)] == names
 
 
 @pytest.mark.parametrize(("score", "agreement"), [(0.9, 1), (0.24, 1), (0.19, 0), (0.01, 0)])

@@ -72,14 +72,11 @@ def test_fp32_without_a_record_is_doubted_where_products_are_shortened() -> None
         assert judge_precision("fp32", shares, "cpu") == ("fp32", ())
 
 
-def test_time_that_the_record_does_not_know_is_said() -> None:
+def test_what_the_record_does_not_know_and_another_precision_are_said() -> None:
     _, (caveat,) = judge_precision("fp32", {"unknown": 0.96, "fp32": 0.04})
     assert caveat.message.startswith(
         "Asked fp32: 96 % of time in an unknown precision, 4 % in fp32. Not verified: the engine's record"
     )
-
-
-def test_a_relabelled_row_says_what_it_is() -> None:
     _, (caveat,) = judge_precision("int8", {"fp32": 0.9, "reorder": 0.1})
     assert caveat.message == "Asked int8: 90 % of time in fp32, 10 % in reorder. Reported as fp32"
 

@@ -58,7 +58,8 @@ def test_quality_is_of_one_kind_for_all_rows() -> None:
 def read_defaults(path: Path, name: str) -> list[str]:
     """What `name` is given wherever it is an annotated field or an argument with a default."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = [node.value for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and _names(node.target, name)]
+    fields = [node for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)]
+    found = [field.value for field in fields if isinstance(field.target, ast.Name) and field.target.id == name]
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             pairs = [*zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)]
@@ -67,15 +68,10 @@ def read_defaults(path: Path, name: str) -> list[str]:
     return [ast.unparse(value) for value in found if value is not None]
 
 
-def _names(target: ast.expr, name: str) -> bool:
-    return isinstance(target, ast.Name) and target.id == name
-
-
-@pytest.mark.parametrize(("name", "limit"), [("margin", "MARGIN")])
-def test_a_limit_has_one_definition(name: str, limit: str) -> None:
-    defaults = [text for path in SOURCE.rglob("*.py") for text in read_defaults(path, name)]
+def test_the_margin_has_one_definition() -> None:
+    defaults = [text for path in SOURCE.rglob("*.py") for text in read_defaults(path, "margin")]
     others = {"CAPACITY_MARGIN", "REGRESSION_MARGIN"}  # of a rate, and of versions: each defined once, too
-    assert len(defaults) > 2 and set(defaults) - {"None"} - others == {limit}
+    assert len(defaults) > 2 and set(defaults) - {"None"} - others == {"MARGIN"}
 
 
 def test_unlike_clocks_are_ordered_by_the_one_that_all_have() -> None:

@@ -91,7 +91,9 @@ def test_min_samples(q: float, n: int) -> None:
     assert q**n <= 0.025 < q ** (n - 1)
 
 
-@pytest.mark.parametrize(("q", "exceedances", "n"), [(0.99, 0, 459), (0.99, 1, 662), (0.9, 0, 44), (0.9, 1, 64)])
+@pytest.mark.parametrize(
+    ("q", "exceedances", "n"), [(0.99, 0, 459), (0.99, 1, 662), (0.99, 10, 2010), (0.9, 0, 44), (0.9, 1, 64)]
+)
 def test_strict_rule_is_that_of_loadgen(q: float, exceedances: int, n: int) -> None:
     assert strict_min_samples(q, exceedances) == n
     assert stats.binom.cdf(exceedances, n, 1 - q) <= 0.01 < stats.binom.cdf(exceedances, n - 1, 1 - q)

@@ -143,7 +143,7 @@ def join_layers(base: Sequence[LayerTime], cand: Sequence[LayerTime]) -> list[La
     if not base or not cand:
         return []
     sides = tuple(map(_read_layer, base)), tuple(map(_read_layer, cand))
-    groups = join_members(choose_keys(*sides), sides)
+    groups = join_members(choose_keys(*sides)[0], sides)
     return sorted((make_delta(group, sides) for group in groups), key=lambda delta: -abs(delta.delta_ms or 0.0))
 
 

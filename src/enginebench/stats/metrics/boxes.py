@@ -116,16 +116,13 @@ def _find_columns(array: Any) -> Columns | None:
     with np.errstate(invalid="ignore"):  # what is not finite tells nothing
         if array.shape[2] == 6 and not (array[..., 5] % 1 > 0).any():  # class ids, and no score of a single class
             kinds = ["ended", "scores"]
-        return next((kind for kind in kinds if _fit_columns(kind, array)), None)
-
-
-def _fit_columns(kind: Columns, array: Any) -> bool:
-    boxes, scores = _take_columns(kind, array)
-    if not scores.shape[-1]:
-        return False
-    sizes = boxes[..., 2:] - boxes[..., :2] if kind == "ended" else boxes[..., 2:]
-    sound = 2 * int((sizes < 0).any(axis=-1).sum()) <= boxes[..., 0].size
-    return sound and _hold_scores(scores[..., :1] if kind == "ended" else scores)
+        for kind in kinds:
+            boxes, scores = _take_columns(kind, array)
+            sizes = boxes[..., 2:] - boxes[..., :2] if kind == "ended" else boxes[..., 2:]
+            sound = 2 * int((sizes < 0).any(axis=-1).sum()) <= boxes[..., 0].size and scores.shape[-1]
+            if sound and _hold_scores(scores[..., :1] if kind == "ended" else scores):
+                return kind
+    return None
 
 
 def _hold_scores(values: Any) -> bool:

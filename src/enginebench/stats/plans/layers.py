@@ -269,8 +269,8 @@ def read_io(document: dict[str, Any], layers: list[EngineLayer]) -> tuple[Engine
         said = first_text(item.get("Mode"), item.get("IOMode")) if isinstance(item, dict) else None
         if said:
             mode = "input" if "in" in said.lower() and "out" not in said.lower() else "output"
-        dtype, shape = tensor.dtype or (known and known.dtype), tensor.shape or (known and known.shape)
-        io.append(EngineTensor(name=tensor.name, mode=mode, dtype=dtype, shape=shape))
+        dtype, shape = (known.dtype, known.shape) if known else (None, None)
+        io.append(EngineTensor(name=tensor.name, mode=mode, dtype=tensor.dtype or dtype, shape=tensor.shape or shape))
     return tuple(io)
 
 

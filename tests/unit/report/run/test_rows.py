@@ -56,6 +56,8 @@ def test_baseline_is_pytorch_fp32_of_the_same_kind() -> None:
     assert find_baseline(first, results, "ort") is first
     assert find_baseline(first, [make_result("pytorch", status="failed"), first]) is first
     assert find_baseline(make_result(batch=3), results) is None
+    relabelled = replace(make_result("pytorch", "int8"), engine=wanted.engine)  # its graph is still in INT8
+    assert find_baseline(wanted, [relabelled, wanted]) is wanted
 
 
 def test_speedup_of_the_baseline_is_one_and_of_others_their_ratio() -> None:
@@ -130,24 +132,18 @@ def test_recommended_keeps_the_p99_limit() -> None:
 
 
 def test_pareto_front() -> None:
-    rows = run(
-        [
-            make_result(median_ms=20, accuracy=0.99),
-            make_result("ort", median_ms=10, accuracy=0.99, drift=AGREE),
-            make_result("ort", "int8", median_ms=5, accuracy=0.97, drift=AGREE),
-            make_result("openvino", "int8", median_ms=6, accuracy=0.96, drift=AGREE),
-            make_result("openvino", status="failed"),
-        ]
-    ).rows
+    ort = make_result("ort", median_ms=10, accuracy=0.99, drift=AGREE)
+    int8 = make_result("ort", "int8", median_ms=5, accuracy=0.97, drift=AGREE)
+    other = make_result("openvino", "int8", median_ms=6, accuracy=0.96, drift=AGREE)
+    failed = make_result("openvino", status="failed")
+    rows = run([make_result(median_ms=20, accuracy=0.99), ort, int8, other, failed]).rows
     assert [row.pareto for row in rows] == [False, True, True, False, False]
 
 
 def test_an_invalid_row_is_on_no_front() -> None:
     fast = make_result("ort", median_ms=5, drift=AGREE, seed=1)
-    marked = tuple(
-        replace(m, blocks=(Block(start=0, stop=len(m.latency_ns), duration_ns=1, marks=("throttled",)),))
-        for m in fast.measurements
-    )
+    whole = Block(start=0, stop=len(fast.measurements[0].latency_ns), duration_ns=1, marks=("throttled",))
+    marked = tuple(replace(m, blocks=(whole,)) for m in fast.measurements)
     rows = run([make_result(median_ms=20), replace(fast, measurements=marked)]).rows
     assert [(row.validity, row.pareto) for row in rows] == [("valid", True), ("invalid", False)]
 
@@ -165,13 +161,8 @@ def test_kernels_that_were_slower_under_the_profiler_are_doubted() -> None:
 
 
 def test_pareto_without_labels_goes_by_centred_cosine() -> None:
-    rows = run(
-        [
-            make_result(median_ms=20),
-            make_result("ort", median_ms=10, drift=AGREE),
-            make_result("ort", "int8", median_ms=5, drift=make_drift(0.1, centred=0.95)),
-        ]
-    ).rows
+    int8 = make_result("ort", "int8", median_ms=5, drift=make_drift(0.1, centred=0.95))
+    rows = run([make_result(median_ms=20), make_result("ort", median_ms=10, drift=AGREE), int8]).rows
     assert [row.pareto for row in rows] == [False, True, True]
 
 

@@ -152,12 +152,9 @@ def test_mcnemar_is_the_exact_binomial():
     assert compute_mcnemar_p(1, 7) == pytest.approx(2 * (1 + 8) / 2**8)
 
 
-def test_no_change_still_has_a_width():
+def test_a_paired_interval_covers_what_it_says_and_has_a_width_without_a_change():
     found = estimate_paired_difference(0, 0, 450)
     assert found.value == 0 and found.low == -found.high and 0 < found.high < 0.01
-
-
-def test_paired_interval_covers_what_it_says():
     rng = np.random.default_rng(0)
     chances, n, rounds = (0.03, 0.05, 0.92), 300, 2000
     covered = 0
