@@ -5,13 +5,19 @@ from pathlib import Path
 from typing import Any
 
 MAGIC = b"FAKE TENSORRT PLAN\n"
-LAYER_MS = {"FP32": 0.5, "FP16": 0.3, "INT8": 0.2, "BF16": 0.3, "FP8": 0.2}
+_LAYER_MS = {"FP32": 0.5, "FP16": 0.3, "INT8": 0.2, "BF16": 0.3, "FP8": 0.2}
 FLOATS = {1: "FP32", 10: "FP16", 16: "BF16"}
 QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
+# What is no layer that runs: seen in 8.6.0 as `NoOp`, with a time of 0 in the profile.
+RESHAPES = ("Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity")
 
 
 class PlanError(Exception):
     """What a real library would refuse."""
+
+
+def time_layer(layer: dict[str, Any]) -> float:
+    return 0.0 if layer["type"] == "NoOp" else _LAYER_MS[layer["precision"]]
 
 
 def write_plan(onnx_bytes: bytes, **head: Any) -> bytes:
@@ -42,7 +48,7 @@ def describe_graph(
         layers.append(
             {
                 "name": node.name or f"{node.op_type}_{index}",
-                "type": node.op_type,
+                "type": "NoOp" if node.op_type in RESHAPES else node.op_type,
                 "precision": precision,
                 "kernel": name_kernel(node.op_type, precision, tf32),
                 "inputs": [name for name in node.input if name not in weights],

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 sys.path.insert(0, str(Path(__file__).parent))
-from fake_plan import LAYER_MS, PlanError, describe_graph, misread, read_file, write_plan
+from fake_plan import PlanError, describe_graph, misread, read_file, time_layer, write_plan
 
 TABLE = json.loads((Path(__file__).parent / "trtexec_versions.json").read_text(encoding="utf-8"))
 STAMP = "[11/21/2026-01:36:50]"
@@ -26,6 +26,8 @@ NUMPY = {"fp32": "float32", "fp16": "float16", "bf16": "float32"}
 COPY_MS = 0.02
 ENQUEUE_MS = 0.03
 PRECISIONS = ("fp16", "bf16", "int8", "fp8")
+# As 8.6.0 words them, one without its last word.
+FORMATS = {"FP32": "Row major linear FP32", "INT8": "Row major Int8 format"}
 
 
 class Stop(Exception):
@@ -269,6 +271,7 @@ class Trtexec:
             "profiles": self.read_profiles(head),
         }
         self.info("Engine built in 0.300491 sec.")
+        self.size_engine(data)
         if self.has("saveEngine"):
             plan = b"" if "empty_plan" in self.faults else write_plan(data, **head)
             try:
@@ -332,8 +335,12 @@ class Trtexec:
         except PlanError as error:
             self.error(f"[TRT] IRuntime::deserializeCudaEngine: Error Code 1: Serialization ({error})")
             self.fail_load()
+        self.size_engine(onnx_bytes)
         self.info("Engine deserialized in 3.3467e-05 sec.")
         return head, onnx_bytes
+
+    def size_engine(self, data: bytes) -> None:
+        self.info(f"[TRT] Loaded engine size: {len(data) >> 20} MiB")
 
     def fail_load(self) -> NoReturn:
         for text in ("Engine deserialization failed", "Got invalid engine!", "Inference set up failed"):
@@ -441,7 +448,8 @@ class Trtexec:
         if not self.captures():
             return
         if "capture_fails" not in self.faults:
-            self.info("Successfully captured CUDA graph for the current execution context")
+            if self.traits["says_captured"]:
+                self.info("Successfully captured CUDA graph for the current execution context")
             return
         self.warn("The CUDA graph capture on the stream has failed.")
         self.warn("The built TensorRT engine contains operations that are not permitted under CUDA graph capture mode.")
@@ -453,7 +461,7 @@ class Trtexec:
         self.warn(failed if self.traits["defaults_of_11"] else ignored)
 
     def time(self, head: dict[str, Any], batch: int) -> None:
-        compute = sum(LAYER_MS[layer["precision"]] for layer in head["layers"]) * batch**0.5
+        compute = sum(map(time_layer, head["layers"])) * batch**0.5
         copy = COPY_MS if self.transfers() else 0.0
         period = compute + 0.01
         warmup, duration = float(self.text("warmUp", "200")), 1000 * float(self.text("duration", "3"))
@@ -492,7 +500,7 @@ class Trtexec:
         self.info("")
 
     def export_profile(self, head: dict[str, Any]) -> None:
-        times = [LAYER_MS[layer["precision"]] for layer in head["layers"]]
+        times = [*map(time_layer, head["layers"])]
         count, total = 100, sum(times)
         rows = [f'  {{ "count" : {count} }}']
         for layer, ms in zip(head["layers"], times, strict=True):
@@ -555,7 +563,7 @@ def describe_layer(layer: dict[str, Any], types: dict[str, str] | None = None) -
     def tensors(names: list[str]) -> list[dict[str, Any]]:
         kinds = {name: (types or {}).get(name, layer["precision"]).upper() for name in names}
         return [
-            {"Name": n, "Dimensions": [1, 8], "Format/Datatype": f"Row major linear {kind} format"}
+            {"Name": n, "Dimensions": [1, 8], "Format/Datatype": FORMATS.get(kind, f"Row major linear {kind} format")}
             for n, kind in kinds.items()
         ]
 
@@ -564,7 +572,7 @@ def describe_layer(layer: dict[str, Any], types: dict[str, str] | None = None) -
         "LayerType": layer["type"],
         "Inputs": tensors(layer["inputs"]),
         "Outputs": tensors(layer["outputs"]),
-        "TacticName": layer["kernel"],
+        **({"TacticValue": "0x0000000000000000"} if layer["type"] == "NoOp" else {"TacticName": layer["kernel"]}),
         "StreamId": 0,
         "Metadata": f"[ONNX Layer: {layer['name']}]\x1e[ONNX Layer: {layer['name']}]",
     }
@@ -578,8 +586,8 @@ def jitter(index: int) -> float:
 def make_entry(start: float, compute: float, copy: float) -> dict[str, float]:
     begin, end = start + copy, start + copy + compute
     return {
-        "startEnqMs": start - ENQUEUE_MS,
-        "endEnqMs": start,
+        "startEnqMs": start - ENQUEUE_MS / 2,
+        "endEnqMs": start + ENQUEUE_MS / 2,  # the GPU begins before the host is through
         "startH2dMs": start,
         "endH2dMs": begin,
         "startComputeMs": begin,

@@ -325,7 +325,9 @@ TEMPLATES: dict[str, Template] = {
         "generator and engine share {cores} cores and slow each other down",
         "leave the generator a core of its own: fewer --threads or --streams",
     ),
-    "single_process": Template("measured in a single trial: no interval, no verdict", "run without --quick"),
+    "single_process": Template(
+        "measured in a single trial: no interval, no verdict", "raise --processes (--quick times one trial)"
+    ),
     "state_restored": Template(
         "the module writes into its buffers in forward: {buffers}",
         "here every call starts from their initial values, as in the ONNX graph; state that must persist belongs in "

@@ -13,6 +13,8 @@ from enginebench.core.engine_api import TEXT as TEXT
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "int8", "fp8", "int4"]
 Recipe = Literal["tensorrt", "cpu", "nncf", "dynamic", "w8", "w4", "pt2e", "weak", "qat"]
 ArtifactKind = Literal["onnx", "torch", "plan", "openvino", "design", "aoti"]
+# What an engine has built already, as files.
+BUILT: tuple[ArtifactKind, ...] = ("plan", "aoti")
 Scope = Literal["compute", "io", "pipelined"]
 Cache = Literal["hot", "cold"]
 Clock = Literal["host", "device", "tool", "modelled"]
@@ -511,7 +513,7 @@ class Build(Struct, frozen=True, kw_only=True):
     """One of several builds of a row's engine, each from nothing."""
 
     artifact: Artifact  # what is loaded to time it
-    build_s: float
+    build_s: float | None
     size_bytes: int | None = None
     fingerprint: str | None = None  # the same for builds that are alike; None: the engine leaves nothing to hash
     max_abs_diff: float | None = None  # of its outputs to those of the first build; None: not compared

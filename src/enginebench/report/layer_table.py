@@ -43,11 +43,7 @@ def describe_times(document: EngineProfileDocument, topk: int) -> list[str]:
     """Sentences: how many layers in how many runs, and their sum against a run without the profiler."""
     hidden = len(document.layers) - topk
     shown = f"; {count_of(hidden, 'layers')} not shown" if hidden > 0 else ""
-    share = document.remainder_ms / document.end_to_end_ms if document.end_to_end_ms else None
-    unexplained = f"{_format_ms(document.remainder_ms)} ms ({format_share(share)}) lie in no layer"
-    if any(caveat.code == "enqueue_bound" for caveat in document.caveats):
-        unexplained += ": the GPU waits for the host"
-    cost = f"{_format_ms(-document.remainder_ms)} ms less than under the profiler"
+    waits = document.remainder_ms >= 0 and any(caveat.code == "enqueue_bound" for caveat in document.caveats)
     limit = []
     if document.bound_ms is not None:
         limit = [
@@ -59,7 +55,8 @@ def describe_times(document: EngineProfileDocument, topk: int) -> list[str]:
         f"{_format_ms(document.average_ms)} ms in one run by {document.profiler}, "
         f"mean of {count_of(document.count, 'runs')}{shown}",
         f"without the profiler {_format_ms(document.end_to_end_ms)} ms (median, {document.end_to_end_clock} clock): "
-        + (unexplained if document.remainder_ms >= 0 else cost),
+        + format_remainder(document.remainder_ms, document.end_to_end_ms)
+        + (": the GPU waits for the host" if waits else ""),
         *limit,
     ]
 
@@ -94,9 +91,17 @@ def list_groups(title: str, groups: Mapping[str, LayerGroup]) -> Table:
     return make_table(list_texts([title], ["layers", "ms", "share"]), lines)
 
 
-def format_cell(value: float | None) -> str:
+def format_cell(value: float | None, digits: int = DIGITS) -> str:
     """A number, or a hyphen."""
-    return "-" if value is None else format_significant(value, DIGITS)
+    return "-" if value is None else format_significant(value, digits)
+
+
+def format_remainder(remainder_ms: float, whole_ms: float | None) -> str:
+    """What the time without the profiler has beyond the sum of the layers, or how much more the layers add up to."""
+    if remainder_ms < 0:
+        return f"the layers add up to {_format_ms(-remainder_ms)} ms more under the profiler"
+    share = remainder_ms / whole_ms if whole_ms else None
+    return f"{_format_ms(remainder_ms)} ms ({format_share(share)}) lie in no layer"
 
 
 def format_share(share: float | None) -> str:

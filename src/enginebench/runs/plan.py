@@ -10,6 +10,7 @@ from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.names import format_engine, format_precision, name_mix, parse_engine, parse_precision, row_id
 from enginebench.core.recipes import FEW_BITS, RECIPES, TORCHAO, choose_module_recipe, find_start, refuse_recipe
 from enginebench.core.records import (
+    BUILT,
     Artifact,
     ArtifactKind,
     Availability,
@@ -37,8 +38,6 @@ from enginebench.runs.folder import RunRequest
 ONLY_RECIPES: dict[Precision | None, Recipe] = {"fp8": "tensorrt", "int4": "w4"}
 # Among the problems of a run: that there is no graph at all.
 EVERY_GRAPH = "onnx"
-# What an engine has built already, as files.
-BUILT: tuple[ArtifactKind, ...] = ("plan", "aoti")
 
 
 class PlannedRow(Struct, frozen=True, kw_only=True):

@@ -5,6 +5,8 @@ from typing import Literal, TypeVar
 
 from msgspec import Struct
 
+from enginebench.core.precisions import REORDER, UNKNOWN
+
 T = TypeVar("T")
 
 PROFILE_SCHEMA = "enginebench.parse-profile/1"
@@ -66,6 +68,11 @@ class EngineLayer(Struct, frozen=True, kw_only=True):
     overhead: bool = False  # a reformat, cast or copy: moves data, computes nothing
     average_ms: float | None = None
     share: float | None = None  # of time, when a profile was given
+
+    @property
+    def counted_as(self) -> str:
+        """The name under which tables by precision have its time."""
+        return REORDER if self.overhead else self.precision or UNKNOWN
 
 
 class LayerGroup(Struct, frozen=True, kw_only=True):

@@ -246,13 +246,7 @@ def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is
     return Standing(
         result=result,
         summary=(
-            summarize(
-                measured,
-                batch=result.engine.batch,
-                percentiles=asked,
-                level=find_level(result),
-                pipelined=result.measure.scope == "pipelined",
-            )
+            summarize(measured, batch=result.engine.batch, percentiles=asked, level=find_level(result))
             if measured
             else None
         ),

@@ -36,24 +36,18 @@ class Summary(Struct, frozen=True, kw_only=True):
     marked_share: float
     p50_device: Estimate | None
     enqueue: Estimate | None
-    throughput_per_s: float  # images per wall second: one query at a time, or pipelined
+    throughput_per_s: float  # batch times queries per second: as counted, else by the mean of one after another
     throughput_pipelined_per_s: float | None
     percentiles: dict[str, Estimate] = {}  # those asked for beyond the four above: "99.9" -> estimate
 
 
 def summarize(
-    measurements: Sequence[Measurement],
-    *,
-    batch: int = 1,
-    level: float = 0.95,
-    percentiles: Sequence[float] = (),
-    pipelined: bool = False,
+    measurements: Sequence[Measurement], *, batch: int = 1, level: float = 0.95, percentiles: Sequence[float] = ()
 ) -> Summary:
     """The figures of one row, from the raw samples of all its processes.
 
     Args:
         percentiles: more of them, in percent (99.9).
-        pipelined: queries overlapped: the throughput is what the processes counted.
     """
     kept = [m for m in measurements if m.latency_ns]
     if not kept:
@@ -83,7 +77,7 @@ def summarize(
         marked_share=share_marked(kept),
         p50_device=_estimate_field(kept, lambda m: m.device_ns, "device", level),
         enqueue=_estimate_field(kept, lambda m: m.enqueue_ns, "enqueue", level),
-        throughput_per_s=counted if counted and pipelined else batch * 1000 / float(np.mean(np.concatenate(series))),
+        throughput_per_s=counted or batch * 1000 / float(np.mean(np.concatenate(series))),
         throughput_pipelined_per_s=counted,
         percentiles={f"{p:g}": tails[p] for p in percentiles},
     )

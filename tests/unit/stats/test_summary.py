@@ -40,6 +40,9 @@ def test_counts_mean_and_throughput() -> None:
     assert (summary.n, summary.processes) == (4, 2)
     assert summary.mean.value == pytest.approx(2.0)
     assert summary.throughput_per_s == pytest.approx(8 / 0.002)
+    # Of 7.9 us on the GPU, one every 32.5 us: what lies between queries is not in their latencies.
+    counted = make([7_948] * 9, throughput_pipelined_per_s=30_760.0)
+    assert summarize([counted]).throughput_per_s == 30_760
 
 
 def test_marked_samples_are_kept_and_counted() -> None:

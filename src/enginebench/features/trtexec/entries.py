@@ -28,6 +28,6 @@ TRTEXEC = Entry(
     qdq_rules=True,
     find_program=find_trtexec,
     command=FIX,
-    verified_on="NVIDIA's own TensorRT 8.6.0 on an H200. 10 and 11: open-source trtexec over a fake library; not "
-    "yet run against NVIDIA's own",
+    verified_on="NVIDIA's own TensorRT 8.6.0 on an H200 and an H100. 10 and 11: open-source trtexec over a fake "
+    "library; not yet run against NVIDIA's own",
 )

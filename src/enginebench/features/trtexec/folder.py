@@ -165,8 +165,7 @@ def group_files(files: list[tuple[Path, Kind]]) -> dict[str, dict[Kind, Path]]:
     exported = {strip_name(path, kind) for path, kind in files if kind in ("times", "profile", "layers")}
     if kinds and len(set(kinds)) == len(kinds):
         main, first = next((path, kind) for path, kind in files if kind != "drift")
-        place = main.absolute().parent
-        name = name_run(main, first, exported) or (place.parent if place.name == "trtexec" else place).name
+        name = name_run(main, first, exported) or name_place(main.parent)
         return {name: {kind: path for path, kind in files}}
     groups: dict[str, dict[Kind, Path]] = {}
     for path, kind in files if kinds else ():
@@ -174,6 +173,12 @@ def group_files(files: list[tuple[Path, Kind]]) -> dict[str, dict[Kind, Path]]:
         group = groups.setdefault(path.name if kind in groups.get(name, {}) else name, {})
         group[kind] = path
     return groups
+
+
+def name_place(folder: Path) -> str:
+    """What a folder is called in a report: `bench` leaves DIR/trtexec, which says nothing."""
+    place = folder.absolute()
+    return (place.parent if place.name == "trtexec" else place).name
 
 
 def name_run(path: Path, kind: Kind, exported: set[str]) -> str:

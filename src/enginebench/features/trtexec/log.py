@@ -50,6 +50,9 @@ _FATAL = re.compile(
     r"|Failed to parse --|is required when|Incompatible load and save"
 )
 _CAPTURED = "Successfully captured CUDA graph"
+# Versions up to this print nothing of a capture that succeeded (seen in 8.6.0, 8.6.1 and 10.0.1), and a warning of one
+# that failed, on the pipe of errors.
+_LAST_SILENT = (10, 0)
 _NOT_CAPTURED = re.compile(r"CUDA graph capture (?:on the stream has )?failed|launched without using CUDA graph")
 _CRASH = re.compile(r"core dumped|Segmentation fault|核心已转储|^Aborted|terminate called", re.IGNORECASE)
 _INPUT_SHAPE = re.compile(
@@ -157,18 +160,19 @@ def read_run(run: RunLines) -> LogRun:
     model = options.get("Model Options", {}).get("Model") or build.get("Load engine")
     fields |= {
         "model": model or read_argument(command, "onnx") or read_argument(command, "loadEngine"),
-        "precision": build.get("Precision") or None,
+        "precision": None if build.get("Load engine") else build.get("Precision") or None,
         "device": device.get("Selected Device") or None,
         "device_info": device,
     }
-    fields |= read_batch(said, options, banner.command if banner else None)
-    fields |= read_switches(said, warnings, options)
+    fields |= read_batch(said, options, command)
+    version = (banner.version if banner else None) or read_version_line(said)
+    fields |= read_switches(run, version, warnings, options)
     return LogRun(
-        version=(banner.version if banner else None) or read_version_line(said),
+        version=version,
         build=banner.build if banner else None,
         status=status,
         status_reason=reason,
-        command=banner.command if banner else None,
+        command=command,
         options=options,
         warnings=warnings,
         errors=errors,
@@ -299,7 +303,9 @@ def read_batch(lines: list[Line], options: dict[str, dict[str, str]], command: s
     return {"batch": None}
 
 
-def read_switches(lines: list[Line], warnings: tuple[str, ...], options: dict[str, dict[str, str]]) -> dict[str, Any]:
+def read_switches(
+    run: RunLines, version: str | None, warnings: tuple[str, ...], options: dict[str, dict[str, str]]
+) -> dict[str, Any]:
     """The switches that make numbers comparable or not. `cuda_graph` is what ran: a failed capture is False."""
     inference = options.get("Inference Options", {})
     streams = inference.get("Inference Streams") or inference.get("Streams") or ""
@@ -311,10 +317,14 @@ def read_switches(lines: list[Line], warnings: tuple[str, ...], options: dict[st
     graph = read_enabled(inference.get("CUDA Graph"))
     if any(_NOT_CAPTURED.search(warning) for warning in warnings):
         graph = False
-    elif any(line.text.startswith(_CAPTURED) for line in lines):
+    elif any(line.text.startswith(_CAPTURED) for line in run.lines):
         graph = True
     elif graph:
-        graph = None
+        silent = version is not None and tuple(map(int, version.split(".")[:2])) <= _LAST_SILENT
+        # A log with a warning, or with the command line that we write first, holds what went to the pipe of errors.
+        heard = any(line.level in ("W", "E") or line.text.startswith("$ ") for line in run.lines)
+        timed = any(line.text == "=== Performance summary ===" for line in run.lines)
+        graph = True if silent and heard and timed else None
     return fields | {"cuda_graph": graph}
 
 
@@ -369,7 +379,7 @@ def read_notes(run: RunLines, fields: dict[str, Any], options: dict[str, dict[st
     if run.closing is not None and any(line.level is None and _CRASH.search(line.text) for line in run.lines):
         notes.append("the process crashed after its closing banner")
     if options.get("Build Options", {}).get("Load engine"):
-        notes.append("the engine was loaded: precision and build options are those requested, not those of the engine")
+        notes.append("the engine was loaded: neither its precision nor the options of its build are in the log")
     if fields.get("engine_bytes") == 0:
         notes.append("the engine has size 0: the build failed, whatever follows")
     if fields.get("latency_ms") is None and any(line.text.startswith(_PROFILED) for line in run.lines):

@@ -6,7 +6,7 @@ from enginebench.core.caveats import format_caveat
 from enginebench.core.text import count_of
 from enginebench.features.trtexec.records import ROWS, Joint, LogDocument, LogRun, Stat, TimesDocument
 from enginebench.features.trtexec.report import format_bounds
-from enginebench.report.layer_table import DIGITS, format_cell, format_share, list_groups
+from enginebench.report.layer_table import DIGITS, format_cell, format_remainder, format_share, list_groups
 from enginebench.report.numbers import format_significant, read_label
 from enginebench.report.table import Section, Table, list_texts, make_notes, make_table
 from enginebench.stats.layer_records import LayersDocument, ProfileDocument
@@ -86,8 +86,8 @@ def list_profile(document: ProfileDocument, topk: int) -> list[Section]:
     total = f"{count}{count_of(len(document.layers), 'layers')}, {format_cell(document.average_ms)} ms in one iteration"
     texts = [total + (f"; {count_of(hidden, 'layers')} not shown" if hidden > 0 else "")]
     if document.remainder_ms is not None:
-        text = f"GPU time without the profiler {format_cell(document.end_to_end_ms)} ms, unexplained "
-        texts.append(text + f"{format_cell(document.remainder_ms)} ms")
+        whole = f"GPU time without the profiler {format_cell(document.end_to_end_ms)} ms"
+        texts.append(f"{whole}: {format_remainder(document.remainder_ms, document.end_to_end_ms)}")
     table = make_table(list_texts(["layer"], ["total ms", "average", "median", "share"]), lines)
     return [Section(parts=(table, *make_notes([*texts, *document.notes])))]
 
@@ -123,7 +123,7 @@ def _list_differences(document: LayersDocument) -> tuple[Table, list[str]]:
         sides = [row.base, row.candidate]
         name = " + ".join(row.onnx_nodes) or ", ".join(next((s.layers for s in sides if s), ()))
         precisions = [(side.precision or "-") if side else "" for side in sides]
-        times = ["" if side is None else format_significant(side.average_ms or 0.0, 4) for side in sides]
+        times = ["" if side is None else format_cell(side.average_ms, 4) for side in sides]
         lines.append((name, *precisions, *times, "-" if row.delta_ms is None else f"{row.delta_ms:+.4f}"))
     how = "their names" if document.diff_matched_by == "name" else "their rank among operators of their type"
     hidden = len(rows) - _DIFF_ROWS

@@ -87,6 +87,11 @@ class LogRun(Struct, frozen=True, kw_only=True):
     first_line: int = 1
     parent: int | None = None  # index of the tuning run that started this one
 
+    @property
+    def loads_plan(self) -> bool:
+        """Whether the log is that of a plan that was loaded: its build options are those of no build."""
+        return bool(self.options.get("Build Options", {}).get("Load engine"))
+
 
 class Joint(Struct, frozen=True, kw_only=True):
     """Several processes of one command as one: medians over them, the smallest `min` and the largest `max`."""

@@ -18,7 +18,7 @@ from enginebench.features.trtexec.log import find_images
 from enginebench.features.trtexec.records import LogRun, RunStatus, Stat, TimesDocument
 from enginebench.features.trtexec.times import note_streams
 from enginebench.report.charts import BLUE, Row, Spec, draw_layers, finish, import_altair, read_rows
-from enginebench.report.layer_table import format_share
+from enginebench.report.layer_table import format_remainder, format_share
 from enginebench.report.numbers import format_significant
 from enginebench.report.run.charts import draw_histogram, draw_percentiles
 from enginebench.report.run.series import bin_calls, follow_calls
@@ -111,7 +111,7 @@ def describe_cases(
 def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metrics:
     """One run in figures. The timing file comes first: it has every query, the log has six digits of a summary."""
     log = case.log or LogRun()
-    build = log.options.get("Build Options", {})
+    build = {} if log.loads_plan else log.options.get("Build Options", {})
     # What limits the figures.
     notes = [*log.notes]
     if case.times is not None:
@@ -176,11 +176,9 @@ def collect_layers(case: TrtexecCase) -> dict[str, Any]:
 
 
 def find_precision(case: TrtexecCase, log: LogRun) -> str | None:
-    """That of the build; of a plan that was loaded that of its layers, for its log has the options of no build."""
-    if log.precision and not log.options["Build Options"].get("Load engine"):
-        return log.precision
+    """That of the build; of a plan that was loaded that of its layers."""
     groups = case.layers.by_precision if case.layers else {}
-    return judge_precision(None, {name.lower(): group.share or 0.0 for name, group in groups.items()})[0]
+    return log.precision or judge_precision(None, {name: group.share or 0.0 for name, group in groups.items()})[0]
 
 
 def find_workspace(build: dict[str, str]) -> str | None:
@@ -301,9 +299,8 @@ def format_bounds(label: str, estimate: Estimate | None) -> str | None:
 def list_shares(case: Metrics) -> list[str]:
     """Sentences on where the time goes: what no layer explains, and shares by precision, by type and of overhead."""
     texts = []
-    if case.profile_remainder_ms is not None:
-        text = f"GPU time less the sum of the layers: {format_significant(case.profile_remainder_ms)} ms"
-        texts.append(f"{text} (negative: the profiler itself takes time).")
+    if case.profile_remainder_ms is not None and (whole := case.gpu_compute_ms) is not None:
+        texts.append(f"GPU time without the profiler: {format_remainder(case.profile_remainder_ms, whole.median)}.")
     of = f"Fraction of the {case.shares_of}"
     for title, groups in (("precision", case.by_precision), ("type", case.by_type)):
         shares = [f"{name} {format_share(group.share)} ({group.layers})" for name, group in groups.items()]

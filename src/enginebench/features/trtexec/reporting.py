@@ -9,7 +9,7 @@ from msgspec import Struct
 from enginebench.core.errors import MissingDependency
 from enginebench.core.store import encode, write_atomic
 from enginebench.features.trtexec import verb
-from enginebench.features.trtexec.folder import is_trtexec_folder, read_folder, sniff_kind
+from enginebench.features.trtexec.folder import is_trtexec_folder, name_place, read_folder, sniff_kind
 from enginebench.features.trtexec.report import TrtexecReport, describe_cases
 from enginebench.features.trtexec.sections import FIELDS, FOOTER, draw_cases, list_trtexec
 from enginebench.report.bundle import load_bundle
@@ -61,7 +61,7 @@ def report_folder(
     paths = write_pictures(folder, [chart for drawn in charts.values() for chart in drawn]) if "png" in formats else []
     written = {name: tuple(f"{chart.name}.png" for chart in drawn) for name, drawn in charts.items() if paths}
     report = describe_cases(cases, written, notes, said)
-    title = f"trtexec: {folder.name}"
+    title = f"trtexec: {name_place(folder)}"
     sections = list_trtexec(report, title, charts)
     texts = {
         "html": lambda: format_page(title, sections, bundle=bundle, footer=FOOTER).encode(),

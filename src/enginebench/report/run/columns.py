@@ -24,7 +24,12 @@ from enginebench.report.table import Column, Span, Value
 from enginebench.stats.metrics.scores import find_metric, find_score
 from enginebench.stats.metrics.tasks import name_metric
 
-OUTPUTS: dict[Outputs, str] = {"same": "same", "within_limits": "within", "changed": "changed", "not_judged": "?"}
+OUTPUTS: dict[Outputs, str] = {
+    "same": "same",
+    "within_limits": "within",
+    "changed": "changed",
+    "not_judged": "not judged",
+}
 # Fields of a row that no cell can hold, beside those that `list_fields` spreads over several.
 _NOT_IN_FILES = {"percentiles_ms", "effective_precision", "top1_accuracy", "stop_rules", "builds", "energy_interval_mj"}
 _NOT_IN_FILES |= {"ratio_to_fastest", "ratio_to_next"}
@@ -75,7 +80,7 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
         ),
         Column(
             items, lambda row: show_figure(row.throughput_per_s), attrgetter("throughput_per_s"),
-            align="decimal", wide=True, spare=4,
+            align="decimal", wide=True, spare=4, hint="the batch times the queries per second that ran",
         ),
         Column(
             "max diff", lambda row: "" if row.max_abs_diff is None else format_small(row.max_abs_diff),

@@ -139,7 +139,7 @@ class Labelled(Struct, frozen=True, kw_only=True):
 class PrepareAnswer(Provable, frozen=True, kw_only=True):
     artifact: Artifact
     engine_version: str | None
-    build_s: float
+    build_s: float | None  # None of a finished plan, which is only loaded
     size_bytes: int | None
     samples: int
     fingerprint: str | None = None  # of what was built; None: nothing that could be hashed

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ChildFailed, EngineBenchError, UsageError
 from enginebench.core.names import format_engine, format_precision, known, name_mix
 from enginebench.core.recipes import RECIPES, find_needs
-from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision, Recipe, Task
+from enginebench.core.records import BUILT, Artifact, ArtifactKind, EngineSpec, Precision, Recipe, Task
 from enginebench.core.shapes import find_plan_batch
 from enginebench.core.text import count_of
 from enginebench.engines.registry import accepts, find_device, find_installed, takes
@@ -34,7 +34,7 @@ from enginebench.runs.child.isolate import (
 )
 from enginebench.runs.child.jobs import BuildAnswer, BuildJob, Labelled, QuantizeJob, SourceAnswer, SourceJob
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import BUILT, EVERY_GRAPH, PlannedRow, list_engines, list_here, list_transforms, plan_rows
+from enginebench.runs.plan import EVERY_GRAPH, PlannedRow, list_engines, list_here, list_transforms, plan_rows
 from enginebench.runs.progress import Reporter
 from enginebench.runs.scoring import Judged, choose_metrics, open_metrics
 from enginebench.runs.trust import allow_code, trust_artifact

@@ -106,7 +106,7 @@ def summarize_layers(document: dict[str, Any], path: Path, profile: ProfileDocum
     return LayersDocument(
         path=str(path),
         layers=tuple(layers),
-        by_precision=group_layers(layers, lambda layer: layer.precision or UNKNOWN, measure),
+        by_precision=group_layers(layers, lambda layer: layer.counted_as, measure),
         by_type=group_layers(layers, lambda layer: layer.type or UNKNOWN, measure),
         overhead=measure_group([layer for layer in layers if layer.overhead], layers, timed),
         io=read_io(document, layers),
@@ -219,11 +219,12 @@ def choose_precision(
     Eight and sixteen bits are multiplied as they are. What lies in FP32 may be shortened on its way into the
     multipliers, to TF32 above all, which TensorRT allows itself unless it is told not to; only the kernel's name says.
     What goes into a region of many operators and comes out of it says nothing of what is between them.
+    A plan of several shapes shows no types ("N/A due to dynamic shapes") but those of weights: else the kernel says.
     """
     dtype, region = read_types(item, inputs, outputs), is_region(item["Name"], first_text(item.get("LayerType")))
-    if dtype != "fp32" and not region:
-        return dtype
     kernel = classify_kernel(first_text(item.get("TacticName")) or "")
+    if dtype != "fp32" and not region:
+        return dtype or (kernel if kernel in {"fp32", *_SHORTER} else None)
     if kernel in _SHORTER:
         return kernel
     if region:

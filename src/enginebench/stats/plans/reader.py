@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from pathlib import Path
 
-from enginebench.core.precisions import OTHER, REORDER, UNKNOWN
+from enginebench.core.precisions import REORDER, UNKNOWN
 from enginebench.core.records import AheadOfTime, LayerProfile, LayerTime, PlannedLayer
 from enginebench.stats.layer_records import EngineLayer
 from enginebench.stats.plans.layers import is_product, parse_layers
@@ -19,7 +19,7 @@ class PlanFiles:
     """The reader that `open_for` hands in (`engines.abilities.PlanReader`)."""
 
     def read_precision(self, layers: Path, profile: Path) -> dict[str, float] | None:
-        """Shares of time by precision, which add up to 1; reformats and casts, which compute nothing, under `other`.
+        """Shares of time by precision, which add up to 1; reformats and casts, which compute nothing, under `reorder`.
 
         Layers whose precision the engine does not say are `unknown`, and those of the profile that it does not know.
         """
@@ -28,8 +28,7 @@ class PlanFiles:
             return None
         shares: dict[str, float] = {}
         for layer in document.layers:
-            name = OTHER if layer.overhead else layer.precision or UNKNOWN
-            shares[name] = shares.get(name, 0.0) + (layer.share or 0.0)
+            shares[layer.counted_as] = shares.get(layer.counted_as, 0.0) + (layer.share or 0.0)
         shares[UNKNOWN] = shares.get(UNKNOWN, 0.0) + max(0.0, 1 - math.fsum(shares.values()))
         ranked = sorted(shares.items(), key=lambda item: -item[1])
         return {name: share for name, share in ranked if share > ROUNDING}

@@ -20,7 +20,7 @@ import numpy as np
 from cuda.bindings import runtime as cudart
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from fake_plan import LAYER_MS, MAGIC, PlanError, describe_graph, misread, read_plan, write_plan
+from fake_plan import MAGIC, PlanError, describe_graph, misread, read_plan, time_layer, write_plan
 
 _NAMES = json.loads((Path(__file__).parent / "names.json").read_text(encoding="utf-8"))
 _VERSION = os.environ.get("FAKE_TENSORRT_VERSION", "11.4")
@@ -554,7 +554,7 @@ class IExecutionContext(_Checked):
             if _fault("profile_aborts"):
                 os.abort()
             for layer in head["layers"]:
-                self.profiler.report_layer_time(layer["name"], LAYER_MS[layer["precision"]])
+                self.profiler.report_layer_time(layer["name"], time_layer(layer))
 
     def _read(self, name):
         block = cudart.memory[self._addresses[name]]

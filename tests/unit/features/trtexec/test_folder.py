@@ -13,6 +13,7 @@ from enginebench.features.trtexec.folder import (
     read_folder,
     sniff_kind,
 )
+from enginebench.features.trtexec.reporting import report_folder
 
 
 def fill(folder: Path, stem: str = "", n: int = 60, log_n: int | None = None) -> Path:
@@ -32,7 +33,10 @@ def test_one_run_with_all_files(tmp_path: Path) -> None:
     assert case.log and case.times and case.profile and case.layers
     assert (case.contradictions, case.unreadable, case.times.n) == ((), (), 60)
     assert case.layers.shares_of == "time" and case.name == "ordner mit ü"
-    assert [case.name for case in read_folder(fill(tmp_path / "fp16" / "trtexec"))] == ["fp16"]  # of `bench --out fp16`
+    left = fill(tmp_path / "fp16" / "trtexec")  # of `bench --out fp16`
+    assert [case.name for case in read_folder(left)] == ["fp16"]
+    report_folder(left, ["md"])
+    assert (left / "report.md").read_text().startswith("# trtexec: fp16\n")
     assert case.profile.end_to_end_ms == case.times.gpu_compute_ms.median  # type: ignore[union-attr]
 
 

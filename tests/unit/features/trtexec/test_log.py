@@ -182,7 +182,8 @@ def test_a_failed_graph_capture_is_off_whatever_the_options_say() -> None:
 def test_build_options_say_nothing_about_a_loaded_engine() -> None:
     lines = ["=== Build Options ===", "Precision: FP32", "Load engine: a.plan", ""]
     run = read_one("".join(f"{made.STAMP} [I] {line}\n" for line in lines))
-    assert (run.precision, run.model) == ("FP32", "a.plan") and "not those of the engine" in run.notes[0]
+    assert (run.precision, run.model, run.loads_plan) == (None, "a.plan", True)
+    assert run.notes == ("the engine was loaded: neither its precision nor the options of its build are in the log",)
 
 
 def test_engine_size_and_build_time() -> None:

@@ -1,11 +1,13 @@
 """What NVIDIA's own TensorRT 8.6.0 wrote on an H200 (tests/data/tensorrt-8.6), as every reader of it takes it."""
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
 
 from enginebench.core.errors import ArtifactError, ParseError
+from enginebench.features.trtexec.log import read_log
 from enginebench.features.trtexec.output import read_bindings, read_outputs
 from enginebench.features.trtexec.tool_files import ToolFiles
 from enginebench.features.trtexec.trace import read_trace
@@ -26,12 +28,18 @@ def test_layers_hold_control_characters_and_are_read() -> None:
 
 def test_plain_fp32_is_proved() -> None:
     layers, profile = HOME / "resnet18-b1-fp32.layers.json.gz", HOME / "resnet18-b1-fp32.profile.json.gz"
-    assert (ToolFiles().read_precision(layers, profile) or {}).keys() == {"fp32", "other"}
+    assert (ToolFiles().read_precision(layers, profile) or {}).keys() == {"fp32", "reorder"}
 
 
 def test_the_inspector_of_the_python_api_writes_the_same() -> None:
     document = parse_layers(HOME / "digits-int8-qdq.inspector.json")
-    assert {name: group.layers for name, group in document.by_precision.items()} == {"int8": 8, "fp32": 2}
+    assert {name: group.layers for name, group in document.by_precision.items()} == {"int8": 8, "reorder": 2}
+
+
+def test_a_plan_of_several_shapes_shows_precisions_by_weights_and_kernels() -> None:
+    document = parse_layers(HOME / "digits-dynamic-fp32.layers.json.gz")
+    assert all(t.format == "N/A due to dynamic shapes" and t.dtype is None for x in document.layers for t in x.inputs)
+    assert {name: group.layers for name, group in document.by_precision.items()} == {"fp32": 7, "reorder": 2}
 
 
 def test_a_transformer_is_one_layer_that_says_nothing_of_what_it_computes_in() -> None:
@@ -54,8 +62,27 @@ def test_no_reader_of_its_json_stumbles_over_a_control_character(tmp_path: Path)
         read_trace(file)
 
 
+LOG = gzip.decompress((HOME / "resnet18-fp16-timing-cache.log.gz").read_bytes()).decode()
+
+
+@pytest.mark.parametrize(
+    ("changed", "graph"),
+    [
+        (LOG, True),
+        (LOG.replace("] [I] Engine", "] [W] The CUDA graph capture on the stream has failed.\n[", 1), False),
+        ("".join(line for line in LOG.splitlines(keepends=True) if not re.search(r"\] \[[WE]\]|^\$ ", line)), None),
+        (LOG.partition("=== Performance summary")[0], None),
+        (LOG.replace("TensorRT v8600", "TensorRT v101600"), None),
+    ],
+    ids=["as it is", "failed", "without the pipe of errors", "cut", "of a version that says so"],
+)
+def test_8_6_says_nothing_of_a_graph_that_was_captured(changed: str, graph: bool | None) -> None:
+    assert "CUDA Graph: Enabled" in LOG and "captured" not in LOG
+    assert read_log(changed, HOME).runs[0].cuda_graph is graph
+
+
 def test_bindings_are_found_where_8_6_names_them() -> None:
-    log = gzip.decompress((HOME / "resnet18-fp16-timing-cache.log.gz").read_bytes()).decode()
+    log = LOG
     inputs, outputs = read_bindings(log)
     assert [(s.name, s.shape) for s in (*inputs, *outputs)] == [("input", (1, 3, 224, 224)), ("output", (1, 1000))]
     with pytest.raises(ArtifactError, match="names no input and its shape"):

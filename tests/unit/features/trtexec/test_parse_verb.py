@@ -50,6 +50,8 @@ def test_layers_against_another_engine_find_its_profile(folder: Path, tmp_path: 
     assert set(document["diff"][0]) == {"onnx_nodes", "base", "candidate", "delta_ms"}
     assert document["diff_totals"]["delta_ms"] == pytest.approx(document["diff_totals"]["base_ms"])
     assert "operators met by their names" in run(*args).stdout
+    untimed = run("layers", folder / "layers.json", "--against", other).stdout.splitlines()
+    assert next(line for line in untimed if "/fc/Gemm" in line).split()[-3:] == ["-", "-", "-"], "not known, not 0"
 
 
 def test_the_log_tells_what_is_warmup(folder: Path) -> None:
@@ -65,8 +67,10 @@ def test_the_log_tells_what_is_warmup(folder: Path) -> None:
 
 
 def test_profile_against_the_run_without_profiler(folder: Path) -> None:
-    document = read("profile", folder / "profile.json", "--against", folder / "run.log")
-    assert document["remainder_ms"] == pytest.approx(document["end_to_end_ms"] - document["average_ms"])
+    args = ("profile", folder / "profile.json", "--against", folder / "run.log")
+    document = read(*args)
+    assert document["remainder_ms"] == pytest.approx(document["end_to_end_ms"] - document["average_ms"]) < 0
+    assert f"the layers add up to {-document['remainder_ms']:.4g}" in run(*args).stdout
 
 
 def test_out_as_a_folder_and_as_one_file(folder: Path, tmp_path: Path) -> None:

@@ -104,7 +104,8 @@ def test_a_loaded_plan_has_the_precision_of_its_layers_and_what_is_said_comes_fi
     log = made.make_log(n=400)
     loaded = [f"{made.STAMP} [I] {line}\n" for line in ("=== Build Options ===", "Precision: FP32", "Load engine: a")]
     (folder / "run.log").write_text("".join(loaded) + log)
-    assert describe_cases(read_folder(folder)).cases[0].precision == "fp32", "not FP32, as the log has it"
+    (case,) = describe_cases(read_folder(folder)).cases
+    assert (case.precision, case.build_options) == ("fp32", {}), "not FP32, as the log has it"
     (folder / "layers.json").unlink()
     assert describe_cases(read_folder(folder)).cases[0].precision is None, "not that of a build that was none"
     args = (str(folder), "--format", "json", "--model", "m", "--precision", "fp8", "--batch", "8")

@@ -15,7 +15,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Backend, Loadable
-from enginebench.core.records import Artifact, Drift, EngineSpec, TensorSpec
+from enginebench.core.records import BUILT, Artifact, Drift, EngineSpec, TensorSpec
 from enginebench.core.shapes import carry_specs, find_plan_batch
 from enginebench.core.text import first_line
 from enginebench.engines.abilities import Answering, ChecksAhead, LeavesCode, TunedShapes
@@ -158,7 +158,7 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
             artifact=artifact,
             fingerprint=hash_build(backend, artifact, job.artifact),
             engine_version=backend.probe().version,
-            build_s=build_s,
+            build_s=None if job.artifact.kind in BUILT else build_s,
             size_bytes=sum(f.size_bytes for f in artifact.files) or None,
             samples=len(feeds) * job.engine.batch,
             lowered=source if source.sha256 != job.artifact.sha256 else None,
