@@ -121,12 +121,9 @@ class Trtexec:
         print(f"{STAMP} [I] {text}")
 
     def warn(self, text: str) -> None:
-        self.say_error("W", text)
+        self.error(text, "W")
 
-    def error(self, text: str) -> None:
-        self.say_error("E", text)
-
-    def say_error(self, level: str, text: str) -> None:
+    def error(self, text: str, level: str = "E") -> None:
         sys.stdout.flush()
         print(f"{STAMP} [{level}] {text}", file=sys.stderr, flush=True)
 
@@ -157,12 +154,7 @@ class Trtexec:
             seen.touch()
             self.die("Cuda failure: device not ready")
         if "no_library" in self.faults:
-            name = f"libnvinfer_plugin.so.{self.version.split('.')[0]}"
-            self.error(
-                f"Uncaught exception detected: Unable to open library: {name} due to {name}: cannot open shared object "
-                "file: No such file or directory"
-            )
-            raise Stop(1)
+            self.miss_library(f"libnvinfer_plugin.so.{self.version.split('.')[0]}")
         head, onnx_bytes = self.load() if self.has("loadEngine") else self.build()
         self.export_layers(head)
         if self.has("skipInference"):
@@ -204,22 +196,19 @@ class Trtexec:
         self.info("Idle time: 0ms")
         self.info(f"Inference Streams: {self.text('infStreams', '1')}")
         self.info("ExposeDMA: Disabled")
-        self.info(f"Data transfers: {enabled(self.transfers())}")
-        self.info(f"Spin-wait: {enabled(self.spins())}")
+        self.info(f"Data transfers: {enabled(self.switch('DataTransfers'))}")
+        self.info(f"Spin-wait: {enabled(self.switch('SpinWait'))}")
         self.info("Multithreading: Disabled")
-        self.info(f"CUDA Graph: {enabled(self.captures())}")
+        self.info(f"CUDA Graph: {enabled(self.switch('CudaGraph'))}")
         if not self.traits["defaults_of_11"]:
             self.info(f"Separate profiling: {enabled(self.has('separateProfileRun'))}")
         self.info("Time Deserialize: Disabled")
 
-    def captures(self) -> bool:
-        return not self.has("noCudaGraph") if self.traits["defaults_of_11"] else self.has("useCudaGraph")
-
-    def transfers(self) -> bool:
-        return self.has("includeDataTransfers") if self.traits["defaults_of_11"] else not self.has("noDataTransfers")
-
-    def spins(self) -> bool:
-        return not self.has("noSpinWait") if self.traits["defaults_of_11"] else self.has("useSpinWait")
+    def switch(self, name: str) -> bool:
+        """CudaGraph, SpinWait and DataTransfers: 11 turned all three round."""
+        on, off = ("include", "no") if name == "DataTransfers" else ("use", "no")
+        usual = self.traits["defaults_of_11"] != (name == "DataTransfers")
+        return not self.has(off + name) if usual else self.has(on + name)
 
     def print_device(self) -> None:
         self.info("=== Device Information ===")
@@ -238,7 +227,9 @@ class Trtexec:
         if not path.is_file():
             self.error(f"Could not open file {path}")
             self.fail_build("Failed to parse onnx file", "Parsing model failed")
-        self.load_plugins()
+        for plugin in self.options.get("staticPlugins", []):
+            if not Path(plugin).is_file():
+                self.miss_library(plugin)
         if "hangs" in self.faults:
             time.sleep(600)
         if "weights" in self.faults:
@@ -282,7 +273,7 @@ class Trtexec:
         return head, data
 
     def read_profiles(self, head: dict[str, Any]) -> list[list[dict[str, list[int]]]]:
-        sides = [self.options.get(name, []) for name in ("minShapes", "optShapes", "maxShapes")]
+        sides = [self.options.get(f"{name}Shapes", []) for name in ("min", "opt", "max")]
         static = all(min(v["shape"], default=1) > 0 for v in head["inputs"])
         if any(sides) and static:
             self.error("Static model does not take explicit shapes since the shape of inference tensors will be ...")
@@ -292,22 +283,14 @@ class Trtexec:
             return [[only, only, only]]
         return [[read_shapes(side[i]) for side in sides] for i in range(len(sides[0]))]
 
-    def load_plugins(self) -> None:
-        for path in self.options.get("staticPlugins", []):
-            if not Path(path).is_file():
-                self.error(
-                    f"Uncaught exception detected: Unable to open library: {path} due to {path}: cannot open shared "
-                    "object file: No such file or directory"
-                )
-                raise Stop(1)
+    def miss_library(self, path: str) -> NoReturn:
+        why = f"{path} due to {path}: cannot open shared object file: No such file or directory"
+        self.error(f"Uncaught exception detected: Unable to open library: {why}")
+        raise Stop(1)
 
     def fail_build(self, *chain: str) -> NoReturn:
-        for text in (
-            *chain,
-            "Building engine failed",
-            "Failed to create engine from model or file.",
-            "Engine set up failed",
-        ):
+        ends = ("Building engine failed", "Failed to create engine from model or file.", "Engine set up failed")
+        for text in (*chain, *ends):
             self.error(text)
         raise Stop(1)
 
@@ -409,19 +392,17 @@ class Trtexec:
         for name, shape in shapes.items():
             if any(not a <= s <= b for a, s, b in zip(low[name], shape, high[name], strict=True)):
                 dims, smallest, largest = (",".join(map(str, side)) for side in (shape, low[name], high[name]))
-                if self.traits["own_library"]:
-                    place = "executionContext.cpp::setInputShape::2229"
-                    self.error(
-                        f"Error[3]: [{place}] Error Code 3: API Usage Error (Parameter check failed at: runtime/api/"
-                        f"{place}, condition: satisfyProfile. Runtime dimension does not satisfy any optimization "
-                        "profile."
-                    )
-                    self.error("Inference set up failed")
-                    raise Stop(1)
+                place, usage = (
+                    "executionContext.cpp::setInputShape::2229",
+                    "Error Code 3: API Usage Error (Parameter check",
+                )
                 self.error(
-                    "[TRT] IExecutionContext::setInputShape: Error Code 3: API Usage Error (Parameter check failed, "
-                    f"condition: satisfyProfile. Set dimension [{dims}] for tensor {name} does not satisfy any "
-                    f"optimization profiles. Valid range for profile {index}: [{smallest}]..[{largest}].)"
+                    f"Error[3]: [{place}] {usage} failed at: runtime/api/{place}, condition: satisfyProfile. Runtime "
+                    "dimension does not satisfy any optimization profile."
+                    if self.traits["own_library"]
+                    else f"[TRT] IExecutionContext::setInputShape: {usage} failed, condition: satisfyProfile. Set "
+                    f"dimension [{dims}] for tensor {name} does not satisfy any optimization profiles. Valid range for "
+                    f"profile {index}: [{smallest}]..[{largest}].)"
                 )
                 self.error("Inference set up failed")
                 raise Stop(1)
@@ -437,15 +418,13 @@ class Trtexec:
         return shape
 
     def name_binding(self, mode: str, value: dict[str, Any], shape: list[int]) -> None:
-        if self.traits["own_library"]:
-            dims = "x".join(map(str, shape))
-            self.info(f"Created {mode.lower()} binding for {value['name']} with dimensions {dims}")
-            return
+        text = f"binding for {value['name']} with dimensions {'x'.join(map(str, shape))}"
         kind = f" and type {TYPES[value['type']]}" if self.traits["binding_type"] else ""
-        self.info(f"{mode} binding for {value['name']} with dimensions {'x'.join(map(str, shape))}{kind} is created.")
+        old = self.traits["own_library"]
+        self.info(f"Created {mode.lower()} {text}" if old else f"{mode} {text}{kind} is created.")
 
     def capture(self) -> None:
-        if not self.captures():
+        if not self.switch("CudaGraph"):
             return
         if "capture_fails" not in self.faults:
             if self.traits["says_captured"]:
@@ -453,16 +432,13 @@ class Trtexec:
             return
         self.warn("The CUDA graph capture on the stream has failed.")
         self.warn("The built TensorRT engine contains operations that are not permitted under CUDA graph capture mode.")
-        ignored = (
-            "The specified --useCudaGraph flag has been ignored. "
-            "The inference will be launched without using CUDA graph launch."
-        )
-        failed = "CUDA graph capture failed. The inference will be launched without using CUDA graph."
-        self.warn(failed if self.traits["defaults_of_11"] else ignored)
+        new = self.traits["defaults_of_11"]
+        what = "CUDA graph capture failed." if new else "The specified --useCudaGraph flag has been ignored."
+        self.warn(f"{what} The inference will be launched without using CUDA graph{'' if new else ' launch'}.")
 
     def time(self, head: dict[str, Any], batch: int) -> None:
         compute = sum(map(time_layer, head["layers"])) * batch**0.5
-        copy = COPY_MS if self.transfers() else 0.0
+        copy = COPY_MS if self.switch("DataTransfers") else 0.0
         period = compute + 0.01
         warmup, duration = float(self.text("warmUp", "200")), 1000 * float(self.text("duration", "3"))
         streams = int(self.text("infStreams", "1"))

@@ -7,8 +7,8 @@ from msgspec import Struct
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Precision
 from enginebench.core.shapes import format_shapes, quote_name
-from enginebench.engines.backends.tensorrt.settings import BuildSettings, ShapeProfile, refuse_half_floats
-from enginebench.features.trtexec.flags import REPEATABLE, Trtexec
+from enginebench.engines.backends.tensorrt.settings import BuildSettings, refuse_half_floats
+from enginebench.features.trtexec.executable import REPEATABLE, Trtexec
 
 # The builder flags that ask for a precision under weak typing. Layers that the lower precision does not have fall back
 # to FP16 rather than FP32: that is what every recipe of these versions means by INT8.
@@ -79,8 +79,12 @@ def compose_build(
     """The argv that makes `plan` from `onnx` and runs nothing."""
     argv = [tool.path or "trtexec", f"--onnx={onnx}", f"--saveEngine={plan}", BUILD_ONLY]
     argv += _state_precision(tool, settings)
-    argv += _state_shapes(tool, settings.profiles)
-    argv += _state_limits(tool, settings)
+    for index, profile in enumerate(settings.profiles):
+        if len(settings.profiles) > 1:
+            tool.require("profile", f"{len(settings.profiles)} profiles")
+            argv += [f"--profile={index}"]
+        shapes = {"min": profile.smallest, "opt": profile.best, "max": profile.largest}
+        argv += [f"--{kind}Shapes={format_shapes(found)}" for kind, found in shapes.items()]
     argv += _state_plan_kind(tool, settings)
     argv += [f"--staticPlugins={path}" for path in settings.plugins]
     argv += ["--profilingVerbosity=detailed"] if settings.detailed else []
@@ -97,7 +101,11 @@ def compose_measure(tool: Trtexec, plan: str, settings: RunSettings) -> list[str
     argv += [f"--warmUp={settings.warmup_ms}", f"--duration={settings.duration_s:g}"]
     argv += [f"--iterations={settings.iterations}", f"--percentile={','.join(f'{p:g}' for p in settings.percentiles)}"]
     argv += [f"--staticPlugins={path}" for path in settings.plugins]
-    argv += _state_exports(tool, settings)
+    exports = {"Times": settings.times, "Profile": settings.profile, "LayerInfo": settings.layers}
+    exports["Output"] = settings.output
+    argv += [f"--export{what}={path}" for what, path in exports.items() if path]
+    if settings.profile and not tool.accepts("noCudaGraph"):
+        argv += ["--separateProfileRun"]  # else one run serves both: no times, and a profile that slows them
     argv += [f"--device={settings.device}"]
     return [*argv, *check_extra(tool, settings.extra, argv)]
 
@@ -144,7 +152,14 @@ def _name_option(argument: str) -> str:
 
 def _state_precision(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
     if settings.weak_typing:
-        yield from _state_weak(tool, settings)
+        if tool.typed_by_graph:
+            tool.require("fp16", "--weak-typing")
+        for flag in WEAK_FLAGS[settings.precision]:
+            tool.require(flag, f"--weak-typing in {settings.precision}")
+            yield f"--{flag}"
+        if settings.calib_cache and settings.precision != "int8":
+            raise UsageError(f"a calibration cache is for int8, not for {settings.precision}")
+        yield from (f"--calib={path}" for path in [settings.calib_cache] if path)
     elif tool.typed_by_graph or tool.accepts("stronglyTyped"):
         refuse_half_floats(settings, tool.version_text)
         if not tool.typed_by_graph:  # else the graph says it, and nothing else can
@@ -157,29 +172,7 @@ def _state_precision(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
         yield "--noTF32"
 
 
-def _state_weak(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
-    if tool.typed_by_graph:
-        tool.require("fp16", "--weak-typing")
-    for flag in WEAK_FLAGS[settings.precision]:
-        tool.require(flag, f"--weak-typing in {settings.precision}")
-        yield f"--{flag}"
-    if settings.calib_cache:
-        if settings.precision != "int8":
-            raise UsageError(f"a calibration cache is for int8, not for {settings.precision}")
-        yield f"--calib={settings.calib_cache}"
-
-
-def _state_shapes(tool: Trtexec, profiles: tuple[ShapeProfile, ...]) -> Iterator[str]:
-    for index, profile in enumerate(profiles):
-        if len(profiles) > 1:
-            tool.require("profile", f"{len(profiles)} profiles")
-            yield f"--profile={index}"
-        yield f"--minShapes={format_shapes(profile.smallest)}"
-        yield f"--optShapes={format_shapes(profile.best)}"
-        yield f"--maxShapes={format_shapes(profile.largest)}"
-
-
-def _state_limits(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
+def _state_plan_kind(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
     if settings.workspace_mb is not None:
         # Without a suffix the unit is MiB. "512MiB" would be read as 512 bytes: the last letter counts.
         yield f"--memPoolSize=workspace:{settings.workspace_mb}"
@@ -187,9 +180,6 @@ def _state_limits(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
         yield f"--timingCacheFile={settings.timing_cache}"
     if settings.optimization_level is not None:
         yield f"--builderOptimizationLevel={settings.optimization_level}"
-
-
-def _state_plan_kind(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
     if settings.version_compatible:
         yield "--versionCompatible"
     if settings.exclude_lean:
@@ -219,16 +209,3 @@ def _state_inputs(tool: Trtexec, settings: RunSettings) -> Iterator[str]:
         yield f"--useProfile={settings.profile_index}"
     if settings.inputs:
         yield "--loadInputs=" + ",".join(f"{quote_name(name)}:{path}" for name, path in settings.inputs.items())
-
-
-def _state_exports(tool: Trtexec, settings: RunSettings) -> Iterator[str]:
-    if settings.times:
-        yield f"--exportTimes={settings.times}"
-    if settings.profile:
-        yield f"--exportProfile={settings.profile}"
-        if not tool.accepts("noCudaGraph"):
-            yield "--separateProfileRun"  # else one run serves both: no times, and a profile that slows them
-    if settings.layers:
-        yield f"--exportLayerInfo={settings.layers}"
-    if settings.output:
-        yield f"--exportOutput={settings.output}"

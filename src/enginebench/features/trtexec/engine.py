@@ -4,8 +4,9 @@ What it leaves is the folder that people know: `times.json`, `profile.json`, `la
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -44,19 +45,10 @@ from enginebench.engines.backends.tensorrt.settings import (
 )
 from enginebench.engines.request import check_request, read_options
 from enginebench.engines.tensorrt_library import TIMING_CACHE_LOST
+from enginebench.features.trtexec import executable, process
 from enginebench.features.trtexec.command import RunSettings, compose_build, compose_measure
 from enginebench.features.trtexec.entries import TRTEXEC
-from enginebench.features.trtexec.executable import FIX, find_trtexec, read_trtexec, require_trtexec
-from enginebench.features.trtexec.flags import NEWEST, Trtexec, Version, parse_version
-from enginebench.features.trtexec.output import (
-    check_build,
-    note_build,
-    read_allowed,
-    read_bindings,
-    read_guessed_shapes,
-    read_outputs,
-)
-from enginebench.features.trtexec.process import NOT_READY, Outcome, find_devices, require_passed, run_trtexec
+from enginebench.features.trtexec.executable import Trtexec
 from enginebench.features.trtexec.tool_files import ToolFiles
 
 # trtexec's own; the queries of this time are not in the exported times.
@@ -81,18 +73,12 @@ def plan_timing(measure: MeasureSpec) -> TimingRequest:
     11.1 takes one query more than asked for, and the first may time transfers that are switched off: the head again,
     also behind trtexec's own warm-up, after which a slow start can leave more than the minimum.
     """
-    if measure.warmup is None:
-        return TimingRequest(
-            warmup_ms=WARMUP_MS if measure.warmup_ms is None else measure.warmup_ms,
-            duration_s=0 if measure.iters else measure.time_limit_s,
-            iterations=measure.iters or 1,
-            keep=measure.iters,
-        )
+    own_ms = WARMUP_MS if measure.warmup_ms is None else measure.warmup_ms
     return TimingRequest(
-        warmup_ms=0,
+        warmup_ms=own_ms if measure.warmup is None else 0,
         duration_s=0 if measure.iters else measure.time_limit_s,
-        iterations=measure.warmup + (measure.iters or 1),
-        drop=measure.warmup,
+        iterations=(measure.warmup or 0) + (measure.iters or 1),
+        drop=measure.warmup or 0,
         keep=measure.iters,
     )
 
@@ -108,9 +94,11 @@ TIMES = "times.json"
 PROFILE = "profile.json"
 LAYERS = "layers.json"
 OUTPUT = "output.json"
+# One query, for what is not timed.
+ONCE: dict[str, Any] = {"warmup_ms": 0, "duration_s": 0, "iterations": 1}
 
 # Source: TensorRT's release notes, 10.0 ("INT64 support").
-FIRST_INT64: Version = (10, 0, 0)
+FIRST_INT64 = (10, 0, 0)
 
 # Long enough for a few hundred profiled runs of a slow network, short beside the build before it.
 PROFILE_S = 1.0
@@ -133,16 +121,13 @@ class TrtexecBackend(PlanBackend):
 
     def probe(self) -> Availability:
         """Available where an executable is found that prints its banner, and finds a GPU and TensorRT's libraries."""
-        path = find_trtexec()
+        path = executable.find_trtexec()
         if path is None:
-            return Availability(
-                engine=NAME, available=False, reason="no trtexec in $TRTEXEC, on PATH or in the usual folders", fix=FIX
-            )
-        tool = read_trtexec(path)
-        devices, reason = find_devices(str(path))
-        return Availability(
-            engine=NAME, available=reason is None, version=tool.version_text, devices=devices, reason=reason
-        )
+            missing = "no trtexec in $TRTEXEC, on PATH or in the usual folders"
+            return Availability(engine=NAME, available=False, reason=missing, fix=executable.FIX)
+        version = executable.read_trtexec(path).version_text
+        devices, reason = process.find_devices(str(path))
+        return Availability(engine=NAME, available=reason is None, version=version, devices=devices, reason=reason)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """A plan for this version, GPU and these settings: the stored one if there is one, else a new one."""
@@ -153,23 +138,16 @@ class TrtexecBackend(PlanBackend):
         settings = fit_to_version(read_settings(spec, options, artifact), tool.version)
         if settings.calib_cache:
             check_calib_cache(Path(settings.calib_cache))
-        store = PlanStore(out_dir / "plans")
-        argv = compose_build(tool, "", "", replace(settings, timing_cache=None), extra=_list_extra(options))
+        flags = compose_build(tool, "", "", replace(settings, timing_cache=None), extra=_list_extra(options))[1:]
+        gpu = describe_gpu(settings.device)
         record = PlanRecord(
-            onnx_sha256=artifact.sha256,
-            tensorrt=tool.version_text,
-            gpu=describe_gpu(settings.device),
-            flags=tuple(argv[1:]),
-            engine=NAME,
+            onnx_sha256=artifact.sha256, tensorrt=tool.version_text, gpu=gpu, flags=tuple(flags), engine=NAME
         )
-        return keep_plan(
-            store,
-            record,
-            artifact,
-            spec,
-            lambda plan: self._build(artifact, plan, tool, settings, options),
-            settings.profiles,
-        )
+
+        def build(plan: Path) -> tuple[Caveat, ...]:
+            return self._build(artifact, plan, tool, settings, options)
+
+        return keep_plan(PlanStore(out_dir / "plans"), record, artifact, spec, build, settings.profiles)
 
     def compose_build(self, artifact: Artifact, plan: str, spec: EngineSpec, version: str | None) -> Composed:
         """The command that `build` would run, with the plan at `plan`."""
@@ -188,34 +166,27 @@ class TrtexecBackend(PlanBackend):
         """The command that `measure` would run on the plan of `artifact`."""
         options = read_options(spec, OPTIONS)
         tool = choose_tool(options, version)
-        settings = self._time_settings(artifact, spec, options, measure)
-        argv = compose_measure(tool, artifact.path, settings)
+        argv = compose_measure(tool, artifact.path, self._time_settings(artifact, spec, options, measure))
         return Composed(tuple(argv), tool.version_text, doubt_version(version))
 
     def measure(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Measurement:
         """The raw times of one run of trtexec."""
         options, tool = _read(spec)
         timing, settings = plan_timing(measure), self._time_settings(artifact, spec, options, measure)
-        repetition = os.environ.get(REPETITION_VARIABLE, "0")
-        folder = self._row_folder(artifact, spec, measure) / f"{PROCESS}{repetition}"
+        folder = self._row_folder(artifact, spec, measure) / f"{PROCESS}{os.environ.get(REPETITION_VARIABLE, '0')}"
         self._note(f"timing; log: {folder / LOG}")
         outcome = self._run(tool, artifact, settings, folder)
-        require_passed(outcome, f"trtexec did not time {artifact.path}")
+        process.require_passed(outcome, f"trtexec did not time {artifact.path}")
         if not (folder / TIMES).is_file():
             raise MeasurementError(f"trtexec passed but wrote no {TIMES} in {folder}. Full log: {outcome.log}")
         # Copies the plan's profile and layers beside the times: together they are the folder that people know.
         for name in (PROFILE, LAYERS):
-            source = self._folder(Path(artifact.path).stem, "profile") / name
+            source = self._plan_folder(artifact, "profile") / name
             if source.is_file() and not (folder / name).exists():
                 copy_file(source, folder / name)
-        batch = settings.implicit_batch or spec.batch
-        reader, places = self._files, (folder / TIMES, folder / LOG)
-        measured = reader.read_times(*places, batch=batch, drop=timing.drop, keep=timing.keep, gpu=settings.device)
-        return replace(
-            measured,
-            stop_rule="iterations" if measure.iters else "time_limit",
-            caveats=(*measured.caveats, *check_switches(reader.read_switches(folder / LOG), settings)),
-        )
+        batch, files = settings.implicit_batch or spec.batch, (folder / TIMES, folder / LOG)
+        measured = self._files.read_times(*files, settings, batch=batch, drop=timing.drop, keep=timing.keep)
+        return replace(measured, stop_rule="iterations" if measure.iters else "time_limit")
 
     def find_logs(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> list[Path]:
         """The log of the build, if this run built the plan, then those of its processes.
@@ -251,16 +222,11 @@ class TrtexecBackend(PlanBackend):
     def prove_precision(self, artifact: Artifact, spec: EngineSpec) -> dict[str, float] | None:
         """Shares of time by precision: the plan's layers joined with a profile; None where layers have no detail."""
         options, tool = _read(spec)
-        settings = replace(
-            self._run_settings(artifact, spec, options),
-            warmup_ms=0,
-            duration_s=PROFILE_S,
-            profile=PROFILE,
-            layers=LAYERS,
-        )
-        folder = self._folder(Path(artifact.path).stem, "profile")
+        settings = self._run_settings(artifact, spec, options)
+        settings = replace(settings, warmup_ms=0, duration_s=PROFILE_S, profile=PROFILE, layers=LAYERS)
+        folder = self._plan_folder(artifact, "profile")
         self._note(f"profiling; log: {folder / LOG}")
-        require_passed(self._run(tool, artifact, settings, folder), f"trtexec did not profile {artifact.path}")
+        process.require_passed(self._run(tool, artifact, settings, folder), f"trtexec did not profile {artifact.path}")
         self._profiled = artifact
         return self._files.read_precision(folder / LAYERS, folder / PROFILE)
 
@@ -268,24 +234,24 @@ class TrtexecBackend(PlanBackend):
         """The plan's layers, from the run that also proved its precision."""
         if self._profiled != artifact:
             self.prove_precision(artifact, spec)
-        folder = self._folder(Path(artifact.path).stem, "profile")
+        folder = self._plan_folder(artifact, "profile")
         return self._files.read_layers(folder / LAYERS, folder / PROFILE)
 
     def _build(
         self, artifact: Artifact, plan: Path, tool: Trtexec, settings: BuildSettings, options: dict[str, str]
     ) -> tuple[Caveat, ...]:
         """Builds `plan`, with its log and its layers beside it; returns the caveats."""
-        layers = plan.with_suffix(".layers.json")
-        extra = _list_extra(options)
+        layers = str(plan.with_suffix(".layers.json"))
         settings = self._adapt_cache(settings, tool, plan)
-        argv = compose_build(tool, artifact.path, str(plan), settings, str(layers), extra)
+        argv = compose_build(tool, artifact.path, str(plan), settings, layers, _list_extra(options))
         log = plan.with_suffix(BUILD_LOG_SUFFIX)
         self._note(f"building; log: {log}")
-        outcome = run_trtexec(argv, log, plan.parent)
-        check_build(outcome, plan, artifact)
+        outcome = process.run_trtexec(argv, log, plan.parent)
+        process.check_build(outcome, plan, artifact)
         if TIMING_CACHE_LOST.search(outcome.text):
             self._note("TensorRT went on without the timing cache, which it cannot read")
-        return tuple(note_build(settings))
+        random = settings.weak_typing and settings.precision == "int8" and not settings.calib_cache
+        return (make_caveat("random_calibration.trtexec"),) if random else ()
 
     def _adapt_cache(self, settings: BuildSettings, tool: Trtexec, plan: Path) -> BuildSettings:
         """The settings with a calibration cache that trtexec's calibrator reads: a copy beside the plan, if need be."""
@@ -305,19 +271,16 @@ class TrtexecBackend(PlanBackend):
         if options["profile_index"] != OPTIONS["profile_index"].default:
             artifact = replace(artifact, allowed={})  # what was noted is of the first profile
         untyped = tool.version < FIRST_INT64  # only the layers say the types then
-        settings = replace(
-            self._run_settings(artifact, spec, options),
-            warmup_ms=0,
-            duration_s=0,
-            iterations=1,
-            layers=LAYERS if untyped else None,
-        )
+        settings = replace(self._run_settings(artifact, spec, options), **ONCE, layers=LAYERS if untyped else None)
         outcome, batched, allowed = self._find_shapes(artifact, spec, tool, settings)
-        require_passed(outcome, f"trtexec does not run {artifact.path}", ArtifactError)
-        layers = self._folder(Path(artifact.path).stem, ADOPT) / LAYERS
+        process.require_passed(outcome, f"trtexec does not run {artifact.path}", ArtifactError)
+        layers = self._plan_folder(artifact, ADOPT) / LAYERS
         types = self._files.read_types(layers) if untyped and layers.is_file() else {}
-        inputs, outputs = read_bindings(outcome.text, types)
-        check_names(settings.shapes, inputs)
+        inputs, outputs = process.read_bindings(outcome.text, types)
+        known = {s.name for s in inputs}
+        if known and (others := sorted(settings.shapes.keys() - known)):  # which trtexec ignores
+            wanted = f"no such input; the inputs are {', '.join(sorted(known))}"
+            raise UsageError(f"a shape is given for {', '.join(others)}: {wanted}")
         inputs = tuple(replace(s, shape=("batch", *s.shape[1:])) if s.name in batched else s for s in inputs)
         return replace(
             artifact,
@@ -329,29 +292,27 @@ class TrtexecBackend(PlanBackend):
 
     def _find_shapes(
         self, artifact: Artifact, spec: EngineSpec, tool: Trtexec, settings: RunSettings
-    ) -> tuple[Outcome, set[str], dict[str, ShapeRange]]:
+    ) -> tuple[process.Outcome, set[str], dict[str, ShapeRange]]:
         """(a short run of a plan, its inputs that take several batches, what its profile allows of those it refused).
 
         trtexec takes 1 for an axis that it is told nothing about, and only its log says which axes those are. Where the
         profile has no 1 and no other batch is asked for, the log names the shapes that it has, of one input a run.
         """
-        folder = self._folder(Path(artifact.path).stem, ADOPT)
+        folder = self._plan_folder(artifact, ADOPT)
         outcome = self._run(tool, artifact, settings, folder)
-        guessed = {name: s for name, s in read_guessed_shapes(outcome.text).items() if s[:1] == (1,)}
+        guessed = {name: s for name, s in process.read_guessed_shapes(outcome.text).items() if s[:1] == (1,)}
         batched = set(guessed) if spec.batch > 1 else set[str]()
         shapes = {**settings.shapes, **{name: (spec.batch, *guessed[name][1:]) for name in batched}}
         if batched:
             outcome = self._run(tool, artifact, replace(settings, shapes=shapes), folder)
         allowed: dict[str, ShapeRange] = {}
-        while fresh := self._read_refused(outcome, settings, guessed.keys() - batched - allowed.keys()):
+        names, index = guessed.keys() - batched, settings.profile_index
+        while fresh := {n: r for n, r in process.read_allowed(outcome.text, index).items() if n in names}:
+            names -= fresh.keys()
             allowed |= fresh
             shapes |= {name: found.smallest for name, found in fresh.items()}
             outcome = self._run(tool, artifact, replace(settings, shapes=shapes), folder)
         return outcome, batched | {n for n, r in allowed.items() if r.smallest[:1] != r.largest[:1]}, allowed
-
-    def _read_refused(self, outcome: Outcome, settings: RunSettings, names: Set[str]) -> dict[str, ShapeRange]:
-        found = read_allowed(outcome.text, settings.profile_index)
-        return {name: found[name] for name in found.keys() & names}
 
     def _answer(
         self, artifact: Artifact, spec: EngineSpec, tool: Trtexec, options: dict[str, str], feed: Feeds, index: int
@@ -360,24 +321,17 @@ class TrtexecBackend(PlanBackend):
         if old:
             artifact, feed = narrow_integers(artifact, feed)
         check_answerable(artifact, feed, typed=not old)
-        folder = self._folder(Path(artifact.path).stem, f"answer-{index}")
+        folder = self._plan_folder(artifact, f"answer-{index}")
         files = {name: f"input-{place}.bin" for place, name in enumerate(feed)}
         folder.mkdir(parents=True, exist_ok=True)
         for name, file in files.items():
             (folder / file).write_bytes(feed[name].tobytes())
         settings = self._run_settings(artifact, spec, options)
-        settings = replace(
-            settings,
-            shapes={name: feed[name].shape if name in feed else shape for name, shape in settings.shapes.items()},
-            warmup_ms=0,
-            duration_s=0,
-            iterations=1,
-            transfers=True,
-            inputs=files,
-            output=OUTPUT,
-        )
-        require_passed(self._run(tool, artifact, settings, folder), f"trtexec gave no outputs for {artifact.path}")
-        return read_outputs(folder / OUTPUT, artifact.outputs)
+        shapes = {name: feed[name].shape if name in feed else shape for name, shape in settings.shapes.items()}
+        settings = replace(settings, **ONCE, shapes=shapes, transfers=True, inputs=files, output=OUTPUT)
+        outcome = self._run(tool, artifact, settings, folder)
+        process.require_passed(outcome, f"trtexec gave no outputs for {artifact.path}")
+        return process.read_outputs(folder / OUTPUT, artifact.outputs)
 
     def _run_settings(self, artifact: Artifact, spec: EngineSpec, options: dict[str, str]) -> RunSettings:
         # An axis for which the profile leaves no choice is a number here, and still open in the plan.
@@ -414,21 +368,21 @@ class TrtexecBackend(PlanBackend):
             extra=split_argv(options["run_extra"]),
         )
 
-    def _run(self, tool: Trtexec, artifact: Artifact, settings: RunSettings, folder: Path) -> Outcome:
+    def _run(self, tool: Trtexec, artifact: Artifact, settings: RunSettings, folder: Path) -> process.Outcome:
         folder.mkdir(parents=True, exist_ok=True)
         argv = compose_measure(tool, str(Path(artifact.path).absolute()), settings)
-        outcome = run_trtexec(argv, folder / LOG, folder)
-        if outcome.passed or NOT_READY not in outcome.text:
+        outcome = process.run_trtexec(argv, folder / LOG, folder)
+        if outcome.passed or process.NOT_READY not in outcome.text:
             return outcome
         self._note("the GPU was not ready, as others work on it; once more")
-        return run_trtexec(argv, folder / LOG, folder)
+        return process.run_trtexec(argv, folder / LOG, folder)
 
     def _row_folder(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Path:
         """Of a row's processes; two plans side by side under the same settings do not share it."""
-        return self._folder(f"{row_id(spec, spec.precision, measure)}-{artifact.sha256[:8]}")
+        return self._home / "trtexec" / f"{row_id(spec, spec.precision, measure)}-{artifact.sha256[:8]}"
 
-    def _folder(self, *parts: str) -> Path:
-        return self._home.joinpath("trtexec", *parts)
+    def _plan_folder(self, artifact: Artifact, part: str) -> Path:
+        return self._home / "trtexec" / Path(artifact.path).stem / part
 
 
 create_backend = TrtexecBackend
@@ -436,7 +390,7 @@ create_backend = TrtexecBackend
 
 def _read(spec: EngineSpec) -> tuple[dict[str, str], Trtexec]:
     options = read_options(spec, OPTIONS)
-    return options, read_trtexec(require_trtexec(options["path"] or None))
+    return options, choose_tool(options, None)
 
 
 def _list_extra(options: dict[str, str]) -> tuple[str, ...]:
@@ -447,15 +401,16 @@ def _list_extra(options: dict[str, str]) -> tuple[str, ...]:
 def choose_tool(options: dict[str, str], version: str | None) -> Trtexec:
     """The trtexec to compose for: of the version given, else the one that is installed."""
     if version is not None:
-        return Trtexec(version=parse_version(version), path=options["path"] or None)
-    return read_trtexec(require_trtexec(options["path"] or None))
+        return Trtexec(version=executable.parse_version(version), path=options["path"] or None)
+    return executable.read_trtexec(executable.require_trtexec(options["path"] or None))
 
 
 def doubt_version(version: str | None) -> tuple[str, ...]:
     """The caveat on a version newer than those whose options are known; an installed tool lists its own."""
-    if version is None or parse_version(version)[:2] <= NEWEST[:2]:
+    newest = executable.NEWEST[:2]
+    if version is None or executable.parse_version(version)[:2] <= newest:
         return ()
-    return (f"the options of TensorRT {version} are not known: this is the command of {NEWEST[0]}.{NEWEST[1]}",)
+    return (f"the options of TensorRT {version} are not known: this is the command of {newest[0]}.{newest[1]}",)
 
 
 def doubt_opset(artifact: Artifact, tool: Trtexec) -> tuple[str, ...]:
@@ -467,22 +422,6 @@ def doubt_opset(artifact: Artifact, tool: Trtexec) -> tuple[str, ...]:
         f"{artifact.path} is of opset {artifact.opset}, and TensorRT {tool.version_text} reads up to {newest}: "
         "enginebench build lowers it first; this command would fail, or build another network",
     )
-
-
-def check_switches(seen: dict[str, bool | int | None], settings: RunSettings) -> Iterator[Caveat]:
-    """A caveat for each switch that the log shows set differently from what was asked for."""
-    asked: dict[str, bool | int] = {"cuda_graph": settings.cuda_graph, "data_transfers": settings.transfers}
-    asked |= {"spin_wait": settings.spin_wait, "streams": settings.streams}
-    for name, value in asked.items():
-        if seen.get(name) in (None, value):
-            continue
-        failed = name == "cuda_graph" and value
-        yield make_caveat(
-            "cuda_graph_failed" if failed else "log_disagrees.switch",
-            switch=name.replace("_", " "),
-            asked=_show(value),
-            seen=_show(seen[name]),
-        )
 
 
 def check_answerable(artifact: Artifact, feed: Feeds, typed: bool = True) -> None:
@@ -513,19 +452,6 @@ def narrow_integers(artifact: Artifact, feed: Feeds) -> tuple[Artifact, Feeds]:
             )
     inputs = tuple(replace(spec, dtype="int32") if spec.dtype == "int64" else spec for spec in artifact.inputs)
     return replace(artifact, inputs=inputs), narrow
-
-
-def check_names(shapes: Mapping[str, tuple[int, ...]], inputs: tuple[TensorSpec, ...]) -> None:
-    """Checks that every shape belongs to an input: trtexec ignores others."""
-    known = {s.name for s in inputs}
-    if known and (others := sorted(shapes.keys() - known)):
-        raise UsageError(
-            f"a shape is given for {', '.join(others)}: no such input; the inputs are {', '.join(sorted(known))}"
-        )
-
-
-def _show(value: bool | int | None) -> str:
-    return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
 def _read_count(spec: EngineSpec, options: dict[str, str], key: str, least: int = 1) -> int:

@@ -1,16 +1,108 @@
-"""Where trtexec is, and what it says about itself: version from its banner, options from its help."""
+"""One trtexec: where it is, what it says about itself, and its options: of 8.6 to 11.1 by table, else by its help."""
 
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
 
 from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
-from enginebench.features.trtexec.flags import Trtexec
 from enginebench.features.trtexec.lines import read_banner
+
+Version: TypeAlias = tuple[int, int, int]
+
+OLDEST: Version = (8, 6, 0)
+NEWEST: Version = (11, 1, 0)  # the newest whose options were read; later ones are judged by their help text
+
+# Source: the option names that the parser looks up in samples/common/sampleOptions.cpp of NVIDIA/TensorRT at tags
+# v8.6.1, v9.3.0, v10.0.0, v10.12.0, v10.16, v11.0 and v11.1, each tried on builds of 8.6.1, 10.0.1, 10.16, 11.0, 11.1.
+_TABLE: dict[str, Any] = msgspec.json.decode((Path(__file__).parent / "data" / "flags.json").read_bytes())
+# Further options that the help of 8.6.1, 10.0.1, 10.16, 11.0 or 11.1 lists; none is ever composed here.
+OTHERS: frozenset[str] = frozenset(_TABLE["others"])
+# What took the place of an option that is gone, and does its work where it is not known yet.
+INSTEAD: dict[str, str] = _TABLE["instead"]
+# Options that may stand on a command line more than once; any other's repetition is an unknown option to trtexec.
+REPEATABLE: frozenset[str] = frozenset(_TABLE["repeatable"])
+
+
+def _read_span(text: str) -> tuple[Version, Version | None]:
+    first, *gone = (tuple(map(int, f"{part}.0".split("."))) for part in text.split(" to "))
+    return first, gone[0] if gone else None  # type: ignore[return-value]  # of three numbers each
+
+
+# Option -> (first version that knows it, first version that does not know it any more).
+FLAGS = {flag: _read_span(span) for span, flags in _TABLE["known"].items() for flag in flags}
+
+
+class Trtexec(Struct, frozen=True, kw_only=True):
+    """One trtexec: its version, and where there is an executable, the options that its help lists."""
+
+    version: Version
+    build: int | None = None
+    path: str | None = None
+    listed: frozenset[str] = frozenset()
+
+    @property
+    def version_text(self) -> str:
+        return ".".join(map(str, self.version))
+
+    @property
+    def typed_by_graph(self) -> bool:
+        """Whether only the graph can say the precision."""
+        return not self.accepts("fp16")
+
+    def accepts(self, flag: str) -> bool:
+        """Whether this trtexec knows an option, named without hyphens.
+
+        Being listed in the help proves that it is known. Not being listed proves nothing for deprecated names, so that
+        the table answers for versions that it covers.
+        """
+        if flag in self.listed:
+            return True
+        if self.listed and not self._covered:
+            return False
+        first, gone = FLAGS.get(flag, (None, None))
+        return first is not None and first <= self.version and (gone is None or self.version < gone)
+
+    @property
+    def _covered(self) -> bool:
+        return OLDEST <= self.version < (NEWEST[0], NEWEST[1] + 1, 0)
+
+    def check_argument(self, flag: str, argument: str) -> None:
+        """Checks an option that the user wrote. Without its help, a version later than the table may have any other."""
+        if flag in FLAGS:
+            self.require(flag, f"argument {argument}")
+        elif flag not in OTHERS | self.listed and (self.listed or self._covered):
+            hint = "".join(
+                f"; did you mean --{near}?" for near in get_close_matches(flag, {*FLAGS, *OTHERS, *self.listed}, 1)
+            )
+            raise UsageError(f"argument {argument}: trtexec {self.version_text} does not know --{flag}{hint}")
+
+    def require(self, flag: str, wanted: str) -> None:
+        """Checks that an option is known."""
+        if not self.accepts(flag):
+            first, gone = FLAGS.get(flag, (OLDEST, None))
+            since = f"; it came with TensorRT {first[0]}.{first[1]}" if self.version < first else ""
+            # What took the place of an option that has gone is no help to one who does not have it yet.
+            instead = f". Instead: {INSTEAD[flag]}" if flag in INSTEAD and not (since and gone) else ""
+            raise UsageError(f"{wanted}: trtexec {self.version_text} does not know --{flag}{since}{instead}")
+
+
+def parse_version(text: str) -> Version:
+    """The version of `10.16`, `11` or `8.6.1`; what is left out is 0."""
+    match = re.fullmatch(r"v?(\d{1,3})(?:\.(\d{1,3}))?(?:\.(\d{1,3}))?(?:\.\d+)?", text.strip())
+    version = (int(match[1]), int(match[2] or 0), int(match[3] or 0)) if match else (0, 0, 0)
+    if version < OLDEST:
+        raise UsageError(f"TensorRT version {text!r}: expected 8.6 or later, for example 8.6.1, 10.16 or 11.1")
+    return version
+
 
 VARIABLE = "TRTEXEC"
 
@@ -42,8 +134,13 @@ def find_trtexec(explicit: str | None = None, environment: Mapping[str, str] | N
     for name, text in (("--trtexec", explicit), (f"${VARIABLE}", environment.get(VARIABLE))):
         if text:
             return _require_executable(name, text)
-    on_path = shutil.which("trtexec", path=environment.get("PATH"))
-    return Path(on_path) if on_path else next(_search_folders(), None)
+    if on_path := shutil.which("trtexec", path=environment.get("PATH")):
+        return Path(on_path)
+    for folder in map(Path, map(os.path.expanduser, FOLDERS)):
+        for found in sorted(Path(folder.anchor).glob(str(folder.relative_to(folder.anchor) / "trtexec")), reverse=True):
+            if found.is_file() and os.access(found, os.X_OK):
+                return found
+    return None
 
 
 def choose_trtexec(path: str) -> None:
@@ -93,12 +190,3 @@ def _require_executable(name: str, text: str) -> Path:
     if not path.is_file() or not os.access(path, os.X_OK):
         raise UsageError(f"{name} names {text}, which is not an executable file; expected the path of trtexec itself")
     return path.absolute()
-
-
-def _search_folders() -> Iterator[Path]:
-    for folder in FOLDERS:
-        pattern = Path(folder).expanduser()
-        for found in sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor))), reverse=True):
-            path = found / "trtexec"
-            if path.is_file() and os.access(path, os.X_OK):
-                yield path

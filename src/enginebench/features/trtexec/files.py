@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from enginebench.core.store import write_atomic, write_document
-from enginebench.features.trtexec.records import ROWS
+from enginebench.features.trtexec.records import ROWS, Stat
 from enginebench.features.trtexec.times import PERCENTILES, TimedQueries, find_trtexec_index
 from enginebench.report.csv_table import write_table
 from enginebench.report.layer_table import write_layer_times
@@ -20,105 +20,87 @@ from enginebench.stats.quantiles import find_rank
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from enginebench.features.trtexec.records import LogDocument, Stat, TimesDocument
-    from enginebench.stats.layer_records import DiffSide, EngineLayer, LayersDocument, ProfileDocument
+    from enginebench.core.records import Estimate
+    from enginebench.features.trtexec.records import LogDocument, TimesDocument
+    from enginebench.stats.layer_records import DiffSide, LayersDocument, ProfileDocument
 
 Cell = str | int | float | bool | None
 
 # Of latency_percentiles.csv; shares are decimals, as in PERCENTILES.
 _CURVE = {"1": 0.01, "5": 0.05, "10": 0.1, "25": 0.25, "50": 0.5, "75": 0.75, "90": 0.9}
 _CURVE |= {"95": 0.95, "99": 0.99, "99.9": 0.999, "99.99": 0.9999, "100": 1.0}
-_FIGURES = ("min", "max", "mean", "median")
+_SHARED = ("model", "precision", "batch")
+_OF_RUN = (*_SHARED, "status", "version", "device", "throughput_qps", "queries", "host_walltime_s", "gpu_cov_percent",
+           "build_s", "engine_bytes")  # fmt: skip
+_OF_TIMES = (*_SHARED, "n", "throughput_qps", "images_per_s", "host_walltime_s")
+
+
+def _write_rows(path: Path, rows: Sequence[Mapping[str, Cell]]) -> Path:
+    """Writes rows of the same keys, one at least."""
+    return write_table(path, list(rows[0]), [list(row.values()) for row in rows])
 
 
 def write_log(document: LogDocument, out: Path) -> list[Path]:
-    """summary.json, and summary.csv with a line for each run."""
-    # A line for each run of a log, with the rows and percentiles that any of its runs has.
-    path = out / "summary.csv"
-    names = ["model", "precision", "batch", "status", "version", "device", "throughput_qps", "queries"]
-    names += ["host_walltime_s", "gpu_cov_percent", "build_s", "engine_bytes"]
-    stats = {row: [getattr(run, row) for run in document.runs] for row in ROWS}
-    labels = {row: list_labels(found) for row, found in stats.items() if any(found)}
-    heading = [*names, *(text for row, found in labels.items() for text in name_stat(row, found))]
-    rows: list[list[Cell]] = []
+    """summary.json, and summary.csv: a line for each run, with the rows and percentiles that any of the runs has."""
+    stats = {row: [stat for run in document.runs if (stat := getattr(run, row))] for row in ROWS}
+    # What a damaged log has for a percentile goes last.
+    labels = {row: sorted({p for s in found for p in s.percentiles}, key=read_label) for row, found in stats.items()}
+    rows = []
     for run in document.runs:
-        figures = [cell for row, found in labels.items() for cell in list_stat(getattr(run, row), found)]
-        rows.append([*(getattr(run, name) for name in names), *figures])
-    return [write_document(document, out / "summary.json"), write_table(path, heading, rows)]
-
-
-def list_labels(stats: Sequence[Stat | None]) -> list[str]:
-    """The percentiles that any of the rows has, ascending; what a damaged log has for one goes last."""
-    return sorted({label for stat in stats if stat for label in stat.percentiles}, key=read_label)
-
-
-def name_stat(row: str, labels: Sequence[str]) -> list[str]:
-    """Headings of `list_stat`."""
-    return [f"{row.removesuffix('_ms')}_{name}_ms" for name in (*_FIGURES, *(f"p{label}" for label in labels))]
-
-
-def list_stat(stat: Stat | None, labels: Sequence[str]) -> list[Cell]:
-    """The figures of a summary row."""
-    if stat is None:
-        return [None] * (len(_FIGURES) + len(labels))
-    return [*(getattr(stat, name) for name in _FIGURES), *(stat.percentiles.get(label) for label in labels)]
+        cells: dict[str, Cell] = {name: getattr(run, name) for name in _OF_RUN}
+        for row in (row for row, found in stats.items() if found):
+            stat, bare = getattr(run, row) or Stat(), row.removesuffix("_ms")
+            cells |= {f"{bare}_{name}_ms": getattr(stat, name) for name in ("min", "max", "mean", "median")}
+            cells |= {f"{bare}_p{label}_ms": stat.percentiles.get(label) for label in labels[row]}
+        rows.append(cells)
+    return [write_document(document, out / "summary.json"), _write_rows(out / "summary.csv", rows)]
 
 
 def write_times(document: TimesDocument, timed: TimedQueries, out: Path) -> list[Path]:
     """summary.json, summary.csv, latency_percentiles.csv, and a series for each time that the file holds."""
-    columns = timed.columns
+    series = {"latency": "latency_ms", "enqueue": "enqueue_ms", "compute": "gpu_compute_ms"}
     return [
         write_document(document, out / "summary.json"),
-        write_times_table(document, out / "summary.csv"),
-        write_percentiles(document, columns["latency"], out / "latency_percentiles.csv"),
+        _write_rows(out / "summary.csv", [list_time(document, name) for name in ROWS if getattr(document, name)]),
+        write_percentiles(document, timed.columns["latency"], out / "latency_percentiles.csv"),
         *(
-            write_series(columns[name], title, out / f"{name}_series.csv")
-            for name, title in (("latency", "latency_ms"), ("enqueue", "enqueue_ms"), ("compute", "gpu_compute_ms"))
-            if name in columns
+            write_series(column, series[name], out / f"{name}_series.csv")
+            for name in series
+            if (column := timed.columns.get(name)) is not None  # type: ignore[call-overload]
         ),
     ]
 
 
-def write_times_table(document: TimesDocument, path: Path) -> Path:
-    """A line for each time: throughput, figures with intervals where there are any, CoV, trtexec's percentiles."""
-    heading = ["row", "model", "precision", "batch", "n", "throughput_qps", "images_per_s", "host_walltime_s"]
-    heading += ["min_ms", "max_ms", "mean_ms", "mean_low_ms", "mean_high_ms", "median_ms"]
-    for label in PERCENTILES:
-        heading += [f"p{label}_ms", f"p{label}_low_ms", f"p{label}_high_ms", f"p{label}_supported"]
-    heading += ["cov", *(f"trtexec_p{label}_ms" for label in PERCENTILES)]
-    shared: list[Cell] = [document.model, document.precision, document.batch, document.n]
-    shared += [document.throughput_qps, document.images_per_s, document.host_walltime_s]
-    rows = [[name, *shared, *list_times_row(document, name)] for name in ROWS if getattr(document, name) is not None]
-    return write_table(path, heading, rows)
-
-
-def list_times_row(document: TimesDocument, name: str) -> list[Cell]:
-    """The figures of one time."""
+def list_time(document: TimesDocument, name: str) -> dict[str, Cell]:
+    """A line for one time: throughput, figures with intervals where there are any, CoV, trtexec's percentiles."""
     stat: Stat = getattr(document, name)
     intervals = document.intervals.get(name, {})
-    mean = intervals.get("mean")
-    cells: list[Cell] = [stat.min, stat.max, stat.mean]
-    cells += [mean.low if mean else None, mean.high if mean else None, stat.median]
+    cells: dict[str, Cell] = {"row": name} | {key: getattr(document, key) for key in _OF_TIMES}
+    cells |= {"min_ms": stat.min, "max_ms": stat.max, "mean_ms": stat.mean}
+    cells |= {f"mean_{end}_ms": getattr(intervals.get("mean"), end, None) for end in ("low", "high")}
+    cells["median_ms"] = stat.median
     for label in PERCENTILES:
-        estimate = intervals.get(label)
-        cells.append(stat.percentiles[label])
-        cells += [estimate.low, estimate.high, estimate.supported] if estimate else [None, None, None]
-    ours: list[Cell] = [document.trtexec[name].percentiles[label] for label in PERCENTILES]
-    return [*cells, document.cov.get(name), *ours]
+        cells |= {f"p{label}_ms": stat.percentiles[label]} | _list_bounds(intervals.get(label), f"p{label}_")
+    cells["cov"] = document.cov.get(name)
+    return cells | {f"trtexec_p{label}_ms": document.trtexec[name].percentiles[label] for label in PERCENTILES}
+
+
+def _list_bounds(estimate: Estimate | None, before: str = "") -> dict[str, Cell]:
+    names = {"low": "low_ms", "high": "high_ms", "supported": "supported"}
+    return {before + name: getattr(estimate, end, None) for end, name in names.items()}
 
 
 def write_percentiles(document: TimesDocument, latency_ms: NDArray[np.float64], path: Path) -> Path:
     """Latency by percentile, by our rule and by trtexec's, with intervals where there are any."""
     ascending = np.sort(latency_ms[np.isfinite(latency_ms)])
     n = len(ascending)
-    intervals = document.intervals.get("latency_ms", {})
-    rows: list[list[Cell]] = []
+    rows: list[dict[str, Cell]] = []
     for label, share in _CURVE.items():
         ours, theirs = ascending[find_rank(n, share) - 1], ascending[find_trtexec_index(n, label)]
-        estimate = intervals.get(label)
-        bounds: list[Cell] = [estimate.low, estimate.high, estimate.supported] if estimate else [None, None, None]
-        rows.append([float(label), float(ours), float(theirs), *bounds])
-    return write_table(path, ["percentile", "nearest_rank_ms", "trtexec_ms", "low_ms", "high_ms", "supported"], rows)
+        cells: dict[str, Cell] = {"percentile": float(label), "nearest_rank_ms": float(ours)}
+        cells["trtexec_ms"] = float(theirs)
+        rows.append(cells | _list_bounds(document.intervals.get("latency_ms", {}).get(label)))
+    return _write_rows(path, rows)
 
 
 def write_series(values: NDArray[np.float64], name: str, path: Path) -> Path:
@@ -133,41 +115,29 @@ def write_series(values: NDArray[np.float64], name: str, path: Path) -> Path:
 
 def write_profile(document: ProfileDocument, out: Path) -> list[Path]:
     """summary.json and per_layer_times.csv, slowest layer first."""
-    return [
-        write_document(document, out / "summary.json"),
-        write_layer_times(document.layers, out / "per_layer_times.csv"),
-    ]
+    table = write_layer_times(document.layers, out / "per_layer_times.csv")
+    return [write_document(document, out / "summary.json"), table]
 
 
 def write_layers(document: LayersDocument, out: Path) -> list[Path]:
     """summary.json, layers.csv, and layer_diff.csv where another engine was given."""
-    heading = ["layer", "type", "precision", "precision_in", "precision_out", "overhead", "average_ms", "share"]
-    rows = [list_layer(layer) for layer in document.layers]
+    names = ("name", "type", "precision", "precision_in", "precision_out", "overhead", "average_ms", "share")
+    rows = [[*(getattr(x, n) for n in names), " + ".join(x.onnx_nodes), x.tactic] for x in document.layers]
     paths = [write_document(document, out / "summary.json")]
-    paths.append(write_table(out / "layers.csv", [*heading, "onnx_nodes", "tactic"], rows))
+    paths.append(write_table(out / "layers.csv", ["layer", *names[1:], "onnx_nodes", "tactic"], rows))
     if document.diff is not None:
-        heading = ["onnx_nodes", *name_side("base"), *name_side("candidate"), "delta_ms"]
+        sides = [f"{side}_{name}" for side in ("base", "candidate") for name in _SIDE]
         deltas: list[list[Cell]] = [
-            [" + ".join(row.onnx_nodes), *list_side(row.base), *list_side(row.candidate), row.delta_ms]
+            [" + ".join(row.onnx_nodes), *_list_side(row.base), *_list_side(row.candidate), row.delta_ms]
             for row in document.diff
         ]
-        paths.append(write_table(out / "layer_diff.csv", heading, deltas))
+        paths.append(write_table(out / "layer_diff.csv", ["onnx_nodes", *sides, "delta_ms"], deltas))
     return paths
 
 
-def list_layer(layer: EngineLayer) -> list[Cell]:
-    """A line of layers.csv."""
-    cells: list[Cell] = [layer.name, layer.type, layer.precision, layer.precision_in, layer.precision_out]
-    return [*cells, layer.overhead, layer.average_ms, layer.share, " + ".join(layer.onnx_nodes), layer.tactic]
+_SIDE = ("layers", "precision", "ms", "overhead_ms")
 
 
-def name_side(side: str) -> list[str]:
-    """Headings of `list_side`."""
-    return [f"{side}_{name}" for name in ("layers", "precision", "ms", "overhead_ms")]
-
-
-def list_side(side: DiffSide | None) -> list[Cell]:
+def _list_side(side: DiffSide | None) -> list[Cell]:
     """What one engine does for a row of the difference."""
-    if side is None:
-        return [None] * 4
-    return [" | ".join(side.layers), side.precision, side.average_ms, side.overhead_ms]
+    return [" | ".join(side.layers), side.precision, side.average_ms, side.overhead_ms] if side else [None] * len(_SIDE)

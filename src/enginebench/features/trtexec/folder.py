@@ -11,7 +11,7 @@ import msgspec
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.store import DECODE_ERRORS
 from enginebench.engines.abilities import PROCESS
-from enginebench.features.trtexec.log import read_log
+from enginebench.features.trtexec.log import parse_log, read_log
 from enginebench.features.trtexec.records import LogRun, Stat, TimesDocument
 from enginebench.features.trtexec.times import TimedQueries, select_timed, summarize_trace
 from enginebench.features.trtexec.trace import read_trace
@@ -117,8 +117,7 @@ def list_files(folder: Path) -> Iterator[tuple[Path, Kind]]:
     except OSError as error:
         raise UsageError(f"cannot list {folder}: {error.strerror}") from error
     for path in paths:
-        kind = sniff_kind(path)
-        if kind is not None:
+        if kind := sniff_kind(path):
             yield path, kind
 
 
@@ -150,9 +149,8 @@ def guess_kind(name: str) -> Kind | None:
     """What a file is by its lower-case name alone."""
     if name.endswith((".log", ".stdout")):
         return "log"
-    if not name.endswith(_JSON) or name.endswith(_OUTPUT):
-        return None
-    return next((kind for kind, pattern in _NAMES if pattern.search(name)), None)
+    known = name.endswith(_JSON) and not name.endswith(_OUTPUT)
+    return next((kind for kind, pattern in _NAMES if known and pattern.search(name)), None)
 
 
 def group_files(files: list[tuple[Path, Kind]]) -> dict[str, dict[Kind, Path]]:
@@ -186,11 +184,10 @@ def name_run(path: Path, kind: Kind, exported: set[str]) -> str:
 
     A log has its whole name, "fp16-run", unless what it exported is named without its last word.
     """
-    whole = _SUFFIX.sub("", path.name)
-    if kind == "drift":
-        return whole
-    bare = strip_name(path, kind)
-    return bare if kind in ("times", "profile", "layers") or (bare in exported and whole not in exported) else whole
+    whole, bare = _SUFFIX.sub("", path.name), strip_name(path, kind)
+    if kind in ("times", "profile", "layers"):
+        return bare
+    return bare if kind != "drift" and bare in exported and whole not in exported else whole
 
 
 def strip_name(path: Path, kind: Kind) -> str:
@@ -224,7 +221,7 @@ def split_case(case: TrtexecCase) -> list[TrtexecCase]:
 def read_case_log(case: TrtexecCase) -> TrtexecCase:
     """With its log: stdout and stderr together. Of several runs in it the last that measured counts."""
     paths = [case.files[kind] for kind in ("log", "stderr") if kind in case.files]
-    document = read_log("\n".join(read_text(path) for path in paths), paths[0])
+    document = read_log("\n".join(map(read_text, paths)), paths[0])
     return replace(case, log=document.choose_run(), runs=document.runs)
 
 
@@ -236,20 +233,18 @@ def read_case_times(case: TrtexecCase) -> TrtexecCase:
     return replace(case, times=document, timed=select_timed(trace, path, None, case.log))
 
 
-def find_compute(case: TrtexecCase) -> float | None:
-    """The median GPU compute time of one query in ms, from the times, else from the log."""
-    for stat in (case.times and case.times.gpu_compute_ms, case.log and case.log.gpu_compute_ms):
-        if stat:
-            return stat.median
-    return None
+def read_case_profile(case: TrtexecCase) -> TrtexecCase:
+    """With its profile, held against the median GPU compute time of the times, else of the log."""
+    stats = (found.gpu_compute_ms for found in (case.times, case.log) if found)
+    whole_ms = next((stat.median for stat in stats if stat), None)
+    return replace(case, profile=parse_profile(case.files["profile"], end_to_end_ms=whole_ms))
 
 
 def read_compute_ms(path: Path) -> float:
     """The median GPU compute time of one query in ms, from a timing file or a log."""
-    if sniff_kind(path) == "times" or path.name.lower().endswith(_JSON):
-        stat = summarize_trace(read_trace(path), path, intervals=False).gpu_compute_ms
-    else:
-        stat = read_log(read_text(path), path).choose_run().gpu_compute_ms
+    traced = sniff_kind(path) == "times" or path.name.lower().endswith(_JSON)
+    found = summarize_trace(read_trace(path), path, intervals=False) if traced else parse_log(path).choose_run()
+    stat = found.gpu_compute_ms
     if stat is None or stat.median is None:
         raise ParseError(path, "", "no GPU compute time", "a timing file or a log with a performance summary")
     return stat.median
@@ -257,11 +252,8 @@ def read_compute_ms(path: Path) -> float:
 
 def find_profile(layers: Path) -> Path | None:
     """The profile that lies beside a layer file: "a.profile.json" for "a.layers.json" or "a.graph.json"."""
-    for word in ("layers", "layer", "graph"):
-        name = layers.name.replace(word, "profile")
-        if name != layers.name and layers.with_name(name).is_file():
-            return layers.with_name(name)
-    return None
+    beside = (layers.with_name(layers.name.replace(word, "profile")) for word in ("layers", "layer", "graph"))
+    return next((path for path in beside if path != layers and path.is_file()), None)
 
 
 def read_case_drift(case: TrtexecCase) -> TrtexecCase:
@@ -282,7 +274,7 @@ def read_case_drift(case: TrtexecCase) -> TrtexecCase:
 _READERS: tuple[tuple[Kind, Callable[[TrtexecCase], TrtexecCase]], ...] = (
     ("log", read_case_log),
     ("times", read_case_times),
-    ("profile", lambda c: replace(c, profile=parse_profile(c.files["profile"], end_to_end_ms=find_compute(c)))),
+    ("profile", read_case_profile),
     ("layers", lambda c: replace(c, layers=parse_layers(c.files["layers"], profile=c.profile))),
     ("drift", read_case_drift),
 )

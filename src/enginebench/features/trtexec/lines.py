@@ -57,7 +57,9 @@ class RunLines:
 
 def split_lines(text: str) -> Iterator[Line]:
     """The messages of a log. A print without line end in front of a message becomes a line of its own."""
-    for number, raw in enumerate(iterate_lines(text), 1):
+    # One by one: a list of all lines would take more memory than a verbose log itself.
+    for number, found in enumerate(re.finditer(r"^[^\n]*", text, re.MULTILINE), 1):
+        raw = found[0]
         matches = list(_PREFIX.finditer(raw))
         head = raw[: matches[0].start()] if matches else raw
         if head.strip() or not matches:
@@ -65,15 +67,6 @@ def split_lines(text: str) -> Iterator[Line]:
         ends = [match.start() for match in matches[1:]] + [len(raw)]
         for match, end in zip(matches, ends, strict=False):
             yield Line(number, match[1], match[2] is not None, raw[match.end() : end].rstrip())
-
-
-def iterate_lines(text: str) -> Iterator[str]:
-    """The lines of a text one by one: a list of all would take more memory than a verbose log itself."""
-    start = 0
-    while (end := text.find("\n", start)) >= 0:
-        yield text[start:end]
-        start = end + 1
-    yield text[start:]
 
 
 def read_banner(text: str) -> Banner | None:
@@ -111,46 +104,39 @@ class RunSplitter:
 
     def add(self, line: Line) -> None:
         """Takes the next line of the log."""
+        # A verbose build has a million lines of the library in which nothing is about the run.
+        chatter = line.level == "V" or (line.library and line.level == "I" and not line.text.startswith(ENGINE_SIZE))
         banner = read_banner(line.text) if line.level is None else None
         if banner is not None:
             self._start(line, banner) if banner.verdict == "RUNNING" else self._finish(line, banner)
         elif line.level is None and (task := _TASK.search(line.text)):
             self._switch_task(task[1])
-        elif not is_chatter(line) or not self.runs:
+        elif not (chatter and self.runs):
             self._append(line)
 
     def _start(self, line: Line, banner: Banner) -> None:
         early: list[Line] = []
         inside = self._task_depth is not None and len(self._open) >= self._task_depth
         if not inside:
-            early = self._take_early()
+            # Warnings and errors that were flushed before the first banner belong to the run that follows.
+            if len(self.runs) == 1 and self._open and self.runs[0].banner is None:
+                lines = self.runs[0].lines
+                if all(line.level in ("W", "E", "F", None) for line in lines):
+                    early, self.runs = lines, []
             self._open.clear()
         parent = self._open[self._task_depth - 1] if inside and self._task_depth else None
         self._push(RunLines(line.number, parent=parent, opening=banner, lines=early))
 
-    def _take_early(self) -> list[Line]:
-        """Warnings and errors that were flushed before the first banner: they belong to the run that follows."""
-        if len(self.runs) == 1 and self._open and self.runs[0].banner is None:
-            lines = self.runs[0].lines
-            if all(line.level in ("W", "E", "F", None) for line in lines):
-                self.runs.clear()
-                return lines
-        return []
-
     def _finish(self, line: Line, banner: Banner) -> None:
         if not self._open:
             self._push(RunLines(line.number))
-        depth = next((d for d in reversed(range(len(self._open))) if self._command(d) == banner.command), None)
-        if depth is None:
-            depth = len(self._open) - 1
+        openings = [self.runs[index].opening for index in self._open]
+        fits = [depth for depth, one in enumerate(openings) if (one and one.command) == banner.command]
+        depth = (fits or [len(openings) - 1])[-1]
         self._last = self._open[depth]
         self.runs[self._last].closing = banner
         del self._open[depth:]
         self._seen.clear()
-
-    def _command(self, depth: int) -> str | None:
-        opening = self.runs[self._open[depth]].opening
-        return opening.command if opening else None
 
     def _switch_task(self, kind: str) -> None:
         if kind == "TASK_BEGIN":
@@ -181,11 +167,6 @@ class RunSplitter:
         self.runs.append(run)
         self._open.append(len(self.runs) - 1)
         self._seen = set()
-
-
-def is_chatter(line: Line) -> bool:
-    """Whether nothing in a line is about the run: a verbose build has a million such lines of the library."""
-    return line.level == "V" or (line.library and line.level == "I" and not line.text.startswith(ENGINE_SIZE))
 
 
 def split_runs(text: str) -> list[RunLines]:

@@ -38,6 +38,8 @@ _COUNTS = (
 )
 _ENGINE_SIZE = re.compile(rf"^(?:Created|Loaded) engine with size: ({_NUMBER}) MiB")
 _LIBRARY_SIZE = re.compile(r"^Loaded engine size: (\d{1,9}) (?:MiB|MB)")
+# 8.0 prints `8001`.
+_VERSION = re.compile(r"^TensorRT version: (\d{1,9}(?:\.\d{1,9}){0,3})$")
 _ROUNDED = "the engine's size is in whole MiB, as the library reports it"
 _HEADER = re.compile(r"^=== (.{1,60}) ===$")
 _OPTION = re.compile(r"^([A-Za-z][^:]{0,59}?) ?: ?(.*)$")
@@ -49,6 +51,7 @@ _FATAL = re.compile(
     r"|Error occurred during inference|Uncaught exception detected|Assertion failure|Accuracy validation FAILED"
     r"|Failed to parse --|is required when|Incompatible load and save"
 )
+_ENABLED = {"Enabled": True, "Disabled": False}
 _CAPTURED = "Successfully captured CUDA graph"
 # Versions up to this print nothing of a capture that succeeded (seen in 8.6.0, 8.6.1 and 10.0.1), and a warning of one
 # that failed, on the pipe of errors.
@@ -81,13 +84,9 @@ def read_log(text: str, path: Path) -> LogDocument:
     lines = [line for run in runs for line in run.lines]
     if not any(run.banner for run in runs) and not any(x.level or _ROW.match(x.text.strip()) for x in lines):
         first = next((line for line in text.split("\n") if line.strip()), "")[:80]
-        raise ParseError(
-            path,
-            "line 1",
-            f"no line that trtexec writes (it begins {first!r})",
-            "a banner '&&&& RUNNING TensorRT.trtexec', or lines that begin like '[11/21/2026-01:37:39] [I]'",
-            "Save both pipes: trtexec ... > run.log 2>&1",
-        )
+        found = f"no line that trtexec writes (it begins {first!r})"
+        wanted = "a banner '&&&& RUNNING TensorRT.trtexec', or lines that begin like '[11/21/2026-01:37:39] [I]'"
+        raise ParseError(path, "line 1", found, wanted, "Save both pipes: trtexec ... > run.log 2>&1")
     parents, read = {run.parent for run in runs}, [read_run(run) for run in runs]
     for index, run in enumerate(read):
         if index in parents and run.latency_ms is None:
@@ -146,11 +145,16 @@ def complete_run(run: LogRun) -> LogRun:
 
 def read_run(run: RunLines) -> LogRun:
     """One run of the log."""
-    said = select_lines(run)
+    # What trtexec itself said, without the library's and plugins' lines; all lines where no prefix survived.
+    said = [line for line in run.lines if line.level and not line.library]
+    if not any(line.level for line in run.lines):
+        said = [line._replace(text=line.text.strip()) for line in run.lines]
     options = read_options(said)
     fields, nonfinite = read_numbers(said)
-    rounded = "engine_bytes" not in fields and (size := read_library_size(run.lines))
-    fields |= {"engine_bytes": size} if rounded else {}
+    # All that versions up to 9 say of the size, in the library's words: whole MiB, of which none is less than one.
+    size = next((m[1] for x in run.lines if x.library and (m := _LIBRARY_SIZE.match(x.text))), "0")
+    rounded = "engine_bytes" not in fields and int(size) > 0
+    fields |= {"engine_bytes": int(size) << 20} if rounded else {}
     errors, warnings = read_messages(run.lines, "EF"), read_messages(run.lines, "W")
     status, reason = decide_status(run, errors)
     banner = run.banner
@@ -165,7 +169,8 @@ def read_run(run: RunLines) -> LogRun:
         "device_info": device,
     }
     fields |= read_batch(said, options, command)
-    version = (banner.version if banner else None) or read_version_line(said)
+    printed = next((match[1] for line in said if (match := _VERSION.match(line.text))), None)
+    version = (banner and banner.version) or (decode_version(printed) if printed and "." not in printed else printed)
     fields |= read_switches(run, version, warnings, options)
     return LogRun(
         version=version,
@@ -182,21 +187,6 @@ def read_run(run: RunLines) -> LogRun:
         parent=run.parent,
         **fields,
     )
-
-
-def select_lines(run: RunLines) -> list[Line]:
-    """What trtexec itself said, without the library's and plugins' lines; all lines where no prefix survived."""
-    if any(line.level for line in run.lines):
-        return [line for line in run.lines if line.level and not line.library]
-    return [line._replace(text=line.text.strip()) for line in run.lines]
-
-
-def read_version_line(lines: list[Line]) -> str | None:
-    """The version of the line `TensorRT version: 8.6.1` (8.0: `8001`)."""
-    for line in lines:
-        if match := re.match(r"^TensorRT version: (\d{1,9}(?:\.\d{1,9}){0,3})$", line.text):
-            return match[1] if "." in match[1] else decode_version(match[1])
-    return None
 
 
 def read_options(lines: list[Line]) -> dict[str, dict[str, str]]:
@@ -234,12 +224,6 @@ def read_numbers(lines: list[Line]) -> tuple[dict[str, Any], tuple[str, ...]]:
     return fields, tuple(nonfinite)
 
 
-def read_library_size(lines: list[Line]) -> int | None:
-    """The bytes of the engine in the library's words, whole MiB; all that versions up to 9 say. None: below one."""
-    sizes = [int(match[1]) for line in lines if line.library and (match := _LIBRARY_SIZE.match(line.text))]
-    return sizes[0] * 2**20 or None if sizes else None
-
-
 def read_number(text: str, name: str, nonfinite: list[str]) -> float | None:
     """The finite number in `text`; None for inf and nan, which are noted by name."""
     value = math.nan if "nan" in text else float(text)
@@ -268,17 +252,14 @@ def read_row(text: str, fields: dict[str, Any], nonfinite: list[str]) -> None:
 
 def note_unread(lines: list[Line]) -> tuple[str, ...]:
     """A note where a row of the summary holds what is none of trtexec's figures: a decimal comma, another unit."""
-    unread = [line.text for line in lines if _is_unread(line.text)]
+    rows = [(line.text, row[2]) for line in lines if (row := _ROW.match(line.text))]
+    unread = [text for text, figures in rows if figures.count(" = ") > len(_ITEM.findall(figures))]
+    totals = [line.text for line in lines if _TOTALS.match(line.text)]
+    unread += [text for text in totals if not any(pattern.search(text) for _, pattern in _SCALARS)]
     if not unread:
         return ()
-    rows = count_of(len(unread), "rows")
-    return (f"{rows} of the summary could not be read whole (expected as in 0.154719 ms): {unread[0][:80]!r}",)
-
-
-def _is_unread(text: str) -> bool:
-    if row := _ROW.match(text):
-        return row[2].count(" = ") > len(_ITEM.findall(row[2]))
-    return _TOTALS.match(text) is not None and not any(pattern.search(text) for _, pattern in _SCALARS)
+    count = count_of(len(unread), "rows")
+    return (f"{count} of the summary could not be read whole (expected as in 0.154719 ms): {unread[0][:80]!r}",)
 
 
 def read_argument(command: str | None, name: str) -> str | None:
@@ -310,11 +291,11 @@ def read_switches(
     inference = options.get("Inference Options", {})
     streams = inference.get("Inference Streams") or inference.get("Streams") or ""
     fields: dict[str, Any] = {
-        "data_transfers": read_enabled(inference.get("Data transfers")),
-        "spin_wait": read_enabled(inference.get("Spin-wait")),
+        "data_transfers": _ENABLED.get(inference.get("Data transfers", "")),
+        "spin_wait": _ENABLED.get(inference.get("Spin-wait", "")),
         "streams": int(streams) if re.fullmatch(r"[0-9]{1,9}", streams) else None,
     }
-    graph = read_enabled(inference.get("CUDA Graph"))
+    graph = _ENABLED.get(inference.get("CUDA Graph", ""))
     if any(_NOT_CAPTURED.search(warning) for warning in warnings):
         graph = False
     elif any(line.text.startswith(_CAPTURED) for line in run.lines):
@@ -326,11 +307,6 @@ def read_switches(
         timed = any(line.text == "=== Performance summary ===" for line in run.lines)
         graph = True if silent and heard and timed else None
     return fields | {"cuda_graph": graph}
-
-
-def read_enabled(text: str | None) -> bool | None:
-    """True of "Enabled", False of "Disabled"."""
-    return {"Enabled": True, "Disabled": False}.get(text or "")
 
 
 def read_messages(lines: list[Line], levels: str) -> tuple[str, ...]:
@@ -362,28 +338,28 @@ def decide_status(run: RunLines, errors: tuple[str, ...]) -> tuple[RunStatus, st
     fatal = next(
         (line.text for line in run.lines if line.level in ("E", "F", "I", None) and _FATAL.search(line.text)), None
     )
-    if fatal is not None:
-        return "failed", f"no closing banner; ended by: {fatal.strip()}"
-    if errors and any(line.text.strip() == "=== Help ===" for line in run.lines):
-        return "failed", f"no closing banner; ended by: {errors[-1]}"
-    if any(line.text.strip() == "=== Help ===" for line in run.lines):
+    helped = any(line.text.strip() == "=== Help ===" for line in run.lines)
+    if ended := fatal or (errors[-1] if errors and helped else None):
+        return "failed", f"no closing banner; ended by: {ended.strip()}"
+    if helped:
         return "unknown", "no closing banner; only help was printed"
     return "unknown", "no closing banner: the log is cut, or the run was killed"
 
 
 def read_notes(run: RunLines, fields: dict[str, Any], options: dict[str, dict[str, str]]) -> tuple[str, ...]:
     """What a reader of the numbers should know and the log does not say in words."""
-    notes = []
-    if fields.get("latency_ms") is None and any(line.text.strip().lower() == "host latency" for line in run.lines):
-        notes.append("figures as trtexec 7 prints them, which are not read; 8 to 11 are")
-    if run.closing is not None and any(line.level is None and _CRASH.search(line.text) for line in run.lines):
-        notes.append("the process crashed after its closing banner")
-    if options.get("Build Options", {}).get("Load engine"):
-        notes.append("the engine was loaded: neither its precision nor the options of its build are in the log")
-    if fields.get("engine_bytes") == 0:
-        notes.append("the engine has size 0: the build failed, whatever follows")
-    if fields.get("latency_ms") is None and any(line.text.startswith(_PROFILED) for line in run.lines):
-        notes.append("profiled without --separateProfileRun: trtexec up to 10 then reports no latency")
-    if any(line.text.startswith(_SKIPPED) for line in run.lines):
-        notes.append("built only, with --skipInference: nothing was timed")
-    return tuple(notes)
+    untimed = fields.get("latency_ms") is None
+    known = (
+        (untimed and any(line.text.strip().lower() == "host latency" for line in run.lines),
+         "figures as trtexec 7 prints them, which are not read; 8 to 11 are"),
+        (run.closing is not None and any(line.level is None and _CRASH.search(line.text) for line in run.lines),
+         "the process crashed after its closing banner"),
+        (options.get("Build Options", {}).get("Load engine"),
+         "the engine was loaded: neither its precision nor the options of its build are in the log"),
+        (fields.get("engine_bytes") == 0, "the engine has size 0: the build failed, whatever follows"),
+        (untimed and any(line.text.startswith(_PROFILED) for line in run.lines),
+         "profiled without --separateProfileRun: trtexec up to 10 then reports no latency"),
+        (any(line.text.startswith(_SKIPPED) for line in run.lines),
+         "built only, with --skipInference: nothing was timed"),
+    )  # fmt: skip
+    return tuple(note for holds, note in known if holds)

@@ -110,31 +110,45 @@ def describe_cases(
 
 def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metrics:
     """One run in figures. The timing file comes first: it has every query, the log has six digits of a summary."""
-    log = case.log or LogRun()
+    log, times, layers = case.log or LogRun(), case.times, case.layers
+    found: TimesDocument | LogRun = times or log
     build = {} if log.loads_plan else log.options.get("Build Options", {})
     # What limits the figures.
     notes = [*log.notes]
-    if case.times is not None:
-        times = case.times
+    if times is not None:
         notes.append(f"{times.warmup_dropped} warm-up queries dropped: {times.warmup_reason}")
         notes += [*times.notes, *map(format_caveat, times.caveats)]
     else:
         notes += note_streams(log)
-    for document in (case.profile, case.layers):
+    for document in (case.profile, layers):
         notes += document.notes if document else ()
+    fields = {name: getattr(found, name) for name in ("latency_ms", "gpu_compute_ms", "throughput_qps")}
+    if (stat := found.latency_ms) is not None:
+        tails = {f"p{label.replace('.', '')}_ms": stat.percentiles.get(label) for label in ("90", "95", "99", "99.9")}
+        # A log has no p50 of its own, so its median stands for it.
+        fields |= {"mean_ms": stat.mean, "p50_ms": stat.percentiles.get("50", stat.median), **tails}
+    if layers is not None:
+        fields |= {name: getattr(layers, name) for name in ("shares_of", "by_precision", "by_type", "overhead")}
+    # The precision of the build; of a plan that was loaded that of its layers.
+    shares = {name: group.share or 0.0 for name, group in layers.by_precision.items()} if layers else {}
     return Metrics(
         name=case.name,
         status=log.status if case.log else None,
+        source="times" if times else "log" if log.latency_ms else None,
+        n=times.n if times else log.queries,
+        intervals=times.intervals.get("latency_ms", {}) if times else {},
+        images_per_s=times.images_per_s if times else find_images(log),
         **{name: getattr(log, name) for name in _OF_LOG},
-        **collect_times(case, log),
-        precision=find_precision(case, log),
+        **fields,
+        precision=log.precision or judge_precision(None, shares)[0],
         model=Path(log.model).name if log.model else None,
         workspace=find_workspace(build),
         calibration=build.get("Calibration") or None,
         build_options=build,
         tensorrt_version=log.version,
         gpu=log.device,
-        **collect_layers(case),
+        top_layers=case.profile.layers[:TOP_LAYERS] if case.profile else (),
+        profile_remainder_ms=case.profile.remainder_ms if case.profile else None,
         drift=case.drift,
         contradictions=case.contradictions,
         unreadable=case.unreadable,
@@ -144,51 +158,10 @@ def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metric
     )
 
 
-def collect_times(case: TrtexecCase, log: LogRun) -> dict[str, Any]:
-    """The figures of latency and throughput, with their source."""
-    times = case.times
-    found: TimesDocument | LogRun = times or log
-    return {
-        "source": "times" if times else "log" if log.latency_ms else None,
-        "n": times.n if times else log.queries,
-        "intervals": times.intervals.get("latency_ms", {}) if times else {},
-        "images_per_s": times.images_per_s if times else find_images(log),
-        **{name: getattr(found, name) for name in ("latency_ms", "gpu_compute_ms", "throughput_qps")},
-        **pick_figures(found.latency_ms),
-    }
-
-
-def pick_figures(stat: Stat | None) -> dict[str, float | None]:
-    """Mean and percentiles of a summary row. A log has no p50 of its own, so its median stands for it."""
-    if stat is None:
-        return {}
-    tails = {f"p{label.replace('.', '')}_ms": stat.percentiles.get(label) for label in ("90", "95", "99", "99.9")}
-    return {"mean_ms": stat.mean, "p50_ms": stat.percentiles.get("50", stat.median), **tails}
-
-
-def collect_layers(case: TrtexecCase) -> dict[str, Any]:
-    """Where the time of the engine goes."""
-    fields: dict[str, Any] = {}
-    if case.profile is not None:
-        fields = {"top_layers": case.profile.layers[:TOP_LAYERS], "profile_remainder_ms": case.profile.remainder_ms}
-    shares = ("shares_of", "by_precision", "by_type", "overhead")
-    return fields | ({name: getattr(case.layers, name) for name in shares} if case.layers else {})
-
-
-def find_precision(case: TrtexecCase, log: LogRun) -> str | None:
-    """That of the build; of a plan that was loaded that of its layers."""
-    groups = case.layers.by_precision if case.layers else {}
-    return log.precision or judge_precision(None, {name: group.share or 0.0 for name, group in groups.items()})[0]
-
-
 def find_workspace(build: dict[str, str]) -> str | None:
     """The workspace limit as the log prints it: "default", "512 MiB"."""
-    pools = build.get("Memory Pools", "")
-    for pool in pools.split(","):
-        name, _, size = pool.strip().partition(": ")
-        if name == "workspace":
-            return size or None
-    return build.get("Workspace")
+    pools = dict(pool.strip().partition(": ")[::2] for pool in build.get("Memory Pools", "").split(","))
+    return (pools["workspace"] or None) if "workspace" in pools else build.get("Workspace")
 
 
 def draw_case(case: TrtexecCase) -> dict[str, Spec]:
@@ -200,9 +173,9 @@ def draw_case(case: TrtexecCase) -> dict[str, Spec]:
         middle = {"row": case.name, "ms": float(np.median(finite)), "repetition": 0}
         charts["latency_hist"] = draw_histogram(bin_calls(finite, case.name), [middle]).spec
         charts["percentiles"] = draw_percentiles(follow_calls(finite, case.name), []).spec
-        charts["latency_series"] = draw_series(
-            latency, f"Latency over the run, {case.name}", seconds=find_seconds(case)
-        )
+        starts = case.timed.columns.get("start_compute")
+        seconds = None if starts is None or not np.isfinite(starts).all() else (starts - starts[0]) / 1e3
+        charts["latency_series"] = draw_series(latency, f"Latency over the run, {case.name}", seconds=seconds)
     if case.profile is not None:
         title = f"Where the time goes, {case.name}"
         charts["per_layer_time"] = draw_layers(list_layer_times(case.profile, case.layers), title, TOP_LAYERS)
@@ -237,12 +210,11 @@ def gather_neighbours(values_ms: NDArray[np.float64], seconds: NDArray[np.float6
     """(fastest, median and slowest of each bucket of neighbours, how many queries the largest bucket has)."""
     places = np.arange(len(values_ms), dtype=np.float64) if seconds is None else seconds
     parts = np.array_split(np.arange(len(values_ms)), min(_BUCKETS, len(values_ms)))
-    buckets = []
-    for part in parts:
-        values = values_ms[part][np.isfinite(values_ms[part])]
-        if len(values):
-            row = {"median": float(np.median(values)), "min": float(values.min()), "max": float(values.max())}
-            buckets.append({"at": float(places[part[0]]), **row})
+    finite = [(places[p[0]], values) for p in parts if len(values := values_ms[p][np.isfinite(values_ms[p])])]
+    buckets: list[Row] = [
+        {"at": float(at), "median": float(np.median(v)), "min": float(v.min()), "max": float(v.max())}
+        for at, v in finite
+    ]
     return buckets, len(parts[0])
 
 
@@ -257,15 +229,6 @@ def list_layer_times(profile: ProfileDocument, layers: LayersDocument | None = N
     ]
 
 
-def find_seconds(case: TrtexecCase) -> NDArray[np.float64] | None:
-    """When each query began, in s from the first; None where the file does not say."""
-    starts = case.timed.columns.get("start_compute") if case.timed else None
-    if starts is None or not np.isfinite(starts).all():
-        return None
-    seconds: NDArray[np.float64] = (starts - starts[0]) / 1e3
-    return seconds
-
-
 def list_facts(case: Metrics) -> list[str]:
     """Sentences on latency, build and switches."""
     facts = []
@@ -278,10 +241,10 @@ def list_facts(case: Metrics) -> list[str]:
     known = [f"{name} {'on' if value else 'off'}" for name, value in switches if value is not None]
     if known:
         facts.append(", ".join(known))
-    if case.build_s is not None or case.engine_bytes is not None:
-        size = f", {case.engine_bytes / 2**20:.4g} MiB" if case.engine_bytes is not None else ""
-        built = f"built in {case.build_s:.4g} s" if case.build_s is not None else "engine"
-        facts.append(f"{built}{size}")
+    built = "engine" if case.build_s is None else f"built in {case.build_s:.4g} s"
+    if case.engine_bytes is not None:
+        built += f", {case.engine_bytes / 2**20:.4g} MiB"
+    facts += [built] if built != "engine" else []
     wanted = {name: value for name, value in case.build_options.items() if value and value not in ("Disabled", "-1")}
     if wanted:
         facts.append("build settings: " + "; ".join(f"{name}: {value}" for name, value in wanted.items()))
@@ -315,12 +278,10 @@ def list_shares(case: Metrics) -> list[str]:
 
 def list_drift(drift: dict[str, Any] | None) -> list[list[str]]:
     """A row of `DRIFT_FIELDS` for each of the first hundred outputs."""
+
+    def format_value(value: object) -> str:  # of foreign JSON
+        text = "" if value is None else str(value)[:200]
+        return format_significant(value, _DIGITS) if isinstance(value, float) else text
+
     found = [output for output in drift["outputs"][:100] if isinstance(output, dict)] if drift else []
     return [[format_value(output.get(name)) for name in DRIFT_FIELDS] for output in found]
-
-
-def format_value(value: object) -> str:
-    """A cell of foreign JSON."""
-    if isinstance(value, float):
-        return format_significant(value, _DIGITS)
-    return "" if value is None else str(value)[:200]

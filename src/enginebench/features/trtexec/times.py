@@ -1,6 +1,7 @@
 """`summarize_trace`: what --exportTimes wrote, as numbers: warm-up removed, by our percentile rule and by trtexec's."""
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,6 +59,7 @@ def summarize_trace(
     walltime_s = measure_walltime(timed.columns)
     qps = n / walltime_s if walltime_s else None
     stats = {name: make_stat(column) for name, column in finite.items() if len(column)}
+    total_s = float(timed.columns["compute"].sum()) / 1e3 if "compute" in timed.columns else math.nan
     nonfinite = sum(len(rows[name]) - len(finite[name]) for name in rows)
     return TimesDocument(
         path=str(path),
@@ -70,12 +72,12 @@ def summarize_trace(
         throughput_qps=qps,
         images_per_s=qps * batch if qps and batch else None,
         host_walltime_s=walltime_s,
-        gpu_compute_total_s=total_compute(timed.columns),
+        gpu_compute_total_s=total_s if math.isfinite(total_s) else None,
         **stats,  # type: ignore[arg-type]
         trtexec={name: make_trtexec_stat(column) for name, column in finite.items() if len(column)},
         # As trtexec has it, which prints percent.
         cov={name: float(c.std() / c.mean()) for name, c in finite.items() if len(c) and c.mean()},
-        intervals={"latency_ms": estimate_row(rows["latency_ms"], finite["latency_ms"])} if intervals else {},
+        intervals={"latency_ms": estimate_row(rows["latency_ms"])} if intervals else {},
         nonfinite=nonfinite,
         layout=trace.layout,
         notes=(*note_damage(timed.columns), *note_resolution(timed.columns), *note_streams(log)),
@@ -91,13 +93,9 @@ def select_timed(trace: Trace, path: Path, warmup_ms: float | None, log: LogRun 
         columns["enqueue"] = np.round(columns["end_enqueue"] - columns["start_enqueue"], 9)
     dropped, reason = count_warmup(trace, warmup_ms, log)
     if dropped >= len(trace):
-        raise ParseError(
-            path,
-            "",
-            f"{len(trace)} queries, all of which begin within the warm-up of {warmup_ms or DEFAULT_WARMUP_MS:g} ms",
-            "queries after it",
-            "Give --warmup-ms 0 to keep all",
-        )
+        limit_ms = warmup_ms or DEFAULT_WARMUP_MS
+        found = f"{len(trace)} queries, all of which begin within the warm-up of {limit_ms:g} ms"
+        raise ParseError(path, "", found, "queries after it", "Give --warmup-ms 0 to keep all")
     return TimedQueries({name: column[dropped:] for name, column in columns.items()}, dropped, reason)
 
 
@@ -116,26 +114,19 @@ def count_warmup(trace: Trace, warmup_ms: float | None, log: LogRun | None) -> t
     if warmup_ms is not None:
         return count_before(starts, warmup_ms), f"queries that begin before {warmup_ms:g} ms, as asked for"
     limit = log.warmup_ms if log and log.warmup_ms is not None else DEFAULT_WARMUP_MS
-    version = read_version(log.version if log else None)
-    if version is not None:
-        if version >= FIRST_WITHOUT_WARMUP:
-            return 0, f"trtexec {version[0]}.{version[1]} leaves the warm-up out of the file"
-        return count_before(starts, limit), f"trtexec {version[0]}.{version[1]} keeps {limit:g} ms of warm-up"
+    if log and log.version and "." in log.version:
+        major, minor = map(int, log.version.split(".")[:2])
+        if (major, minor) >= FIRST_WITHOUT_WARMUP:
+            return 0, f"trtexec {major}.{minor} leaves the warm-up out of the file"
+        return count_before(starts, limit), f"trtexec {major}.{minor} keeps {limit:g} ms of warm-up"
     if trace.layout == "trtexec<=8.2":
         return count_before(starts, limit), f"keys of 8.2 and older, which keep {limit:g} ms of warm-up"
     return guess_warmup(trace, starts, limit)
 
 
-def read_version(text: str | None) -> tuple[int, int] | None:
-    """(major, minor) of "8.6.1"."""
-    parts = (text or "").split(".")
-    return (int(parts[0]), int(parts[1])) if len(parts) >= 2 and all(p.isdigit() for p in parts[:2]) else None
-
-
 def count_before(starts: Column, limit_ms: float) -> int:
     """How many leading queries start before `limit_ms`."""
-    late = starts >= limit_ms
-    return int(np.argmax(late)) if late.any() else len(starts)
+    return int(np.argmax(np.append(starts >= limit_ms, True)))
 
 
 def guess_warmup(trace: Trace, starts: Column, limit_ms: float) -> tuple[int, str]:
@@ -191,26 +182,15 @@ def note_damage(columns: dict[Quantity, Column]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def total_compute(columns: dict[Quantity, Column]) -> float | None:
-    """Seconds of GPU compute over all queries."""
-    if "compute" not in columns:
-        return None
-    total = float(columns["compute"].sum()) / 1e3
-    return total if math.isfinite(total) else None
-
-
 def note_streams(log: LogRun | None) -> tuple[str, ...]:
     """A note where queries of several streams overlap."""
-    if log is None or log.streams is None or log.streams < 2:
-        return ()
-    return (f"{log.streams} streams: queries overlap, so only the throughput means something",)
+    streams = (log and log.streams) or 1
+    return (f"{streams} streams: queries overlap, so only the throughput means something",) if streams > 1 else ()
 
 
 def note_resolution(columns: dict[Quantity, Column]) -> tuple[str, ...]:
     """A note where the enqueue times are coarse: they are differences of stamps that have six digits each."""
-    if "enqueue" not in columns or "end_enqueue" not in columns:
-        return ()
-    last = float(columns["end_enqueue"][-1])
+    last = float(columns["end_enqueue"][-1]) if {"enqueue", "end_enqueue"} <= columns.keys() else math.nan
     if not (math.isfinite(last) and last > 0):
         return ()
     step_ms = 10.0 ** (math.floor(math.log10(last)) - 5)
@@ -263,13 +243,12 @@ def find_trtexec_index(n: int, label: str) -> int:
     return max(n - 1 - excluded, 0)
 
 
-def estimate_row(series: Column, ascending: Column) -> dict[str, Estimate]:
+def estimate_row(series: Column) -> dict[str, Estimate]:
     """95 % intervals of mean and percentiles within this run; what another run would give, they do not say."""
     series = series[np.isfinite(series)]
     time = autocorrelation_time([series])
-    estimates = {"mean": estimate_mean(series, time)}
     tails = estimate_tails([series], list(PERCENTILES.values()), level=LEVEL, time=time)
-    return estimates | dict(zip(PERCENTILES, tails, strict=True))
+    return {"mean": estimate_mean(series, time), **dict(zip(PERCENTILES, tails, strict=True))}
 
 
 def estimate_mean(series: Column, time: float) -> Estimate:
@@ -286,11 +265,9 @@ def estimate_mean(series: Column, time: float) -> Estimate:
     return Estimate(value=value, low=low, high=high, level=LEVEL, n=n, method=method)
 
 
-def list_doubts(n: int, nonfinite: int) -> list[Caveat]:
+def list_doubts(n: int, nonfinite: int) -> Iterator[Caveat]:
     """What limits these numbers."""
-    doubts = []
     if n < min_samples(0.99):
-        doubts.append(make_caveat("too_few_samples.queries", n=n, needed=min_samples(0.99)))
+        yield make_caveat("too_few_samples.queries", n=n, needed=min_samples(0.99))
     if nonfinite:
-        doubts.append(make_caveat("nonfinite.times", count=nonfinite))
-    return doubts
+        yield make_caveat("nonfinite.times", count=nonfinite)

@@ -44,20 +44,10 @@ CURRENT: dict[Quantity, str] = {
     "latency": "latencyMs",
 }
 CURRENT_OPTIONAL: dict[Quantity, str] = {"end_to_end": "endToEndMs"}
-OLD: dict[Quantity, str] = {
-    "start_h2d": "startInMs",
-    "start_compute": "startComputeMs",
-    "end_d2h": "endOutMs",
-    "h2d": "inMs",
-    "compute": "computeMs",
-    "d2h": "outMs",
-    "latency": "latencyMs",
-}
-OLD_OPTIONAL: dict[Quantity, str] = {
-    "start_enqueue": "startEnqMs",
-    "end_enqueue": "endEnqMs",
-    "end_to_end": "endToEndMs",
-}
+_ENQUEUE = {quantity: key for quantity, key in CURRENT.items() if "enqueue" in quantity}
+_RENAMED: dict[Quantity, str] = {"start_h2d": "startInMs", "end_d2h": "endOutMs", "h2d": "inMs", "d2h": "outMs"}
+OLD = {quantity: key for quantity, key in (CURRENT | _RENAMED).items() if quantity not in _ENQUEUE}
+OLD_OPTIONAL = _ENQUEUE | CURRENT_OPTIONAL
 CURRENT_KEYS = frozenset({*CURRENT.values(), "endH2dMs", "endComputeMs", "startD2hMs", "endToEndMs"})
 OLD_KEYS = frozenset({*OLD.values(), *OLD_OPTIONAL.values(), "endInMs", "endComputeMs", "startOutMs"})
 
@@ -124,15 +114,9 @@ def choose_fields(first: bytes, path: Path) -> dict[str, Quantity] | None:
     names, optional, own = (OLD, OLD_OPTIONAL, OLD_KEYS) if old else (CURRENT, CURRENT_OPTIONAL, CURRENT_KEYS)
     if len(own & set(found)) < _OWN_KEYS:
         return None
-    require_keys(names, found, path)
-    return {key: quantity for quantity, key in (names | optional).items() if key in found}
-
-
-def require_keys(names: dict[Quantity, str], found: list[str], path: Path) -> None:
-    """Raises a ParseError that names the keys of trtexec's layout that are missing, and those that are there."""
-    missing = [key for key in names.values() if key not in found]
-    if missing:
+    if missing := [key for key in names.values() if key not in found]:
         raise explain_keys(path, "entry 0", ", ".join(missing), found, f"the keys {', '.join(names.values())}")
+    return {key: quantity for quantity, key in (names | optional).items() if key in found}
 
 
 def decode_columns(data: bytes | mmap.mmap, start: int, names: list[str], path: Path) -> dict[str, list[Column]]:
@@ -169,11 +153,15 @@ def split_entries(data: bytes | mmap.mmap, start: int, path: Path) -> Iterator[t
         yield position, bytes(data[position : end + 1])
         position = skip_space(data, end + 1)
         if position == stop:
-            check_frame(data, start, stop, path)
-            return
+            break
         if data[position : position + 1] != b",":
             raise explain_end(data, position, path)
         position = skip_space(data, position + 1)
+    frame = bytes(data[:start]) + bytes(data[stop : stop + _MAX_OTHER])
+    try:
+        msgspec.json.decode(frame)
+    except DECODE_ERRORS as error:
+        raise ParseError(path, f"byte {stop + 1}", f"{error}", "the end of the file after the queries") from error
 
 
 def skip_space(data: bytes | mmap.mmap, position: int) -> int:
@@ -186,24 +174,10 @@ def skip_space(data: bytes | mmap.mmap, position: int) -> int:
 def explain_end(data: bytes | mmap.mmap, position: int, path: Path) -> ParseError:
     """Why the array of entries does not go on at `position`."""
     if position >= len(data):
-        return ParseError(
-            path,
-            f"byte {len(data)}",
-            "the end of the file inside the list of queries",
-            "a closing ']'",
-            "The file is cut: trtexec was killed, or the copy is incomplete",
-        )
+        cut, advice = "the end of the file inside the list of queries", "trtexec was killed, or the copy is incomplete"
+        return ParseError(path, f"byte {len(data)}", cut, "a closing ']'", f"The file is cut: {advice}")
     found = bytes(data[position : position + 20])
     return ParseError(path, f"byte {position}", repr(found.decode("utf-8", "replace")), "',' or ']' after an entry")
-
-
-def check_frame(data: bytes | mmap.mmap, start: int, stop: int, path: Path) -> None:
-    """Raises a ParseError unless what stands around the list of queries, data[start:stop], is JSON."""
-    frame = bytes(data[:start]) + bytes(data[stop : stop + _MAX_OTHER])
-    try:
-        msgspec.json.decode(frame)
-    except DECODE_ERRORS as error:
-        raise ParseError(path, f"byte {stop + 1}", f"{error}", "the end of the file after the queries") from error
 
 
 def decode_nonfinite(piece: bytes, kind: Any, error: Exception, place: tuple[Path, int, int]) -> list[Any]:
@@ -239,10 +213,6 @@ def explain_other(data: bytes, path: Path) -> ParseError:
     except DECODE_ERRORS as error:
         whole = "whole " if "truncated" in str(error) else ""
         return explain_json(error, path, len(data), f"a {whole}JSON document")
-    return ParseError(
-        path,
-        "$",
-        f"no iteration times (keys there: {', '.join(list_keys(document)) or 'none'})",
-        "a list of queries with latencyMs, as --exportTimes writes it",
-        "Is it a profile, a layer file, or the JSON of another tool?",
-    )
+    found = f"no iteration times (keys there: {', '.join(list_keys(document)) or 'none'})"
+    wanted = "a list of queries with latencyMs, as --exportTimes writes it"
+    return ParseError(path, "$", found, wanted, "Is it a profile, a layer file, or the JSON of another tool?")

@@ -1,26 +1,153 @@
 """`parse`: what trtexec wrote, as numbers, CSV and pictures; files that belong together are read together."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TypedDict, TypeVar, Unpack
 
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.features.trtexec import files, parsed, times
+from enginebench.core.caveats import format_caveat
+from enginebench.core.text import count_of
+from enginebench.features.trtexec import files, times
 from enginebench.features.trtexec import log as logs
 from enginebench.features.trtexec.folder import find_profile, read_compute_ms
-from enginebench.features.trtexec.records import LogDocument, LogRun, TimesDocument
-from enginebench.features.trtexec.report import list_layer_times
+from enginebench.features.trtexec.records import ROWS, LogDocument, LogRun, Stat, TimesDocument
+from enginebench.features.trtexec.report import format_bounds, list_layer_times
 from enginebench.features.trtexec.trace import Trace, read_trace
 from enginebench.options import Opt, PathLike, Printed, TopK, verb
 from enginebench.report.charts import draw_layers
+from enginebench.report.layer_table import DIGITS, format_cell, format_remainder, format_share, list_groups
+from enginebench.report.numbers import format_significant, read_label
+from enginebench.report.table import Section, Table, list_texts, make_notes, make_table
 from enginebench.stats.layer_diff import compare_layers
 from enginebench.stats.layer_records import LayersDocument, ProfileDocument
 from enginebench.stats.plans import layers as plan_layers
 from enginebench.stats.plans import profile as profiles
 from enginebench.verbs.given import to_path
 
+# Rows of a layer difference that a screen holds; the JSON and the CSV have all.
+_DIFF_ROWS = 20
+
+
+def list_log(document: LogDocument) -> list[Section]:
+    """Every run of a log: verdict, facts, figures; first those of one command together."""
+    sections = [*map(_list_run, document.runs)]
+    if (joint := document.joint) is not None:
+        facts = [f"medians over them; single medians {format_cell(joint.low_ms)} to {format_cell(joint.high_ms)} ms"]
+        facts += [f"throughput {joint.throughput_qps:g} qps"] if joint.throughput_qps is not None else []
+        title = f"{joint.runs} processes of one command"
+        sections.insert(0, Section(title=title, parts=(*make_notes(facts), *_list_stats(joint))))
+    return sections
+
+
+def _list_run(run: LogRun) -> Section:
+    version = f"TensorRT {run.version}" if run.version else "unknown version"
+    names = ("precision", "batch", "device", "queries")
+    facts = [f"{name} {value}" for name in names if (value := getattr(run, name)) is not None]
+    if run.throughput_qps is not None:
+        images = run.images_per_second
+        extra = f" ({images:g} images/s)" if images not in (None, run.throughput_qps) else ""
+        facts.append(f"throughput {run.throughput_qps:g} qps{extra}")
+    known = ", ".join(facts)
+    notes = [*(f"warning: {w.strip()}" for w in run.warnings), *(f"error: {e.strip()}" for e in run.errors)]
+    title = "  ".join(filter(None, (run.status.upper(), version, run.model)))
+    above = make_notes([text for text in (run.status_reason, known) if text])
+    return Section(title=title, parts=(*above, *_list_stats(run), *make_notes([*notes, *run.nonfinite, *run.notes])))
+
+
+def _list_stats(document: object) -> list[Table]:
+    """The summary rows as columns, in ms."""
+    stats: dict[str, Stat] = {name: stat for name in ROWS if (stat := getattr(document, name)) is not None}
+    if not stats:
+        return []
+    labels = sorted({label for stat in stats.values() for label in stat.percentiles} - {"50"}, key=read_label)
+    lines = [(name, *(format_cell(getattr(s, name)) for s in stats.values())) for name in ("min", "mean", "median")]
+    lines += [(f"p{label}", *(format_cell(s.percentiles.get(label)) for s in stats.values())) for label in labels]
+    lines.append(("max", *(format_cell(stat.max) for stat in stats.values())))
+    return [make_table(list_texts(["ms"], [ROWS[name][1] for name in stats]), lines)]
+
+
+def list_times(document: TimesDocument) -> list[Section]:
+    """The figures of a timing file, by our percentile rule."""
+    facts = [f"{document.n} queries"]
+    facts += [f"{format_significant(document.throughput_qps, DIGITS)} queries/s"] if document.throughput_qps else []
+    facts += [f"{format_significant(document.images_per_s, DIGITS)} images/s"] if document.images_per_s else []
+    theirs = format_cell(document.trtexec["latency_ms"].percentiles["99"])
+    below = [f"percentiles: nearest rank (p99 by trtexec's rule: {theirs} ms)"]
+    below.append(f"warm-up dropped: {document.warmup_dropped} queries ({document.warmup_reason})")
+    intervals = document.intervals.get("latency_ms", {})
+    bounds = [text for label in ("50", "99") if (text := format_bounds(label, intervals.get(label)))]
+    below += [f"95 % within this run: {', '.join(bounds)}"] if bounds else []
+    below += [*document.notes, *map(format_caveat, document.caveats)]
+    return [Section(title=", ".join(facts), parts=(*_list_stats(document), *make_notes(below)))]
+
+
+def list_profile(document: ProfileDocument, topk: int) -> list[Section]:
+    """The slowest layers."""
+    lines = [
+        (layer.name, *map(format_cell, (layer.total_ms, layer.average_ms, layer.median_ms)), format_share(layer.share))
+        for layer in document.layers[:topk]
+    ]
+    hidden = len(document.layers) - topk
+    count = f"profiled {count_of(document.count, 'times')}, " if document.count is not None else ""
+    total = f"{count}{count_of(len(document.layers), 'layers')}, {format_cell(document.average_ms)} ms in one iteration"
+    texts = [total + (f"; {count_of(hidden, 'layers')} not shown" if hidden > 0 else "")]
+    if document.remainder_ms is not None:
+        whole = f"GPU time without the profiler {format_cell(document.end_to_end_ms)} ms"
+        texts.append(f"{whole}: {format_remainder(document.remainder_ms, document.end_to_end_ms)}")
+    table = make_table(list_texts(["layer"], ["total ms", "average", "median", "share"]), lines)
+    return [Section(parts=(table, *make_notes([*texts, *document.notes])))]
+
+
+def list_layers(document: LayersDocument, topk: int) -> list[Section]:
+    """The layers of an engine, groups of them, and the difference to another engine."""
+    overhead = document.overhead
+    text = f"reformats, casts and copies: {count_of(overhead.layers, 'layers')}, {format_share(overhead.share)}"
+    text += f" of the {'time' if document.shares_of == 'time' else 'layers'}"
+    groups = [list_groups("precision", document.by_precision), list_groups("type", document.by_type)]
+    table, notes = (_list_slowest(document, topk), []) if document.diff is None else _list_differences(document)
+    return [Section(parts=(*groups, *make_notes([text]), table, *make_notes([*notes, *document.notes])))]
+
+
+def _list_slowest(document: LayersDocument, topk: int) -> Table:
+    """The slowest layers, or the first where there are no times."""
+    lines = [
+        (
+            *(text or "-" for text in (layer.name, layer.type, layer.precision_in, layer.precision_out)),
+            format_cell(layer.average_ms),
+            format_share(layer.share),
+        )
+        for layer in sorted(document.layers, key=lambda layer: -(layer.average_ms or 0.0))[:topk]
+    ]
+    return make_table(list_texts(["layer", "type", "in", "out"], ["ms", "share"]), lines)
+
+
+def _list_differences(document: LayersDocument) -> tuple[Table, list[str]]:
+    """The rows with the largest change of time, and the totals."""
+    rows = document.diff or ()
+    lines: list[Sequence[str]] = []
+    for row in rows[:_DIFF_ROWS]:
+        sides = [row.base, row.candidate]
+        name = " + ".join(row.onnx_nodes) or ", ".join(next((s.layers for s in sides if s), ()))
+        precisions = [(side.precision or "-") if side else "" for side in sides]
+        times = ["" if side is None else format_cell(side.average_ms, 4) for side in sides]
+        lines.append((name, *precisions, *times, "-" if row.delta_ms is None else f"{row.delta_ms:+.4f}"))
+    how = "their names" if document.diff_matched_by == "name" else "their rank among operators of their type"
+    hidden = len(rows) - _DIFF_ROWS
+    texts = [f"operators met by {how}" + (f"; {hidden} more lines" if hidden > 0 else "")]
+    if (totals := document.diff_totals) is not None:
+        text = f"base {format_cell(totals.base_ms)} ms, this {format_cell(totals.candidate_ms)} ms; of that reformats, "
+        overhead = f"{format_cell(totals.base_overhead_ms)} and {format_cell(totals.candidate_overhead_ms)} ms"
+        texts.append(f"{text}casts and copies {overhead}")
+    return make_table(list_texts(["ONNX operators", "base", "this"], ["base ms", "this ms", "delta"]), lines), texts
+
+
 Document = TypeVar("Document", LogRun, TimesDocument, ProfileDocument, LayersDocument)
+
+
+def _file(text: str, **more: str) -> Opt:
+    return Opt(text, metavar="F", path="file", **more)  # type: ignore[arg-type]
 
 
 class Recorded(TypedDict, total=False):
@@ -39,37 +166,21 @@ class Layers(Written, total=False):
 
 class TimesOptions(Recorded, total=False):
     warmup_ms: Annotated[float | None, Opt("Count queries that begin earlier as warm-up. [from the file]", ge=0)]
-    log: Annotated[
-        PathLike | None, Opt("Log of the same run; it shows which queries are warm-up.", metavar="F", path="file")
-    ]
+    log: Annotated[PathLike | None, _file("Log of the same run; it shows which queries are warm-up.")]
 
 
 class ProfileOptions(Recorded, total=False):
     against: Annotated[
         PathLike | None,
-        Opt(
-            "Timing file or log of the same engine without the profiler.",
-            metavar="F",
-            path="file",
-            more="It shows what no layer explains",
-        ),
+        _file("Timing file or log of the same engine without the profiler.", more="It shows what no layer explains"),
     ]
 
 
 class LayersOptions(Recorded, total=False):
-    profile: Annotated[
-        PathLike | None, Opt("Profile of the same engine; percentages are then of time.", metavar="F", path="file")
-    ]
-    against: Annotated[
-        PathLike | None, Opt("Layers of another engine of the same model, to compare with.", metavar="F", path="file")
-    ]
+    profile: Annotated[PathLike | None, _file("Profile of the same engine; percentages are then of time.")]
+    against: Annotated[PathLike | None, _file("Layers of another engine of the same model, to compare with.")]
     against_profile: Annotated[
-        PathLike | None,
-        Opt(
-            "Profile of that engine. [beside it, `profile` for `layers` or `graph` in its name]",
-            metavar="F",
-            path="file",
-        ),
+        PathLike | None, _file("Profile of that engine. [beside it, `profile` for `layers` or `graph` in its name]")
     ]
 
 
@@ -174,7 +285,7 @@ def _read_profile(path: Path | None) -> ProfileDocument | None:
 @door.command(parse_log, "FILE", shown=Written, name="log")
 def _log(file: str, shown: Written, **options: Unpack[Recorded]) -> None:
     document = parse_log(file, **options)
-    door.show(document, shown, door.tables(parsed.list_log))
+    door.show(document, shown, door.tables(list_log))
     door.write(document, shown["out"], lambda folder: files.write_log(document, folder))
 
 
@@ -182,7 +293,7 @@ def _log(file: str, shown: Written, **options: Unpack[Recorded]) -> None:
 def _times(file: str, shown: Written, **options: Unpack[TimesOptions]) -> None:
     run, trace, warmup_ms = _read_run(options), read_trace(Path(file)), options["warmup_ms"]
     document = _summarize(trace, file, run, options)
-    door.show(document, shown, door.tables(parsed.list_times))
+    door.show(document, shown, door.tables(list_times))
     timed = times.select_timed(trace, Path(file), warmup_ms, run)
     door.write(document, shown["out"], lambda folder: files.write_times(document, timed, folder))
 
@@ -190,7 +301,7 @@ def _times(file: str, shown: Written, **options: Unpack[TimesOptions]) -> None:
 @door.command(parse_profile, "FILE", shown=Layers, name="profile")
 def _profile(file: str, shown: Layers, **options: Unpack[ProfileOptions]) -> None:
     document, topk = parse_profile(file, **options), shown["topk"]
-    door.show(document, shown, door.tables(lambda document: parsed.list_profile(document, topk)))
+    door.show(document, shown, door.tables(lambda document: list_profile(document, topk)))
     if folder := door.write(document, shown["out"], lambda folder: files.write_profile(document, folder)):
         door.draw(lambda: draw_layers(list_layer_times(document), "Time by layer", topk), folder / "per_layer_time.png")
 
@@ -198,7 +309,7 @@ def _profile(file: str, shown: Layers, **options: Unpack[ProfileOptions]) -> Non
 @door.command(parse_layers, "FILE", shown=Layers, name="layers")
 def _layers(file: str, shown: Layers, **options: Unpack[LayersOptions]) -> None:
     document, topk = parse_layers(file, **options), shown["topk"]
-    door.show(document, shown, door.tables(lambda document: parsed.list_layers(document, topk)))
+    door.show(document, shown, door.tables(lambda document: list_layers(document, topk)))
     door.write(document, shown["out"], lambda folder: files.write_layers(document, folder))
 
 

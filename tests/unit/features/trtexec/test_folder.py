@@ -48,11 +48,16 @@ def test_files_of_several_runs_are_joined_by_name(tmp_path: Path) -> None:
     assert all(len(case.files) == 4 for case in cases)
 
 
-def test_stderr_belongs_to_its_stdout(tmp_path: Path) -> None:
+def test_stderr_belongs_to_its_stdout_and_says_why_a_run_ended(tmp_path: Path) -> None:
     (tmp_path / "a.stdout").write_text(made.make_log())
     (tmp_path / "a.stderr").write_text(f"{made.STAMP} [W] careful\n")
     (case,) = read_folder(tmp_path)
     assert case.log is not None and case.log.warnings == ("careful",)
+    (tmp_path / "a.stdout").write_text(made.make_log(verdict=None).split("=== Device")[0])
+    (tmp_path / "a.stderr").write_text("Cuda failure at common/sampleDevice.cpp:31: no CUDA-capable device\n")
+    (tmp_path / "other.stderr").write_text("Cuda failure\n")
+    (case,) = read_folder(tmp_path)
+    assert case.log is not None and case.log.status == "failed" and "Cuda failure" in (case.log.status_reason or "")
 
 
 def test_a_log_and_a_timing_file_of_different_runs_contradict(tmp_path: Path) -> None:
@@ -74,12 +79,23 @@ def test_an_implicit_batch_is_no_contradiction(tmp_path: Path) -> None:
     assert read_folder(tmp_path)[0].contradictions == ()
 
 
-def test_a_file_that_cannot_be_read_is_named_beside_the_others(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named_beside_the_others_and_beside_other_runs(tmp_path: Path) -> None:
     fill(tmp_path)
     (tmp_path / "times.json").write_bytes(made.make_times()[:1000])
     (case,) = read_folder(tmp_path)
     assert case.times is None and case.log is not None
     assert "byte 1000: found the end of the file" in case.unreadable[0]
+    fill(tmp_path, "fp16")
+    (tmp_path / "int8.times.json").write_bytes(made.make_times()[:1000])
+    (tmp_path / "bf16.profile.json").write_bytes(b"")
+    (tmp_path / "tf32.log").write_bytes(b"")
+    unreadable = {case.name: case.unreadable for case in read_folder(tmp_path)}
+    assert unreadable.pop("fp16") == ()
+    assert (
+        "byte 1000" in unreadable["int8"][0]
+        and "an empty file" in unreadable["bf16"][0]
+        and "an empty file" in unreadable["tf32"][0]
+    )
 
 
 def test_a_folder_with_nothing_readable_is_an_error(tmp_path: Path) -> None:
@@ -98,14 +114,11 @@ def test_no_folder_and_no_artifacts(tmp_path: Path) -> None:
         read_folder(tmp_path)
 
 
-def test_a_run_of_ours_is_no_folder_of_trtexec(tmp_path: Path) -> None:
+def test_runs_of_ours_links_and_our_own_files_are_left_out(tmp_path: Path) -> None:
     fill(tmp_path)
     assert is_trtexec_folder(tmp_path)
     (tmp_path / "run.json").write_text("{}")
     assert not is_trtexec_folder(tmp_path)
-
-
-def test_links_and_our_own_files_are_left_out(tmp_path: Path) -> None:
     outside = fill(tmp_path / "outside")
     inside = tmp_path / "inside"
     inside.mkdir()
@@ -152,16 +165,13 @@ def test_processes_in_folders_of_their_own_are_runs_of_the_folder_around_them(tm
     assert [case.name for case in read_folder(tmp_path)] == ["process-0", "process-2", "process-10"]
 
 
-def test_compute_time_from_a_timing_file_or_a_log(tmp_path: Path) -> None:
+def test_the_compute_time_and_the_profile_that_lie_beside(tmp_path: Path) -> None:
     fill(tmp_path)
     from_times = read_compute_ms(tmp_path / "times.json")
     assert from_times == pytest.approx(read_compute_ms(tmp_path / "run.log"), rel=1e-5)
     (tmp_path / "build.log").write_text("&&&& RUNNING TensorRT.trtexec [TensorRT v8601] # x\n")
     with pytest.raises(ParseError, match="no GPU compute time"):
         read_compute_ms(tmp_path / "build.log")
-
-
-def test_the_profile_beside_a_layer_file(tmp_path: Path) -> None:
     fill(tmp_path, "fp16")
     assert find_profile(tmp_path / "fp16.layers.json") == tmp_path / "fp16.profile.json"
     assert find_profile(tmp_path / "int8.layers.json") is None
@@ -187,18 +197,6 @@ def test_no_file_is_left_out_because_another_has_its_name(tmp_path: Path) -> Non
     ]
 
 
-def test_one_damaged_run_does_not_hide_the_others(tmp_path: Path) -> None:
-    fill(tmp_path, "fp16")
-    (tmp_path / "int8.times.json").write_bytes(made.make_times()[:1000])
-    (tmp_path / "bf16.profile.json").write_bytes(b"")
-    (tmp_path / "tf32.log").write_bytes(b"")
-    cases = {case.name: case.unreadable for case in read_folder(tmp_path)}
-    assert cases.pop("fp16") == ()
-    assert (
-        "byte 1000" in cases["int8"][0] and "an empty file" in cases["bf16"][0] and "an empty file" in cases["tf32"][0]
-    )
-
-
 def test_differences_of_outputs_beside_several_runs(tmp_path: Path) -> None:
     fill(tmp_path, "fp16")
     fill(tmp_path, "int8")
@@ -214,11 +212,3 @@ def test_every_run_of_a_log_that_lies_alone_is_a_case(tmp_path: Path) -> None:
     (tmp_path / "times.json").write_bytes(made.make_times(seed=1))
     (case,) = read_folder(tmp_path)
     assert case.contradictions == () and case.log and "the log holds 2 runs" in case.log.notes[-1]
-
-
-def test_a_line_of_the_driver_says_why_a_run_ended(tmp_path: Path) -> None:
-    (tmp_path / "a.stdout").write_text(made.make_log(verdict=None).split("=== Device")[0])
-    (tmp_path / "a.stderr").write_text("Cuda failure at common/sampleDevice.cpp:31: no CUDA-capable device\n")
-    (tmp_path / "other.stderr").write_text("Cuda failure\n")
-    (case,) = read_folder(tmp_path)
-    assert case.log is not None and case.log.status == "failed" and "Cuda failure" in (case.log.status_reason or "")

@@ -35,28 +35,22 @@ def test_detailed_layers() -> None:
     assert document.shares_of == "layers" and document.by_precision["fp32"].share == 1
 
 
-def test_names_only_with_the_default_verbosity() -> None:
+def test_names_only_with_the_default_verbosity_and_what_11_calls_the_bindings() -> None:
     document = summarize(made.make_layers(detailed=False))
     assert document.layers[0].type is None and document.layers[0].onnx_nodes == ("/stem/Conv", "/stem/Relu")
     assert "profilingVerbosity" in document.notes[0]
     assert [tensor.mode for tensor in document.io] == [None, None]
-
-
-def test_11_calls_the_bindings_io_tensors() -> None:
     document = summarize(made.make_layers(version=11, detailed=False))
     assert [(t.name, t.shape) for t in document.io] == [("input", (1, 3, 8, 8)), ("logits", (1, 1000))]
 
 
-def test_shares_of_time_with_a_profile() -> None:
+def test_shares_of_time_with_a_profile_and_its_layers_that_the_engine_lacks() -> None:
     document = summarize(made.make_layers(), made.make_profile())
     assert document.shares_of == "time"
     assert document.layers[4].share == pytest.approx(2.0 / 7.0)
     assert document.by_type["Gemm"].share == pytest.approx(2.0 / 7.0)
     assert next(iter(document.by_type)) == "Gemm"
     assert document.by_type["Gemm"].average_ms == pytest.approx(2.0 / 51, rel=1e-5)
-
-
-def test_layers_of_a_profile_that_the_engine_lacks_are_counted() -> None:
     document = summarize(made.make_layers(made.LAYERS[:3]), made.make_profile())
     assert document.notes[-1] == "2 layers of the profile are not in the engine"
 
@@ -184,7 +178,7 @@ def make_engine(names: list[str], times: list[float], precision: str = "FP16") -
     return summarize(json.dumps({"Layers": layers}), json.dumps(profile).encode())
 
 
-def test_fused_and_split_layers_meet() -> None:
+def test_fused_and_split_layers_and_reformats_meet() -> None:
     base = make_engine(["Conv_0 + Relu_1", "Conv_2", "Add_3"], [1.0, 2.0, 0.5])
     candidate = make_engine(["Conv_0", "Relu_1", "Conv_2 + Add_3"], [0.5, 0.25, 1.5], "INT8")
     document = compare_layers(base, candidate)
@@ -197,6 +191,12 @@ def test_fused_and_split_layers_meet() -> None:
     side = rows["Conv_2", "Add_3"].candidate
     assert side is not None and (side.layers, side.precision) == (("Conv_2 + Add_3",), "int8")
     assert document.diff_totals is not None and document.diff_totals.delta_ms == pytest.approx(-1.25)
+    bare = make_engine(["Conv_0"], [1.0])
+    names = ["Reformatting CopyNode for Input Tensor 0 to Conv_0", "Conv_0"]
+    document = compare_layers(bare, make_engine(names, [0.75, 0.5]))
+    assert document.diff is not None and len(document.diff) == 1
+    side = document.diff[0].candidate
+    assert side is not None and (side.average_ms, side.overhead_ms) == (1.25, 0.75)
 
 
 def test_renumbered_operators_meet_by_their_place() -> None:
@@ -211,22 +211,10 @@ def test_renumbered_operators_meet_by_their_place() -> None:
     }  # fmt: skip
 
 
-def test_a_reformat_counts_for_the_layer_that_it_serves() -> None:
-    base = make_engine(["Conv_0"], [1.0])
-    names = ["Reformatting CopyNode for Input Tensor 0 to Conv_0", "Conv_0"]
-    document = compare_layers(base, make_engine(names, [0.75, 0.5]))
-    assert document.diff is not None and len(document.diff) == 1
-    side = document.diff[0].candidate
-    assert side is not None and (side.average_ms, side.overhead_ms) == (1.25, 0.75)
-
-
-def test_without_profiles_a_difference_has_no_times() -> None:
+def test_a_difference_without_profiles_and_of_an_engine_to_itself() -> None:
     document = compare_layers(summarize(made.make_layers()), summarize(made.make_layers(version=11)))
     assert document.diff is not None and all(row.delta_ms is None for row in document.diff)
     assert document.diff_totals is None
-
-
-def test_an_engine_against_itself_changes_nothing() -> None:
     engine = summarize(made.make_layers(), made.make_profile())
     document = compare_layers(engine, engine)
     assert document.diff is not None and len(document.diff) == 5 and {row.delta_ms for row in document.diff} == {0}

@@ -53,16 +53,13 @@ def test_a_banner_may_stand_behind_a_print_and_lack_version_or_build() -> None:
     assert read_banner("&&&& TASK_BEGIN [iter=0] BuildRoute = 'x'") is None
 
 
-def test_trtexec_7_is_named_and_not_read() -> None:
-    run = read_one(made.make_log7())
-    assert (run.status, run.latency_ms, run.throughput_qps) == ("passed", None, None)
-    assert run.notes == ("figures as trtexec 7 prints them, which are not read; 8 to 11 are",)
-
-
-def test_end_to_end_row_of_8_0() -> None:
+def test_rows_of_8_0_are_read_and_7_is_named() -> None:
     row = "End-to-End Host Latency: min = 1 ms, max = 3 ms, mean = 2 ms, median = 2 ms, percentile(99%) = 3 ms"
     run = read_one(f"{made.STAMP} [I] {row}\n")
     assert run.end_to_end_ms is not None and run.end_to_end_ms.percentiles == {"99": 3}
+    run = read_one(made.make_log7())
+    assert (run.status, run.latency_ms, run.throughput_qps) == ("passed", None, None)
+    assert run.notes == ("figures as trtexec 7 prints them, which are not read; 8 to 11 are",)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
@@ -144,7 +141,7 @@ def test_a_summary_row_that_cannot_be_read_is_no_empty_column(figure: str, writt
     assert "1 row of the summary could not be read whole" in note and written in note
 
 
-def test_failure_lines_and_a_message_over_two_lines() -> None:
+def test_failure_lines_a_message_over_two_lines_and_help() -> None:
     text = made.make_log(8601, None, verdict="FAILED", command="trtexec --onnx=x")
     text += f"{made.STAMP} [E] Error[3]: [f.cpp::g::1] Error Code 3: API Usage Error (Parameter check failed\nfor x)\n"
     text += f"{made.STAMP} [E] Inference set up failed\nunrelated print\n"
@@ -154,6 +151,8 @@ def test_failure_lines_and_a_message_over_two_lines() -> None:
         "Error[3]: [f.cpp::g::1] Error Code 3: API Usage Error (Parameter check failed for x)",
         "Inference set up failed",
     )
+    run = read_one("&&&& RUNNING TensorRT.trtexec [TensorRT v8601] # trtexec --help\n=== Help ===\n  --help\n")
+    assert (run.status, run.errors) == ("unknown", ())
 
 
 @pytest.mark.parametrize(
@@ -165,11 +164,6 @@ def test_a_run_can_fail_without_a_closing_banner(line: str) -> None:
     run = read_one(f"&&&& RUNNING TensorRT.trtexec [TensorRT v110100] [b106] # trtexec --onnx=x\n{line}\n")
     assert run.status == "failed"
     assert line.split("] ")[-1].strip() in (run.status_reason or "")
-
-
-def test_help_is_neither_passed_nor_failed() -> None:
-    run = read_one("&&&& RUNNING TensorRT.trtexec [TensorRT v8601] # trtexec --help\n=== Help ===\n  --help\n")
-    assert (run.status, run.errors) == ("unknown", ())
 
 
 def test_a_failed_graph_capture_is_off_whatever_the_options_say() -> None:
@@ -194,7 +188,7 @@ def test_engine_size_and_build_time() -> None:
     assert empty.engine_bytes == 0 and "size 0" in empty.notes[0]
 
 
-def test_several_runs_in_one_file() -> None:
+def test_several_runs_in_one_file_with_banners_or_without() -> None:
     first, second = made.make_log(n=50, command="trtexec a"), made.make_log(110100, 106, n=60, command="trtexec b")
     cut = made.make_log(n=70, verdict=None, command="trtexec c")
     runs = read_log(first + cut + second, LOG).runs
@@ -202,6 +196,8 @@ def test_several_runs_in_one_file() -> None:
         (50, "passed", None), (70, "unknown", None), (60, "passed", None)
     ]  # fmt: skip
     assert [r.first_line for r in runs] == [1, 1 + first.count("\n"), 1 + (first + cut).count("\n")]
+    bodies = ["\n".join(made.make_log(n=n).splitlines()[1:-1]) for n in (10, 20)]
+    assert [run.queries for run in read_log("\n".join(bodies), LOG).runs] == [10, 20]
 
 
 def test_processes_of_one_command_have_a_joint_figure() -> None:
@@ -223,11 +219,6 @@ def test_images_in_a_second_count_the_batch_once(printed: str, images: int) -> N
     assert full.latency_ms is not None and full.latency_ms.percentiles["50"] == full.latency_ms.median
 
 
-def test_runs_without_banners_are_parted_by_their_blocks() -> None:
-    bodies = ["\n".join(made.make_log(n=n).splitlines()[1:-1]) for n in (10, 20)]
-    assert [run.queries for run in read_log("\n".join(bodies), LOG).runs] == [10, 20]
-
-
 def make_tuning() -> str:
     parent = "trtexec --onnx=m --tuneBuildRoutes=x"
     head = f"&&&& RUNNING TensorRT.trtexec [TensorRT v110100] [b106] # {parent}\n"
@@ -242,15 +233,12 @@ def make_tuning() -> str:
     )
 
 
-def test_a_tuning_run_is_judged_by_its_own_banner() -> None:
+def test_a_tuning_run_is_judged_by_its_own_banner_and_no_run_that_a_log_is_about() -> None:
     runs = read_log(make_tuning(), LOG).runs
     assert [(r.status, r.parent) for r in runs] == [("passed", None), ("passed", 0), ("failed", 0)]
     assert runs[0].warnings == ("Iteration [1] failed: child crashed",)
     assert runs[0].latency_ms is None and runs[1].queries == 51
     assert ["a tuning run" in note for run in runs for note in run.notes] == [True]
-
-
-def test_the_run_that_a_log_is_about_is_the_last_that_measured() -> None:
     text = made.make_log(n=50, command="a") + made.make_log(n=60, command="b")
     text += "&&&& RUNNING TensorRT.trtexec [TensorRT v8601] # c\n"
     assert read_log(text, LOG).choose_run().queries == 60

@@ -8,7 +8,7 @@ import pytest
 
 from enginebench.core.errors import ArtifactError, ParseError
 from enginebench.features.trtexec.log import read_log
-from enginebench.features.trtexec.output import read_bindings, read_outputs
+from enginebench.features.trtexec.process import read_bindings, read_outputs
 from enginebench.features.trtexec.tool_files import ToolFiles
 from enginebench.features.trtexec.trace import read_trace
 from enginebench.stats.plans.layers import parse_layers

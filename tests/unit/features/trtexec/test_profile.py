@@ -17,7 +17,7 @@ def summarize(text: str | bytes, end_to_end_ms: float | None = None) -> ProfileD
     return summarize_profile(read_profile(text, FILE), FILE, end_to_end_ms=end_to_end_ms)
 
 
-def test_slowest_first_with_shares() -> None:
+def test_slowest_first_with_shares_and_the_number_of_iterations() -> None:
     document = summarize(made.make_profile(), end_to_end_ms=0.2)
     assert [layer.name for layer in document.layers] == list(reversed(made.LAYERS))
     assert document.count == 51
@@ -25,24 +25,24 @@ def test_slowest_first_with_shares() -> None:
     assert document.layers[0].share == pytest.approx(2.0 / document.total_ms)
     assert document.average_ms == pytest.approx(document.total_ms / 51, rel=1e-5)
     assert document.remainder_ms == pytest.approx(0.2 - document.total_ms / 51, rel=1e-5)
+    assert "single iteration" in summarize(made.make_profile(count=1)).notes[0]
 
 
-def test_profiles_of_7_have_no_median() -> None:
+def test_profiles_of_7_have_no_median_and_may_have_keys_of_others() -> None:
     document = summarize(made.make_profile(median=False))
     assert len(document.layers) == 5 and all(layer.median_ms is None for layer in document.layers)
+    text = made.make_profile(median=False).decode().replace('"timeMs"', '"kind" : 3, "timeMs"')
+    assert len(summarize(text).layers) == len(made.LAYERS)
 
 
 NAMES = ['/a"b"/Conv', "/block\\back/new\\n", "tab\there", "line\nend", 'x", "timeMs" : 1', "üñï", "", "{}[],:", '"']
 
 
-def test_names_are_taken_as_they_stand() -> None:
+def test_names_are_taken_as_they_stand_unless_json_wrote_them() -> None:
     document = summarize(made.make_profile(NAMES))
     assert [layer.name for layer in document.layers] == list(reversed(NAMES))
     assert document.names_repaired == 4
     assert "do" in document.notes[0]
-
-
-def test_escapes_in_a_file_that_json_wrote_are_escapes() -> None:
     import json
 
     layers = [{"name": 'a"b\\c', "timeMs": 2.0, "averageMs": 1.0, "percentage": 100.0}]
@@ -50,11 +50,15 @@ def test_escapes_in_a_file_that_json_wrote_are_escapes() -> None:
     assert (document.layers[0].name, document.names_repaired, document.count) == ('a"b\\c', 0, 2)
 
 
-def test_duplicates_have_one_name_and_one_average() -> None:
+def test_what_the_sums_leave_out() -> None:
     entry = '{"name": "a", "timeMs": 2, "averageMs": 1}'
     other = '{"name": "a", "timeMs": 4, "averageMs": 2}'
     document = summarize(f"[{entry}, {other}, {entry}]")
     assert (len(document.layers), document.duplicates_merged, document.total_ms) == (2, 1, 6)
+    text = '[{"name": "a", "timeMs": 2, "averageMs": nan}, {"name": "b", "timeMs": 2, "averageMs": 1}]'
+    document = summarize(text)
+    assert document.average_ms == 1
+    assert document.notes == ("1 layer with a time that is nan or inf, which the sums leave out",)
 
 
 @pytest.mark.parametrize("word", ["nan", "-nan", "inf", "-nan(ind)"])
@@ -68,24 +72,6 @@ def test_nan_where_nothing_was_timed(word: str) -> None:
         f'[{{"name": "a", "timeMs": 0, "averageMs": {word}}}, {{"name": "b", "timeMs": 1, "averageMs": 1}}]'
     )
     assert rewritten.total_ms == 1
-
-
-def test_a_sum_without_a_layer_says_so() -> None:
-    text = '[{"name": "a", "timeMs": 2, "averageMs": nan}, {"name": "b", "timeMs": 2, "averageMs": 1}]'
-    document = summarize(text)
-    assert document.average_ms == 1
-    assert document.notes == ("1 layer with a time that is nan or inf, which the sums leave out",)
-
-
-def test_one_iteration_of_the_8_4_era_is_noted() -> None:
-    assert "single iteration" in summarize(made.make_profile(count=1)).notes[0]
-
-
-@pytest.mark.parametrize("key", ["timeMs", "averageMs"])
-def test_a_renamed_key_names_itself_and_those_found(key: str) -> None:
-    text = made.make_profile().decode().replace(f'"{key}"', '"newMs"')
-    with pytest.raises(ParseError, match=rf"layer 0: found no key {key} \(keys there: .*newMs"):
-        summarize(text)
 
 
 @pytest.mark.parametrize("keep", [2, 20, 100, 300, -2, -5])
@@ -105,20 +91,15 @@ def test_other_files_are_refused(text: str) -> None:
         summarize(text)
 
 
-def test_a_renamed_median_is_no_empty_column() -> None:
-    text = made.make_profile().decode()
-    with pytest.raises(ParseError, match=r"layer 0: found no key medianMs \(keys there: .*p50Ms"):
-        summarize(text.replace('"medianMs"', '"p50Ms"'))
-    assert summarize(made.make_profile(median=False)).layers[0].median_ms is None
+KEYS = ("name", "timeMs", "averageMs", "medianMs", "percentage")
+QUOTED = ('say "a" \\ b', "c")
 
 
-@pytest.mark.parametrize("key", ["name", "timeMs", "averageMs", "medianMs", "percentage"])
-def test_a_renamed_key_beside_names_with_quotes(key: str) -> None:
-    text = made.make_profile(['say "a" \\ b', "c"]).decode().replace(f'"{key}"', '"newMs"')
-    with pytest.raises(ParseError, match=rf"line 3: found no key {key} \(keys there: .*newMs"):
+@pytest.mark.parametrize(
+    ("names", "key", "place"),
+    [*((made.LAYERS, key, "layer 0") for key in KEYS[1:4]), *((QUOTED, key, "line 3") for key in KEYS)],
+)
+def test_a_renamed_key_names_itself_and_those_found(names: tuple[str, ...], key: str, place: str) -> None:
+    text = made.make_profile(names).decode().replace(f'"{key}"', '"newMs"')
+    with pytest.raises(ParseError, match=rf"{place}: found no key {key} \(keys there: .*newMs"):
         summarize(text)
-
-
-def test_an_old_profile_may_have_keys_of_others() -> None:
-    text = made.make_profile(median=False).decode().replace('"timeMs"', '"kind" : 3, "timeMs"')
-    assert len(summarize(text).layers) == len(made.LAYERS)

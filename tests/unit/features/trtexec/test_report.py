@@ -18,8 +18,7 @@ from enginebench.features.trtexec.files import write_layers, write_log, write_pr
 from enginebench.features.trtexec.folder import read_folder
 from enginebench.features.trtexec.log import parse_log
 from enginebench.features.trtexec.report import TrtexecReport, describe_cases, draw_case, draw_series, list_layer_times
-from enginebench.features.trtexec.reporting import report_folder
-from enginebench.features.trtexec.sections import list_trtexec
+from enginebench.features.trtexec.reporting import list_trtexec, report_folder
 from enginebench.features.trtexec.times import select_timed
 from enginebench.features.trtexec.trace import read_trace
 from enginebench.features.trtexec.verb import command as parse_command
@@ -127,15 +126,12 @@ def test_a_contradiction_is_said_first(folder: Path) -> None:
     assert not list(folder.glob("*.png"))
 
 
-def test_foreign_text_stays_text(folder: Path) -> None:
+def test_foreign_text_stays_text_and_drift_is_shown(folder: Path) -> None:
     (folder / "profile.json").write_bytes(made.make_profile(["a|b <script>", "=1+1", "`x`", "\x1b[2J", "e"]))
     (folder / "layers.json").unlink()
     render_trtexec_folder(folder, ["md", "json"])
     text = (folder / "report.md").read_text()
     assert "<script>" not in text and "\x1b" not in text and "a|b" not in text
-
-
-def test_drift_is_shown(folder: Path) -> None:
     drift = {"n": 3, "outputs": [{"name": "logits|x", "max_abs_diff": 0.5, "nonfinite": 0}, 7]}
     (folder / "output_diff.json").write_text(json.dumps(drift))
     render_trtexec_folder(folder, ["md", "json"])
@@ -151,15 +147,14 @@ def test_several_runs_have_pictures_of_their_own(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "report.json").read_text())["cases"]) == 2
 
 
-def test_without_altair_the_report_says_how_to_get_pictures(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_altair_or_vl_convert_the_report_says_how_to_get_pictures(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "altair", None)
     with pytest.raises(MissingDependency, match=r'pip install "enginebench\[report\]"'):
         import_altair()
     assert {path.name for path in render_trtexec_folder(folder)} == {"report.md", "report.json"}
     assert "no pictures" in (folder / "report.md").read_text()
-
-
-def test_without_vl_convert_there_is_no_png(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(MissingDependency, match="vl-convert"):
         render_png({})
@@ -192,7 +187,7 @@ def test_layers_of_one_name_keep_bars_of_their_own(tmp_path: Path) -> None:
     assert render_png(draw_layers(list_layer_times(parse_profile(path)), "t", topk=3)).startswith(b"\x89PNG")
 
 
-def test_times_as_files(folder: Path, tmp_path: Path) -> None:
+def test_times_as_files_where_a_missing_one_is_an_empty_line(folder: Path, tmp_path: Path) -> None:
     path, out = folder / "times.json", tmp_path / "out"
     document = parse_times(path, batch=2, model="=cmd()", log=None, warmup_ms=None, precision=None)
     paths = write_times(document, select_timed(read_trace(path), path, None, None), out)
@@ -212,11 +207,8 @@ def test_times_as_files(folder: Path, tmp_path: Path) -> None:
     curve = read_csv(out / "latency_percentiles.csv")
     assert [row["percentile"] for row in curve][:2] == ["1.0", "5.0"] and curve[-1]["percentile"] == "100.0"
     assert float(curve[-1]["nearest_rank_ms"]) == float(curve[-1]["trtexec_ms"]) == document.latency_ms.max
-
-
-def test_a_time_that_is_missing_is_an_empty_line(tmp_path: Path) -> None:
-    path = write_series(np.array([1.5, np.nan, 2e-7]), "x_ms", tmp_path / "s.csv")
-    assert path.read_text() == "x_ms\n1.5\n\n2e-7\n"
+    short = write_series(np.array([1.5, np.nan, 2e-7]), "x_ms", tmp_path / "s.csv")
+    assert short.read_text() == "x_ms\n1.5\n\n2e-7\n"
 
 
 def test_log_profile_and_layers_as_files(folder: Path, tmp_path: Path) -> None:

@@ -58,49 +58,35 @@ def test_old_keys() -> None:
     assert document.latency_ms.max == made.sample_latencies(50)["latency"].max()
 
 
-class TestWarmup:
-    def test_kept_where_the_run_is_shorter(self) -> None:
-        assert summarize(made.make_times(50)).warmup_dropped == 0
+# Queries of 0.15 ms that reach a second.
+SECOND = int(1000 / made.sample_latencies(9000)["latency"].mean()) + 2
 
-    def test_a_file_that_begins_after_it_has_none(self) -> None:
-        document = summarize(made.make_times(50, start_ms=250))
-        assert (document.warmup_dropped, document.warmup_reason) == (0, "the first query begins after 200 ms")
 
-    def test_a_run_that_ends_at_whole_seconds_and_200_ms_holds_it(self) -> None:
-        # 0.15 ms a query: 8,010 queries reach 1,200 ms.
-        n = int(1200 / made.sample_latencies(9000)["latency"].mean()) + 2
-        document = summarize(made.make_times(n))
-        starts = read_trace_bytes(made.make_times(n), FILE).columns["start_compute"]
-        assert document.warmup_dropped == count_before(starts, 200) > 1000
-        assert document.n == n - document.warmup_dropped
+@pytest.mark.parametrize(
+    ("trace", "log", "drops", "reason"),
+    [({"n": 50}, None, False, "the whole run is shorter"),
+     ({"n": 50, "start_ms": 250}, None, False, "the first query begins after 200 ms"),
+     ({"n": int(1.2 * SECOND)}, None, True, "the run ends at whole seconds + 200 ms: it holds the warm-up"),
+     ({"n": SECOND}, None, False, "the run ends at whole seconds: it had no warm-up"),
+     ({"n": 4000}, None, True, "--warmup-ms 0 keeps them"), ({"n": 2000, "keys": made.OLD_KEYS}, None, True, "8.2"),
+     ({"n": 4000}, "8.4.1", True, "8.4"), ({"n": 4000}, "8.5.0", False, "8.5"), ({"n": 4000}, "10.0.1", False, "10.0")],
+)  # fmt: skip
+def test_how_the_warm_up_is_known(trace: dict[str, Any], log: str | None, drops: bool, reason: str) -> None:
+    data = made.make_times(**trace)
+    document = summarize(data, log=LogRun(version=log) if log else None)
+    assert document.n + document.warmup_dropped == trace["n"] and reason in document.warmup_reason
+    starts = read_trace_bytes(data, FILE).columns["start_compute"]
+    assert document.warmup_dropped == (count_before(starts, 200) if drops else 0)
+    assert not drops or document.warmup_dropped > 1000
 
-    def test_a_run_that_ends_at_whole_seconds_had_none(self) -> None:
-        n = int(1000 / made.sample_latencies(9000)["latency"].mean()) + 2
-        document = summarize(made.make_times(n))
-        assert (document.n, document.warmup_reason) == (n, "the run ends at whole seconds: it had no warm-up")
 
-    def test_otherwise_it_is_left_out_and_the_option_is_named(self) -> None:
-        document = summarize(made.make_times(4000))
-        assert document.warmup_dropped > 1000 and "--warmup-ms 0 keeps them" in document.warmup_reason
-        assert document.n + document.warmup_dropped == 4000
-
-    def test_old_keys_mean_that_it_is_there(self) -> None:
-        assert summarize(made.make_times(2000, keys=made.OLD_KEYS)).warmup_dropped > 1000
-
-    @pytest.mark.parametrize(("version", "drops"), [("8.4.1", True), ("8.5.0", False), ("10.0.1", False)])
-    def test_the_log_knows(self, version: str, drops: bool) -> None:
-        document = summarize(made.make_times(4000), log=LogRun(version=version))
-        assert (document.warmup_dropped > 0) is drops and version[:3] in document.warmup_reason
-
-    def test_the_user_knows_best(self) -> None:
-        log = LogRun(version="8.4.1", warmup_ms=100)
-        assert summarize(made.make_times(4000), log=log, warmup_ms=0).warmup_dropped == 0
-        by_log = summarize(made.make_times(4000), log=log).warmup_dropped
-        assert 0 < by_log < summarize(made.make_times(4000), warmup_ms=200).warmup_dropped
-
-    def test_nothing_but_warmup_is_an_error(self) -> None:
-        with pytest.raises(ParseError, match=r"50 queries, all of which begin within the warm-up of 1000 ms"):
-            summarize(made.make_times(50), warmup_ms=1000)
+def test_the_user_knows_the_warm_up_best() -> None:
+    log = LogRun(version="8.4.1", warmup_ms=100)
+    assert summarize(made.make_times(4000), log=log, warmup_ms=0).warmup_dropped == 0
+    by_log = summarize(made.make_times(4000), log=log).warmup_dropped
+    assert 0 < by_log < summarize(made.make_times(4000), warmup_ms=200).warmup_dropped
+    with pytest.raises(ParseError, match=r"50 queries, all of which begin within the warm-up of 1000 ms"):
+        summarize(made.make_times(50), warmup_ms=1000)
 
 
 @pytest.mark.parametrize("key", ["latencyMs", "computeMs", "startComputeMs", "endD2hMs", "endEnqMs"])
@@ -110,14 +96,11 @@ def test_a_renamed_key_names_itself_and_those_found(key: str) -> None:
         summarize(data)
 
 
-def test_a_key_that_is_missing_later_names_the_entry() -> None:
+def test_what_is_wrong_later_names_the_entry() -> None:
     data = made.make_times(3)
     last = data.rindex(b'"latencyMs"')
     with pytest.raises(ParseError, match=r"entry 2: found object missing required field `latencyMs`"):
         summarize(data[:last] + b'"latencyXx"' + data[last + 11 :])
-
-
-def test_text_for_a_number_names_entry_and_key() -> None:
     data = made.make_times(3)
     at = data.rindex(b'"computeMs" : ') + 14
     with pytest.raises(ParseError, match=r"entry 2, key computeMs: found expected `float`, got `str`"):
@@ -176,24 +159,23 @@ def test_a_time_that_trtexec_cannot_hold_names_its_entry() -> None:
         summarize(data[: data.rindex(b'"latencyMs"')] + b'"latencyMs" : 1e300 }\n]\n')
 
 
-def test_joined_runs_have_no_throughput() -> None:
+def test_what_no_run_leaves_is_told() -> None:
     entries = json.loads(made.make_times(20))
     one, both = summarize(json.dumps(entries)), summarize(json.dumps(entries + entries))
     assert one.throughput_qps is not None
     assert (both.n, both.throughput_qps, both.host_walltime_s) == (40, None, None)
     assert "several runs in one file" in both.notes[0]
-
-
-def test_times_below_zero_are_told() -> None:
     entries = json.loads(made.make_times(20))
     entries[3] |= {"latencyMs": -1, "d2hMs": -2}
     assert summarize(json.dumps(entries)).notes[0].startswith("2 times below zero")
 
 
-def test_enqueue_times_say_how_coarse_they_are() -> None:
+def test_notes_on_coarse_enqueue_times_and_several_streams() -> None:
     document = summarize(made.make_times(50, start_ms=1500))
     assert document.enqueue_ms is not None
     assert document.notes == ("enqueue times come from stamps of six digits: steps of 0.01 ms at the end of the run",)
+    overlapping = summarize(made.make_times(50), log=LogRun(version="11.1.0", streams=2))
+    assert "2 streams" in overlapping.notes[-1]
 
 
 def test_intervals_contain_the_value_and_know_their_limits() -> None:
@@ -206,11 +188,6 @@ def test_intervals_contain_the_value_and_know_their_limits() -> None:
     assert not few["99"].supported and "too few for an interval" in few["99"].method
     assert summarize(made.make_times(50)).caveats[0].code == "too_few_samples"
     assert summarize(made.make_times(50), intervals=False).intervals == {}
-
-
-def test_queries_of_several_streams_overlap() -> None:
-    document = summarize(made.make_times(50), log=LogRun(version="11.1.0", streams=2))
-    assert "2 streams" in document.notes[-1]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le"])
