@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, get_args
 
 from msgspec.structs import fields
 
@@ -24,12 +24,8 @@ from enginebench.report.table import Column, Span, Value
 from enginebench.stats.metrics.scores import find_metric, find_score
 from enginebench.stats.metrics.tasks import name_metric
 
-OUTPUTS: dict[Outputs, str] = {
-    "same": "same",
-    "within_limits": "within",
-    "changed": "changed",
-    "not_judged": "not judged",
-}
+OUTPUTS: dict[Outputs, str] = {name: name.replace("_", " ") for name in get_args(Outputs)}
+OUTPUTS["within_limits"] = "within"
 # Fields of a row that no cell can hold, beside those that `list_fields` spreads over several.
 _NOT_IN_FILES = {"percentiles_ms", "effective_precision", "top1_accuracy", "stop_rules", "builds", "energy_interval_mj"}
 _NOT_IN_FILES |= {"ratio_to_fastest", "ratio_to_next"}

@@ -377,6 +377,7 @@ class Runtime(_Checked):
         except PlanError as error:
             self._logger.log(ILogger.ERROR, f"IRuntime::deserializeCudaEngine: Error Code 1: Serialization ({error})")
             return None
+        self._logger.log(ILogger.INFO, f"Loaded engine size: {len(onnx_bytes) >> 20} MiB")
         return ICudaEngine(head, onnx_bytes, self._logger)
 
 

@@ -222,19 +222,13 @@ def test_files_are_named_by_their_whole_path(tmp_path: Path, monkeypatch: pytest
     assert found.timing_cache == str(tmp_path / "t.cache")
 
 
-def test_names_with_colons_are_quoted() -> None:
-    assert quote_name("input.1/x-y") == "input.1/x-y"
-    assert format_shapes({"in:0": (1, 3), "b": (2,)}) == "'in:0':1x3,b:2"
-    assert read_shapes("'in:0':1x3,b:2") == read_shapes("'in:0':1,3,b:2") == {"in:0": (1, 3), "b": (2,)}
-
-
 @pytest.mark.parametrize("text", ["1x3", "in:1xx3", "in:-1x3", "in:1x3x", ":1x3"])
 def test_malformed_shapes(text: str) -> None:
     with pytest.raises(UsageError, match="shape"):
         read_shapes(text)
 
 
-def test_profiles() -> None:
+def test_profiles_and_names_with_colons() -> None:
     assert read_profile("in:1x3/4x3/8x3") == read_profile("in:1,3/4,3/8,3") == PROFILE
     assert make_profile({}, {"in": (4, 3)}, {}).largest == {"in": (4, 3)}
     with pytest.raises(UsageError, match="same inputs"):
@@ -246,6 +240,9 @@ def test_profiles() -> None:
     ):
         with pytest.raises(UsageError, match=words):
             read_profile(text)
+    assert quote_name("input.1/x-y") == "input.1/x-y"
+    assert format_shapes({"in:0": (1, 3), "b": (2,)}) == "'in:0':1x3,b:2"
+    assert read_shapes("'in:0':1x3,b:2") == read_shapes("'in:0':1,3,b:2") == {"in:0": (1, 3), "b": (2,)}
 
 
 def settings_of(graph: Artifact = GRAPH, spec: EngineSpec | None = None, **options: str) -> BuildSettings:
@@ -311,7 +308,7 @@ def test_an_executable_says_what_it_is(version: str, tmp_path: Path) -> None:
     assert found.accepts("noCudaGraph") == version.startswith("11")
 
 
-def test_finding_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finding_it_and_something_else_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = install_trtexec(tmp_path / "bin", "11.1")
     assert find_trtexec(environment={"PATH": str(path.parent)}) == path
     assert find_trtexec(environment={"PATH": "", "TRTEXEC": str(path)}) == path
@@ -325,9 +322,6 @@ def test_finding_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRTEXEC", raising=False)
     with pytest.raises(MissingDependency, match="libnvinfer-bin"):
         require_trtexec()
-
-
-def test_something_else_of_that_name(tmp_path: Path) -> None:
     path = tmp_path / "trtexec"
     path.write_text("#!/bin/sh\necho hello >&2\nexit 3\n", encoding="utf-8")
     path.chmod(0o755)

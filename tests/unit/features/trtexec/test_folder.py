@@ -40,12 +40,18 @@ def test_one_run_with_all_files(tmp_path: Path) -> None:
     assert case.profile.end_to_end_ms == case.times.gpu_compute_ms.median  # type: ignore[union-attr]
 
 
-def test_files_of_several_runs_are_joined_by_name(tmp_path: Path) -> None:
+def test_files_of_several_runs_are_joined_by_name_also_by_one_that_ends_like_a_kind(tmp_path: Path) -> None:
     fill(tmp_path, "fp16", 60)
     fill(tmp_path, "int8", 70)
     cases = read_folder(tmp_path)
     assert [(case.name, case.times.n if case.times else None) for case in cases] == [("fp16", 60), ("int8", 70)]
     assert all(len(case.files) == 4 for case in cases)
+    fill(tmp_path / "kinds", "profile-cuda-graph", 60)
+    fill(tmp_path / "kinds", "dry-run", 70)
+    assert [(case.name, len(case.files)) for case in read_folder(tmp_path / "kinds")] == [
+        ("dry-run", 4),
+        ("profile-cuda-graph", 4),
+    ]
 
 
 def test_stderr_belongs_to_its_stdout_and_says_why_a_run_ended(tmp_path: Path) -> None:
@@ -60,7 +66,7 @@ def test_stderr_belongs_to_its_stdout_and_says_why_a_run_ended(tmp_path: Path) -
     assert case.log is not None and case.log.status == "failed" and "Cuda failure" in (case.log.status_reason or "")
 
 
-def test_a_log_and_a_timing_file_of_different_runs_contradict(tmp_path: Path) -> None:
+def test_a_log_and_a_timing_file_of_different_runs_contradict_and_an_implicit_batch_does_not(tmp_path: Path) -> None:
     fill(tmp_path, n=60, log_n=61)
     (case,) = read_folder(tmp_path)
     assert case.contradictions[0] == "the log has 61 timed queries, the timing file 60"
@@ -69,9 +75,6 @@ def test_a_log_and_a_timing_file_of_different_runs_contradict(tmp_path: Path) ->
     assert any(text.startswith("latency_ms median is 0.15") for text in case.contradictions)
     (tmp_path / "run.log").write_text(made.make_log(n=60))
     assert read_folder(tmp_path)[0].contradictions == ()
-
-
-def test_an_implicit_batch_is_no_contradiction(tmp_path: Path) -> None:
     fill(tmp_path)
     text = made.make_log(8601, None, n=60).replace("Batch: Explicit", "Batch: 16").replace("1x3x224", "3x224")
     qps = next(line for line in text.splitlines() if "Throughput" in line).split()[-2]
@@ -98,19 +101,16 @@ def test_a_file_that_cannot_be_read_is_named_beside_the_others_and_beside_other_
     )
 
 
-def test_a_folder_with_nothing_readable_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "times.json").write_bytes(made.make_times()[:1000])
-    with pytest.raises(ParseError, match="byte 1000"):
-        read_folder(tmp_path)
-
-
-def test_no_folder_and_no_artifacts(tmp_path: Path) -> None:
+def test_no_folder_no_artifacts_and_nothing_readable_are_errors(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is no folder"):
         read_folder(tmp_path / "no")
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "data.json").write_text("{}")
     assert not is_trtexec_folder(tmp_path)
     with pytest.raises(UsageError, match="holds neither"):
+        read_folder(tmp_path)
+    (tmp_path / "times.json").write_bytes(made.make_times()[:1000])
+    with pytest.raises(ParseError, match="byte 1000"):
         read_folder(tmp_path)
 
 
@@ -175,15 +175,6 @@ def test_the_compute_time_and_the_profile_that_lie_beside(tmp_path: Path) -> Non
     fill(tmp_path, "fp16")
     assert find_profile(tmp_path / "fp16.layers.json") == tmp_path / "fp16.profile.json"
     assert find_profile(tmp_path / "int8.layers.json") is None
-
-
-def test_names_that_end_like_a_kind_keep_their_files_together(tmp_path: Path) -> None:
-    fill(tmp_path, "profile-cuda-graph", 60)
-    fill(tmp_path, "dry-run", 70)
-    assert [(case.name, len(case.files)) for case in read_folder(tmp_path)] == [
-        ("dry-run", 4),
-        ("profile-cuda-graph", 4),
-    ]
 
 
 def test_no_file_is_left_out_because_another_has_its_name(tmp_path: Path) -> None:

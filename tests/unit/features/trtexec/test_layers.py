@@ -43,7 +43,7 @@ def test_names_only_with_the_default_verbosity_and_what_11_calls_the_bindings() 
     assert [(t.name, t.shape) for t in document.io] == [("input", (1, 3, 8, 8)), ("logits", (1, 1000))]
 
 
-def test_shares_of_time_with_a_profile_and_its_layers_that_the_engine_lacks() -> None:
+def test_shares_of_time_with_a_profile_by_name_and_order() -> None:
     document = summarize(made.make_layers(), made.make_profile())
     assert document.shares_of == "time"
     assert document.layers[4].share == pytest.approx(2.0 / 7.0)
@@ -52,6 +52,10 @@ def test_shares_of_time_with_a_profile_and_its_layers_that_the_engine_lacks() ->
     assert document.by_type["Gemm"].average_ms == pytest.approx(2.0 / 51, rel=1e-5)
     document = summarize(made.make_layers(made.LAYERS[:3]), made.make_profile())
     assert document.notes[-1] == "2 layers of the profile are not in the engine"
+    names = ["/a/Conv", "/b/Gemm", "/a/Conv"]  # the generator makes the later ones slower
+    document = summarize(made.make_layers(names), made.make_profile(names))
+    first, _, last = document.layers
+    assert first.average_ms is not None and last.average_ms is not None and first.average_ms < last.average_ms
 
 
 @pytest.mark.parametrize(
@@ -150,13 +154,15 @@ def test_operators_in_a_fused_name(name: str, nodes: tuple[str, ...]) -> None:
     assert split_name(name) == nodes
 
 
-def test_operators_in_metadata() -> None:
+def test_operators_in_metadata_and_their_numbers() -> None:
     assert read_metadata("[ONNX Layer: /a/Conv]\x1f[ONNX Layer: /b[0]/Relu]\x1e[ONNX Layer: /a/Conv]") == (
         "/a/Conv", "/b[0]/Relu"
     )  # fmt: skip
     assert read_metadata("[ONNX Layer: a][ONNX Layer: b + c]") == ("a", "b", "c")
     assert read_metadata(None) == ()
     assert strip_reformat("Reformatting CopyNode for Output Tensor 1 to X") == "X" and strip_reformat("X") is None
+    places = number_operators({"Conv_10", "Conv_9", "/x/Relu", "Conv_100"})
+    assert [places[name] for name in ("Conv_9", "Conv_10", "Conv_100")] == [("Conv", 0), ("Conv", 1), ("Conv", 2)]
 
 
 @pytest.mark.parametrize(
@@ -219,11 +225,6 @@ def test_a_difference_without_profiles_and_of_an_engine_to_itself() -> None:
     assert document.diff is not None and len(document.diff) == 5 and {row.delta_ms for row in document.diff} == {0}
 
 
-def test_operators_are_numbered_by_their_own_numbers() -> None:
-    places = number_operators({"Conv_10", "Conv_9", "/x/Relu", "Conv_100"})
-    assert [places[name] for name in ("Conv_9", "Conv_10", "Conv_100")] == [("Conv", 0), ("Conv", 1), ("Conv", 2)]
-
-
 @pytest.mark.parametrize(
     ("text", "found"),
     [("", "the end of the file|JSON"), ("hello", "malformed"), ("{}", "no list Layers"),
@@ -237,10 +238,6 @@ def test_other_files_are_refused(text: str, found: str) -> None:
         summarize(text)
 
 
-def test_an_engine_without_layers_says_so() -> None:
-    assert summarize('{"Layers": [], "Bindings": []}').notes == ("the file lists no layers",)
-
-
 @pytest.mark.parametrize(
     ("key", "said"),
     [("LayerType", "no key ParameterType or LayerType"), ("Format/Datatype", "no key Format/Datatype or Datatype")],
@@ -252,14 +249,8 @@ def test_a_renamed_key_names_itself_and_those_found(key: str, said: str) -> None
     assert "Renamed" in str(caught.value)
 
 
-def test_layers_without_their_sides_name_the_keys() -> None:
+def test_layers_without_their_sides_name_the_keys_and_no_layers_a_note() -> None:
     text = made.make_layers().decode().replace('"Inputs"', '"Sources"').replace('"Outputs"', '"Targets"')
     with pytest.raises(ParseError, match=r"no key Inputs or Outputs .*Sources, Targets"):
         summarize(text)
-
-
-def test_layers_of_one_name_have_their_times_in_the_order_of_the_engine() -> None:
-    names = ["/a/Conv", "/b/Gemm", "/a/Conv"]  # the generator makes the later ones slower
-    document = summarize(made.make_layers(names), made.make_profile(names))
-    first, _, last = document.layers
-    assert first.average_ms is not None and last.average_ms is not None and first.average_ms < last.average_ms
+    assert summarize('{"Layers": [], "Bindings": []}').notes == ("the file lists no layers",)

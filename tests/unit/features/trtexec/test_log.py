@@ -44,15 +44,6 @@ def test_both_integer_schemes(digits: str, version: str) -> None:
     assert decode_version(digits) == version
 
 
-def test_a_banner_may_stand_behind_a_print_and_lack_version_or_build() -> None:
-    banner = read_banner("plugin says hi&&&& PASSED TensorRT.trtexec # trtexec --onnx=a b.onnx")
-    assert banner is not None
-    assert (banner.verdict, banner.version, banner.build, banner.command) == (
-        "PASSED", None, None, "trtexec --onnx=a b.onnx"
-    )  # fmt: skip
-    assert read_banner("&&&& TASK_BEGIN [iter=0] BuildRoute = 'x'") is None
-
-
 def test_rows_of_8_0_are_read_and_7_is_named() -> None:
     row = "End-to-End Host Latency: min = 1 ms, max = 3 ms, mean = 2 ms, median = 2 ms, percentile(99%) = 3 ms"
     run = read_one(f"{made.STAMP} [I] {row}\n")
@@ -70,13 +61,6 @@ def test_any_shell_may_have_saved_it(encoding: str, ends: str) -> None:
     assert (run.status, run.queries, run.device) == ("passed", 50, "NVIDIA H200")
 
 
-def test_colours_are_taken_out() -> None:
-    text = made.make_log().replace("[I]", "\x1b[32m[I]\x1b[0m").replace("[I]\x1b[0m ", "[I] \x1b[0m")
-    coloured = "\x1b]0;title\x07" + text.replace("\x1b[32m[I] \x1b[0m", "[I] ")
-    coloured = coloured.replace("[11/", "\x1b[1m[11/").replace("&&&&", "\x1b[31;1m&&&&")
-    assert read_log(decode_text(coloured.encode()), LOG).runs[0].latency_ms == read_one(made.make_log()).latency_ms
-
-
 def test_members_of_a_gzip_file_are_read_one_behind_the_other(tmp_path: Path) -> None:
     path = tmp_path / "run.log.gz"
     members = [gzip.compress(made.make_log(command=f"trtexec --onnx={name}.onnx").encode()) for name in "ab"]
@@ -87,24 +71,25 @@ def test_members_of_a_gzip_file_are_read_one_behind_the_other(tmp_path: Path) ->
         parse_log(path)
 
 
-def test_plugin_prints_inside_and_before_lines_do_no_harm() -> None:
+def test_plugin_prints_and_colours_do_no_harm() -> None:
     lines = made.make_log().splitlines()
     noisy = [f"[plugin] working{line}" if i % 3 == 0 else line for i, line in enumerate(lines)]
     noisy = [text for line in noisy for text in (line, "Throughput: 5 qps", "Latency: min = 9 ms, max = 9 ms")]
     run = read_one("\n".join(noisy))
     clean = read_one(made.make_log())
     assert (run.latency_ms, run.throughput_qps, run.status) == (clean.latency_ms, clean.throughput_qps, "passed")
+    text = made.make_log().replace("[I]", "\x1b[32m[I]\x1b[0m").replace("[I]\x1b[0m ", "[I] \x1b[0m")
+    coloured = "\x1b]0;title\x07" + text.replace("\x1b[32m[I] \x1b[0m", "[I] ")
+    coloured = coloured.replace("[11/", "\x1b[1m[11/").replace("&&&&", "\x1b[31;1m&&&&")
+    assert read_log(decode_text(coloured.encode()), LOG).runs[0].latency_ms == read_one(made.make_log()).latency_ms
 
 
-def test_a_warning_inside_a_row_keeps_what_stands_before_it() -> None:
+def test_what_stands_before_a_warning_or_a_cut_is_read() -> None:
     text = f"{made.STAMP} [I] Latency: min = 1.5 ms, max = 2{made.STAMP} [W] * GPU compute time is unstable\n"
     run = read_one(text)
     assert run.latency_ms is not None
     assert (run.latency_ms.min, run.latency_ms.max) == (1.5, None)
     assert run.warnings == ("* GPU compute time is unstable",)
-
-
-def test_a_number_that_is_cut_is_no_number() -> None:
     whole = made.make_log()
     cut = whole[: whole.index("median = ", whole.index("] Latency: ")) + 12]
     run = read_one(cut)
@@ -173,14 +158,11 @@ def test_a_failed_graph_capture_is_off_whatever_the_options_say() -> None:
     assert read_one(text).cuda_graph is False
 
 
-def test_build_options_say_nothing_about_a_loaded_engine() -> None:
+def test_build_options_of_a_loaded_engine_and_its_size() -> None:
     lines = ["=== Build Options ===", "Precision: FP32", "Load engine: a.plan", ""]
     run = read_one("".join(f"{made.STAMP} [I] {line}\n" for line in lines))
     assert (run.precision, run.model, run.loads_plan) == (None, "a.plan", True)
     assert run.notes == ("the engine was loaded: neither its precision nor the options of its build are in the log",)
-
-
-def test_engine_size_and_build_time() -> None:
     lines = ["Created engine with size: 0.1458 MiB", "Engine built in 0.300395 sec."]
     run = read_one("".join(f"{made.STAMP} [I] {line}\n" for line in lines))
     assert (run.engine_bytes, run.build_s) == (round(0.1458 * 2**20), 0.300395)
@@ -245,9 +227,11 @@ def test_a_tuning_run_is_judged_by_its_own_banner_and_no_run_that_a_log_is_about
     assert read_log(make_tuning(), LOG).choose_run().parent is None
 
 
-def test_stderr_before_stdout_belongs_to_the_run_that_follows() -> None:
+def test_stderr_before_stdout_and_a_summary_without_prefixes_are_read() -> None:
     run = read_one(f"{made.STAMP} [W] careful\n" + made.make_log())
     assert run.warnings == ("careful",)
+    run = read_one("\n".join(["Performance:", *made.make_summary()]))
+    assert run.latency_ms is not None and run.status == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -266,11 +250,6 @@ def test_what_is_no_log_is_refused_with_what_was_found(text: str) -> None:
         read_log(text, LOG)
 
 
-def test_a_summary_whose_prefixes_were_cut_away_is_read() -> None:
-    run = read_one("\n".join(["Performance:", *made.make_summary()]))
-    assert run.latency_ms is not None and run.status == "unknown"
-
-
 def test_missing_empty_and_folder(tmp_path: Path) -> None:
     empty = tmp_path / "empty ü.log"
     empty.write_bytes(b"")
@@ -279,11 +258,17 @@ def test_missing_empty_and_folder(tmp_path: Path) -> None:
             parse_log(path)
 
 
-def test_lines_are_numbered_and_split_at_prefixes() -> None:
+def test_lines_are_split_at_prefixes_and_a_banner_may_stand_behind_a_print() -> None:
     lines = list(split_lines(f"x{made.STAMP} [I] a {made.STAMP} [E] [TRT] b\nc"))
     assert [(line.number, line.level, line.library, line.text) for line in lines] == [
         (1, None, False, "x"), (1, "I", False, "a"), (1, "E", True, "b"), (2, None, False, "c")
     ]  # fmt: skip
+    banner = read_banner("plugin says hi&&&& PASSED TensorRT.trtexec # trtexec --onnx=a b.onnx")
+    assert banner is not None
+    assert (banner.verdict, banner.version, banner.build, banner.command) == (
+        "PASSED", None, None, "trtexec --onnx=a b.onnx"
+    )  # fmt: skip
+    assert read_banner("&&&& TASK_BEGIN [iter=0] BuildRoute = 'x'") is None
 
 
 def test_the_library_says_the_size_where_trtexec_does_not() -> None:

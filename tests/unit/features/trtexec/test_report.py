@@ -265,14 +265,11 @@ def test_images_of_a_log_alone(tmp_path: Path, batch: str, shape: str, images: i
     assert case.throughput_qps is not None and case.images_per_s == images * case.throughput_qps
 
 
-def test_streams_are_noted_once(folder: Path) -> None:
+def test_streams_are_noted_once_and_shares_say_what_they_are_of(folder: Path) -> None:
     text = (folder / "run.log").read_text().replace("Inference Streams: 1", "Inference Streams: 2")
     (folder / "run.log").write_text(text)
     (case,) = describe_cases(read_folder(folder)).cases
     assert len([note for note in case.notes if note.startswith("2 streams")]) == 1
-
-
-def test_shares_say_what_they_are_of(folder: Path) -> None:
     (folder / "profile.json").unlink()
     report = describe_cases(read_folder(folder))
     assert report.cases[0].shares_of == "layers"
