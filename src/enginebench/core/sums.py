@@ -1,5 +1,6 @@
 """8-bit sums that do not saturate: ONNX Runtime's setting for them, on the processors that need it."""
 
+import mmap
 import platform
 import re
 from pathlib import Path
@@ -13,6 +14,8 @@ EXACT_SUMS = "session.x64quantprecision"
 # They add four products in 32 bits. Source: the flags of Linux's /proc/cpuinfo.
 WIDE_SUMS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 PROCESSOR = Path("/proc/cpuinfo")
+# The attribute of DequantizeLinear. Source: ONNX operator changelog, version 21.
+BLOCKS = b"block_size"
 
 
 def sums_saturate() -> bool:
@@ -37,10 +40,13 @@ def open_cpu_session(model: str | bytes, settings: Any) -> Any:
 
     The setting makes weights unsigned, also those of a `QLinearMatMul` whose activations are signed, and for these ONNX
     Runtime 1.31 has no kernel: "implemented only for tensor(int8)"; other graphs end in "Attempt to
-    replace the existing tensor". They are loaded without it, and their drift tells whether sums saturate.
+    replace the existing tensor". They are loaded without it, and their drift tells whether sums saturate. So are graphs
+    with weights in blocks, which the setting gives a zero point of a wrong shape: they load, and no run succeeds.
     """
     import onnxruntime
 
+    if _asks_for_exact_sums(settings) and _has_blocks(model):
+        settings.add_session_config_entry(EXACT_SUMS, "0")
     try:
         return onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
     except Exception as refusal:
@@ -57,4 +63,15 @@ def _asks_for_exact_sums(settings: Any) -> bool:
     try:
         return bool(settings.get_session_config_entry(EXACT_SUMS) == "1")
     except RuntimeError:  # its way of saying that the entry is not there
+        return False
+
+
+def _has_blocks(model: str | bytes) -> bool:
+    """Whether a graph says anywhere how long its blocks of weights are."""
+    if isinstance(model, bytes):
+        return BLOCKS in model
+    try:
+        with Path(model).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as stored:
+            return stored.find(BLOCKS) >= 0
+    except (OSError, ValueError):  # ONNX Runtime says what is wrong with it
         return False

@@ -4,6 +4,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime
 import pytest
 
@@ -86,3 +87,21 @@ def test_a_damaged_file_is_told_in_the_words_of_the_first_refusal(
     (tmp_path / "damaged.onnx").write_bytes(b"no graph")
     with pytest.raises(NotImplementedError, match="only for tensor"):
         sums.open_cpu_session(str(tmp_path / "damaged.onnx"), settings)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_weights_in_blocks_run_where_sums_would_saturate(old_processor: Path, tmp_path: Path, stored: bool) -> None:
+    settings = onnxruntime.SessionOptions()
+    sums.keep_sums_exact(settings)
+    text = """(float[n, 64] x) => (float[n, 4] y) {
+        w = DequantizeLinear <axis = 0, block_size = 32> (blocks, scales)
+        y = MatMul (x, w)
+    }"""
+    rng = np.random.default_rng(0)
+    blocks, scales = rng.integers(-127, 128, (64, 4), np.int8), rng.random((2, 4), np.float32)
+    graph = write_text(tmp_path / "g.onnx", text, {"blocks": blocks, "scales": scales}, 21)
+    session = sums.open_cpu_session(str(graph) if stored else graph.read_bytes(), settings)
+    x = rng.standard_normal((3, 64), np.float32)
+    expected = x @ (blocks * scales.repeat(32, 0))
+    # The fused kernel may round the activations to eight bits, too.
+    assert np.abs(session.run(None, {"x": x})[0] - expected).max() < 0.02 * np.abs(expected).max()
