@@ -10,8 +10,7 @@ import pytest
 from msgspec import to_builtins
 
 from enginebench.core.records import Precision
-from enginebench.features.deliver.contents import PACKAGE
-from enginebench.features.deliver.writing import MEASURED
+from enginebench.features.deliver.writing import MEASURED, PACKAGE
 from enginebench.models.task import preprocess_for
 from enginebench.stats.drift import default_limits, measure_drift
 

@@ -1,9 +1,9 @@
 """What `deliver` writes: complete, checked, the row itself; and what it refuses."""
 
-import ast
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,9 +20,8 @@ from bundles import Silent, ask, name
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import TEXT, Artifact, EngineSpec, TensorSpec
 from enginebench.core.store import hash_files
-from enginebench.features.deliver.contents import find_instructions
 from enginebench.features.deliver.verb import DeliverDocument, deliver_row, describe_delivery
-from enginebench.features.deliver.writing import copy_model
+from enginebench.features.deliver.writing import copy_model, find_instructions
 from enginebench.measure.machine import describe_machine
 from enginebench.models.task import feed_digits, load_digits
 from enginebench.runs.bundles.reading import read_bundle
@@ -46,20 +45,6 @@ def test_a_bundle_holds_nothing_of_whoever_made_it(delivered: dict[str, Path], e
         assert path.suffix in (".json", ".py", ".txt", ".npz", ".onnx", ".xml", ".bin", ".pbtxt", "")
         if path.suffix == ".npz":
             assert all(array.dtype != object for array in np.load(path, allow_pickle=False).values())
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_its_programs_know_nothing_of_this_package(delivered: dict[str, Path], engine: str) -> None:
-    for path in delivered[engine].rglob("*.py"):
-        assert "enginebench." not in path.read_text("utf-8").replace("github.com/enginebench", ""), path
-        names = [
-            alias.name if isinstance(node, ast.Import) else str(node.module)
-            for node in ast.walk(ast.parse(path.read_text("utf-8")))
-            if isinstance(node, ast.Import | ast.ImportFrom)
-            for alias in node.names
-        ]
-        assert not [text for text in names if text.startswith("enginebench")], path
-    assert len((delivered[engine] / "predict.py").read_text("utf-8").splitlines()) < 120
 
 
 def test_its_document_says_where_the_row_comes_from(run: Path, delivered: dict[str, Path]) -> None:
@@ -228,9 +213,15 @@ def test_a_changed_artifact_is_not_delivered(run: Path, tmp_path: Path) -> None:
 
 
 def copy_run(run: Path, tmp_path: Path) -> RunFolder:
-    import shutil
-
     return RunFolder(Path(shutil.copytree(run, tmp_path / "run")))
+
+
+def make_artifact(folder: Path, *files: str) -> Artifact:
+    for file in files:
+        (folder / file).write_text(f"the bytes of {file}")
+    sha256, hashes = hash_files([folder / file for file in files], folder)
+    return Artifact(kind="onnx", model=files[0], path=str(folder / files[0]), sha256=sha256, files=hashes,
+                    inputs=(), outputs=())  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -245,25 +236,17 @@ def copy_run(run: Path, tmp_path: Path) -> RunFolder:
 def test_a_model_with_a_space_in_its_name_is_delivered(
     tmp_path: Path, files: tuple[str, ...], delivered: list[str]
 ) -> None:
-    for file in files:
-        (tmp_path / file).write_text(f"the bytes of {file}")
-    sha256, hashes = hash_files([tmp_path / file for file in files], tmp_path)
-    artifact = Artifact(kind="onnx", model=files[0], path=str(tmp_path / files[0]), sha256=sha256, files=hashes,
-                        inputs=(), outputs=())  # fmt: skip
+    artifact = make_artifact(tmp_path, *files)
     copied = copy_model(tmp_path / "stage", artifact)
     folder = tmp_path / "stage" / "model"
     assert sorted(path.name for path in folder.iterdir()) == delivered
     assert (tmp_path / "stage" / copied.path).read_bytes() == (tmp_path / files[0]).read_bytes()
     assert (copied.sha256, copied.files) == hash_files([folder / f.path for f in copied.files], folder)
-    assert copied.sha256 == sha256 or copied.parent_sha256 == sha256
+    assert artifact.sha256 in (copied.sha256, copied.parent_sha256)
 
 
 def test_a_file_that_a_model_mentions_by_an_odd_name_is_refused(tmp_path: Path) -> None:
-    for file in ("net.onnx", "my weights.data"):
-        (tmp_path / file).write_text("")
-    sha256, hashes = hash_files([tmp_path / "net.onnx", tmp_path / "my weights.data"], tmp_path)
-    artifact = Artifact(kind="onnx", model="net.onnx", path=str(tmp_path / "net.onnx"), sha256=sha256, files=hashes,
-                        inputs=(), outputs=())  # fmt: skip
+    artifact = make_artifact(tmp_path, "net.onnx", "my weights.data")
     with pytest.raises(ArtifactError, match=r"'model/my weights.data' cannot be the name of a file in a bundle"):
         copy_model(tmp_path / "stage", artifact)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bundles import Silent, ask, make_run, name
+from bundles import Silent, ask, make_run
 from enginebench.features.deliver.verb import deliver_row
 from environments import Environments
 
@@ -57,8 +57,3 @@ def matches(row: str, engine: str, precision: str) -> bool:
     """Whether an id is that of a row; the options of an engine are in its name as a slug."""
     head, _, tail = row.partition(f"-{precision}-b1-")
     return bool(tail) and (head == engine or head.startswith(f"{engine}-force"))
-
-
-def test_ids_are_told_apart() -> None:
-    assert matches(name("pytorch"), "pytorch", "fp32") and not matches(name("pytorch-compile"), "pytorch", "fp32")
-    assert matches("pytorch-force-1-0a-bf16-b1-compute-t1-hot", "pytorch", "bf16")

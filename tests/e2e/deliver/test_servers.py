@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from bundles import ask
 from enginebench.core.records import EngineSpec, TensorSpec
-from enginebench.features.deliver.servers import LAYOUTS, describe_model, format_config, format_dockerfile
+from enginebench.features.deliver.servers import describe_model, format_config, format_dockerfile
 from enginebench.runs.bundles.reading import read_bundle
 from enginebench.runs.bundles.record import Bundle
 from environments import Environments
@@ -65,7 +65,7 @@ def test_triton_reads_its_repository(delivered: dict[str, Path], engine: str, pa
 
 def test_triton_reads_batches_gpus_and_other_types(delivered: dict[str, Path], parse) -> None:  # type: ignore[no-untyped-def]
     found = on_gpu(read_bundle(delivered["ort"]))
-    config = parse(format_config("net", found, LAYOUTS[found.artifact.kind]))
+    config = parse(format_config("net", found))
     assert config["platform"] == "tensorrt_plan"
     assert config["max_batch_size"] == 8 and config["dynamic_batching"] == {"preferred_batch_size": [8]}
     assert config["instance_group"] == [{"count": 1, "kind": "KIND_GPU", "gpus": [1]}]
@@ -76,29 +76,19 @@ def test_triton_reads_batches_gpus_and_other_types(delivered: dict[str, Path], p
         "zero_data": True,
     }
     fixed = replace(found, artifact=replace(found.artifact, inputs=(TensorSpec(name="x", dtype="bool", shape=(8, 3)),)))
-    config = parse(format_config("net", fixed, LAYOUTS["plan"]))
+    config = parse(format_config("net", fixed))
     assert config.get("max_batch_size", 0) == 0 and config["input"][0]["dims"] == ["8", "3"]
 
 
 def test_triton_reads_tensors_of_the_batch_alone(delivered: dict[str, Path], parse) -> None:  # type: ignore[no-untyped-def]
-    config = parse(format_config("net", with_labels(read_bundle(delivered["ort"])), LAYOUTS["onnx"]))
+    step, label = (TensorSpec(name=name, dtype="int64", shape=("batch",)) for name in ("step", "label"))
+    found = read_bundle(delivered["ort"])
+    inputs, outputs = (*found.artifact.inputs, step), (*found.artifact.outputs, label)
+    text = format_config("net", replace(found, artifact=replace(found.artifact, inputs=inputs, outputs=outputs)))
+    assert "dims: [  ]" not in text, "Triton refuses a tensor without dims"
+    config = parse(text)
     assert config["output"][1] == {"name": "label", "data_type": "TYPE_INT64", "dims": ["1"], "reshape": {}}
     assert config["model_warmup"][0]["inputs"]["step"]["dims"] == ["1"]
-
-
-def test_a_tensor_of_the_batch_alone_has_an_axis_for_triton(delivered: dict[str, Path]) -> None:
-    """Triton refuses a tensor without dims."""
-    text = format_config("net", with_labels(read_bundle(delivered["ort"])), LAYOUTS["onnx"])
-    assert 'name: "label" data_type: TYPE_INT64 dims: [ 1 ] reshape { shape: [ ] }' in text
-    assert "dims: [  ]" not in text
-
-
-def with_labels(bundle: Bundle) -> Bundle:
-    """The bundle with an input and an output of one number for each entry."""
-    step, label = (TensorSpec(name=name, dtype="int64", shape=("batch",)) for name in ("step", "label"))
-    artifact = bundle.artifact
-    changed = replace(artifact, inputs=(*artifact.inputs, step), outputs=(*artifact.outputs, label))
-    return replace(bundle, artifact=changed)
 
 
 def on_gpu(bundle: Bundle) -> Bundle:

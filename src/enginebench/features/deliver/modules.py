@@ -12,8 +12,9 @@ from msgspec import Struct
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact
 from enginebench.core.store import hash_file
+from enginebench.features.deliver.writing import PACKAGE
 from enginebench.models.objects import look_here
-from enginebench.models.zoo import BUILTIN, ModelCard, ModelRef, resolve_model
+from enginebench.models.zoo import BUILTIN, ModelRef, resolve_model
 from enginebench.runs.bundles.record import Module
 
 
@@ -43,38 +44,26 @@ def find_module(artifact: Artifact) -> FoundModule:
             "Deliver an ONNX engine, or make the state an input and an output"
         )
     if ref.kind == "timm":
-        module = Module(kind="timm", name=ref.name, arguments=_find_timm_arguments(ref, artifact))
+        from enginebench.models.torch.architectures import import_timm
+
+        config, size = import_timm().get_pretrained_cfg(ref.name), artifact.inputs[0].shape[-1]
+        # Transformers of timm are made for a size; all others take any.
+        fixed = config is not None and config.fixed_input_size and size != config.input_size[-1]
+        module = Module(kind="timm", name=ref.name, arguments={"img_size": int(size)} if fixed else {})
         return FoundModule(module=module, packages=_list_versions("timm", "torchvision"))
-    if ref.kind == "builtin":
-        return _find_builtin(BUILTIN[ref.name])
-    return _find_factory(ref)
-
-
-def _find_builtin(card: ModelCard) -> FoundModule:
+    if ref.kind != "builtin":
+        return _find_factory(ref)
+    card = BUILTIN[ref.name]
     if card.source is None:
         return FoundModule(module=Module(kind="torchvision", name=card.name), packages=_list_versions("torchvision"))
-    from enginebench.models import zoo
-
     file, _, constructor = card.source.partition(":")
-    source = Path(zoo.__file__).parent / "torch" / f"{file}.py"
-    packages = _list_versions(card.package) if card.package else {}
-    return FoundModule(
-        module=Module(kind="source", name=constructor, file=source.name), source=source, packages=packages
-    )
+    source = PACKAGE / "models" / "torch" / f"{file}.py"
+    module = Module(kind="source", name=constructor, file=source.name)
+    return FoundModule(module=module, source=source, packages=_list_versions(*filter(None, [card.package])))
 
 
 def _list_versions(*names: str) -> dict[str, str]:
     return {name: version(name) for name in names}
-
-
-def _find_timm_arguments(ref: ModelRef, artifact: Artifact) -> dict[str, int]:
-    """Transformers of timm are made for a size; all others take any."""
-    from enginebench.models.torch.architectures import import_timm
-
-    config = import_timm().get_pretrained_cfg(ref.name)
-    size = artifact.inputs[0].shape[-1]
-    fixed = config is not None and config.fixed_input_size and size != config.input_size[-1]
-    return {"img_size": int(size)} if fixed else {}
 
 
 def _find_factory(ref: ModelRef) -> FoundModule:
@@ -86,18 +75,13 @@ def _find_factory(ref: ModelRef) -> FoundModule:
         raise ArtifactError(f"{ref.text}: the source of {name} is not found here. Deliver where it can be imported")
     tops = sorted(set(_list_imports(source)) - {"torch", "numpy", *sys.stdlib_module_names})
     distributions = packages_distributions()
-    own = [top or "its own package" for top in tops if top not in distributions]
-    if own:
+    if own := [top or "its own package" for top in tops if top not in distributions]:
         raise ArtifactError(
             f"{ref.text}: {source.name} imports {', '.join(own)}, which no package index has. A bundle takes a module "
             "whose source is one file; or deliver an ONNX engine, which needs no source"
         )
-    packages = {distributions[top][0]: version(distributions[top][0]) for top in tops}
-    return FoundModule(
-        module=Module(kind="source", name=attribute, file=f"source_{hash_file(source)[:8]}.py", flat=True),
-        source=source,
-        packages=packages,
-    )
+    module = Module(kind="source", name=attribute, file=f"source_{hash_file(source)[:8]}.py", flat=True)
+    return FoundModule(module=module, source=source, packages=_list_versions(*(distributions[t][0] for t in tops)))
 
 
 def _list_imports(source: Path) -> Iterator[str]:

@@ -5,14 +5,12 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct
-
 from enginebench.core.errors import UsageError
 from enginebench.core.names import slug
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_batch_axes, free_batch
 from enginebench.core.store import BUNDLE, write_atomic
-from enginebench.features.deliver.contents import PROGRAMS
+from enginebench.features.deliver.writing import PROGRAMS
 from enginebench.runs.bundles.record import Bundle
 
 FOLDER = "triton"
@@ -31,19 +29,13 @@ TYPES = {
 TRITON_TYPES = {name: f"TYPE_{'STRING' if name == 'str' else kind}" for name, kind in TYPES.items()}
 
 
-class Layout(Struct, frozen=True, kw_only=True):
-    """How a kind of model lies in a repository. `chooser`: the line by which Triton finds its backend."""
-
-    chooser: str
-    file: str  # the name that the backend expects
-
-
+# Kind of model -> the line by which Triton finds its backend, and the file's name that the backend expects.
 LAYOUTS = {
-    "onnx": Layout(chooser='platform: "onnxruntime_onnx"', file="model.onnx"),
-    "plan": Layout(chooser='platform: "tensorrt_plan"', file="model.plan"),
-    "openvino": Layout(chooser='backend: "openvino"', file="model.xml"),
-    "torch": Layout(chooser='backend: "python"', file="model.py"),
-    "aoti": Layout(chooser='backend: "python"', file="model.py"),
+    "onnx": ('platform: "onnxruntime_onnx"', "model.onnx"),
+    "plan": ('platform: "tensorrt_plan"', "model.plan"),
+    "openvino": ('backend: "openvino"', "model.xml"),
+    "torch": ('backend: "python"', "model.py"),
+    "aoti": ('backend: "python"', "model.py"),
 }
 # Compiled or captured for the shapes that were measured: for others it would be made anew within a request.
 FIXED = ("pytorch-compile", "pytorch-aoti", "pytorch-cudagraph")
@@ -57,42 +49,42 @@ def write_triton(stage: Path, bundle: Bundle) -> None:
     """
     name = slug(f"{bundle.model}-{bundle.engine.backend}")
     home = stage / FOLDER / name / VERSION
-    layout = LAYOUTS[bundle.artifact.kind]
+    file = LAYOUTS[bundle.artifact.kind][1]
     if bundle.artifact.kind in ("torch", "aoti"):
-        for file in (*(f.path for f in bundle.files), BUNDLE):
-            (home / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(stage / file, home / file)
-        write_atomic(home / layout.file, (PROGRAMS / "triton_model.py").read_bytes())
-    else:
-        _copy_model(stage / bundle.artifact.path, home, layout.file, bundle)
-    write_atomic(stage / FOLDER / name / "config.pbtxt", format_config(name, bundle, layout).encode())
+        copies = {path: path for path in (*(f.path for f in bundle.files), BUNDLE)}
+    else:  # under the name that the backend expects; files beside the model keep theirs, but a `.bin` of OpenVINO
+        model = Path(bundle.artifact.path)
+        copies = {(model.parent / f.path).as_posix(): f.path for f in bundle.artifact.files}
+        copies[model.as_posix()] = file
+        if model.suffix == ".xml" and (weights := model.with_suffix(".bin").as_posix()) in copies:
+            copies[weights] = str(Path(file).with_suffix(".bin"))
+    for source, target in copies.items():
+        (home / target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(stage / source, home / target)
+    if bundle.artifact.kind in ("torch", "aoti"):
+        write_atomic(home / file, (PROGRAMS / "triton_model.py").read_bytes())
+    write_atomic(stage / FOLDER / name / "config.pbtxt", format_config(name, bundle).encode())
 
 
-def _copy_model(model: Path, home: Path, name: str, bundle: Bundle) -> None:
-    """The model under the name that the backend expects; files beside it keep theirs, but a `.bin` of OpenVINO."""
-    home.mkdir(parents=True)
-    for file in bundle.artifact.files:
-        source = model.parent / file.path
-        is_model, is_weights = source == model, source == model.with_suffix(".bin") and model.suffix == ".xml"
-        target = home / (name if is_model else Path(name).with_suffix(".bin").name if is_weights else file.path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
+def format_config(name: str, bundle: Bundle) -> str:
+    """The text of `config.pbtxt`.
 
-
-def format_config(name: str, bundle: Bundle, layout: Layout) -> str:
-    """The text of `config.pbtxt`."""
+    One instance is what the row measured: more share its cores or its GPU, and only a load test says how many pay.
+    """
     batched = takes_batches(bundle)
     largest = bundle.engine.batch if batched else 0
     sizes = dict.fromkeys(list_batch_names(bundle.artifact.inputs), bundle.engine.batch)
+    kind, _, index = bundle.engine.device.partition(":")
+    place = f"kind: KIND_GPU gpus: [ {index or 0} ]" if kind == "cuda" else "kind: KIND_CPU"
     lines = [
         f"# {bundle.row}, delivered by EngineBench. The measured figures are not those of a server.",
         f"name: {json.dumps(name)}",
-        layout.chooser,
+        LAYOUTS[bundle.artifact.kind][0],
         f"max_batch_size: {largest}",
         *(_format_tensor("input", spec, batched, sizes) for spec in bundle.artifact.inputs),
         *(_format_tensor("output", spec, batched, sizes) for spec in bundle.artifact.outputs),
         *([f"dynamic_batching {{ preferred_batch_size: [ {largest} ] }}"] if largest > 1 else []),
-        _format_instances(bundle.engine.device),
+        f"instance_group [ {{ count: 1 {place} }} ]",
         *_format_parameters(bundle),
         _format_warmup(bundle, batched),
     ]
@@ -126,30 +118,19 @@ def _format_tensor(side: str, spec: TensorSpec, batched: bool, sizes: Mapping[in
     return f"{side} [ {{ name: {json.dumps(spec.name)} data_type: {TRITON_TYPES[spec.dtype]} {dims} }} ]"
 
 
-def _format_instances(device: str) -> str:
-    """One instance: what the row measured. More share its cores or its GPU, and only a load test says how many pay."""
-    kind, _, index = device.partition(":")
-    place = f"kind: KIND_GPU gpus: [ {index or 0} ]" if kind == "cuda" else "kind: KIND_CPU"
-    return f"instance_group [ {{ count: 1 {place} }} ]"
-
-
 def _format_parameters(bundle: Bundle) -> Iterator[str]:
-    for key, value in choose_parameters(bundle).items():
+    """The row's settings, as far as the backend has names for them."""
+    threads, settings = str(bundle.engine.threads), dict[str, str]()
+    if bundle.artifact.kind == "onnx":
+        settings = {"intra_op_thread_count": threads, "inter_op_thread_count": "1", "execution_mode": "0"}
+    elif bundle.artifact.kind == "openvino":
+        settings = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": "1", "PERFORMANCE_HINT": "LATENCY"}
+        settings |= {"HINT_BF16": "YES"} if bundle.engine.precision == "bf16" else {}
+    for key, value in settings.items():
         yield f"parameters {{ key: {json.dumps(key)} value: {{ string_value: {json.dumps(value)} }} }}"
     level = {"basic": -1, "extended": 1, "none": 2}.get(bundle.engine.options.get("opt", "all"))
     if bundle.artifact.kind == "onnx" and level is not None:
         yield f"optimization {{ graph {{ level: {level} }} }}"
-
-
-def choose_parameters(bundle: Bundle) -> Mapping[str, str]:
-    """The row's settings, as far as the backend has names for them."""
-    threads = str(bundle.engine.threads)
-    if bundle.artifact.kind == "onnx":
-        return {"intra_op_thread_count": threads, "inter_op_thread_count": "1", "execution_mode": "0"}
-    if bundle.artifact.kind == "openvino":
-        bf16 = {"HINT_BF16": "YES"} if bundle.engine.precision == "bf16" else {}
-        return {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": "1", "PERFORMANCE_HINT": "LATENCY", **bf16}
-    return {}
 
 
 def _format_warmup(bundle: Bundle, batched: bool) -> str:
@@ -170,9 +151,7 @@ FORMS = ("bundle", "triton", "kserve", "dockerfile")
 
 
 def check_forms(forms: Sequence[str]) -> None:
-    """Checks that all are known."""
-    unknown = [form for form in forms if form not in FORMS]
-    if unknown:
+    if unknown := [form for form in forms if form not in FORMS]:
         raise UsageError(f"unknown form {', '.join(unknown)} of a bundle; known: {', '.join(FORMS)}")
 
 
@@ -189,11 +168,10 @@ def add_forms(stage: Path, bundle: Bundle, forms: Sequence[str]) -> None:
 
 def describe_model(bundle: Bundle) -> dict[str, object]:
     """The answer to `GET v2/models/NAME` of the Open Inference Protocol. An axis of any length is -1."""
-    chooser = LAYOUTS[bundle.artifact.kind].chooser
     return {
         "name": slug(f"{bundle.model}-{bundle.engine.backend}"),
         "versions": ["1"],
-        "platform": chooser.split('"')[1],
+        "platform": LAYOUTS[bundle.artifact.kind][0].split('"')[1],
         "inputs": [_describe_tensor(spec, bundle) for spec in bundle.artifact.inputs],
         "outputs": [_describe_tensor(spec, bundle) for spec in bundle.artifact.outputs],
     }

@@ -25,20 +25,17 @@ from enginebench.core.records import Artifact, Result, TensorSpec
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import clean_text, count_of
 from enginebench.engines.registry import complete_options, find_installed
-from enginebench.features.deliver.contents import (
-    Contents,
+from enginebench.features.deliver.modules import find_module
+from enginebench.features.deliver.servers import add_forms, check_forms
+from enginebench.features.deliver.writing import (
     choose_contents,
+    copy_engine,
+    copy_model,
+    copy_preprocess,
     explain_refusal,
     find_instructions,
     find_versions,
     format_requirements,
-)
-from enginebench.features.deliver.modules import find_module
-from enginebench.features.deliver.servers import add_forms, check_forms
-from enginebench.features.deliver.writing import (
-    copy_engine,
-    copy_model,
-    copy_preprocess,
     open_stage,
     seal,
     verify_copy,
@@ -46,7 +43,7 @@ from enginebench.features.deliver.writing import (
     write_weights,
 )
 from enginebench.models.samples import SAMPLES, find_batch, find_samples, group_samples, join_samples, read_samples
-from enginebench.models.task import Preprocess, preprocess_for, sample_feeds
+from enginebench.models.task import preprocess_for, sample_feeds
 from enginebench.models.zoo import find_labels
 from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Trusting, verb
 from enginebench.report.run.head import format_missing
@@ -153,10 +150,8 @@ def deliver_row(
 ) -> DeliverDocument:
     """Writes a row of the run in `root` as a bundle at `out`, and has the bundle compare its answers with the row's.
 
-    Args:
-        out: folder of the bundle; made, and left as it was if anything goes wrong.
-        row: id; None: the row that the run recommends, or that a search says to take.
-        forms: what to write beside the bundle itself, of `servers.FORMS`.
+    Without an id it is the row that the run recommends, or that a search says to take. `out` is made, and left as it
+    was if anything goes wrong.
     """
     check_forms(forms)
     record, results = read_results(root)
@@ -191,28 +186,23 @@ def deliver_row(
 
 def choose_row(document: RunDocument, results: Sequence[Result], row: str | None) -> tuple[Result, Row]:
     """The row with this id, or the recommended one; it can be delivered."""
-    by_id = {result.id: result for result in results}
-    if row is None and document.recommended is None and document.recommended_by == "search":
+    short = shorten_ids(document.rows)
+    wanted = row if row is not None else document.recommended and document.recommended.id
+    if wanted is None and document.recommended_by == "search":
         raise UsageError("the search named no winner, so that there is nothing to deliver; continue it with --resume")
-    if row is None and document.recommended is None:
+    if wanted is None:
         raise UsageError(
             "the run recommends no configuration: none was measured that meets the limits. Read its report, then name "
-            f"one with `enginebench deliver RUN --row ID`: {', '.join(shorten_ids(document.rows).values())}"
+            f"one with `enginebench deliver RUN --row ID`: {', '.join(short.values())}"
         )
-    wanted = row if row is not None else str(document.recommended and document.recommended.id)
-    short = shorten_ids(document.rows)
     fits = find_rows(wanted, results)
     if len(fits) > 1:
-        raise UsageError(
-            f"--row {wanted} fits {len(fits)} configurations; expected one of {', '.join(short[one] for one in fits)}"
-        )
+        named = ", ".join(short[one] for one in fits)
+        raise UsageError(f"--row {wanted} fits {len(fits)} configurations; expected one of {named}")
     if not fits:
-        names = [*short.values()]
-        near = difflib.get_close_matches(wanted, names, n=3) or names
-        raise UsageError(
-            f"the run has no configuration {wanted!r}; expected the id of a configuration, as {', '.join(near)}"
-        )
-    found = by_id[fits[0]]
+        near = ", ".join(difflib.get_close_matches(wanted, short.values(), n=3) or short.values())
+        raise UsageError(f"the run has no configuration {wanted!r}; expected the id of a configuration, as {near}")
+    found = next(result for result in results if result.id == fits[0])
     if reason := explain_refusal(found):
         raise UsageError(f"{reason}. Name another configuration with --row")
     return found, next(line for line in document.rows if line.id == found.id)
@@ -230,12 +220,15 @@ def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, reque
     copy_engine(stage, contents)
     if found and found.source and found.module.file:
         write_atomic(stage / found.module.file, found.source.read_bytes())
-    requirements |= write_preprocess(
-        stage, preprocess_for(result.model, request.input_size, artifact.inputs), result.model, versions
-    )
+    if (preprocess := preprocess_for(result.model, request.input_size, artifact.inputs)) is not None:
+        write_atomic(stage / "preprocess.json", encode(preprocess, indent=2))
+        copy_preprocess(stage)
+        if labels := find_labels(result.model):
+            write_atomic(stage / "labels.json", msgspec.json.format(msgspec.json.encode(labels), indent=1))
+        requirements |= {"pillow": versions.get("pillow", "")}
     write_atomic(stage / "requirements.txt", format_requirements(requirements).encode())
     write_row_check(stage, folder, stored, given=request.inputs is not None)
-    bundle = describe_bundle(stored, row, contents, artifact, runtime, requirements)
+    bundle = describe_bundle(stored, row, artifact, runtime, requirements)
     return seal(stage, replace(bundle, module=found.module if found else None))
 
 
@@ -271,29 +264,11 @@ def join_given(
     return feeds, {name: array[places] for name, array in outputs.items()}
 
 
-def write_preprocess(
-    stage: Path, preprocess: Preprocess | None, model: str, versions: Mapping[str, str]
-) -> dict[str, str]:
-    """Writes how pictures become inputs and what the classes are called, where that is known; returns what it needs."""
-    if preprocess is None:
-        return {}
-    write_atomic(stage / "preprocess.json", encode(preprocess, indent=2))
-    copy_preprocess(stage)
-    labels = find_labels(model)
-    if labels:
-        write_atomic(stage / "labels.json", msgspec.json.format(msgspec.json.encode(labels), indent=1))
-    return {"pillow": versions.get("pillow", "")}
-
-
 def describe_bundle(
-    stored: Stored,
-    row: Row,
-    contents: Contents,
-    artifact: Artifact,
-    runtime: dict[str, str],
-    requirements: dict[str, str],
+    stored: Stored, row: Row, artifact: Artifact, runtime: dict[str, str], requirements: dict[str, str]
 ) -> Bundle:
     result, spec, machine = stored.result, stored.spec, stored.result.machine
+    cpu = f"{machine.cpu_model}, {machine.cores_physical} cores" if machine else "an unknown machine"
     assert row.p50_ms is not None  # an ok row has samples
     return Bundle(
         model=result.model,
@@ -315,8 +290,7 @@ def describe_bundle(
         limits=default_limits(result.requested_precision),
         check_seed=result.measure.seed,
         figures=Figures(**{name: getattr(row, name) for name in Figures.__struct_fields__}),
-        machine_name=row.gpu
-        or (f"{machine.cpu_model}, {machine.cores_physical} cores" if machine else "an unknown machine"),
+        machine_name=row.gpu or cpu,
         machine=machine,
         drift=result.drift,
         scores=result.scores,
@@ -325,13 +299,6 @@ def describe_bundle(
         measured_utc=result.measurements[0].started_utc,
         made_by={"enginebench": enginebench.__version__},
     )
-
-
-def _find_fault(done: subprocess.CompletedProcess[str]) -> str:
-    """What failed: the outputs that are not those of the row, else the last line of the error."""
-    broken = [line for line in done.stdout.splitlines() if "NOT within" in line]
-    last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["no word"]
-    return "; ".join(broken) or last[0]
 
 
 def check_bundle(stage: Path, bundle: Bundle, *, force: bool) -> str | None:
@@ -349,7 +316,10 @@ def check_bundle(stage: Path, bundle: Bundle, *, force: bool) -> str | None:
         raise ArtifactError(f"the bundle of {bundle.row} did not respond within {CHECK_TIMEOUT_S:g} s") from error
     if done.returncode == 0:
         return None
-    reason = f"the bundle of {bundle.row} does not pass its own check here: {_find_fault(done)}"
+    # The outputs that are not those of the row, else the last line of the error.
+    broken = [line for line in done.stdout.splitlines() if "NOT within" in line]
+    broken = broken or (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["no word"]
+    reason = f"the bundle of {bundle.row} does not pass its own check here: {'; '.join(broken)}"
     if force:
         return reason
     raise ArtifactError(f"{reason}. Deliver where it was measured, or force it with --force")

@@ -1,4 +1,4 @@
-"""A bundle's files, written into a folder that becomes the bundle only once it is whole."""
+"""What goes into a bundle, engine by engine, or why nothing; its files, in a folder that becomes it when it is whole."""
 
 from __future__ import annotations
 
@@ -11,20 +11,152 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.judging import is_plain
-from enginebench.core.records import Artifact
+from enginebench.core.records import TEXT, Artifact, EngineSpec, Machine, Precision, Result
 from enginebench.core.store import BUNDLE, encode, hash_file, hash_files, write_atomic
-from enginebench.features.deliver.contents import JUDGING, MODULE, PACKAGE, PICTURES, PROGRAMS, SHARED, Contents
 from enginebench.runs.bundles.reading import check_name
 from enginebench.runs.bundles.record import Bundle
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from enginebench.core.protocols import Array, Feeds
+
+PROGRAMS = Path(__file__).parent / "as-shipped"
+PACKAGE = Path(__file__).parents[2]
+# In every bundle, under these names.
+SHARED = ("facts.py", "trial.py")
+
+# Engines whose rows cannot be taken away.
+REFUSED = {
+    "trtexec": "trtexec only times a plan; deliver one of engine tensorrt, which runs the same plan",
+    "fpga-sim": "its times are those of a simulated board; see `enginebench fpga verilog`",
+    "fake": "it computes nothing",
+    "ort-openvino": "a bundle does not contain the provider's package; deliver one of engine openvino",
+    "ort-tensorrt-rtx": "its plans are rebuilt in each session; deliver one of engine tensorrt-rtx",
+    "ort-tensorrt": "its plans lie in a cache of the machine that built them; deliver one of engine tensorrt",
+}
+# Instructions that compute in a precision. A CPU without them has other kernels, or none.
+# Source: the flags of Linux's /proc/cpuinfo; ONNX Runtime's MLAS, OpenVINO's and PyTorch's oneDNN choose by them.
+INSTRUCTIONS: dict[Precision, tuple[str, ...]] = {
+    "int8": ("avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"),
+    "bf16": ("avx512_bf16", "amx_bf16", "bf16"),
+    "fp16": ("avx512_fp16", "amx_fp16", "asimdhp"),
+}
+
+
+class Contents(Struct, frozen=True, kw_only=True):
+    """What an engine's bundle holds beside the model: its engine's file, and packages."""
+
+    engine: str  # name of its file in `engines`
+    module: bool = False  # it runs a PyTorch module
+    runtime: tuple[str, ...]  # packages whose version makes the row
+    others: tuple[str, ...] = ("numpy",)
+
+
+# What says whether a bundle and a machine are what was measured.
+JUDGING = "core/judging.py"
+# What turns a picture into an input.
+PICTURES = "models/pictures.py"
+# What makes a PyTorch module, as it is made where it is measured, and the program that asks it.
+MODULE = ("core/trees.py", "models/torch/flat.py", "models/torch/torchvision_import.py")
+CPU = {
+    "ort": Contents(engine="ort", runtime=("onnxruntime",)),
+    "openvino": Contents(engine="openvino", runtime=("openvino",)),
+    "pytorch": Contents(engine="pytorch", module=True, runtime=("torch",)),
+    "pytorch-compile": Contents(engine="pytorch_compile", module=True, runtime=("torch",)),
+    "pytorch-aoti": Contents(engine="pytorch_aoti", runtime=("torch",)),
+}
+GPU = {
+    "pytorch": Contents(engine="pytorch_cuda", module=True, runtime=("torch",)),
+    "pytorch-cudagraph": Contents(engine="pytorch_cuda", module=True, runtime=("torch",)),
+    "pytorch-compile": Contents(engine="pytorch_compile", module=True, runtime=("torch",)),
+    "pytorch-aoti": Contents(engine="pytorch_aoti", runtime=("torch",)),
+    "ort-cuda": Contents(engine="ort_cuda", runtime=("onnxruntime-gpu",), others=("cuda-python", "numpy")),
+    "tensorrt": Contents(engine="tensorrt", runtime=("tensorrt",), others=("cuda-python", "numpy")),
+}
+
+
+def choose_contents(engine: EngineSpec) -> Contents:
+    """What the bundle of an engine that can be delivered holds."""
+    return (CPU if engine.device == "cpu" else GPU)[engine.backend]
+
+
+def explain_refusal(result: Result) -> str | None:
+    """Why a row cannot be delivered; None if it can."""
+    engine = result.engine
+    if result.measure.scope == "pipelined":
+        return f"{result.id} cannot be delivered: a bundle times one batch after another, scope pipelined overlaps them"
+    if engine.backend in REFUSED:
+        return f"{engine.backend} cannot be delivered: {REFUSED[engine.backend]}"
+    if engine.backend not in (CPU if engine.device == "cpu" else GPU):
+        return f"{engine.backend} on {engine.device} cannot be delivered: there is no bundle program for it"
+    if engine.backend == "pytorch-compile" and engine.recipe is not None:
+        return (
+            f"{result.id} cannot be delivered: torchao quantized its module, which a bundle does not do; deliver one "
+            "of ort or openvino"
+        )
+    if any(caveat.code == "rewritten_graph" for artifact in result.artifacts for caveat in artifact.caveats):
+        return (
+            f"{result.id} cannot be delivered: {engine.backend} reads its graph only rewritten for each set of "
+            "shapes, which a bundle does not do; deliver one of ort"
+        )
+    text = [s.name for a in result.artifacts[-1:] for s in (*a.inputs, *a.outputs) if s.dtype == TEXT]
+    if text and engine.backend != "ort":
+        return (
+            f"{result.id} cannot be delivered: {', '.join(text)} holds text, which only a bundle of ort takes "
+            "and gives; deliver one of ort"
+        )
+    if result.status != "ok":
+        return f"{result.id} is {result.status}{f' ({result.reason})' if result.reason else ''}: it has no results"
+    if result.drift is not None and any(output.nonfinite for output in result.drift.outputs):
+        return f"{result.id} has non-finite outputs"
+    return None
+
+
+def find_instructions(precision: Precision | None, machine: Machine | None, engine: EngineSpec) -> tuple[str, ...]:
+    """The instructions that the measuring CPU has for what a row computes in; none for FP32 and for GPUs."""
+    if machine is None or engine.device != "cpu":
+        return ()
+    wanted = list(INSTRUCTIONS.get(precision, ())) if precision else []
+    if engine.options.get("floats") == "bf16":
+        wanted += INSTRUCTIONS["bf16"]
+    return tuple(flag for flag in wanted if flag in machine.cpu_flags)
+
+
+def find_versions(names: tuple[str, ...], versions: Mapping[str, str]) -> dict[str, str]:
+    """The measured version of each package; of one that was installed under another name, that one's."""
+    found = {}
+    for name in names:
+        twins = [other for other in (name, *TWINS.get(name, ())) if other in versions]
+        if twins:
+            found[twins[0]] = versions[twins[0]]
+    return found
+
+
+# Distributions that bring the same modules.
+TWINS = {
+    "cuda-python": ("cuda-bindings",),
+    "onnxruntime": ("onnxruntime-gpu",),
+    "tensorrt": ("tensorrt-cu13", "tensorrt-cu12"),
+}
+
+
+def format_requirements(versions: Mapping[str, str]) -> str:
+    """`requirements.txt`. A build that an index keeps apart (`+cpu`) is named in a comment: its own index has it."""
+    lines = [f"{name}=={version.partition('+')[0]}" if version else name for name, version in sorted(versions.items())]
+    builds = [f"{name} {version}" for name, version in sorted(versions.items()) if "+" in version]
+    if not builds:
+        return "\n".join([*lines, ""])
+    index = f"https://download.pytorch.org/whl/{builds[0].rpartition('+')[2]}"
+    comment = [
+        f"# measured with the build {', '.join(builds)}",
+        f"# pip install -r requirements.txt --extra-index-url {index}",
+    ]
+    return "\n".join([*comment, *lines, ""])
+
 
 MODEL = "model"
 # Where a bundle keeps the engine that was measured, its files in the folders that they have here.
@@ -38,7 +170,6 @@ LEAST_ENTRIES = 2
 
 
 def check_free(out: Path) -> None:
-    """Checks that a bundle can be written to this place."""
     if out.is_symlink() or out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise UsageError(f"{out} is not empty; a bundle gets a folder of its own. Choose another, or remove it")
 
@@ -64,13 +195,11 @@ def open_stage(out: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(stage, ignore_errors=True)
     except OSError as error:
-        raise ArtifactError(
-            f"cannot write {out}: {error.strerror or error}. Free space or choose another --out"
-        ) from error
+        why = error.strerror or error
+        raise ArtifactError(f"cannot write {out}: {why}. Free space or choose another --out") from error
 
 
 def copy_programs(stage: Path, *names: str) -> None:
-    """Copies programs into the bundle."""
     for name in names:
         write_atomic(stage / name, (PROGRAMS / name).read_bytes())
 
@@ -88,10 +217,7 @@ def list_sources(*roots: str) -> list[str]:
 
 
 def copy_sources(stage: Path, *roots: str) -> None:
-    """Copies files of the package, and all of ours that they import.
-
-    They keep their folders, and so every import between them: not a byte of them differs.
-    """
+    """Copies files, and what they import, into their own folders: every import between them holds as it stands."""
     for source in list_sources(*roots):
         write_atomic(stage / MEASURED / source, (PACKAGE / source).read_bytes())
 
@@ -105,7 +231,6 @@ def copy_engine(stage: Path, contents: Contents) -> None:
 
 
 def copy_preprocess(stage: Path) -> None:
-    """Copies what turns a picture into an input."""
     copy_sources(stage, PICTURES)
     copy_programs(stage, "preprocess.py")
 
@@ -146,11 +271,9 @@ def write_weights(stage: Path, artifact: Artifact) -> Artifact:
     import torch  # only for the PyTorch, whose state dict it wrote
 
     state: dict[str, Any] = torch.load(artifact.path, map_location="cpu", weights_only=True)
-    odd = sorted({str(tensor.dtype) for tensor in state.values() if tensor.dtype == torch.bfloat16})
-    if odd:
-        raise ArtifactError(
-            f"{artifact.model} has weights in {odd[0]}, which NumPy lacks. Keep them in FP32 and run bf16"
-        )
+    if any(tensor.dtype == torch.bfloat16 for tensor in state.values()):
+        odd = f"{artifact.model} has weights in {torch.bfloat16}, which NumPy lacks"
+        raise ArtifactError(f"{odd}. Keep them in FP32 and run bf16")
     path = stage / MODEL / WEIGHTS
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez(path, **{name: tensor.numpy() for name, tensor in state.items()})
@@ -165,10 +288,10 @@ def write_check(stage: Path, feeds: Sequence[Feeds], outputs: Mapping[str, Array
         outputs: of all of them, joined along the first axis, or along one of their own.
         ranks: {output: its axes in one call}.
     """
-    count = count_calls(feeds)
-    arrays: dict[str, NDArray[Any]] = {
-        f"inputs.{name}": np.stack([f[name] for f in feeds[:count]]) for name in feeds[0]
-    }
+    size = max(1, sum(array.nbytes for array in feeds[0].values()))
+    entries = max(1, max((len(array) for array in feeds[0].values() if array.ndim), default=1))
+    count = min(len(feeds), max(min(CHECK_BYTES // size, CHECK_ENTRIES // entries), -(-LEAST_ENTRIES // entries)))
+    arrays: dict[str, Any] = {f"inputs.{name}": np.stack([f[name] for f in feeds[:count]]) for name in feeds[0]}
     for name, array in outputs.items():
         if name not in ranks:
             raise ArtifactError(f"output {name!r} is none of its graph's: {', '.join(ranks)}; the run is damaged")
@@ -176,15 +299,7 @@ def write_check(stage: Path, feeds: Sequence[Feeds], outputs: Mapping[str, Array
             raise ArtifactError(f"output {name!r} has {len(array)} entries for {len(feeds)} calls; the run is damaged")
         apart = array.ndim > max(1, ranks[name]) and len(array) == len(feeds)
         arrays[f"outputs.{name}"] = (array if apart else array.reshape(len(feeds), -1, *array.shape[1:]))[:count]
-    np.savez(stage / "check.npz", **arrays)  # type: ignore[arg-type]
-
-
-def count_calls(feeds: Sequence[Feeds]) -> int:
-    """How many calls a check holds: what fits, but never less than two entries if there are so many."""
-    size = max(1, sum(array.nbytes for array in feeds[0].values()))
-    entries = max((len(array) for array in feeds[0].values() if array.ndim), default=1)
-    wanted = min(CHECK_BYTES // size, CHECK_ENTRIES // max(1, entries))
-    return min(len(feeds), max(wanted, -(-LEAST_ENTRIES // max(1, entries))))
+    np.savez(stage / "check.npz", **arrays)
 
 
 def seal(stage: Path, bundle: Bundle) -> Bundle:

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
-from enginebench.features.deliver.contents import explain_refusal
 from enginebench.features.deliver.verb import choose_row
+from enginebench.features.deliver.writing import explain_refusal
 from enginebench.runs.folder import read_results
 from enginebench.runs.reporting import describe_stored
 from stored_run import write_final
@@ -33,13 +33,9 @@ def test_of_a_search_that_named_no_winner_none(tmp_path: Path, lose: bool) -> No
         choose_row(describe_stored(record, results), results, None)
 
 
-def test_a_pipelined_row_is_refused(tmp_path: Path) -> None:
+def test_what_a_bundle_does_not_do_is_refused(tmp_path: Path) -> None:
     result = read_results(write_final(tmp_path / "t", None))[1][0]
     pipelined = replace(result, measure=replace(result.measure, scope="pipelined"))
     assert "scope pipelined overlaps them" in (explain_refusal(pipelined) or "") and not explain_refusal(result)
-
-
-def test_a_module_that_torchao_quantized_is_refused(tmp_path: Path) -> None:
-    result = read_results(write_final(tmp_path / "t", None))[1][0]
     engine = replace(result.engine, backend="pytorch-compile", precision="int8", recipe="pt2e")
     assert "torchao quantized its module" in (explain_refusal(replace(result, engine=engine)) or "")

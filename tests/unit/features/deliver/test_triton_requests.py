@@ -13,7 +13,7 @@ from onnx import ModelProto, helper
 
 from enginebench.core.records import Artifact, EngineSpec, Estimate, ShapeRange, TensorSpec
 from enginebench.core.shapes import size_axes
-from enginebench.features.deliver.servers import LAYOUTS, format_config
+from enginebench.features.deliver.servers import format_config
 from enginebench.models.onnx.source import read_onnx
 from enginebench.runs.bundles.record import Bundle, Figures
 from graphs import build_graph
@@ -110,7 +110,7 @@ def test_the_model_answers_every_request_that_triton_may_send(tmp_path: Path, ne
     onnx.save(model, tmp_path / "net.onnx")
     artifact = read_onnx(tmp_path / "net.onnx")
     artifact = replace(artifact, inputs=size_axes(artifact.inputs, shapes))
-    config = Config(format_config("net", make_bundle(artifact, batch), LAYOUTS["onnx"]))
+    config = Config(format_config("net", make_bundle(artifact, batch)))
     assert (config.largest > 0) is joins
     session = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"), providers=["CPUExecutionProvider"])
     for count, request in config.list_requests():
@@ -143,6 +143,6 @@ OTHERS = {
 @pytest.mark.parametrize("net", OTHERS)
 def test_modules_and_plans_are_asked_for_what_they_take(net: str) -> None:
     artifact, backend, largest, first = OTHERS[net]
-    config = Config(format_config("net", make_bundle(artifact, 4, backend), LAYOUTS[artifact.kind]))
+    config = Config(format_config("net", make_bundle(artifact, 4, backend)))
     assert (config.largest, config.first["x"]) == (largest, first)
     assert fit(config.dims["x"], first)
