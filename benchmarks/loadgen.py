@@ -26,10 +26,9 @@ import enginebench
 from enginebench.core.names import parse_engine
 from enginebench.core.records import EngineSpec
 from enginebench.core.streams import Ended
-from enginebench.features.load.batching import Batcher, Waiting
 from enginebench.features.load.child import CLOCK, find_kind_of, open_streams, read_samples, warm_up
 from enginebench.features.load.jobs import ServeJob
-from enginebench.features.load.serving import serve
+from enginebench.features.load.serving import Batcher, Waiting, serve
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.runs.child.opening import open_for
 

@@ -15,9 +15,8 @@ from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.streams import Ended, Streams
 from enginebench.engines.fake import project_feeds
 from enginebench.engines.registry import open_backend, takes
-from enginebench.features.load.child import open_streams, warm_up
+from enginebench.features.load.child import OverlappedStreams, open_streams, warm_up
 from enginebench.features.load.jobs import ServeJob
-from enginebench.features.load.thread_streams import OverlappedStreams
 from enginebench.testing import ATOL, INPUT, OUTPUT, RTOL
 
 # Each as it is opened under load, with the batches that requests may be joined to.

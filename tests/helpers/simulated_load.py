@@ -13,8 +13,7 @@ import numpy as np
 
 from enginebench.core.streams import Ended
 from enginebench.features.load.arrivals import START, BoardSink, MemoryBoard
-from enginebench.features.load.batching import Batcher, Waiting
-from enginebench.features.load.serving import serve
+from enginebench.features.load.serving import Batcher, Waiting, serve
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

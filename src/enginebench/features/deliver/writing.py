@@ -1,4 +1,4 @@
-"""What goes into a bundle, engine by engine, or why nothing; its files, in a folder that becomes it when it is whole."""
+"""What goes into a bundle, engine by engine, or why nothing; and its files, in a folder that becomes it once whole."""
 
 from __future__ import annotations
 

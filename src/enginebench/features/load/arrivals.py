@@ -19,7 +19,7 @@ import numpy as np
 
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.streams import Clock, Ended
-from enginebench.features.load.batching import Waiting
+from enginebench.features.load.serving import Waiting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from msgspec.structs import replace
 
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import MeasurementError, UsageError
-from enginebench.core.feeds import choose_buckets
+from enginebench.core.feeds import choose_buckets, cut_entries, join_samples, sum_entries
 from enginebench.core.protocols import Loadable
-from enginebench.core.streams import Overlapping, Streaming, Streams, StreamsSpec
+from enginebench.core.streams import Clock, Ended, Overlapping, Streaming, Streams, StreamsSpec, fail_request
 from enginebench.engines.registry import find_entry
 from enginebench.features.load.arrivals import (
     Board,
@@ -28,10 +30,8 @@ from enginebench.features.load.arrivals import (
     release_all,
     wait_until_ready,
 )
-from enginebench.features.load.batching import Batcher
 from enginebench.features.load.jobs import ArriveAnswer, ArriveJob, ServeAnswer, ServeJob
-from enginebench.features.load.serving import serve
-from enginebench.features.load.thread_streams import InlineStream, OverlappedStreams, ThreadStreams, make_lane
+from enginebench.features.load.serving import Batcher, serve
 from enginebench.measure.machine import peak_memory_bytes
 from enginebench.measure.pin import pin_to
 from enginebench.runs.child.jobs import NoteCall
@@ -39,7 +39,10 @@ from enginebench.runs.child.opening import load_all, open_for
 from enginebench.runs.child.watching import doubt_telemetry, open_gpu
 
 if TYPE_CHECKING:
-    from enginebench.core.protocols import Backend, Feeds
+    from enginebench.core.protocols import Array, Backend, Engine, Feeds
+
+    Answer = tuple[int, dict[str, Array]]  # when it was computed, and the outputs
+    Lane = Callable[[Sequence[Feeds]], Answer]
 
 CLOCK = time.perf_counter_ns
 # Of every batch on every stream, before the first request comes: the first call of a shape may allocate or search.
@@ -73,7 +76,7 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeAnswer:
             source = BoardSource(board, job.bell, kinds, CLOCK, job.share)
             start = source.begin()
             work = run(source, deadline_ns=start + int(board.offset[-1]) + round(1e9 * job.grace_s))
-        seen = gpu.end() if gpu else None
+        seen = gpu.end() if gpu else None  # before the energy is asked for
         energy = gpu.energy_per_image(1) if gpu else None
         return ServeAnswer(
             busy_ns=work.busy_ns,
@@ -112,7 +115,10 @@ def rest_collector() -> None:
 
 
 def open_streams(backend: Backend, job: ServeJob) -> Streams:
-    """The engine as streams: by its own asynchronous interface, else one engine a stream."""
+    """The engine as streams: by its own asynchronous interface, else an engine for each stream and batch.
+
+    All of those are loaded by this thread; a single stream needs no other.
+    """
     wanted = StreamsSpec(streams=job.streams, max_batch=job.max_batch)
     if isinstance(backend, Streaming):
         streams = backend.open_streams(job.artifact, job.engine, wanted, CLOCK)
@@ -120,11 +126,6 @@ def open_streams(backend: Backend, job: ServeJob) -> Streams:
             return streams
     if not isinstance(backend, Loadable):
         raise UsageError(f"{job.engine.backend} times itself and cannot be put under load; name another engine")
-    return open_threads(backend, job)
-
-
-def open_threads(backend: Loadable, job: ServeJob) -> Streams:
-    """One engine for each stream and batch, all loaded by this thread; a single stream needs no other."""
     entry, kind = find_entry(job.engine.backend), find_kind(job.engine.device)
     any_batch = kind in entry.any_batch
     spec = replace(job.engine, options={**entry.beside_itself.get(kind, {}), **job.engine.options})
@@ -151,9 +152,9 @@ def warm_up(streams: Streams, samples: Sequence[Feeds], max_batch: int) -> None:
 
 
 def _fill_once(streams: Streams, batch: Sequence[Feeds]) -> None:
-    for ticket in range(streams.depth):
-        streams.submit(ticket, batch)
     left = streams.depth
+    for ticket in range(left):
+        streams.submit(ticket, batch)
     while left:
         ended = streams.collect(wait=True)
         left -= len(ended)
@@ -164,7 +165,8 @@ def _fill_once(streams: Streams, batch: Sequence[Feeds]) -> None:
 def release_board(job: ArriveJob) -> ArriveAnswer:
     if job.cpus:
         pin_to(job.cpus)
-    sharpen_timers()
+    with suppress(OSError):  # have the kernel wake this process when it asked, not up to 50 us later: proc(5)
+        Path("/proc/self/timerslack_ns").write_text("1")
     spin = job.spin and not take_precedence()
     board = Board(job.board)
     rest_collector()
@@ -172,12 +174,6 @@ def release_board(job: ArriveJob) -> ArriveAnswer:
     rings = [open_bell(bell) for bell in job.bells]
     released = release_all(board, lambda: all(ring() for ring in rings), clock=CLOCK, spin=spin)
     return ArriveAnswer(released=released)
-
-
-def sharpen_timers() -> None:
-    """Has the kernel wake this process when it asked to be woken, not up to 50 us later (proc(5), timerslack_ns)."""
-    with suppress(OSError):
-        Path("/proc/self/timerslack_ns").write_text("1")
 
 
 def take_precedence() -> bool:
@@ -191,3 +187,163 @@ def take_precedence() -> bool:
     except (OSError, AttributeError):
         return False
     return True
+
+
+def make_lane(engines: Mapping[int, Engine], any_batch: bool, clock: Clock) -> Lane:
+    """One stream: what computes a batch on the engine that fits it, padded where its batch is fixed.
+
+    Args:
+        any_batch: there is one engine, and it takes what comes.
+    """
+    sizes = sorted(engines)
+
+    def compute(samples: Sequence[Feeds]) -> Answer:
+        entries = sum_entries(samples)
+        size = next((size for size in sizes if size >= entries), sizes[-1])
+        engine = engines[size]
+        engine.bind(join_samples(samples, None if any_batch else size))
+        engine.run()
+        computed_ns = clock()
+        outputs = engine.fetch()
+        return computed_ns, outputs if any_batch else cut_entries(outputs, entries, size)
+
+    return compute
+
+
+def answer(lane: Lane, ticket: int, samples: Sequence[Feeds], clock: Clock) -> Ended:
+    """What came of one submission: what goes wrong with it is its answer."""
+    started_ns = clock()
+    try:
+        computed_ns, outputs = lane(samples)
+    except Exception as error:  # each runtime has its own
+        return fail_request(ticket, started_ns, clock(), error)
+    return Ended(ticket, started_ns, computed_ns, clock(), outputs)
+
+
+class InlineStream:
+    """One stream in the caller's own thread: nothing is handed over, and `submit` returns when it has ended."""
+
+    depth = 1
+    polled = False
+
+    def __init__(self, lane: Lane, close: Callable[[], None], clock: Clock) -> None:
+        self._lane, self._close, self._clock = lane, close, clock
+        self._ended: list[Ended] = []
+
+    def submit(self, ticket: int, samples: Sequence[Feeds]) -> None:
+        self._ended.append(answer(self._lane, ticket, samples, self._clock))
+
+    def collect(self, wait: bool) -> list[Ended]:
+        ended, self._ended = self._ended, []
+        return ended
+
+    def close(self) -> None:
+        self._close()
+
+
+class OverlappedStreams:
+    """Streams in the caller's own thread, of engines that work while it does something else: one batch on each.
+
+    Args:
+        lanes: batch -> engine of each stream.
+    """
+
+    polled = True
+
+    def __init__(self, lanes: Sequence[Mapping[int, Overlapping]], close: Callable[[], None], clock: Clock) -> None:
+        self._close, self._clock = close, clock
+        self.depth = len(lanes)
+        self._free = [*lanes]
+        self._flying: list[Flight] = []
+        self._failed: list[Ended] = []
+
+    def submit(self, ticket: int, samples: Sequence[Feeds]) -> None:
+        started_ns, lane = self._clock(), self._free.pop()
+        entries = sum_entries(samples)
+        size = min((size for size in lane if size >= entries), default=max(lane))
+        try:
+            lane[size].begin(samples)
+        except Exception as error:  # each runtime has its own
+            self._free.append(lane)
+            self._failed.append(fail_request(ticket, started_ns, self._clock(), error))
+        else:
+            self._flying.append(Flight(ticket, started_ns, entries, size, lane))
+
+    def collect(self, wait: bool) -> list[Ended]:
+        while True:
+            ended, self._failed = self._failed, []
+            for flight in tuple(self._flying):
+                if (one := self._look(flight)) is not None:
+                    self._flying.remove(flight)
+                    self._free.append(flight.lane)
+                    ended.append(one)
+            if ended or not wait:
+                return ended
+
+    def close(self) -> None:
+        self._close()
+
+    def _look(self, flight: Flight) -> Ended | None:
+        """What came of a submission, if it has ended."""
+        ticket, started_ns, entries, size, lane = flight
+        try:
+            if not lane[size].is_done():
+                return None
+            on_device_ns = self._clock()
+            outputs, times = lane[size].finish()
+        except Exception as error:
+            return fail_request(ticket, started_ns, self._clock(), error)
+        outputs = cut_entries(outputs, entries, size)
+        return Ended(ticket, started_ns, on_device_ns - times.copy_out, self._clock(), outputs, None, times)
+
+
+class Flight(NamedTuple):
+    """A submission that is on its way."""
+
+    ticket: int
+    started_ns: int
+    entries: int
+    size: int
+    lane: Mapping[int, Overlapping]
+
+
+class ThreadStreams:
+    """Several streams, each a thread that takes the next submission when it is free."""
+
+    polled = False
+
+    def __init__(self, lanes: Sequence[Lane], close: Callable[[], None], clock: Clock) -> None:
+        self._close, self._clock = close, clock
+        self._work: SimpleQueue[tuple[int, Sequence[Feeds]] | None] = SimpleQueue()
+        self._ended: SimpleQueue[Ended | BaseException] = SimpleQueue()
+        self.depth = len(lanes)
+        self._threads = [threading.Thread(target=self._serve, args=(lane,), daemon=True) for lane in lanes]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, ticket: int, samples: Sequence[Feeds]) -> None:
+        self._work.put((ticket, samples))
+
+    def collect(self, wait: bool) -> list[Ended]:
+        found = [self._ended.get()] if wait else []
+        while not self._ended.empty():
+            found.append(self._ended.get())
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+        return [one for one in found if isinstance(one, Ended)]
+
+    def close(self) -> None:
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+        self._close()
+
+    def _serve(self, lane: Lane) -> None:
+        try:
+            while (work := self._work.get()) is not None:
+                self._ended.put(answer(lane, *work, self._clock))
+        except BaseException as error:  # the caller's to raise: it would be lost with this thread
+            self._ended.put(error)

@@ -157,10 +157,13 @@ def _measure(
     doubts = [*known, *(answer.caveats if answer else ()), *note_doubts([block])]
     if failure is not None:
         planned = came if plan.job.query else board.count
-        doubts.append(make_caveat("cut_short", came=came, planned=planned, reason=_describe(failure)))
+        reason = failure.reason if isinstance(failure, ChildFailed) else str(failure)
+        reason = INTERRUPTED if isinstance(failure, KeyboardInterrupt) else reason
+        doubts.append(make_caveat("cut_short", came=came, planned=planned, reason=reason))
     reasons = answer.reasons if answer else {}
+    columns = (board.released, board.started, board.computed, board.done, board.status)
     point = describe_point(
-        copy_stamps(board),
+        Stamps(board.scheduled, *(column.copy() for column in columns)),
         qps=plan.qps,
         limit=plan.limit,
         busy_ns=answer.busy_ns if answer else None,
@@ -179,14 +182,3 @@ def _measure(
     if isinstance(failure, KeyboardInterrupt):
         raise Interrupted(point)
     return point
-
-
-def _describe(failure: BaseException) -> str:
-    if isinstance(failure, ChildFailed):
-        return failure.reason
-    return str(failure) if isinstance(failure, EngineBenchError) else INTERRUPTED
-
-
-def copy_stamps(board: MemoryBoard) -> Stamps:
-    columns = (board.released, board.started, board.computed, board.done, board.status)
-    return Stamps(board.scheduled, *(column.copy() for column in columns))

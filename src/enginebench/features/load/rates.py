@@ -96,7 +96,9 @@ def name_row(engine: EngineSpec, *, streams: int, max_batch: int, max_wait_ms: f
     """The row of a configuration: engine with its options, precision, streams, threads of each, batch."""
     name = slug(format_engine(engine)) if engine.options else engine.backend
     precision = format_precision(engine.precision, engine.recipe).replace("@", ".")
-    few = max_batch > 1 and compiles_each(engine)
+    entry = find_entry(engine.backend)
+    # Every batch costs a compilation, and on a GPU filling one up costs little beside that.
+    few = max_batch > 1 and engine.device != "cpu" and entry.tunes and "max_shapes" not in entry.options
     return LoadRow(
         id=f"{name}-{precision}-s{streams}-t{engine.threads}-b{max_batch}",
         engine=engine,
@@ -105,12 +107,6 @@ def name_row(engine: EngineSpec, *, streams: int, max_batch: int, max_wait_ms: f
         max_wait_ms=max_wait_ms,
         compiled_for=choose_buckets(max_batch, few) if few else (),
     )
-
-
-def compiles_each(engine: EngineSpec) -> bool:
-    """Whether every batch costs a compilation, and on a GPU, where filling a batch up costs little beside that."""
-    entry = find_entry(engine.backend)
-    return engine.device != "cpu" and entry.tunes and "max_shapes" not in entry.options
 
 
 def make_bench(row: LoadRow, artifact: Artifact, *, model: str, out_dir: Path, seed: int) -> Bench:
@@ -162,12 +158,6 @@ def takes_batches(artifact: Artifact) -> bool:
     return all(axes[spec.name] == 0 and isinstance(spec.shape[0], str) for spec in artifact.inputs)
 
 
-def asks_the_same(point: LoadPoint, qps: float | None, planned: int | None) -> bool:
-    """Whether a point is one of this rate and, as far as it got, of so many requests; None: of as many as came."""
-    whole = planned is None or point.offered == planned or was_cut_short(point.caveats)
-    return point.qps == qps and whole
-
-
 class Prober:
     """Probes in progress: `rows`, `points` and `pilots` hold what was found so far.
 
@@ -206,15 +196,17 @@ class Prober:
     def probe(self, bench: Bench) -> LoadPoint:
         settings = self._settings
         if settings.scenario in ("single", "multi"):
-            point = self._probe_closed(bench, 1 if settings.scenario == "single" else MULTI_QUERY)
-        elif settings.scenario == "offline":
-            least = self._count_offline(bench)
-            pilot = self._probe_offline(bench, least)
-            count = max(least, math.ceil(self._seconds * (pilot.achieved_per_s or 0.0)))
-            point = self._probe_offline(bench, count, found=self.points)
-        else:
-            point = self._probe_rate(bench, self._schedule(bench, settings.qps), settings.qps)
-        return point
+            query = 1 if settings.scenario == "single" else MULTI_QUERY
+            samples = self._draw(bench, math.ceil(CLOSED_RATE * self._seconds))
+            job = replace(bench.job, query=query, duration_s=self._seconds)
+            plan = Plan(job=job, row=bench.row.id, qps=None, limit=settings.limit)
+            told = f"{query} at a time for {self._seconds:g} s"
+            return self._take(self.points, plan, told, None, partial(probe_closed, plan, samples))
+        if settings.scenario == "offline":
+            pilot = self.measure_offline(bench)
+            count = max(self._count_offline(bench), math.ceil(self._seconds * (pilot.achieved_per_s or 0.0)))
+            return self._probe_offline(bench, count, found=self.points)
+        return self._probe_rate(bench, self._schedule(bench, settings.qps), settings.qps)
 
     def _take(
         self, found: list[LoadPoint], plan: Plan, told: str, planned: int | None, probe: Callable[[], LoadPoint]
@@ -222,8 +214,9 @@ class Prober:
         """The point that the interrupted load found, if it asked the same; else the probe's. It is added to `found`."""
         waiting = self.earlier[found is self.pilots]
         known = [point for point in waiting if point.row == plan.row]
-        same = self._artifacts.get(plan.row) == self.rows[plan.row].artifact
-        if known and same and asks_the_same(known[0], plan.qps, planned):
+        same = known and self._artifacts.get(plan.row) == self.rows[plan.row].artifact and known[0].qps == plan.qps
+        # Of so many requests, as far as it got; None: of as many as came.
+        if same and (planned in (None, known[0].offered) or was_cut_short(known[0].caveats)):
             waiting.remove(known[0])
             self._spent_s += known[0].seconds
             found.append(known[0])
@@ -259,9 +252,8 @@ class Prober:
         limit_s = self._settings.limit.ms / 1e3 if self._settings.limit else 0.0
         seconds = float(offsets[-1]) / 1e9
         rate = qps or (len(offsets) / seconds if seconds else None)
-        job = replace(
-            bench.job, queue_limit=count_fullest(offsets, max(QUEUE_S, 10 * limit_s)), grace_s=max(GRACE_S, 2 * limit_s)
-        )
+        most = count_fullest(offsets, max(QUEUE_S, 10 * limit_s))
+        job = replace(bench.job, queue_limit=most, grace_s=max(GRACE_S, 2 * limit_s))
         told = f"{rate:.4g} requests a second for {seconds:.3g} s" if rate else f"{len(offsets)} requests at once"
         plan = self._plan(job, bench, rate, self._settings.limit)
         probe = partial(self._probe_open, plan, offsets, self._draw(bench, len(offsets)))
@@ -279,28 +271,15 @@ class Prober:
     def _plan(self, job: ServeJob, bench: Bench, qps: float | None = None, limit: Limit | None = None) -> Plan:
         return Plan(job=job, row=bench.row.id, qps=qps, limit=limit, devices=bench.row.devices)
 
-    def _probe_closed(self, bench: Bench, query: int) -> LoadPoint:
-        settings = self._settings
-        job = replace(bench.job, query=query, duration_s=self._seconds)
-        samples = self._draw(bench, math.ceil(CLOSED_RATE * self._seconds))
-        plan = Plan(job=job, row=bench.row.id, qps=None, limit=settings.limit)
-        told = f"{query} at a time for {self._seconds:g} s"
-        return self._take(self.points, plan, told, None, partial(probe_closed, plan, samples))
-
     def _draw(self, bench: Bench, count: int) -> Times:
-        rng = np.random.default_rng(self._seed)
-        return rng.integers(0, bench.job.samples, count)
+        return np.random.default_rng(self._seed).integers(0, bench.job.samples, count)
 
     def measure_offline(self, bench: Bench) -> LoadPoint:
-        """The point of just enough requests, all there at once, for a figure of what the engine computes at most."""
+        """What the engine computes at most: the point of just enough requests that are all there at once."""
         return self._probe_offline(bench, self._count_offline(bench))
 
     def search_capacity(self, bench: Bench, earlier: Sequence[Capacity] = ()) -> Capacity:
-        """One search of one configuration, within the time that searches may take.
-
-        Args:
-            earlier: what searches of it found before: this one begins where the last one ended.
-        """
+        """One search, within the time that searches may take; it begins where the last of the earlier ones ended."""
         end_s = self._spent_s + self._settings.time_budget_s
         search = self._begin_search(bench, earlier)
         while self._spent_s < end_s and self._ask(search, bench):
@@ -320,9 +299,8 @@ class Prober:
             self._search_round([bench for bench in benches if bench.row.id not in self.failures], found, end_s)
         if self._settings.rounds > 1 or len(benches) > 1:
             names = [bench.row.id for bench in benches]
-            self.verdicts = tuple(
-                compare_capacities(found[names[0]], found[name], (names[0], name)) for name in names[1:]
-            )
+            pairs = [(names[0], name) for name in names[1:]]
+            self.verdicts = tuple(compare_capacities(found[base], found[name], (base, name)) for base, name in pairs)
         self.raise_failure(benches)
 
     def _search_round(self, benches: Sequence[Bench], found: dict[str, list[Capacity]], end_s: float) -> None:
@@ -377,16 +355,10 @@ class Prober:
         if earlier and earlier[-1].passes_qps:
             middle = math.sqrt(earlier[-1].passes_qps * (earlier[-1].fails_qps or earlier[-1].passes_qps))
             rng = np.random.default_rng([self._seed, len(earlier), self._scheduled[bench.row.id]])
-            return CapacitySearch(
-                middle * RESOLUTION ** rng.uniform(-1, 1),
-                limit,
-                resolution=self._settings.resolution,
-                stride=SHORT_STRIDE,
-                votes=1,
-            )
-        point = self._probe_offline(
-            bench, self._count_offline(bench), grace_s=OFFLINE_SHARE * self._settings.time_budget_s
-        )
+            begin = middle * RESOLUTION ** rng.uniform(-1, 1)
+            return CapacitySearch(begin, limit, resolution=self._settings.resolution, stride=SHORT_STRIDE, votes=1)
+        grace_s = OFFLINE_SHARE * self._settings.time_budget_s
+        point = self._probe_offline(bench, self._count_offline(bench), grace_s=grace_s)
         self.rows[bench.row.id] = replace(self.rows[bench.row.id], offline_per_s=point.achieved_per_s)
         if point.achieved_per_s is None:
             raise MeasurementError(f"{bench.row.id} completed none of {point.offered} requests that came at once")
@@ -412,7 +384,11 @@ class Prober:
         if rate is None:
             return False
         held, doubtful = None, False
-        for count in self._count_probe(rate, limit):
+        least_s = max(self._settings.duration_s or PROBE_S, LIMITS_A_PROBE * limit.ms / 1e3)
+        wanted = [math.ceil(ROUGH_LATE / (1 - limit.share))]
+        if self._settings.strict:
+            wanted = [strict_min_samples(limit.share, late) for late in PROBE_LATE]
+        for count in [max(least, count_arrivals(rate, least_s)) for least in wanted]:
             if not self._has_time(count / rate, bench, rate, first=not search.probes):
                 return False
             point = self._probe_rate(bench, self._schedule(bench, rate, count), rate)
@@ -423,24 +399,15 @@ class Prober:
         search.add(rate, bool(held), doubtful)
         return True
 
-    def _count_probe(self, rate: float, limit: Limit) -> list[int]:
-        """Requests of a probe, and of the one that follows where these are too few to tell."""
-        least_s = max(self._settings.duration_s or PROBE_S, LIMITS_A_PROBE * limit.ms / 1e3)
-        strict = [strict_min_samples(limit.share, n) for n in PROBE_LATE]
-        wanted = strict if self._settings.strict else [math.ceil(ROUGH_LATE / (1 - limit.share))]
-        return [max(least, count_arrivals(rate, least_s)) for least in wanted]
-
     def _has_time(self, seconds: float, bench: Bench, rate: float, *, first: bool) -> bool:
         """Whether a probe of so many seconds may begin: one alone takes no longer than all were to take."""
         budget = self._settings.time_budget_s
         if seconds <= budget:
             return True
-        told = (
-            f"{rate:.3g} requests a second would be probed for {seconds:.0f} s, and all searches may take {budget:g} s"
-        )
+        told = f"{bench.row.id}: {rate:.3g} requests a second would be probed for {seconds:.0f} s, and all searches may"
+        told = f"{told} take {budget:g} s"
         if first:
-            raise MeasurementError(
-                f"{bench.row.id}: {told}. Give them more with load --time-budget, or ask for a lower --percentile"
-            )
-        self._reporter.say(f"{bench.row.id}: {told}; the search ends here")
+            advice = "Give them more with load --time-budget, or ask for a lower --percentile"
+            raise MeasurementError(f"{told}. {advice}")
+        self._reporter.say(f"{told}; the search ends here")
         return False

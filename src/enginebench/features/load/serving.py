@@ -2,16 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
-
-from msgspec import Struct
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from enginebench.core.streams import Clock, Ended, Streams
-from enginebench.features.load.batching import Batcher, Waiting
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Feeds
+
+
+class Waiting(NamedTuple):
+    """A request in the queue. Only requests of one `kind` (the shapes of their inputs) are computed together."""
+
+    number: int
+    since_ns: int
+    kind: Hashable = ()
+
+
+class Batcher:
+    """The queue of an engine, first come, first served.
+
+    Args:
+        max_wait_ns: how long the oldest request waits for others to fill its batch.
+        limit: requests that may wait; who comes then is turned away.
+    """
+
+    def __init__(self, max_batch: int = 1, max_wait_ns: int = 0, limit: int | None = None) -> None:
+        self._max_batch, self._max_wait_ns, self._limit = max_batch, max_wait_ns, limit
+        self._queue: deque[Waiting] = deque()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, request: Waiting) -> bool:
+        """Whether the request was let in."""
+        if self._limit is not None and len(self._queue) >= self._limit:
+            return False
+        self._queue.append(request)
+        return True
+
+    def take(self, now_ns: int) -> list[Waiting]:
+        """The next batch, oldest first: full, or as full as it got in time; none while it may still fill."""
+        batch: list[Waiting] = []
+        for request in self._queue:
+            if len(batch) >= self._max_batch:
+                break
+            if not batch or request.kind == batch[0].kind:
+                batch.append(request)
+        if len(batch) < self._max_batch and (due := self.due_ns) is not None and now_ns < due:
+            return []
+        for request in batch:
+            self._queue.remove(request)  # nearly always the first one
+        return batch
+
+    @property
+    def due_ns(self) -> int | None:
+        """When the oldest request has waited long enough; None if nobody waits."""
+        return self._queue[0].since_ns + self._max_wait_ns if self._queue else None
+
+    def clear(self) -> list[Waiting]:
+        left = list(self._queue)
+        self._queue.clear()
+        return left
 
 
 class Source(Protocol):
@@ -46,16 +99,11 @@ class Span:
         self._end_ns = max(self._end_ns, end_ns)
 
 
-class Work(Struct, frozen=True):
-    """For how long each part of a server was at work, in nanoseconds.
+class Work(NamedTuple):
+    """For how long each part of a server was at work, in nanoseconds."""
 
-    Args:
-        busy_ns: summed over all streams, from a submission to its answer.
-        stages: nanoseconds by part, each as if it were alone; `compute` of an engine that does not say more is
-            `busy_ns` over the number of streams.
-    """
-
-    busy_ns: int
+    busy_ns: int  # summed over all streams, from a submission to its answer
+    # By part, each as if it were alone; `compute` of an engine that does not say more is `busy_ns` over the streams.
     stages: dict[str, int]
 
 
@@ -71,9 +119,8 @@ def serve(
 ) -> Work:
     """Serves until the source is exhausted and everything has ended; returns who was at work for how long.
 
-    Args:
-        sink: where they go, in the order in which they end.
-        deadline_ns: from then on nothing new is begun, and whoever waits is dropped.
+    Requests go to `sink` in the order in which they end. From `deadline_ns` on nothing new is begun, and whoever waits
+    is dropped.
     """
     flying: dict[int, list[Waiting]] = {}
     busy_ns = ticket = own_ns = given_ns = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,16 +14,15 @@ from msgspec.structs import asdict, replace
 
 from enginebench import door
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, ParseError, UsageError
-from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, Recipe
+from enginebench.core.records import Artifact, MeasureSpec, Precision, Recipe
 from enginebench.core.shapes import free_batch
 from enginebench.core.store import encode, is_bundle, read_record, write_atomic
 from enginebench.core.text import stamp_utc
 from enginebench.engines.registry import find_installed, takes
 from enginebench.features.load.arrivals import MAX_SERVERS, read_trace
-from enginebench.features.load.charts import draw_load
-from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings, Scenario
+from enginebench.features.load.document import LoadDocument, LoadSettings, Scenario
 from enginebench.features.load.rates import POINT_S, Bench, Prober, make_bench, name_row, widen_profile
-from enginebench.features.load.sections import FOOTER, list_load
+from enginebench.features.load.sections import FOOTER, draw_load, list_load
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads
 from enginebench.models.samples import find_samples
@@ -155,8 +155,7 @@ def measure_load(
     shared = given.share(options)
     with given.take_model(target, options["example_inputs"]) as taken, open_progress(options["progress"]) as reporter:
         fixed = {"--engine": engine, "--threads": options["threads"], "--input-shape": options["input_shape"]}
-        fixed["--input-dtype"] = options["input_dtype"]
-        bundle = read_target(taken.text, fixed)
+        bundle = read_target(taken.text, fixed | {"--input-dtype": options["input_dtype"]})
         request = make_request(
             shared,
             taken.text,
@@ -186,15 +185,12 @@ class Loading:
     ) -> None:
         self._request, self._settings = request, settings
         self._folder, self._reporter = RunFolder(root), reporter
-        self._machine = describe_machine()
-        now = stamp_utc()
-        self._started_utc = earlier.started_utc if earlier else now
-        self._model = request.model
+        self._machine, self._model = describe_machine(), request.model
+        self._started_utc = earlier.started_utc if earlier else stamp_utc()
         seed, timeout_s = request.measure.seed, request.timeout_s
         self._prober = Prober(
             settings, seed=seed, timeout_s=timeout_s, reporter=reporter, earlier=earlier, keep=self._store
         )
-        self._failures: list[EngineBenchError] = []
 
     def describe(self, finished: bool = True) -> LoadDocument:
         """The document of what was found so far, by an interrupted load, too."""
@@ -237,15 +233,28 @@ class Loading:
 
     def _prepare(self) -> list[Bench]:
         """Every configuration that can run; the others keep the reason in their row."""
-        rows = self._plan()
-        benches: list[Bench] = []
-        for row in rows:
+        settings, benches, failures = self._settings, list[Bench](), list[EngineBenchError]()
+        for row in self._plan():
             self._model = row.model
-            benches += self._prepare_row(row)
+            shapes = itertools.product(settings.streams, settings.max_batches)
+            named = [name_row(row.engine, streams=s, max_batch=b, max_wait_ms=settings.max_wait_ms) for s, b in shapes]
+            named = [replace(one, devices=settings.devices) for one in named]
+            try:
+                artifact = self._build(row)
+            except UsageError:
+                raise
+            except EngineBenchError as error:
+                self._prober.rows[named[0].id] = replace(named[0], reason=str(error))
+                failures.append(error)
+                continue
+            for described in [replace(one, artifact=artifact.sha256) for one in named]:
+                self._prober.rows[described.id] = described
+                place, seed = self._folder.artifacts, row.measure.seed
+                benches.append(make_bench(described, artifact, model=row.asked_as, out_dir=place, seed=seed))
         if not benches:
-            if len(self._failures) == 1:
-                raise self._failures[0]
-            raise BackendUnavailable("; ".join(dict.fromkeys(str(error) for error in self._failures)))
+            if len(failures) == 1:
+                raise failures[0]
+            raise BackendUnavailable("; ".join(dict.fromkeys(str(error) for error in failures)))
         return benches
 
     def _plan(self) -> list[PlannedRow]:
@@ -257,19 +266,6 @@ class Loading:
             return [plan_stored(stored.result.model, stored.spec, stored.chain, request.measure, installed)]
         found = gather_sources(request, self._folder.artifacts, self._reporter)
         return plan_rows(request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
-
-    def _prepare_row(self, row: PlannedRow) -> list[Bench]:
-        pairs = [(streams, batch) for streams in self._settings.streams for batch in self._settings.max_batches]
-        try:
-            artifact = self._build(row)
-        except UsageError:
-            raise
-        except EngineBenchError as error:
-            described = self._describe_row(row.engine, *pairs[0])
-            self._prober.rows[described.id] = replace(described, reason=str(error))
-            self._failures.append(error)
-            return []
-        return [self._make_bench(row, artifact, streams, batch) for streams, batch in pairs]
 
     def _build(self, row: PlannedRow) -> Artifact:
         """What the engine loads; built and run once on the check inputs."""
@@ -289,16 +285,6 @@ class Loading:
         )
         return free_batch(run_child(job, timeout_s=self._request.timeout_s).artifact)
 
-    def _describe_row(self, engine: EngineSpec, streams: int, max_batch: int) -> LoadRow:
-        row = name_row(engine, streams=streams, max_batch=max_batch, max_wait_ms=self._settings.max_wait_ms)
-        return replace(row, devices=self._settings.devices)
-
-    def _make_bench(self, row: PlannedRow, artifact: Artifact, streams: int, max_batch: int) -> Bench:
-        described = replace(self._describe_row(row.engine, streams, max_batch), artifact=artifact.sha256)
-        self._prober.rows[described.id] = described
-        place, seed = self._folder.artifacts, row.measure.seed
-        return make_bench(described, artifact, model=row.asked_as, out_dir=place, seed=seed)
-
 
 def write_load(root: Path, document: LoadDocument) -> tuple[str, ...]:
     """Writes load.json, and with the extra `report` its page and pictures; notes say what is missing."""
@@ -313,18 +299,13 @@ def read_load(root: Path) -> LoadDocument:
         ends = {None, *(end for one in row.rounds for end in (one.passes_qps, one.fails_qps))}
         joined = row.capacity is None or {row.capacity.passes_qps, row.capacity.fails_qps} <= ends
         if not joined or not all(map(agrees_with_probes, row.rounds)):
-            raise ParseError(
-                root / DOCUMENT, f"$.rows[{i}]", "a capacity that its probes do not show", "one that they do"
-            )
+            found = "a capacity that its probes do not show"
+            raise ParseError(root / DOCUMENT, f"$.rows[{i}]", found, "one that they do")
     return document
 
 
 def report_load(root: Path, document: LoadDocument, formats: Sequence[str]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """Writes the page (html) and the pictures (png) of a load, whichever `formats` name.
-
-    Returns:
-        The files, and notes about what is missing.
-    """
+    """Writes the page (html) and the pictures (png) of a load; returns the files, and notes about what is missing."""
     if not set(formats) & set(FORMATS):
         raise UsageError(f"the report of a load is {' and '.join(FORMATS)}; asked for {', '.join(formats)}")
     try:
@@ -364,11 +345,7 @@ def load_target(
     resume: bool = False,
     on_partial: Callable[[LoadDocument], object] = lambda document: None,
 ) -> LoadDocument:
-    """What the engines of `request` carry under these arrivals.
-
-    Args:
-        on_partial: gets the document if somebody interrupts, or an error ends what has begun.
-    """
+    """What the engines carry; `on_partial` gets it also if somebody interrupts, or an error ends what has begun."""
     earlier = take_up(request, settings, root) if resume else None
     if not resume and (root / DOCUMENT).exists():
         raise UsageError(f"{root} holds a load already; continue it with --resume or choose another --out")

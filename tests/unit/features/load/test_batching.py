@@ -1,6 +1,6 @@
 """Who is computed together, and who is turned away: decided by numbers alone."""
 
-from enginebench.features.load.batching import Batcher, Waiting
+from enginebench.features.load.serving import Batcher, Waiting
 
 
 def number(batch: list[Waiting]) -> list[int]:

@@ -16,8 +16,7 @@ from enginebench.features.load.arrivals import (
     schedule_constant,
     schedule_poisson,
 )
-from enginebench.features.load.batching import Batcher
-from enginebench.features.load.serving import Span
+from enginebench.features.load.serving import Batcher, Span
 from enginebench.stats.queueing import LoadPoint, Stamps, describe_point
 from queues import mean_wait_md1, system_quantile_mm1, wait_quantile_md1
 from simulated_load import simulate
