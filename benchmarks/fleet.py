@@ -34,8 +34,7 @@ import psutil
 from enginebench.core.records import Estimate, Result
 from enginebench.core.store import encode, write_atomic
 from enginebench.features.sweep.document import Environment, SweepCell, SweepRow
-from enginebench.features.sweep.parts import read_group
-from enginebench.features.sweep.reading import read_sweep
+from enginebench.features.sweep.reading import read_group, read_sweep
 from enginebench.features.sweep.records import Finished, SweepRecord
 from enginebench.features.sweep.spec import SweepSpec, list_groups, read_spec
 from enginebench.features.sweep.store import open_store

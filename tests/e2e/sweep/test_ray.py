@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from enginebench.core.errors import BackendUnavailable
 from enginebench.features.sweep import ray_fleet
-from enginebench.features.sweep.parts import read_group
 from enginebench.features.sweep.ray_fleet import MACHINE, is_of_kind, name_resources, part
+from enginebench.features.sweep.reading import read_group
 from enginebench.features.sweep.schedule import answer
 from enginebench.features.sweep.spec import MachineEntry, SweepSpec, list_groups, read_spec
 from enginebench.features.sweep.store import open_store

@@ -187,7 +187,7 @@ def deliver_row(
 def choose_row(document: RunDocument, results: Sequence[Result], row: str | None) -> tuple[Result, Row]:
     """The row with this id, or the recommended one; it can be delivered."""
     short = shorten_ids(document.rows)
-    wanted = row if row is not None else document.recommended and document.recommended.id
+    wanted = document.recommended.id if row is None and document.recommended is not None else row
     if wanted is None and document.recommended_by == "search":
         raise UsageError("the search named no winner, so that there is nothing to deliver; continue it with --resume")
     if wanted is None:

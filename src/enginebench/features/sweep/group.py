@@ -9,27 +9,28 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
+from enginebench.core.features import find
 from enginebench.core.records import Artifact, Machine, Result
-from enginebench.features.sweep.parts import describe_group, has_finished, read_group
+from enginebench.features.sweep.document import Tuned
+from enginebench.features.sweep.reading import describe_group, has_finished, read_group
 from enginebench.features.sweep.records import (
     GIVEN,
     GROUPS,
     RECORD,
     SOURCES,
-    Ended,
     Finished,
     GroupJob,
     SourcesJob,
     StoredSources,
     SweepRecord,
+    name_answer,
 )
-from enginebench.features.sweep.spec import Group
+from enginebench.features.sweep.spec import show_model
 from enginebench.features.sweep.store import Store, fetch_folder, open_store, read_document, send_files, write_document
-from enginebench.features.sweep.tuning import tune_group
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import default_threads
 from enginebench.models.samples import SAMPLES
-from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest, begin_record
+from enginebench.runs.folder import ARTIFACTS, TUNE_FILE, TUNE_PAGE, RunFolder, RunRecord, RunRequest, begin_record
 from enginebench.runs.main_job import list_changes, run_model
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.sources import gather_sources
@@ -44,13 +45,8 @@ class GroupFolder(RunFolder):
 
     def __init__(self, root: Path, store: Store, prefix: str, machine: str) -> None:
         super().__init__(root)
-        self._store = store
-        self._prefix = prefix
-        self._machine = machine
+        self._store, self.prefix, self._machine = store, prefix, machine
         self._sent: set[Path] = set()
-
-    def begin(self) -> None:
-        fetch_folder(self._store, self._prefix, self.root, ("run.json", "rows/", f"{ARTIFACTS}/"))
 
     def write_record(self, record: RunRecord) -> None:
         self._send(list_files(self.root, map(self.absolute, record.sources)) | list_samples(self))
@@ -68,10 +64,10 @@ class GroupFolder(RunFolder):
         self._put(f"rows/{result.id}.json")
 
     def _put(self, inner: str) -> None:
-        self._store.write(f"{self._prefix}/{inner}", (self.root / inner).read_bytes())
+        self._store.write(f"{self.prefix}/{inner}", (self.root / inner).read_bytes())
 
     def _send(self, paths: set[Path]) -> None:
-        send_files(self._store, self._prefix, self.root, paths - self._sent)
+        send_files(self._store, self.prefix, self.root, paths - self._sent)
         self._sent |= paths
 
 
@@ -97,16 +93,8 @@ def identify_machine(salt: str) -> str:
     return hashlib.sha256(f"{salt} {own} {platform.node()}".encode()).hexdigest()[:16]
 
 
-def run_group(job: GroupJob, reporter: Reporter) -> Ended:
-    """Measures what is missing of a group; how it ended. Rows lie in the store, whatever happens."""
-    try:
-        return Ended(ok=True, rows=_run_group(job, reporter))
-    except EngineBenchError as error:
-        reporter.say(f"{job.group.id}: {error}")
-        return Ended(ok=False, reason=str(error), kind=type(error).__name__)
-
-
-def _run_group(job: GroupJob, reporter: Reporter) -> int:
+def run_group(job: GroupJob, reporter: Reporter) -> int:
+    """Measures what is missing of a group; the number of its cells. Rows lie in the store, whatever happens."""
     store = open_store(job.store)
     if read_document(store, RECORD, SweepRecord) is None:
         raise UsageError(
@@ -123,56 +111,89 @@ def _run_group(job: GroupJob, reporter: Reporter) -> int:
         )
     with tempfile.TemporaryDirectory(prefix="enginebench-sweep-") as scratch:
         folder = GroupFolder(Path(scratch) / name, store, f"{GROUPS}/{name}", identify_machine(job.salt))
-        folder.begin()
-        _measure(job, folder, machine, reporter)
+        fetch_folder(store, folder.prefix, folder.root, ("run.json", "rows/", f"{ARTIFACTS}/"))
+        request = replace(job.group.request, threads=job.group.request.threads or default_threads())
+        if not (folder.root / "run.json").exists():
+            _begin(job, store, folder, request, machine)
+        run_model(request, folder, reporter=reporter, resume=True, locks=("cuda:0",) if job.shared else None)
     if job.group.tune_budget_s is not None:
         tune_group(job, store, machine, reporter)
-    return finish_group(store, job.group)
-
-
-def _measure(job: GroupJob, folder: GroupFolder, machine: Machine, reporter: Reporter) -> None:
-    request = replace(job.group.request, threads=job.group.request.threads or default_threads())
-    if not (folder.root / "run.json").exists():
-        _begin(job, folder, request, machine)
-    run_model(request, folder, reporter=reporter, resume=True, locks=("cuda:0",) if job.shared else None)
-
-
-def _begin(job: GroupJob, folder: GroupFolder, request: RunRequest, machine: Machine) -> None:
-    """Writes the record of a new run, with the graphs that were made for the whole fleet."""
-    store = open_store(job.store)
-    made = read_document(store, f"{SOURCES}/{job.sources}.json", StoredSources) if job.sources else None
-    if made is not None:
-        fetch_folder(store, f"{SOURCES}/{job.sources}", folder.root, (ARTIFACTS,))
-    found = made or StoredSources(artifacts=())
-    folder.create(begin_record(request, machine, sources=found.artifacts, problems=found.problems))
-
-
-def finish_group(store: Store, group: Group) -> int:
-    """Stores the figures of a group beside its rows; the number of its cells."""
-    cells, machines = describe_group(group, read_group(store, group.id))
-    write_document(store, f"{GROUPS}/{group.id}/done.json", Finished(cells=cells, machines=machines))
+    cells, machines = describe_group(job.group, read_group(store, name))
+    write_document(store, f"{GROUPS}/{name}/done.json", Finished(cells=cells, machines=machines))
     return len(cells)
 
 
-def make_sources(job: SourcesJob, reporter: Reporter) -> Ended:
-    """Exports and quantizes one model for the whole fleet; how it ended."""
-    try:
-        store = open_store(job.store)
-        if read_document(store, f"{SOURCES}/{job.key}.json", StoredSources) is not None:
-            return Ended(ok=True)
+def _begin(
+    job: GroupJob, store: Store, folder: RunFolder, request: RunRequest, machine: Machine, verb: str = "run"
+) -> None:
+    """Writes the record of a new run, with the graphs that were made for the whole fleet, if there are any.
+
+    A search gets one with graphs alone: as if it had made them, and been interrupted.
+    """
+    made = read_document(store, f"{SOURCES}/{job.sources}.json", StoredSources) if job.sources else None
+    if made is not None:
+        fetch_folder(store, f"{SOURCES}/{job.sources}", folder.root, (ARTIFACTS,))
+    if made is not None or verb == "run":
+        found = made or StoredSources(artifacts=())
+        folder.create(begin_record(request, machine, verb=verb, sources=found.artifacts, problems=found.problems))
+
+
+def make_sources(job: SourcesJob, reporter: Reporter) -> None:
+    """Exports and quantizes one model for the whole fleet."""
+    store = open_store(job.store)
+    if read_document(store, f"{SOURCES}/{job.key}.json", StoredSources) is not None:
+        return
+    with tempfile.TemporaryDirectory(prefix="enginebench-sweep-") as scratch:
+        folder = RunFolder(Path(scratch))
+        request = replace(job.request, threads=job.request.threads or default_threads())
+        given = folder.root / GIVEN / Path(job.request.model).name
+        fetch_folder(store, f"{SOURCES}/{job.key}", folder.root, (f"{GIVEN}/",))
+        if given.is_file():
+            request = replace(request, model=str(given))
+        found = gather_sources(request, folder.artifacts, reporter)
+        paths = list_files(folder.root, found.artifacts) | list_samples(folder)
+        send_files(store, f"{SOURCES}/{job.key}", folder.root, paths)
+        stored = tuple(folder.relative(a) for a in found.artifacts)
+        write_document(store, f"{SOURCES}/{job.key}.json", StoredSources(artifacts=stored, problems=found.problems))
+
+
+# Called so in the document of a search, too.
+_SHARED = ("beaten", "finished", "verdict", "ratio", "processes", "spent_s")
+
+
+def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter) -> None:
+    """Searches for each batch of a group, and stores the answer; one that is in the store already stays.
+
+    A search that fails costs itself: its reason stands where its answer would. One that was lost with its machine
+    begins anew, since its rows are of one sitting.
+    """
+    group = job.group
+    assert group.tune_budget_s is not None
+    for batch in group.request.batches or (1,):
+        name = name_answer(group.id, batch)
+        if read_document(store, name, Tuned) is not None:
+            continue
+        threads = group.request.threads
+        request = replace(group.request, batches=(batch,), wanted=(), threads=threads or default_threads())
+        blank = Tuned(model=show_model(group.model), machine_kind=group.machine.kind, batch=batch)
         with tempfile.TemporaryDirectory(prefix="enginebench-sweep-") as scratch:
-            folder = RunFolder(Path(scratch))
-            request = replace(job.request, threads=job.request.threads or default_threads())
-            given = folder.root / GIVEN / Path(job.request.model).name
-            fetch_folder(store, f"{SOURCES}/{job.key}", folder.root, (f"{GIVEN}/",))
-            if given.is_file():
-                request = replace(request, model=str(given))
-            found = gather_sources(request, folder.artifacts, reporter)
-            paths = list_files(folder.root, found.artifacts) | list_samples(folder)
-            send_files(store, f"{SOURCES}/{job.key}", folder.root, paths)
-            stored = tuple(folder.relative(a) for a in found.artifacts)
-            write_document(store, f"{SOURCES}/{job.key}.json", StoredSources(artifacts=stored, problems=found.problems))
-    except EngineBenchError as error:
-        reporter.say(f"{job.request.model}: {error}")
-        return Ended(ok=False, reason=str(error), kind=type(error).__name__)
-    return Ended(ok=True)
+            root = Path(scratch) / "tune"
+            try:
+                _begin(job, store, RunFolder(root), request, machine, verb="tune")
+                given = {"threads": threads or None, "budget_s": group.tune_budget_s, "reporter": reporter}
+                document = find("offers", "tune_run")(request, root, **given)
+            except EngineBenchError as error:
+                reporter.say(f"{group.id}: tune: {error}")
+                answer = replace(blank, reason=str(error))
+            else:
+                folder = f"{GROUPS}/{group.id}/tune-b{batch}"
+                for file in (TUNE_FILE, TUNE_PAGE):
+                    store.write(f"{folder}/{file}", (root / file).read_bytes())
+                named = {name: getattr(document, name) for name in ("winner", "default", "challenger")}
+                answer = replace(
+                    blank,
+                    **{name: str(ref.candidate) if ref else "" for name, ref in named.items()},
+                    **{name: getattr(document, name) for name in _SHARED},
+                    page=f"{folder}/{TUNE_PAGE}",
+                )
+        write_document(store, name, answer)

@@ -39,41 +39,42 @@ START = (
 )
 
 
-def _join(ray: Any, address: str) -> None:
-    """Joins a cluster, at the second try if need be.
-
-    A server of ray:// starts a process for each client, and gives up on it after 30 s, which a busy machine may take.
-    """
-    settings = {"address": address, "log_to_driver": False, "configure_logging": False, "ignore_reinit_error": True}
-    try:
-        ray.init(**settings)
-    except ConnectionAbortedError:
-        ray.init(**settings)
-
-
 def connect(address: str) -> Any:
     """Ray, connected to the cluster at `auto` or ray://HOST:PORT."""
     try:
         import ray
     except ImportError as error:
         raise MissingDependency("Ray", INSTALL) from error
+    found = urlsplit(address)
+    settings = {"address": address, "log_to_driver": False, "configure_logging": False, "ignore_reinit_error": True}
     try:
-        check_port(address)
-        _join(ray, address)
+        if found.scheme == "ray":  # knock: Ray itself tries for half a minute
+            socket.create_connection((found.hostname or "", found.port or 10001), timeout=KNOCK_S).close()
+        try:
+            ray.init(**settings)
+        except ConnectionAbortedError:
+            # A server starts a process for each client, and gives up on it after 30 s, which a busy machine may take.
+            ray.init(**settings)
     except Exception as error:  # ConnectionError, RuntimeError, ImportError of grpc, ...
-        told = (str(error).strip().splitlines() or [""])[0]
         raise BackendUnavailable(
-            f"no Ray cluster responds at {address}: {type(error).__name__}: {told}. Is it running (ray status), with "
-            "the same versions of Ray and Python?"
+            f"no Ray cluster responds at {address}: {type(error).__name__}: {_cut(error)}. Is it running (ray status), "
+            "with the same versions of Ray and Python?"
         ) from error
     return ray
 
 
-def check_port(address: str) -> None:
-    """Knocks at ray://HOST:PORT: Ray itself tries for half a minute."""
-    found = urlsplit(address)
-    if found.scheme == "ray":
-        socket.create_connection((found.hostname or "", found.port or 10001), timeout=KNOCK_S).close()
+def _cut(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
+
+
+def take_answer(ray: Any, reference: Any, timeout_s: float | None = None) -> bytes | str:
+    """What a task returned; or why there is nothing of ours, in words."""
+    try:
+        data = ray.get(reference, timeout=timeout_s)
+    except ray.exceptions.RayError as error:
+        return clean_text(f"{type(error).__name__}: {_cut(error)}")[:400]
+    fits = isinstance(data, bytes) and len(data) <= ANSWER_LIMIT_BYTES
+    return data if fits else "worker returned an invalid response"
 
 
 class RayFleet:
@@ -85,9 +86,7 @@ class RayFleet:
     """
 
     def __init__(self, address: str, *, shared: bool = False, patience_s: float = PATIENCE_S) -> None:
-        self._ray = connect(address)
-        self._shared = shared
-        self._patience_s = patience_s
+        self._ray, self._shared, self._patience_s = connect(address), shared, patience_s
         self._running: dict[Any, Job] = {}
         self._missing_since: dict[str, float] = {}
 
@@ -95,9 +94,6 @@ class RayFleet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         for reference in self._running:
             with suppress(Exception):  # the cluster may be gone
                 self._ray.cancel(reference, force=True)
@@ -120,28 +116,20 @@ class RayFleet:
         return ""
 
     def start(self, job: Job) -> None:
-        options = self._place_group(job) if isinstance(job, GroupJob) else self._place_sources()
-        task = self._ray.remote(max_retries=0, **options)(answer)
+        if isinstance(job, GroupJob):
+            # The whole machine; with --share-machine one of its GPUs, and as much of the machine.
+            machine, share = job.group.machine, 1.0
+            options: dict[str, Any] = {"label_selector": dict(machine.labels)} if machine.labels else {}
+            if self._shared and job.shared:
+                gpus = [int(n["Resources"].get("GPU", 1)) for n in self.list_nodes(machine)]
+                share, options["num_gpus"] = part(min(gpus, default=1)), 1
+            options["resources"] = {MACHINE: share, **name_resources(machine)}
+        else:
+            # A core of a machine that is not measuring: as many of these as it has cores, and none beside a whole one.
+            cores = [int(n["Resources"].get("CPU", 1)) for n in self.list_nodes()]
+            options = {"resources": {MACHINE: part(max(1, min(cores, default=1)))}}
+        task = self._ray.remote(max_retries=0, num_cpus=0, **options)(answer)
         self._running[task.remote(msgspec.json.encode(job))] = job
-
-    def _place_group(self, job: GroupJob) -> dict[str, Any]:
-        """The whole machine; with --share-machine one of its GPUs, and as much of the machine."""
-        machine = job.group.machine
-        share, gpus = 1.0, 0
-        if self._shared and job.shared:
-            counts = [int(n["Resources"].get("GPU", 1)) for n in self.list_nodes(machine)]
-            share, gpus = part(min(counts, default=1)), 1
-        options: dict[str, Any] = {"num_cpus": 0, "resources": {MACHINE: share, **name_resources(machine)}}
-        if gpus:
-            options["num_gpus"] = gpus
-        if machine.labels:
-            options["label_selector"] = dict(machine.labels)
-        return options
-
-    def _place_sources(self) -> dict[str, Any]:
-        """A core of a machine that is not measuring: as many of these as it has cores, and none beside a whole one."""
-        cores = [int(n["Resources"].get("CPU", 1)) for n in self.list_nodes()]
-        return {"num_cpus": 0, "resources": {MACHINE: part(max(1, min(cores, default=1)))}}
 
     def wait(self) -> list[tuple[Job, Ended | Lost]]:
         while True:
@@ -152,13 +140,9 @@ class RayFleet:
                 return stranded
 
     def _read(self, reference: Any) -> Ended | Lost:
-        try:
-            data = self._ray.get(reference)
-        except self._ray.exceptions.RayError as error:
-            told = (str(error).strip().splitlines() or [""])[0]
-            return Lost(reason=clean_text(f"{type(error).__name__}: {told}")[:400])
-        if not isinstance(data, bytes) or len(data) > ANSWER_LIMIT_BYTES:
-            return Lost(reason="worker returned an invalid response")
+        data = take_answer(self._ray, reference)
+        if isinstance(data, str):
+            return Lost(reason=data)
         try:
             return msgspec.json.decode(data, type=Ended)
         except msgspec.DecodeError as error:
@@ -199,33 +183,19 @@ def part(count: int) -> float:
 
 
 def ask_nodes(address: str, ask: Callable[[bytes], bytes], *, timeout_s: float) -> Sequence[tuple[str, bytes | str]]:
-    """(the node, its answer) of every node that is alive; the reason in words where there is none."""
+    """(the node by its id and what it offers, its answer or why there is none) of every node that is alive."""
     ray = connect(address)
     try:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         asked = []
-        for node in ray.nodes():
-            if node.get("Alive"):
-                there = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
-                task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(ask)
-                asked.append((name_node(node), task.remote(b"")))
+        hidden = ("node:", "object_store", "memory")
+        for node in [node for node in ray.nodes() if node.get("Alive")]:
+            there = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
+            task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(ask)
+            own = sorted(name for name in node.get("Resources", {}) if not name.startswith(hidden))
+            asked.append((f"{str(node['NodeID'])[:8]} ({', '.join(own)})", task.remote(b"")))
         deadline = time.monotonic() + timeout_s
-        return [(name, _take(ray, reference, deadline)) for name, reference in asked]
+        return [(name, take_answer(ray, task, max(0.1, deadline - time.monotonic()))) for name, task in asked]
     finally:
         ray.shutdown()
-
-
-def _take(ray: Any, reference: Any, deadline: float) -> bytes | str:
-    try:
-        data = ray.get(reference, timeout=max(0.1, deadline - time.monotonic()))
-    except ray.exceptions.RayError as error:
-        told = (str(error).strip().splitlines() or [""])[0]
-        return clean_text(f"{type(error).__name__}: {told}")[:400]
-    return data if isinstance(data, bytes) else "worker returned an invalid response"
-
-
-def name_node(node: Mapping[str, Any]) -> str:
-    """A node by the beginning of its id and by what it offers."""
-    own = sorted(name for name in node.get("Resources", {}) if not name.startswith(("node:", "object_store", "memory")))
-    return f"{str(node['NodeID'])[:8]} ({', '.join(own)})"

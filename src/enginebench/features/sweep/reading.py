@@ -1,14 +1,18 @@
-"""A store as people read it: the document of all its cells, and a copy of its rows for `history`."""
+"""What a store has of a sweep: each group with its run and cells, the document of them all, its rows for `history`."""
 
 import hashlib
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from statistics import median
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError, ParseError, UsageError
+from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Result
 from enginebench.core.store import DECODE_ERRORS, find_cache, write_atomic
 from enginebench.features.sweep.document import (
@@ -17,15 +21,128 @@ from enginebench.features.sweep.document import (
     Interference,
     SweepCell,
     SweepDocument,
+    SweepRow,
     Tuned,
     price,
+    take_row,
 )
-from enginebench.features.sweep.parts import describe_group, read_finished, read_group
-from enginebench.features.sweep.records import EARLIER_SCHEMA, GROUPS, RECORD, SWEEP_RECORD_SCHEMA, SweepRecord
-from enginebench.features.sweep.spec import Group, list_groups, show_model, spell_cell
+from enginebench.features.sweep.records import (
+    EARLIER_SCHEMA,
+    GROUPS,
+    RECORD,
+    SWEEP_RECORD_SCHEMA,
+    Finished,
+    SweepRecord,
+    name_answer,
+)
+from enginebench.features.sweep.spec import Group, list_groups, show_model, spell_cell, want
 from enginebench.features.sweep.store import FolderStore, Store, open_store, read_document
-from enginebench.features.sweep.tuning import name_answer
+from enginebench.runs.folder import RunRecord, Wanted, check_model
+from enginebench.runs.plan import meets_precision
+from enginebench.runs.progress import Reporter
+from enginebench.runs.reporting import describe_stored
 from enginebench.stats.compare import compare_apart
+
+FINAL = ("ok", "failed", "skipped")
+WRITTEN_ANEW = "sweep --resume rebuilds it from the group's results"
+
+
+class Measured(Struct, frozen=True, kw_only=True):
+    record: RunRecord
+    results: tuple[Result, ...]
+
+
+def read_group(store: Store, group: str) -> Measured | None:
+    """The run of a group, as far as it has come; None if it has not begun."""
+    record = read_document(store, f"{GROUPS}/{group}/run.json", RunRecord)
+    if record is None:
+        return None
+    rows = []
+    for row_id in record.rows:
+        place = f"{GROUPS}/{group}/rows/{row_id}.json"
+        if (row := read_document(store, place, Result)) is not None:
+            check_model(record, row, f"{store.url}/{place}")
+            rows.append(row)
+    return Measured(record=record, results=tuple(rows))
+
+
+def read_finished(store: Store, group: Group) -> Finished | None:
+    """The figures that were stored when the group ended; None if it has not."""
+    name = f"{GROUPS}/{group.id}/done.json"
+    try:
+        done = read_document(store, name, Finished)
+    except ParseError as error:
+        raise ParseError(error.path, error.where, error.found, error.expected, WRITTEN_ANEW) from error
+    for cell in done.cells if done else ():
+        found, expected = f"{cell.model} on {cell.machine_kind}", f"{show_model(group.model)} on {group.machine.kind}"
+        if found != expected:
+            raise ParseError(f"{store.url}/{name}", "$.cells", found, expected, WRITTEN_ANEW)
+    return done
+
+
+def has_finished(store: Store, group: Group, reporter: Reporter) -> bool:
+    """Whether nothing is left to do for a group. Figures that cannot be read are computed anew from its rows."""
+    try:
+        return read_finished(store, group) is not None
+    except ParseError as error:
+        reporter.say(f"{error.path}: found {error.found}; it is rebuilt from the group's results")
+        return False
+
+
+def covers(wanted: Wanted, result: Result) -> bool:
+    return (wanted.engine, wanted.batch, wanted.scope) == (
+        format_engine(result.engine),
+        result.engine.batch,
+        result.measure.scope,
+    ) and meets_precision(wanted.precision, result.requested_precision, result.engine.recipe)
+
+
+def describe_group(group: Group, measured: Measured | None) -> tuple[tuple[SweepCell, ...], tuple[Environment, ...]]:
+    """(the group's cells with what was found of them, the machine that this comes from)."""
+    if measured is None:
+        return tuple(SweepCell(**spell_cell(cell)) for cell in group.cells), ()
+    machine = measured.record.machine
+    # A token of what makes rows of two machines differ: processor, GPUs, versions.
+    parts = [machine.cpu_model, *(gpu.name for gpu in machine.gpus), *(f"{k} {v}" for k, v in machine.versions.items())]
+    identity = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:10]
+    document = describe_stored(measured.record, measured.results)
+    found = [
+        (result, take_row(row, result, f"{GROUPS}/{group.id}", identity))
+        for row, result in zip(document.rows, measured.results, strict=True)
+    ]
+    kernels = [row.reference_ms for _, row in found if row.reference_ms]
+    environment = Environment(
+        id=identity,
+        machine_kind=group.machine.kind,
+        cpu_model=machine.cpu_model,
+        gpus=tuple(gpu.name for gpu in machine.gpus),
+        versions=machine.versions,
+        rows=sum(1 for _, row in found if row.status == "ok"),
+        reference_ms=median(kernels) if kernels else None,
+        price_per_hour=group.machine.price_per_hour,
+    )
+    chosen = [(cell, next((row for result, row in found if covers(want(cell), result)), None)) for cell in group.cells]
+    met = {id(row) for _, row in chosen if row}
+    others = [
+        _describe_cell(group, result, row)
+        for result, row in found
+        if id(row) not in met and not any(covers(wanted, result) for wanted in group.request.wanted)
+    ]
+    return (*(SweepCell(**spell_cell(cell), row=row) for cell, row in chosen), *others), (environment,)
+
+
+def _describe_cell(group: Group, result: Result, row: SweepRow) -> SweepCell:
+    """The cell of a row that nobody asked for as it came: a graph that is not in FP32 keeps its own precision."""
+    return SweepCell(
+        model=show_model(group.model),
+        machine_kind=group.machine.kind,
+        engine=format_engine(result.engine),
+        precision=format_precision(result.requested_precision, result.engine.recipe),
+        batch=result.engine.batch,
+        scope=result.measure.scope,
+        row=row,
+    )
+
 
 # A group's first row measured again, with the machine to itself.
 ALONE = "-alone"
@@ -42,32 +159,35 @@ def read_sweep_record(store: Store) -> SweepRecord:
     if record is None:
         raise UsageError(f"{store.url} holds no sweep ({RECORD} is missing)")
     if record.schema not in (SWEEP_RECORD_SCHEMA, EARLIER_SCHEMA):
-        raise ParseError(
-            f"{store.url}/{RECORD}", "$.schema", repr(record.schema), repr(SWEEP_RECORD_SCHEMA), "Upgrade enginebench"
-        )
+        found, expected = repr(record.schema), repr(SWEEP_RECORD_SCHEMA)
+        raise ParseError(f"{store.url}/{RECORD}", "$.schema", found, expected, "Upgrade enginebench")
     return record
 
 
 def read_sweep(store: Store, reasons: dict[str, str] | None = None) -> SweepDocument:
-    """Every cell of the sweep in a store.
-
-    Args:
-        reasons: id of a group -> why it has no rows, from the run that has just ended.
-    """
+    """Every cell of the sweep in a store; `reasons` has why a group has no rows, from the run that has just ended."""
     record = read_sweep_record(store)
     groups = list_groups(record.spec)
     cells: list[SweepCell] = []
     failed: list[FailedCell] = []
     machines: dict[tuple[str, str], Environment] = {}
+    tuned: list[Tuned] = []
     unread: list[str] = []
     for group in groups:
         try:
-            found, environments = _read_group(store, group)
+            # The figures that were stored when the group ended; of one that has not, those of its rows as they are.
+            done = read_finished(store, group)
+            found, environments = (
+                (done.cells, done.machines) if done else describe_group(group, read_group(store, group.id))
+            )
         except EngineBenchError as error:
             unread.append(str(error))
             found, environments = (), ()
         cells += found
         failed += _list_failed(group, found, (reasons or {}).get(group.id, ""))
+        if group.tune_budget_s is not None:
+            names = [name_answer(group.id, batch) for batch in group.request.batches or (1,)]
+            tuned += [answer for name in names if (answer := read_document(store, name, Tuned)) is not None]
         for environment in environments:
             _join(machines, environment)
     document = SweepDocument(
@@ -76,20 +196,12 @@ def read_sweep(store: Store, reasons: dict[str, str] | None = None) -> SweepDocu
         failed=tuple(failed),
         machines=tuple(machines.values()),
         interference=tuple(_list_interference(store, groups)) if record.shared else (),
-        tuned=tuple(_list_tuned(store, groups)),
+        tuned=tuple(tuned),
         unread=tuple(unread),
         started_utc=record.started_utc,
     )
     prices = {m.kind: m.price_per_hour for m in record.spec.machine if m.price_per_hour is not None}
     return price(document, prices) if prices else document
-
-
-def _read_group(store: Store, group: Group) -> tuple[tuple[SweepCell, ...], tuple[Environment, ...]]:
-    """The figures that were stored when the group ended; of one that has not, those of its rows as they are."""
-    done = read_finished(store, group)
-    if done is not None:
-        return done.cells, done.machines
-    return describe_group(group, read_group(store, group.id))
 
 
 def _list_failed(group: Group, cells: tuple[SweepCell, ...], reason: str) -> Iterator[FailedCell]:
@@ -103,13 +215,11 @@ def _list_failed(group: Group, cells: tuple[SweepCell, ...], reason: str) -> Ite
 
 
 def _join(machines: dict[tuple[str, str], Environment], new: Environment) -> None:
-    key = (new.machine_kind, new.id)
-    old = machines.get(key)
-    if old is None:
-        machines[key] = new
-        return
-    kernels = [k for k in (old.reference_ms, new.reference_ms) if k is not None]
-    machines[key] = replace(old, rows=old.rows + new.rows, reference_ms=min(kernels, default=None))
+    old = machines.setdefault((new.machine_kind, new.id), new)
+    if old is not new:
+        kernels = [k for k in (old.reference_ms, new.reference_ms) if k is not None]
+        joined = replace(old, rows=old.rows + new.rows, reference_ms=min(kernels, default=None))
+        machines[new.machine_kind, new.id] = joined
 
 
 def _list_interference(store: Store, groups: tuple[Group, ...]) -> Iterator[Interference]:
@@ -136,14 +246,6 @@ def _list_rows(store: Store, group: str) -> Iterator[Result]:
     return (row for row in (measured.results if measured else ()) if row.status == "ok")
 
 
-def _list_tuned(store: Store, groups: tuple[Group, ...]) -> Iterator[Tuned]:
-    for group in groups:
-        if group.tune_budget_s is not None:
-            for batch in group.request.batches or (1,):
-                found = read_document(store, name_answer(group.id, batch), Tuned)
-                yield from [found] if found else []
-
-
 def find_rows_folder(url: str) -> Path:
     """A folder with the rows of a store, for `history`: its own, or an up-to-date copy of an object store's."""
     if "://" not in url:
@@ -152,8 +254,9 @@ def find_rows_folder(url: str) -> Path:
     if isinstance(store, FolderStore):
         return store.root
     folder = find_cache() / "stores" / hashlib.sha256(store.url.encode()).hexdigest()[:16]
-    index = folder / "index.json"
-    known = _read_index(index)
+    index, known = folder / "index.json", dict[str, str]()
+    with suppress(OSError, *DECODE_ERRORS):
+        known = msgspec.json.decode(index.read_bytes(), type=dict[str, str])
     now = {name: state for name, state in store.names(GROUPS) if _ROWS.fullmatch(name)}
     for name, state in now.items():
         if known.get(name) != state or not (folder / name).is_file():
@@ -163,10 +266,3 @@ def find_rows_folder(url: str) -> Path:
             (folder / name).unlink(missing_ok=True)
     write_atomic(index, msgspec.json.encode(now))
     return folder
-
-
-def _read_index(path: Path) -> dict[str, str]:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
-    except (OSError, *DECODE_ERRORS):
-        return {}

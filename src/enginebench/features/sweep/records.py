@@ -20,6 +20,11 @@ SOURCES = "sources"
 GIVEN = "given"
 
 
+def name_answer(group: str, batch: int) -> str:
+    """The file of a search's answer."""
+    return f"{GROUPS}/{group}/tuned-b{batch}.json"
+
+
 class SweepRecord(Struct, frozen=True, kw_only=True):
     """`sweep.json`: what was asked, and the salt that hides which machine a token stands for."""
 

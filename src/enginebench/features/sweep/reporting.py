@@ -1,6 +1,6 @@
 """Writes the report of a sweep: the matrix page with the pages of its groups, the table, the document."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,19 +8,121 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.names import slug
 from enginebench.core.store import DECODE_ERRORS, encode, write_atomic
-from enginebench.features.sweep.document import SweepCell, SweepDocument, price
-from enginebench.features.sweep.page import PAGES, format_sweep_page, list_group_pages
+from enginebench.core.text import clean_text, count_of
+from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow, price
 from enginebench.features.sweep.reading import holds_sweep, read_sweep
-from enginebench.features.sweep.sections import list_sweep
+from enginebench.features.sweep.sections import COLUMNS, group_cells, list_rest, list_sweep, rank_cell, state_answer
 from enginebench.features.sweep.store import FolderStore, open_store
 from enginebench.report.csv_table import format_csv
-from enginebench.report.table import Column, Section
+from enginebench.report.numbers import format_range, format_significant
+from enginebench.report.page import format_page
+from enginebench.report.scores import describe_score
+from enginebench.report.table import Column, Section, Table, make_notes, make_table
 from enginebench.runs.reporting import FILES, Written
+from enginebench.stats.metrics.tasks import name_metric
 from enginebench.verbs.given import to_path
 
-COLUMNS = ("model", "machine_kind", "engine", "precision", "batch", "scope")
+# The folder of the groups' pages, beside the matrix.
+PAGES = "sweep-pages"
+SCRIPT = Path(__file__).with_name("sweep.js")
+KEYS = {"model": "model", "machine": "machine_kind", "engine": "engine", "precision": "precision"}
+_P50 = [column.title for column in COLUMNS].index("p50 ms")
+_ABOUT = (
+    "A line is the fastest valid configuration of an engine whose outputs are the same. Speed-ups are against the "
+    "baseline on the same machine; between machines there is no verdict."
+)
+
+
+def format_sweep_page(document: SweepDocument) -> str:
+    """The matrix as one HTML file; its links lead into the folder `PAGES` beside it."""
+    groups = group_cells(document, "model", "machine_kind", "engine")
+    best = [min(cells, key=rank_cell) for cells in groups.values()]
+    links = [
+        f"{PAGES}/{name_page(one.model, one.machine_kind)}" + (f"#{one.row.id}" if one.row else "") for one in best
+    ]
+    counts = {id(one): len(cells) for one, cells in zip(best, groups.values(), strict=True)}
+    number = Column("rows", lambda cell: str(counts[id(cell)]), lambda cell: counts[id(cell)], align="right")
+    head = Section(title=state_answer(document), parts=tuple(make_notes([_ABOUT])))
+    return _assemble("Sweep", head, [*COLUMNS, number], best, links, list_rest(document))
+
+
+def list_group_pages(document: SweepDocument) -> Iterable[tuple[str, str]]:
+    """(file name, HTML) of each model on each kind of machine."""
+    for (model, kind), cells in group_cells(document, "model", "machine_kind").items():
+        title = f"{model} on {kind}"
+        details = {cell.row.id: _describe_details(cell, cell.row) for cell in cells if cell.row is not None}
+        links = [f"#{cell.row.id}" if cell.row else "" for cell in cells]
+        place = [Section(name="row", parts=())]
+        page = _assemble(title, Section(title=title, parts=()), COLUMNS, cells, links, place, "../report.html", details)
+        yield name_page(model, kind), page
+
+
+def name_page(model: str, kind: str) -> str:
+    """The file of a group's page."""
+    return f"{slug(f'{model}-{kind}')}.html"
+
+
+def _assemble(
+    title: str,
+    head: Section,
+    columns: Sequence[Column],
+    cells: Sequence[SweepCell],
+    links: Sequence[str],
+    rest: Sequence[Section],
+    up: str = "",
+    details: dict[str, Any] | None = None,
+) -> str:
+    table = make_table(columns, cells)
+    lines = [_describe_line(table.columns, cell, link) for cell, link in zip(cells, links, strict=True)]
+    numbers = [place for place, column in enumerate(table.columns) if column.align != "left"]
+    empty = Table(columns=table.columns, rows=(), file="matrix")
+    matrix = Section(title=count_of(len(cells), "lines"), name="matrix", parts=(empty,))
+    data = {"lines": lines, "numbers": numbers, "keys": [*KEYS], "details": details or {}}
+    return format_page(title, [head, matrix, *rest], data=data, script=SCRIPT.read_text(encoding="utf-8"), up=up)
+
+
+def _describe_line(columns: Sequence[Column], cell: SweepCell, link: str) -> dict[str, Any]:
+    """What a line of a table shows: [text, what it is sorted by, link] of each column."""
+    shown: list[list[Any]] = []
+    for column in columns:
+        text = clean_text(column.text(cell))
+        shown.append([text, column.value(cell) if column.value else text])
+    if link:
+        shown[_P50].append(link)
+    return {"cells": shown, "keys": {key: getattr(cell, name) for key, name in KEYS.items()}}
+
+
+def _describe_details(cell: SweepCell, row: SweepRow) -> dict[str, Any]:
+    facts = [
+        ("engine", f"{cell.engine} {row.engine_version or ''}"),
+        ("precision", cell.precision),
+        ("batch, scope", f"{cell.batch}, {cell.scope}"),
+        ("device, threads", f"{row.device}, {row.threads}"),
+        ("status", row.status + (f": {row.reason}" if row.reason else "")),
+        ("times", row.validity),
+        ("p50", format_range(row.p50_ms, " ms") if row.p50_ms else ""),
+        ("p99", format_range(row.p99_ms, " ms") if row.p99_ms else ""),
+        ("samples", f"{row.n} in {count_of(row.processes, 'trials')}"),
+        ("throughput", f"{format_significant(row.throughput_per_s)} inferences/s" if row.throughput_per_s else ""),
+        ("speed-up", f"{format_range(row.speedup, 'x')} {row.verdict or ''}" if row.speedup else ""),
+        ("outputs", {True: "same", False: "changed", None: ""}[row.outputs_agree]),
+        *((name_metric(score.metric), describe_score(score)) for score in row.scores),
+        ("reference kernel", f"{format_significant(row.reference_ms)} ms" if row.reference_ms else ""),
+        ("environment", row.environment),
+        ("samples in", row.result),
+    ]
+    return {
+        "title": clean_text(f"{cell.engine} {cell.precision} batch {cell.batch} {cell.scope}"),
+        "facts": [(name, clean_text(value)) for name, value in facts if value],
+        "warnings": [clean_text(format_caveat(caveat)) for caveat in row.caveats],
+    }
+
+
+FIELDS = ("model", "machine_kind", "engine", "precision", "batch", "scope")
 FIGURES = ("p50_ms", "p99_ms", "throughput_per_s", "speedup", "verdict", "outputs_agree", "energy_mj")
 SCORE = {"metric": ("metric",), "score": ("value", "value")}
 RANGED = ("p50_ms", "p99_ms", "speedup")
@@ -50,12 +152,7 @@ def read_prices(path: Path) -> Prices:
 def report_sweep(
     url: str, formats: Sequence[str], out: Path | None = None, prices: Path | None = None
 ) -> tuple[SweepDocument, Written]:
-    """The document of a sweep, and the files of its report.
-
-    Args:
-        out: folder of the files; by default the store, if it is a folder.
-        prices: TOML file with the price of an hour of each machine kind.
-    """
+    """The document of a sweep, and the files of its report, in `out` or else in the store, if that is a folder."""
     store = open_store(url)
     folder = out or (store.root if isinstance(store, FolderStore) else None)
     if folder is None:
@@ -102,7 +199,7 @@ def format_sweep_csv(document: SweepDocument) -> str:
     """The cells as a table, intervals as columns of their own; full precision."""
     ends = {name: f"row.{name}.value" for name in RANGED}
     ends |= {f"{name}_{end}": f"row.{name}.{end}" for name in RANGED for end in ("low", "high")}
-    paths = {name: name for name in COLUMNS}
+    paths = {name: name for name in FIELDS}
     for name in FIGURES:
         paths |= {key: path for key, path in ends.items() if key.startswith(name)} if name in RANGED else {}
         paths.setdefault(name, f"row.{name}")

@@ -9,9 +9,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import slug
 from enginebench.features.sweep.group import make_sources, run_group
-from enginebench.features.sweep.parts import FINAL, has_finished, read_group
+from enginebench.features.sweep.reading import FINAL, has_finished, read_group
 from enginebench.features.sweep.records import GIVEN, SOURCES, Ended, GroupJob, Job, SourcesJob, StoredSources
 from enginebench.features.sweep.spec import Group
 from enginebench.features.sweep.store import Store, read_document, send_files
@@ -43,8 +44,7 @@ class LocalFleet:
     """This machine alone: one job after the other, in this process."""
 
     def __init__(self, reporter: Reporter, kind: str | None = None) -> None:
-        self._reporter = reporter
-        self._kind = kind
+        self._reporter, self._kind = reporter, kind
         self._waiting: list[Job] = []
 
     def refuse(self, group: Group) -> str:
@@ -61,7 +61,15 @@ class LocalFleet:
 
 
 def perform(job: Job, reporter: Reporter) -> Ended:
-    return make_sources(job, reporter) if isinstance(job, SourcesJob) else run_group(job, reporter)
+    """How a job ended; what goes wrong with it is told, and costs no other."""
+    try:
+        if isinstance(job, GroupJob):
+            return Ended(ok=True, rows=run_group(job, reporter))
+        make_sources(job, reporter)
+    except EngineBenchError as error:
+        reporter.say(f"{job.group.id if isinstance(job, GroupJob) else job.request.model}: {error}")
+        return Ended(ok=False, reason=str(error), kind=type(error).__name__)
+    return Ended(ok=True)
 
 
 def answer(data: bytes) -> bytes:
@@ -77,16 +85,11 @@ class Schedule:
     """The jobs of a sweep: which are at work, which wait for graphs, and what was lost."""
 
     def __init__(self, store: Store, salt: str, fleet: Fleet, reporter: Reporter, *, shared: bool = False) -> None:
-        self._store = store
-        self._salt = salt
-        self._shared = shared
-        self._fleet = fleet
-        self._reporter = reporter
+        self._store, self._salt, self._fleet, self._reporter, self._shared = store, salt, fleet, reporter, shared
         self._losses: Counter[str] = Counter()
         self._progress: dict[str, int] = {}
         self._blocked: dict[str, list[GroupJob]] = {}
-        self._running = 0
-        self._total = self._ended = 0
+        self._running = self._total = self._ended = 0
         self.refused: dict[str, str] = {}  # id of a group -> why nobody measures it
 
     def run(self, groups: Sequence[Group]) -> None:
@@ -94,10 +97,9 @@ class Schedule:
         left = [group for group in groups if not has_finished(self._store, group, self._reporter)]
         self._total = len(left)
         self._reporter.begin(self._total)
-        for group in left:
-            if reason := self._fleet.refuse(group):
-                self.refused[group.id] = reason
-                self._reporter.say(f"{group.id}: {reason}")
+        self.refused = {group.id: reason for group in left if (reason := self._fleet.refuse(group))}
+        for name, reason in self.refused.items():
+            self._reporter.say(f"{name}: {reason}")
         left = [group for group in left if group.id not in self.refused]
         for key in dict.fromkeys(slug(group.model) for group in left):  # of the graphs that groups start from
             members = [group for group in left if slug(group.model) == key]
@@ -108,15 +110,21 @@ class Schedule:
                     self._start(ready)
             else:
                 self._blocked[key] = jobs
-                self._start(self._describe_sources(key, members))
+                self._start(self._describe_sources(key, [group.request for group in members]))
         while self._running:
             for job, outcome in self._fleet.wait():
                 self._running -= 1
                 self._settle(job, outcome)
 
-    def _describe_sources(self, key: str, groups: Sequence[Group]) -> SourcesJob:
+    def _describe_sources(self, key: str, requests: Sequence[RunRequest]) -> SourcesJob:
         """The job that makes a model's graphs; a model that is a file goes along, for machines that do not have it."""
-        request = join_requests(groups)
+        request = replace(
+            requests[0],
+            engines=tuple({str(pair): pair for r in requests for pair in r.engines}.values()),
+            precisions=tuple(dict.fromkeys(p for r in requests for p in r.precisions)),
+            batches=tuple(dict.fromkeys(b for r in requests for b in r.batches)),
+            wanted=(),
+        )
         path = Path(request.model)
         given = [path, *path.parent.glob(f"{path.name}?data"), *path.parent.glob(f"{path.stem}?data")]
         files = [p.absolute() for p in given if path.is_file() and p.is_file()]
@@ -150,25 +158,10 @@ class Schedule:
 
     def _may_try_again(self, job: Job, name: str) -> bool:
         """Whether a lost job starts again: as long as each attempt leaves something in the store."""
-        now = count_repetitions(self._store, name) if isinstance(job, GroupJob) else 0
+        measured = read_group(self._store, name) if isinstance(job, GroupJob) else None
+        # Processes of the group in the store, and rows that are settled without one.
+        now = sum(len(row.measurements) + (row.status in FINAL) for row in measured.results) if measured else 0
         self._losses[name] = 0 if now > self._progress.get(name, 0) else self._losses[name]
         self._progress[name] = now
         self._losses[name] += 1
         return self._losses[name] <= MOST_LOSSES
-
-
-def count_repetitions(store: Store, group: str) -> int:
-    """How many processes of a group are in the store, and how many rows are settled without one."""
-    measured = read_group(store, group)
-    return sum(len(row.measurements) + (row.status in FINAL) for row in measured.results) if measured else 0
-
-
-def join_requests(groups: Sequence[Group]) -> RunRequest:
-    requests = [group.request for group in groups]
-    return replace(
-        requests[0],
-        engines=tuple({str(pair): pair for r in requests for pair in r.engines}.values()),
-        precisions=tuple(dict.fromkeys(p for r in requests for p in r.precisions)),
-        batches=tuple(dict.fromkeys(b for r in requests for b in r.batches)),
-        wanted=(),
-    )

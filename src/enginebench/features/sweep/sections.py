@@ -99,20 +99,13 @@ def group_cells(document: SweepDocument, *names: str) -> dict[tuple[str, ...], l
 def list_rest(document: SweepDocument) -> list[Section]:
     """Machines, searches, interference, and rows without figures."""
     hour = f"an hour{f', {document.currency}' if document.currency else ''}"
-    machines = [
-        (
-            machine.machine_kind,
-            machine.id,
-            ", ".join(machine.gpus) or machine.cpu_model,
-            str(machine.rows),
-            show_figure(machine.reference_ms),
-            show_figure(machine.price_per_hour),
-        )
-        for machine in document.machines
-    ]
-    columns = list_texts(
-        ("machine", "environment", "processor"), ("rows", "kernel ms", hour), ("environment", "rows", "kernel ms", hour)
-    )
+    machines = []
+    for one in document.machines:
+        device = ", ".join(one.gpus) or one.cpu_model
+        shown = str(one.rows), show_figure(one.reference_ms), show_figure(one.price_per_hour)
+        machines.append((one.machine_kind, one.id, device, *shown))
+    figures = ("rows", "kernel ms", hour)
+    columns = list_texts(("machine", "environment", "processor"), figures, ("environment", *figures))
     apart = ["Results of two machines, or of two environments, are listed, not compared."]
     company = [
         f"company on {found.machine_kind}: {found.model} takes "

@@ -4,6 +4,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -166,8 +167,13 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
         raise UsageError(f"baseline {spec.baseline} is not among the engines of the sweep: {', '.join(spec.engines)}")
     for step in set(spec.steps) - {"measure", *list_names("functions")}:
         raise UsageError(f'steps has "{step}", and there is no such verb here')
-    if "tune" in spec.steps:
-        check_tune(spec)
+    if "tune" in spec.steps and (processes := 1 if spec.quick else spec.processes) < MIN_REPETITIONS:
+        raise UsageError(
+            f'steps has "tune", whose final gives a verdict, which needs {MIN_REPETITIONS} trials each: '
+            f"{'leave quick out' if spec.quick else f'raise processes, now {processes}'}"
+        )
+    if "tune" in spec.steps and set(spec.scopes) != {"compute"}:
+        raise UsageError('steps has "tune", which searches in the scope compute alone: leave scopes out')
     if "load" in spec.steps and spec.load_p99_ms is None and all(m.load_p99_ms is None for m in spec.model):
         raise UsageError('steps has "load", which needs load_p99_ms: the limit that requests are to meet')
     machines = spec.machine or (MachineEntry(kind=HERE),)
@@ -178,17 +184,6 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
         if not slug(machine.kind) or machine.kind.startswith("-"):
             raise UsageError(f"machine kind {machine.kind!r}: expected letters and digits, such as h200")
     return replace(spec, engines=engines, machine=machines, batches=tuple(dict.fromkeys(spec.batches)))
-
-
-def check_tune(spec: SweepSpec) -> None:
-    processes = 1 if spec.quick else spec.processes
-    if processes < MIN_REPETITIONS:
-        raise UsageError(
-            f'steps has "tune", whose final gives a verdict, which needs {MIN_REPETITIONS} trials each: '
-            f"{'leave quick out' if spec.quick else f'raise processes, now {processes}'}"
-        )
-    if set(spec.scopes) != {"compute"}:
-        raise UsageError('steps has "tune", which searches in the scope compute alone: leave scopes out')
 
 
 def spell_engine(text: str) -> str:
@@ -207,12 +202,9 @@ def spell_cell(cell: Cell) -> dict[str, Any]:
     return {"machine_kind": own.pop("machine"), **own, "model": show_model(cell.model)}
 
 
-def _check_once(what: str, names: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise UsageError(f"{what} {name} is there twice in the sweep; leave one out")
-        seen.add(name)
+def _check_once(what: str, names: list[str]) -> None:
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"{what} {twice[0]} is there twice in the sweep; leave one out")
 
 
 def anchor_paths(spec: SweepSpec, folder: Path) -> SweepSpec:
@@ -222,25 +214,16 @@ def anchor_paths(spec: SweepSpec, folder: Path) -> SweepSpec:
         path = folder / text if text else folder
         return str(path.absolute()) if text and not Path(text).is_absolute() and path.exists() else text
 
-    models = [
-        replace(m, name=anchor(m.name) or m.name, **{k: anchor(getattr(m, k)) for k in ("data", "inputs", "targets")})
-        for m in spec.model
-    ]
-    return replace(spec, model=tuple(models))
+    files = ("name", "data", "inputs", "targets")
+    models = tuple(replace(model, **{name: anchor(getattr(model, name)) for name in files}) for model in spec.model)
+    return replace(spec, model=models)
 
 
 def list_cells(spec: SweepSpec) -> tuple[Cell, ...]:
     """Every cell once: the matrix less what is excluded, then what is included."""
     models, machines = [m.name for m in spec.model], [m.kind for m in spec.machine]
-    axes: dict[str, list[Any]] = {
-        "model": models,
-        "machine": machines,
-        "engine": list(spec.engines),
-        "precision": list(spec.precisions),
-        "batch": list(spec.batches),
-        "scope": list(spec.scopes),
-    }
-    _limit(axes)
+    axes: dict[str, list[Any]] = {"model": models, "machine": machines, "engine": list(spec.engines)}
+    axes |= {"precision": list(spec.precisions), "batch": list(spec.batches), "scope": list(spec.scopes)}
     cells = dict.fromkeys(_cross(axes))
     for selection in spec.exclude:
         met = [cell for cell in cells if _meets(cell, selection)]
@@ -255,29 +238,18 @@ def list_cells(spec: SweepSpec) -> tuple[Cell, ...]:
         for kind in added["machine"]:
             if kind not in machines:
                 raise UsageError(f"include {_tell(selection)}: no machine of the kind {kind!r} is in the sweep")
-        _limit(added)
         cells |= dict.fromkeys(_cross(added))
     if not cells:
         raise UsageError("every cell of the sweep is excluded")
     return tuple(cells)
 
 
-def _limit(axes: Mapping[str, list[Any]]) -> None:
-    if (count := math.prod(map(len, axes.values()))) > MOST_CELLS:
-        raise UsageError(f"the sweep comes to {count} rows; {MOST_CELLS} is the most. Part it")
-
-
 def _cross(axes: Mapping[str, list[Any]]) -> list[Cell]:
     """In the order in which a group is planned: for each batch and precision all engines."""
-    return [
-        Cell(model=model, machine=machine, engine=engine, precision=precision, batch=batch, scope=scope)
-        for model in axes["model"]
-        for machine in axes["machine"]
-        for scope in axes["scope"]
-        for batch in axes["batch"]
-        for precision in axes["precision"]
-        for engine in axes["engine"]
-    ]
+    if (count := math.prod(map(len, axes.values()))) > MOST_CELLS:
+        raise UsageError(f"the sweep comes to {count} rows; {MOST_CELLS} is the most. Part it")
+    names = ("model", "machine", "scope", "batch", "precision", "engine")
+    return [Cell(**dict(zip(names, values, strict=True))) for values in product(*(axes[name] for name in names))]
 
 
 def _given(selection: Selection) -> dict[str, Any]:
@@ -291,14 +263,15 @@ def _list(value: Any) -> list[Any]:
 def _meets(cell: Cell, selection: Selection) -> bool:
     """Whether a cell agrees in every field; an engine's name stands for all its options, a file's for its path."""
     for name, value in _given(selection).items():
-        own = getattr(cell, name)
-        spellings = {own}
-        if name == "engine":
-            spellings |= {own.partition(":")[0]}
-        if name == "model":
-            spellings |= {Path(own).name}
-        wanted = [format_options(*read_engine(v)) if name == "engine" else v for v in _list(value)]
-        if not spellings & set(wanted):
+        own, wanted = getattr(cell, name), _list(value)
+        match name:
+            case "engine":
+                spellings, wanted = {own, own.partition(":")[0]}, [spell_engine(text) for text in wanted]
+            case "model":
+                spellings = {own, Path(own).name}
+            case _:
+                spellings = {own}
+        if spellings.isdisjoint(wanted):
             return False
     return True
 
@@ -340,10 +313,15 @@ def name_group(model: str, kind: str) -> str:
     return f"{name}-{slug(model)[-8:]}-{slug(kind)}" if path.is_absolute() else f"{name}-{slug(kind)}"
 
 
+def want(cell: Cell) -> Wanted:
+    return Wanted(engine=cell.engine, precision=cell.precision, batch=cell.batch, scope=cell.scope)
+
+
 def make_request(spec: SweepSpec, model: ModelEntry, machine: MachineEntry, cells: Iterable[Cell]) -> RunRequest:
-    wanted = tuple(
-        Wanted(engine=cell.engine, precision=cell.precision, batch=cell.batch, scope=cell.scope) for cell in cells
-    )
+    wanted = tuple(map(want, cells))
+    buckets = parse_buckets(model.input_shape)
+    if len(buckets) > 1:
+        raise UsageError(f"model {model.name}: input_shape gives several shapes of one input; a sweep takes one")
     limit = spec.load_p99_ms if model.load_p99_ms is None else model.load_p99_ms
     return RunRequest(
         model=model.name,
@@ -353,10 +331,19 @@ def make_request(spec: SweepSpec, model: ModelEntry, machine: MachineEntry, cell
         wanted=wanted,
         device=parse_device(machine.device or spec.device),
         threads=machine.threads or spec.threads or 0,
-        measure=_make_measure(spec, wanted[0].scope),
+        measure=MeasureSpec(
+            warmup=spec.warmup,
+            iters=spec.iters,
+            time_limit_s=min(spec.time_limit_s, QUICK_TIME_LIMIT_S) if spec.quick else spec.time_limit_s,
+            processes=1 if spec.quick else spec.processes,
+            scope=wanted[0].scope,
+            cache=spec.cache,
+            seed=spec.seed,
+            percentiles=PERCENTILES,
+        ),
         weights=model.weights,
         input_size=model.input_size,
-        input_shapes=_read_shapes(model),
+        input_shapes=buckets[0] if buckets else None,
         inputs=model.inputs,
         baseline=spell_engine(spec.baseline) if spec.baseline else None,
         timeout_s=spec.timeout_s,
@@ -369,24 +356,4 @@ def make_request(spec: SweepSpec, model: ModelEntry, machine: MachineEntry, cell
         max_metric_drop=model.max_metric_drop,
         p99_limit_ms=model.p99_limit_ms,
         load_p99_ms=limit if "load" in spec.steps else None,
-    )
-
-
-def _read_shapes(model: ModelEntry) -> dict[str, tuple[int, ...]] | None:
-    buckets = parse_buckets(model.input_shape)
-    if len(buckets) > 1:
-        raise UsageError(f"model {model.name}: input_shape gives several shapes of one input; a sweep takes one")
-    return buckets[0] if buckets else None
-
-
-def _make_measure(spec: SweepSpec, scope: Scope) -> MeasureSpec:
-    return MeasureSpec(
-        warmup=spec.warmup,
-        iters=spec.iters,
-        time_limit_s=min(spec.time_limit_s, QUICK_TIME_LIMIT_S) if spec.quick else spec.time_limit_s,
-        processes=1 if spec.quick else spec.processes,
-        scope=scope,
-        cache=spec.cache,
-        seed=spec.seed,
-        percentiles=PERCENTILES,
     )

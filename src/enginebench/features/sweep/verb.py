@@ -100,8 +100,9 @@ def command(spec: str, out: str | None, shown: SweepPrinted, **options: Unpack[S
 
 def plan_sweep(spec: SweepSpec) -> SweepPlan:
     """The cells of a sweep, its processes, and at most how long they take on one machine of each kind."""
-    groups = list_groups(spec)
-    start_s = time_start()
+    groups, began = list_groups(spec), time.monotonic()
+    run_child(ProbeJob(engine="fake"), timeout_s=PROBE_TIMEOUT_S)
+    start_s = time.monotonic() - began  # of a child that does next to nothing
     kinds = {machine.kind: [g for g in groups if g.machine.kind == machine.kind] for machine in spec.machine}
     return SweepPlan(
         cells=tuple(cell for group in groups for cell in group.cells),
@@ -110,26 +111,14 @@ def plan_sweep(spec: SweepSpec) -> SweepPlan:
     )
 
 
-def time_start() -> float:
-    """Seconds that a child takes here that does next to nothing."""
-    began = time.monotonic()
-    run_child(ProbeJob(engine="fake"), timeout_s=PROBE_TIMEOUT_S)
-    return time.monotonic() - began
-
-
 def _plan_kind(kind: str, groups: list[Group], start_s: float) -> KindPlan:
     rows = sum(len(group.cells) for group in groups)
-    processes = sum(len(group.cells) * group.request.measure.processes for group in groups)
-    timed = sum(len(g.cells) * g.request.measure.processes * g.request.measure.time_limit_s for g in groups)
+    counts = [len(group.cells) * group.request.measure.processes for group in groups]
+    timed = sum(count * g.request.measure.time_limit_s for count, g in zip(counts, groups, strict=True))
     tuned = sum(len(g.request.batches or (1,)) * (g.tune_budget_s or 0.0) for g in groups)
     # A row is built and checked in one more process, and its time grows with that of no other.
-    return KindPlan(
-        machine_kind=kind,
-        groups=len(groups),
-        rows=rows,
-        processes=processes,
-        at_most_s=timed + (processes + rows) * start_s + tuned,
-    )
+    most_s = timed + (sum(counts) + rows) * start_s + tuned
+    return KindPlan(machine_kind=kind, groups=len(groups), rows=rows, processes=sum(counts), at_most_s=most_s)
 
 
 def run_sweep(
@@ -189,9 +178,8 @@ def take_up(
     store: Store, spec: SweepSpec, *, resume: bool, shared: bool = False, command: tuple[str, ...] = ()
 ) -> SweepRecord:
     if read_document(store, RECORD, SweepRecord) is None:
-        record = SweepRecord(
-            spec=spec, salt=secrets.token_hex(16), started_utc=stamp_utc(), command=command, shared=shared
-        )
+        salt, now = secrets.token_hex(16), stamp_utc()
+        record = SweepRecord(spec=spec, salt=salt, started_utc=now, command=command, shared=shared)
         write_document(store, RECORD, record)
         return record
     known = read_sweep_record(store)

@@ -13,8 +13,7 @@ from enginebench.core.records import Result
 from enginebench.features.sweep import group as groups
 from enginebench.features.sweep import verb
 from enginebench.features.sweep.document import SweepDocument
-from enginebench.features.sweep.parts import read_group
-from enginebench.features.sweep.reading import find_rows_folder, read_sweep
+from enginebench.features.sweep.reading import find_rows_folder, read_group, read_sweep
 from enginebench.features.sweep.records import Ended, GroupJob, SourcesJob
 from enginebench.features.sweep.schedule import MOST_LOSSES, LocalFleet, Lost, Schedule, perform
 from enginebench.features.sweep.spec import SweepSpec, list_groups, read_spec

@@ -10,7 +10,7 @@ from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.records import Estimate
 from enginebench.core.store import read_record
 from enginebench.features.sweep.document import SweepDocument, Tuned
-from enginebench.features.sweep.page import format_sweep_page
+from enginebench.features.sweep.reporting import format_sweep_page
 from enginebench.features.sweep.sections import describe_tuned
 from enginebench.features.sweep.spec import SweepSpec, read_spec
 from enginebench.features.sweep.verb import plan_sweep, run_sweep

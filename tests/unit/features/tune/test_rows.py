@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact, MeasureSpec, TensorSpec
-from enginebench.features.tune import rows
+from enginebench.features.tune import track
 from enginebench.features.tune.space import Setting
 from enginebench.features.tune.track import Rows
 from enginebench.runs.child.jobs import QuantizeJob
@@ -34,7 +34,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             raise ArtifactError("no such thing")
         return replace(INT8, recipe=job.recipe, sha256=f"{job.method} {job.recipe}")
 
-    monkeypatch.setattr(rows, "make_graph", make)
+    monkeypatch.setattr(track, "make_graph", make)
     return asked
 
 
@@ -88,7 +88,7 @@ def test_a_graph_of_a_proposer_stands_in_for_that_of_its_precision(made: list[An
 
 def test_no_graph_takes_longer_to_make_than_the_search_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
-    monkeypatch.setattr(rows, "make_graph", lambda request, *_, **__: asked.append(request.timeout_s) or INT8)
+    monkeypatch.setattr(track, "make_graph", lambda request, *_, **__: asked.append(request.timeout_s) or INT8)
     for left_s in (5.0, 10_000.0):
         found = make_rows(GRAPH)
         found.find_left = lambda left_s=left_s: left_s  # type: ignore[misc]
