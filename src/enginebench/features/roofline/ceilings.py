@@ -6,13 +6,18 @@ spread of the bests over repetitions says how near it is to settled.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from contextlib import suppress
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind
+from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.records import Precision
+from enginebench.features.roofline.jobs import CeilingsAnswer, CeilingsJob
+from enginebench.measure.machine import describe_machine
+from enginebench.runs.child.jobs import NoteCall
 
 # Seconds of so many calls in a row.
 Timer: TypeAlias = Callable[[Callable[[], object], int], float]
@@ -51,13 +56,10 @@ def observe(
     clock: Callable[[], float] = time.perf_counter,
     repetitions: int = 1,
 ) -> list[Ceiling]:
-    """The best of each ceiling in each repetition, over all trials of it.
+    """The best of each ceiling in each repetition, for which it has `budget_s`, over all trials of it.
 
-    Trials take turns within a repetition, so that none has all of the quiet moments.
-
-    Args:
-        trials: several of one kind and precision are ways to the same ceiling.
-        budget_s: seconds for each ceiling in each repetition.
+    Trials of one kind and precision are ways to the same ceiling. They take turns within a repetition, so that none has
+    all of the quiet moments.
     """
     groups: dict[tuple[CeilingKind, Precision | None], list[Trial]] = {}
     for trial in trials:
@@ -106,9 +108,7 @@ def _time_group(
 
 def find_value(trial: Trial, seconds: float) -> float:
     """What a trial shows that took so long, in the unit of its kind."""
-    if _is_cost(trial.kind):
-        return 1e6 * seconds / trial.work
-    return trial.work / max(seconds, 1e-12) / 1e9
+    return 1e6 * seconds / trial.work if _is_cost(trial.kind) else trial.work / max(seconds, 1e-12) / 1e9
 
 
 def _is_cost(kind: CeilingKind) -> bool:
@@ -129,3 +129,66 @@ def join_best(found: Iterable[Ceiling]) -> tuple[Ceiling, ...]:
         )
         for (kind, _), group in groups.items()
     )
+
+
+def perform_ceilings(job: CeilingsJob, note: NoteCall) -> CeilingsAnswer:
+    note(f"peaks of {job.device}" + (f", {job.threads} threads" if job.device == "cpu" else ""))
+    return _observe_cpu(job) if job.device == "cpu" else _observe_gpu(job)
+
+
+def _observe_cpu(job: CeilingsJob) -> CeilingsAnswer:
+    from enginebench.measure.pin import pin_process
+
+    pinned = pin_process(job.threads)
+    import torch
+
+    from enginebench.features.roofline.trials_cpu import list_precisions, list_trials
+    from enginebench.measure.caches import read_caches
+
+    torch.set_num_threads(job.threads)
+    possible = list_precisions(describe_machine().cpu_flags)
+    why = "no instructions of this CPU multiply in"
+    precisions = _choose(job.precisions, possible, why)
+    caches = read_caches(pinned[0] if pinned else 0)
+    with torch.inference_mode():
+        trials = [*list_trials(precisions, caches, job.threads)]
+        with suppress(MissingDependency):  # ONNX Runtime and OpenVINO: a ceiling is the best that any library reaches
+            from enginebench.features.roofline import trials_graph
+
+            trials += trials_graph.list_trials(precisions, job.threads)
+        found = observe(trials, device="cpu", threads=job.threads, budget_s=job.budget_s, repetitions=job.repetitions)
+    notes = () if caches else ("the system does not list the caches of this CPU: only memory was measured",)
+    notes = (*notes, *_note_missing(job.precisions, precisions, why))
+    return CeilingsAnswer(ceilings=join_best(found), notes=notes)
+
+
+def _observe_gpu(job: CeilingsJob) -> CeilingsAnswer:
+    import torch
+
+    from enginebench.core.errors import BackendUnavailable
+    from enginebench.features.roofline.trials_gpu import PRECISIONS, list_host_trials, list_trials, make_timer
+
+    if not torch.cuda.is_available():
+        raise BackendUnavailable(f"PyTorch {torch.__version__} sees no GPU, so that {job.device} has no roofline")
+    timer = make_timer(job.device)
+    wanted = _choose(job.precisions, PRECISIONS, "a GPU's peaks are not known in")
+    with torch.inference_mode():
+        how: dict[str, Any] = {"device": job.device, "threads": None, "budget_s": job.budget_s}
+        how["repetitions"] = job.repetitions
+        found = observe(list_trials(wanted, quick=job.quick), timer=timer, **how)
+        found += observe(list_host_trials(), **how)
+    seen = [one.precision for one in found if one.precision]
+    notes = _note_missing(wanted, seen, "neither this GPU nor this build of PyTorch multiplies in")
+    return CeilingsAnswer(ceilings=join_best(found), notes=notes)
+
+
+def _choose(asked: tuple[Precision, ...], possible: tuple[Precision, ...], why: str) -> tuple[Precision, ...]:
+    chosen = tuple(precision for precision in asked or possible if precision in possible)
+    if not chosen:
+        raise UsageError(f"--precisions {','.join(asked)}: {why} it. Possible: {', '.join(possible)}")
+    return chosen
+
+
+def _note_missing(asked: Sequence[Precision], seen: Sequence[Precision], why: str) -> tuple[str, ...]:
+    missing = [precision for precision in asked if precision not in seen]
+    return (f"{why} {', '.join(missing)}",) if missing else ()

@@ -4,12 +4,11 @@ import ast
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, MissingDependency
-from enginebench.features.roofline.work import GraphWork, NodeWork, TensorWork
+from enginebench.features.roofline.jobs import GraphWork, NodeWork, TensorWork
 from enginebench.models.onnx.macs import FACTORS, UNITS, Shape, count_macs
 from enginebench.models.onnx.source import load_graph
 
@@ -36,12 +35,9 @@ _FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT1
 
 
 def count_work(path: str | Path, shapes: Mapping[str, Shape], batch: int = 1) -> GraphWork:
-    """The work of a graph in a file.
+    """The work of a graph in an ONNX file, whose external data is not read.
 
-    Args:
-        path: an ONNX file; its external data is not read.
-        shapes: of its inputs; an input that is not among them has `batch` on its first axis if that is open.
-        batch: see `shapes`.
+    An input that is not among `shapes` has `batch` on its first axis if that is open.
     """
     return describe_work(load_graph(Path(path)), shapes, batch)
 
@@ -54,10 +50,8 @@ def describe_work(model: ModelProto, shapes: Mapping[str, Shape], batch: int = 1
     """
     known = infer_tensors(fix_inputs(model, shapes, batch))
     nodes = [_describe_node(node, known) for node in model.graph.node]
-    unknown = sum(
-        any(name and name not in known for name in node.output) and node.op_type not in MOVES
-        for node in model.graph.node
-    )
+    counted = [node for node in model.graph.node if node.op_type not in MOVES]
+    unknown = sum(any(name and name not in known for name in node.output) for node in counted)
     return GraphWork(
         nodes=tuple(nodes),
         tensors={name: tensor for name, (tensor, _) in known.items()},
@@ -76,11 +70,10 @@ def fix_inputs(model: ModelProto, shapes: Mapping[str, Shape], batch: int) -> Mo
         tensor = value.type.tensor_type
         if value.name in constants or not tensor.HasField("shape"):
             continue
+        given = shapes.get(value.name, ())
         for index, axis in enumerate(tensor.shape.dim):
-            given = shapes.get(value.name)
-            axis.dim_value = (
-                given[index] if given and index < len(given) else axis.dim_value or (batch if not index else 1)
-            )
+            usual = axis.dim_value or (1 if index else batch)
+            axis.dim_value = given[index] if index < len(given) else usual
     for value in fixed.graph.output:
         value.type.tensor_type.ClearField("shape")
     return fixed
@@ -94,9 +87,10 @@ def infer_tensors(model: ModelProto) -> dict[str, tuple[TensorWork, Shape]]:
         raise ArtifactError(f"shapes of the graph cannot be inferred: {str(error)[:300]}") from error
     found: dict[str, tuple[TensorWork, Shape]] = {}
     for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
-        shape = _read_shape(value)
-        if shape is not None:
-            found[value.name] = (_describe_tensor(value.type.tensor_type.elem_type, shape), shape)
+        kind = value.type.tensor_type
+        if kind.HasField("shape") and all(axis.HasField("dim_value") for axis in kind.shape.dim):
+            shape = tuple(axis.dim_value for axis in kind.shape.dim)
+            found[value.name] = (_describe_tensor(kind.elem_type, shape), shape)
     for tensor in inferred.graph.initializer:
         shape = tuple(tensor.dims)
         found[tensor.name] = (_describe_tensor(tensor.data_type, shape, constant=True), shape)
@@ -105,13 +99,6 @@ def infer_tensors(model: ModelProto) -> dict[str, tuple[TensorWork, Shape]]:
             tensor_work, shape = found[node.output[0]]
             found[node.output[0]] = (replace(tensor_work, constant=True), shape)
     return found
-
-
-def _read_shape(value: Any) -> Shape | None:
-    tensor = value.type.tensor_type
-    if not tensor.HasField("shape") or not all(axis.HasField("dim_value") for axis in tensor.shape.dim):
-        return None
-    return tuple(axis.dim_value for axis in tensor.shape.dim)
 
 
 def _describe_tensor(kind: int, shape: Shape, *, constant: bool = False) -> TensorWork:

@@ -5,13 +5,14 @@ joined to the nodes that its name tells; nodes that no layer tells are fused int
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
 from enginebench.core.precisions import REORDER
 from enginebench.core.records import LayerTime
-from enginebench.features.roofline.work import GraphWork, NodeWork
+from enginebench.features.roofline.jobs import GraphWork, NodeWork
 from enginebench.stats.onnx_names import split_name, strip_reformat
 
 # What runtimes put behind the name of a node that they rewrote. Sources: ONNX Runtime 1.31 (`_nchwc`, `_token_N`,
@@ -51,11 +52,7 @@ class Joining(Struct, frozen=True, kw_only=True):
 
 
 def join_layers(layers: Sequence[LayerTime], graph: GraphWork) -> Joining:
-    """Each layer with its nodes; every node belongs to one layer at most.
-
-    Args:
-        layers: as the engine's profiler names them; those that name their nodes themselves are taken at their word.
-    """
+    """Each layer with its nodes, those that it names where it names any; every node belongs to one layer at most."""
     index = _Index(graph, layers)
     told = [tuple(index.find(layer)) for layer in layers]
     owner: dict[str, int] = {}
@@ -100,8 +97,16 @@ class _Index:
         self.nodes = {node.name: node for node in graph.nodes}
         self._makers = {tensor: node.name for node in graph.nodes for tensor in node.outputs}
         self._readers = _list_readers(graph)
-        self._weights = _index_weights(graph)
-        self._scopes = _index_scopes(graph)
+        # Path of a module -> the nodes that multiply by its weight, one for each time that it is called: exporters name
+        # parameters after their module.
+        self._weights: defaultdict[str, list[str]] = defaultdict(list)
+        for node in [node for node in graph.nodes if node.macs]:
+            for tensor in node.inputs[1:2]:
+                self._weights[re.sub(r"\.weight(?:_\w+)?$", "", tensor)].append(node.name)
+        self._scopes: defaultdict[str, list[str]] = defaultdict(list)  # -> its nodes, of the modules in it too
+        for node in graph.nodes:
+            for scope in node.scopes:
+                self._scopes[scope].append(node.name)
         self._scopes[""] = [node.name for node in graph.nodes if node.operator and not node.scopes]
         self._exported = any(node.operator for node in graph.nodes)
         self._counts = _count_operators(layers)
@@ -237,37 +242,12 @@ def _is_alike(node: NodeWork, kind: str) -> bool:
     return short.startswith(node.op.lower()[: len(short)] or "?")
 
 
-def _index_weights(graph: GraphWork) -> dict[str, list[str]]:
-    """Path of a module -> the nodes that multiply by its weight, one for each time that it is called.
-
-    Exporters name parameters after their module.
-    """
-    found: dict[str, list[str]] = {}
-    for node in graph.nodes:
-        for tensor in node.inputs[1:2]:
-            if node.macs:
-                found.setdefault(re.sub(r"\.weight(?:_\w+)?$", "", tensor), []).append(node.name)
-    return found
-
-
-def _index_scopes(graph: GraphWork) -> dict[str, list[str]]:
-    """Path of a module -> its nodes, innermost modules and those around them."""
-    found: dict[str, list[str]] = {}
-    for node in graph.nodes:
-        for scope in node.scopes:
-            found.setdefault(scope, []).append(node.name)
-    return found
-
-
 def pull_products(
     graph: GraphWork, layers: Sequence[LayerTime], told: Sequence[Sequence[str]], owner: dict[str, int]
 ) -> None:
     """Gives a product that no layer tells to the layer that is named after what was fused behind it.
 
-    The layer must be of a type that multiplies, and have no product yet.
-
-    Args:
-        owner: node -> number of its layer; what was given is added.
+    The layer must be of a type that multiplies, and have no product yet. What was given is added to `owner`.
     """
     nodes = {node.name: node for node in graph.nodes}
     makers = {tensor: node for node in graph.nodes for tensor in node.outputs}
@@ -309,11 +289,7 @@ def _gather_back(
 
 def absorb(graph: GraphWork, owner: dict[str, int]) -> None:
     """Gives nodes that no layer tells to the layer that can have fused them: that of who makes their input, or takes
-    their output. Products are never given away: who does them says so, or nobody knows.
-
-    Args:
-        owner: node -> number of its layer; what was given away is added.
-    """
+    their output. Products are never given away: who does them says so, or nobody knows."""
     makers = {tensor: node.name for node in graph.nodes for tensor in node.outputs}
     place = {node.name: i for i, node in enumerate(graph.nodes)}
     for node in graph.nodes:
@@ -324,10 +300,10 @@ def absorb(graph: GraphWork, owner: dict[str, int]) -> None:
 
 
 def _list_readers(graph: GraphWork) -> Mapping[str, list[str]]:
-    readers: dict[str, list[str]] = {}
+    readers: defaultdict[str, list[str]] = defaultdict(list)
     for node in graph.nodes:
         for tensor in node.inputs:
-            readers.setdefault(tensor, []).append(node.name)
+            readers[tensor].append(node.name)
     return readers
 
 

@@ -21,17 +21,12 @@ NAMES = {
 
 def list_ceilings(document: Ceilings) -> list[Section]:
     """Every ceiling with the range of its repetitions, and what could not be measured."""
-    lines = [
-        (
-            name_ceiling(one),
-            one.precision or "-",
-            one.device if one.threads is None else str(one.threads),
-            format_significant(one.value),
-            " to ".join(map(format_significant, (one.low, one.high))) if one.n > 1 else "one",
-            one.unit,
-        )
-        for one in document.ceilings
-    ]
+    lines = []
+    for one in document.ceilings:
+        name = "empty kernel, waited for" if one.kind == "call" and one.device != "cpu" else NAMES[one.kind]
+        place = one.device if one.threads is None else str(one.threads)
+        between = " to ".join(map(format_significant, (one.low, one.high))) if one.n > 1 else "one"
+        lines.append((name, one.precision or "-", place, format_significant(one.value), between, one.unit))
     gpus = ", ".join(gpu.name for gpu in document.machine.gpus)
     machine = document.machine.cpu_model + (f", {gpus}" if gpus else "")
     count = f"{document.processes} fresh processes" if document.processes > 1 else "one process"
@@ -39,13 +34,6 @@ def list_ceilings(document: Ceilings) -> list[Section]:
     columns = list_texts(["peak", "precision", "threads"], ["best", "trials", "unit"])
     title = " · ".join(filter(None, (machine, document.measured_utc)))
     return [Section(title=title, parts=(make_table(columns, lines), *make_notes([foot, *document.notes])))]
-
-
-def name_ceiling(ceiling: Ceiling) -> str:
-    """`level 2 cache`, `empty kernel launched and waited for`."""
-    if ceiling.kind == "call" and ceiling.device != "cpu":
-        return "empty kernel, waited for"
-    return NAMES[ceiling.kind]
 
 
 def draw_ceilings(document: Ceilings) -> Spec:
@@ -93,15 +81,9 @@ def list_points(ceilings: Sequence[Ceiling], device: tuple[str, int | None]) -> 
     name = device[0] if device[1] is None else f"{device[0]}, {device[1]} threads"
     corners = {precision: rate / memory for precision, rate in rates.items()}
     first, last = min(corners.values()) / 10, max(corners.values()) * 10
-    return [
-        {
-            "device": name,
-            "precision": precision,
-            "macs": at,
-            "rate": min(rate, at * memory),
-            "end": at == last,
-            "label": f"{precision} {format_significant(rate)}",
-        }
-        for precision, rate in rates.items()
-        for at in (first, corners[precision], last)
-    ]
+    points: list[Row] = []
+    for precision, rate in rates.items():
+        known = {"device": name, "precision": precision, "label": f"{precision} {format_significant(rate)}"}
+        for at in (first, corners[precision], last):
+            points.append({**known, "macs": at, "rate": min(rate, at * memory), "end": at == last})
+    return points

@@ -31,12 +31,8 @@ PRODUCTS = (256, 512, 1024)
 # (channels in, channels out, height and width, kernel, batch): the middle of ResNets, where libraries are at their
 # best.
 CONVOLUTIONS = (
-    (64, 64, 56, 3, 1),
-    (128, 128, 28, 3, 1),
-    (256, 256, 14, 3, 1),
-    (256, 256, 28, 1, 1),
-    (128, 128, 28, 3, 4),
-    (256, 256, 14, 3, 4),
+    *((64, 64, 56, 3, 1), (128, 128, 28, 3, 1), (256, 256, 14, 3, 1)),
+    *((256, 256, 28, 1, 1), (128, 128, 28, 3, 4), (256, 256, 14, 3, 4)),
 )
 # What one call reads of a small working set, by reading it again and again.
 READ_BYTES = 1 << 24
@@ -64,11 +60,7 @@ def list_trials(precisions: Sequence[Precision], caches: Sequence[DataCache], th
             yield from _list_products(precision)
             yield from _list_convolutions(precision)
     yield from _list_reads(caches, threads)
-    yield Trial(kind="call", call=_do_nothing, work=1, how="a Python function that does nothing")
-
-
-def _do_nothing() -> None:
-    pass
+    yield Trial(kind="call", call=lambda: None, work=1, how="a Python function that does nothing")
 
 
 def _list_products(precision: Precision) -> Iterator[Trial]:
@@ -76,9 +68,8 @@ def _list_products(precision: Precision) -> Iterator[Trial]:
     for n in PRODUCTS:
         a, b = torch.randn(n, n).to(dtype), torch.randn(n, n).to(dtype)
         out = torch.empty(n, n, dtype=dtype)
-        yield Trial(
-            kind="gemm", precision=precision, work=n**3, call=partial(torch.mm, a, b, out=out), how=f"torch.mm {n}x{n}"
-        )
+        call = partial(torch.mm, a, b, out=out)
+        yield Trial(kind="gemm", precision=precision, work=n**3, call=call, how=f"torch.mm {n}x{n}")
 
 
 def _list_convolutions(precision: Precision) -> Iterator[Trial]:
@@ -98,9 +89,8 @@ def _try_convolution(
     """A convolution; one of 1x1 is a product, too."""
     inner, outer, size, kernel, batch = shape
     how = f"{how}, {kernel}x{kernel}, {inner} to {outer} channels, {size}x{size}, batch {batch}"
-    trial = Trial(
-        kind="conv", precision=precision, work=batch * outer * inner * kernel**2 * size**2, call=call, how=how
-    )
+    work = batch * outer * inner * kernel**2 * size**2
+    trial = Trial(kind="conv", precision=precision, work=work, call=call, how=how)
     yield from [trial, replace(trial, kind="gemm")][: 2 if kernel == 1 else 1]
 
 

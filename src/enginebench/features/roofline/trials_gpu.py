@@ -56,12 +56,9 @@ def make_timer(device: str) -> Timer:
 
 
 def list_trials(precisions: Sequence[Precision], *, quick: bool = False) -> Iterator[Trial]:
-    """Every trial of the current GPU that is timed by its own clock.
+    """Every trial of the current GPU that is timed by its own clock, as far as this GPU and this build have it.
 
-    Trials that this GPU or this build has not are left out.
-
-    Args:
-        quick: fewer shapes, since cuDNN tries every algorithm on each.
+    `quick` takes fewer shapes, since cuDNN tries every algorithm on each.
     """
     torch.backends.cudnn.benchmark = True  # the fastest algorithm, Winograd among them, is found by trying
     for precision in precisions:
@@ -112,8 +109,7 @@ def _runs(trial: Trial) -> bool:
 
 def _list_products(precision: Precision) -> Iterator[Trial]:
     for n in PRODUCTS:
-        call = _make_product(precision, n)
-        if call is not None:
+        if (call := _make_product(precision, n)) is not None:
             yield Trial(kind="gemm", precision=precision, work=n**3, call=call, how=f"{precision} {n}x{n}")
 
 
@@ -122,19 +118,16 @@ def _make_product(precision: Precision, n: int) -> Callable[[], object] | None:
         a, b = (torch.randint(-128, 127, (n, n), dtype=torch.int8, device="cuda") for _ in range(2))
         return lambda: torch._int_mm(a, b.t())
     if precision == "fp8":
-        return _make_fp8_product(n)
+        kind = getattr(torch, "float8_e4m3fn", None)
+        if kind is None or not hasattr(torch, "_scaled_mm"):
+            return None
+        a, b = (torch.randn(n, n, device="cuda").to(kind) for _ in range(2))
+        one = torch.ones((), device="cuda")
+        known = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
+        return lambda: torch._scaled_mm(a, b.t(), **known)
     a, b = (torch.randn(n, n, device="cuda", dtype=_DTYPES[precision]) for _ in range(2))
     out = torch.empty_like(a)
     return _set_tf32(precision, lambda: torch.mm(a, b, out=out))
-
-
-def _make_fp8_product(n: int) -> Callable[[], object] | None:
-    kind = getattr(torch, "float8_e4m3fn", None)
-    if kind is None or not hasattr(torch, "_scaled_mm"):
-        return None
-    a, b = (torch.randn(n, n, device="cuda").to(kind) for _ in range(2))
-    one = torch.ones((), device="cuda")
-    return lambda: torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True)
 
 
 def _set_tf32(precision: Precision, call: Callable[[], object]) -> Callable[[], object]:
@@ -157,13 +150,9 @@ def _list_convolutions(precision: Precision, shapes: Sequence[tuple[int, int, in
         x = torch.randn(batch, channels, size, size, device="cuda", dtype=_DTYPES[precision])
         w = torch.randn(channels, channels, kernel, kernel, device="cuda", dtype=_DTYPES[precision])
         x, w = (t.contiguous(memory_format=torch.channels_last) for t in (x, w))
-        yield Trial(
-            kind="conv",
-            precision=precision,
-            work=batch * channels**2 * kernel**2 * size**2,
-            call=_set_tf32(precision, partial(torch.conv2d, x, w, None, 1, pad)),
-            how=f"{precision} {kernel}x{kernel}, {channels} channels, {size}x{size}, batch {batch}",
-        )
+        work, call = batch * channels**2 * kernel**2 * size**2, partial(torch.conv2d, x, w, None, 1, pad)
+        how = f"{precision} {kernel}x{kernel}, {channels} channels, {size}x{size}, batch {batch}"
+        yield Trial(kind="conv", precision=precision, work=work, call=_set_tf32(precision, call), how=how)
 
 
 def _list_reads() -> Iterator[Trial]:

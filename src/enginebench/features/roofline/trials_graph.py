@@ -1,7 +1,9 @@
 """Ways to a CPU's ceilings through ONNX Runtime and OpenVINO, whose kernels are not PyTorch's: the best ones count."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
@@ -47,18 +49,10 @@ def list_trials(precisions: Sequence[Precision], threads: int) -> Iterator[Trial
 
 
 def _list_runtimes() -> Iterator[tuple[str, Open]]:
-    try:
-        import onnxruntime
-
-        yield "ONNX Runtime", partial(_open_ort, onnxruntime)
-    except ModuleNotFoundError:
-        pass
-    try:
-        import openvino
-
-        yield "OpenVINO", partial(_open_openvino, openvino)
-    except ModuleNotFoundError:
-        pass
+    known = (("ONNX Runtime", "onnxruntime", _open_ort), ("OpenVINO", "openvino", _open_openvino))
+    for name, module, open_graph in known:
+        with suppress(ModuleNotFoundError):
+            yield name, partial(open_graph, import_module(module))
 
 
 def _open_ort(runtime: Any, model: bytes, x: Any, threads: int) -> Callable[[], object]:

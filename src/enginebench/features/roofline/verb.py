@@ -119,21 +119,15 @@ def _split(given: Given) -> list[str]:
 def measure_ceilings(request: RooflineRequest, *, reporter: Reporter, wait: bool = True) -> Ceilings:
     """The peaks of this machine."""
     machine = describe_machine()
-    jobs = list(plan_jobs(request, machine))
+    jobs, processes = list(plan_jobs(request, machine)), 1 if request.quick else PROCESSES
     with lock_devices([job.device for job in jobs], wait=wait, on_wait=reporter.say):
-        measured = [_measure(job, 1 if request.quick else PROCESSES, reporter) for job in jobs]
+        measured = [_measure(job, processes, reporter) for job in jobs]
     ceilings = tuple(ceiling for one in measured for ceiling in one.ceilings)
     notes = tuple(dict.fromkeys(note for one in measured for note in one.notes))
     if not ceilings:
         raise UsageError("nothing could be measured: " + "; ".join(notes))
-    return Ceilings(
-        machine=machine,
-        ceilings=ceilings,
-        measured_utc=stamp_utc(),
-        quick=request.quick,
-        processes=1 if request.quick else PROCESSES,
-        notes=notes,
-    )
+    now, quick = stamp_utc(), request.quick
+    return Ceilings(machine=machine, ceilings=ceilings, measured_utc=now, quick=quick, processes=processes, notes=notes)
 
 
 def plan_jobs(request: RooflineRequest, machine: Machine) -> Iterator[CeilingsJob]:

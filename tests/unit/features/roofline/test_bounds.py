@@ -5,7 +5,9 @@ from msgspec.structs import replace
 
 from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind
 from enginebench.core.records import Bound, LayerTime, Precision
-from enginebench.features.roofline.bounds import (
+from enginebench.features.roofline.jobs import GraphWork, NodeWork, TensorWork
+from enginebench.features.roofline.joining import join_layers
+from enginebench.features.roofline.limits import (
     Limits,
     bound_layers,
     bound_nodes,
@@ -14,8 +16,6 @@ from enginebench.features.roofline.bounds import (
     count_bytes,
     find_least_ms,
 )
-from enginebench.features.roofline.joining import join_layers
-from enginebench.features.roofline.work import GraphWork, NodeWork, TensorWork
 from enginebench.stats.bounds import doubt_layers, doubt_row, share_of_limit
 
 

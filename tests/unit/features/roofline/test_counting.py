@@ -7,7 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from enginebench.core.errors import ArtifactError
 from enginebench.features.roofline.counting import count_work, describe_work
-from enginebench.features.roofline.work import GraphWork
+from enginebench.features.roofline.jobs import GraphWork
 
 
 def describe(nodes: list[onnx.NodeProto], shape: list[object], weights: dict[str, tuple[int, ...]]) -> GraphWork:

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ParseError
 from enginebench.core.records import EngineSpec, LayerProfile, LayerTime
+from enginebench.features.roofline.jobs import GraphWork, NodeWork, Unit
 from enginebench.features.roofline.joining import join_layers
-from enginebench.features.roofline.work import GraphWork, NodeWork, Unit
 from enginebench.report.layer_table import describe_times
 from enginebench.stats.plans.layers import parse_layers
 from enginebench.stats.profile import describe_profile, explain_remainder
