@@ -176,12 +176,7 @@ def check_free(out: Path) -> None:
 
 @contextmanager
 def open_stage(out: Path) -> Iterator[Path]:
-    """An empty folder beside `out` that takes its place at the end of the block, if nothing was raised in it.
-
-    Raises:
-        UsageError: `out` holds something.
-        ArtifactError: the folder cannot be written.
-    """
+    """An empty folder beside `out` that takes its place at the end of the block, if nothing was raised in it."""
     check_free(out)
     try:
         out.absolute().parent.mkdir(parents=True, exist_ok=True)
@@ -282,11 +277,9 @@ def write_weights(stage: Path, artifact: Artifact) -> Artifact:
 
 
 def write_check(stage: Path, feeds: Sequence[Feeds], outputs: Mapping[str, Array], ranks: Mapping[str, int]) -> None:
-    """Writes `check.npz`: inputs of the first calls, and the row's outputs of them.
+    """Writes `check.npz`: inputs of the first calls, and of the row's outputs theirs.
 
-    Args:
-        outputs: of all of them, joined along the first axis, or along one of their own.
-        ranks: {output: its axes in one call}.
+    Outputs of all calls are joined along the first axis, or along one of their own: `ranks` has their axes in one call.
     """
     size = max(1, sum(array.nbytes for array in feeds[0].values()))
     entries = max(1, max((len(array) for array in feeds[0].values() if array.ndim), default=1))

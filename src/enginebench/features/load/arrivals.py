@@ -117,18 +117,13 @@ def create_board(descriptor: int, offsets: Sequence[int] | Times, samples: Seque
 
 def release_all(
     board: MemoryBoard,
-    wake: Callable[[], bool],
+    wake: Callable[[], bool],  # False if there is no engine any more
     *,
     clock: Clock = time.perf_counter_ns,
     sleep: Callable[[float], None] = time.sleep,
-    spin: bool = True,
+    spin: bool = True,  # wait busily for what a sleep would miss; only on a core of one's own
 ) -> int:
-    """Releases every request when it is due, and wakes the engine; returns how many were released.
-
-    Args:
-        wake: tells the engine; False if there is none any more.
-        spin: wait busily for what a sleep would miss; only on a core of one's own.
-    """
+    """Releases every request when it is due, and wakes the engine; returns how many were released."""
     due = (board.offset + board.head[START]).tolist()
     head, released = board.head.data, board.released.data  # single words are written faster than through NumPy
     index, count, busy_ns = 0, len(due), 0
@@ -174,12 +169,10 @@ def open_bell(descriptor: int) -> Callable[[], bool]:
 
 
 class BoardSource:
-    """Requests as the generator releases them on the board.
+    """Requests as the generator releases them on the board, and wakes this process through the pipe `bell`.
 
-    Args:
-        bell: the pipe through which the generator wakes this process.
-        kinds: of the samples; only requests of one kind are computed together.
-        share: (i, n): of n servers this is the one numbered i, which takes every n-th request.
+    Only requests whose samples are of one kind are computed together. `share` is (i, n): of n servers this is the one
+    numbered i, which takes every n-th request.
     """
 
     def __init__(

@@ -190,11 +190,7 @@ def take_precedence() -> bool:
 
 
 def make_lane(engines: Mapping[int, Engine], any_batch: bool, clock: Clock) -> Lane:
-    """One stream: what computes a batch on the engine that fits it, padded where its batch is fixed.
-
-    Args:
-        any_batch: there is one engine, and it takes what comes.
-    """
+    """One stream: what computes a batch on the engine that fits it, padded unless one takes `any_batch`."""
     sizes = sorted(engines)
 
     def compute(samples: Sequence[Feeds]) -> Answer:
@@ -242,11 +238,7 @@ class InlineStream:
 
 
 class OverlappedStreams:
-    """Streams in the caller's own thread, of engines that work while it does something else: one batch on each.
-
-    Args:
-        lanes: batch -> engine of each stream.
-    """
+    """Streams in the caller's own thread, of engines that work while it does something else: one batch on each."""
 
     polled = True
 
@@ -298,13 +290,11 @@ class OverlappedStreams:
 
 
 class Flight(NamedTuple):
-    """A submission that is on its way."""
-
     ticket: int
     started_ns: int
     entries: int
     size: int
-    lane: Mapping[int, Overlapping]
+    lane: Mapping[int, Overlapping]  # batch -> engine of the stream
 
 
 class ThreadStreams:

@@ -110,12 +110,7 @@ def name_row(engine: EngineSpec, *, streams: int, max_batch: int, max_wait_ms: f
 
 
 def make_bench(row: LoadRow, artifact: Artifact, *, model: str, out_dir: Path, seed: int) -> Bench:
-    """The row, ready to be probed.
-
-    Args:
-        artifact: what its engine loads; where a batch is open it may be any.
-        out_dir: where the engine was built, with the user's inputs beside it.
-    """
+    """The row, ready to be probed on the artifact, where an open batch may be any; `out_dir` has the user's inputs."""
     if row.max_batch > 1 and not takes_batches(artifact):
         raise UsageError(
             f"{row.engine.backend} on {model} has a fixed batch, so requests cannot be joined: leave --max-batch out, "

@@ -23,9 +23,7 @@ class Waiting(NamedTuple):
 class Batcher:
     """The queue of an engine, first come, first served.
 
-    Args:
-        max_wait_ns: how long the oldest request waits for others to fill its batch.
-        limit: requests that may wait; who comes then is turned away.
+    The oldest request waits `max_wait_ns` for others to fill its batch; who comes when `limit` wait is turned away.
     """
 
     def __init__(self, max_batch: int = 1, max_wait_ns: int = 0, limit: int | None = None) -> None:
@@ -70,16 +68,13 @@ class Batcher:
 class Source(Protocol):
     def take(self) -> Sequence[Waiting]:
         """Those that have come since the last call."""
-        ...
 
     def wait(self, until_ns: int | None) -> None:
         """Returns when a request has come, at `until_ns`, or when it is known that none will come."""
-        ...
 
     @property
     def exhausted(self) -> bool:
         """Whether every request has come."""
-        ...
 
 
 class Sink(Protocol):

@@ -164,15 +164,9 @@ def measure_load(
             input_size=options["input_size"],
             streams=max(settings.streams),
         )
-        document = load_target(
-            request if bundle is None else fill_request(request, bundle),
-            settings,
-            root,
-            reporter=reporter,
-            wait=options["wait"],
-            resume=options["resume"],
-            on_partial=keep,
-        )
+        request = request if bundle is None else fill_request(request, bundle)
+        how = {"wait": options["wait"], "resume": options["resume"]}
+        document = load_target(request, settings, root, reporter=reporter, on_partial=keep, **how)
     keep(document)
     return document
 
@@ -389,10 +383,7 @@ def make_request(
     input_size: int | None,
     streams: int,
 ) -> RunRequest:
-    """The request for these engines and precisions; a client's request has one entry.
-
-    Threads of each stream are, unless given, the cores that the generator leaves, shared among the streams.
-    """
+    """The request; threads of each stream are, unless given, its part of the cores that the generator leaves."""
     measure = MeasureSpec(seed=shared.seed, processes=1)
     return replace(shared, threads=shared.threads or count_stream_threads(streams)).make_request(
         target, engines=engines, precisions=precisions, batches=(1,), measure=measure, input_size=input_size

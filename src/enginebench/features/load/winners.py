@@ -50,14 +50,9 @@ def load_winners(folder: RunFolder, record: RunRecord, results: dict[str, Result
 def bench_row(
     folder: RunFolder, result: Result, streams: int = 1, max_batch: int | None = None, max_wait_ms: float = 0.0
 ) -> Bench:
-    """A row that was timed, to be put under load on the artifact that it was timed on.
+    """A row that was timed, to be put under load on that artifact, in streams that have its threads each.
 
-    Args:
-        streams: each with the row's threads.
-        max_batch: requests that are computed together at most; None: as many as the row was timed with.
-
-    Raises:
-        UsageError: it was timed in batches that no requests can be joined to.
+    Raises UsageError where it was timed in batches that no requests can be joined to. `max_batch`: by default its own.
     """
     engine = replace(result.engine, batch=1)
     row = name_row(engine, streams=streams, max_batch=max_batch or result.engine.batch, max_wait_ms=max_wait_ms)
@@ -79,29 +74,20 @@ def load_row(
     result: Result,
     streams: int,
     max_batch: int,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, Any],  # fields of `LoadSettings`
     *,
     name: str,
-    earlier: Sequence[Capacity],
+    earlier: Sequence[Capacity],  # of searches before
     seed: int,
     timeout_s: float,
     reporter: Reporter,
 ) -> Carried:
-    """What a row that was timed carries, by one search; without a limit, by requests that are all there at once.
-
-    Args:
-        settings: fields of `LoadSettings`.
-        name: what it is called.
-        earlier: what searches of it found before.
-
-    Raises:
-        EngineBenchError: it cannot be put under load.
-    """
+    """What a row that was timed carries, by one search; without a limit, by requests that are all there at once."""
     asked = LoadSettings(**settings)
     bench = bench_row(folder, result, streams, max_batch, asked.max_wait_ms)
     bench = replace(bench, row=replace(bench.row, id=name))
     prober = Prober(asked, seed=seed, timeout_s=timeout_s, reporter=reporter)
-    prober.rows[bench.row.id] = bench.row
+    prober.rows[name] = bench.row
     if asked.limit is None:
         per_s, capacity = prober.measure_offline(bench).achieved_per_s, None
     else:

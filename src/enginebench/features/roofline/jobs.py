@@ -1,4 +1,4 @@
-"""What `roofline`, and whoever bounds a row, asks of a child; and what every node of a graph has to do, whoever runs it."""
+"""What `roofline`, and whoever bounds a row, asks of a child; and what every node of a graph has to do."""
 
 from typing import Literal
 

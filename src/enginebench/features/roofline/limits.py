@@ -103,12 +103,7 @@ def find_least_ms(count_bytes: float, limits: Limits) -> float:
 def bound_nodes(
     graph: GraphWork, names: Collection[str], limits: Limits, precision: str | None, *, launches: int = 1
 ) -> Bound | None:
-    """The least time of nodes that are done together; None where they need not touch anything.
-
-    Args:
-        precision: in which they are computed; None: any.
-        launches: kernels that it takes at least.
-    """
+    """The least time of nodes that are done together, in at least so many kernels; None where they touch nothing."""
     nodes = [node for node in graph.nodes if node.name in names]
     if not nodes or all(node.moves for node in nodes):
         return None

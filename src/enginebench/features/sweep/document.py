@@ -133,11 +133,7 @@ _SHARED = tuple({field.name for field in fields(SweepRow)} & {field.name for fie
 
 
 def take_row(row: Row, result: Result, folder: str, environment: str) -> SweepRow:
-    """The row of a run as a row of a sweep.
-
-    Args:
-        folder: of the run, below the store.
-    """
+    """The row of a run, whose folder is that one below the store, as a row of a sweep."""
     count = len({m.machine for m in result.measurements}) or 1
     doubts = (*row.caveats, *([make_caveat("several_machines", count=count)] if count > 1 else []))
     kernels = [median(m.reference_ns) for m in result.measurements if m.reference_ns]

@@ -37,11 +37,7 @@ from enginebench.runs.targets.sources import gather_sources
 
 
 class GroupFolder(RunFolder):
-    """A run's folder on this machine, whose files go to the store as they are written.
-
-    Args:
-        machine: token of this machine, which each measurement carries.
-    """
+    """A run's folder on this machine, whose files go to the store as they are written, measurements with its token."""
 
     def __init__(self, root: Path, store: Store, prefix: str, machine: str) -> None:
         super().__init__(root)

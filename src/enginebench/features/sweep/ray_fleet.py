@@ -78,12 +78,7 @@ def take_answer(ray: Any, reference: Any, timeout_s: float | None = None) -> byt
 
 
 class RayFleet:
-    """The nodes of a cluster with the resource `machine`.
-
-    Args:
-        shared: on a machine of several GPUs, a task for each.
-        patience_s: how long jobs wait for a machine of a kind that has gone.
-    """
+    """The nodes of a cluster with the resource `machine`; `shared`: on one of several GPUs, a task for each."""
 
     def __init__(self, address: str, *, shared: bool = False, patience_s: float = PATIENCE_S) -> None:
         self._ray, self._shared, self._patience_s = connect(address), shared, patience_s

@@ -66,9 +66,7 @@ class MixedDocument(Struct, frozen=True, kw_only=True):
 def choose_counts(groups: int, kept: Mapping[int, bool]) -> list[int]:
     """How many of the worst groups are to stay in FP32 in the graphs that come next; none: nothing is left to find out.
 
-    Args:
-        groups: in all.
-        kept: number of groups in FP32 -> whether that graph kept the limits; with none, 8 bits throughout, it did not.
+    `kept` has of graphs with so many groups in FP32 whether they kept the limits; 8 bits throughout did not.
     """
     fewest = min((count for count, fine in kept.items() if fine), default=None)
     if fewest is None:

@@ -39,7 +39,6 @@ class Proposer(Protocol):
 
     def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
         """At most so many settings that are not among the tried ones; none: nothing is left to propose."""
-        ...
 
 
 # (engine, option, value) -> ln of how much faster than the default it was

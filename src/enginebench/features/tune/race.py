@@ -48,14 +48,7 @@ class Race:
     def __init__(
         self, candidates: Sequence[str], *, generation: int = 1, first: int = 0, looks: Sequence[int] = LOOKS
     ) -> None:
-        """A race before its first round.
-
-        Args:
-            candidates: different names; an earlier one is preferred where costs are equal.
-            generation: that races.
-            first: number of the first round, where races follow each other.
-            looks: numbers of rounds after which candidates are dropped; the last one ends the race.
-        """
+        """Of different names; an earlier one is preferred where costs are equal; `first` is its first round."""
         self._logs: dict[str, list[float]] = {name: [] for name in candidates}
         self._generation, self._first, self._looks = generation, first, tuple(looks)
         self.alive = list(candidates)
@@ -150,12 +143,8 @@ class Final:
         length: int,
         trust: Callable[[str, str, Comparison], Comparison] = lambda base, candidate, found: found,
     ) -> None:
-        """A final before its first round.
-
-        Args:
-            defaults: what it has to beat; it may be one of them.
-            trust: what a comparison of two is worth, by what others did meanwhile; without a ratio, nobody is beaten.
-        """
+        """Of the challenger, which may be one of the defaults. `trust` says what a comparison of two is worth, by what
+        others did meanwhile; without a ratio, nobody is beaten."""
         self._trust = trust
         self.challenger, self.defaults = challenger, tuple(defaults)
         self._logs: dict[str, list[float]] = {name: [] for name in dict.fromkeys((challenger, *defaults))}

@@ -44,13 +44,9 @@ class Search:
         store: Callable[[SearchRecord], None] = lambda record: None,
         known: Sequence[Setting] = (),
     ) -> None:
-        """A search before it begins or goes on.
+        """A search before it begins or goes on: its record has generations if it was interrupted.
 
-        Args:
-            record: of the search; with generations if it was interrupted.
-            arms: the engines and precisions, whose default settings race first.
-            proposers: asked in turns, generation by generation, for what comes next.
-            known: combinations that are tried beside the defaults, before all that is proposed.
+        The default settings of the arms race first, with the `known` combinations; then proposers are asked in turns.
         """
         self._known, self._slow = list(known), {arm.engine for arm in arms if arm.tunes}
         self.record, self._arms, self.track = record, arms, track

@@ -230,9 +230,7 @@ def tune_model(
 ) -> tuple[TuneDocument, tuple[str, ...]]:
     """The winner of a search over the settings of every engine, measured anew against their defaults.
 
-    Args:
-        request: what is searched; with `resume` the stored one is taken, which must be of the same model.
-        budget_s: seconds in all, in place of those that the continued search was given.
+    With `resume` the stored request is taken, which must be of the same model, with `budget_s` seconds in all.
     """
     folder = RunFolder(root)
     allow_request(request.run)

@@ -115,19 +115,14 @@ def list_arms(
     request: RunRequest,
     goal: Goal,
     *,
-    threads: tuple[int, ...],
+    threads: tuple[int, ...],  # of all streams together, the default first
     streams: tuple[int, ...],
-    limit_ms: float | None = None,
+    limit_ms: float | None = None,  # of which waiting for a batch may take a part
 ) -> list[Arm]:
-    """Every engine in every precision of a request, with what may be set.
+    """Every engine in every precision of a request, with what may be set beside the options that the user fixed.
 
-    Engines that compile for long come last: where the budget ends before them, the others have run.
-
-    Args:
-        request: engines with the options that the user fixed, and precisions.
-        goal: under `latency` one request is computed at a time, so that streams and batches are no knobs.
-        threads: values that the number of threads may take, the default first; of all streams together.
-        limit_ms: on latency under the goal `capacity`, of which waiting for a batch may take a part.
+    Engines that compile for long come last: where the budget ends before them, the others have run. Under the goal
+    `latency` one request is computed at a time, so that streams and batches are no knobs.
     """
     arms = []
     for (asked, recipe), (engine, fixed) in itertools.product(request.precisions, request.engines):

@@ -100,20 +100,15 @@ class Rows:
 
 def find_refusal(
     result: Result,
-    reference: Result | None,
+    reference: Result | None,  # that its outputs were compared with
     *,
-    max_drop: float | None = None,
-    limits: Mapping[str, float] | None = None,
+    max_drop: float | None = None,  # of the metric; None: the usual
+    limits: Mapping[str, float] | None = None,  # of drift; None: those of the precision, which were applied there
 ) -> str | None:
     """Why a row may not race; None if it may.
 
     Where the reference has a score, the score decides, as for the recommended row of a run; limits of drift that the
     user named hold beside it. Else the drift decides. Random weights and inputs refuse what is grossly wrong alone.
-
-    Args:
-        reference: the row that its answers were compared with, if there is one.
-        max_drop: what may be lost of the metric; None: the usual.
-        limits: of drift, by name; None: those of the precision, which were applied when the answers were compared.
     """
     if not has_answered(result):
         return result.reason or result.status
@@ -177,35 +172,27 @@ class Track(Protocol):
 
     def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
         """Name of each setting -> why it may not race; None if it may."""
-        ...
 
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
         """Whether this lap was run before."""
-        ...
 
     def run(self, group: Sequence[Setting], round_number: int, *, final: bool = False) -> Iterable[Lap]:
         """A fresh process of each, timed one after another; they may import side by side."""
-        ...
 
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
         """The row of a setting as it stands; None before it was built."""
-        ...
 
     def count_laps(self, setting: Setting) -> int:
         """Laps of the race that a setting has run."""
-        ...
 
     def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[Caveat, ...]]:
         """(verdict, warnings) on the laps that a setting has run."""
-        ...
 
     def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
         """What a comparison of two finalists is worth."""
-        ...
 
     def close(self, settings: Sequence[Setting]) -> tuple[str, ...]:
         """Ends the final: the ids of its rows, finished."""
-        ...
 
 
 class TimedTrack:

@@ -42,12 +42,9 @@ def diff_environments(
     metric: str | None = None,
     max_metric_drop: float | None = None,
 ) -> DiffDocument:
-    """The verdict on every row of the environment after, against the same row of the one before.
+    """The verdict on every row of the environment after, against the same row of the one before, of several runs.
 
-    Args:
-        runs: folders, each of a run that measured both environments in turns.
-        asked: OLD or OLD,NEW; without NEW it is the current environment.
-        allow_not_comparable: rows that cannot be compared do not fail the gate.
+    `asked` is OLD or OLD,NEW, both measured in turns; without NEW it is the current environment.
     """
     old, *after = names = [name.strip() for name in asked.split(",")]
     if not all(names) or len(names) > 2 or len(set(names)) != len(names):
