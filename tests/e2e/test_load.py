@@ -4,8 +4,6 @@ import csv
 import html
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from functools import partial
@@ -17,6 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 from onnx import helper
 
 import enginebench
@@ -37,34 +36,22 @@ from enginebench.runs.child.isolate import Child
 from enginebench.runs.request import Shared
 from enginebench.verbs.report import command as report
 from graphs import build_graph, save
-from processes import Cli, environment, start_cli
+from processes import Cli, start_cli
 from reporters import Silent
 
 # A graph is ready to be loaded; by its name the model would be exported first, which two tests do.
 GRAPH = str(DATA_DIR / "digits-mlp.onnx")
 # Arguments of a quick load.
-QUICK: dict[str, Any] = {
-    "scenario": "server",
-    "qps": None,
-    "find_capacity": False,
-    "limit_ms": None,
-    "percentile": 99.0,
-    "arrivals": "poisson",
-    "duration_s": 0.5,
-    "streams": (1,),
-    "max_batches": (1,),
-    "max_wait_ms": 0.0,
-}
+QUICK: dict[str, Any] = {"duration_s": 0.5}
 
 EMPTY = LoadDocument(
     model="m", scenario="server", arrivals="poisson", limit_ms=None, percentile=99, seed=0, points=(), rows=()
 )
 
 
-def load(folder: Path, engine: str, *, model: str = GRAPH, inputs: str | None = None, **given: Any) -> LoadDocument:
-    request = make_request(
-        Shared(threads=1, inputs=inputs), model, [parse_engine(engine)], [("fp32", None)], input_size=None, streams=1
-    )
+def load(folder: Path, *engines: str, model: str = GRAPH, inputs: str | None = None, **given: Any) -> LoadDocument:
+    shared, named = Shared(threads=1, inputs=inputs), [parse_engine(engine) for engine in engines]
+    request = make_request(shared, model, named, [("fp32", None)], input_size=None, streams=1)
     return load_target(request, LoadSettings(**{**QUICK, **given}), folder, reporter=Silent())
 
 
@@ -79,11 +66,8 @@ def test_a_point_has_every_request_and_the_fields_of_the_contract(tmp_path: Path
     wanted = "qps offered completed p50_ms p90_ms p99_ms queue_ms service_ms utilisation generator_late_ms validity"
     assert fields["points"][0].keys() >= {*wanted.split(), "caveats"}
     assert write_load(tmp_path, document) == ()
-    assert {path.name for path in tmp_path.glob("load_*.png")} == {
-        "load_latency.png",
-        "load_throughput.png",
-        "load_utilisation.png",
-    }
+    names = {path.stem for path in tmp_path.glob("load_*.png")}
+    assert names == {"load_latency", "load_throughput", "load_utilisation"}
     assert read_record(tmp_path / "load.json", LoadDocument) == document
     page = (tmp_path / "report.html").read_text()
     assert "under load" in page
@@ -96,15 +80,15 @@ def test_a_point_has_every_request_and_the_fields_of_the_contract(tmp_path: Path
 
 def test_the_report_of_a_load_reads_nothing_foreign(tmp_path: Path) -> None:
     asked = ["--format", "csv,md"]
-    (tmp_path / "load.json").write_text('{"schema": "enginebench.load/1"')
+    stored, other = tmp_path / "load.json", tmp_path / "other"
+    stored.write_text('{"schema": "enginebench.load/1"')
     assert isinstance(CliRunner().invoke(report, [str(tmp_path)]).exception, ParseError)
-    (tmp_path / "other").write_bytes(encode(EMPTY))
-    (tmp_path / "load.json").unlink()
-    (tmp_path / "load.json").symlink_to(tmp_path / "other")
+    other.write_bytes(encode(EMPTY))
+    stored.unlink()
+    stored.symlink_to(other)
     refused = CliRunner().invoke(report, [str(tmp_path)]).exception
     assert isinstance(refused, ArtifactError) and "symbolic link" in str(refused)
-    (tmp_path / "load.json").unlink()
-    (tmp_path / "other").rename(tmp_path / "load.json")
+    other.replace(stored)
     refused = CliRunner().invoke(report, [str(tmp_path), *asked]).exception
     assert isinstance(refused, UsageError) and "html and png" in str(refused)
 
@@ -113,11 +97,11 @@ def test_a_capacity_that_its_probes_do_not_show_is_not_reported(tmp_path: Path) 
     row = name_row(EngineSpec(backend="fake"), streams=1, max_batch=1, max_wait_ms=0.0)
     probes = (Probe(qps=50.0, passed=True), Probe(qps=52.0, passed=False))
     found = Capacity(passes_qps=50.0, fails_qps=52.0, limit_ms=9.0, percentile=99.0, probes=probes)
-    claimed = msgspec.structs.replace(found, passes_qps=5000.0)
+    claimed = replace(found, passes_qps=5000.0)
 
     def store(capacity: Capacity, one: Capacity) -> None:
-        rows = (msgspec.structs.replace(row, capacity=capacity, rounds=(one,)),)
-        (tmp_path / "load.json").write_bytes(encode(msgspec.structs.replace(EMPTY, rows=rows)))
+        rows = (replace(row, capacity=capacity, rounds=(one,)),)
+        (tmp_path / "load.json").write_bytes(encode(replace(EMPTY, rows=rows)))
 
     store(found, found)
     assert read_load(tmp_path).rows[0].capacity == found
@@ -178,35 +162,43 @@ def test_an_engine_that_dies_at_once_is_an_error(tmp_path: Path) -> None:
         load(tmp_path, "fake:fault=segfault,at=load", qps=100)
 
 
+def watch_children(monkeypatch: pytest.MonkeyPatch, see: Any) -> None:
+    """Has `see` choose the job that a child of a probe gets."""
+
+    class Seen(Child):
+        def start(self, job: Any, **options: Any) -> Any:
+            return super().start(see(self, job), **options)
+
+    monkeypatch.setattr(probe, "Child", Seen)
+
+
 def kill_generators(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Has every generator killed once it has released so many requests."""
-
-    class Mortal(Child):
-        def start(self, job: Any, **options: Any) -> Any:
-            if isinstance(job, ArriveJob):
-                threading.Thread(target=kill, args=(self.pid, Board(job.board))).start()
-            return super().start(job, **options)
 
     def kill(pid: int, board: Board) -> None:
         while board.head[RELEASED] < after:
             time.sleep(0.01)
         os.kill(pid, signal.SIGKILL)
 
-    monkeypatch.setattr(probe, "Child", Mortal)
+    def see(child: Child, job: Any) -> Any:
+        if isinstance(job, ArriveJob):
+            threading.Thread(target=kill, args=(child.pid, Board(job.board))).start()
+        return job
+
+    watch_children(monkeypatch, see)
 
 
 def load_two(monkeypatch: pytest.MonkeyPatch, folder: Path, engine: str, count: int) -> tuple[LoadDocument, list[Any]]:
     """A load of one server on each of two GPUs, and the job of each server, which `fake` does without."""
     jobs: list[Any] = []
 
-    class Spied(Child):
-        def start(self, job: Any, **options: Any) -> Any:
-            if isinstance(job, ServeJob):
-                jobs.append(job)
-                job = msgspec.structs.replace(job, engine=msgspec.structs.replace(job.engine, device="cpu"))
-            return super().start(job, **options)
+    def see(child: Child, job: Any) -> Any:
+        if not isinstance(job, ServeJob):
+            return job
+        jobs.append(job)
+        return replace(job, engine=replace(job.engine, device="cpu"))
 
-    monkeypatch.setattr(probe, "Child", Spied)
+    watch_children(monkeypatch, see)
     devices = ("cuda:0", "cuda:1")
     return load(folder, engine, qps=float(count), duration_s=1.0, limit_ms=500.0, devices=devices), jobs
 
@@ -295,17 +287,9 @@ def test_shapes_may_differ_from_request_to_request(tmp_path: Path, engine: str) 
 
 @pytest.mark.serial  # rates that a disturbed machine cannot hold
 def test_a_capacity_is_an_interval_and_two_engines_get_a_verdict(tmp_path: Path) -> None:
-    request = make_request(
-        Shared(threads=1),
-        GRAPH,
-        [parse_engine("fake:latency_us=5000,waiting=asleep"), parse_engine("fake:latency_us=1000,waiting=asleep")],
-        [("fp32", None)],
-        input_size=None,
-        streams=1,
-    )
-    settings = LoadSettings(**{**QUICK, "find_capacity": True, "limit_ms": 20.0, "time_budget_s": 60.0})
-    settings = msgspec.structs.replace(settings, percentile=90.0, resolution=3.0)
-    document = load_target(request, settings, tmp_path, reporter=Silent())
+    engines = "fake:latency_us=5000,waiting=asleep", "fake:latency_us=1000,waiting=asleep"
+    asked = {"find_capacity": True, "limit_ms": 20.0, "time_budget_s": 60.0, "percentile": 90.0, "resolution": 3.0}
+    document = load(tmp_path, *engines, **asked)
     assert document.capacity is not None and document.capacity.passes_qps
     slow, fast = (row.capacity for row in document.rows)
     assert slow is not None and fast is not None and slow.passes_qps and fast.passes_qps
@@ -316,11 +300,8 @@ def test_a_capacity_is_an_interval_and_two_engines_get_a_verdict(tmp_path: Path)
 
 
 def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "enginebench", "load", "digits-mlp", "--engine", "fake", "--threads", "1"]
-    command += ["--qps", "100", "--duration", "60", "--out", "out"]
-    child = subprocess.Popen(
-        command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    asked = ("digits-mlp", "--engine", "fake", "--threads", 1, "--qps", 100, "--duration", 60, "--out", "out")
+    child = start_cli(tmp_path, "load", *asked)
     assert child.stderr is not None
     for line in child.stderr:
         if "requests a second" in line:
@@ -379,13 +360,9 @@ def test_a_run_adds_the_capacity_of_the_rows_that_won(tmp_path: Path, monkeypatc
     assert fast.capacity is not None and fast.capacity.limit_ms == 300 and fast.capacity.passes_qps
     done.write_report()
     assert "p99 <= 300 ms" in html.unescape((tmp_path / "r" / "report.html").read_text())
-    (line,) = [row for row in read_csv(tmp_path / "r" / "table.csv") if row["passes_qps"]]
+    with (tmp_path / "r" / "table.csv").open(newline="", encoding="utf-8") as file:
+        (line,) = [row for row in csv.DictReader(file) if row["passes_qps"]]
     assert float(line["passes_qps"]) == fast.capacity.passes_qps
-
-
-def read_csv(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.parametrize(

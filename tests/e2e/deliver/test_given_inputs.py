@@ -55,15 +55,11 @@ GIVEN: dict[str, tuple[ModelProto, int, list[Any]]] = {
 @pytest.mark.parametrize("case", GIVEN)
 def test_a_bundle_is_checked_on_the_inputs_of_its_run(cli: Cli, tmp_path: Path, case: str) -> None:
     model, batch, given = GIVEN[case]
-    onnx.save(model, tmp_path / "net.onnx")
     (tmp_path / "given").mkdir()
     for i, array in enumerate(given):
         np.savez(tmp_path / "given" / f"{i}.npz", x=array)
     options = ("--inputs", "given") if given else ()
-    done = cli("run", "net.onnx", "--engines", "ort", *options, "--batch", batch, *FAST, "--out", "r")
-    assert done.returncode == 0, done.stderr
-    (row,) = (tmp_path / "r" / "rows").glob("*.json")
-    done = cli("deliver", "r", "--row", row.stem, "--out", "b")
+    done = cli(*run(cli, tmp_path, model, *options, "--batch", batch))
     assert done.returncode == 0, done.stderr
     with np.load(tmp_path / "b" / "check.npz") as stored:
         (asked,) = (stored[name] for name in stored.files if name.startswith("inputs."))
@@ -72,12 +68,18 @@ def test_a_bundle_is_checked_on_the_inputs_of_its_run(cli: Cli, tmp_path: Path, 
         assert {entry.tobytes() for call in asked for entry in call} <= known
 
 
+def run(cli: Cli, folder: Path, model: ModelProto, *options: object) -> tuple[str, ...]:
+    """The command that delivers what was run of this model."""
+    onnx.save(model, folder / "net.onnx")
+    done = cli("run", "net.onnx", "--engines", "ort", *options, *FAST, "--out", "r")
+    assert done.returncode == 0, done.stderr
+    (row,) = (folder / "r" / "rows").glob("*.json")
+    return "deliver", "r", "--row", row.stem, "--out", "b"
+
+
 def test_other_outputs_do_not_pass(cli: Cli, tmp_path: Path) -> None:
-    onnx.save(scale(["batch", "length"]), tmp_path / "net.onnx")
     np.savez(tmp_path / "x.npz", x=draw(4, 6))
-    assert cli("run", "net.onnx", "--engines", "ort", "--inputs", "x.npz", *FAST, "--out", "r").returncode == 0
-    (row,) = (tmp_path / "r" / "rows").glob("*.json")
-    assert cli("deliver", "r", "--row", row.stem, "--out", "b").returncode == 0
+    assert cli(*run(cli, tmp_path, scale(["batch", "length"]), "--inputs", "x.npz")).returncode == 0
     with np.load(tmp_path / "b" / "check.npz") as stored:
         arrays = dict(stored)
     outputs = arrays["outputs.y"]
@@ -88,10 +90,8 @@ def test_other_outputs_do_not_pass(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_inputs_that_are_gone_are_named(cli: Cli, tmp_path: Path) -> None:
-    onnx.save(scale(["batch", 4]), tmp_path / "net.onnx")
     np.savez(tmp_path / "x.npz", x=draw(4, 4))
-    assert cli("run", "net.onnx", "--engines", "ort", "--inputs", "x.npz", *FAST, "--out", "r").returncode == 0
+    deliver = run(cli, tmp_path, scale(["batch", 4]), "--inputs", "x.npz")
     shutil.rmtree(tmp_path / "r" / "artefacts" / "samples")
-    (row,) = (tmp_path / "r" / "rows").glob("*.json")
-    done = cli("deliver", "r", "--row", row.stem, "--out", "b")
+    done = cli(*deliver)
     assert done.returncode == 5 and "samples" in done.stderr and not (tmp_path / "b").exists()

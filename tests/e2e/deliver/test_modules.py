@@ -35,11 +35,16 @@ def make():
 """
 
 
-def test_a_module_of_ones_own_goes_along(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "own_net.py").write_text(OWN.format(imports=""))
-    done = cli("run", "own_net:make", "--engines", "pytorch", *FAST, "--out", "run")
+def run_own(cli: Cli, folder: Path, source: str, engine: str = "pytorch") -> tuple[str, ...]:
+    """The command that delivers what was run of this source."""
+    (folder / "own_net.py").write_text(source)
+    done = cli("run", "own_net:make", "--engines", engine, *FAST, "--out", "run")
     assert done.returncode == 0, done.stderr
-    deliver = ("deliver", "run", "--row", "pytorch-fp32-b1-compute-t1-hot", "--out", "bundle", "--json")
+    return "deliver", "run", "--row", f"{engine}-fp32-b1-compute-t1-hot", "--out", "bundle", "--json"
+
+
+def test_a_module_of_ones_own_goes_along(cli: Cli, tmp_path: Path) -> None:
+    deliver = run_own(cli, tmp_path, OWN.format(imports=""))
     refused = cli(*deliver)
     assert (refused.returncode, "add --allow-code own_net:make" in refused.stderr) == (2, True)
     done = cli(*deliver, *ALLOWED)
@@ -76,22 +81,14 @@ def make():
 
 
 def test_a_recurrent_module_is_compiled_as_the_row_was(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "own_net.py").write_text(RECURRENT)
-    done = cli("run", "own_net:make", "--engines", "pytorch-compile", *FAST, "--out", "run")
-    assert done.returncode == 0, done.stderr
-    done = cli(
-        "deliver", "run", "--row", "pytorch-compile-fp32-b1-compute-t1-hot", "--out", "bundle", "--json", *ALLOWED
-    )
+    done = cli(*run_own(cli, tmp_path, RECURRENT, "pytorch-compile"), *ALLOWED)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["checked"] is True
 
 
 def test_a_module_that_needs_other_files_says_so(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "parts.py").write_text("")
-    (tmp_path / "own_net.py").write_text(OWN.format(imports="import parts"))
-    done = cli("run", "own_net:make", "--engines", "pytorch", *FAST, "--out", "run")
-    assert done.returncode == 0, done.stderr
-    done = cli("deliver", "run", "--row", "pytorch-fp32-b1-compute-t1-hot", "--out", "bundle", *ALLOWED)
+    done = cli(*run_own(cli, tmp_path, OWN.format(imports="import parts")), *ALLOWED)
     assert done.returncode == 5 and "own_net.py imports parts" in done.stderr
     assert not (tmp_path / "bundle").exists()
 

@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -28,8 +27,7 @@ from simulated_load import simulate
 SERVICE_NS = 5_000_000
 TRUE_QPS = 160.0
 LIMIT = Limit(ms=1e3 * wait_quantile_md1(0.99, TRUE_QPS, SERVICE_NS / 1e9))
-
-
+CAPACITY = LoadSettings(limit_ms=LIMIT.ms, find_capacity=True, duration_s=1.0, resolution=1.5)
 LITTLE = {"in_system": 3.0, "expected": 9.0}
 POINT = LoadPoint(
     qps=9, offered=9, completed=9, achieved_per_s=9, p50_ms=1, p90_ms=1, p99_ms=1, mean_ms=1, queue_ms=0, service_ms=1,
@@ -49,17 +47,10 @@ def probe(plan: Plan, offsets: Any, samples: Any, block: Block | None = None) ->
     return describe_point(stamps, qps=plan.qps, limit=plan.limit, busy_ns=busy_ns, row=plan.row, block=block)
 
 
-def search(seed: int, *, strict: bool) -> tuple[Capacity, int]:
-    """(what one search finds, requests that its probes took)."""
-    settings = LoadSettings(limit_ms=LIMIT.ms, find_capacity=True, duration_s=1.0, resolution=1.1, strict=strict)
-    found, prober = begin(settings, seed)
-    return found, sum(point.offered for point in prober.points)
-
-
-def begin(settings: LoadSettings, seed: int) -> tuple[Capacity, Prober]:
-    """(what one search finds, the prober with its points)."""
-    prober, (bench,) = prepare(settings, seed)
-    return prober.search_capacity(bench), prober
+def search(seed: int, **changes: Any) -> tuple[Capacity, list[LoadPoint]]:
+    """(what one search finds, its points)."""
+    prober, (bench,) = prepare(replace(CAPACITY, resolution=1.1, **changes), seed)
+    return prober.search_capacity(bench), prober.points
 
 
 def prepare(
@@ -88,39 +79,30 @@ def test_searches_find_what_theory_says(strict: bool) -> None:
 
 
 def test_a_probe_that_was_cut_short_holds_nothing() -> None:
-    job = ServeJob(
-        model="m",
-        artifact=Artifact(kind="onnx", model="m", path="", sha256="", files=(), inputs=(), outputs=()),
-        engine=EngineSpec(backend="fake"),
-        out_dir="",
-    )
+    _, (bench,) = prepare(CAPACITY)
     offsets = np.arange(5, dtype=np.int64) * 100_000_000
-    point = probe(Plan(job=job, row="r", qps=10.0, limit=LIMIT), offsets, np.zeros(5, np.int64))
+    point = probe(Plan(job=bench.job, row="r", qps=10.0, limit=LIMIT), offsets, np.zeros(5, np.int64))
     assert point.late == 0
     assert seems_to_hold(point, LIMIT, 5) and not seems_to_hold(point, LIMIT, 200)
 
 
 def test_a_capacity_whose_probes_others_disturbed_is_suspect() -> None:
     block = make_block(0, 1, 10**9, BlockReading(foreign_cpu_cores=1.0, marks=("foreign_cpu",)))
-    settings = LoadSettings(limit_ms=LIMIT.ms, find_capacity=True, duration_s=1.0, resolution=1.5)
-    prober, (bench,) = prepare(settings, probe=lambda *given: probe(*given, block=block))
+    prober, (bench,) = prepare(CAPACITY, probe=lambda *given: probe(*given, block=block))
     found = prober.search_capacity(bench)
     assert found.suspect and {point.validity for point in prober.points} == {"invalid"}
 
 
 def test_a_limit_that_no_rate_holds_costs_a_rough_search_seconds() -> None:
-    settings = LoadSettings(limit_ms=4.0, find_capacity=True, duration_s=1.0, resolution=1.1, strict=False)
-    found, prober = begin(settings, seed=1)
+    found, points = search(1, limit_ms=4.0, strict=False)
     assert found.passes_qps is None and found.ended == "nothing passes"
-    assert sum(point.offered / point.qps for point in prober.points if point.qps) < 60
+    assert sum(point.offered / point.qps for point in points if point.qps) < 60
 
 
 def test_a_rough_search_takes_a_fraction_of_the_requests() -> None:
-    strict, rough = (sum(search(seed, strict=strict)[1] for seed in range(6)) for strict in (True, False))
+    points = ([point for seed in range(6) for point in search(seed, strict=strict)[1]] for strict in (True, False))
+    strict, rough = (sum(point.offered for point in one) for one in points)
     assert rough < strict / 2
-
-
-CAPACITY = LoadSettings(limit_ms=LIMIT.ms, find_capacity=True, duration_s=1.0, resolution=1.5)
 
 
 def make_mortal(row: int, probes: int) -> Any:
@@ -156,50 +138,37 @@ def test_where_every_engine_is_lost_it_is_an_error_and_the_points_are_kept() -> 
 
 def test_no_probe_takes_longer_than_all_searches_may() -> None:
     """At 120 requests a second p99 takes 4 s, and 17 s where ten may be late."""
-    prober, benches = prepare(msgspec.structs.replace(CAPACITY, time_budget_s=2.0))
+    prober, benches = prepare(replace(CAPACITY, time_budget_s=2.0))
     with pytest.raises(MeasurementError, match=r"probed for \d+ s, and all searches may take 2 s"):
         prober.find_capacities(benches)
     assert not prober.points
 
 
 def test_an_engine_that_is_slow_is_not_waited_for_beyond_the_time_of_the_search() -> None:
-    plans: list[Plan] = []
+    prober, (bench,) = prepare(replace(CAPACITY, time_budget_s=8.0), probe=(noted := Noted()))
+    prober.search_capacity(bench)
+    assert noted.plans[0].qps is None and noted.plans[0].job.grace_s == pytest.approx(0.8)
 
-    def note(plan: Plan, offsets: Any, samples: Any) -> LoadPoint:
-        plans.append(plan)
+
+class Noted:
+    """A probe that keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.plans: list[Plan] = []
+
+    def __call__(self, plan: Plan, offsets: Any, samples: Any) -> LoadPoint:
+        self.plans.append(plan)
         return probe(plan, offsets, samples)
 
-    prober, benches = prepare(msgspec.structs.replace(CAPACITY, time_budget_s=8.0), probe=note)
-    prober.search_capacity(benches[0])
-    assert plans[0].qps is None and plans[0].job.grace_s == pytest.approx(0.8)
 
-
-def plan_trace(trace: Path) -> Plan:
-    """What is probed of a trace."""
-    plans: list[Plan] = []
-
-    def note(plan: Plan, offsets: Any, samples: Any) -> LoadPoint:
-        plans.append(plan)
-        return probe(plan, offsets, samples)
-
-    prober, (bench,) = prepare(LoadSettings(arrivals=str(trace)), probe=note)
+@pytest.mark.parametrize(("text", "qps", "limit"), [("0\n" * 100 + "60\n", 101 / 60, 100), ("7\n7\n7\n", None, 3)])
+def test_a_queue_holds_the_fullest_second_of_a_trace(tmp_path: Path, text: str, qps: float | None, limit: int) -> None:
+    """A hundred requests at once in a minute that is idle else, and each has a place; where all come at once: no rate."""
+    trace = tmp_path / "trace"
+    trace.write_text(text)
+    prober, (bench,) = prepare(LoadSettings(arrivals=str(trace)), probe=(noted := Noted()))
     prober.probe(bench)
-    return plans[0]
-
-
-def test_a_queue_holds_the_fullest_second_of_a_trace(tmp_path: Path) -> None:
-    """A hundred requests at once in a minute that is idle else, and each of them finds a place."""
-    trace = tmp_path / "trace"
-    trace.write_text("0\n" * 100 + "60\n")
-    plan = plan_trace(trace)
-    assert plan.job.queue_limit == 100 and plan.qps == pytest.approx(101 / 60)
-
-
-def test_a_trace_without_any_time_has_no_rate(tmp_path: Path) -> None:
-    trace = tmp_path / "trace"
-    trace.write_text("7\n7\n7\n")
-    plan = plan_trace(trace)
-    assert plan.qps is None and plan.job.queue_limit == 3
+    assert noted.plans[0].job.queue_limit == limit and noted.plans[0].qps == pytest.approx(qps)
 
 
 @pytest.mark.parametrize("limit_ms", [None, 5.0])

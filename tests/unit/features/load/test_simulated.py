@@ -16,7 +16,7 @@ from enginebench.features.load.arrivals import (
     schedule_constant,
     schedule_poisson,
 )
-from enginebench.features.load.serving import Batcher, Span
+from enginebench.features.load.serving import Batcher, Span, Waiting
 from enginebench.stats.queueing import LoadPoint, Stamps, describe_point
 from queues import mean_wait_md1, system_quantile_mm1, wait_quantile_md1
 from simulated_load import simulate
@@ -154,3 +154,32 @@ def test_a_part_is_at_work_once_however_many_batches_are_in_it() -> None:
     for start, end in ((10, 30), (20, 40), (25, 35), (50, 60)):
         span.add(start, end)
     assert span.total_ns == 40
+
+
+def number(batch: list[Waiting]) -> list[int]:
+    return [request.number for request in batch]
+
+
+def test_a_batch_waits_until_it_is_full_or_its_oldest_has_waited_long_enough() -> None:
+    batcher = Batcher(max_batch=3, max_wait_ns=100)
+    for i, since_ns in enumerate((10, 20, 60, 65, 109)):
+        assert batcher.take(since_ns) == []
+        batcher.add(Waiting(i, since_ns))
+        assert number(batcher.take(since_ns)) == ([0, 1, 2] if i == 2 else [])
+    assert batcher.due_ns == 165 and batcher.take(164) == []
+    assert number(batcher.take(165)) == [3, 4] and batcher.due_ns is None
+
+
+def test_only_requests_of_one_kind_are_computed_together_and_nobody_is_lost() -> None:
+    batcher = Batcher(max_batch=4)
+    for i, kind in enumerate("abaab"):
+        batcher.add(Waiting(i, i, kind))
+    assert number(batcher.take(9)) == [0, 2, 3]
+    assert number(batcher.take(9)) == [1, 4]
+    assert len(batcher) == 0
+
+
+def test_a_full_queue_turns_away() -> None:
+    batcher = Batcher(limit=2)
+    assert [batcher.add(Waiting(i, i)) for i in range(3)] == [True, True, False]
+    assert number(batcher.clear()) == [0, 1] and len(batcher) == 0

@@ -46,9 +46,9 @@ GRAPH = GraphWork(
 )
 
 
-def join(*names: str | LayerTime) -> dict[str, tuple[str, ...]]:
+def join(*names: str | LayerTime, graph: GraphWork = GRAPH) -> dict[str, tuple[str, ...]]:
     layers = [n if isinstance(n, LayerTime) else LayerTime(name=n, mean_ns=10, kind="Conv") for n in names]
-    return {one.layer.name: one.nodes for one in join_layers(layers, GRAPH).layers}
+    return {one.layer.name: one.nodes for one in join_layers(layers, graph).layers}
 
 
 @pytest.mark.parametrize(
@@ -114,10 +114,8 @@ def test_what_moves_values_shares_the_node_that_it_moves_them_for() -> None:
 
 def test_modules_are_found_by_their_weights_and_scopes() -> None:
     found = join("stem.conv", "stem.relu", "block.conv", "block: add", "fc")
-    assert found["stem.conv"] == ("node_Conv_1",)
-    assert found["stem.relu"] == ("node_relu",)
-    assert found["block: add"] == ("node_add",)
-    assert "node_gemm" in found["fc"]
+    assert [found[name] for name in ("stem.conv", "stem.relu")] == [("node_Conv_1",), ("node_relu",)]
+    assert found["block: add"] == ("node_add",) and "node_gemm" in found["fc"]
 
 
 def test_layers_of_real_plans_name_their_operators() -> None:
@@ -184,8 +182,7 @@ EXPORTED = GraphWork(
 )
 def test_operators_are_found_by_what_the_exporter_says(names: list[str], nodes: dict[str, tuple[str, ...]]) -> None:
     others = [node.name for node in EXPORTED.nodes if node.name not in sum(nodes.values(), ())]
-    layers = [LayerTime(name=name, mean_ns=10) for name in (*names, *others)]
-    joined = {one.layer.name: one.nodes for one in join_layers(layers, EXPORTED).layers}
+    joined = join(*(LayerTime(name=name, mean_ns=10) for name in (*names, *others)), graph=EXPORTED)
     assert {name: joined[name] for name in names} == nodes
 
 
@@ -197,19 +194,14 @@ def test_an_operator_of_the_model_itself_is_not_the_first_of_its_kind_anywhere()
         replace(node("node_relu_1", "Relu", "linear", "relu_1"), operator="relu_1"),
     )
     graph = GraphWork(nodes=nodes, tensors={}, outputs=("relu_1",))
-    layers = [
-        LayerTime(name="features.2", mean_ns=10, kind="ReLU"),
-        LayerTime(name="hidden", mean_ns=10, kind="addmm"),
-        LayerTime(name="relu", mean_ns=10, kind="generated code"),
-    ]
-    joined = {one.layer.name: one.nodes for one in join_layers(layers, graph).layers}
-    assert joined == {"features.2": ("node_relu",), "hidden": ("node_linear",), "relu": ("node_relu_1",)}
+    kinds = {"features.2": "ReLU", "hidden": "addmm", "relu": "generated code"}
+    layers = [LayerTime(name=name, mean_ns=10, kind=kind) for name, kind in kinds.items()]
+    wanted = {"features.2": ("node_relu",), "hidden": ("node_linear",), "relu": ("node_relu_1",)}
+    assert join(*layers, graph=graph) == wanted
 
 
 def test_a_module_that_is_called_twice_has_both_products() -> None:
-    layers = [LayerTime(name=name, mean_ns=10, kind="Linear") for name in ("a", "sum")]
-    joined = {one.layer.name: one.nodes for one in join_layers(layers, EXPORTED).layers}
-    assert {"first", "second"} <= set(joined["a"])
+    assert {"first", "second"} <= set(join("a", "sum", graph=EXPORTED)["a"])
 
 
 LAYERS = (
@@ -220,14 +212,10 @@ LAYERS = (
 )
 
 
-def describe(end_to_end_ns: float = 10e6):  # type: ignore[no-untyped-def]
-    return describe_profile(
-        model="m",
-        engine=EngineSpec(backend="ort", precision="int8", recipe="cpu", batch=4),
-        profile=LayerProfile(layers=LAYERS, runs=5, profiler="a profiler", notes=("a note",)),
-        end_to_end_ns=end_to_end_ns,
-        clock="host",
-    )
+def describe(ns: float = 10e6, layers: tuple[LayerTime, ...] = LAYERS):  # type: ignore[no-untyped-def]
+    engine = EngineSpec(backend="ort", precision="int8", recipe="cpu", batch=4)
+    profile = LayerProfile(layers=layers, runs=5, profiler="a profiler", notes=("a note",))
+    return describe_profile(model="m", engine=engine, profile=profile, end_to_end_ns=ns, clock="host")
 
 
 def test_layers_are_slowest_first_with_shares_of_their_sum() -> None:
@@ -249,7 +237,7 @@ def test_groups_hold_every_layer() -> None:
 
 def test_what_no_layer_explains_is_said_and_an_excess_is_not_hidden() -> None:
     assert (describe().remainder_ms, describe().notes) == (2, ("a note",))
-    document = describe(end_to_end_ns=4e6)
+    document = describe(4e6)
     assert document.remainder_ms == -4 and "2.00 times" in document.notes[-1]
     assert explain_remainder(10.1, 10.0) == [] and explain_remainder(1.0, 0.0) != []
 
@@ -262,8 +250,5 @@ def test_what_no_layer_explains_of_a_row_that_the_host_holds_up_is_its_waiting()
 
 
 def test_layers_without_time_have_no_shares() -> None:
-    profile = LayerProfile(layers=(LAYERS[3],), runs=1, profiler="p")
-    document = describe_profile(
-        model="m", engine=EngineSpec(backend="fake"), profile=profile, end_to_end_ns=1.0, clock="host"
-    )
+    document = describe(1.0, LAYERS[3:])
     assert document.layers[0].share is None and document.by_precision["unknown"].share is None

@@ -7,23 +7,177 @@ from msgspec.structs import replace
 
 from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind, Ceilings
 from enginebench.core.errors import ModelError
-from enginebench.core.records import Artifact, EngineSpec, LayerTime, MeasureSpec, Precision, Result
-from enginebench.features.roofline.limits import bound_model, limit_layers
+from enginebench.core.records import Artifact, Bound, EngineSpec, LayerTime, MeasureSpec, Precision, Result
+from enginebench.features.roofline.jobs import GraphWork, NodeWork, TensorWork
+from enginebench.features.roofline.joining import join_layers
+from enginebench.features.roofline.limits import (
+    Limits,
+    bound_layers,
+    bound_model,
+    bound_nodes,
+    bound_whole,
+    choose_limits,
+    count_bytes,
+    find_least_ms,
+    limit_layers,
+)
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.ceilings import store_ceilings
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, read_results
 from enginebench.runs.main_job import run_model
 from enginebench.runs.reporting import describe_stored
+from enginebench.stats.bounds import doubt_layers, doubt_row, share_of_limit
 from in_process import Children
 from reporters import Silent
+
+
+def tensor(values: int, *, constant: bool = False) -> TensorWork:
+    return TensorWork(values=values, bytes_each=4, constant=constant)
+
+
+# x -> conv(w) -> relu -> gemm(v) -> y
+GRAPH = GraphWork(
+    nodes=(
+        NodeWork(name="conv", op="Conv", inputs=("x", "w"), outputs=("a",), macs=8_000_000, unit="conv"),
+        NodeWork(name="relu", op="Relu", inputs=("a",), outputs=("b",)),
+        NodeWork(name="view", op="Reshape", inputs=("b",), outputs=("c",), moves=True),
+        NodeWork(name="gemm", op="Gemm", inputs=("c", "v"), outputs=("y",), macs=1_000, unit="gemm"),
+    ),
+    tensors={"x": tensor(1000), "w": tensor(500, constant=True), "a": tensor(2000), "b": tensor(2000),
+             "c": tensor(2000), "v": tensor(100_000, constant=True), "y": tensor(10)},
+    outputs=("y",),
+)  # fmt: skip
+LIMITS = Limits(
+    rates={"conv": {"fp32": 80.0, "int8": 160.0}, "gemm": {"fp32": 40.0, "int8": 100.0}},
+    levels=((32_000, 100.0), (None, 10.0)),
+    call_ms=0.001,
+)
+
+
+def ceiling(
+    kind: CeilingKind, value: float, precision: Precision | None = None, threads: int | None = 1, **more: object
+) -> Ceiling:
+    ends = {"value": value, "low": value, "high": value}
+    return Ceiling(**{"kind": kind, "precision": precision, "threads": threads, "unit": UNITS[kind], **ends, **more})
+
+
+def layer(name: str, ms: float, **more: object) -> LayerTime:
+    return replace(LayerTime(name=name, mean_ns=ms * 1e6, precision="fp32", kind=name), **more)
+
+
+def test_a_group_is_bound_by_its_products_or_by_its_bytes() -> None:
+    conv = bound_nodes(GRAPH, {"conv", "relu"}, LIMITS, "fp32")
+    gemm = bound_nodes(GRAPH, {"view", "gemm"}, LIMITS, "fp32")
+    assert conv is not None and gemm is not None
+    assert bound_nodes(GRAPH, {"view"}, LIMITS, "fp32") is bound_nodes(GRAPH, set(), LIMITS, "fp32") is None
+    assert (conv.bound_by, conv.bound_ms) == ("compute", pytest.approx(8e6 / 80e9 * 1e3))
+    assert gemm.bound_by == "bandwidth"
+    assert gemm.bound_ms == pytest.approx((32_000 / 100 + (408_040 - 32_000) / 10) / 1e6)  # c, v, y
+
+
+def test_what_stays_inside_a_group_is_not_compulsory() -> None:
+    nodes = {node.name: node for node in GRAPH.nodes}
+    apart = count_bytes(GRAPH, [nodes["conv"]], "fp32") + count_bytes(GRAPH, [nodes["relu"]], "fp32")
+    fused = count_bytes(GRAPH, [nodes["conv"], nodes["relu"]], "fp32")
+    assert apart - fused == 4 * 2 * 2000  # a, written and read again
+    assert count_bytes(GRAPH, [nodes["conv"], nodes["relu"]], "int8") == fused / 4
+
+
+def test_only_the_rows_that_a_stride_looks_at_are_compulsory() -> None:
+    strided = replace(GRAPH.nodes[0], read_shares={"x": 0.25})
+    graph = replace(GRAPH, nodes=(strided, *GRAPH.nodes[1:]))
+    assert count_bytes(graph, [strided], "fp32") == count_bytes(GRAPH, [GRAPH.nodes[0]], "fp32") - 0.75 * 4000
+
+
+def test_a_working_set_that_fits_into_a_cache_is_charged_at_its_rate() -> None:
+    assert find_least_ms(32_000, LIMITS) == pytest.approx(32_000 / 100e6)
+    assert find_least_ms(42_000, LIMITS) == pytest.approx(32_000 / 100e6 + 10_000 / 10e6)
+    disturbed = replace(LIMITS, levels=((32_000, 5.0), (None, 10.0)))  # a cache is never slower than memory
+    assert find_least_ms(32_000, disturbed) == pytest.approx(32_000 / 10e6)
+
+
+def test_an_unknown_precision_is_held_against_the_fastest() -> None:
+    assert LIMITS.find_rate("conv", None) == LIMITS.find_rate("conv", "bf16") == 160
+    assert LIMITS.find_rate("gemm", "fp32") == 40  # never against convolutions: Winograd is not a product's
+    assert LIMITS.find_rate("conv", "fp32") == 80
+    assert Limits(rates={"gemm": {"int8": 9.0}}, levels=LIMITS.levels).find_rate("conv", "int8") == 9
+
+
+def test_ceilings_of_fewer_threads_hold_and_of_other_devices_do_not() -> None:
+    ceilings = [
+        ceiling("gemm", 50, "fp32"), ceiling("gemm", 45, "fp32", 2),
+        ceiling("gemm", 9e9, "fp32", None, device="cuda:0"),
+        ceiling("l1", 100, capacity_bytes=32_000), ceiling("l1", 180, threads=2, capacity_bytes=64_000),
+        ceiling("memory", 10), ceiling("call", 2.0), ceiling("call", 3.0, threads=2),
+    ]  # fmt: skip
+    two = choose_limits(ceilings, "cpu", 2)
+    assert two is not None
+    assert two.rates["gemm"]["fp32"] == 50  # noise took the second thread's gain; one thread reached 50
+    assert two.levels == ((64_000, 180), (None, 10))
+    assert two.call_ms == pytest.approx(0.002) and two.launch_ms == 0
+    assert choose_limits(ceilings, "cpu", 1) != two
+    assert choose_limits(ceilings, "cpu", 3) is None
+    assert choose_limits(ceilings, "cuda:1", 1) is None
+
+
+def test_a_launch_is_paid_by_every_group_on_a_gpu() -> None:
+    ceilings = [
+        ceiling("gemm", 1e5, "fp16", None, device="cuda:0"), ceiling("memory", 3000, threads=None, device="cuda:0"),
+        ceiling("kernel", 1.5, threads=None, device="cuda:0"), ceiling("graph", 9.0, threads=None, device="cuda:0"),
+    ]  # fmt: skip
+    limits = choose_limits(ceilings, "cuda:0", 8)
+    assert limits is not None
+    found = bound_layers(join_layers([layer("conv", 1), layer("gemm", 1)], GRAPH), GRAPH, limits, "fp16")
+    assert found.bound.launch_ms == pytest.approx(0.003)
+    assert found.bound.bound_by == "call"
+    assert [one.bound.bound_by for one in found.layers if one.bound] == ["launch", "launch"]
+
+
+def test_a_row_is_the_sum_of_its_groups_of_what_is_left_and_of_the_call() -> None:
+    joining = join_layers([layer("conv", 1), layer("strange", 1)], GRAPH)
+    found = bound_layers(joining, GRAPH, LIMITS, "fp32")
+    assert joining.left == ("gemm",)
+    assert found.bound.unmapped_share == 0.5
+    conv, strange = found.layers
+    left = bound_nodes(GRAPH, {"gemm"}, LIMITS, None)
+    assert conv.bound is not None and left is not None
+    assert (conv.onnx_nodes, strange.onnx_nodes, strange.bound) == (("conv", "relu", "view"), (), None)
+    assert found.bound.bound_ms == pytest.approx(conv.bound.bound_ms + left.bound_ms + 0.001)
+    whole = bound_whole(GRAPH, LIMITS, "fp32")
+    assert whole.layers == () and whole.bound.compute_ms == pytest.approx((8e6 / 80 + 1e3 / 40) / 1e6)
+
+
+def test_absorbed_nodes_never_make_a_bound_larger() -> None:
+    """An addition of a large tensor that nobody tells may have been done elsewhere."""
+    add = NodeWork(name="add", op="Add", inputs=("y", "huge"), outputs=("z",))
+    graph = GraphWork(
+        nodes=(*GRAPH.nodes, add), tensors=GRAPH.tensors | {"huge": tensor(10**8), "z": tensor(10**8)}, outputs=("z",)
+    )
+    layers = [layer("conv", 1), layer("gemm", 1)]
+    found = bound_layers(join_layers(layers, graph), graph, LIMITS, "fp32").layers[1]
+    alone = bound_nodes(graph, {"gemm"}, LIMITS, "fp32")
+    assert "add" in found.onnx_nodes
+    assert alone is not None and found.bound == alone
+
+
+def test_what_beats_its_bound_is_doubted() -> None:
+    bound = Bound(bound_ms=2.0, bound_by="compute")
+    assert share_of_limit(bound, 4.0) == 0.5
+    assert share_of_limit(None, 4.0) is share_of_limit(bound, 0.0) is share_of_limit(bound, None) is None
+    assert doubt_row(bound, 2.1) == doubt_row(None, 1.0) == ()
+    (doubt,) = doubt_row(bound, 1.6)
+    assert doubt.code == "beats_bound" and "125%" in doubt.message
+    times = {"fine": 3.0, "tick": 1.9995, "wrong": 1.0}
+    fine, tick, wrong = (layer(name, ms, bound=bound) for name, ms in times.items())
+    assert doubt_layers([fine, tick], 1e3) == ()
+    assert doubt_layers([fine, tick, wrong], 3e6) == ()  # of a clock that cannot tell
+    (doubt,) = doubt_layers([fine, tick, wrong], 1e3)
+    assert "1 layers" in doubt.message and "wrong" in doubt.message and "200%" in doubt.message
+
 
 REQUEST = RunRequest(
     model="digits-mlp", engines=(("fake", {"latency_us": "200"}),), measure=MeasureSpec(warmup=1, iters=5, processes=2)
 )
-
-
-def ceiling(kind: CeilingKind, value: float, precision: Precision | None = None) -> Ceiling:
-    return Ceiling(kind=kind, precision=precision, threads=1, value=value, unit=UNITS[kind], low=value, high=value)
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import EngineBenchError, UsageError
-from enginebench.core.records import Estimate
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow
 from enginebench.features.sweep.reporting import read_prices, report_sweep
 from enginebench.features.sweep.sections import list_sweep
@@ -68,34 +67,19 @@ def test_a_price_is_a_number(tmp_path: Path, text: str) -> None:
 
 
 def make_sweep() -> SweepDocument:
-    single, sure = make_estimate(0.0139), make_estimate(0.00631, 0.0062, 0.0064)
+    single = replace(make_estimate(0.0139), supported=False)
+    sure = make_estimate(0.00631, 0.0062, 0.0064)
     rows = [
-        SweepRow(
-            id="a",
-            status="ok",
-            validity="suspect",
-            p50_ms=sure,
-            p99_ms=make_estimate(0.00968),
-            speedup=make_estimate(1.5, 1.45, 1.55),
-        ),
-        SweepRow(
-            id="b",
-            status="ok",
-            p50_ms=_doubt(single),
-            p99_ms=make_estimate(0.0654, 0.049, 0.077),
-            speedup=_doubt(single),
-            caveats=(make_caveat("single_process"),),
-        ),
-    ]
+        SweepRow(id="a", status="ok", validity="suspect", p50_ms=sure, p99_ms=make_estimate(0.00968),
+                 speedup=make_estimate(1.5, 1.45, 1.55)),
+        SweepRow(id="b", status="ok", p50_ms=single, p99_ms=make_estimate(0.0654, 0.049, 0.077), speedup=single,
+                 caveats=(make_caveat("single_process"),)),
+    ]  # fmt: skip
     cells = [
         SweepCell(model="zoo/small.onnx", machine_kind="local", engine=engine, precision="fp32", row=row)
         for engine, row in zip(("ort", "openvino"), rows, strict=True)
     ]
     return SweepDocument(store="s", cells=tuple(cells), failed=())
-
-
-def _doubt(figure: Estimate) -> Estimate:
-    return replace(figure, supported=False)
 
 
 @pytest.mark.parametrize("width", [60, 40])

@@ -54,11 +54,9 @@ def test_an_include_adds_beside_the_matrix_what_no_axis_has(tmp_path: Path) -> N
 
 def test_a_group_has_the_rows_of_one_model_on_one_kind_and_its_own_settings(tmp_path: Path) -> None:
     groups = list_groups(read_spec(write(tmp_path, MATRIX)))
+    models = ("digits-cnn", "digits-mlp")
     assert [(g.model, g.machine.kind) for g in groups] == [
-        ("digits-cnn", "big"),
-        ("digits-cnn", "small"),
-        ("digits-mlp", "big"),
-        ("digits-mlp", "small"),
+        (model, kind) for model in models for kind in ("big", "small")
     ]
     assert len({g.id for g in groups}) == 4
     assert [g.request.threads for g in groups] == [0, 1, 0, 1]

@@ -23,10 +23,12 @@ from enginebench.models.zoo import DATA_DIR
 from enginebench.runs import main_job
 from enginebench.runs.child.jobs import MeasureJob
 from enginebench.runs.history import read_history
+from enginebench.stats.compare import compare
 from in_process import Children
 from interruptions import check_any_moment, still
 from reporters import Silent
 
+__all__ = ["still"]
 SPEC = """
 engines = ["fake:latency_us=20", "fake:latency_us=10", "fake:bias=1"]
 baseline = "fake:latency_us=20"
@@ -45,8 +47,6 @@ batch = 2
 
 
 ROWS = 2 * 5
-
-
 Spec = Callable[..., SweepSpec]
 
 
@@ -66,12 +66,13 @@ def sweep(spec: SweepSpec, store: object, **options: Any) -> SweepDocument:
     return run_sweep(spec, str(store), reporter=Silent(), **options)
 
 
-def count_measured(children: Children) -> Counter[tuple[str, str, int, str, int]]:
-    """How often each repetition of each row was measured."""
-    return Counter(
+def check_measured_once(children: Children) -> None:
+    """Checks that each repetition of each row was measured, and none twice."""
+    counts = Counter(
         (Path(str(job.model)).name, str(job.engine.options), job.engine.batch, job.measure.scope, job.repetition)
         for job in children.of(MeasureJob)
     )
+    assert set(counts.values()) == {1} and len(counts) == 2 * ROWS
 
 
 def list_results(store: Store, group: str) -> tuple[Result, ...]:
@@ -89,7 +90,9 @@ def test_every_cell_is_measured_once_and_its_figures_stand_in_the_document(
     document = sweep(spec(), tmp_path / "store")
     assert len(document.cells) == ROWS and not document.failed and not document.unread
     assert {cell.row.status for cell in document.cells if cell.row} == {"ok"}
-    assert set(count_measured(children).values()) == {1} and len(count_measured(children)) == 2 * ROWS
+    check_measured_once(children)
+    turns = [(job.model, job.repetition) for job in children.of(MeasureJob)]
+    assert turns == sorted(turns, key=lambda turn: (turns.index((turn[0], 0)), turn[1])), "rows of a group take turns"
     faster = [c.row for c in document.cells if c.engine == "fake:latency_us=10"]
     assert all(row and row.speedup and row.speedup.value > 1 for row in faster)
     assert [c.row.outputs_agree for c in document.cells if c.engine == "fake:bias=1" and c.row] == [False] * 2
@@ -97,12 +100,6 @@ def test_every_cell_is_measured_once_and_its_figures_stand_in_the_document(
     assert machine.rows == ROWS and machine.machine_kind == "local"
     folder = find_rows_folder(str(tmp_path / "store"))
     assert len(read_history(folder, tmp_path / "cache").rows) == ROWS
-
-
-def test_rows_of_a_group_take_turns(children: Children, spec: Spec, tmp_path: Path) -> None:
-    sweep(spec(), tmp_path / "store")
-    turns = [(job.model, job.repetition) for job in children.of(MeasureJob)]
-    assert turns == sorted(turns, key=lambda turn: (turns.index((turn[0], 0)), turn[1]))
 
 
 @pytest.mark.parametrize("at", [0, 7, 13])
@@ -121,14 +118,12 @@ def test_a_sweep_that_was_killed_goes_on_from_the_store(
     (stopped,) = children.of(MeasureJob)[at:]
     children.jobs.remove(stopped)
     children.before = lambda job: None
-    assert any(
-        cell.row is None or cell.row.status != "ok" for cell in read_sweep(open_store(str(tmp_path / "store"))).cells
-    )
+    assert read_sweep(open_store(str(tmp_path / "store"))).failed
     with pytest.raises(UsageError, match="--resume"):
         sweep(spec(), tmp_path / "store")
     document = sweep(spec(), tmp_path / "store", resume=True)
     assert {cell.row.status for cell in document.cells if cell.row} == {"ok"} and len(document.cells) == ROWS
-    assert set(count_measured(children).values()) == {1} and len(count_measured(children)) == 2 * ROWS
+    check_measured_once(children)
     assert sweep(spec(), tmp_path / "store", resume=True) == document
     assert len(children.of(MeasureJob)) == 2 * ROWS
 
@@ -178,7 +173,7 @@ def test_lost_workers_cost_what_they_were_at_and_nothing_else(children: Children
     assert schedule.refused == {} and len(fleet.lost) == 5
     for job in fleet.lost:
         children.jobs.remove(job)
-    assert set(count_measured(children).values()) == {1} and len(count_measured(children)) == 2 * ROWS
+    check_measured_once(children)
     rows = read_rows(store, spec())
     assert len(rows) == ROWS and all([m.repetition for m in row.measurements] == [0, 1] for row in rows)
 
@@ -218,8 +213,6 @@ def test_the_turn_in_which_the_machine_changed_is_compared_with_nothing(
     assert len(moved) == 3 and all(any(d.code == "several_machines" for d in row.caveats) for row in moved)
     base, same, *_ = read_rows(store, spec())
     other = next(row for row in read_rows(store, spec())[:5] if machines[row.id] == ["first", "second"])
-    from enginebench.stats.compare import compare
-
     assert compare(base.measurements, same.measurements).ratio.n == 2  # type: ignore[union-attr]
     assert compare(base.measurements, other.measurements).ratio.n == 1  # type: ignore[union-attr]
 
@@ -370,12 +363,7 @@ def test_a_model_whose_graph_cannot_be_made_says_so_in_its_cells(
     assert all(cell.row and cell.row.status == "ok" for cell in document.cells if cell.model == "two.onnx")
 
 
-__all__ = ["still"]
-
-
 ENGINE = "latency_us=20,process_sd=0.1,build_sd=0.1"
-
-
 INTERRUPTED_SPEC = f"""
 engines = ["fake:seed=1,{ENGINE}", "fake:seed=2,{ENGINE}"]
 processes = 2

@@ -12,7 +12,7 @@ from enginebench.features.tune.records import Budget, SearchRecord
 from enginebench.features.tune.sitting import _open as open_search
 from enginebench.measure.machine import describe_machine
 from enginebench.models.precision.exclusion import read_exclusion
-from enginebench.runs.folder import RunFolder, RunRecord
+from enginebench.runs.folder import RunFolder, begin_record
 from mixed_search import search
 from reporters import Silent
 
@@ -128,13 +128,7 @@ def test_the_layers_that_stay_in_fp32_are_named_with_their_harm(search):
 )
 def test_a_search_with_8_bits_asks_for_precision_by_layer_first(search, precisions, first):
     request = replace(search.request, run=replace(search.request.run, precisions=precisions))
-    run = RunRecord(
-        request=request.run,
-        machine=describe_machine(),
-        started_utc="2026-11-22T12:00:00",
-        rows=(),
-        verb="tune",
-        sources=tuple(search.folder.relative(artifact) for artifact in search.sources.artifacts),
-    )
+    sources = tuple(search.folder.relative(artifact) for artifact in search.sources.artifacts)
+    run = begin_record(request.run, describe_machine(), verb="tune", sources=sources)
     _, proposers = open_search(search.folder, run, SearchRecord(request=request), Budget(60.0), Silent())
     assert (proposers[0].name == "precision by layer") == (first is not None)

@@ -77,9 +77,7 @@ def name(search: Search) -> str:
 
 def test_the_best_setting_is_found_and_beats_the_default_of_every_engine() -> None:
     search = run(Scripted())
-    assert (
-        name(search).startswith("x:mode=good fp32 2 threads") or name(search) == "x:arena=none,mode=good fp32 2 threads"
-    )
+    assert name(search) in ("x:mode=good fp32 2 threads", "x:arena=none,mode=good fp32 2 threads")
     assert search.final is not None and search.final.beaten and search.record.finished
     assert search.final.defaults == ("x fp32 2 threads", "y:kept=1 fp32 2 threads")
     assert search.record.generations[0].settings == tuple(arm.default for arm in ARMS)
@@ -97,8 +95,8 @@ def test_who_answers_wrong_never_races() -> None:
     track.refusals["x:mode=good fp32 2 threads"] = "its answers differ too much"
     search = run(track)
     assert not any(key[0] == "x:mode=good fp32 2 threads" for key in track.order)
-    (lost,) = [lost for lost in search.lost if lost.candidate == "x:mode=good fp32 2 threads"]
-    assert lost.round == 0 and lost.reason == "its answers differ too much"
+    reasons = [(one.round, one.reason) for one in search.lost if one.candidate == "x:mode=good fp32 2 threads"]
+    assert reasons == [(0, "its answers differ too much")]
 
 
 def test_where_all_are_equal_the_default_is_not_beaten() -> None:
@@ -153,16 +151,6 @@ def test_a_budget_that_ends_before_anything_was_built_says_what_to_give() -> Non
     track.clock.now_s += 0.9  # for the export
     with pytest.raises(MeasurementError, match=r"the budget of 1 s is too short.*--time-budget, such as 5m"):
         search.run()
-
-
-def test_one_round_of_one_candidate_is_not_called_many() -> None:
-    said = Silent()
-    stored = Stored()
-    track = Scripted()
-    track.refusals["y:kept=1 fp32 2 threads"] = "wrong"
-    budget = Budget(REQUEST.budget_s, clock=track.clock)
-    Search(stored.record, ARMS, track, [], budget, said, store=stored).run()
-    assert "leader: x fp32 2 threads, after 0 rounds of 1 candidate" in said.said
 
 
 def test_a_budget_that_ends_before_anything_was_measured_says_so() -> None:
@@ -334,13 +322,11 @@ def test_a_lap_that_is_stored_before_the_record_is_not_run_again() -> None:
     """The process was killed between the two: the lap counts, only its seconds are lost."""
     track, stored = Scripted(), Stored()
     whole = run(Scripted())
-    run_lap, left = track.run, [9]
+    run_lap, stop = track.run, interrupt(track, 8)
 
-    def kill(*given: Any, **named: Any) -> Lap:
-        found = run_lap(*given, **named)
-        left[0] -= 1
-        if not left[0]:
-            raise KeyboardInterrupt
+    def kill(*given: Any, **named: Any) -> Any:
+        found = list(run_lap(*given, **named))
+        stop()
         return found
 
     track.run = kill  # type: ignore[method-assign]

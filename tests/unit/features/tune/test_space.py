@@ -49,20 +49,16 @@ def test_every_value_that_may_be_tried_is_one_that_the_engine_takes(entry: Entry
 
 
 def test_engines_with_settings_worth_trying_declare_them() -> None:
-    declared = {name for name, entry in ENTRIES.items() for o in (entry.options, entry.gpu_options)
-                if any(option.search for option in o.values())}  # fmt: skip
+    options = {name: [*entry.options.values(), *entry.gpu_options.values()] for name, entry in ENTRIES.items()}
+    declared = {name for name, known in options.items() if any(option.search for option in known)}
     assert {"pytorch", "pytorch-compile", "ort", "ort-cuda", "openvino", "tensorrt", "tensorrt-rtx"} <= declared
 
 
-def test_the_default_of_an_arm_is_what_run_measures() -> None:
-    arm = find_arms("ort", FP32)["ort fp32"]
-    assert arm.default.options == {} and arm.default.threads == 2 and arm.default.name == "ort fp32 2 threads"
-    assert find_arms("ort", INT8)["ort int8"].default.name == "ort int8@cpu 2 threads"
-
-
-def test_engines_that_compile_for_long_come_last() -> None:
+def test_the_default_of_an_arm_is_what_run_measures_and_engines_that_compile_for_long_come_last() -> None:
     arms = find_arms("pytorch-compile,pytorch,ort", FP32, INT8)
     assert list(arms) == ["pytorch fp32", "ort fp32", "ort int8", "pytorch-compile fp32", "pytorch-compile int8"]
+    assert arms["ort fp32"].default.options == {} and arms["ort fp32"].default.name == "ort fp32 2 threads"
+    assert arms["ort int8"].default.name == "ort int8@cpu 2 threads"
 
 
 def test_what_the_user_names_stays_as_it_is() -> None:
@@ -97,20 +93,14 @@ def test_recipes_are_searched_unasked(engine: str, recipes: set[str]) -> None:
     assert {value.partition("/")[0] for value in found} == recipes
 
 
-def test_streams_share_the_threads() -> None:
-    arm = find_arms("ort", FP32, goal="capacity")["ort fp32"]
-    setting = arm.set({"streams": "2", "max_batch": "8"})
-    assert (setting.threads, setting.streams, setting.max_batch) == (1, 2, 8)
-    assert setting.name == "ort fp32 1 thread 2 streams batch 8"
-
-
-def test_requests_wait_for_others_up_to_a_quarter_of_their_limit() -> None:
+def test_streams_share_the_threads_and_requests_wait_up_to_a_quarter_of_their_limit() -> None:
     arm = find_arms("ort", FP32, goal="capacity", limit_ms=10.0)["ort fp32"]
     assert arm.knobs["max_wait_ms"] == ("0", "1", "2.5")
     setting = arm.set({"max_batch": "8", "max_wait_ms": "2.5"})
     assert setting.name == "ort fp32 2 threads batch 8 wait 2.5 ms" and setting.max_wait_ms == 2.5
     assert (arm.read(setting) or {})["max_wait_ms"] == "2.5"
     assert arm.set({"max_wait_ms": "2.5"}) == arm.default, "a request that is computed alone waits for nobody"
+    assert arm.set({"streams": "2", "max_batch": "8"}).name == "ort fp32 1 thread 2 streams batch 8"
 
 
 def test_a_gpu_takes_larger_batches_and_streams_without_cores() -> None:

@@ -24,6 +24,16 @@ ERROR: Could not find a version that satisfies the requirement x (from versions:
 """
 
 
+@pytest.fixture(autouse=True)
+def made_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def fill(place: Path, requirements: object, python: str) -> None:
+    (place / "bin").mkdir()
+    (place / "bin" / "python").touch()
+
+
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
@@ -48,13 +58,9 @@ def test_versions_are_listed_oldest_first(monkeypatch: pytest.MonkeyPatch) -> No
         list_versions("p")
 
 
-def test_a_half_made_environment_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
+def test_a_half_made_environment_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(place: Path, requirements: object, python: str) -> None:
-        (place / "bin").mkdir()
-        (place / "bin" / "python").touch()
+        fill(place, requirements, python)
         raise BackendUnavailable("the line broke")
 
     monkeypatch.setattr(environments, "_fill", fail)
@@ -65,10 +71,8 @@ def test_a_half_made_environment_is_not_there(tmp_path: Path, monkeypatch: pytes
 
 
 def test_what_a_kill_left_hours_ago_is_cleared_away_and_what_another_fills_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder, of_the_user = environments.environments_folder(), ".settings"
     for name in (".old-a1b2c3d4", ".new-a1b2c3d4", of_the_user):
         (folder / name / "lib").mkdir(parents=True)
@@ -79,16 +83,7 @@ def test_what_a_kill_left_hours_ago_is_cleared_away_and_what_another_fills_is_no
     assert sorted(path.name for path in folder.iterdir()) == [".new-a1b2c3d4", of_the_user, "one"]
 
 
-def test_an_environment_that_was_half_removed_is_in_nobodys_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-    def fill(place: Path, requirements: object, python: str) -> None:
-        (place / "bin").mkdir()
-        (place / "bin" / "python").touch()
-
+def test_an_environment_that_was_half_removed_is_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(path: Path, **_: object) -> None:
         (path / "bin" / "python").unlink()
         raise KeyboardInterrupt

@@ -1,0 +1,85 @@
+"""Which row of a run is delivered, and what an engine brings into a bundle: its own files, and next to nothing else."""
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.features.deliver.verb import choose_row
+from enginebench.features.deliver.writing import (
+    CPU,
+    GPU,
+    MODULE,
+    PACKAGE,
+    PROGRAMS,
+    explain_refusal,
+    list_sources,
+    write_check,
+)
+from enginebench.runs.folder import read_results
+from enginebench.runs.reporting import describe_stored
+from stored_run import write_final
+
+
+@pytest.mark.parametrize(("winner", "challenger_ms"), [("default", 4.7), ("challenger", 3.0)])
+def test_of_the_final_of_a_search_what_the_search_says_to_take(
+    tmp_path: Path, winner: str, challenger_ms: float
+) -> None:
+    record, results = read_results(write_final(tmp_path / "t", winner, challenger_ms))
+    document = describe_stored(record, results)
+    assert choose_row(document, results, None)[0].id == winner
+    assert choose_row(document, results, "challenger")[0].id == "challenger"
+
+
+@pytest.mark.parametrize("lose", [False, True])
+def test_of_a_search_that_named_no_winner_none(tmp_path: Path, lose: bool) -> None:
+    root = write_final(tmp_path / "t", None)
+    if lose:
+        (root / "tune.json").unlink()
+    record, results = read_results(root)
+    with pytest.raises(UsageError, match=r"the search named no winner.*continue it with --resume"):
+        choose_row(describe_stored(record, results), results, None)
+
+
+def test_what_a_bundle_does_not_do_is_refused(tmp_path: Path) -> None:
+    result = read_results(write_final(tmp_path / "t", None))[1][0]
+    pipelined = replace(result, measure=replace(result.measure, scope="pipelined"))
+    assert "scope pipelined overlaps them" in (explain_refusal(pipelined) or "") and not explain_refusal(result)
+    engine = replace(result.engine, backend="pytorch-compile", precision="int8", recipe="pt2e")
+    assert "torchao quantized its module" in (explain_refusal(replace(result, engine=engine)) or "")
+
+
+# What it may bring beside them.
+KERNEL = {"core/aoti.py", "core/engine_api.py", "core/judging.py", "core/sums.py", "core/trees.py"}
+ENGINES = {contents.engine for family in (CPU, GPU) for contents in family.values()}
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_an_engine_imports_the_interface_and_engines_alone(engine: str) -> None:
+    others = {source for source in list_sources(f"engines/{engine}.py") if not source.startswith("engines/")}
+    assert "core/engine_api.py" in others and others <= KERNEL
+
+
+COPIED = {PACKAGE / source for source in list_sources(*(f"engines/{engine}.py" for engine in ENGINES), *MODULE)}
+
+
+@pytest.mark.parametrize("source", sorted({*COPIED, *PROGRAMS.glob("*.py")}), ids=lambda source: source.stem)
+def test_what_is_copied_imports_ours_by_relative_paths_alone(source: Path) -> None:
+    """Else it would not find it in a bundle, where this package is not."""
+    for node in ast.walk(ast.parse(source.read_text("utf-8"))):
+        named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        named += [str(node.module)] if isinstance(node, ast.ImportFrom) and not node.level else []
+        assert not [name for name in named if name.partition(".")[0] in ("enginebench", "msgspec", "click", "rich")]
+
+
+def test_the_programs_around_it_stay_a_few_pages() -> None:
+    lines = {path.name: len(path.read_text("utf-8").splitlines()) for path in PROGRAMS.glob("*.py")}
+    assert lines["predict.py"] <= 60 and sum(lines.values()) <= 460, lines
+
+
+def test_outputs_that_are_none_of_the_graphs_are_a_damaged_run(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="output 'y' is none of its graph's: z; the run is damaged"):
+        write_check(tmp_path, [{"x": np.zeros(1)}], {"y": np.zeros(1)}, {"z": 1})

@@ -1,0 +1,191 @@
+"""Who may race, and the rows of settings: which graph each starts from, and what makes two of them different."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from enginebench.core.errors import ArtifactError
+from enginebench.core.records import (
+    Artifact,
+    Caveat,
+    Drift,
+    EngineSpec,
+    Estimate,
+    MeasureSpec,
+    OutputDrift,
+    Result,
+    Score,
+    TensorSpec,
+)
+from enginebench.features.tune import track
+from enginebench.features.tune.space import Setting
+from enginebench.features.tune.track import Rows, find_refusal
+from enginebench.runs.child.jobs import QuantizeJob
+from enginebench.runs.folder import RunRequest
+from enginebench.runs.targets.sources import Sources
+from reporters import Silent
+
+
+def make_output(cosine: float = 0.999, nonfinite: int = 0) -> OutputDrift:
+    return OutputDrift(
+        name="y", mean_abs_diff=0.1, max_abs_diff=0.2, mean_rel_diff=0.1, cosine_mean=cosine, cosine_min=cosine,
+        centred_cosine_mean=cosine, snr_db=40.0, top1_agreement=0.99, top5_agreement=1.0, nonfinite=nonfinite,
+    )  # fmt: skip
+
+
+def make_row(
+    name: str = "c", *, passed: bool = True, cosine: float = 0.999, nonfinite: int = 0, score: float | None = None,
+    status: str = "partial", compared: bool = True, unlike: tuple[str, ...] = (),
+) -> Result:  # fmt: skip
+    drift = Drift(
+        n=32, outputs=(make_output(cosine, nonfinite),), limits={"centred_cosine": 0.9}, passed=passed, reference="r",
+        unlike=unlike,
+    )  # fmt: skip
+    value = Estimate(value=score or 0, low=None, high=None, level=0.95, n=100, method="")
+    scores = () if score is None else (Score(metric="top1", value=value, share=True),)
+    return Result(
+        id=name, model="m", engine=EngineSpec(backend="fake"), measure=MeasureSpec(), requested_precision="fp32",
+        status=status, drift=drift if compared else None, scores=scores,
+        reason="it broke" if status != "partial" else None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (make_row(status="failed"), "it broke"),
+        (make_row(status="skipped"), "it broke"),
+        (make_row(passed=False, cosine=0.7), "differ too much: centred_cosine 0.7 below 0.9"),
+        (make_row(nonfinite=3, passed=False), "not finite"),
+        (make_row(passed=False, unlike=("other inputs",)), "cannot be compared: other inputs"),
+    ],
+)
+def test_who_may_not_race_and_why(row: Result, said: str) -> None:
+    assert said in str(find_refusal(row, make_row("r")))
+
+
+def test_who_may_race() -> None:
+    assert find_refusal(make_row(), make_row("r")) is None
+    assert find_refusal(make_row("r", passed=False), make_row("r")) is None, "the reference agrees with itself"
+    assert find_refusal(make_row(), None) is not None, "nobody looked at its answers"
+
+
+def test_with_labels_the_score_decides() -> None:
+    base = make_row("r", score=0.76)
+    assert find_refusal(make_row(score=0.755, passed=False, cosine=0.5), base) is None
+    assert "top1 0.73 against 0.76: it loses 0.03, and may lose 0.01" in str(find_refusal(make_row(score=0.73), base))
+    assert find_refusal(make_row(score=0.73), base, max_drop=0.05) is None
+    assert find_refusal(make_row(), base) == "it has no top1"
+    assert "not finite" in str(find_refusal(make_row(score=0.76, nonfinite=1), base))
+
+
+@pytest.mark.parametrize(("cosine", "score", "races"), [(0.93, 0.1, True), (0.2, None, False)])
+def test_random_weights_refuse_what_is_grossly_wrong_alone(cosine: float, score: float | None, races: bool) -> None:
+    random = Caveat(code="random_weights", message="the weights are random")
+    row = replace(make_row(passed=False, cosine=cosine, score=score), caveats=(random,))
+    base = make_row("r", score=None if score is None else 5 * score)
+    assert (find_refusal(row, base) is None) is races
+    assert find_refusal(replace(row, caveats=()), base) is not None
+
+
+def test_limits_that_are_named_hold_beside_the_score_and_in_place_of_the_usual_ones() -> None:
+    base = make_row("r", score=0.76)
+    limits = {"centred_cosine": 0.95}
+    assert "centred_cosine 0.92 below 0.95" in str(find_refusal(make_row(score=0.76, cosine=0.92), base, limits=limits))
+    assert find_refusal(make_row(cosine=0.92), make_row("r"), limits={"centred_cosine": 0.9}) is None
+    assert find_refusal(make_row(cosine=0.8, passed=False), make_row("r"), limits={"centred_cosine": 0.7}) is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"snr": 60.0}, "snr 40 below 60 (centred cosine 0.9990)"),
+        ({"max_abs": 0.1}, "max_abs 0.2 above 0.1 (centred cosine 0.9990)"),
+        ({"max_abs": 0.1, "top1": 1.0}, "max_abs 0.2 above 0.1, top1 0.99 below 1 (centred cosine 0.9990)"),
+        ({"mean_abs": 0.2, "centred_cosine": 1.0}, "centred_cosine 0.999 below 1"),
+    ],
+)
+def test_a_least_is_missed_below_and_a_most_above(limits: dict[str, float], said: str) -> None:
+    assert find_refusal(make_row(), make_row("r"), limits=limits) == f"its outputs differ too much: {said}"
+
+
+TENSOR = TensorSpec(name="x", dtype="float32", shape=("batch", 4))
+GRAPH = Artifact(kind="onnx", model="m", path="/m.onnx", sha256="0", files=(), inputs=(TENSOR,), outputs=(TENSOR,))
+INT8 = replace(GRAPH, precision="int8", recipe="cpu", sha256="8", parent_sha256="0")
+REQUEST = RunRequest(model="m", engines=(("ort", {}),), precisions=(("fp32", None), ("int8", None)))
+SETTING = Setting(engine="ort", precision="int8", recipe="cpu", threads=2)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The graphs that were asked for: (method, precision, recipe, folder)."""
+    asked: list[Any] = []
+
+    def make(request: RunRequest, job: QuantizeJob, reporter: object) -> Artifact:
+        asked.append((job.method, job.precision, job.recipe, Path(job.calibration_path).parent))
+        if job.recipe == "nncf":
+            raise ArtifactError("no such thing")
+        return replace(INT8, recipe=job.recipe, sha256=f"{job.method} {job.recipe}")
+
+    monkeypatch.setattr(track, "make_graph", make)
+    return asked
+
+
+def make_rows(*artifacts: Artifact) -> Rows:
+    return Rows(REQUEST, Sources(artifacts=artifacts or (GRAPH, INT8)), Path("/place"), Silent())
+
+
+def test_the_graphs_of_the_request_serve_without_being_made_again(made: list[Any]) -> None:
+    row = make_rows().plan(SETTING, MeasureSpec(), "race")
+    assert row.source == INT8 and row.skip is None and row.engine.threads == 2 and not made
+    assert row.id == "ort-int8.cpu-b1-compute-t2-hot-race" and row.chain == (GRAPH, INT8)
+
+
+def test_dynamic_int8_of_openvino_is_made_from_weights_alone(made: list[Any]) -> None:
+    row = make_rows().plan(replace(SETTING, engine="openvino", recipe="dynamic"), MeasureSpec())
+    assert row.source is not None and (row.source.recipe, row.engine.recipe, row.skip) == ("w8", "dynamic", None)
+    assert [recipe for _, _, recipe, _ in made] == ["w8"]
+
+
+def test_a_graph_that_no_search_has_made_is_an_error_of_ours() -> None:
+    with pytest.raises(ArtifactError, match=r"the stored search names the graph '\.\./secret', which it has not made"):
+        make_rows().plan(replace(SETTING, graph="../secret"), MeasureSpec())
+
+
+def test_another_method_has_a_graph_and_ranges_of_its_own_made_once(made: list[Any]) -> None:
+    found = make_rows()
+    entropy = replace(SETTING, method="entropy")
+    row, again = found.plan(entropy, MeasureSpec()), found.plan(replace(entropy, threads=1), MeasureSpec())
+    assert made == [("entropy", "int8", "cpu", Path("/place/entropy"))]
+    assert row.source is not None and row.source.sha256 == "entropy cpu" and again.source == row.source
+    assert row.id == "ort-int8.cpu-b1-compute-t2-hot-entropy"
+
+
+def test_another_recipe_is_made_when_it_is_needed_and_its_lack_costs_its_row(made: list[Any]) -> None:
+    found = make_rows()
+    row = found.plan(replace(SETTING, recipe="tensorrt"), MeasureSpec())
+    assert row.source is not None and row.source.sha256 == "minmax tensorrt" and made[0][3] == Path("/place")
+    without = found.plan(replace(SETTING, recipe="nncf"), MeasureSpec())
+    assert without.skip == "no graph in int8@nncf: no such thing"
+    found.plan(replace(SETTING, recipe="nncf", threads=1), MeasureSpec())
+    assert len(made) == 2, "what cannot be made is not tried again"
+
+
+def test_a_graph_of_a_proposer_stands_in_for_that_of_its_precision(made: list[Any]) -> None:
+    found = make_rows()
+    found.graphs["half of it"] = replace(INT8, sha256="mixed")
+    row = found.plan(replace(SETTING, graph="half of it"), MeasureSpec())
+    assert row.source is not None and row.source.sha256 == "mixed" and not made
+    assert row.id != found.plan(SETTING, MeasureSpec()).id
+
+
+def test_no_graph_takes_longer_to_make_than_the_search_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(track, "make_graph", lambda request, *_, **__: asked.append(request.timeout_s) or INT8)
+    for left_s in (5.0, 10_000.0):
+        found = make_rows(GRAPH)
+        found.find_left = lambda left_s=left_s: left_s  # type: ignore[misc]
+        found.plan(SETTING, MeasureSpec())
+    assert asked == [5.0, REQUEST.timeout_s]
