@@ -1,7 +1,6 @@
 """What `deliver` writes: complete, checked, the row itself; and what it refuses."""
 
 import json
-import re
 import shlex
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ from msgspec.structs import replace
 import enginebench
 from bundles import Silent, ask, name
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.core.records import TEXT, Artifact, EngineSpec, TensorSpec
+from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import hash_files
 from enginebench.features.deliver.verb import DeliverDocument, deliver_row, describe_delivery
 from enginebench.features.deliver.writing import copy_model, find_instructions
@@ -147,22 +146,6 @@ def test_the_verb_and_what_it_refuses(cli: Cli, run: Path, tmp_path: Path) -> No
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"status": "partial"}, "is partial"),
-        ({"status": "failed", "reason": "the child died"}, "is failed (the child died)"),
-    ],
-)
-def test_rows_without_figures_are_refused(run: Path, tmp_path: Path, change: dict[str, str], text: str) -> None:
-    folder = copy_run(run, tmp_path)
-    result = folder.read_result(name("ort"))
-    assert result is not None
-    folder.write_result(replace(result, **change))
-    with pytest.raises(UsageError, match=re.escape(text)):
-        deliver_row(folder.root, tmp_path / "out", row=name("ort"), reporter=Silent())
-
-
 def test_a_row_in_doubt_wants_to_be_named_and_carries_its_doubt(run: Path, tmp_path: Path) -> None:
     folder = copy_run(run, tmp_path)
     for row_id in folder.read_record().rows:
@@ -287,15 +270,3 @@ def test_text_and_maps_are_delivered(cli: Cli, tmp_path: Path, make: Callable[[P
     found = subprocess.run([sys.executable, "-B", "-c", code], cwd=tmp_path / "b", capture_output=True, text=True)
     told = str({key: array.tolist() for key, array in wanted.items()})
     assert found.stdout.splitlines() == [told, *["refused"] * 3], found.stderr
-
-
-def test_a_row_whose_answers_are_text_is_refused_but_of_ort(run: Path, tmp_path: Path) -> None:
-    folder = copy_run(run, tmp_path)
-    result = folder.read_result(name("openvino"))
-    assert result is not None
-    label = TensorSpec(name="label", dtype=TEXT, shape=("batch",))
-    read = result.artifacts[-1]
-    changed = replace(result, artifacts=(*result.artifacts[:-1], replace(read, outputs=(*read.outputs, label))))
-    folder.write_result(changed)
-    with pytest.raises(UsageError, match="label holds text"):
-        deliver_row(folder.root, tmp_path / "out", row=name("openvino"), reporter=Silent())

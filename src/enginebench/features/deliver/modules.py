@@ -2,7 +2,6 @@
 
 import ast
 import sys
-from collections.abc import Iterator
 from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -73,7 +72,13 @@ def _find_factory(ref: ModelRef) -> FoundModule:
     source = Path(found.origin) if found is not None and found.origin and found.has_location else None
     if source is None or source.suffix != ".py":
         raise ArtifactError(f"{ref.text}: the source of {name} is not found here. Deliver where it can be imported")
-    tops = sorted(set(_list_imports(source)) - {"torch", "numpy", *sys.stdlib_module_names})
+    imported = set()  # the first part of every module that it imports; "" for one relative to its package
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add("" if node.level else str(node.module).partition(".")[0])
+    tops = sorted(imported - {"torch", "numpy", *sys.stdlib_module_names})
     distributions = packages_distributions()
     if own := [top or "its own package" for top in tops if top not in distributions]:
         raise ArtifactError(
@@ -82,12 +87,3 @@ def _find_factory(ref: ModelRef) -> FoundModule:
         )
     module = Module(kind="source", name=attribute, file=f"source_{hash_file(source)[:8]}.py", flat=True)
     return FoundModule(module=module, source=source, packages=_list_versions(*(distributions[t][0] for t in tops)))
-
-
-def _list_imports(source: Path) -> Iterator[str]:
-    """The first part of every module that a file imports; "" for one relative to its package."""
-    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield "" if node.level else str(node.module).partition(".")[0]

@@ -25,23 +25,9 @@ from enginebench.core.records import Artifact, Result, TensorSpec
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import clean_text, count_of
 from enginebench.engines.registry import complete_options, find_installed
+from enginebench.features.deliver import writing
 from enginebench.features.deliver.modules import find_module
 from enginebench.features.deliver.servers import add_forms, check_forms
-from enginebench.features.deliver.writing import (
-    choose_contents,
-    copy_engine,
-    copy_model,
-    copy_preprocess,
-    explain_refusal,
-    find_instructions,
-    find_versions,
-    format_requirements,
-    open_stage,
-    seal,
-    verify_copy,
-    write_check,
-    write_weights,
-)
 from enginebench.models.samples import SAMPLES, find_batch, find_samples, group_samples, join_samples, read_samples
 from enginebench.models.task import preprocess_for, sample_feeds
 from enginebench.models.zoo import find_labels
@@ -160,14 +146,14 @@ def deliver_row(
     stored = open_stored(RunFolder(root).row_path(result.id))
     if stored.result.artifacts[-1].kind == "aoti":  # its check runs it
         trust_artifact(stored.result.artifacts[-1], root)
-    with open_stage(out) as stage:
+    with writing.open_stage(out) as stage:
         reporter.step(f"{result.id}: writing the bundle")
         bundle = write_bundle(stage, RunFolder(root), stored, described, record.request)
         add_forms(stage, bundle, forms)
-        bundle = seal(stage, bundle)
+        bundle = writing.seal(stage, bundle)
         reporter.step(f"{result.id}: checking the bundle")
         reason = check_bundle(stage, bundle, force=force)
-        verify_copy(stage, bundle)
+        writing.verify_copy(stage, bundle)
     doubts = [format_caveat(caveat) for caveat in bundle.caveats]
     if bundle.figures.validity != "valid":
         doubts.insert(0, f"its absolute times are {bundle.figures.validity}")
@@ -203,33 +189,34 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
         near = ", ".join(difflib.get_close_matches(wanted, short.values(), n=3) or short.values())
         raise UsageError(f"the run has no configuration {wanted!r}; expected the id of a configuration, as {near}")
     found = next(result for result in results if result.id == fits[0])
-    if reason := explain_refusal(found):
+    if reason := writing.explain_refusal(found):
         raise UsageError(f"{reason}. Name another configuration with --row")
     return found, next(line for line in document.rows if line.id == found.id)
 
 
 def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, request: RunRequest) -> Bundle:
-    result, contents = stored.result, choose_contents(stored.spec)
+    result, contents = stored.result, (writing.CPU if stored.spec.device == "cpu" else writing.GPU)[stored.spec.backend]
     versions = result.machine.versions if result.machine else {}
-    runtime = find_versions(contents.runtime, versions)
+    runtime = writing.find_versions(contents.runtime, versions)
     if not runtime:
         raise ArtifactError(f"{result.id} has no record of which {contents.runtime[0]} was measured; run it again")
     found = find_module(stored.chain[-1]) if stored.chain[-1].kind == "torch" else None
-    requirements = runtime | find_versions(contents.others, versions) | (found.packages if found else {})
-    artifact = (write_weights if found else copy_model)(stage, stored.chain[-1])
-    copy_engine(stage, contents)
+    requirements = runtime | writing.find_versions(contents.others, versions) | (found.packages if found else {})
+    artifact = (writing.write_weights if found else writing.copy_model)(stage, stored.chain[-1])
+    writing.copy_engine(stage, contents)
     if found and found.source and found.module.file:
         write_atomic(stage / found.module.file, found.source.read_bytes())
     if (preprocess := preprocess_for(result.model, request.input_size, artifact.inputs)) is not None:
         write_atomic(stage / "preprocess.json", encode(preprocess, indent=2))
-        copy_preprocess(stage)
+        writing.copy_sources(stage, writing.PICTURES)
+        writing.copy_programs(stage, "preprocess.py")
         if labels := find_labels(result.model):
             write_atomic(stage / "labels.json", msgspec.json.format(msgspec.json.encode(labels), indent=1))
         requirements |= {"pillow": versions.get("pillow", "")}
-    write_atomic(stage / "requirements.txt", format_requirements(requirements).encode())
+    write_atomic(stage / "requirements.txt", writing.format_requirements(requirements).encode())
     write_row_check(stage, folder, stored, given=request.inputs is not None)
     bundle = describe_bundle(stored, row, artifact, runtime, requirements)
-    return seal(stage, replace(bundle, module=found.module if found else None))
+    return writing.seal(stage, replace(bundle, module=found.module if found else None))
 
 
 def write_row_check(stage: Path, folder: RunFolder, stored: Stored, *, given: bool) -> None:
@@ -247,7 +234,7 @@ def write_row_check(stage: Path, folder: RunFolder, stored: Stored, *, given: bo
     else:
         count = calls or -(-CHECK_SAMPLES // spec.batch)
         feeds = [*sample_feeds(specs, result.model, spec.batch, result.measure.seed, count)]
-    write_check(stage, feeds, outputs, {output.name: len(output.shape) for output in stored.chain[-1].outputs})
+    writing.write_check(stage, feeds, outputs, {output.name: len(output.shape) for output in stored.chain[-1].outputs})
 
 
 def join_given(
@@ -285,7 +272,7 @@ def describe_bundle(
         pinned_cpus=result.measurements[0].pinned_cpus,
         runtime=runtime,
         requirements=requirements,
-        instructions=find_instructions(result.engine.precision, machine, spec),
+        instructions=writing.find_instructions(result.engine.precision, machine, spec),
         gpu=row.gpu,
         limits=default_limits(result.requested_precision),
         check_seed=result.measure.seed,

@@ -79,11 +79,6 @@ GPU = {
 }
 
 
-def choose_contents(engine: EngineSpec) -> Contents:
-    """What the bundle of an engine that can be delivered holds."""
-    return (CPU if engine.device == "cpu" else GPU)[engine.backend]
-
-
 def explain_refusal(result: Result) -> str | None:
     """Why a row cannot be delivered; None if it can."""
     engine = result.engine
@@ -223,11 +218,6 @@ def copy_engine(stage: Path, contents: Contents) -> None:
     program = (PROGRAMS / "predict.py").read_text("utf-8")
     write_atomic(stage / "predict.py", program.replace("import ort as", f"import {contents.engine} as").encode())
     copy_programs(stage, *SHARED, *(["module.py"] if contents.module else ()))
-
-
-def copy_preprocess(stage: Path) -> None:
-    copy_sources(stage, PICTURES)
-    copy_programs(stage, "preprocess.py")
 
 
 def copy_model(stage: Path, artifact: Artifact) -> Artifact:

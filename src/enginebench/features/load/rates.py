@@ -400,7 +400,7 @@ class Prober:
         if seconds <= budget:
             return True
         told = f"{bench.row.id}: {rate:.3g} requests a second would be probed for {seconds:.0f} s, and all searches may"
-        told = f"{told} take {budget:g} s"
+        told += f" take {budget:g} s"
         if first:
             advice = "Give them more with load --time-budget, or ask for a lower --percentile"
             raise MeasurementError(f"{told}. {advice}")

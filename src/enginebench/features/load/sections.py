@@ -51,7 +51,12 @@ COLUMNS = (
 def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Section]:
     """The answer first; a terminal leaves the pictures out."""
     answers = [f"{describe_row(row)}: {describe_capacity(row.capacity)}" for row in document.rows if row.capacity]
-    answers += [*describe_verdicts(document)] or ([] if answers else [*_describe_points(document)])
+    answers += describe_verdicts(document)
+    for row in document.rows if not answers else ():  # of each configuration what the highest rate came to
+        if points := [point for point in document.points if point.row == row.id and _take_rate(point)]:
+            one = max(points, key=lambda point: _take_rate(point) or 0.0)
+            rate = _show(_take_rate(one))
+            answers.append(f"{describe_row(row)}: p99 {_show(one.p99_ms)} ms at {rate} requests a second")
     answers += _describe_stages(document)
     machine = name_machine(document.machine) if document.machine else ""
     title = " · ".join(filter(None, (document.model, f"scenario {document.scenario}", machine, document.started_utc)))
@@ -93,15 +98,6 @@ CHANGES = {
     "compute": "Try a larger --max-batch, a lower --precision, another engine or device, or tune --goal capacity",
     "copy out": "Let the model return less, for example its best classes alone",
 }
-
-
-def _describe_points(document: LoadDocument) -> Iterator[str]:
-    """Of each configuration what the highest rate came to."""
-    for row in document.rows:
-        points = [point for point in document.points if point.row == row.id and _take_rate(point)]
-        if points:
-            point = max(points, key=lambda one: _take_rate(one) or 0.0)
-            yield f"{describe_row(row)}: p99 {_show(point.p99_ms)} ms at {_show(_take_rate(point))} requests a second"
 
 
 def _list_rows(document: LoadDocument) -> Iterator[Section]:

@@ -327,9 +327,11 @@ class _Graphs:
         self._exported: Artifact | EngineBenchError | None = None
 
     def find(self, result: Result) -> Artifact:
-        found = find_graph(result, self._sources)
-        if found is not None:
-            return found
+        """The graph that its engine was made of; for an engine that takes none, the run's own in FP32."""
+        own = [artifact for artifact in result.artifacts if artifact.kind == "onnx"]
+        plain = [artifact for artifact in self._sources if artifact.kind == "onnx" and artifact.precision == "fp32"]
+        if (graphs := own[-1:] or plain[:1]) and Path(graphs[0].path).is_file():
+            return graphs[0]
         if self._exported is None:
             try:
                 self._exported = _export(self._request, self._place, self._reporter)
@@ -338,11 +340,3 @@ class _Graphs:
         if isinstance(self._exported, EngineBenchError):
             raise self._exported
         return self._exported
-
-
-def find_graph(result: Result, sources: Sequence[Artifact]) -> Artifact | None:
-    """The ONNX graph that a row's engine was made of; for an engine that takes none, the run's own in FP32."""
-    own = [artifact for artifact in result.artifacts if artifact.kind == "onnx"]
-    plain = [artifact for artifact in sources if artifact.kind == "onnx" and artifact.precision == "fp32"]
-    chosen = next(reversed(own), None) or next(iter(plain), None)
-    return chosen if chosen is not None and Path(chosen.path).is_file() else None

@@ -21,7 +21,6 @@ from enginebench.features.sweep.document import (
     Interference,
     SweepCell,
     SweepDocument,
-    SweepRow,
     Tuned,
     price,
     take_row,
@@ -124,24 +123,19 @@ def describe_group(group: Group, measured: Measured | None) -> tuple[tuple[Sweep
     chosen = [(cell, next((row for result, row in found if covers(want(cell), result)), None)) for cell in group.cells]
     met = {id(row) for _, row in chosen if row}
     others = [
-        _describe_cell(group, result, row)
-        for result, row in found
+        SweepCell(
+            model=show_model(group.model),
+            machine_kind=group.machine.kind,
+            engine=format_engine(result.engine),
+            precision=format_precision(result.requested_precision, result.engine.recipe),
+            batch=result.engine.batch,
+            scope=result.measure.scope,
+            row=row,
+        )
+        for result, row in found  # that nobody asked for as they came: a graph that is not in FP32 keeps its precision
         if id(row) not in met and not any(covers(wanted, result) for wanted in group.request.wanted)
     ]
     return (*(SweepCell(**spell_cell(cell), row=row) for cell, row in chosen), *others), (environment,)
-
-
-def _describe_cell(group: Group, result: Result, row: SweepRow) -> SweepCell:
-    """The cell of a row that nobody asked for as it came: a graph that is not in FP32 keeps its own precision."""
-    return SweepCell(
-        model=show_model(group.model),
-        machine_kind=group.machine.kind,
-        engine=format_engine(result.engine),
-        precision=format_precision(result.requested_precision, result.engine.recipe),
-        batch=result.engine.batch,
-        scope=result.measure.scope,
-        row=row,
-    )
 
 
 # A group's first row measured again, with the machine to itself.

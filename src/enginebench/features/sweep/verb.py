@@ -18,7 +18,7 @@ from enginebench.features.sweep.reading import ALONE, read_sweep, read_sweep_rec
 from enginebench.features.sweep.records import EARLIER_SCHEMA, RECORD, KindPlan, SweepPlan, SweepRecord
 from enginebench.features.sweep.schedule import Fleet, LocalFleet, Schedule
 from enginebench.features.sweep.sections import list_plan, list_sweep
-from enginebench.features.sweep.spec import Group, SweepSpec, list_groups, read_spec
+from enginebench.features.sweep.spec import SweepSpec, list_groups, read_spec
 from enginebench.features.sweep.store import Store, open_store, read_document, write_document
 from enginebench.options import COMMAND, Opt, PathLike, Printed, Progress, verb
 from enginebench.runs.child.elsewhere import PROBE_TIMEOUT_S
@@ -103,22 +103,18 @@ def plan_sweep(spec: SweepSpec) -> SweepPlan:
     groups, began = list_groups(spec), time.monotonic()
     run_child(ProbeJob(engine="fake"), timeout_s=PROBE_TIMEOUT_S)
     start_s = time.monotonic() - began  # of a child that does next to nothing
-    kinds = {machine.kind: [g for g in groups if g.machine.kind == machine.kind] for machine in spec.machine}
-    return SweepPlan(
-        cells=tuple(cell for group in groups for cell in group.cells),
-        kinds=tuple(_plan_kind(kind, members, start_s) for kind, members in kinds.items()),
-        start_s=start_s,
-    )
-
-
-def _plan_kind(kind: str, groups: list[Group], start_s: float) -> KindPlan:
-    rows = sum(len(group.cells) for group in groups)
-    counts = [len(group.cells) * group.request.measure.processes for group in groups]
-    timed = sum(count * g.request.measure.time_limit_s for count, g in zip(counts, groups, strict=True))
-    tuned = sum(len(g.request.batches or (1,)) * (g.tune_budget_s or 0.0) for g in groups)
-    # A row is built and checked in one more process, and its time grows with that of no other.
-    most_s = timed + (sum(counts) + rows) * start_s + tuned
-    return KindPlan(machine_kind=kind, groups=len(groups), rows=rows, processes=sum(counts), at_most_s=most_s)
+    kinds = []
+    for machine in spec.machine:
+        own = [group for group in groups if group.machine.kind == machine.kind]
+        rows = sum(len(group.cells) for group in own)
+        counts = [len(group.cells) * group.request.measure.processes for group in own]
+        timed = sum(count * g.request.measure.time_limit_s for count, g in zip(counts, own, strict=True))
+        tuned = sum(len(g.request.batches or (1,)) * (g.tune_budget_s or 0.0) for g in own)
+        # A row is built and checked in one more process, and its time grows with that of no other.
+        most_s, count = timed + (sum(counts) + rows) * start_s + tuned, len(own)
+        plan = KindPlan(machine_kind=machine.kind, groups=count, rows=rows, processes=sum(counts), at_most_s=most_s)
+        kinds.append(plan)
+    return SweepPlan(cells=tuple(c for group in groups for c in group.cells), kinds=tuple(kinds), start_s=start_s)
 
 
 def run_sweep(

@@ -111,10 +111,8 @@ class MixedProposer:
         best = min(raced, key=lambda one: one.cost or 0.0, default=None)
         if best is None:
             return None
-        path = self._folder.root / BEST
         label = format_options(best.setting.engine, best.setting.options)
-        _write_list(path, label, graphs[best.setting.graph].excluded)
-        return path
+        return _write_list(self._folder.root / BEST, label, graphs[best.setting.graph].excluded)
 
     def _list_graphs(self) -> list[MixedGraph]:
         return [graph for layering in self.document.layerings for graph in layering.graphs]
@@ -199,10 +197,11 @@ class MixedProposer:
         return self._keep(replace(layering, graphs=(*layering.graphs, graph))), graph
 
 
-def _write_list(path: Path, label: str, excluded: Sequence[str]) -> None:
+def _write_list(path: Path, label: str, excluded: Sequence[str]) -> Path:
     from enginebench.models.precision.exclusion import write_exclusion
 
     write_exclusion(path, excluded, [f"nodes that stay in FP32, for {label}: quantize --exclude"])
+    return path
 
 
 def list_kept(layering: Layering, costs: Mapping[str, float | None]) -> dict[int, bool]:

@@ -255,13 +255,12 @@ class Search:
         """The final: the leader against the default of each engine, in fresh processes."""
         if self.leader is None:
             reasons = dict.fromkeys(f"{lost.candidate}: {lost.reason}" for lost in self.lost)
-            if not reasons:
-                budget = f"the budget of {self.record.request.budget_s:g} s is too short"
-                raise MeasurementError(
-                    f"nothing was measured: {budget}, and was spent before a setting was built; give minutes with "
-                    "--time-budget, such as 5m"
-                )
-            raise MeasurementError(f"no setting can race. {'; '.join(reasons)}")
+            if reasons:
+                raise MeasurementError(f"no setting can race. {'; '.join(reasons)}")
+            raise MeasurementError(
+                f"nothing was measured: the budget of {self.record.request.budget_s:g} s is too short, and was spent "
+                "before a setting was built; give minutes with --time-budget, such as 5m"
+            )
         finalists = self.record.finalists or (self.leader, *self._list_defaults())
         self._keep(replace(self.record, finalists=finalists))
         settings = {setting.name: setting for setting in dict.fromkeys(finalists)}
@@ -288,18 +287,15 @@ class Search:
 
     def _list_defaults(self) -> list[Setting]:
         """The fastest default of every engine, but those far slower than the best; where time is short that alone."""
-        found: dict[str, list[Setting]] = {}
-        for arm in self._arms:
-            if arm.default.name in self._admitted and self._find_cost(arm.default) is not None:
-                found.setdefault(arm.engine, []).append(arm.default)
-        best = [min(settings, key=lambda setting: self._find_cost(setting) or 0.0) for settings in found.values()]
-        least = min((self._find_cost(setting) or 0.0 for setting in best), default=0.0)
-        near = [s for s in best if (cost := self._find_cost(s) or 0.0) <= FAR * least or cost == math.inf]
+        found: dict[str, dict[Setting, float]] = {}
+        for setting in [arm.default for arm in self._arms if arm.default.name in self._admitted]:
+            one = self._tried.get(setting.name)
+            if one is None or one.cost is not None:
+                found.setdefault(setting.engine, {})[setting] = math.inf if one is None else one.cost or 0.0
+        best = [min(costs.items(), key=lambda pair: pair[1]) for costs in found.values()]
+        least = min((cost for _, cost in best), default=0.0)
+        near = {setting: cost for setting, cost in best if cost <= FAR * least or cost == math.inf}
         known = self.record.lap_s and least < math.inf
         if known and self._budget.left_s < (1 + len(near)) * MIN_REPETITIONS * self._final_lap_s:
-            return [setting for setting in near if self._find_cost(setting) == least]
-        return near
-
-    def _find_cost(self, setting: Setting) -> float | None:
-        one = self._tried.get(setting.name)
-        return math.inf if one is None else one.cost
+            return [setting for setting, cost in near.items() if cost == least]
+        return list(near)

@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto
 
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.features.tune.jobs import GroupHarm, NodeGroup, SensitivityAnswer, SensitivityJob
-from enginebench.models.precision.calibration_data import CalibrationData, open_data, use_samples
+from enginebench.models.precision.calibration_data import open_data, use_samples
 from enginebench.models.precision.exclusion import find_originals
 from enginebench.models.precision.graph import (
     load_whole_graph,
@@ -43,7 +43,12 @@ def measure_sensitivity(job: SensitivityJob, note: NoteCall) -> SensitivityAnswe
     libraries = job.artifact.operator_libraries
     given = load_whole_graph(Path(job.artifact.path))
     prepared, quantized = prepare_graph(given, libraries), load_whole_graph(Path(job.quantized.path))
-    data = _open_samples(job)
+    # The first of the entries that the ranges were taken from: what is held out stays so.
+    if job.inputs is not None:
+        data = use_samples(read_samples(job.inputs, job.samples), job.artifact.inputs)
+    else:
+        asked: dict[str, Any] = {"model": job.model, "inputs": job.artifact.inputs, "n": job.samples, "seed": job.seed}
+        data = open_data(job.data, **asked, input_size=job.input_size)
     if data.apart:
         raise UsageError("its samples have no common batch axis, and are not compared group by group")
     feeds = data.read(0, data.n)
@@ -64,14 +69,6 @@ def measure_sensitivity(job: SensitivityJob, note: NoteCall) -> SensitivityAnswe
         samples=data.n,
         seconds=time.monotonic() - start_s,
     )
-
-
-def _open_samples(job: SensitivityJob) -> CalibrationData:
-    """The first of the entries that the ranges were taken from: what is held out stays so."""
-    if job.inputs is not None:
-        return use_samples(read_samples(job.inputs, job.samples), job.artifact.inputs)
-    given: dict[str, Any] = {"model": job.model, "inputs": job.artifact.inputs, "n": job.samples, "seed": job.seed}
-    return open_data(job.data, **given, input_size=job.input_size)
 
 
 PAIR = ("QuantizeLinear", "DequantizeLinear")

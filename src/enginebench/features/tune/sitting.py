@@ -85,6 +85,14 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
         notes.append(f"The ratio to the best default is {found.ratio_validity.replace('_', ' ')}{why}.")
     for name in [name for name in final.defaults if name in final.failed] if final else ():
         notes.append(f"The default {name} failed in the final; it may be faster than the best that is named.")
+    untried = [*search.record.untried, *(one.candidate for one in search.lost if one.reason == NO_TIME)]
+    if untried:
+        told = f"{', '.join(untried[:SHOWN])}{', ...' if len(untried) > SHOWN else ''}"
+        count = sum(setting.name in untried for setting in search.defaults)
+        best = (
+            f" {count_of(count, 'defaults')} among them may be faster than those that were measured." if count else ""
+        )
+        notes.append(f"There was no time for {count_of(len(untried), 'settings')}: {told}.{best}")
     candidates = _describe_candidates(search)
     finalists = tuple(_describe_finalist(search, setting) for setting in dict.fromkeys(search.record.finalists))
     return TuneDocument(
@@ -99,7 +107,7 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
         verdict=found.verdict if found else None,
         ratio=found.ratio if found else None,
         ratio_validity=found.ratio_validity if found else None,
-        notes=(*notes, *_state_untried(search)),
+        notes=tuple(notes),
         dropped=tuple(search.lost),
         frontier=find_frontier(candidates),
         final=finalists,
@@ -114,14 +122,6 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
         validity=find_worst(one.validity for one in finalists),
         caveats=machine.caveats,
     )
-
-
-def _state_untried(search: Search) -> tuple[str, ...]:
-    untried = [*search.record.untried, *(one.candidate for one in search.lost if one.reason == NO_TIME)]
-    told = f"{', '.join(untried[:SHOWN])}{', ...' if len(untried) > SHOWN else ''}"
-    count = sum(setting.name in untried for setting in search.defaults)
-    best = f" {count_of(count, 'defaults')} among them may be faster than those that were measured." if count else ""
-    return (f"There was no time for {count_of(len(untried), 'settings')}: {told}.{best}",) if untried else ()
 
 
 def _find(search: Search, name: str | None) -> Setting | None:

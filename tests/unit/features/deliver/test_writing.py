@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.records import TEXT, Artifact, TensorSpec
 from enginebench.features.deliver.verb import choose_row
 from enginebench.features.deliver.writing import (
     CPU,
@@ -48,6 +49,16 @@ def test_what_a_bundle_does_not_do_is_refused(tmp_path: Path) -> None:
     result = read_results(write_final(tmp_path / "t", None))[1][0]
     pipelined = replace(result, measure=replace(result.measure, scope="pipelined"))
     assert "scope pipelined overlaps them" in (explain_refusal(pipelined) or "") and not explain_refusal(result)
+    died = replace(result, status="failed", reason="the child died")
+    assert explain_refusal(replace(result, status="partial")) == f"{result.id} is partial: it has no results"
+    assert explain_refusal(died) == f"{result.id} is failed (the child died): it has no results"
+    label = TensorSpec(name="label", dtype=TEXT, shape=("batch",))
+    graph = Artifact(kind="onnx", model="m", path="", sha256="0", files=(), inputs=(), outputs=(label,))
+    refused = [
+        explain_refusal(replace(result, artifacts=(graph,), engine=replace(result.engine, backend=name)))
+        for name in ("openvino", "ort")
+    ]
+    assert "label holds text" in str(refused[0]) and refused[1] is None
     engine = replace(result.engine, backend="pytorch-compile", precision="int8", recipe="pt2e")
     assert "torchao quantized its module" in (explain_refusal(replace(result, engine=engine)) or "")
 

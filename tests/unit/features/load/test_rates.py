@@ -163,7 +163,7 @@ class Noted:
 
 @pytest.mark.parametrize(("text", "qps", "limit"), [("0\n" * 100 + "60\n", 101 / 60, 100), ("7\n7\n7\n", None, 3)])
 def test_a_queue_holds_the_fullest_second_of_a_trace(tmp_path: Path, text: str, qps: float | None, limit: int) -> None:
-    """A hundred requests at once in a minute that is idle else, and each has a place; where all come at once: no rate."""
+    """A hundred at once in a minute that is idle else, and each has a place; of those that all come at once no rate."""
     trace = tmp_path / "trace"
     trace.write_text(text)
     prober, (bench,) = prepare(LoadSettings(arrivals=str(trace)), probe=(noted := Noted()))

@@ -30,10 +30,7 @@ from samples import make_machine
 from simulated_load import simulate
 
 ENGINES = ("fake", "fake:latency_us=9")
-USUAL: dict[str, Any] = {
-    "scenario": "server", "qps": None, "find_capacity": False, "limit_ms": None, "percentile": 90.0,
-    "arrivals": "poisson", "duration_s": 0.2, "streams": (1,), "max_batches": (1,), "max_wait_ms": 0.0,
-}  # fmt: skip
+USUAL: dict[str, Any] = {"percentile": 90.0, "duration_s": 0.2}
 CAPACITY = {"find_capacity": True, "limit_ms": 20.0, "rounds": 2}
 ASKED: dict[str, dict[str, Any]] = {
     "rate": {"qps": 100.0},

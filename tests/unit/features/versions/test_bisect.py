@@ -264,35 +264,27 @@ def test_without_a_step_nothing_is_blamed() -> None:
 Found = tuple[str | None, str | None, tuple[str, ...]]
 
 
-def ask(answers: dict[str, list[Judgement]]) -> tuple[list[tuple[str, int]], Found]:
-    asked: list[tuple[str, int]] = []
+@pytest.mark.parametrize(
+    ("answers", "asked", "found"),
+    [
+        # What is inconclusive is measured with more trials; where it stays so it is named, and not guessed.
+        ({"2": ["not_shown", "bad"], "3": ["bad"]}, [("3", 6), ("2", 6), ("2", 12)], ("1", "2", ())),
+        ({"2": ["good"], "3": ["not_shown"] * 3, "4": ["bad"], "5": ["bad"]},
+         [("5", 6), ("3", 6), ("3", 12), ("3", 24), ("2", 6), ("4", 6)], ("2", None, ("3", "4"))),
+        # A last version that is not bad ends it; neighbours need no step.
+        ({"2": [], "3": ["good"]}, [("3", 6)], (None, None, ())),
+        ({"2": [], "3": ["not_shown"] * 3}, [("3", 6), ("3", 12), ("3", 24)], (None, None, ())),
+        ({"2": ["bad"]}, [("2", 6)], ("1", "2", ())),
+    ],
+)  # fmt: skip
+def test_versions_are_asked_for_in_halves(
+    answers: dict[str, list[Judgement]], asked: list[tuple[str, int]], found: Found
+) -> None:
+    seen: list[tuple[str, int]] = []
 
     def judge(version: str, repetitions: int) -> Judgement:
-        asked.append((version, repetitions))
+        seen.append((version, repetitions))
         return answers[version].pop(0)
 
-    return asked, find_first_bad(list(answers), judge, repetitions=6)
-
-
-def test_what_is_not_shown_is_measured_with_more_repetitions() -> None:
-    asked, found = ask({"1": [], "2": ["not_shown", "bad"], "3": ["bad"]})
-    assert asked == [("3", 6), ("2", 6), ("2", 12)]
-    assert found == ("1", "2", ())
-
-
-def test_what_cannot_be_told_is_named_and_not_guessed() -> None:
-    never: list[Judgement] = ["not_shown"] * 3
-    asked, found = ask({"1": [], "2": ["good"], "3": list(never), "4": ["bad"], "5": ["bad"]})
-    assert found == ("2", None, ("3", "4"))
-    assert [count for version, count in asked if version == "3"] == [6, 12, 24]
-
-
-@pytest.mark.parametrize("answer", ["good", "not_shown"])
-def test_a_last_version_that_is_not_bad_ends_it(answer: Judgement) -> None:
-    asked, found = ask({"1": [], "2": [], "3": [answer] * 3})
-    assert found == (None, None, ())
-    assert {version for version, _ in asked} == {"3"}
-
-
-def test_neighbours_need_no_step() -> None:
-    assert ask({"1": [], "2": ["bad"]})[1] == ("1", "2", ())
+    assert find_first_bad(["1", *answers], judge, repetitions=6) == found
+    assert seen == asked
