@@ -117,3 +117,18 @@ def measure_centred_cosine(found: Any, expected: Any) -> float:
     centre = expected.mean(axis=0)
     a, b = found - centre, expected - centre
     return float(np.mean((a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))))
+
+
+def double(shape: list[int | str]) -> ModelProto:
+    return build_graph([helper.make_node("Mul", ["x", "two"], ["y"])], {"two": np.float32(2)}, shape, shape)
+
+
+def find_positive() -> ModelProto:
+    """Where values are positive: as many rows as there are of them."""
+    nodes = [
+        helper.make_node("Greater", ["x", "zero"], ["above"]),
+        helper.make_node("NonZero", ["above"], ["places"]),
+        helper.make_node("Transpose", ["places"], ["rows"]),
+        helper.make_node("Cast", ["rows"], ["y"], to=TensorProto.FLOAT),
+    ]
+    return build_graph(nodes, {"zero": np.float32(0)}, ["batch", 4], ["found", 2])

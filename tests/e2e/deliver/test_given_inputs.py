@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto, helper
 
 from bundles import FAST, ask
-from graphs import build_graph
+from graphs import build_graph, double, find_positive
 from in_process import children, cli
 from processes import Cli
 
@@ -21,31 +21,17 @@ def draw(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def scale(shape: list[int | str]) -> ModelProto:
-    return build_graph([helper.make_node("Mul", ["x", "two"], ["y"])], {"two": np.float32(2)}, shape, shape)
-
-
 def squeeze() -> ModelProto:
     node = helper.make_node("Squeeze", ["x", "first"], ["y"])
     return build_graph([node], {"first": np.array([0])}, [1, 4], [4])
 
 
-def find_positive() -> ModelProto:
-    nodes = [
-        helper.make_node("Greater", ["x", "zero"], ["above"]),
-        helper.make_node("NonZero", ["above"], ["places"]),
-        helper.make_node("Transpose", ["places"], ["rows"]),
-        helper.make_node("Cast", ["rows"], ["y"], to=onnx.TensorProto.FLOAT),
-    ]
-    return build_graph(nodes, {"zero": np.float32(0)}, ["batch", 4], ["found", 2])
-
-
 GIVEN: dict[str, tuple[ModelProto, int, list[Any]]] = {
-    "one at a time": (scale(["batch", 4]), 1, [draw(5, 4)]),
-    "a batch that the last call fills up": (scale(["batch", 4]), 2, [draw(5, 4)]),
-    "fewer than a batch": (scale(["batch", 4]), 4, [draw(3, 4)]),
-    "one for all calls": (scale([1, 4]), 1, [draw(1, 4)]),
-    "of several lengths": (scale(["batch", "length"]), 2, [draw(3, 9, seed=1), draw(4, 6), draw(2, 9, seed=2)]),
+    "one at a time": (double(["batch", 4]), 1, [draw(5, 4)]),
+    "a batch that the last call fills up": (double(["batch", 4]), 2, [draw(5, 4)]),
+    "fewer than a batch": (double(["batch", 4]), 4, [draw(3, 4)]),
+    "one for all calls": (double([1, 4]), 1, [draw(1, 4)]),
+    "of several lengths": (double(["batch", "length"]), 2, [draw(3, 9, seed=1), draw(4, 6), draw(2, 9, seed=2)]),
     "with outputs that have no batch": (squeeze(), 1, [draw(1, 4, seed=i) for i in range(3)]),
     "with outputs as long as there is something to say": (find_positive(), 1, [draw(6, 4)]),
     "made up, with outputs as long as there is something to say": (find_positive(), 1, []),
@@ -79,7 +65,7 @@ def run(cli: Cli, folder: Path, model: ModelProto, *options: object) -> tuple[st
 
 def test_other_outputs_do_not_pass(cli: Cli, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=draw(4, 6))
-    assert cli(*run(cli, tmp_path, scale(["batch", "length"]), "--inputs", "x.npz")).returncode == 0
+    assert cli(*run(cli, tmp_path, double(["batch", "length"]), "--inputs", "x.npz")).returncode == 0
     with np.load(tmp_path / "b" / "check.npz") as stored:
         arrays = dict(stored)
     outputs = arrays["outputs.y"]
@@ -91,7 +77,7 @@ def test_other_outputs_do_not_pass(cli: Cli, tmp_path: Path) -> None:
 
 def test_inputs_that_are_gone_are_named(cli: Cli, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=draw(4, 4))
-    deliver = run(cli, tmp_path, scale(["batch", 4]), "--inputs", "x.npz")
+    deliver = run(cli, tmp_path, double(["batch", 4]), "--inputs", "x.npz")
     shutil.rmtree(tmp_path / "r" / "artefacts" / "samples")
     done = cli(*deliver)
     assert done.returncode == 5 and "samples" in done.stderr and not (tmp_path / "b").exists()

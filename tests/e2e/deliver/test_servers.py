@@ -61,6 +61,9 @@ def test_triton_reads_its_repository(delivered: dict[str, Path], engine: str, pa
         assert config["parameters"][threads] == {"string_value": "1"}
     found = {path.relative_to(home).as_posix() for path in home.rglob("*") if path.is_file()}
     assert found >= files
+    if engine == "pytorch":
+        done = ask(home / "1", "--check")
+        assert done.returncode == 0, done.stderr
 
 
 def test_triton_reads_batches_gpus_and_other_types(delivered: dict[str, Path], parse) -> None:  # type: ignore[no-untyped-def]
@@ -70,11 +73,8 @@ def test_triton_reads_batches_gpus_and_other_types(delivered: dict[str, Path], p
     assert config["max_batch_size"] == 8 and config["dynamic_batching"] == {"preferred_batch_size": [8]}
     assert config["instance_group"] == [{"count": 1, "kind": "KIND_GPU", "gpus": [1]}]
     assert config["input"][1] == {"name": 'odd "name"', "data_type": "TYPE_INT64", "dims": ["-1"]}
-    assert config["model_warmup"][0]["inputs"]['odd "name"'] == {
-        "data_type": "TYPE_INT64",
-        "dims": ["1"],
-        "zero_data": True,
-    }
+    warmed = config["model_warmup"][0]["inputs"]['odd "name"']
+    assert warmed == {"data_type": "TYPE_INT64", "dims": ["1"], "zero_data": True}
     fixed = replace(found, artifact=replace(found.artifact, inputs=(TensorSpec(name="x", dtype="bool", shape=(8, 3)),)))
     config = parse(format_config("net", fixed))
     assert config.get("max_batch_size", 0) == 0 and config["input"][0]["dims"] == ["8", "3"]
@@ -98,21 +98,11 @@ def on_gpu(bundle: Bundle) -> Bundle:
     return replace(bundle, engine=spec, artifact=replace(bundle.artifact, kind="plan", inputs=inputs))
 
 
-def test_the_inner_bundle_of_the_python_backend_is_whole(delivered: dict[str, Path]) -> None:
-    (home,) = (delivered["pytorch"] / "triton").iterdir()
-    done = ask(home / "1", "--check")
-    assert done.returncode == 0, done.stderr
-
-
 def test_kserve_metadata_is_that_of_the_protocol(delivered: dict[str, Path]) -> None:
     document = json.loads((delivered["pytorch"] / "kserve" / "metadata.json").read_text("utf-8"))
-    assert document == {
-        "name": "digits-mlp-pytorch",
-        "versions": ["1"],
-        "platform": "python",
-        "inputs": [{"name": "input", "datatype": "FP32", "shape": [-1, 64]}],
-        "outputs": [{"name": "output", "datatype": "FP32", "shape": [-1, 10]}],
-    }
+    sides = {"inputs": ("input", 64), "outputs": ("output", 10)}
+    tensors = {side: [{"name": name, "datatype": "FP32", "shape": [-1, n]}] for side, (name, n) in sides.items()}
+    assert document == {"name": "digits-mlp-pytorch", "versions": ["1"], "platform": "python", **tensors}
     assert describe_model(on_gpu(read_bundle(delivered["ort"])))["platform"] == "tensorrt_plan"
 
 

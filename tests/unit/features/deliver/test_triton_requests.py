@@ -16,7 +16,7 @@ from enginebench.core.shapes import size_axes
 from enginebench.features.deliver.servers import format_config
 from enginebench.models.onnx.source import read_onnx
 from enginebench.runs.bundles.record import Bundle, Figures
-from graphs import build_graph
+from graphs import build_graph, double, find_positive
 
 DIMS = r"dims: \[ ([-\d, ]*) \]"
 TENSOR = re.compile(r'^(input|output) \[ \{ name: "(\w+)" data_type: \w+ ' + DIMS, re.M)
@@ -40,7 +40,8 @@ def make_bundle(artifact: Artifact, batch: int, backend: str = "ort") -> Bundle:
 class Config:
     """What Triton reads in config.pbtxt, and what it would ask."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, bundle: Bundle) -> None:
+        text = format_config("net", bundle)
         self.largest = int(re.findall(r"max_batch_size: (\d+)", text)[0])
         self.dims = {name: split(dims) for _, name, dims in TENSOR.findall(text)}
         self.outputs = {name for side, name, _ in TENSOR.findall(text) if side == "output"}
@@ -63,24 +64,10 @@ def fit(dims: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     return len(dims) == len(shape) and all(d in (-1, axis) for d, axis in zip(dims, shape, strict=True))
 
 
-def double(shape: list[int | str], out: list[int | str] | None = None) -> ModelProto:
-    return build_graph([helper.make_node("Mul", ["x", "two"], ["y"])], {"two": np.float32(2)}, shape, out or shape)
-
-
 def convolve() -> ModelProto:
     """Three values at least."""
     node = helper.make_node("Conv", ["x", "w"], ["y"])
     return build_graph([node], {"w": np.ones((1, 2, 3), np.float32)}, ["batch", 2, "length"], ["batch", 1, "rest"])
-
-
-def find_positive() -> ModelProto:
-    nodes = [
-        helper.make_node("Cast", ["x"], ["b"], to=onnx.TensorProto.BOOL),
-        helper.make_node("NonZero", ["b"], ["places"]),
-        helper.make_node("Transpose", ["places"], ["rows"]),
-        helper.make_node("Cast", ["rows"], ["y"], to=onnx.TensorProto.FLOAT),
-    ]
-    return build_graph(nodes, {}, ["batch", 4], ["found", 2])
 
 
 def add_shared() -> ModelProto:
@@ -110,7 +97,7 @@ def test_the_model_answers_every_request_that_triton_may_send(tmp_path: Path, ne
     onnx.save(model, tmp_path / "net.onnx")
     artifact = read_onnx(tmp_path / "net.onnx")
     artifact = replace(artifact, inputs=size_axes(artifact.inputs, shapes))
-    config = Config(format_config("net", make_bundle(artifact, batch)))
+    config = Config(make_bundle(artifact, batch))
     assert (config.largest > 0) is joins
     session = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"), providers=["CPUExecutionProvider"])
     for count, request in config.list_requests():
@@ -143,6 +130,6 @@ OTHERS = {
 @pytest.mark.parametrize("net", OTHERS)
 def test_modules_and_plans_are_asked_for_what_they_take(net: str) -> None:
     artifact, backend, largest, first = OTHERS[net]
-    config = Config(format_config("net", make_bundle(artifact, 4, backend)))
+    config = Config(make_bundle(artifact, 4, backend))
     assert (config.largest, config.first["x"]) == (largest, first)
     assert fit(config.dims["x"], first)

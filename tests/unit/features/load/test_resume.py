@@ -127,14 +127,6 @@ def test_interrupted_at_any_moment_it_comes_to_the_same_document(asked: dict[str
     check()
 
 
-def test_each_point_is_on_the_disk_as_soon_as_it_is_measured(tmp_path: Path, world: World) -> None:
-    world.stops = {5: "killed"}
-    with pytest.raises(Killed):
-        load(tmp_path, **CAPACITY)
-    stored = read_load(tmp_path)
-    assert not stored.finished and len(stored.points) + len(stored.pilots) == 5
-
-
 def test_more_rounds_go_on_where_the_last_ones_ended(tmp_path: Path, world: World) -> None:
     first = load(tmp_path, **{**CAPACITY, "rounds": 1})
     count = world.measured

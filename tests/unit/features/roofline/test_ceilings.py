@@ -136,12 +136,8 @@ def test_a_damaged_file_costs_the_column_alone(tmp_path: Path, text: str) -> Non
 
 
 def test_every_device_and_number_of_threads_has_children_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = iter([40.0, 44.0, 42.0])
-
-    def answer(job: CeilingsJob, **_: Any) -> CeilingsAnswer:
-        return CeilingsAnswer(ceilings=(ceiling("gemm", next(values), "fp32", job.threads), ceiling("call", 0.1)))
-
-    monkeypatch.setattr(roofline, "run_child", answer)
+    answers = (CeilingsAnswer(ceilings=(ceiling("gemm", v, "fp32"), ceiling("call", 0.1))) for v in (40.0, 44.0, 42.0))
+    monkeypatch.setattr(roofline, "run_child", lambda job, **_: next(answers))
     found = measure_ceilings(read_request(threads="1", device="cpu"), reporter=Silent())
     gemm, call = found.ceilings
     assert (gemm.value, gemm.low, gemm.high, gemm.n) == (44.0, 40.0, 44.0, 3)
@@ -152,10 +148,9 @@ def test_a_child_that_dies_costs_what_it_did_not_find(monkeypatch: pytest.Monkey
     answers = iter([CeilingsAnswer(ceilings=(ceiling("gemm", 40.0, "fp32"),))])
 
     def answer(job: CeilingsJob, **_: Any) -> CeilingsAnswer:
-        try:
-            return next(answers)
-        except StopIteration:
-            raise ChildFailed("the process was killed by SIGKILL") from None
+        for found in answers:
+            return found
+        raise ChildFailed("the process was killed by SIGKILL")
 
     monkeypatch.setattr(roofline, "run_child", answer)
     found = measure_ceilings(read_request(threads="1", device="cpu"), reporter=Silent())

@@ -224,15 +224,13 @@ def test_layers_are_slowest_first_with_shares_of_their_sum() -> None:
     assert [layer.share for layer in document.layers] == [0.75, 0.125, 0.125, 0.0]
     assert (document.layers[0].total_ms, document.layers[0].average_ms, document.layers[1].median_ms) == (30, 6, 0.9)
     assert (document.precision, document.batch, document.count) == ("int8@cpu", 4, 5)
-
-
-def test_groups_hold_every_layer() -> None:
-    document = describe()
     assert {name: group.layers for name, group in document.by_precision.items()} == {
         "int8": 1, "fp32": 1, "reorder": 1, "unknown": 1,
     }  # fmt: skip
     assert next(iter(document.by_type)) == "Conv" and document.by_type["unknown"].share == 0
     assert sum(group.share or 0 for group in document.by_type.values()) == pytest.approx(1)
+    timeless = describe(1.0, LAYERS[3:])
+    assert timeless.layers[0].share is None and timeless.by_precision["unknown"].share is None
 
 
 def test_what_no_layer_explains_is_said_and_an_excess_is_not_hidden() -> None:
@@ -247,8 +245,3 @@ def test_what_no_layer_explains_of_a_row_that_the_host_holds_up_is_its_waiting()
     said, told = (" ".join(describe_times(document, 9)) for document in (describe(), bound))
     assert said.endswith("lie in no layer")
     assert told == f"{said}: the GPU waits for the host"
-
-
-def test_layers_without_time_have_no_shares() -> None:
-    document = describe(1.0, LAYERS[3:])
-    assert document.layers[0].share is None and document.by_precision["unknown"].share is None

@@ -1,4 +1,4 @@
-"""The page, the table and the terminal of a sweep."""
+"""The page, the table and the terminal of a sweep; `sweep`, `report` and `history` on the command line."""
 
 import csv
 import json
@@ -6,34 +6,40 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import EngineBenchError, UsageError
+from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow
 from enginebench.features.sweep.reporting import read_prices, report_sweep
 from enginebench.features.sweep.sections import list_sweep
 from enginebench.features.sweep.spec import read_spec
+from enginebench.features.sweep.verb import command as sweep
 from enginebench.features.sweep.verb import run_sweep
 from enginebench.models.zoo import DATA_DIR
 from enginebench.report.progress import PlainReporter
+from enginebench.verbs.history import command as history
+from enginebench.verbs.report import command as report
+from in_process import Children
 from reports import draw
 from samples import make_estimate
 
 SPEC = """
-engines = ["fake:latency_us=20", "fake:latency_us=10", "fake:fault=raise"]
-processes = 1
+engines = [{engines}]
+processes = {processes}
 iters = 3
 warmup = 1
 [[model]]
-name = "a<b>.onnx"
+name = "{model}"
 """
 
 
 @pytest.mark.usefixtures("children")
 def test_the_report_has_every_row_its_price_and_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a<b>.onnx").write_bytes((DATA_DIR / "digits-mlp.onnx").read_bytes())
-    (tmp_path / "sweep.toml").write_text(SPEC)
+    engines = '"fake:latency_us=20", "fake:latency_us=10", "fake:fault=raise"'
+    (tmp_path / "sweep.toml").write_text(SPEC.format(engines=engines, processes=1, model="a<b>.onnx"))
     (tmp_path / "prices.toml").write_text('currency = "EUR"\n[per_hour]\nlocal = 3.6\n')
     store = tmp_path / "store"
     reporter = PlainReporter()
@@ -99,3 +105,35 @@ def test_a_sweep_marks_doubt_where_the_number_stands() -> None:
     assert "~ 0.00631" in disturbed and "?" not in disturbed
     assert any("1 of 2 rows: measured in a single trial" in line for line in lines)
     assert any("? a single trial" in line for line in lines)
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.onnx").write_bytes((DATA_DIR / "digits-mlp.onnx").read_bytes())
+    path = tmp_path / "sweep.toml"
+    path.write_text(SPEC.format(engines='"fake:latency_us=20", "fake:latency_us=10"', processes=2, model="one.onnx"))
+    return path
+
+
+def test_a_sweep_is_measured_read_and_followed(children: Children, spec: Path) -> None:
+    done = CliRunner().invoke(sweep, [str(spec), "--out", "store", "--json"])
+    assert done.exception is None, done.stderr
+    document = json.loads(done.stdout)
+    assert document.keys() >= {"cells", "failed"} and not document["failed"]
+    assert [cell["row"]["status"] for cell in document["cells"]] == ["ok", "ok"]
+    assert document["cells"][0].keys() >= {"model", "machine_kind", "engine", "precision", "row"}
+    page = CliRunner().invoke(report, ["store", "--out", "page"])
+    assert page.exception is None, page.stderr
+    assert "one.onnx" in Path("page/report.html").read_text()
+    trend = CliRunner().invoke(history, ["store", "--json"])
+    assert trend.exception is None, trend.stderr
+    assert len(json.loads(trend.stdout)["rows"]) == 2
+
+
+def test_what_a_sweep_refuses(children: Children, spec: Path) -> None:
+    assert isinstance(CliRunner().invoke(sweep, [str(spec)]).exception, UsageError)
+    spec.write_text(SPEC.format(engines='"fake:fault=raise"', processes=2, model="one.onnx"))
+    done = CliRunner().invoke(sweep, [str(spec), "--out", "failing"])
+    assert isinstance(done.exception, MeasurementError) and "no cell" in str(done.exception)
+    assert "raised an error" in done.stdout

@@ -114,9 +114,6 @@ def test_a_setting_is_read_back_as_it_was_made(goal: str) -> None:
         for changes in range(3):
             for chosen in proposals.list_choices(arm, changes, {name: v[0] for name, v in arm.knobs.items()}):
                 assert arm.read(arm.set(chosen)) == chosen
-
-
-def test_a_setting_of_another_arm_is_not_read() -> None:
     x, y = ARMS
     assert x.read(y.default) is None and y.read(x.default) is None
     assert x.read(x.set({"mode": "unheard-of"})) is None
@@ -140,10 +137,6 @@ def test_a_walk_changes_one_thing_of_the_fastest_first_then_two() -> None:
     assert [s.name for s in found[:3]] == ["x fp32 1 thread", "x:mode=good fp32 2 threads", "y:kept=1 fp32 1 thread"]
     assert len({s.name for s in found}) == len(found) == 9 + 1  # of x all but the default and those of three changes
     assert not {s.name for s in found} & {x.default.name, y.default.name}
-
-
-def test_a_walk_starts_from_the_best_that_is_known() -> None:
-    x, _ = ARMS
     known = [tried(x.default, 1.0), tried(x.set({"mode": "good"}), 0.8), tried(x.set({"mode": "bad"}), None)]
     first = Walk([x]).propose(1, known)[0]
     assert first == x.set({"mode": "good", "threads": "1"})

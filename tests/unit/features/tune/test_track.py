@@ -28,21 +28,16 @@ from enginebench.runs.targets.sources import Sources
 from reporters import Silent
 
 
-def make_output(cosine: float = 0.999, nonfinite: int = 0) -> OutputDrift:
-    return OutputDrift(
-        name="y", mean_abs_diff=0.1, max_abs_diff=0.2, mean_rel_diff=0.1, cosine_mean=cosine, cosine_min=cosine,
-        centred_cosine_mean=cosine, snr_db=40.0, top1_agreement=0.99, top5_agreement=1.0, nonfinite=nonfinite,
-    )  # fmt: skip
-
-
 def make_row(
     name: str = "c", *, passed: bool = True, cosine: float = 0.999, nonfinite: int = 0, score: float | None = None,
     status: str = "partial", compared: bool = True, unlike: tuple[str, ...] = (),
 ) -> Result:  # fmt: skip
-    drift = Drift(
-        n=32, outputs=(make_output(cosine, nonfinite),), limits={"centred_cosine": 0.9}, passed=passed, reference="r",
-        unlike=unlike,
+    output = OutputDrift(
+        name="y", mean_abs_diff=0.1, max_abs_diff=0.2, mean_rel_diff=0.1, cosine_mean=cosine, cosine_min=cosine,
+        centred_cosine_mean=cosine, snr_db=40.0, top1_agreement=0.99, top5_agreement=1.0, nonfinite=nonfinite,
     )  # fmt: skip
+    limits = {"centred_cosine": 0.9}
+    drift = Drift(n=32, outputs=(output,), limits=limits, passed=passed, reference="r", unlike=unlike)
     value = Estimate(value=score or 0, low=None, high=None, level=0.95, n=100, method="")
     scores = () if score is None else (Score(metric="top1", value=value, share=True),)
     return Result(
@@ -66,13 +61,10 @@ def test_who_may_not_race_and_why(row: Result, said: str) -> None:
     assert said in str(find_refusal(row, make_row("r")))
 
 
-def test_who_may_race() -> None:
+def test_with_labels_the_score_decides() -> None:
     assert find_refusal(make_row(), make_row("r")) is None
     assert find_refusal(make_row("r", passed=False), make_row("r")) is None, "the reference agrees with itself"
     assert find_refusal(make_row(), None) is not None, "nobody looked at its answers"
-
-
-def test_with_labels_the_score_decides() -> None:
     base = make_row("r", score=0.76)
     assert find_refusal(make_row(score=0.755, passed=False, cosine=0.5), base) is None
     assert "top1 0.73 against 0.76: it loses 0.03, and may lose 0.01" in str(find_refusal(make_row(score=0.73), base))

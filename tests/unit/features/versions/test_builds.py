@@ -23,31 +23,21 @@ def draw(rng: np.random.Generator, builds: int, processes: int, between: float, 
 def measure(groups: Sequence[Sequence[float]], scale: float = 1.0) -> list[Measurement]:
     """Process i times build i modulo K, as a run does."""
     turns = [(build, log) for logs in zip(*groups, strict=True) for build, log in enumerate(logs)]
+    several, known = len(groups) > 1, {"clock": "host", "blocks": (), "stop_rule": "settled"}
+    times = [[round(1e8 * scale * math.exp(log))] * 3 for _, log in turns]
     return [
-        Measurement(
-            clock="host",
-            latency_ns=[round(1e8 * scale * math.exp(log))] * 3,
-            blocks=(),
-            stop_rule="settled",
-            repetition=place,
-            build=build if len(groups) > 1 else None,
-        )
-        for place, (build, log) in enumerate(turns)
+        Measurement(**known, latency_ns=times[i], repetition=i, build=build if several else None)  # type: ignore[arg-type]
+        for i, (build, _) in enumerate(turns)
     ]
 
 
 def make_row(groups: Sequence[Sequence[float]], hashes: Sequence[str | None], seconds: float = 10.0) -> Result:
     artifact = Artifact(kind="plan", model="m", path="p", sha256="0", files=(), inputs=(), outputs=())
+    builds = [Build(artifact=artifact, build_s=seconds, fingerprint=text, max_abs_diff=0.0) for text in hashes]
     return Result(
-        id="row",
-        model="m",
-        engine=EngineSpec(backend="fake"),
-        measure=MeasureSpec(builds=len(groups)),
-        requested_precision="fp32",
-        status="ok",
-        measurements=tuple(measure(groups)),
-        builds=tuple(Build(artifact=artifact, build_s=seconds, fingerprint=text, max_abs_diff=0.0) for text in hashes),
-    )
+        id="row", model="m", engine=EngineSpec(backend="fake"), measure=MeasureSpec(builds=len(groups)),
+        requested_precision="fp32", status="ok", measurements=tuple(measure(groups)), builds=tuple(builds),
+    )  # fmt: skip
 
 
 def test_deviations_are_those_of_the_textbook() -> None:

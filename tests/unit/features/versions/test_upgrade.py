@@ -1,6 +1,7 @@
 """The upgrade report: rows of two environments of stored runs, each against its twin."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from enginebench.features.versions.upgrade import (
 from enginebench.report.markdown import format_sections
 from enginebench.report.run.diff import list_diff
 from enginebench.runs.child.arrays import save_answers
-from enginebench.runs.folder import RunFolder, RunRecord, RunRequest
+from enginebench.runs.folder import RunFolder, RunRequest, begin_record
 from enginebench.stats.diff import DiffDocument
 from samples import make_machine, make_result
 
@@ -39,10 +40,7 @@ def make_row(env: str | None, median_ms: float = 10.0, precision: str = "fp32", 
 def store(root: Path, *rows: Result, answers: dict[str, float] | None = None) -> Path:
     """A run's folder; `answers`: id -> how far its answers lie from zero noise."""
     folder = RunFolder(root)
-    request = RunRequest(model="m", engines=())
-    folder.create(
-        RunRecord(request=request, machine=make_machine(), started_utc="", rows=tuple(row.id for row in rows))
-    )
+    folder.create(begin_record(RunRequest(model="m", engines=()), make_machine(), rows=tuple(row.id for row in rows)))
     truth = np.random.default_rng(0).standard_normal((32, 10)).astype(np.float32)
     for row in rows:
         folder.write_result(row)
@@ -50,6 +48,10 @@ def store(root: Path, *rows: Result, answers: dict[str, float] | None = None) ->
         if off is not None:
             save_answers(folder.outputs_path(row.id), {"logits": truth + np.float32(off)}, 32)
     return root
+
+
+def diff(root: Path, *rows: Result, **options: Any) -> DiffDocument:
+    return diff_environments([store(root, *rows)], BETWEEN, 0.02, **options)
 
 
 def test_each_row_is_held_against_its_twin(tmp_path: Path) -> None:
@@ -95,8 +97,7 @@ def test_answers_that_are_gone_are_not_taken_as_equal(tmp_path: Path) -> None:
 
 
 def test_worse_accuracy_fails_the_gate(tmp_path: Path) -> None:
-    rows = make_row("old", accuracy=0.98), make_row("new", accuracy=0.95)
-    found = diff_environments([store(tmp_path / "a", *rows)], BETWEEN, 0.02, metric="top1")
+    found = diff(tmp_path / "a", make_row("old", accuracy=0.98), make_row("new", accuracy=0.95), metric="top1")
     assert found.rows[0].metric_change == pytest.approx(-0.03)
     assert "top-1" in " ".join(found.rows[0].failures) and found.gate_failed
     with pytest.raises(UsageError, match="--metric miou: no configuration has such a score"):
@@ -105,17 +106,13 @@ def test_worse_accuracy_fails_the_gate(tmp_path: Path) -> None:
 
 def test_a_row_without_its_twin_is_named(tmp_path: Path) -> None:
     rows = make_row("old"), make_row("new"), make_row("new", 3.0, "int8@cpu"), make_row("old", batch=8)
-    found = diff_environments([store(tmp_path / "a", *rows)], BETWEEN, 0.02)
+    found = diff(tmp_path / "a", *rows)
     lacking = {row.id: row.reasons for row in found.rows if row.verdict == "not_comparable"}
     assert lacking == {
         "resnet18 ort fp32 b8": ("only the base has this configuration",),
         "resnet18 ort int8@cpu b1": ("only the candidate has this configuration",),
     }
-
-
-def test_a_row_that_failed_there_says_why(tmp_path: Path) -> None:
-    rows = make_row("old"), make_row("new", status="failed", reason="the child died")
-    (row,) = diff_environments([store(tmp_path / "a", *rows)], BETWEEN, 0.02).rows
+    (row,) = diff(tmp_path / "b", make_row("old"), make_row("new", status="failed", reason="the child died")).rows
     assert row.verdict == "not_comparable" and "the child died" in " ".join(row.reasons)
 
 
