@@ -321,6 +321,7 @@ def test_a_lap_that_is_stored_before_the_record_is_not_run_again() -> None:
     track.run = kill  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         make_search(track, stored=stored).run()
+    track.run = run_lap  # type: ignore[method-assign]
     again = make_search(track, stored=stored)
     again.run()
     found, wanted = (describe_search(one, MACHINE, proposed_by=[]) for one in (again, whole))
