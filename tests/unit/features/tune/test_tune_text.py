@@ -68,7 +68,7 @@ def flatten(text: str) -> str:
 
 def test_a_winner_is_named_with_its_ratio_and_what_it_beat() -> None:
     said = flatten(show(BEATEN))
-    assert "new is 1.25x (1.23 to 1.28) as fast as the best default, a." in said
+    assert "new is 1.25x (1.23 to 1.27) as fast as the best default, a." in said
     assert "8 dropped in the race" in said and "4 dropped before the race" in said
     assert "c11 round 2 reason 11" in said and "c3 " not in said and "tune.html has all of them" in said
 
