@@ -35,12 +35,9 @@ def gate(cand: Result, **options: float | None) -> DiffRow:
     return row
 
 
-def test_the_same_row_passes() -> None:
+def test_the_same_row_passes_and_another_scope_fails() -> None:
     row = gate(make_row())
     assert (row.verdict, row.failures, row.metric_change) == ("equivalent", (), 0.0)
-
-
-def test_another_scope_fails() -> None:
     row = gate(make_row(measure=MeasureSpec(scope="pipelined")))
     assert (row.verdict, row.failures) == ("not_comparable", ("not comparable",))
 
