@@ -77,6 +77,7 @@ def test_help_lists_every_verb_below_its_group() -> None:
     ],
 )
 @pytest.mark.feature("load", "'load'")
+@pytest.mark.feature("tune", "'tune'")
 @pytest.mark.feature("trtexec", "'report'")
 def test_wrong_input_is_told_what_is_expected(cli: Cli, arguments: list[str], code: int, words: str) -> None:
     done = cli(*arguments)

@@ -27,6 +27,7 @@ from enginebench.verbs.given import name_precisions, read_numbers
         ({"trtexec": "/bin/true"}, "--trtexec sets the executable of the engine trtexec"),
     ],
 )
+@pytest.mark.feature("trtexec", "'trtexec'")
 def test_run_refuses(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
         enginebench.run(

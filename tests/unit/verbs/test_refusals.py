@@ -78,6 +78,7 @@ MODEL = ("run", "digits-cnn", "--engines", "fake")
 @pytest.mark.feature("load", "'load'")
 @pytest.mark.feature("tune", "'tune'")
 @pytest.mark.feature("sweep", "'sweep'")
+@pytest.mark.feature("trtexec", "--dry-run")
 def test_at_once(
     cli: Cli, tiny_onnx: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
