@@ -3,8 +3,7 @@
     python tools/budgets.py
 
 `limit` is what was agreed on; `held` is what a figure may not pass today where it is still above its limit. It is
-lowered with each cut, and raised only by a new capability: after the cuts by 3,000 lines of src and 2,000 of tests in
-all, 931 and 894 so far (from 67,493 and 50,654). Exit code 1: a figure is above both.
+lowered with each cut, and raised only by a new capability. Exit code 1: a figure is above both.
 """
 
 from __future__ import annotations
@@ -106,10 +105,10 @@ def list_budgets() -> list[Budget]:
     src, tests = list_files(SRC), list_files(ROOT / "tests")
     longest, widest = measure_functions(src)
     return [
-        Budget("src, lines", count_lines(src), 53_000, 67_784),
-        Budget("src, lines of code", sum(map(count_code, src)), 37_000, 48_560),
-        Budget("tests, lines", count_lines(tests), 34_000, 50_841),
-        Budget("import closure of run, lines", count_lines(sorted(find_closure(ENTRY))), 30_000, 30_842),
+        Budget("src, lines", count_lines(src), 53_000, 62_530),
+        Budget("src, lines of code", sum(map(count_code, src)), 37_000, 45_386),
+        Budget("tests, lines", count_lines(tests), 34_000, 47_904),
+        Budget("import closure of run, lines", count_lines(sorted(find_closure(ENTRY))), 30_000, 29_637),
         Budget("longest function, lines", longest[0], 80, None, longest[1]),
         Budget("most parameters", widest[0], 12, None, widest[1]),
     ]
