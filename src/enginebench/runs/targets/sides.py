@@ -146,7 +146,7 @@ def open_side(
         artifact = free_batch(replace(stored.chain[-1], caveats=doubts))
         options = _add_profile(stored.spec.options, stored.spec.backend, request)
         spec = replace(stored.spec, threads=request.threads, options=options)
-        return OpenSide(text=text, model=stored.result.model, artifact=artifact, engine=spec)
+        return OpenSide(text=str(Path(text)), model=stored.result.model, artifact=artifact, engine=spec)
     side = check_side(text)
     name, options = side.engine
     job = SourceJob(source=replace(request.source, model=side.target), out_dir=str(scratch), onnx=takes(name) == "onnx")
