@@ -38,11 +38,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 def summarize(
     measurements: Sequence[Measurement], *, batch: int = 1, level: float = 0.95, percentiles: Sequence[float] = ()
 ) -> Summary:
-    """The figures of one row, from the raw samples of all its processes; `percentiles`: more of them (99.9).
-
-    Args:
-        percentiles: more of them, in percent (99.9).
-    """
+    """The figures of one row, from the raw samples of all its processes; `percentiles`: more of them, in percent."""
     kept = [m for m in measurements if m.latency_ns]
     if not kept:
         raise MeasurementError(f"none of {len(measurements)} processes has a sample; at least one is needed")
