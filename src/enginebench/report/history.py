@@ -231,7 +231,7 @@ def export_mlflow(rows: Sequence[HistoryRow], uri: str, experiment: str) -> tupl
         identity = str(found.experiment_id if found else client.create_experiment(experiment))
         known, page = set[str](), None
         while page is None or page.token:
-            page = client.search_runs([identity], max_results=1000, page_token=page.token if page else None)
+            page = client.search_runs([identity], max_results=1000, page_token=None if page is None else page.token)
             known |= {run.data.tags.get(KEY, "") for run in page}
         new = [row for row in rows if identify_row(row) not in known]
         for row in new:

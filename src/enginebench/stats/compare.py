@@ -362,7 +362,6 @@ def list_open(rows: Sequence[Result], trials: int, margin: float, named: Collect
     Only comparisons with one of those `named` count: nobody is told which of two others is faster. A row that ended
     before takes part in nothing: what was shown with it stays.
     """
-
     brief = [  # the first trials of each, as their medians alone
         replace(row, measurements=tuple(keep_median(m) for m in row.measurements if m.repetition < trials))
         for row in rows

@@ -1,4 +1,8 @@
-"""Median and percentiles of raw samples: one definition each, used everywhere."""
+"""Median and percentiles of raw samples: one definition each, used everywhere; how sure high percentiles are.
+
+Neighbouring samples are alike (caches, clocks, a neighbour on the same machine), so the interval of a percentile comes
+from a bootstrap over blocks that are long against the time in which samples stay alike.
+"""
 
 from __future__ import annotations
 

@@ -171,9 +171,9 @@ def command(
     check_batch_axis(artifact, spec)
     if needs_graph(spec, artifact.precision):
         graph = quantized_path(source, spec)
-        before.append(f"{onnx} is {artifact.precision}; it would be quantized to {graph} first")
+        before.append(f"{source} is {artifact.precision}; it would be quantized to {graph} first")
         artifact = replace(artifact, path=str(graph))
-    composed = open_composing(spec).compose_build(artifact, str(target), spec, shown["tensorrt_version"])
+    composed = open_composing(spec).compose_build(artifact, str(Path(target)), spec, shown["tensorrt_version"])
     return print_dry_run(composed, before, shown)
 
 

@@ -119,7 +119,7 @@ def calibrate(model: Model, data: Data, out: Out, **options: Unpack[CalibrateOpt
     seconds = time.perf_counter() - start
     same = {*CalibrateDocument.__struct_fields__} & {*Calibration.__struct_fields__} - {"schema"}
     return CalibrateDocument(
-        path=str(out),
+        path=str(place),
         tensors=len(ranges.ranges),
         batches=str(batches_out) if batches_out else None,
         seconds=seconds,

@@ -3,7 +3,9 @@
 import csv
 import io
 import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -15,6 +17,7 @@ from enginebench.report.history import (
     OTHERS,
     collect_trends,
     draw_trend,
+    export_mlflow,
     format_history_csv,
     list_history,
     write_parquet,
@@ -149,3 +152,24 @@ def test_a_missing_exporter_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(MissingDependency, match=r"enginebench\[parquet\]"):
         write_parquet([], tmp_path / "h.parquet")
+
+
+def test_an_empty_page_of_mlflow_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Page(list[object]):
+        token = ""
+
+    asked: list[str | None] = []
+
+    def search_runs(identities: list[str], max_results: int, page_token: str | None) -> Page:
+        asked.append(page_token)
+        assert len(asked) < 3
+        page = Page()
+        page.token = "second" if page_token is None else ""
+        return page
+
+    client = SimpleNamespace(search_runs=search_runs, get_experiment_by_name=lambda _: SimpleNamespace(experiment_id=1))
+    tracking = SimpleNamespace(MlflowClient=lambda tracking_uri: client)
+    monkeypatch.setitem(sys.modules, "mlflow.tracking", tracking)
+    monkeypatch.setitem(sys.modules, "mlflow.exceptions", SimpleNamespace(MlflowException=OSError))
+    assert export_mlflow([], "http://x", "e") == (0, 0)
+    assert asked == [None, "second"]

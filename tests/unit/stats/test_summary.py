@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from scipy import stats
 
 from enginebench.core.errors import MeasurementError, UsageError
@@ -38,6 +39,10 @@ def test_counts_mean_and_throughput() -> None:
     # Of 7.9 us on the GPU, one every 32.5 us: what lies between queries is not in their latencies.
     counted = make([7_948] * 9, throughput_pipelined_per_s=30_760.0)
     assert summarize([counted]).throughput_per_s == 30_760
+    # A board is modelled with one inference behind the other, whatever it could overlap.
+    modelled = summarize([replace(counted, clock="modelled")])
+    assert modelled.throughput_per_s == pytest.approx(1e9 / 7_948)
+    assert modelled.throughput_pipelined_per_s == 30_760
 
 
 def test_marked_samples_are_kept_and_counted() -> None:

@@ -321,7 +321,7 @@ ROUNDING = 1e-9
 
 
 class PlanFiles:
-    """The reader that `open_for` hands in (`engines.abilities.PlanReader`)."""
+    """What `open_for` hands to engines, which may not read files themselves (`engines.abilities.PlanReader`)."""
 
     def read_precision(self, layers: Path, profile: Path) -> dict[str, float] | None:
         """Shares of time by precision, which add up to 1; reformats and casts, which compute nothing, under `reorder`.
