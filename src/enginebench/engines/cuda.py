@@ -127,11 +127,6 @@ class Event(Owned):
         """Device time from `start` to here. CUDA gives milliseconds with a resolution of about half a microsecond."""
         return round(float(call(runtime.cudaEventElapsedTime, start.raw, self.raw)) * 1_000_000)
 
-    def close(self) -> None:
-        if self.raw is not None:
-            runtime.cudaEventDestroy(self.raw)
-            self.raw = None
-
 
 class DeviceBuffer(Owned):
     """Memory on the GPU."""

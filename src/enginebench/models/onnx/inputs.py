@@ -23,7 +23,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.feeds import random_feeds
 from enginebench.core.operators import register_operators
 from enginebench.core.protocols import Array
-from enginebench.core.records import Artifact, TensorSpec
+from enginebench.core.records import TEXT, Artifact, TensorSpec
 from enginebench.core.shapes import concrete_shape, format_shapes, match_axes
 from enginebench.core.text import first_line
 from enginebench.models.onnx.input_sizes import Sizes, find_batches, list_knobs, list_sizes, set_sizes, split_words
@@ -222,9 +222,10 @@ class _Reader:
         if rows:
             return 0, max(min(rows) - 1, 0)
         single = all(axis == 1 for axis in spec.shape) or len(spec.shape) <= 1
-        others = (self._read(node.input[1 - place]) for node, place in uses if node.op_type == "Equal")
+        compared = [node.input[1 - place] for node, place in uses if node.op_type == "Equal"]
+        others = map(self._read, compared if single and spec.dtype != TEXT else [])
         told = [float(values.reshape(-1)[0]) for values in others if values is not None and values.size == 1]
-        if single and told:  # a single number that it is compared with
+        if told:  # a single number that it is compared with
             return (SAMPLE_RATE, SAMPLE_RATE) if SAMPLE_RATE in told else (told[0], told[0])
         if single and words & RATE_WORDS:
             return SAMPLE_RATE, SAMPLE_RATE

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact
 from enginebench.core.shapes import concrete_shape, find_batch_axes
-from enginebench.models.onnx.inputs import settle_inputs
+from enginebench.models.onnx.inputs import guess_values, settle_inputs
 from enginebench.models.onnx.source import read_onnx
 
 FLOAT, INT64, INT32, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL
@@ -200,6 +200,13 @@ def test_a_fixed_graph_of_floats_is_not_run_at_all(tmp_path: Path, monkeypatch: 
     graph = write(tmp_path, [node("Relu", ["x"], ["y"])], {"x": (FLOAT, (1, 4))}, {"y": (FLOAT, (1, 4))})
     monkeypatch.setattr(onnxruntime, "InferenceSession", lambda *_, **__: pytest.fail("it was run"))
     assert settle_inputs(graph) == graph
+
+
+def test_text_may_be_compared_with_text(tmp_path: Path) -> None:
+    said = {"male": np.asarray(["male"], object)}
+    axes = ("batch", 1)
+    sides = {"sex": (TensorProto.STRING, axes)}, {"y": (TensorProto.BOOL, axes)}
+    assert guess_values(write(tmp_path, [node("Equal", ["sex", "male"], ["y"])], *sides, said))[0].values is None
 
 
 def test_one_name_for_two_axes_of_an_input_is_two_axes(tmp_path: Path) -> None:
