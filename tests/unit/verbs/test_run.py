@@ -97,7 +97,7 @@ def test_an_engine_that_works_in_fetch_is_not_believed(
     fetched: dict[int, int] = {}
 
     def work_first(self: FakeEngine) -> dict[str, Any]:
-        if self._latency_ns == 0 and fetched.get(id(self)) != self.runs:
+        if self.latency_ns == 0 and fetched.get(id(self)) != self.runs:
             fetched[id(self)] = self.runs
             sum(range(100_000))
         return fetch(self)

@@ -114,7 +114,7 @@ def test_a_loaded_plan_has_the_precision_of_its_layers_and_what_is_said_comes_fi
     assert case["images_per_s"] == 8 * case["throughput_qps"]
     (folder.parent / "empty").mkdir()
     refused = CliRunner().invoke(report_command, [str(folder.parent / "empty"), "--batch", "8"])
-    assert "the report on trtexec's files, and" in str(refused.exception)
+    assert "--batch belongs to reports on what trtexec wrote" in str(refused.exception)
 
 
 def test_a_contradiction_is_said_first(folder: Path) -> None:
