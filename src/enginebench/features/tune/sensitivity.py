@@ -33,8 +33,6 @@ from enginebench.runs.child.jobs import NoteCall
 TOLD_EVERY = 20
 # Of answers that are not finite: worse than any, and still a number that JSON has.
 WORST = 1e30
-# Of answers that are not finite: worse than any, and still a number that JSON has.
-WORST = 1e30
 
 
 def measure_sensitivity(job: SensitivityJob, note: NoteCall) -> SensitivityAnswer:
