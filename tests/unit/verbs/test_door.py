@@ -33,6 +33,15 @@ def test_help_imports_no_engine_no_scipy_and_no_charts(tmp_path: Path) -> None:
     assert "Find the fastest inference engine" in done.stdout
 
 
+def test_a_child_that_measures_is_pinned_before_numpy_begins_threads(tmp_path: Path) -> None:
+    modules = "enginebench.runs.child.__main__, enginebench.runs.child.perform.measure"
+    code = f"import sys, {modules}\nprint('numpy' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(tmp_path), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
+
+
 def test_a_report_imports_nothing_that_measures(tmp_path: Path) -> None:
     code = (
         "import sys, enginebench.verbs.report\nfrom enginebench.core.features import find\n"
