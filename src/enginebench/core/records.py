@@ -394,6 +394,14 @@ class Estimate(Struct, frozen=True, kw_only=True):
     supported: bool = True
 
 
+class Facts(Struct, frozen=True, kw_only=True):
+    """What is known of a metric without its code."""
+
+    name: str
+    higher_is_better: bool = True
+    share: bool = False
+
+
 class Score(Struct, frozen=True, kw_only=True):
     """What a metric makes of a row's outputs for labelled samples. The first score of a row decides about it."""
 

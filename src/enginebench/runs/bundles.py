@@ -4,6 +4,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from enginebench.core.errors import ArtifactError
+from enginebench.core.judging import is_plain
 from enginebench.core.records import (
     Artifact,
     Caveat,
@@ -79,3 +81,12 @@ class Bundle(Struct, frozen=True, kw_only=True):
     measured_utc: str
     module: Module | None = None
     made_by: dict[str, str] = {}
+
+
+def check_name(name: str) -> None:
+    """Raises ArtifactError unless a path inside a bundle has only plain parts."""
+    if not is_plain(name):
+        raise ArtifactError(
+            f"{name!r} cannot be the name of a file in a bundle; expected parts of letters, digits, dots, hyphens and "
+            "underscores. Rename the file, and what the model calls it"
+        )

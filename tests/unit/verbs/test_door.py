@@ -33,6 +33,27 @@ def test_help_imports_no_engine_no_scipy_and_no_charts(tmp_path: Path) -> None:
     assert "Find the fastest inference engine" in done.stdout
 
 
+def test_a_child_that_measures_is_pinned_before_numpy_begins_threads(tmp_path: Path) -> None:
+    modules = "enginebench.runs.child.__main__, enginebench.runs.child.perform.measure"
+    code = f"import sys, {modules}\nprint('numpy' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(tmp_path), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
+
+
+def test_a_report_imports_nothing_that_measures(tmp_path: Path) -> None:
+    code = (
+        "import sys, enginebench.verbs.report\nfrom enginebench.core.features import find\n"
+        "for name in ('join_layers', 'explain_refusal'): find('offers', name)\n"
+        "print([m for m in sys.modules if m in ('enginebench.runs.campaign', 'enginebench.runs.child.isolate')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(tmp_path), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_hang_up_interrupts_unless_it_is_ignored_as_under_nohup(ignored: bool) -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}

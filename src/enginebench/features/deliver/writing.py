@@ -18,8 +18,7 @@ from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.judging import is_plain
 from enginebench.core.records import TEXT, Artifact, EngineSpec, Machine, Precision, Result
 from enginebench.core.store import BUNDLE, encode, hash_file, hash_files, write_atomic
-from enginebench.runs.bundles import Bundle
-from enginebench.runs.targets.bundles import check_name
+from enginebench.runs.bundles import Bundle, check_name
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds

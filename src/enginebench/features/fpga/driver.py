@@ -108,7 +108,7 @@ class Board(Closing):
 
     def infer(self, inputs: NDArray[np.int8]) -> bytes:
         """The answer to one input, as it came."""
-        return self.transact(Command.INFER, inputs.astype(np.int8).tobytes())
+        return self.transact(Command.INFER, np.asarray(inputs, np.int8).tobytes())
 
     def infer_all(self, rows: Sequence[NDArray[np.int8]]) -> list[bytes]:
         """The replies to many inputs; the next one travels while the board computes."""
@@ -118,7 +118,7 @@ class Board(Closing):
         while waiting or in_flight:
             while waiting and len(in_flight) < BANKS:
                 row = waiting.popleft()
-                in_flight[self._send(Command.INFER, rows[row].astype(np.int8).tobytes())] = row
+                in_flight[self._send(Command.INFER, np.asarray(rows[row], np.int8).tobytes())] = row
             answer = self._receive(set(in_flight))
             if answer is not None and answer.status == Status.OK:
                 answers[in_flight.pop(answer.sequence)] = answer.payload

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from enginebench import door
-from enginebench.core.errors import UsageError
+from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.records import Recipe
 from enginebench.core.store import write_atomic
 from enginebench.core.text import count_of
@@ -295,11 +295,9 @@ def _choose_inputs(network: Network, n: int | None) -> tuple[NDArray[np.float32]
 def _run_onnxruntime(path: Path, network: Network, inputs: NDArray[np.float32]) -> NDArray[np.float32] | None:
     """ONNX Runtime's outputs for the same inputs; None if it is not installed."""
     try:
-        from enginebench.models.precision.graph import answer
-    except ModuleNotFoundError:
+        from enginebench.models.precision.graph import answer, load_whole_graph
+    except MissingDependency:
         return None
-    from enginebench.models.precision.graph import load_whole_graph
-
     shaped = inputs.reshape(-1, *(axis for axis in network.input_shape[1:] if isinstance(axis, int)))
     answers = answer(load_whole_graph(path), {network.input_name: shaped}, threads=1)[network.output_name]
     return np.asarray(answers, np.float32).reshape(len(answers), -1)

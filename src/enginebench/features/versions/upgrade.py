@@ -11,8 +11,6 @@ from enginebench.core.names import format_engine, format_precision, row_id
 from enginebench.core.records import LayerTime, Result, Task
 from enginebench.core.text import count_of
 from enginebench.report.numbers import format_significant, format_small
-from enginebench.runs.builds import cut_common
-from enginebench.runs.campaign import list_open_outputs
 from enginebench.runs.child.arrays import holds_arrays, load_answers
 from enginebench.runs.child.places import OPTION, enter
 from enginebench.runs.folder import RunFolder, read_results
@@ -90,6 +88,10 @@ def pair_environments(
 
 def hold_against(folder: RunFolder, base: Result | None, cand: Result | None, task: Task | None) -> Result | None:
     """The candidate with its answers held against the base's, as both lie in the run's folder."""
+    # Here, for a report asks this module only for layers, and would import with these all that measures.
+    from enginebench.runs.builds import cut_common
+    from enginebench.runs.campaign import list_open_outputs
+
     if base is None or cand is None:
         return cand
     files = [folder.find_outputs(row.id) for row in (base, cand)]

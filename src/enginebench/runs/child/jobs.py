@@ -19,6 +19,7 @@ from enginebench.core.records import (
     Caveat,
     Drift,
     EngineSpec,
+    Facts,
     LayerTime,
     Measurement,
     MeasureSpec,
@@ -28,7 +29,6 @@ from enginebench.core.records import (
     Score,
     Task,
 )
-from enginebench.stats.metrics.metric import Facts
 
 Answer = TypeVar("Answer")
 # How a child tells, while it works, what it is at.

@@ -21,7 +21,7 @@ from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Result, 
 from enginebench.core.store import BUNDLE, is_bundle, read_record
 from enginebench.engines.registry import find_device, find_entry
 from enginebench.measure.machine import describe_machine
-from enginebench.runs.bundles import BUNDLE_SCHEMA, Bundle
+from enginebench.runs.bundles import BUNDLE_SCHEMA, Bundle, check_name
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import BuildJob
 from enginebench.runs.child.opening import build_graph, open_for
@@ -48,15 +48,6 @@ def read_bundle(root: Path) -> Bundle:
     ):
         check_name(name)
     return bundle
-
-
-def check_name(name: str) -> None:
-    """Raises ArtifactError unless a path inside a bundle has only plain parts."""
-    if not judging.is_plain(name):
-        raise ArtifactError(
-            f"{name!r} cannot be the name of a file in a bundle; expected parts of letters, digits, dots, hyphens and "
-            "underscores. Rename the file, and what the model calls it"
-        )
 
 
 def find_problems(root: Path, bundle: Bundle, cpu_flags: tuple[str, ...], gpus: tuple[str, ...]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from enginebench.core.protocols import Array
+from enginebench.core.records import Facts as Facts
 
 Floats = NDArray[np.float64]
 Picks = NDArray[np.int64]
@@ -81,14 +82,6 @@ def widen_counts(first: Floats, second: Floats) -> tuple[Floats, Floats]:
     columns = max(first.shape[1], second.shape[1])
     wide = [np.pad(c, ((0, 0), (0, columns - c.shape[1]))) if c.shape[1] < columns else c for c in (first, second)]
     return wide[0], wide[1]
-
-
-class Facts(Struct, frozen=True, kw_only=True):
-    """What is known of a metric without its code."""
-
-    name: str
-    higher_is_better: bool = True
-    share: bool = False
 
 
 class Metric(Struct, frozen=True, kw_only=True, eq=False):

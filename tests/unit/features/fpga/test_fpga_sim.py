@@ -1,5 +1,7 @@
 """`fpga-sim` with a board of numbers: what it asks for, what it tells, what it refuses."""
 
+import sys
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -8,6 +10,7 @@ from boards import INPUT, OUTPUT, NumberBoard
 from enginebench.core.errors import BackendUnavailable, FeedError, UsageError
 from enginebench.core.protocols import Backend, Loadable, SelfTimed
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
+from enginebench.features.fpga import verb
 from enginebench.features.fpga.engine import FpgaSimBackend
 
 SPEC = EngineSpec(backend="fpga-sim", precision="int8")
@@ -108,3 +111,9 @@ def test_missing_package_is_named(artifact, tmp_path):
 
     with pytest.raises(BackendUnavailable, match=r"enginebench\[fpga\]"):
         FpgaSimBackend(tmp_path, make_board).load(artifact, SPEC)
+
+
+def test_without_onnx_runtime_a_simulation_is_compared_with_nothing(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    monkeypatch.delitem(sys.modules, "enginebench.models.precision.graph", raising=False)
+    assert verb._run_onnxruntime(tmp_path / "m.onnx", None, np.zeros((1, 64), np.float32)) is None
