@@ -35,6 +35,8 @@ FOOTER = (
 )
 FORMATS = ("html", "md", "csv", "json", "png")
 FILES = {"html": "report.html", "md": "report.md", "csv": "table.csv", "json": "report.json"}
+# What differs by less than this part of the difference in p99 is no reason for it.
+TELLING = 0.1
 # These need the extra `report`; without it the others are written, and a note says how to install it.
 DRAWN = ("html", "png")
 
@@ -86,12 +88,14 @@ def explain_p99(document: RunDocument, results: Sequence[Result]) -> dict[str, s
     for row in (rows[headline.id] for headline in document.headlines):
         if best := find_best_p99(row, document.rows):
             theirs, own = time_stages(best), time_stages(row)
+            gap = row.p99_ms.value - best.p99_ms.value if row.p99_ms and best.p99_ms else 0.0
             stages = sorted(theirs.keys() & own, key=lambda name: (-abs(theirs[name] - own[name]), name))
-            parts = [f"{name} {format_versus(theirs[name], own[name])}" for name in stages[:1]]
+            parts = [(name, theirs[name], own[name]) for name in stages[:1]]
             joined = join(known[best.id].layers, known[row.id].layers) if join else ()
             both = [(one.candidate.layers[0], one.base, one.candidate) for one in joined if one.base and one.candidate]
-            parts += [f"layer {name} {format_versus(a.average_ms, b.average_ms)}" for name, a, b in both[:1]]
-            found[row.id] = ", ".join(parts)
+            parts += [(f"layer {name}", a.average_ms, b.average_ms) for name, a, b in both[:1]]
+            telling = [part for part in parts if abs(part[1] - part[2]) >= TELLING * gap]
+            found[row.id] = ", ".join(f"{name} {format_versus(a, b)}" for name, a, b in telling)
     return found
 
 
