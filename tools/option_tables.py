@@ -30,6 +30,7 @@ PAGE = ROOT / "docs" / "cli.md"
 IMPORTS = ROOT / "src" / "enginebench" / "features" / "__init__.py"
 COMMON = [option.name for option in options.list_options(options.Shared).values() if not option.program] + ["as_json"]
 TABLE = re.compile(r"^\| (?:option|document) \|.*\n(?:\|.*\|\n?|\n(?=\|))*", re.MULTILINE)
+PLACES = 3  # in which a part is told to stand, before the rest is left out
 USERS = re.compile(r"\A.*?have all of these\.$", re.MULTILINE | re.DOTALL)
 
 
@@ -104,26 +105,36 @@ def introduce(words: str, command: click.Command) -> str:
 
 
 def list_fields() -> str:
-    """The fields of each document, then those of the records in them."""
+    """The fields of each document, then those of the records in them, with the fields that hold these."""
     known = DOCUMENTS | dict(zip(list_names("documents"), find_each("documents"), strict=True))
-    parts: dict[str, type[msgspec.Struct]] = {}
-    for record in known.values():
-        collect_parts(record, parts)
+    parts: dict[type[msgspec.Struct], list[str]] = {}
+    for schema, record in known.items():
+        collect_parts(schema.removeprefix("enginebench.").partition("/")[0], record, parts)
     documents = [f"| {schema} | {_name_fields(record)} |\n" for schema, record in sorted(known.items())]
     inner = [
-        f"| {name} | {_name_fields(parts[name])} |\n" for name in sorted(parts) if parts[name] not in known.values()
+        f"| {part.__name__} | {', '.join(places[:PLACES])}{', ...' * (len(places) > PLACES)} | {_name_fields(part)} |\n"
+        for part, places in sorted(parts.items(), key=lambda item: item[0].__name__)
+        if part not in known.values()
     ]
-    return "".join(["| document | fields |\n|---|---|\n", *documents, "\n| part | fields |\n|---|---|\n", *inner])
+    heads = "| document | fields |\n|---|---|\n", "\n| part | stands in | fields |\n|---|---|---|\n"
+    return "".join([heads[0], *documents, heads[1], *inner])
 
 
-def collect_parts(hint: Any, found: dict[str, type[msgspec.Struct]]) -> None:
-    """Adds the records that a type names, and those that their fields name."""
-    for inner in get_args(hint):
-        collect_parts(inner, found)
-    if isinstance(hint, type) and issubclass(hint, msgspec.Struct) and hint.__name__ not in found:
-        found[hint.__name__] = hint
-        for field in get_type_hints(hint).values():
-            collect_parts(field, found)
+def collect_parts(owner: str, record: type[msgspec.Struct], found: dict[type[msgspec.Struct], list[str]]) -> None:
+    """Adds the records that the fields of a record name, each with `owner.field`, and those that their fields name."""
+    for name, hint in get_type_hints(record).items():
+        for part in list_records(hint):
+            new = part not in found
+            found.setdefault(part, []).append(f"`{owner}.{name}`")
+            if new:
+                collect_parts(part.__name__, part, found)
+
+
+def list_records(hint: Any) -> list[type[msgspec.Struct]]:
+    """The records that a type names."""
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return [hint]
+    return [record for inner in get_args(hint) for record in list_records(inner)]
 
 
 def _name_fields(kind: type[msgspec.Struct]) -> str:
