@@ -62,6 +62,18 @@ def prove(artifact: Artifact, spec: EngineSpec = SPEC) -> dict[str, float]:
         return engine.effective_precision()
 
 
+def test_a_session_has_options_where_none_are_given(wide: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On ONNX Runtime's own device, which every machine has."""
+    name = "CPUExecutionProvider"
+    monkeypatch.setattr(providers, "register", lambda provider: name)
+    (device,) = (d for d in onnxruntime.get_ep_devices() if d.ep_name == name)
+    chosen = {"opt": "basic", "fallback": "allow"}
+    session = providers.open_session(wide, Provider(engine="own", module=""), device, {}, chosen)
+    options = session.get_session_options()
+    assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    assert options.intra_op_num_threads == 1 and session.run(None, {"x": np.ones((2, 256), np.float32)})
+
+
 @needs_intel_cpu
 def test_it_is_there_with_both_versions() -> None:
     found = probe("ort-openvino")
