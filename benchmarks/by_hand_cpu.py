@@ -75,8 +75,8 @@ def ask_benchmark_app(path: str, inputs: dict[str, Any]) -> float | None:
     shapes = ",".join(f"{name}{list(value.shape)}" for name, value in inputs.items()).replace(" ", "")
     command = ["benchmark_app", "-m", path, "-hint", "latency", "-t", "5", "-shape", shapes]
     said = subprocess.run(command, check=False, capture_output=True, text=True).stdout
-    found = re.search(r"Median:\s+([\d.]+) ms", said)
-    return float(found[1]) if found else None
+    found = re.search(r"Median:\s+([\d.]+) (ms|us)", said)
+    return float(found[1]) / (1000 if found[2] == "us" else 1) if found else None
 
 
 def main() -> None:
