@@ -12,7 +12,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, GateFailed, UsageError
 from enginebench.core.names import parse_precision
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
-from enginebench.core.records import Caveat, TensorSpec
+from enginebench.core.records import Caveat, Drift, TensorSpec
 from enginebench.core.store import encode, write_atomic
 from enginebench.engines.registry import accepts
 from enginebench.models.precision.calibration import explain_external
@@ -176,8 +176,7 @@ def _measure(
                 file = samples / f"{name}.npz"
                 sides.run_side(side, entered, file, n=entries, step=step, scratch=place / name, reporter=reporter)
         answers = cut_common(load_arrays(samples / "reference.npz"), load_arrays(samples / "candidate.npz"))
-    precisions = (asked, asked) if asked else (ref.engine.precision, cand.engine.precision)
-    between = *precisions, task
+    between = (asked, asked, task) if asked else (ref.engine.precision, cand.engine.precision, task)
     chosen = dict(judging.limits_between(*between) if limits is None else limits)
     undecided = judging.limits_undecided(*between) if limits is None else None
     drift = judging.measure_drift(
@@ -188,29 +187,7 @@ def _measure(
             raise UsageError(
                 f"--limit {name}: no output has such a figure: too few classes or samples, or no change with the input"
             )
-    whole = drift.n >= (drift.asked or 0)
-    missing = () if whole else (f"{drift.n} of {drift.asked} samples were compared",)
-    told = [
-        DriftSide(text=side.text, model=side.model, engine=side.engine, artifact_sha256=side.artifact.sha256)
-        for side in (ref, cand)
-    ]
-    doubts = (*given.caveats, *judging.doubt_samples(drift), *ref.artifact.caveats, *cand.artifact.caveats)
-    document = DriftDocument(
-        n=drift.n,
-        n_asked=drift.asked or drift.n,
-        outputs=drift.outputs,
-        limits=drift.limits,
-        undecided=drift.undecided,
-        passed=drift.passed and whole,
-        gate=limits is not None,
-        reference=told[0],
-        candidate=told[1],
-        inputs=given.source,
-        preprocess_sha256=given.preprocess_sha256,
-        seed=request.source.seed,
-        exceeded=(*judging.find_exceeded(drift), *missing),
-        caveats=tuple(dict.fromkeys(doubts)),
-    )
+    document = _describe(drift, (ref, cand), given, request.source.seed, limits is not None)
     if out is not None:
         write_atomic(out / "output_diff.json", encode(document, indent=2))
         per_sample = SamplesDocument(n=drift.n, samples=judging.measure_samples(*answers, task))
@@ -227,6 +204,32 @@ class Inputs(Struct, frozen=True, kw_only=True, eq=False):
     source: str
     preprocess_sha256: str | None = None
     caveats: tuple[Caveat, ...] = ()
+
+
+def _describe(drift: Drift, opened: Sequence[sides.OpenSide], given: Inputs, seed: int, gate: bool) -> DriftDocument:
+    whole = drift.n >= (drift.asked or 0)
+    missing = () if whole else (f"{drift.n} of {drift.asked} samples were compared",)
+    reference, candidate = (
+        DriftSide(text=side.text, model=side.model, engine=side.engine, artifact_sha256=side.artifact.sha256)
+        for side in opened
+    )
+    doubts = (*given.caveats, *judging.doubt_samples(drift), *(c for side in opened for c in side.artifact.caveats))
+    return DriftDocument(
+        n=drift.n,
+        n_asked=drift.asked or drift.n,
+        outputs=drift.outputs,
+        limits=drift.limits,
+        undecided=drift.undecided,
+        passed=drift.passed and whole,
+        gate=gate,
+        reference=reference,
+        candidate=candidate,
+        inputs=given.source,
+        preprocess_sha256=given.preprocess_sha256,
+        seed=seed,
+        exceeded=(*judging.find_exceeded(drift), *missing),
+        caveats=tuple(dict.fromkeys(doubts)),
+    )
 
 
 def make_inputs(side: sides.OpenSide, text: str | None, n: int | None, seed: int) -> Inputs:

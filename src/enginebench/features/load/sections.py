@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 from enginebench.core.caveats import find_sentence, format_caveat
 from enginebench.core.names import slug
@@ -157,13 +157,15 @@ def describe_doubts(document: LoadDocument) -> Iterator[str]:
     yield from (format_caveat(caveat) for caveat in document.caveats)
 
 
+Named: TypeAlias = Sequence[tuple[str, LoadPoint]]  # with the name of its configuration
 # What a line stands for, and how it is drawn; queue and service are means.
 KINDS = {"p99": [1, 0], "p50": [6, 3], "queue": [1, 3], "service": [2, 6]}
 
 
 def draw_load(document: LoadDocument) -> list[Chart]:
     """Every picture for which there are points; none without the scenario `server`."""
-    points = [point for point in document.points if point.qps is not None and point.completed]
+    names = {row.id: describe_row(row) for row in document.rows}
+    points = [(names[point.row], point) for point in document.points if point.qps is not None and point.completed]
     if not points:
         return []
     pictures = (
@@ -174,9 +176,9 @@ def draw_load(document: LoadDocument) -> list[Chart]:
         ("utilisation", "Utilisation over the rate", draw_utilisation, 260,
          "fraction of the time in which streams were at work over requests a second"),
     )  # fmt: skip
-    alt, names = import_altair(), [describe_row(row) for row in document.rows]
+    alt = import_altair()
     # One colour a configuration, the same in every picture.
-    scale = alt.Scale(domain=names, range=[PALETTE[i % len(PALETTE)] for i in range(len(names))])
+    scale = alt.Scale(domain=list(names.values()), range=[PALETTE[i % len(PALETTE)] for i in range(len(names))])
     found = []
     for name, title, draw, height, shows in pictures:
         chart, subtitle = draw(document, points, alt.Color("row:N", scale=scale, title=None))
@@ -186,13 +188,13 @@ def draw_load(document: LoadDocument) -> list[Chart]:
     return found
 
 
-def draw_latency(document: LoadDocument, points: Sequence[LoadPoint], colour: Any) -> tuple[Any, str]:
+def draw_latency(document: LoadDocument, points: Named, colour: Any) -> tuple[Any, str]:
     """Latency over the rate, all configurations in one picture; bands from the rate that passes to that which fails."""
     alt = import_altair()
     x = alt.X("qps:Q", title="requests a second", scale=alt.Scale(zero=False))
     y = alt.Y("median(ms):Q", title="ms, log axis", scale=alt.Scale(type="log"))
     dash = alt.StrokeDash("kind:N", scale=alt.Scale(domain=list(KINDS), range=list(KINDS.values())), title=None)
-    base = read_rows(list(list_latencies(document, points))).encode(x=x, color=colour)
+    base = read_rows(list(list_latencies(points))).encode(x=x, color=colour)
     layers = [base.mark_line(point=True).encode(y=y, strokeDash=dash)]
     bands = [
         {"from": row.capacity.passes_qps, "to": row.capacity.fails_qps, "row": describe_row(row)}
@@ -209,23 +211,21 @@ def draw_latency(document: LoadDocument, points: Sequence[LoadPoint], colour: An
     return alt.layer(*layers), subtitle
 
 
-def list_latencies(document: LoadDocument, points: Sequence[LoadPoint]) -> Iterator[Row]:
+def list_latencies(points: Named) -> Iterator[Row]:
     """A row for each line and point; a mean of zero has no place on a log axis."""
-    names = {row.id: describe_row(row) for row in document.rows}
-    for point in points:
+    for name, point in points:
         values = {"p99": point.p99_ms, "p50": point.p50_ms, "queue": point.queue_ms, "service": point.service_ms}
         for kind, value in values.items():
             if value:
-                yield {"row": names[point.row], "kind": kind, "qps": point.qps, "ms": value}
+                yield {"row": name, "kind": kind, "qps": point.qps, "ms": value}
 
 
-def draw_throughput(document: LoadDocument, points: Sequence[LoadPoint], colour: Any) -> tuple[Any, str]:
+def draw_throughput(document: LoadDocument, points: Named, colour: Any) -> tuple[Any, str]:
     """Answered requests a second over p99, and the Pareto line over all configurations."""
     alt = import_altair()
-    names = {row.id: describe_row(row) for row in document.rows}
     shown = [
-        {"row": names[p.row], "p99": p.p99_ms, "rate": p.achieved_per_s, "validity": p.validity}
-        for p in points
+        {"row": name, "p99": p.p99_ms, "rate": p.achieved_per_s, "validity": p.validity}
+        for name, p in points
         if p.p99_ms and p.achieved_per_s
     ]
     x = alt.X("p99:Q", title="p99 (ms), log axis", scale=alt.Scale(type="log"))
@@ -244,13 +244,12 @@ def find_frontier(points: Sequence[Row]) -> list[Row]:
     return best
 
 
-def draw_utilisation(document: LoadDocument, points: Sequence[LoadPoint], colour: Any) -> tuple[Any, str]:
+def draw_utilisation(document: LoadDocument, points: Named, colour: Any) -> tuple[Any, str]:
     """How busy the streams were; crosses where Little's law or the generator makes a point suspect."""
     alt = import_altair()
-    names = {row.id: describe_row(row) for row in document.rows}
     shown = [
-        {"row": names[p.row], "qps": p.qps, "busy": p.utilisation, "validity": p.validity}
-        for p in points
+        {"row": name, "qps": p.qps, "busy": p.utilisation, "validity": p.validity}
+        for name, p in points
         if p.utilisation is not None
     ]
     x = alt.X("qps:Q", title="requests a second", scale=alt.Scale(zero=False))

@@ -167,10 +167,7 @@ def seed_torch(seed: int) -> Iterator[None]:
 
 
 class Undrawn(TorchFunctionMode):  # type: ignore[misc]  # PyTorch does not type it
-    """Modules made inside keep whatever memory their parameters stand in: for those whose weights are then all loaded.
-
-    Drawing is most of what it costs to make a large transformer.
-    """
+    """Modules made inside leave parameters undrawn, most of what a large one costs: for those whose weights are loaded."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
