@@ -167,7 +167,7 @@ def seed_torch(seed: int) -> Iterator[None]:
 
 
 class Undrawn(TorchFunctionMode):  # type: ignore[misc]  # PyTorch does not type it
-    """Modules made inside leave parameters undrawn, most of what a large one costs: for those whose weights are loaded."""
+    """Makes modules without drawing parameters, most of what a large one costs: for those whose weights are loaded."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
