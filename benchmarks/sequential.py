@@ -28,7 +28,7 @@ from enginebench.core.records import Drift, EngineSpec, Estimate, Measurement, M
 from enginebench.core.store import read_result
 from enginebench.stats.compare import Comparison, compare_apart, find_level, keep_median, list_open
 from enginebench.stats.intervals import measure_spread
-from enginebench.stats.ranking import list_named
+from enginebench.stats.ranking import list_asked
 from enginebench.stats.standing import compare_rows, find_setting
 
 M = math.log1p(MARGIN)
@@ -100,7 +100,7 @@ def end_early(rows: Sequence[Result]) -> list[Result]:
     rows = list(rows)
     for look in LEVELS:
         seen = [cut(row, look) for row in rows]
-        still = list_open(seen, look, MARGIN, list_named(seen, look))
+        still = list_open(seen, look, MARGIN, list_asked(seen, look))
         rows = [row if row.look or row.id in still else replace(cut(row, look), look=look) for row in rows]
     return rows
 

@@ -63,7 +63,7 @@ from enginebench.stats.compare import list_open
 from enginebench.stats.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
 from enginebench.stats.effective import judge_precision
 from enginebench.stats.quantiles import median
-from enginebench.stats.ranking import list_named
+from enginebench.stats.ranking import list_asked
 from enginebench.stats.standing import find_setting
 
 # (model, batch, shapes) -> (id of the row that was taken as the truth, its outputs)
@@ -553,7 +553,7 @@ class Campaign:
             if result.measure.settle is not None and result.status in ("ok", "partial"):
                 groups.setdefault((result.measure.settle, *find_setting(result)), []).append(result)
         for rows in filter(lambda rows: len(rows) > 1, groups.values()):
-            still = list_open(rows, trials, rows[0].measure.settle or 0.0, list_named(rows, trials))
+            still = list_open(rows, trials, rows[0].measure.settle or 0.0, list_asked(rows, trials))
             for result in rows:
                 if result.look is None and len(result.measurements) == trials and result.id not in still:
                     self._keep(replace(result, status="ok", look=trials))

@@ -356,11 +356,11 @@ def find_level(*rows: Result) -> float:
     return next((level for trials, level in LEVELS.items() if least <= trials), LEVELS[MOST])
 
 
-def list_open(rows: Sequence[Result], trials: int, margin: float, named: Collection[str]) -> set[str]:
+def list_open(rows: Sequence[Result], trials: int, margin: float, pairs: Collection[frozenset[str]]) -> set[str]:
     """Ids of the rows of one setting of which a comparison with another may change after so many trials.
 
-    Only comparisons with one of those `named` count: nobody is told which of two others is faster. A row that ended
-    before takes part in nothing: what was shown with it stays.
+    Only comparisons of these `pairs` count: nobody is told which of two others is faster. A row that ended before takes
+    part in nothing: what was shown with it stays.
     """
     brief = [  # the first trials of each, as their medians alone
         replace(row, measurements=tuple(keep_median(m) for m in row.measurements if m.repetition < trials))
@@ -370,7 +370,7 @@ def list_open(rows: Sequence[Result], trials: int, margin: float, named: Collect
     found: set[str] = set()
     for base, cand in combinations([row for row in brief if len(row.measurements) == trials], 2):
         _, times, _ = choose_clock(base.measurements, cand.measurements)
-        asked = times if base.id in named or cand.id in named else None
+        asked = times if {base.id, cand.id} in pairs else None
         spread = spread_pairs(base.measurements, cand.measurements, asked)[0] if asked else None
         if spread is not None and can_change(spread, trials, margin):
             found |= {base.id, cand.id}

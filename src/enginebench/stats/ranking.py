@@ -100,18 +100,26 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
     )
 
 
-def list_named(rows: Sequence[Result], trials: int) -> set[str]:
-    """Ids of the rows of one setting that its answer names after so many trials: who leads or may, and the baselines.
+def list_asked(rows: Sequence[Result], trials: int) -> set[frozenset[str]]:
+    """Pairs of rows of one setting whose comparison matters to its answer after so many trials.
 
-    None at the last look, after which nothing is asked.
+    All with a baseline, and all with who leads or may, but of rows whose outputs changed: those are not taken, however
+    fast. None at the last look, after which nothing is asked.
     """
     if trials >= MOST:
         return set()
     seen = [replace(row, look=row.look or trials, status="ok") for row in rows if row.measurements]
     found = rank_results(seen, Rules(baseline_engine=format_engine(rows[0].engine)))
-    answers = [(answer.id, answer.baseline, *answer.tied_with) for answer in found.headlines]
-    others = [found.fastest and found.fastest.id, *(row.baseline for row in found.standings)]
-    return {name for names in (*answers, others) for name in names if name}
+    leaders = {name for answer in found.headlines for name in (answer.id, *answer.tied_with)}
+    baselines = {row.baseline for row in (*found.headlines, *found.standings)}
+    leaders |= {found.fastest.id} if found.fastest else set()
+    changed = {row.result.id for row in found.standings if row.outputs == "changed"}
+    return {
+        frozenset((name, row.id))
+        for name in leaders | baselines
+        for row in rows
+        if name and (row.id not in changed or name in baselines)
+    }
 
 
 class _Answer(Struct, frozen=True):

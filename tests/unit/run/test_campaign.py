@@ -505,7 +505,7 @@ def test_rows_end_once_no_verdict_can_change(bed: Bed) -> None:
 def test_only_the_rows_whose_verdicts_are_open_go_on_to_ten_at_most(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [bed.plan(seed, measure=UP_TO_TEN) for seed in "123"]
     still = {6: {rows[0].id, rows[2].id}, 8: {rows[0].id}, 10: set()}
-    monkeypatch.setattr(module, "list_open", lambda rows, trials, margin, named: still.get(trials, set()))
+    monkeypatch.setattr(module, "list_open", lambda rows, trials, margin, pairs: still.get(trials, set()))
     results = bed.start(*rows).run()
     assert [(r.status, r.look, len(r.measurements)) for r in results] == [("ok", 10, 10), ("ok", 6, 6), ("ok", 8, 8)]
     assert bed.resume(*rows).run() == results and bed.children.turns == []

@@ -3,7 +3,7 @@
 import importlib.util
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -12,10 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.limits import LEVELS, MARGIN, MOST
+from enginebench.core.records import Drift, Result
 from enginebench.stats.compare import can_change, find_level, list_open
 from enginebench.stats.diff import diff_results
 from enginebench.stats.intervals import Spread, quantile_of_t
-from enginebench.stats.ranking import list_named
+from enginebench.stats.ranking import list_asked
 from enginebench.stats.standing import compare_rows, weigh
 from samples import make_result
 
@@ -80,10 +81,11 @@ def test_a_row_that_ended_keeps_nobody_going(simulation: ModuleType) -> None:
     close = [simulation.make_row(name, np.exp(logs) * 1e6) for name, logs in (("a", 0 * sway), ("b", 0.06 + sway))]
     far = simulation.make_row("c", np.exp(1 + sway / 10) * 1e6)
     rows = [simulation.cut(row, 6) for row in (*close, far)]
-    assert list_open(rows, 6, MARGIN, "a") == list_open(rows, 6, MARGIN, "b") == {"a", "b"}
+    pairs = {frozenset(pair) for pair in ("ab", "ac", "bc")}
+    assert list_open(rows, 6, MARGIN, pairs) == {"a", "b"}
     longer = [simulation.cut(row, 8) for row in close]
-    assert "c" not in list_open([*longer, replace(rows[2], look=6)], 8, MARGIN, "abc")
-    assert list_open([longer[0], replace(rows[1], look=6)], 8, MARGIN, "abc") == set()
+    assert "c" not in list_open([*longer, replace(rows[2], look=6)], 8, MARGIN, pairs)
+    assert list_open([longer[0], replace(rows[1], look=6)], 8, MARGIN, pairs) == set()
 
 
 def test_which_of_two_is_faster_is_asked_only_where_the_answer_names_one(simulation: ModuleType) -> None:
@@ -91,11 +93,18 @@ def test_which_of_two_is_faster_is_asked_only_where_the_answer_names_one(simulat
     sway = 0.04 * np.array([1, -1] * 3)
     logs = {"row-0": 2 + sway / 10, "a": 0 * sway, "b": 0.06 + sway, "best": sway / 10 - 1}
     rows = [simulation.make_row(name, np.exp(log) * 1e6) for name, log in logs.items()]
-    assert list_named(rows, 6) == {"row-0", "best"} and list_open(rows, 6, MARGIN, list_named(rows, 6)) == set()
-    assert list_named(rows[:3], 6) == {"row-0", "a", "b"}, "without it one of the two may lead"
-    assert list_open(rows[:3], 6, MARGIN, list_named(rows[:3], 6)) == {"a", "b"}
+
+    def ask(rows: Sequence[Result]) -> tuple[set[str], set[str]]:
+        pairs = list_asked(rows, 6)
+        told = {row.id for row in rows if all({row.id, other.id} in pairs for other in rows if other is not row)}
+        return told, list_open(rows, 6, MARGIN, pairs)
+
+    assert ask(rows) == ({"row-0", "best"}, set())
+    assert ask(rows[:3]) == ({"row-0", "a", "b"}, {"a", "b"}), "without it one of the two may lead"
     ended = [replace(row, look=6) if row.id == "best" else row for row in rows]
-    assert list_named(ended, 6) == {"row-0", "best"}, "who ended still leads"
+    assert ask(ended)[0] == {"row-0", "best"}, "who ended still leads"
+    changed = replace(rows[2], drift=Drift(n=32, outputs=(simulation.SAME,), reference="row-0", passed=False))
+    assert ask([rows[0], rows[1], changed])[1] == set(), "who changes the outputs is not taken, however close"
 
 
 def test_the_interval_is_that_of_the_look(simulation: ModuleType) -> None:
