@@ -94,7 +94,7 @@ class SweepSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     threads: Count | None = None
     quick: bool = False
     processes: Count = 10
-    time_limit_s: Positive = 3.0
+    time_limit_s: Positive = 2.0
     warmup: int | None = None
     iters: int | None = None
     cache: Cache = "hot"
