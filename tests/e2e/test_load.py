@@ -395,8 +395,8 @@ def test_a_plan_is_built_for_every_batch_that_may_come() -> None:
 @pytest.mark.parametrize(
     ("engine", "device", "compiled"),
     [
-        ("pytorch-compile", "cuda:0", (1, 8, 32)),
-        ("ort-tensorrt", "cuda:0", (1, 8, 32)),
+        ("pytorch-compile", "cuda:0", (1, 8, 16, 32)),
+        ("ort-tensorrt", "cuda:0", (1, 8, 16, 32)),
         ("tensorrt", "cuda:0", ()),  # one plan for every batch
         ("pytorch-cudagraph", "cuda:0", ()),
         ("pytorch-compile", "cpu", ()),  # to fill a batch up costs as much as to compute it
