@@ -71,12 +71,15 @@ def _find_fault(members: list[zipfile.ZipInfo], size: int) -> str | None:
 
 
 def write_record(written: Path, path: Path, record: Mapping[str, Any]) -> None:
-    """Writes the package that PyTorch has `written` to `path`, with a record, without sources, which name folders."""
+    """Writes the package that PyTorch has `written` to `path`, with a record, and its sources empty: they name folders.
+
+    The loader of PyTorch 2.11 looks for what goes with the library by the name of its source.
+    """
     with zipfile.ZipFile(written) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as target:
         for member in source.infolist():
             name = zipfile.ZipInfo(f"{ROOT}/{member.filename.partition('/')[2]}")
-            if not name.filename.endswith(".cpp"):
-                with source.open(member) as read, target.open(name, "w", force_zip64=True) as to:
+            with source.open(member) as read, target.open(name, "w", force_zip64=True) as to:
+                if not name.filename.endswith(".cpp"):
                     shutil.copyfileobj(read, to)
         target.writestr(zipfile.ZipInfo(f"{ROOT}/{RECORD}"), json.dumps({"schema": SCHEMA, **record}))
 

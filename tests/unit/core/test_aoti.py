@@ -79,9 +79,12 @@ def test_a_package_of_another_machine_or_version_is_another(here: dict[str, Any]
     assert why in found
 
 
-def test_sources_are_left_out_of_a_package(tmp_path: Path) -> None:
-    written = write(tmp_path / "w.pt2", names=("m/data/aotinductor/model/c.wrapper.cpp", LIBRARY))
+def test_sources_of_a_package_are_empty(tmp_path: Path) -> None:
+    """They name folders; that they are there is how PyTorch 2.11 finds what goes with the library."""
+    source = "m/data/aotinductor/model/c.wrapper.cpp"
+    written = write(tmp_path / "w.pt2", names=(source, LIBRARY))
     aoti.write_record(written, tmp_path / "m.pt2", make())
     with zipfile.ZipFile(tmp_path / "m.pt2") as archive:
-        assert archive.namelist() == [found := LIBRARY.replace("m/", "model/", 1), f"model/{aoti.RECORD}"]
-        assert archive.read(found) == b"\0" * 1000
+        empty, found = (name.replace("m/", "model/", 1) for name in (source, LIBRARY))
+        assert archive.namelist() == [empty, found, f"model/{aoti.RECORD}"]
+        assert (archive.read(empty), archive.read(found)) == (b"", b"\0" * 1000)
