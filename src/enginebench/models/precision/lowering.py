@@ -19,7 +19,7 @@ from enginebench.core.errors import UnsupportedOperator
 from enginebench.core.feeds import random_feeds
 from enginebench.core.operators import register_operators
 from enginebench.core.records import Artifact
-from enginebench.core.shapes import carry_specs
+from enginebench.core.shapes import carry_specs, concrete_shape
 from enginebench.models.onnx.source import PARENT_KEY, read_metadata, read_onnx, read_opset
 from enginebench.models.precision.graph import load_whole_graph, name_nodes, read_graphs, walk_nodes, write_graph
 
@@ -43,12 +43,14 @@ class NewerTypes(UnsupportedOperator):
     """An operator takes a type that it did not take then; no node would have another form."""
 
 
-def lower_graph(artifact: Artifact, newest: int, out: Path) -> Artifact:
-    """The graph of `artifact` in opset `newest`, written to `out`; it gives the same answers."""
+def lower_graph(artifact: Artifact, newest: int, out: Path, *, batch: int | None = None) -> Artifact:
+    """The graph of `artifact` in opset `newest`, written to `out`, for any `batch` or one; it gives the same answers."""
     model = load_whole_graph(Path(artifact.path))
     lowered = lower_model(model, newest)
     helper.set_model_props(lowered, read_metadata(model) | {PARENT_KEY: artifact.sha256})
     compare_answers(model, lowered, artifact)
+    if batch is not None:
+        fix_shapes(lowered, {spec.name: concrete_shape(spec, batch) for spec in artifact.inputs})
     out.parent.mkdir(parents=True, exist_ok=True)
     write_graph(lowered, out)
     made = read_onnx(out)
@@ -61,6 +63,18 @@ def lower_graph(artifact: Artifact, newest: int, out: Path) -> Artifact:
         inputs=carry_specs(artifact.inputs, made.inputs),
         parent_sha256=artifact.sha256,
     )
+
+
+def fix_shapes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Gives the inputs these shapes; those of all other tensors are left to who reads the graph."""
+    for value in model.graph.input:
+        for axis, length in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
+            axis.dim_value = length
+    for value in model.graph.output:
+        for axis in value.type.tensor_type.shape.dim:
+            if axis.HasField("dim_param"):
+                axis.Clear()
+    del model.graph.value_info[:]
 
 
 def lower_model(model: ModelProto, newest: int) -> ModelProto:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
@@ -168,3 +169,14 @@ def test_a_form_that_answers_otherwise_is_refused(tmp_path: Path, monkeypatch: p
     with pytest.raises(UnsupportedOperator, match=r"output 'y' of the lowered graph is .* off"):
         lower(build(nodes, SHAPE, LAST), tmp_path)
     assert not (tmp_path / "made").exists()
+
+
+def test_a_graph_for_one_batch_has_its_shapes_and_gives_the_same(tmp_path: Path) -> None:
+    model, _ = SAME["mean, open batch"]
+    onnx.save(model, tmp_path / "given.onnx")
+    given = read_onnx(tmp_path / "given.onnx")
+    made = lower_graph(given, 17, tmp_path / "made.onnx", batch=3)
+    assert [spec.shape for spec in made.inputs] == [(3, 4, 6)]
+    x = np.arange(72, dtype=np.float32).reshape(3, 4, 6)
+    wanted, found = (onnxruntime.InferenceSession(a.path).run(None, {"x": x})[0] for a in (given, made))
+    assert np.array_equal(wanted, found)
