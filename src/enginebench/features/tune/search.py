@@ -183,11 +183,13 @@ class Search:
     def _build(self, chunk: Sequence[Setting]) -> Mapping[str, str | None]:
         """Builds and checks, and remembers how long that took where it may take long."""
         request, before_s = self.record.request, self._budget.spent_s
-        share = MOST_FOR_FIRST if self._known[:1] and self._known[0] in chunk else MOST_FOR_ONE
+        long = (*self._known[:1], *(one for one in self.defaults if one.engine in self._slow))
+        share = MOST_FOR_FIRST if any(one in chunk for one in long) else MOST_FOR_ONE
         self._budget.child_s = request.limit_child(share, self._expect_build(chunk))
         refusals = self.track.check(chunk)
         self._budget.child_s = request.child_s
-        for engine in {one.engine for one in chunk}:
+        slow = [one for one in chunk if one.engine in self._slow]  # the time of a chunk is theirs
+        for engine in {one.engine for one in slow or chunk}:
             longest_s = max(self._budget.spent_s - before_s, self.record.build_s.get(engine, 0.0))
             self._keep(replace(self.record, build_s={**self.record.build_s, engine: longest_s}))
         return refusals

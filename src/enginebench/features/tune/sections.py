@@ -103,7 +103,7 @@ def state_answer(document: TuneDocument) -> Iterator[str]:
         ratio = format_range(document.ratio, "x")
         yield f"{winner.candidate} is {ratio} as fast as the best default, {default.candidate}."
         if document.verdict == "not_shown":
-            yield f"Its ratio is{_explain_open(document) or ' inconclusive'}; but none of this changes which is faster."
+            yield f"It is faster in any case; by how much is not settled{_explain_open(document)}."
     else:
         ran = [one for one in document.candidates if one.processes]
         why = "The default was not beaten"

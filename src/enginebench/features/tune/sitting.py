@@ -323,7 +323,8 @@ def find_arms(request: SearchRequest, machine: Machine) -> list[Arm]:
         threads = (count_stream_threads(1),)  # the generator has a core of its own, where one is to spare
     streams = list_stream_counts(cores)
     run, limit_ms = replace(request.run, engines=engines), request.p99_limit_ms
-    return list_arms(run, request.goal, threads=threads, streams=streams, limit_ms=limit_ms)
+    one_fp32 = request.fp32_only_judges
+    return list_arms(run, request.goal, threads=threads, streams=streams, limit_ms=limit_ms, one_fp32=one_fp32)
 
 
 def write_tune(root: Path, document: TuneDocument, record: RunRecord | None = None) -> tuple[str, ...]:

@@ -118,6 +118,7 @@ def list_arms(
     threads: tuple[int, ...],  # of all streams together, the default first
     streams: tuple[int, ...],
     limit_ms: float | None = None,  # of which waiting for a batch may take a part
+    one_fp32: bool = False,  # FP32 only judges the outputs: the first engine's will do
 ) -> list[Arm]:
     """Every engine in every precision of a request, with what may be set beside the options that the user fixed.
 
@@ -154,7 +155,9 @@ def list_arms(
         dear = frozenset((name, value) for name, option in options.items() for value in option.dear)
         arm = Arm(engine=engine, fixed=fixed, precision=precision, knobs=knobs, tunes=entry.tunes)
         arms.append(replace(arm, timing_only=quiet, dear=dear))
-    return sorted(arms, key=lambda arm: arm.tunes)
+    arms.sort(key=lambda arm: arm.tunes)
+    others = [arm for arm in arms if arm.precision == "fp32"][1:] if one_fp32 else []
+    return [arm for arm in arms if not any(arm is other for other in others)]
 
 
 def list_thread_counts(default: int, most: int, asked: int | None) -> tuple[int, ...]:

@@ -210,6 +210,7 @@ def test_the_first_known_combination_may_take_half_of_the_budget_and_nothing_out
     track = Slow({"z": 80.0})
     search = search_slowly(track, 200.0)
     assert search.record.untried == ("z:arena=none fp32 2 threads", "z fp32 2 threads")
+    assert search.record.build_s["z"] >= 80.0 > search.record.build_s.get("y", 0.0), "who was built beside it was ready"
     document = describe_search(search, MACHINE, proposed_by=[])
     assert document.notes[0].startswith(
         "There was no time for 2 settings: z:arena=none fp32 2 threads, z fp32 2 threads. 1 default among them"
