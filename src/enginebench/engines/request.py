@@ -8,7 +8,7 @@ from enginebench.core.engine_api import check_state as check_state  # which engi
 from enginebench.core.entry import Option
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.names import format_precision, known
-from enginebench.core.recipes import find_start
+from enginebench.core.recipes import find_graph_precision, find_start
 from enginebench.core.records import TEXT, Artifact, ArtifactKind, Availability, EngineSpec, Precision
 
 
@@ -95,9 +95,9 @@ def check_graph_precision(artifact: Artifact, spec: EngineSpec) -> None:
     recipe = find_start(spec.backend, spec.recipe)
     wanted = format_precision(spec.precision, recipe)
     found = f"{artifact.path} is {format_precision(artifact.precision, artifact.recipe)}"
-    graph = "fp32" if spec.precision == "tf32" else spec.precision  # TF32 is a setting, on a graph in FP32
+    graph = find_graph_precision(spec.backend, spec.precision)
     make = f"Make one with enginebench quantize --to {wanted}"
-    if artifact.precision != graph:
+    if artifact.precision not in (graph, spec.precision):
         advice = f"Ask for {artifact.precision}, or give the graph that it was made from" if graph == "fp32" else make
         own = f"engine {spec.backend} runs a graph in its own precision: {wanted} needs such a graph"
         raise ArtifactError(f"{own}, and {found}. {advice}")

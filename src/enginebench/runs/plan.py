@@ -9,7 +9,15 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.names import format_engine, format_precision, name_mix, parse_engine, parse_precision, row_id
-from enginebench.core.recipes import FEW_BITS, RECIPES, TORCHAO, choose_module_recipe, find_start, refuse_recipe
+from enginebench.core.recipes import (
+    FEW_BITS,
+    RECIPES,
+    TORCHAO,
+    choose_module_recipe,
+    find_graph_precision,
+    find_start,
+    refuse_recipe,
+)
 from enginebench.core.records import (
     BUILT,
     Artifact,
@@ -210,12 +218,12 @@ def list_transforms(request: RunRequest, sources: Sequence[Artifact]) -> list[tu
     here = list_here(request)
     engines = [s for s in list_engines(request, sources) if s.recipe != "weak" and s.backend in here]
     wanted = [
-        (s.precision, start)
+        (find_graph_precision(s.backend, s.precision), start)
         for s in engines
         if (kind := takes(s.backend)) in fp32 and not refuse_recipe(s, kind)
         if ((start := find_start(s.backend, s.recipe)) and find_spec("torchao")) or kind != "torch"
     ]
-    return [pair for pair in dict.fromkeys(wanted) if pair not in have and pair[0] not in ("fp32", "tf32")]
+    return [pair for pair in dict.fromkeys(wanted) if pair not in have and pair[0] != "fp32"]
 
 
 def _plan_row(
@@ -286,8 +294,8 @@ def _serves(artifact: Artifact, spec: EngineSpec) -> bool:
         return artifact.recipe == start
     if spec.options.get("weak_typing") == "1":
         return artifact.precision == "fp32"
-    graph = "fp32" if spec.precision == "tf32" else spec.precision
-    return (artifact.precision, artifact.recipe, name_mix(artifact.excluded)) == (graph, start, spec.mix)
+    graphs = find_graph_precision(spec.backend, spec.precision), spec.precision  # a user's may be cast already
+    return artifact.precision in graphs and (artifact.recipe, name_mix(artifact.excluded)) == (start, spec.mix)
 
 
 def _reason_to_skip(

@@ -111,7 +111,7 @@ def list_asked(rows: Sequence[Result], trials: int) -> set[frozenset[str]]:
     seen = [replace(row, look=row.look or trials, status="ok") for row in rows if row.measurements]
     found = rank_results(seen, Rules(baseline_engine=format_engine(rows[0].engine)))
     leaders = {name for answer in found.headlines for name in (answer.id, *answer.tied_with)}
-    baselines = {row.baseline for row in (*found.headlines, *found.standings)}
+    baselines = {answer.baseline for answer in found.headlines} | {row.baseline for row in found.standings}
     leaders |= {found.fastest.id} if found.fastest else set()
     changed = {row.result.id for row in found.standings if row.outputs == "changed"}
     return {

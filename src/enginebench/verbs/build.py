@@ -20,7 +20,7 @@ from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.features import list_features
 from enginebench.core.names import format_precision, known, parse_precision, slug
 from enginebench.core.plan_notes import write_note
-from enginebench.core.recipes import FEW_BITS
+from enginebench.core.recipes import FEW_BITS, find_graph_precision
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, ModelSource, Precision
 from enginebench.core.store import copy_file, encode, hash_file
 from enginebench.engines.abilities import Composed
@@ -361,7 +361,7 @@ def needs_graph(spec: EngineSpec, precision: str | None) -> bool:
     """Whether another graph must be made first: the requested precision is neither the graph's nor a setting."""
     if spec.options.get("weak_typing") == "1":
         return False
-    return spec.precision != precision and {spec.precision, precision} != {"fp32", "tf32"}
+    return precision not in (spec.precision, find_graph_precision(spec.backend, spec.precision))
 
 
 def quantized_path(onnx: Path, spec: EngineSpec) -> Path:

@@ -17,8 +17,8 @@ from enginebench.runs.folder import RunRequest, check_inside, hide_paths
 SEARCH_SCHEMA = "enginebench.search/1"
 SEARCH_FILE = "search.json"
 # The share of the budget that one process of a candidate may take, the share that building the first known combination
-# may take, or the default of an engine that times kernels meanwhile (TensorRT's FP16 takes two to three times as long as
-# its FP32, and is most often the best), and the seconds that a process has in any case, as far as the budget goes.
+# may take, or the default of an engine that times kernels meanwhile (TensorRT takes two to three times as long for FP16
+# as for FP32, and that is most often the best), and the seconds that a process has in any case, if they are left.
 MOST_FOR_ONE, MOST_FOR_FIRST, LEAST_CHILD_S = 0.2, 0.5, 30.0
 
 

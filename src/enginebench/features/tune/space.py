@@ -156,8 +156,8 @@ def list_arms(
         arm = Arm(engine=engine, fixed=fixed, precision=precision, knobs=knobs, tunes=entry.tunes)
         arms.append(replace(arm, timing_only=quiet, dear=dear))
     arms.sort(key=lambda arm: arm.tunes)
-    others = [arm for arm in arms if arm.precision == "fp32"][1:] if one_fp32 else []
-    return [arm for arm in arms if not any(arm is other for other in others)]
+    spare = [id(arm) for arm in arms if one_fp32 and arm.precision == "fp32"][1:]
+    return [arm for arm in arms if id(arm) not in spare]
 
 
 def list_thread_counts(default: int, most: int, asked: int | None) -> tuple[int, ...]:

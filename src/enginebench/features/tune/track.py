@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.names import format_precision, slug
-from enginebench.core.recipes import find_start
+from enginebench.core.recipes import find_graph_precision, find_start
 from enginebench.core.records import Artifact, Caveat, Drift, MeasureSpec, Result, Validity
 from enginebench.engines.registry import takes
 from enginebench.features.tune.records import SearchRequest
@@ -75,7 +75,7 @@ class Rows:
         have = any((a.precision, a.recipe) == (setting.precision, recipe) for a in self._artifacts)
         if takes(setting.engine) == "torch" or self.graph is None or (have and not setting.method):
             return self._artifacts, None
-        if setting.precision in ("fp32", "tf32") or label in self._problems:
+        if find_graph_precision(setting.engine, setting.precision) == "fp32" or label in self._problems:
             return self._artifacts, None
         try:
             made = self._make(replace(setting, recipe=recipe), label)

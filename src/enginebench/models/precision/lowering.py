@@ -44,7 +44,7 @@ class NewerTypes(UnsupportedOperator):
 
 
 def lower_graph(artifact: Artifact, newest: int, out: Path, *, batch: int | None = None) -> Artifact:
-    """The graph of `artifact` in opset `newest`, written to `out`, for any `batch` or one; it gives the same answers."""
+    """The graph of `artifact` in opset `newest`, written to `out`, for one `batch` or any; the answers are the same."""
     model = load_whole_graph(Path(artifact.path))
     lowered = lower_model(model, newest)
     helper.set_model_props(lowered, read_metadata(model) | {PARENT_KEY: artifact.sha256})
