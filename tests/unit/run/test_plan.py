@@ -142,10 +142,10 @@ def test_openvino_makes_bf16_of_the_graph_in_fp32_and_takes_a_user_s_own(monkeyp
     assert plan.list_transforms(replace(request, engines=request.engines[:1]), (GRAPH,)) == []
     assert plan.list_transforms(request, (GRAPH,)) == [("bf16", None)]
     own = replace(GRAPH, precision="bf16")
-    for sources in ((GRAPH,), (GRAPH, own), (own,)):
-        row = plan.plan_rows(request, sources)[0]
+    for graphs in ((GRAPH,), (GRAPH, own), (own,)):
+        row = plan.plan_rows(request, graphs)[0]
         assert (row.engine.backend, row.requested_precision, row.skip) == ("openvino", "bf16", None)
-        assert row.source is not None and row.source.precision == sources[0].precision
+        assert row.source is not None and row.source.precision == graphs[0].precision
 
 
 def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(

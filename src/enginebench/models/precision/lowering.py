@@ -19,7 +19,7 @@ from enginebench.core.errors import UnsupportedOperator
 from enginebench.core.feeds import random_feeds
 from enginebench.core.operators import register_operators
 from enginebench.core.records import Artifact
-from enginebench.core.shapes import carry_specs, concrete_shape
+from enginebench.core.shapes import carry_specs
 from enginebench.models.onnx.source import PARENT_KEY, read_metadata, read_onnx, read_opset
 from enginebench.models.precision.graph import load_whole_graph, name_nodes, read_graphs, walk_nodes, write_graph
 
@@ -32,6 +32,9 @@ TOLERANCE_SHORT = 2e-2
 BATCH = 2
 # What shapes and axes are computed from is small.
 FOLDED_ELEMENTS = 1 << 10
+# TensorRT 8.6, which reads up to here, takes Shape for all axes, whatever its `start` and `end` (from 15 on) say:
+# "tensor volume exceeds (2^31)-1, dimensions are [32,3,224,224,1,768]" where a ViT expands its token.
+LAST_WITH_WHOLE_SHAPES = 17
 # GridSample's modes got other names.
 RENAMED = {b"linear": b"bilinear", b"cubic": b"bicubic"}
 
@@ -43,14 +46,12 @@ class NewerTypes(UnsupportedOperator):
     """An operator takes a type that it did not take then; no node would have another form."""
 
 
-def lower_graph(artifact: Artifact, newest: int, out: Path, *, batch: int | None = None) -> Artifact:
-    """The graph of `artifact` in opset `newest`, written to `out`, for one `batch` or any; the answers are the same."""
+def lower_graph(artifact: Artifact, newest: int, out: Path) -> Artifact:
+    """The graph of `artifact` in opset `newest`, written to `out`; it gives the same answers."""
     model = load_whole_graph(Path(artifact.path))
     lowered = lower_model(model, newest)
     helper.set_model_props(lowered, read_metadata(model) | {PARENT_KEY: artifact.sha256})
     compare_answers(model, lowered, artifact)
-    if batch is not None:
-        fix_shapes(lowered, {spec.name: concrete_shape(spec, batch) for spec in artifact.inputs})
     out.parent.mkdir(parents=True, exist_ok=True)
     write_graph(lowered, out)
     made = read_onnx(out)
@@ -63,18 +64,6 @@ def lower_graph(artifact: Artifact, newest: int, out: Path, *, batch: int | None
         inputs=carry_specs(artifact.inputs, made.inputs),
         parent_sha256=artifact.sha256,
     )
-
-
-def fix_shapes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Gives the inputs these shapes; those of all other tensors are left to who reads the graph."""
-    for value in model.graph.input:
-        for axis, length in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
-            axis.dim_value = length
-    for value in model.graph.output:
-        for axis in value.type.tensor_type.shape.dim:
-            if axis.HasField("dim_param"):
-                axis.Clear()
-    del model.graph.value_info[:]
 
 
 def lower_model(model: ModelProto, newest: int) -> ModelProto:
@@ -96,6 +85,9 @@ def lower_model(model: ModelProto, newest: int) -> ModelProto:
             newer, older = (defs.get_schema(node.op_type, version, "") for version in (opset, newest))
             if newer.since_version != older.since_version:
                 lowered.graph.initializer.extend(_lower_node(node, newer, older, shapes, constants))
+    if newest <= LAST_WITH_WHOLE_SHAPES:
+        for graph in (lowered.graph, *(graph for node in walk_nodes(lowered) for graph in read_graphs(node))):
+            _cut_shapes(graph)
     for entry in lowered.opset_import:
         if entry.domain in OWN:
             entry.version = newest
@@ -215,6 +207,24 @@ def _lower_node(node: NodeProto, newer: Any, older: Any, shapes: Shapes, constan
     del node.attribute[:]
     node.attribute.extend(kept.values())
     return made
+
+
+def _cut_shapes(graph: Any) -> None:
+    """Puts a Slice behind every Shape of some axes."""
+    nodes = list(graph.node)
+    del graph.node[:]
+    for node in nodes:
+        graph.node.append(node)
+        if node.op_type == "Shape" and node.domain in OWN and node.attribute:
+            asked = {attribute.name: attribute.i for attribute in node.attribute}
+            name, last = node.output[0], graph.node[-1]
+            last.output[0] = f"{name}_all"
+            del last.attribute[:]
+            ends = {"start": asked.get("start", 0), "end": asked.get("end", np.iinfo(np.int64).max), "axis": 0}
+            numbers = [numpy_helper.from_array(np.array([n]), f"{name}_{part}") for part, n in ends.items()]
+            graph.initializer.extend(numbers)
+            cut = [f"{name}_all", *(number.name for number in numbers)]
+            graph.node.append(helper.make_node("Slice", cut, [name], name=f"{name}_cut"))
 
 
 def _widen_pads(node: NodeProto, names: Mapping[str, str], shapes: Shapes, constants: Constants) -> TensorProto:

@@ -75,13 +75,9 @@ def lower_first(backend: Backend, artifact: Artifact, engine: EngineSpec, out_di
     from enginebench.models.precision.lowering import NewerTypes, lower_graph
 
     note(f"lowering the graph from opset {artifact.opset} to {newest}, the newest that {tool} reads")
-    # Built for one batch, the graph has that: 8.6 cannot join what it computes from an open one, such as a ViT's token.
-    asked = (name for name, value in engine.options.items() if value)
-    fixed = not any(name == "profiles" or name.endswith("_shapes") for name in asked)
-    size = f"-b{engine.batch}" if fixed else ""
-    out = Path(out_dir) / "lowered" / f"{Path(artifact.path).stem}-{artifact.sha256[:8]}-opset{newest}{size}.onnx"
+    out = Path(out_dir) / "lowered" / f"{Path(artifact.path).stem}-{artifact.sha256[:8]}-opset{newest}.onnx"
     try:
-        return lower_graph(artifact, newest, out, batch=engine.batch if fixed else None)
+        return lower_graph(artifact, newest, out)
     except NewerTypes:  # which a parser knows or refuses, but does not read otherwise
         note(f"{told}; no operator has another form there, so the graph is handed on as it is")
         return artifact
