@@ -24,8 +24,9 @@ from enginebench.stats.drift import (
 VARIES = "the model gives different outputs for the same inputs each time"
 # Doubts that say that weights or inputs were invented.
 INVENTED = {"random_weights": "weights", "random_inputs": "inputs"}
-# Centred cosine below which three quarters of what varies is noise: no rounding of a format does that.
-MOSTLY_NOISE = 0.5
+# Centred cosine below which outputs are hardly related, if at all. Rounding does less harm, even where outputs hardly
+# vary with the input: ResNet-50 with random weights keeps 0.27 in INT8, in ONNX Runtime as in TensorRT, at 14 dB.
+MOSTLY_NOISE = 0.2
 
 
 def compare_preparation(reference: str | None, candidate: str | None) -> list[str]:
@@ -114,7 +115,8 @@ def list_invented(result: Result) -> list[str]:
 def is_gross(drift: Drift, *, rounded: bool = True) -> bool:
     """Whether outputs break even the limits of 8 bits, the loosest that there are, and vary mostly by themselves.
 
-    Outputs of random weights hardly vary with the input: ResNet-50 in BF16 keeps 18 dB and a centred cosine of 0.67.
+    Outputs of random weights hardly vary with the input: ResNet-50 in BF16 keeps 18 dB and a centred cosine of 0.67, in
+    INT8 14 dB and 0.27.
     `rounded`: to a shorter format than FP32, which excuses no such noise.
     """
     loosest = default_limits(None) | ({"centred_cosine": MOSTLY_NOISE} if rounded else {})

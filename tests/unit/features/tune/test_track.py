@@ -73,10 +73,10 @@ def test_with_labels_the_score_decides() -> None:
     assert "not finite" in str(find_refusal(make_row(score=0.76, nonfinite=1), base))
 
 
-@pytest.mark.parametrize(("cosine", "score", "races"), [(0.93, 0.1, True), (0.2, None, False)])
+@pytest.mark.parametrize(("cosine", "score", "races"), [(0.93, 0.1, True), (0.27, None, True), (0.1, None, False)])
 def test_random_weights_refuse_what_is_grossly_wrong_alone(cosine: float, score: float | None, races: bool) -> None:
     random = Caveat(code="random_weights", message="the weights are random")
-    row = replace(make_row(passed=False, cosine=cosine, score=score), caveats=(random,))
+    row = replace(make_row(passed=False, cosine=cosine, score=score), caveats=(random,), requested_precision="int8")
     base = make_row("r", score=None if score is None else 5 * score)
     assert (find_refusal(row, base) is None) is races
     assert find_refusal(replace(row, caveats=()), base) is not None

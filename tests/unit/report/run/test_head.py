@@ -16,7 +16,7 @@ from reports import show, write_markdown, write_page
 from samples import make_drift, make_estimate, make_machine, make_result
 
 AGREE = make_drift(1e-6)
-GROSS = make_drift(9.0, passed=False, centred=0.2)
+GROSS = make_drift(9.0, passed=False, centred=0.1)
 RANDOM = Caveat(code="random_weights", message="weights are random")
 
 
