@@ -79,7 +79,7 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
     beaten = bool(final and final.beaten)
     winner = _find(search, final.winner) if final is not None else challenger
     notes = []
-    if found and found.ratio_validity:
+    if found and found.ratio_validity not in (None, "good") and found.verdict != "not_shown":  # else it stands there
         why = f": {found.ratio_reason}" if found.ratio_reason else ""
         notes.append(f"The ratio to the best default is {found.ratio_validity.replace('_', ' ')}{why}.")
     for name in [name for name in final.defaults if name in final.failed] if final else ():
