@@ -8,7 +8,7 @@ import pytest
 from chains import write_chain
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Artifact
-from enginebench.features.fpga.board import find_speed, make_board, read_speeds
+from enginebench.features.fpga.board import make_board
 from enginebench.features.fpga.onnx_reader import read_network
 from enginebench.features.fpga.simulation import FIXED_CYCLES, count_engine_cycles
 
@@ -59,10 +59,3 @@ def test_both_banks_bound_the_interval(artifact, cache_dir):
 def test_wrong_options_are_named(change, said, artifact, cache_dir):
     with pytest.raises(UsageError, match=said):
         make_board(artifact, OPTIONS | change, cache_dir)
-
-
-def test_table_of_speeds_holds_the_default():
-    speeds = read_speeds().speeds
-    assert all(min(s.seeds_mhz) <= s.fmax_mhz <= max(s.seeds_mhz) and len(s.seeds_mhz) >= 3 for s in speeds)
-    assert find_speed("ecp5-25k", 16, 16) >= 110
-    assert find_speed("ecp5-25k", 16, 32) > 0  # the default of fpga-sim

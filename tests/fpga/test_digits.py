@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 from chains import run_ort
-from enginebench.core.errors import UsageError
 from enginebench.core.records import EngineSpec, MeasureSpec
 from enginebench.features.fpga.board import find_speed
 from enginebench.features.fpga.engine import create_backend
 from enginebench.features.fpga.onnx_reader import read_network
 from enginebench.features.fpga.simulation import DesignOptions, count_transaction_cycles, simulate_inferences
-from enginebench.features.fpga.verb import find_differences, find_network_file
+from enginebench.features.fpga.verb import find_differences
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.task import feed_digits, load_digits
 
@@ -65,9 +64,3 @@ def test_differences_name_both_classes_and_the_margin():
     theirs = np.array([[1, 5, 5.5], [9, 0, 0]], np.float32)
     (found,) = find_differences(ours, theirs, np.array([2, 0]))
     assert (found.index, found.device, found.onnxruntime, found.label, found.margin) == (0, 1, 2, 2, 0.5)
-
-
-def test_models_that_the_design_cannot_run_are_refused(tmp_path):
-    with pytest.raises(UsageError, match="digits-mlp"):
-        find_network_file("timm:resnet10t", tmp_path)
-    assert find_network_file("F.ONNX", tmp_path).name == "F.ONNX"

@@ -8,23 +8,14 @@ import pytest
 from enginebench.core.errors import BackendUnavailable, FeedError, MeasurementError
 from enginebench.features.fpga import waves
 from enginebench.features.fpga.compiled import CompiledDevice
-from enginebench.features.fpga.driver import Board, SerialLine, describe_status
+from enginebench.features.fpga.driver import Board, SerialLine
 from enginebench.features.fpga.frames import INFO_FORMAT, Status, pack_answer
 from enginebench.features.fpga.gateware.device import Device
 from networks import compile_device, draw_inputs, make_network
+from tracks import Clock
 
 SMALL = make_network((6, 5, 3), bits=16)
 DIVISOR, TIMEOUT_CYCLES = 4, 900  # as in test_simulation: one design to compile
-
-
-class Clock:
-    """Moved on by every read that brings nothing."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
 
 
 class SimulatedLine:
@@ -47,7 +38,7 @@ class SimulatedLine:
     def read(self, timeout_s):
         data, self.arrived = self.arrived, b""
         if not data:
-            self.clock.now += timeout_s
+            self.clock.now_s += timeout_s
         return data
 
     def close(self):
@@ -191,9 +182,3 @@ def test_port_that_goes_away_is_an_error():
         line.read(0.0)
     line.close()
     line.close()
-
-
-def test_statuses_in_words():
-    assert [describe_status(s) for s in (0, 1, 2, 3, 4, 9)] == [
-        "ok", "bad crc", "bad length", "unknown command", "busy", "status 9",
-    ]  # fmt: skip

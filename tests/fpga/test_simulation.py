@@ -8,35 +8,15 @@ from enginebench.features.fpga import compiled, toolchain, waves
 from enginebench.features.fpga.compiled import CompiledDevice
 from enginebench.features.fpga.frames import Command, pack_answer, pack_request
 from enginebench.features.fpga.gateware.device import Device
-from enginebench.features.fpga.gateware.engine import Engine
-from enginebench.features.fpga.network import count_ideal_cycles
 from enginebench.features.fpga.simulation import (
     DesignOptions,
-    count_engine_cycles,
     count_transaction_cycles,
     read_answers,
     simulate_inferences,
 )
-from networks import compile_device, draw_inputs, make_network, run_engine, simulate_pins
+from networks import compile_device, draw_inputs, make_network, simulate_pins
 
 SMALL = make_network((6, 5, 3), bits=16)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "lanes"),
-    [((5, 3), 4), ((3, 17, 2), 16), ((1, 1, 1), 1), ((2, 40, 3), 8), ((9, 33, 7, 12, 5), 8), ((1, 20, 20, 1), 4)],
-)
-def test_closed_form_of_the_engine_is_exact(sizes, lanes):
-    network = make_network(sizes, bits=16)
-    _, cycles = run_engine(Engine(network, lanes), draw_inputs(network, 1))
-    assert cycles == [count_engine_cycles(network.sizes, lanes)]
-
-
-@pytest.mark.parametrize(("lanes", "cycles"), [(1, 2379), (4, 620), (8, 332), (16, 180)])
-def test_cycles_of_the_digits_network(lanes, cycles):
-    sizes = [(64, 32), (32, 10)]
-    assert count_engine_cycles(sizes, lanes) == cycles
-    assert count_engine_cycles(sizes, lanes) == count_ideal_cycles(sizes, lanes) + 10 + ((10 - 1) % lanes + 1)
 
 
 @pytest.mark.parametrize(("lanes", "divisor"), [(1, 1), (4, 2), (4, 13)])
@@ -57,16 +37,6 @@ def test_compiled_simulation_follows_amaranth_cycle_for_cycle(cache_dir):
     with CompiledDevice(compile_device(design, cache_dir)) as device:
         halves = [device.run(part)[0] for part in np.array_split(line, 7)]  # state goes on from call to call
     assert np.concatenate(halves).tolist() == expected.tolist()
-
-
-def test_compiled_simulation_is_the_reference(cache_dir):
-    inputs = draw_inputs(SMALL, 150)
-    said: list[str] = []
-    found = simulate_inferences(SMALL, DesignOptions(lanes=4, divisor=4), inputs, cache_dir, say=said.append)
-    assert "compiling it takes" in said[0] and said[1] == f"simulating from input 1 of {len(inputs)}"
-    assert found.answers.tolist() == SMALL.infer_bytes(inputs).tolist()
-    assert set(found.compute_cycles) == {found.cycles_per_inference}
-    assert set(found.transaction_cycles) == {count_transaction_cycles(SMALL, 4, 4)}
 
 
 def test_design_is_compiled_once(cache_dir, monkeypatch):

@@ -98,6 +98,17 @@ def describe_layer(name: str, source: str, target: str) -> dict[str, object]:
     }
 
 
+def fill(folder: Path, stem: str = "", n: int = 60, log_n: int | None = None) -> Path:
+    """A folder with all four artifacts of one run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    prefix = f"{stem}." if stem else ""
+    (folder / f"{prefix}times.json").write_bytes(make_times(n))
+    (folder / f"{prefix}profile.json").write_bytes(make_profile())
+    (folder / f"{prefix}layers.json").write_bytes(make_layers())
+    (folder / f"{stem or 'run'}.log").write_text(make_log(n=log_n or n))
+    return folder
+
+
 def format_row(values: np.ndarray, percentiles: Sequence[int] = (90, 95, 99)) -> str:
     """A row of the summary: six digits, trtexec's percentile rule."""
     ascending = np.sort(values)

@@ -123,7 +123,6 @@ def deliver_also(root: Path, out: PathLike) -> None:
 
 
 def describe_delivery(document: DeliverDocument) -> Iterator[str]:
-    """What was delivered, what is doubtful about it, and how to try it."""
     checked = "its outputs are as measured" if document.checked else "NOT checked"
     yield f"{document.bundle}: {document.row}, {count_of(len(document.files), 'files')}; {checked}"
     yield from (f"  {clean_text(note)}" for note in document.notes)

@@ -220,7 +220,6 @@ def copy_engine(stage: Path, contents: Contents) -> None:
 
 
 def copy_model(stage: Path, artifact: Artifact) -> Artifact:
-    """The artifact with its files in the bundle, its path relative to it."""
     source, names = Path(artifact.path), choose_names(artifact)
     for file in artifact.files:
         check_name(f"{MODEL}/{names[file.path]}")

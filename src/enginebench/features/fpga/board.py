@@ -102,7 +102,6 @@ class Board:
         return max(*terms, *shared, -(-sum(terms) // BANKS))
 
     def close(self) -> None:
-        """Ends the simulation; may be called twice."""
         self._device.close()
 
 
@@ -142,7 +141,6 @@ def find_speed(part: str, lanes: int, multiplier_bits: int) -> float:
 
 
 def read_speeds() -> SpeedTable:
-    """The table in the package."""
     return msgspec.json.decode(SPEEDS_FILE.read_bytes(), type=SpeedTable)
 
 

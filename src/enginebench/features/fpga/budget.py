@@ -52,7 +52,6 @@ class Transfer(Struct, frozen=True, kw_only=True):
     frame_bytes: int = 0
 
     def size_bytes(self, batch: NDArray[np.int64] | int) -> NDArray[np.int64]:
-        """Bytes of one call with `batch` items."""
         return np.asarray(batch, dtype=np.int64) * self.item_bytes + self.frame_bytes
 
 
@@ -74,7 +73,6 @@ class BudgetSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def transfers(self) -> dict[str, Transfer]:
-        """The copies that go over a link."""
         copies = {"copy_in": self.copy_in, "copy_back": self.copy_back}
         return {name: copy for name, copy in copies.items() if isinstance(copy, Transfer)}
 
@@ -116,26 +114,36 @@ class Budget(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+def _time(text: str, default: float | None = None) -> Opt:
+    return Opt(text, default, ge=0, le=LARGEST_TIME_MS)
+
+
+def _bytes(text: str, default: int | None = None) -> Opt:
+    return Opt(text, default, ge=0, le=LARGEST_BYTES)
+
+
 class BudgetOptions(TypedDict, total=False):
-    t_pre_ms: Annotated[float | None, Opt("Time to preprocess one item.", ge=0)]
-    t_copy_in_ms: Annotated[float | None, Opt("Time to copy one item in; or give --bytes-in and --link.", ge=0)]
-    t_compute_ms: Annotated[float | None, Opt("Time to compute one item.", ge=0)]
-    t_copy_back_ms: Annotated[float | None, Opt("Time to copy one output back; or give --bytes-out and --link.", ge=0)]
-    t_post_ms: Annotated[float | None, Opt("Time to postprocess one item.", ge=0)]
-    t_call_ms: Annotated[float, Opt("Fixed time per call, whatever the batch.", 0.0, ge=0)]
-    bytes_in: Annotated[int | None, Opt("Bytes of one item.", ge=0)]
-    bytes_out: Annotated[int | None, Opt("Bytes of one output.", ge=0)]
-    frame_bytes_in: Annotated[int, Opt("Extra bytes per call: header, checksum.", 0, ge=0)]
-    frame_bytes_out: Annotated[int, Opt("Extra bytes per output.", 0, ge=0)]
+    t_pre_ms: Annotated[float | None, _time("Time to preprocess one item.")]
+    t_copy_in_ms: Annotated[float | None, _time("Time to copy one item in; or give --bytes-in and --link.")]
+    t_compute_ms: Annotated[float | None, _time("Time to compute one item.")]
+    t_copy_back_ms: Annotated[float | None, _time("Time to copy one output back; or give --bytes-out and --link.")]
+    t_post_ms: Annotated[float | None, _time("Time to postprocess one item.")]
+    t_call_ms: Annotated[float, _time("Fixed time per call, whatever the batch.", 0.0)]
+    bytes_in: Annotated[int | None, _bytes("Bytes of one item.")]
+    bytes_out: Annotated[int | None, _bytes("Bytes of one output.")]
+    frame_bytes_in: Annotated[int, _bytes("Extra bytes per call: header, checksum.", 0)]
+    frame_bytes_out: Annotated[int, _bytes("Extra bytes per output.", 0)]
     link: Annotated[
         str | None, Opt("uart:115200, usb2, usb3, eth100, eth1g, pcie3x4, or BYTES_PER_S+LATENCY_US; +usb[:MS].")
     ]
-    batch: Annotated[int, Opt("Items per call.", 1, ge=1)]
+    batch: Annotated[int, Opt("Items per call.", 1, ge=1, le=LARGEST_BATCH)]
     source: Annotated[
         PathLike | None,
         Opt("Take terms from a stored result, or from the JSON of bench or stages.", names="--from", path="file"),
     ]
-    baseline_ms: Annotated[float | None, Opt("Time per item of what the accelerator would replace.", gt=0)]
+    baseline_ms: Annotated[
+        float | None, Opt("Time per item of what the accelerator would replace.", gt=0, le=LARGEST_TIME_MS)
+    ]
     baseline_from: Annotated[PathLike | None, Opt("The same, from a stored result.", path="file")]
 
 
@@ -218,7 +226,8 @@ def read_terms(path: Path) -> dict[str, float]:
         times, batch = [("compute", row.p50_ms.value)], row.batch
     else:
         raise ParseError(path, "", type(document).__name__, "a stored result, or a document of `bench` or `stages`")
-    if batch < 1 or not {name for name, _ in times} <= STAGE_TERMS.keys():
+    known = batch >= 1 and all(name in STAGE_TERMS and time >= 0 for name, time in times)
+    if not known or not 0 < math.fsum(time for _, time in times) <= LARGEST_TIME_MS:
         raise ParseError(path, "$", f"batch {batch}, {dict(times)}", f"a batch, and times of {', '.join(STAGE_TERMS)}")
     terms: dict[str, float] = {}
     for name, time in times:
@@ -234,7 +243,6 @@ def compute_budget(spec: BudgetSpec) -> Budget:
 
     Source: G. Amdahl, "Validity of the single processor approach", AFIPS 1967, for both bounds.
     """
-    check_spec(spec)
     terms = {name: float(time) for name, time in compute_terms(spec, spec.batch).items()}
     total = math.fsum(terms.values())
     without_compute = math.fsum(time for name, time in terms.items() if name != "compute")
@@ -268,24 +276,6 @@ def compute_budget(spec: BudgetSpec) -> Budget:
         curve=tuple(curve),
         notes=tuple(note for note in (rate_note, batch_note) if note),
     )
-
-
-def check_spec(spec: BudgetSpec) -> None:
-    """Checks that the budget can be computed."""
-    times = {"pre": spec.pre_ms, "compute": spec.compute_ms, "post": spec.post_ms, "call": spec.call_ms}
-    for name, copy in (("copy_in", spec.copy_in), ("copy_back", spec.copy_back)):
-        if not isinstance(copy, Transfer):
-            times[name] = copy
-        elif not all(0 <= size <= LARGEST_BYTES for size in (copy.item_bytes, copy.frame_bytes)):
-            sizes = f"{copy.item_bytes} + {copy.frame_bytes}"
-            raise UsageError(f"{name} carries {sizes} bytes; expected 0 to {LARGEST_BYTES} each")
-    for name, time in times.items():
-        if not 0 <= time <= LARGEST_TIME_MS:
-            raise UsageError(f"the time of {name} is {time:g} ms; expected 0 to {LARGEST_TIME_MS:g}")
-    if not 1 <= spec.batch <= LARGEST_BATCH:
-        raise UsageError(f"the batch is {spec.batch}; expected 1 to {LARGEST_BATCH}")
-    if spec.baseline_ms is not None and not 0 < spec.baseline_ms <= LARGEST_TIME_MS:
-        raise UsageError(f"the baseline is {spec.baseline_ms:g} ms; expected above 0 and at most {LARGEST_TIME_MS:g}")
 
 
 def compute_terms(spec: BudgetSpec, batch: NDArray[np.int64] | int) -> dict[str, NDArray[np.float64]]:

@@ -51,7 +51,6 @@ class SerialLine:
             raise BackendUnavailable(f"the serial port {port} cannot be opened at {baud} baud: {error}") from error
 
     def write(self, data: bytes) -> None:
-        """Sends all bytes."""
         try:
             self._port.write(data)
         except OSError as error:
@@ -67,7 +66,6 @@ class SerialLine:
             raise MeasurementError(f"the serial port {self._port.port} is gone: {error}") from error
 
     def close(self) -> None:
-        """Closes the port; may be called twice."""
         self._port.close()
 
 
@@ -107,7 +105,6 @@ class Board(Closing):
         return unpack_cycles(self.transact(Command.CYCLES))[0]
 
     def infer(self, inputs: NDArray[np.int8]) -> bytes:
-        """The answer to one input, as it came."""
         return self.transact(Command.INFER, np.asarray(inputs, np.int8).tobytes())
 
     def infer_all(self, rows: Sequence[NDArray[np.int8]]) -> list[bytes]:
@@ -157,7 +154,6 @@ class Board(Closing):
         )
 
     def close(self) -> None:
-        """Closes the line; may be called twice."""
         self._line.close()
 
     def _send(self, command: int, payload: bytes) -> int:
@@ -185,7 +181,6 @@ class Board(Closing):
 
 
 def describe_status(status: int) -> str:
-    """A status in words."""
     return Status(status).name.lower().replace("_", " ") if status in list(Status) else f"status {status}"
 
 

@@ -42,8 +42,6 @@ INFERENCES = 400
 
 
 class FpgaSimBackend:
-    """Quantized ONNX artifacts on a simulated board."""
-
     name = NAME
 
     def __init__(self, cache_dir: Path | None, make_board: MakeBoard | None = None) -> None:
@@ -54,7 +52,6 @@ class FpgaSimBackend:
         return Availability(engine=NAME, available=True, version=__version__, devices=("cpu",))
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
-        """The design that computes the artifact's network, compiled for simulation."""
         board = self._open(artifact, spec, out_dir)
         board.close()
         return replace(
@@ -68,7 +65,6 @@ class FpgaSimBackend:
         )
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> FpgaSimEngine:
-        """The simulated device as an engine: what it answers is what the hardware would."""
         return FpgaSimEngine(self._open(artifact, spec, Path(artifact.path).parent))
 
     def measure(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Measurement:
@@ -134,7 +130,6 @@ class FpgaSimEngine(Closing):
         self._answer: Array | None = None
 
     def bind(self, feeds: Feeds) -> None:
-        """Copies the array in."""
         check_state(NAME, closed=self._board is None)
         check_feeds(self.inputs, feeds)
         self._bound = feeds[self.inputs[0].name].copy()
@@ -146,7 +141,6 @@ class FpgaSimEngine(Closing):
         return self._run
 
     def fetch(self) -> dict[str, Array]:
-        """A copy of the answer of the last run."""
         check_state(NAME, closed=self._board is None, bound=self._answer is not None)
         assert self._answer is not None
         return {self.outputs[0].name: self._answer.copy()}
@@ -156,7 +150,6 @@ class FpgaSimEngine(Closing):
         return {"int8": 1.0}
 
     def close(self) -> None:
-        """Ends the simulation; may be called twice."""
         if self._board is not None:
             self._board.close()
         self._board, self._bound, self._answer = None, None, None

@@ -27,8 +27,6 @@ BANKS = 2
 
 
 class Command(IntEnum):
-    """What a request asks for."""
-
     ECHO = 1  # the payload comes back
     INFER = 2  # one input; one answer
     INFO = 3  # what the device is
@@ -36,8 +34,6 @@ class Command(IntEnum):
 
 
 class Status(IntEnum):
-    """What an answer says first."""
-
     OK = 0
     BAD_CRC = 1
     BAD_LENGTH = 2
@@ -46,16 +42,12 @@ class Status(IntEnum):
 
 
 class Answer(Struct, frozen=True):
-    """One answer as it came."""
-
     status: int
     sequence: int
     payload: bytes
 
 
 class Info(Struct, frozen=True):
-    """What a device says about itself."""
-
     version: int
     lanes: int
     inputs: int
@@ -86,7 +78,6 @@ def pack_request(command: int, sequence: int, payload: bytes = b"") -> bytes:
 
 
 def pack_answer(status: int, sequence: int, payload: bytes = b"") -> bytes:
-    """The bytes of an answer."""
     return _pack(ANSWER_START, bytes([status, sequence, len(payload)]) + payload)
 
 
@@ -121,7 +112,6 @@ def split_answers(data: bytes) -> tuple[list[Answer], bytes]:
 
 
 def unpack_info(payload: bytes) -> Info:
-    """What an INFO reply says."""
     return Info(*_unpack(INFO_FORMAT, payload, "INFO reply"))
 
 

@@ -75,8 +75,6 @@ def split_scale(scale: float, bits: int = 32) -> tuple[int, int]:
     Source: B. Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
         Inference", CVPR 2018, section 2.2.
     """
-    if not 4 <= bits <= 32:
-        raise UsageError(f"a multiplier of {bits} bits; expected 4 to 32")
     if not (math.isfinite(scale) and scale > 0):
         raise UsageError(f"the scale {scale} of a requantizer must be positive and finite")
     fraction, exponent = math.frexp(scale)  # scale = fraction * 2**exponent, fraction in [0.5, 1)
@@ -104,7 +102,6 @@ class Quantization(Struct, frozen=True, kw_only=True):
         return encoded
 
     def decode(self, integers: NDArray[np.int8]) -> NDArray[np.float32]:
-        """The real numbers that signed bytes stand for."""
         return (integers.astype(np.float32) - np.float32(self.zero_point)) * np.float32(self.scale)
 
 
@@ -133,7 +130,6 @@ class Layer(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def zero_point(self) -> int:
-        """Of the answer."""
         return self.quantization.zero_point if self.quantization else 0
 
     @property
@@ -166,8 +162,6 @@ class Layer(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Network(Struct, frozen=True, kw_only=True, eq=False):
-    """Linear layers one after the other, ready for the gateware."""
-
     layers: tuple[Layer, ...]
     input_quantization: Quantization
     multiplier_bits: int
@@ -179,12 +173,10 @@ class Network(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def inputs(self) -> int:
-        """Bytes of one input."""
         return self.layers[0].inputs
 
     @property
     def outputs(self) -> int:
-        """Numbers of one answer."""
         return self.layers[-1].outputs
 
     @property

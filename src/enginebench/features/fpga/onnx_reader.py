@@ -111,7 +111,6 @@ class _Reader:
         return nodes[0]
 
     def _take(self, node: onnx.NodeProto, tensor: str) -> None:
-        """One step of the walk."""
         if node.op_type == "QuantizeLinear":
             self._quantize(node)
         elif node.op_type == "DequantizeLinear":

@@ -46,16 +46,12 @@ FIXED_CYCLES = 8
 
 
 class DesignOptions(Struct, frozen=True, kw_only=True):
-    """What can be chosen about the hardware around a network."""
-
     lanes: int = 8
     divisor: int = 12
     split: int = 0
 
 
 class Simulated(Struct, frozen=True, kw_only=True, eq=False):
-    """What came out of a simulation."""
-
     answers: NDArray[np.int64]  # [n, outputs]
     cycles_per_inference: int  # counted by the device
     transaction_cycles: tuple[int, ...]  # of each inference: request's first start bit to answer's last stop bit

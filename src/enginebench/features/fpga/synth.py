@@ -17,8 +17,6 @@ from enginebench.features.fpga.toolchain import run_tool
 
 
 class Part(NamedTuple):
-    """One device, and how its tools are called."""
-
     name: str
     synth: str  # command of yosys; DSP and block RAM are inferred
     tool: str
@@ -48,8 +46,6 @@ FF_CELLS = re.compile(r"SB_DFF\w*|TRELLIS_FF")
 
 
 class Placement(Struct, frozen=True, kw_only=True):
-    """One run of place and route."""
-
     seed: int
     fits: bool
     fmax_mhz: float | None
@@ -80,7 +76,6 @@ class Synthesis(Struct, frozen=True, kw_only=True):
 
 
 def find_part(name: str) -> Part:
-    """The part of a name."""
     if part := PARTS.get(ALIASES.get(name, name)):
         return part
     raise UsageError(f"unknown part {name!r}; known: {', '.join([*PARTS, *ALIASES])}")

@@ -61,7 +61,6 @@ def convert_verilog(rtlil: str) -> str:
 
 
 def find_package(module: str, tool: str = "amaranth, which the FPGA designs are written in,") -> Path:
-    """The folder of a package of the extra."""
     spec = find_spec(module)
     if spec is None:
         raise MissingDependency(tool, INSTALL)

@@ -209,7 +209,6 @@ def quantize_default(out_dir: Path) -> Path:
 
 
 def find_network_file(model: str | None, out_dir: Path) -> Path:
-    """The quantized file that MODEL means: an .onnx file, or `digits-mlp`, which is quantized now."""
     if model is None or model == DEFAULT_MODEL:
         return quantize_default(out_dir)
     if not model.lower().endswith(".onnx"):
@@ -321,7 +320,6 @@ def find_differences(
 
 
 def make_rtlil(model: str | None, lanes: int, divisor: int, multiplier_bits: int, split: int = 0) -> str:
-    """The device for a model as RTLIL."""
     network = read_model(model, multiplier_bits)
     from enginebench.features.fpga.compiled import convert_rtlil
     from enginebench.features.fpga.gateware.device import Device, check_design
@@ -333,7 +331,6 @@ def make_rtlil(model: str | None, lanes: int, divisor: int, multiplier_bits: int
 def synthesize_model(
     model: str | None, *, part: str, lanes: int, divisor: int, multiplier_bits: int, seeds: int, out_dir: Path
 ) -> Synthesis:
-    """Synthesizes the device for a part: cells and Fmax, with the tools' logs in `out_dir`."""
     from enginebench.features.fpga.synth import find_part, synthesize
 
     found = find_part(part)

@@ -25,7 +25,6 @@ def encode_bytes(data: bytes, divisor: int, gap_cycles: int = 0) -> Wave:
 
 
 def rest(cycles: int) -> Wave:
-    """An idle line."""
     return np.ones(cycles, dtype=np.uint8)
 
 

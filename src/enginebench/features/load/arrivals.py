@@ -107,7 +107,6 @@ class Board(MemoryBoard):
 
 
 def create_board(descriptor: int, offsets: Sequence[int] | Times, samples: Sequence[int] | Times) -> Board:
-    """A board for these arrivals, each with the number of its sample, in an empty file."""
     os.ftruncate(descriptor, 8 * (HEAD + len(COLUMNS) * len(offsets)))
     board = Board(descriptor)
     board.offset[:] = offsets
@@ -118,19 +117,16 @@ def create_board(descriptor: int, offsets: Sequence[int] | Times, samples: Seque
 def release_all(
     board: MemoryBoard,
     wake: Callable[[], bool],  # False if there is no engine any more
-    *,
-    clock: Clock = time.perf_counter_ns,
-    sleep: Callable[[float], None] = time.sleep,
-    spin: bool = True,  # wait busily for what a sleep would miss; only on a core of one's own
+    spin: bool,  # wait busily for what a sleep would miss; only on a core of one's own
 ) -> int:
     """Releases every request when it is due, and wakes the engine; returns how many were released."""
-    due = (board.offset + board.head[START]).tolist()
+    due, clock = (board.offset + board.head[START]).tolist(), time.perf_counter_ns
     head, released = board.head.data, board.released.data  # single words are written faster than through NumPy
     index, count, busy_ns = 0, len(due), 0
     margin_ns = SLEEP_ERROR_NS if spin else 0
     while index < count:
         while (left := due[index] - clock()) > margin_ns:
-            sleep((left - margin_ns) / 1e9)
+            time.sleep((left - margin_ns) / 1e9)
         while (now := clock()) < due[index]:
             pass
         while index < count and due[index] <= now:
@@ -145,10 +141,10 @@ def release_all(
     return index
 
 
-def wait_until_ready(board: Board, servers: int = 1, *, sleep: Callable[[float], None] = time.sleep) -> None:
+def wait_until_ready(board: Board, servers: int) -> None:
     """Returns once all servers are ready; sets the start."""
     while not board.head[READY : READY + servers].all():
-        sleep(READY_POLL_S)
+        time.sleep(READY_POLL_S)
     board.head[START] = time.perf_counter_ns() + HEAD_START_NS
 
 
@@ -247,8 +243,6 @@ class ClosedLoop:
 
 
 class BoardSink:
-    """Puts the stamps of every request on the board."""
-
     def __init__(self, board: MemoryBoard) -> None:
         self._board = board
         self.reasons: dict[str, int] = {}  # why requests failed -> how many

@@ -99,8 +99,7 @@ def read_samples(job: ServeJob) -> list[Feeds]:
     """
     from enginebench.models.task import sample_feeds
 
-    job_inputs = job.artifact.inputs
-    return [*sample_feeds(job_inputs, job.model, job.engine.batch, job.seed, job.samples, samples=job.inputs)]
+    return [*sample_feeds(job.artifact.inputs, job.model, job.engine.batch, job.seed, job.samples, samples=job.inputs)]
 
 
 def find_kind_of(sample: Feeds) -> Hashable:
@@ -172,8 +171,7 @@ def release_board(job: ArriveJob) -> ArriveAnswer:
     rest_collector()
     wait_until_ready(board, len(job.bells))
     rings = [open_bell(bell) for bell in job.bells]
-    released = release_all(board, lambda: all(ring() for ring in rings), clock=CLOCK, spin=spin)
-    return ArriveAnswer(released=released)
+    return ArriveAnswer(released=release_all(board, lambda: all(ring() for ring in rings), spin))
 
 
 def take_precedence() -> bool:

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Capacity, Caveat, EngineSpec, Machine
+from enginebench.core.text import count_of
 from enginebench.stats.capacity import RESOLUTION, CapacityVerdict
 from enginebench.stats.queueing import Limit, LoadPoint
 
@@ -30,8 +31,6 @@ class LoadRow(Struct, frozen=True, kw_only=True):
 
 
 class LoadSettings(Struct, frozen=True, kw_only=True):
-    """How requests come, and what is asked of them."""
-
     scenario: Scenario = "server"
     qps: float | None = None
     arrivals: str = "poisson"  # poisson, constant, or the file of a trace
@@ -80,15 +79,11 @@ class LoadDocument(Struct, frozen=True, kw_only=True):
 
 def describe_row(row: LoadRow) -> str:
     """The configuration in words: `ort fp32, 2 streams of 1 thread, batches up to 4`."""
-    spec = row.engine
-    streams = f"{row.streams} stream" + ("s" if row.streams != 1 else "")
-    threads = f"{spec.threads} thread" + ("s" if spec.threads != 1 else "")
-    parts = [
-        f"{format_engine(spec)} {format_precision(spec.precision, spec.recipe, spec.mix)}",
-        f"{streams} of {threads}",
-    ]
+    spec, streams = row.engine, count_of(row.streams, "streams")
+    name = f"{format_engine(spec)} {format_precision(spec.precision, spec.recipe, spec.mix)}"
+    parts = [name, f"{streams} of {count_of(spec.threads, 'threads')}"]
     if spec.device != "cpu":
-        parts = [f"{parts[0]} on {' and '.join(row.devices or [spec.device])}", streams]
+        parts = [f"{name} on {' and '.join(row.devices or [spec.device])}", streams]
     wait = f", waiting up to {row.max_wait_ms:g} ms" if row.max_wait_ms else ""
     made = f", compiled for {', '.join(map(str, row.compiled_for))}" if row.compiled_for else ""
     return ", ".join([*parts, f"batches up to {row.max_batch}{made}{wait}"] if row.max_batch > 1 else parts)

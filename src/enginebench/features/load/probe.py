@@ -26,10 +26,7 @@ from enginebench.runs.child.isolate import Child, child_environment, wait_until_
 from enginebench.stats.queueing import INTERRUPTED, Limit, LoadPoint, Stamps, describe_point
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Times = NDArray[np.int64]
+    from enginebench.features.load.arrivals import Times
 
 # Loading an engine and warming it up; a compiler may take minutes.
 LOAD_TIMEOUT_S = 900.0
@@ -127,7 +124,6 @@ class Interrupted(KeyboardInterrupt):
 
 
 def probe_closed(plan: Plan, samples: Times) -> LoadPoint:
-    """The point of queries that come one after another: each as soon as the one before has ended."""
     cpus, _ = share_cpus(plan.job.streams * plan.job.engine.threads)
     watch, timeout_s = BlockWatch(whole_cores(cpus)), LOAD_TIMEOUT_S + 2 * plan.job.duration_s
     with open_memory() as memory:

@@ -55,9 +55,7 @@ from enginebench.stats.queueing import (
 )
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Times = NDArray[np.int64]
+    from enginebench.features.load.arrivals import Times
 
 # Samples that requests draw from: together larger than the last cache for images, so that inputs come from memory.
 POOL = 64
@@ -316,7 +314,6 @@ class Prober:
                 self.rows[name] = replace(self.rows[name], capacity=capacity, rounds=tuple(ended))
 
     def _go_on(self, search: CapacitySearch, bench: Bench, end_s: float) -> bool:
-        """One more probe, if there is time for it; whether the search goes on."""
         if self._spent_s >= end_s:
             return False
         with self.keep_failure(bench):
@@ -336,7 +333,6 @@ class Prober:
             self.rows[bench.row.id] = replace(self.rows[bench.row.id], reason=str(error))
 
     def raise_failure(self, benches: Sequence[Bench]) -> None:
-        """Raises what ended the first configuration, if something ended each of them."""
         if benches and all(bench.row.id in self.failures for bench in benches):
             raise self.failures[benches[0].row.id]
 

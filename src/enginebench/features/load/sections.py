@@ -49,7 +49,6 @@ COLUMNS = (
 
 
 def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Section]:
-    """The answer first; a terminal leaves the pictures out."""
     answers = [f"{describe_row(row)}: {describe_capacity(row.capacity)}" for row in document.rows if row.capacity]
     answers += describe_verdicts(document)
     for row in document.rows if not answers else ():  # of each configuration what the highest rate came to
@@ -119,7 +118,6 @@ def _show(value: float | None) -> str:
 
 
 def describe_capacity(capacity: Capacity) -> str:
-    """The interval in words."""
     what = f"p{capacity.percentile:g} of at most {capacity.limit_ms:g} ms"
     why = {"settled": "", "budget": " (the search was ended before the ends met)", "nothing passes": ""}[capacity.ended]
     if capacity.suspect:
@@ -132,7 +130,6 @@ def describe_capacity(capacity: Capacity) -> str:
 
 
 def describe_verdicts(document: LoadDocument) -> Iterator[str]:
-    """Who carries more than the first."""
     names = {row.id: describe_row(row) for row in document.rows}
     for verdict in document.verdicts:
         ratio = verdict.ratio

@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from enginebench.core.streams import Clock, Ended, Streams
+from enginebench.core.streams import Clock, Streams
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Feeds
+    from enginebench.features.load.arrivals import BoardSink
 
 
 class Waiting(NamedTuple):
@@ -34,7 +35,6 @@ class Batcher:
         return len(self._queue)
 
     def add(self, request: Waiting) -> bool:
-        """Whether the request was let in."""
         if self._limit is not None and len(self._queue) >= self._limit:
             return False
         self._queue.append(request)
@@ -77,12 +77,6 @@ class Source(Protocol):
         """Whether every request has come."""
 
 
-class Sink(Protocol):
-    def finish(self, batch: Sequence[Waiting], ended: Ended) -> None: ...
-
-    def drop(self, request: Waiting) -> None: ...
-
-
 class Span:
     """How long something was at work, of pieces that may overlap and come roughly in the order of their ends."""
 
@@ -95,8 +89,6 @@ class Span:
 
 
 class Work(NamedTuple):
-    """For how long each part of a server was at work, in nanoseconds."""
-
     busy_ns: int  # summed over all streams, from a submission to its answer
     # By part, each as if it were alone; `compute` of an engine that does not say more is `busy_ns` over the streams.
     stages: dict[str, int]
@@ -104,7 +96,7 @@ class Work(NamedTuple):
 
 def serve(
     source: Source,
-    sink: Sink,
+    sink: BoardSink,
     streams: Streams,
     batcher: Batcher,
     *,

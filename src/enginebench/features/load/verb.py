@@ -6,10 +6,9 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Unpack
+from typing import Annotated, Any, TypeAlias, Unpack
 
 import click
-import numpy as np
 from msgspec.structs import asdict, replace
 
 from enginebench import door
@@ -44,11 +43,6 @@ from enginebench.runs.targets.bundles import fill_request, open_as_stored, read_
 from enginebench.runs.targets.sources import gather_sources
 from enginebench.stats.capacity import agrees_with_probes
 from enginebench.verbs import given
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Times = NDArray[np.int64]
 
 Numbers: TypeAlias = int | str | Iterable[int] | None
 # The document, in the folder of a load.
@@ -185,7 +179,6 @@ class Loading:
         )
 
     def describe(self, finished: bool = True) -> LoadDocument:
-        """The document of what was found so far, by an interrupted load, too."""
         points, pilots = ([], []) if finished else self._prober.earlier
         found = [row.capacity for row in self._prober.rows.values() if row.capacity is not None]
         settings = self._settings
@@ -212,7 +205,6 @@ class Loading:
         write_atomic(self._folder.root / DOCUMENT, encode(self.describe(finished=False), indent=2))
 
     def run(self) -> LoadDocument:
-        """Prepares every configuration, and probes them in turns."""
         benches = self._prepare()
         if self._settings.find_capacity:
             self._prober.find_capacities(benches)
@@ -250,7 +242,6 @@ class Loading:
         return benches
 
     def _plan(self) -> list[PlannedRow]:
-        """The rows of the request; of a bundle the one that it holds."""
         request = self._request
         if is_bundle(Path(request.model)):
             stored = open_as_stored(Path(request.model))
@@ -281,7 +272,7 @@ class Loading:
 def write_load(root: Path, document: LoadDocument) -> tuple[str, ...]:
     """Writes load.json, and with the extra `report` its page and pictures; notes say what is missing."""
     write_atomic(root / DOCUMENT, encode(document, indent=2))
-    return report_load(root, document, FORMATS)[1]
+    return report_load(root, document, FORMATS).notes
 
 
 def read_load(root: Path) -> LoadDocument:
@@ -296,8 +287,8 @@ def read_load(root: Path) -> LoadDocument:
     return document
 
 
-def report_load(root: Path, document: LoadDocument, formats: Sequence[str]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """Writes the page (html) and the pictures (png) of a load; returns the files, and notes about what is missing."""
+def report_load(root: Path, document: LoadDocument, formats: Sequence[str]) -> Written:
+    """Writes the page (html) and the pictures (png) of a load."""
     if not set(formats) & set(FORMATS):
         raise UsageError(f"the report of a load is {' and '.join(FORMATS)}; asked for {', '.join(formats)}")
     try:
@@ -307,12 +298,12 @@ def report_load(root: Path, document: LoadDocument, formats: Sequence[str]) -> t
             title, sections = f"{document.model} under load", list_load(document, pictures)
             files["report.html"] = format_page(title, sections, bundle=bundle, footer=FOOTER).encode()
     except MissingDependency as error:
-        return (), (f"no report.html and no pictures: {error}",)
+        return Written(paths=(), notes=(f"no report.html and no pictures: {error}",))
     for name in files:
         check_inside(root, root / name)
     for name, data in files.items():
         write_atomic(root / name, data)
-    return tuple(root / name for name in files), ()
+    return Written(paths=tuple(root / name for name in files))
 
 
 def report_any(
@@ -323,8 +314,7 @@ def report_any(
     if not (root / DOCUMENT).is_file():
         return None
     document = read_load(root)
-    paths, notes = report_load(root, document, formats)
-    return Written(paths=paths, notes=notes), document, list_load
+    return report_load(root, document, formats), document, list_load
 
 
 def load_target(

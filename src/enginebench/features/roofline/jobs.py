@@ -56,7 +56,6 @@ class GraphWork(Struct, frozen=True, kw_only=True):
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of the whole graph."""
         return sum(node.macs for node in self.nodes)
 
 

@@ -44,8 +44,6 @@ class JoinedLayer(Struct, frozen=True, kw_only=True):
 
 
 class Joining(Struct, frozen=True, kw_only=True):
-    """All layers, joined as far as they can be."""
-
     layers: tuple[JoinedLayer, ...]
     left: tuple[str, ...]  # nodes that no layer does the work of
     unmapped_share: float | None  # of the layers' time, in those that stand for no node; None: they took none

@@ -34,8 +34,6 @@ WIDTHS = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1.0, "fp8"
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The ceilings that hold for one device and one number of threads."""
-
     rates: dict[Unit, dict[str, float]]  # GMAC/s by precision
     levels: tuple[tuple[float | None, float], ...]  # (bytes that fit, GB/s), innermost first; memory has no end
     launch_ms: float = 0.0  # of each kernel; 0 where nothing is launched
@@ -259,7 +257,6 @@ def limit_layers(
 
 
 def _export(request: RunRequest, place: Path, reporter: Reporter) -> Artifact:
-    """The ONNX graph of a model whose engine needs none."""
     out, axes = str(place.absolute()), request.dynamic_axes
     job = SourceJob(source=request.source, out_dir=out, batch=request.batches[0], dynamic_axes=axes, data=request.data)
     made = make_sources(job, threads=request.threads, timeout_s=request.timeout_s, reporter=reporter)

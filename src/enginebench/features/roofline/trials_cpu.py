@@ -47,12 +47,10 @@ _FLOAT = 4
 
 
 def list_precisions(flags: Collection[str]) -> tuple[Precision, ...]:
-    """Precisions that a CPU has instructions for."""
     return tuple(precision for precision, needed in INSTRUCTIONS.items() if not needed or needed.intersection(flags))
 
 
 def list_trials(precisions: Sequence[Precision], caches: Sequence[DataCache], threads: int) -> Iterator[Trial]:
-    """Every trial of a CPU, on the threads that PyTorch is set to."""
     for precision in precisions:
         if precision == "int8":
             yield from _list_int8()

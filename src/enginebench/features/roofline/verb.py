@@ -96,7 +96,6 @@ Given: TypeAlias = str | int | Iterable[str | int] | None
 def read_request(
     precisions: Given = None, threads: Given = None, device: Given = None, quick: bool = False
 ) -> RooflineRequest:
-    """What to measure, of texts as on the command line, or of lists."""
     chosen = [parse_precision(text) for text in _split(precisions)]
     if any(recipe for _, recipe in chosen):
         raise UsageError(f"--precisions {precisions}: a peak has no recipe; give int8 alone")
@@ -116,7 +115,6 @@ def _split(given: Given) -> list[str]:
 
 
 def measure_ceilings(request: RooflineRequest, *, reporter: Reporter, wait: bool = True) -> Ceilings:
-    """The peaks of this machine."""
     machine = describe_machine()
     jobs, processes = list(plan_jobs(request, machine)), 1 if request.quick else PROCESSES
     with lock_devices([job.device for job in jobs], wait=wait, on_wait=reporter.say):

@@ -44,8 +44,6 @@ class SweepRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Cell(Struct, frozen=True, kw_only=True):
-    """What a row of a sweep is asked for."""
-
     model: str
     machine_kind: str
     engine: str
@@ -55,14 +53,10 @@ class Cell(Struct, frozen=True, kw_only=True):
 
 
 class SweepCell(Cell, frozen=True, kw_only=True):
-    """One row that was asked for; `row` is None where there is none yet."""
-
     row: SweepRow | None = None
 
 
 class FailedCell(Cell, frozen=True, kw_only=True):
-    """A cell without figures, and why."""
-
     reason: str
 
 

@@ -135,7 +135,6 @@ def _begin(
 
 
 def make_sources(job: SourcesJob, reporter: Reporter) -> None:
-    """Exports and quantizes one model for the whole fleet."""
     store = open_store(job.store)
     if read_document(store, f"{SOURCES}/{job.key}.json", StoredSources) is not None:
         return

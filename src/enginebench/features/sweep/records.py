@@ -21,7 +21,6 @@ GIVEN = "given"
 
 
 def name_answer(group: str, batch: int) -> str:
-    """The file of a search's answer."""
     return f"{GROUPS}/{group}/tuned-b{batch}.json"
 
 

@@ -62,7 +62,6 @@ def list_group_pages(document: SweepDocument) -> Iterable[tuple[str, str]]:
 
 
 def name_page(model: str, kind: str) -> str:
-    """The file of a group's page."""
     return f"{slug(f'{model}-{kind}')}.html"
 
 

@@ -41,8 +41,6 @@ class Fleet(Protocol):
 
 
 class LocalFleet:
-    """This machine alone: one job after the other, in this process."""
-
     def __init__(self, reporter: Reporter, kind: str | None = None) -> None:
         self._reporter, self._kind = reporter, kind
         self._waiting: list[Job] = []

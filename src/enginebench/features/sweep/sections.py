@@ -63,7 +63,6 @@ COLUMNS = (
 
 
 def list_sweep(document: SweepDocument) -> list[Section]:
-    """What a terminal shows."""
     measured = [cell for cell in document.cells if cell.row is not None and cell.row.status == "ok"]
     table = make_table(COLUMNS, measured[:MOST_SHOWN], wide=False)
     more = f"{count_of(len(measured), 'rows')}, the first {MOST_SHOWN} shown" if len(measured) > MOST_SHOWN else ""
@@ -97,7 +96,6 @@ def group_cells(document: SweepDocument, *names: str) -> dict[tuple[str, ...], l
 
 
 def list_rest(document: SweepDocument) -> list[Section]:
-    """Machines, searches, interference, and rows without figures."""
     hour = f"an hour{f', {document.currency}' if document.currency else ''}"
     machines = []
     for one in document.machines:

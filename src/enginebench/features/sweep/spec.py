@@ -77,8 +77,6 @@ class Selection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class SweepSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The specification as the file has it."""
-
     engines: Annotated[tuple[str, ...], Some]
     model: Annotated[tuple[ModelEntry, ...], Some]
     machine: tuple[MachineEntry, ...] = ()
@@ -105,8 +103,6 @@ class SweepSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Cell(Struct, frozen=True, kw_only=True, order=True):
-    """One row that is asked for."""
-
     model: str
     machine: str
     engine: str
@@ -197,7 +193,6 @@ def show_model(name: str) -> str:
 
 
 def spell_cell(cell: Cell) -> dict[str, Any]:
-    """The fields of a cell as the document of a sweep has them."""
     own = msgspec.structs.asdict(cell)
     return {"machine_kind": own.pop("machine"), **own, "model": show_model(cell.model)}
 

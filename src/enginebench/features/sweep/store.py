@@ -106,8 +106,6 @@ class FolderStore:
 
 
 class ObjectStore:
-    """An object store, where putting a file is atomic by nature."""
-
     def __init__(self, url: str) -> None:
         try:
             import fsspec

@@ -155,7 +155,6 @@ def measure_groups(store: Store, record: SweepRecord, fleet: Fleet, reporter: Re
 
 
 def choose_kind(spec: SweepSpec, on: str, kind: str | None) -> str | None:
-    """The kind of this machine; None on a cluster."""
     kinds = [machine.kind for machine in spec.machine]
     if on != "local":
         if kind is not None:

@@ -76,7 +76,6 @@ class RunSettings(Struct, frozen=True, kw_only=True):
 def compose_build(
     tool: Trtexec, onnx: str, plan: str, settings: BuildSettings, layers: str | None = None, extra: tuple[str, ...] = ()
 ) -> list[str]:
-    """The argv that makes `plan` from `onnx` and runs nothing."""
     argv = [tool.path or "trtexec", f"--onnx={onnx}", f"--saveEngine={plan}", BUILD_ONLY]
     argv += _state_precision(tool, settings)
     for index, profile in enumerate(settings.profiles):
@@ -94,7 +93,6 @@ def compose_build(
 
 
 def compose_measure(tool: Trtexec, plan: str, settings: RunSettings) -> list[str]:
-    """The argv that times `plan`."""
     argv = [tool.path or "trtexec", f"--loadEngine={plan}"]
     argv += _state_inputs(tool, settings)
     argv += state_switches(tool, settings)

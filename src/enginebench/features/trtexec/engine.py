@@ -5,10 +5,10 @@ What it leaves is the folder that people know: `times.json`, `profile.json`, `la
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
@@ -55,18 +55,8 @@ from enginebench.features.trtexec.tool_files import ToolFiles
 WARMUP_MS = 200
 
 
-class TimingRequest(Struct, frozen=True, kw_only=True):
-    """Values of --warmUp, --duration and --iterations, and which of the exported queries count."""
-
-    warmup_ms: int
-    duration_s: float
-    iterations: int
-    drop: int = 0  # this many queries at the head are warm-up
-    keep: int | None = None  # of the rest only the last so many; None: all
-
-
-def plan_timing(measure: MeasureSpec) -> TimingRequest:
-    """How to get the samples that `measure` asks for.
+def plan_timing(measure: MeasureSpec) -> dict[str, Any]:
+    """The settings that get the samples that `measure` asks for.
 
     trtexec's warm-up is a time, its iterations a minimum, and both iterations and duration must be reached. Exact
     numbers are had without its warm-up: as many queries as warm-up and samples together, the head dropped here.
@@ -74,13 +64,11 @@ def plan_timing(measure: MeasureSpec) -> TimingRequest:
     also behind trtexec's own warm-up, after which a slow start can leave more than the minimum.
     """
     own_ms = WARMUP_MS if measure.warmup_ms is None else measure.warmup_ms
-    return TimingRequest(
-        warmup_ms=own_ms if measure.warmup is None else 0,
-        duration_s=0 if measure.iters else measure.time_limit_s,
-        iterations=(measure.warmup or 0) + (measure.iters or 1),
-        drop=measure.warmup or 0,
-        keep=measure.iters,
-    )
+    return {
+        "warmup_ms": own_ms if measure.warmup is None else 0,
+        "duration_s": 0 if measure.iters else measure.time_limit_s,
+        "iterations": (measure.warmup or 0) + (measure.iters or 1),
+    }
 
 
 NAME, OPTIONS = TRTEXEC.name, TRTEXEC.options
@@ -139,14 +127,9 @@ class TrtexecBackend(PlanBackend):
         if settings.calib_cache:
             check_calib_cache(Path(settings.calib_cache))
         flags = compose_build(tool, "", "", replace(settings, timing_cache=None), extra=_list_extra(options))[1:]
-        gpu = describe_gpu(settings.device)
-        record = PlanRecord(
-            onnx_sha256=artifact.sha256, tensorrt=tool.version_text, gpu=gpu, flags=tuple(flags), engine=NAME
-        )
-
-        def build(plan: Path) -> tuple[Caveat, ...]:
-            return self._build(artifact, plan, tool, settings, options)
-
+        known = {"onnx_sha256": artifact.sha256, "tensorrt": tool.version_text, "gpu": describe_gpu(settings.device)}
+        record = PlanRecord(**known, flags=tuple(flags), engine=NAME)
+        build = partial(self._build, artifact, tool, settings, options)
         return keep_plan(PlanStore(out_dir / "plans"), record, artifact, spec, build, settings.profiles)
 
     def compose_build(self, artifact: Artifact, plan: str, spec: EngineSpec, version: str | None) -> Composed:
@@ -163,16 +146,14 @@ class TrtexecBackend(PlanBackend):
     def compose_measure(
         self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec, version: str | None
     ) -> Composed:
-        """The command that `measure` would run on the plan of `artifact`."""
         options = read_options(spec, OPTIONS)
         tool = choose_tool(options, version)
         argv = compose_measure(tool, artifact.path, self._time_settings(artifact, spec, options, measure))
         return Composed(tuple(argv), tool.version_text, doubt_version(version))
 
     def measure(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Measurement:
-        """The raw times of one run of trtexec."""
         options, tool = _read(spec)
-        timing, settings = plan_timing(measure), self._time_settings(artifact, spec, options, measure)
+        settings = self._time_settings(artifact, spec, options, measure)
         folder = self._row_folder(artifact, spec, measure) / f"{PROCESS}{os.environ.get(REPETITION_VARIABLE, '0')}"
         self._note(f"timing; log: {folder / LOG}")
         outcome = self._run(tool, artifact, settings, folder)
@@ -185,7 +166,8 @@ class TrtexecBackend(PlanBackend):
             if source.is_file() and not (folder / name).exists():
                 copy_file(source, folder / name)
         batch, files = settings.implicit_batch or spec.batch, (folder / TIMES, folder / LOG)
-        measured = self._files.read_times(*files, settings, batch=batch, drop=timing.drop, keep=timing.keep)
+        drop, keep = measure.warmup or 0, measure.iters
+        measured = self._files.read_times(*files, settings, batch=batch, drop=drop, keep=keep)
         return replace(measured, stop_rule="iterations" if measure.iters else "time_limit")
 
     def find_logs(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> list[Path]:
@@ -238,7 +220,7 @@ class TrtexecBackend(PlanBackend):
         return self._files.read_layers(folder / LAYERS, folder / PROFILE)
 
     def _build(
-        self, artifact: Artifact, plan: Path, tool: Trtexec, settings: BuildSettings, options: dict[str, str]
+        self, artifact: Artifact, tool: Trtexec, settings: BuildSettings, options: dict[str, str], plan: Path
     ) -> tuple[Caveat, ...]:
         """Builds `plan`, with its log and its layers beside it; returns the caveats."""
         layers = str(plan.with_suffix(".layers.json"))
@@ -354,16 +336,13 @@ class TrtexecBackend(PlanBackend):
     def _time_settings(
         self, artifact: Artifact, spec: EngineSpec, options: dict[str, str], measure: MeasureSpec
     ) -> RunSettings:
-        timing = plan_timing(measure)
         if measure.cache == "cold":
             raise UsageError("trtexec cannot flush the GPU's cache between queries. Use --cache hot")
         return replace(
             self._run_settings(artifact, spec, options),
             transfers=measure.scope == "io",
             percentiles=measure.percentiles,
-            warmup_ms=timing.warmup_ms,
-            duration_s=timing.duration_s,
-            iterations=timing.iterations,
+            **plan_timing(measure),
             times=TIMES,
             extra=split_argv(options["run_extra"]),
         )

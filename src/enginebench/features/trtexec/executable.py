@@ -55,7 +55,6 @@ class Trtexec(Struct, frozen=True, kw_only=True):
 
     @property
     def typed_by_graph(self) -> bool:
-        """Whether only the graph can say the precision."""
         return not self.accepts("fp16")
 
     def accepts(self, flag: str) -> bool:
@@ -86,7 +85,6 @@ class Trtexec(Struct, frozen=True, kw_only=True):
             raise UsageError(f"argument {argument}: trtexec {self.version_text} does not know --{flag}{hint}")
 
     def require(self, flag: str, wanted: str) -> None:
-        """Checks that an option is known."""
         if not self.accepts(flag):
             first, gone = FLAGS.get(flag, (OLDEST, None))
             since = f"; it came with TensorRT {first[0]}.{first[1]}" if self.version < first else ""
@@ -149,7 +147,6 @@ def choose_trtexec(path: str) -> None:
 
 
 def require_trtexec(explicit: str | None = None) -> Path:
-    """Like `find_trtexec`, but it must be there."""
     path = find_trtexec(explicit)
     if path is None:
         raise MissingDependency("trtexec", FIX)

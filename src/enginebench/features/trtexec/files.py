@@ -36,7 +36,6 @@ _OF_TIMES = (*_SHARED, "n", "throughput_qps", "images_per_s", "host_walltime_s")
 
 
 def _write_rows(path: Path, rows: Sequence[Mapping[str, Cell]]) -> Path:
-    """Writes rows of the same keys, one at least."""
     return write_table(path, list(rows[0]), [list(row.values()) for row in rows])
 
 
@@ -139,5 +138,4 @@ _SIDE = ("layers", "precision", "ms", "overhead_ms")
 
 
 def _list_side(side: DiffSide | None) -> list[Cell]:
-    """What one engine does for a row of the difference."""
     return [" | ".join(side.layers), side.precision, side.average_ms, side.overhead_ms] if side else [None] * len(_SIDE)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,7 +71,7 @@ class TrtexecCase:
     layers: LayersDocument | None = None
     drift: dict[str, Any] | None = None
     contradictions: tuple[str, ...] = ()
-    unreadable: tuple[str, ...] = field(default=())
+    unreadable: tuple[str, ...] = ()
 
 
 def is_trtexec_folder(path: Path | str) -> bool:
@@ -146,7 +146,6 @@ def sniff_kind(path: Path) -> Kind | None:
 
 
 def guess_kind(name: str) -> Kind | None:
-    """What a file is by its lower-case name alone."""
     if name.endswith((".log", ".stdout")):
         return "log"
     known = name.endswith(_JSON) and not name.endswith(_OUTPUT)
@@ -191,7 +190,6 @@ def name_run(path: Path, kind: Kind, exported: set[str]) -> str:
 
 
 def strip_name(path: Path, kind: Kind) -> str:
-    """The name without what says the kind of its file."""
     return _WORDS["log" if kind in ("stderr", "drift") else kind].sub("", _SUFFIX.sub("", path.name))
 
 
@@ -219,7 +217,6 @@ def split_case(case: TrtexecCase) -> list[TrtexecCase]:
 
 
 def read_case_log(case: TrtexecCase) -> TrtexecCase:
-    """With its log: stdout and stderr together. Of several runs in it the last that measured counts."""
     paths = [case.files[kind] for kind in ("log", "stderr") if kind in case.files]
     document = read_log("\n".join(map(read_text, paths)), paths[0])
     return replace(case, log=document.choose_run(), runs=document.runs)
@@ -257,7 +254,6 @@ def find_profile(layers: Path) -> Path | None:
 
 
 def read_case_drift(case: TrtexecCase) -> TrtexecCase:
-    """With the differences of outputs that lie beside it."""
     path = case.files["drift"]
     try:
         drift = msgspec.json.decode(read_text(path), type=dict[str, Any])
@@ -303,7 +299,6 @@ def find_contradictions(case: TrtexecCase) -> Iterator[str]:
 
 
 def compare_stats(row: str, logged: Stat, computed: Stat) -> Iterator[str]:
-    """Figures of one row that differ by more than rounding."""
     names = [(name, getattr(logged, name), getattr(computed, name)) for name in ("min", "median", "mean", "max")]
     names += [(f"p{label}", value, computed.percentiles.get(label)) for label, value in logged.percentiles.items()]
     for name, there, here in names:

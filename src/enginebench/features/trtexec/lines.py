@@ -41,8 +41,6 @@ class Banner(NamedTuple):
 
 @dataclass
 class RunLines:
-    """The lines of one run, and the banners around them."""
-
     first_line: int
     parent: int | None = None
     opening: Banner | None = None
@@ -103,7 +101,6 @@ class RunSplitter:
         self._seen: set[str] = set()
 
     def add(self, line: Line) -> None:
-        """Takes the next line of the log."""
         # A verbose build has a million lines of the library in which nothing is about the run.
         chatter = line.level == "V" or (line.library and line.level == "I" and not line.text.startswith(ENGINE_SIZE))
         banner = read_banner(line.text) if line.level is None else None

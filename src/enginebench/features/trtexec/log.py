@@ -144,7 +144,6 @@ def complete_run(run: LogRun) -> LogRun:
 
 
 def read_run(run: RunLines) -> LogRun:
-    """One run of the log."""
     # What trtexec itself said, without the library's and plugins' lines; all lines where no prefix survived.
     said = [line for line in run.lines if line.level and not line.library]
     if not any(line.level for line in run.lines):

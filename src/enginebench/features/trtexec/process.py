@@ -62,8 +62,6 @@ NOT_READY = "Cuda failure: device not ready"
 
 
 class Advice(Struct, frozen=True):
-    """What a message means for the user."""
-
     pattern: str
     advice: str
     kind: type[EngineBenchError] | None = None  # None: as the call says
@@ -73,11 +71,8 @@ class Advice(Struct, frozen=True):
 ADVICE = (
     Advice("CUDA driver version is insufficient", "Install or update NVIDIA's driver", BackendUnavailable),
     Advice(r"Cannot find any available devices|no CUDA-capable device", "No GPU is visible", BackendUnavailable),
-    Advice(
-        r"Cannot find device ID|Cuda failure.*?: (?:101\s*(?:$|\n)|invalid device ordinal)",
-        "There is no such GPU here; choose another --device",
-        BackendUnavailable,
-    ),
+    Advice(r"Cannot find device ID|Cuda failure.*?: (?:101\s*(?:$|\n)|invalid device ordinal)",
+           "There is no such GPU here; choose another --device", BackendUnavailable),
     Advice(_NO_CUDA, "The driver or the GPU cannot be used; see nvidia-smi", BackendUnavailable),
     Advice(NOT_READY, "Others work on this GPU: run it again when they have ended"),
     Advice(r"calibrator\.cp?[pu]|_Map_base::at", OTHER_RANGES),
@@ -85,53 +80,36 @@ ADVICE = (
     Advice(r"Cuda failure.*?: (?:2\s*(?:$|\n)|out of memory)", "The GPU's memory is full: see nvidia-smi, and free it"),
     Advice(r"Cuda failure", "The run failed on the GPU; see nvidia-smi and dmesg"),
     # trtexec opens TensorRT's own libraries when it needs them, with the words that it has for plugins, too.
-    Advice(
-        r"Could not load library|Unable to open library: \S*lib(?:nvinfer|nvonnxparser)",
-        "Add TensorRT's lib folder to LD_LIBRARY_PATH",
-        BackendUnavailable,
-    ),
-    Advice(
-        r"Unable to open library: (\S+) due to (?!\1: )\S+: cannot open shared object",
-        "The plugin needs a library that is not found: add its folder to LD_LIBRARY_PATH",
-    ),
+    Advice(r"Could not load library|Unable to open library: \S*lib(?:nvinfer|nvonnxparser)",
+           "Add TensorRT's lib folder to LD_LIBRARY_PATH", BackendUnavailable),
+    Advice(r"Unable to open library: (\S+) due to (?!\1: )\S+: cannot open shared object",
+           "The plugin needs a library that is not found: add its folder to LD_LIBRARY_PATH"),
     Advice(r"Unable to open library", "The plugin library is missing or damaged; see --plugins"),
-    Advice(
-        r"error while loading shared libraries", "Add the folder of that library to LD_LIBRARY_PATH", BackendUnavailable
-    ),
+    Advice(r"error while loading shared libraries",
+           "Add the folder of that library to LD_LIBRARY_PATH", BackendUnavailable),
     Advice(r"cannot open shared object", "Add the folder of that library to LD_LIBRARY_PATH"),
     Advice(r"Failed to open file", "The graph keeps its weights in other files; put them beside it under their names"),
     Advice(r"Unknown option", "This version has no such option", UsageError),
     Advice(r"Static model does not take explicit shapes", "Leave out the shapes, or export with --dynamic-batch"),
-    Advice(
-        r"Failed to parse onnx file|In node \d+|No importer registered|Unsupported", "See `While parsing node` in it"
-    ),
-    Advice(
-        r"Error Code 10|Could not find any implementation",
-        "Raise --workspace-mb, or look for the layer that the message names",
-    ),
+    Advice(r"Failed to parse onnx file|In node \d+|No importer registered|Unsupported",
+           "See `While parsing node` in it"),
+    Advice(r"Error Code 10|Could not find any implementation",
+           "Raise --workspace-mb, or look for the layer that the message names"),
     Advice(r"out of memory|OutOfMemory", "Free GPU memory, or lower the batch or --workspace-mb"),
-    Advice(
-        r"\bSerialization|version.{0,40}(?:mismatch|not match|expecting)|Magic tag|incompatible device",
-        "The plan was made by another TensorRT version or for another GPU: build it again here",
-    ),
+    Advice(r"\bSerialization|version.{0,40}(?:mismatch|not match|expecting)|Magic tag|incompatible device",
+           "The plan was made by another TensorRT version or for another GPU: build it again here"),
     Advice(r"Selected profile index", "Choose a --profile-index that the plan has"),
-    Advice(
-        r"does not satisfy|out of (?:bounds|range)|outside.{0,30}profile",
-        "Give shapes within the plan's profile, by --batch or --input-shape",
-    ),
+    Advice(r"does not satisfy|out of (?:bounds|range)|outside.{0,30}profile",
+           "Give shapes within the plan's profile, by --batch or --input-shape"),
     Advice(r"Error opening engine file|empty engine|blob is empty", "The plan is missing or empty: build it again"),
-    Advice(
-        r"getPluginCreator|Plugin not found",
-        "This version has neither such an operator nor such a plug-in: export the graph with a lower --opset, or give "
-        "the plug-in's library with --plugins",
-    ),
+    Advice(r"getPluginCreator|Plugin not found",
+           "This version has neither such an operator nor such a plug-in: export the graph with a lower --opset, or "
+           "give the plug-in's library with --plugins"),
     Advice(r"dlopen|missing.*\.so", "Give its library with --plugins"),
-)
+)  # fmt: skip
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """How a call ended; `text` is its whole log."""
-
     argv: tuple[str, ...]
     exit_code: int
     log: Path
@@ -177,13 +155,11 @@ def find_devices(path: str) -> tuple[tuple[str, ...], str | None]:
 
 
 def require_passed(outcome: Outcome, what: str, kind: type[EngineBenchError] = MeasurementError) -> None:
-    """Checks that the run passed."""
     if not outcome.passed:
         raise explain_failure(outcome, what, kind)
 
 
 def explain_failure(outcome: Outcome, what: str, kind: type[EngineBenchError]) -> EngineBenchError:
-    """The error for a run that did not pass."""
     found = find_first_error(outcome.text)
     advice = find_advice(found) or find_advice("\n".join(list_errors(outcome.text)))
     error = (advice.kind if advice else None) or kind
@@ -210,12 +186,10 @@ def list_errors(text: str) -> list[str]:
 
 
 def find_advice(text: str | None) -> Advice | None:
-    """The first advice that fits."""
     return next((a for a in ADVICE if text and re.search(a.pattern, text, re.IGNORECASE)), None)
 
 
 def describe_end(outcome: Outcome) -> str:
-    """The exit status in words."""
     code = outcome.exit_code
     if code < 0:
         names = {each.value: each.name for each in signal.Signals}

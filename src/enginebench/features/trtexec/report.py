@@ -83,8 +83,6 @@ class Metrics(Struct, frozen=True, kw_only=True):
 
 
 class TrtexecReport(Struct, frozen=True, kw_only=True):
-    """All runs of a folder."""
-
     schema: str = SCHEMA
     cases: tuple[Metrics, ...]
     notes: tuple[str, ...] = ()
@@ -173,18 +171,16 @@ def draw_case(case: TrtexecCase) -> dict[str, Spec]:
         middle = {"row": case.name, "ms": float(np.median(finite)), "repetition": 0}
         charts["latency_hist"] = draw_histogram(bin_calls(finite, case.name), [middle]).spec
         charts["percentiles"] = draw_percentiles(follow_calls(finite, case.name), []).spec
-        starts = case.timed.columns.get("start_compute")
-        seconds = None if starts is None or not np.isfinite(starts).all() else (starts - starts[0]) / 1e3
-        charts["latency_series"] = draw_series(latency, f"Latency over the run, {case.name}", seconds=seconds)
+        starts = case.timed.columns["start_compute"]
+        seconds = (starts - starts[0]) / 1e3 if np.isfinite(starts).all() else None
+        charts["latency_series"] = draw_series(latency, f"Latency over the run, {case.name}", seconds)
     if case.profile is not None:
         title = f"Where the time goes, {case.name}"
         charts["per_layer_time"] = draw_layers(list_layer_times(case.profile, case.layers), title, TOP_LAYERS)
     return charts
 
 
-def draw_series(
-    values_ms: NDArray[np.float64], title: str, what: str = "latency", seconds: NDArray[np.float64] | None = None
-) -> Spec:
+def draw_series(values_ms: NDArray[np.float64], title: str, seconds: NDArray[np.float64] | None = None) -> Spec:
     """The run as it went: median, fastest and slowest of neighbouring queries.
 
     Args:
@@ -196,7 +192,7 @@ def draw_series(
     place = "query" if seconds is None else "seconds since the first query"
     x = alt.X("at:Q", title=place, scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=10))
     base = read_rows(buckets).encode(x=x)
-    y = {"title": f"{what} (ms)", "scale": alt.Scale(zero=False)}
+    y = {"title": "latency (ms)", "scale": alt.Scale(zero=False)}
     if each == 1:
         line = base.mark_line(color=BLUE, point=alt.OverlayMarkDef(size=12)).encode(y=alt.Y("median:Q", **y))
         return finish(line, title, f"{len(values_ms):,} queries", height=240)
@@ -210,10 +206,10 @@ def gather_neighbours(values_ms: NDArray[np.float64], seconds: NDArray[np.float6
     """(fastest, median and slowest of each bucket of neighbours, how many queries the largest bucket has)."""
     places = np.arange(len(values_ms), dtype=np.float64) if seconds is None else seconds
     parts = np.array_split(np.arange(len(values_ms)), min(_BUCKETS, len(values_ms)))
-    finite = [(places[p[0]], values) for p in parts if len(values := values_ms[p][np.isfinite(values_ms[p])])]
     buckets: list[Row] = [
-        {"at": float(at), "median": float(np.median(v)), "min": float(v.min()), "max": float(v.max())}
-        for at, v in finite
+        {"at": float(places[p[0]]), "median": float(np.median(v)), "min": float(v.min()), "max": float(v.max())}
+        for p in parts
+        if len(v := values_ms[p][np.isfinite(values_ms[p])])
     ]
     return buckets, len(parts[0])
 
@@ -230,7 +226,6 @@ def list_layer_times(profile: ProfileDocument, layers: LayersDocument | None = N
 
 
 def list_facts(case: Metrics) -> list[str]:
-    """Sentences on latency, build and switches."""
     facts = []
     if case.source:
         ranges = [text for label in ("50", "99") if (text := format_bounds(label, case.intervals.get(label)))]

@@ -101,7 +101,6 @@ def draw_cases(cases: Sequence[TrtexecCase]) -> dict[str, list[Chart]]:
 def list_trtexec(
     report: TrtexecReport, title: str, charts: Mapping[str, Sequence[Chart]] | None = None
 ) -> list[Section]:
-    """The whole report."""
     cases = [case for case in report.cases if set(case.files) != {"drift"}]
     failed = [case.name for case in cases if case.status == "failed"]
     count = f"{len(cases)} run{'s' if len(cases) != 1 else ''}" + (f", failed: {', '.join(failed)}" if failed else "")
@@ -124,7 +123,6 @@ def _list_case(case: Metrics, charts: Sequence[Chart]) -> Section:
 
 
 def _list_notes(case: Metrics) -> Iterator[tuple[str, str]]:
-    """Contradictions first."""
     yield from (("contradiction", text) for text in case.contradictions)
     if case.contradictions:
         yield "", "the log and the timing file are not of one run; the figures are those of the timing file"

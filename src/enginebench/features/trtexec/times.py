@@ -66,7 +66,7 @@ def summarize_trace(
     walltime_s = measure_walltime(timed.columns)
     qps = n / walltime_s if walltime_s else None
     stats = {name: make_stat(column) for name, column in finite.items() if len(column)}
-    total_s = float(timed.columns["compute"].sum()) / 1e3 if "compute" in timed.columns else math.nan
+    total_s = float(timed.columns["compute"].sum()) / 1e3
     nonfinite = sum(len(rows[name]) - len(finite[name]) for name in rows)
     return TimesDocument(
         path=str(path),
@@ -115,9 +115,7 @@ def count_warmup(trace: Trace, warmup_ms: float | None, log: LogRun | None) -> t
     Source: a query is warm-up when its compute starts before --warmUp; printPerformanceReport and exportJSONTrace in
         samples/common/sampleReporting.cpp, tags 8.4.1 and 8.5.1.
     """
-    starts = trace.columns.get("start_compute")
-    if starts is None:
-        return 0, "the file has no start times"
+    starts = trace.columns["start_compute"]
     if warmup_ms is not None:
         return count_before(starts, warmup_ms), f"queries that begin before {warmup_ms:g} ms, as asked for"
     limit = log.warmup_ms if log and log.warmup_ms is not None else DEFAULT_WARMUP_MS
@@ -132,7 +130,6 @@ def count_warmup(trace: Trace, warmup_ms: float | None, log: LogRun | None) -> t
 
 
 def count_before(starts: Column, limit_ms: float) -> int:
-    """How many leading queries start before `limit_ms`."""
     return int(np.argmax(np.append(starts >= limit_ms, True)))
 
 
@@ -166,7 +163,7 @@ def measure_walltime(columns: dict[Quantity, Column]) -> float | None:
 
     Source: walltime in printPerformanceReport, samples/common/sampleReporting.cpp.
     """
-    if "start_h2d" not in columns or "end_d2h" not in columns or not is_in_order(columns):
+    if not is_in_order(columns):
         return None
     span = float(columns["end_d2h"][-1] - columns["start_h2d"][0]) / 1e3
     return span if math.isfinite(span) and span > 0 else None
@@ -174,8 +171,7 @@ def measure_walltime(columns: dict[Quantity, Column]) -> float | None:
 
 def is_in_order(columns: dict[Quantity, Column]) -> bool:
     """Whether no query begins before the one that stands before it; trtexec sorts them, over all streams."""
-    starts = columns.get("start_h2d")
-    return starts is None or not bool(np.any(np.diff(starts) < 0))
+    return not bool(np.any(np.diff(columns["start_h2d"]) < 0))
 
 
 def note_damage(columns: dict[Quantity, Column]) -> tuple[str, ...]:
@@ -273,7 +269,6 @@ def estimate_mean(series: Column, time: float) -> Estimate:
 
 
 def list_doubts(n: int, nonfinite: int) -> Iterator[Caveat]:
-    """What limits these numbers."""
     if n < min_samples(0.99):
         yield make_caveat("too_few_samples.queries", n=n, needed=min_samples(0.99))
     if nonfinite:

@@ -84,7 +84,6 @@ def list_times(document: TimesDocument) -> list[Section]:
 
 
 def list_profile(document: ProfileDocument, topk: int) -> list[Section]:
-    """The slowest layers."""
     lines = [
         (layer.name, *map(format_cell, (layer.total_ms, layer.average_ms, layer.median_ms)), format_share(layer.share))
         for layer in document.layers[:topk]
@@ -101,7 +100,6 @@ def list_profile(document: ProfileDocument, topk: int) -> list[Section]:
 
 
 def list_layers(document: LayersDocument, topk: int) -> list[Section]:
-    """The layers of an engine, groups of them, and the difference to another engine."""
     overhead = document.overhead
     text = f"reformats, casts and copies: {count_of(overhead.layers, 'layers')}, {format_share(overhead.share)}"
     text += f" of the {'time' if document.shares_of == 'time' else 'layers'}"

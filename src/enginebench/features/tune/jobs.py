@@ -25,8 +25,6 @@ class GroupHarm(Struct, frozen=True, kw_only=True):
 
 
 class SensitivityAnswer(Struct, frozen=True, kw_only=True):
-    """The harm of each group alone, in the order of the graph."""
-
     groups: tuple[GroupHarm, ...]
     samples: int
     seconds: float

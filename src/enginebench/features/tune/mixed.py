@@ -85,7 +85,6 @@ class MixedProposer:
     def __init__(
         self, request: SearchRequest, arms: Iterable[Arm], rows: Rows, folder: RunFolder, reporter: Reporter
     ) -> None:
-        """Takes up what the folder holds."""
         self._request, self._rows, self._folder, self._reporter = request, rows, folder, reporter
         self._place = folder.artifacts
         self._settings = [a.default for a in arms if a.precision in ("int8", "fp8") and takes(a.engine) == "onnx"]

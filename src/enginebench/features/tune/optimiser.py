@@ -29,7 +29,6 @@ class OptunaProposer:
         self.name = f"optuna {optuna.__version__}"
 
     def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
-        """Settings that are likely to be fast after what is known."""
         # The nearest neighbours first: an estimator that has seen one setting of each arm draws blindly.
         near = self._walk.propose(count // 2, tried)
         seen = {one.setting.name for one in tried} | {setting.name for setting in near}

@@ -90,7 +90,8 @@ class Walk:
         for dear, changes in itertools.product((False, True), range(1, MOST_CHANGES + 1)):
             near = (_list_near(arm, start, changes, dear, failed) for _, arm, start in ranked)
             lines = [iter(sorted(settings, key=expect, reverse=True)) for settings in near]
-            for setting in _take_turns(lines[:1] + lines):  # the fastest goes twice in each turn
+            turns = itertools.zip_longest(*lines[:1], *lines)  # the fastest goes twice in each
+            for setting in filter(None, itertools.chain.from_iterable(turns)):
                 if setting.name not in seen and setting.name not in found:
                     found[setting.name] = setting
                 if len(found) == count:
@@ -123,17 +124,6 @@ def list_choices(arm: Arm, changes: int, start: Mapping[str, str]) -> Iterator[d
         others = ([v for v in arm.knobs[name] if v != start[name]] for name in names)
         for values in itertools.product(*others):
             yield {**start, **dict(zip(names, values, strict=True))}
-
-
-def _take_turns(lines: Sequence[Iterator[Setting]]) -> Iterator[Setting]:
-    waiting = list(lines)
-    while waiting:
-        for line in list(waiting):
-            setting = next(line, None)
-            if setting is None:
-                waiting = [other for other in waiting if other is not line]
-            else:
-                yield setting
 
 
 def make_proposer(arms: Sequence[Arm], seed: int, gains: Gains = MappingProxyType({})) -> Proposer:

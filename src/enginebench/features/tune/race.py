@@ -61,7 +61,6 @@ class Race:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is to be measured."""
         return len(self.alive) <= 1 or self.rounds >= self._looks[-1]
 
     @property
@@ -155,7 +154,6 @@ class Final:
 
     @property
     def alive(self) -> list[str]:
-        """Who is measured in the next round, in this order."""
         names = [name for name in self._logs if name not in self.failed]
         return names[::-1] if self.rounds % 2 else names
 
@@ -178,7 +176,6 @@ class Final:
 
     @property
     def best_default(self) -> str | None:
-        """The default with the lowest mean; None if none was measured."""
         left = [name for name in self.defaults if name not in self.failed and self._logs[name]]
         return min(left, key=lambda name: math.fsum(self._logs[name]) / len(self._logs[name]), default=None)
 

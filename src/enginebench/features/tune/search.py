@@ -68,7 +68,6 @@ class Search:
 
     @property
     def defaults(self) -> list[Setting]:
-        """The default setting of every engine in every precision."""
         return list({arm.default.name: arm.default for arm in self._arms}.values())
 
     def run(self) -> None:
@@ -124,7 +123,6 @@ class Search:
         return self._lap_s + max(0.0, self.record.request.run.measure.time_limit_s - RACE_TIME_S)
 
     def _go_through(self, index: int) -> None:
-        """Checks and races one generation; the leader of the one before takes part."""
         admitted = sorted(self._check(index), key=lambda setting: setting not in self._known[:1])
         names = dict.fromkeys([self.leader, *admitted] if self.leader else admitted)
         settings = {setting.name: setting for setting in names}

@@ -21,13 +21,11 @@ SHOWN = 8
 
 
 def list_tune(document: TuneDocument) -> list[Section]:
-    """What a terminal shows."""
     more = [Section(parts=tuple(make_notes(["tune.html has all of them"])))] if len(document.dropped) > SHOWN else []
     return [*_list_answer(document), *_list_dropped(document, SHOWN), *more]
 
 
 def list_tune_page(document: TuneDocument, picture: Spec | None = None) -> list[Section]:
-    """What a page shows."""
     speed = Column("speed over the leader's", lambda one: "-" if one.speed is None else f"{one.speed:.3f}x",
                    lambda one: one.speed, align="right")  # fmt: skip
     quality = Column(document.quality_of, lambda one: "-" if one.quality is None else f"{one.quality:.4f}",
@@ -89,7 +87,6 @@ def _list_dropped(document: TuneDocument, count: int) -> list[Section]:
 
 
 def state_answer(document: TuneDocument) -> Iterator[str]:
-    """The answer, and what it cost."""
     winner, default = document.winner, document.default
     if winner is None:
         yield "No setting was measured."
@@ -151,7 +148,6 @@ HEIGHT = 320
 
 
 def draw_frontier(document: TuneDocument) -> Spec:
-    """Every candidate that raced and whose answers have a figure."""
     alt = import_altair()
     base = read_rows(list_points(document))
     quality = alt.X("quality:Q", title=document.quality_of, scale=alt.Scale(zero=False))
@@ -173,7 +169,6 @@ def draw_frontier(document: TuneDocument) -> Spec:
 
 
 def list_points(document: TuneDocument) -> list[Row]:
-    """What the picture shows, one entry a candidate."""
     front = {point.candidate for point in document.frontier}
     return [
         {

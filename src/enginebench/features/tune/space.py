@@ -30,8 +30,6 @@ METHODS = ("minmax", "entropy", "percentile")
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """One way to run the model: what a search compares."""
-
     engine: str
     options: dict[str, str] = {}
     precision: Precision = "fp32"

@@ -28,8 +28,6 @@ RACE = {"duration_s": 1.0, "resolution": 1.1, "strict": False}
 
 
 class StoredLap(Struct, frozen=True, kw_only=True):
-    """One lap: of which setting, in which round, and what it found."""
-
     candidate: str
     round: int
     final: bool
@@ -129,7 +127,6 @@ class LoadTrack:
         return find_worst(lap.validity for lap in laps), tuple(dict.fromkeys(c for lap in laps for c in lap.caveats))
 
     def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
-        """By how many laps of both were disturbed."""
         if found.ratio is None:
             return found
         laps = [[lap for lap in self._laps if lap.final and lap.candidate == s.name] for s in (base, candidate)]

@@ -29,7 +29,6 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
 
 
 def parse_budget(text: str) -> float:
-    """Seconds of `20m`, `90s`, `1.5h` or `90`."""
     found = _TIME.fullmatch(text.strip())
     seconds = float(found[1]) * UNITS_OF_TIME[found[2]] if found else 0.0
     if not 0 < seconds < math.inf:

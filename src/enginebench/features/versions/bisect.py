@@ -230,7 +230,6 @@ def find_first_bad(
 
 
 def judge_rows(rows: Sequence[Result], version: str, by: By, margin: float, request: RunRequest) -> TriedVersion:
-    """A version as `diff` finds it against the good one, and whether that is bad."""
     (row,) = diff_results(rows[:1], rows[1:], margin, neighbours=True, fed_alike=True).rows
     judgement: Judgement = "not_comparable"
     if by == "time":
@@ -298,7 +297,6 @@ def format_outcome(document: BisectDocument) -> list[str]:
 
 
 def list_bisect(document: BisectDocument) -> list[Section]:
-    """The outcome, then every version that was tried."""
     outputs = {True: "same", False: "changed", None: "-"}
     lines = [
         (one.version, format_verdict(one.verdict), outputs[one.outputs_agree], str(one.repetitions), ratio)

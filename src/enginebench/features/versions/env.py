@@ -39,8 +39,6 @@ _REQUIREMENT = re.compile(
 
 
 class EnvironmentLine(Struct, frozen=True, kw_only=True):
-    """One environment. `fault` says why it cannot be used."""
-
     name: str
     path: str
     python: str | None = None
@@ -114,9 +112,7 @@ def print_environments(document: EnvironmentsDocument, console: Console) -> None
     print_sections([Section(parts=(make_table(list_texts(("name", "python", "holds")), found),))], console)
 
 
-def install_environment(
-    name: str, requirements: Sequence[str], *, reporter: Reporter, python: str = sys.executable
-) -> EnvironmentLine:
+def install_environment(name: str, requirements: Sequence[str], *, reporter: Reporter) -> EnvironmentLine:
     """A new environment with these packages, and those that every child needs. It appears once it is finished."""
     final = environments_folder() / check_name(name)
     if name in places.list_environments():
@@ -127,7 +123,7 @@ def install_environment(
     try:
         with _open_stage(final) as place:
             reporter.step(f"installing {', '.join(requirements)}")
-            _fill(place, [*requirements, *NEEDED], python)
+            _fill(place, [*requirements, *NEEDED])
             place.rename(final)
     except OSError as error:
         raise ArtifactError(f"{final}: cannot be written ({error.strerror})") from error
@@ -146,15 +142,15 @@ def _open_stage(final: Path) -> Iterator[Path]:
         yield Path(place)
 
 
-def _fill(place: Path, requirements: Sequence[str], python: str) -> None:
+def _fill(place: Path, requirements: Sequence[str]) -> None:
     inside = str(place / "bin" / "python")
     if uv := shutil.which("uv"):
-        _run([uv, "venv", "--quiet", "--allow-existing", "--python", python, str(place)])
+        _run([uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(place)])
         _run([uv, "pip", "install", "--quiet", "--python", inside, *requirements])
         return
     if not has_pip():
         raise MissingDependency("pip (or uv), which makes environments,", f"{sys.executable} -m ensurepip")
-    _run([python, "-m", "venv", "--without-pip", str(place)])
+    _run([sys.executable, "-m", "venv", "--without-pip", str(place)])
     pip = [sys.executable, "-m", "pip", "--python", inside, "--disable-pip-version-check"]
     _run([*pip, "install", "--quiet", *requirements])
 

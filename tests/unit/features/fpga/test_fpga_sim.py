@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from boards import INPUT, OUTPUT, NumberBoard
 from enginebench.core.errors import BackendUnavailable, FeedError, UsageError
-from enginebench.core.protocols import Backend, Loadable, SelfTimed
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
 from enginebench.features.fpga import verb
 from enginebench.features.fpga.engine import FpgaSimBackend
@@ -38,12 +37,6 @@ def opened():
     return make_board, boards, asked
 
 
-def test_it_is_a_backend_that_times_itself_and_answers(opened):
-    backend = FpgaSimBackend(opened[0], None)
-    assert isinstance(backend, Backend) and isinstance(backend, SelfTimed) and isinstance(backend, Loadable)
-    assert backend.probe().available
-
-
 def test_measurement_is_modelled_and_says_so(opened, artifact, tmp_path):
     backend = FpgaSimBackend(tmp_path, opened[0])
     measured = backend.measure(artifact, SPEC, MeasureSpec(iters=7))
@@ -56,19 +49,12 @@ def test_measurement_is_modelled_and_says_so(opened, artifact, tmp_path):
 
 
 def test_design_keeps_its_chain(opened, artifact, tmp_path):
+    assert FpgaSimBackend(None, opened[0]).probe().available
     built = FpgaSimBackend(None, opened[0]).build(artifact, SPEC, tmp_path)
     assert (built.kind, built.precision, built.parent_sha256, built.sha256) == ("design", "int8", "a" * 64, "d" * 64)
     assert opened[2][0][2] == tmp_path / "cache"
     assert [c.code for c in built.caveats] == ["modelled"]
     FpgaSimBackend(None, opened[0]).measure(built, SPEC, MeasureSpec(iters=1))
-
-
-def test_options_reach_the_board_with_their_defaults(opened, artifact, tmp_path):
-    spec = replace(SPEC, options={"lanes": "4", "link": "eth1g"})
-    FpgaSimBackend(tmp_path, opened[0]).measure(artifact, spec, MeasureSpec(iters=1))
-    path, options, cache = opened[2][0]
-    assert (path, cache) == (artifact.path, tmp_path)
-    assert options == {"part": "ecp5-25k", "lanes": "4", "multiplier_bits": "32", "link": "eth1g", "clock_mhz": ""}
 
 
 def test_engine_answers_what_the_board_answers(opened, artifact, tmp_path):

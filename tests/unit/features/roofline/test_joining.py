@@ -218,17 +218,10 @@ def describe(ns: float = 10e6, layers: tuple[LayerTime, ...] = LAYERS):  # type:
     return describe_profile(model="m", engine=engine, profile=profile, end_to_end_ns=ns, clock="host")
 
 
-def test_layers_are_slowest_first_with_shares_of_their_sum() -> None:
-    document = describe()
-    assert [layer.name for layer in document.layers] == ["stem", "head", "cast", "shape"]
-    assert [layer.share for layer in document.layers] == [0.75, 0.125, 0.125, 0.0]
-    assert (document.layers[0].total_ms, document.layers[0].average_ms, document.layers[1].median_ms) == (30, 6, 0.9)
-    assert (document.precision, document.batch, document.count) == ("int8@cpu", 4, 5)
-    assert {name: group.layers for name, group in document.by_precision.items()} == {
-        "int8": 1, "fp32": 1, "reorder": 1, "unknown": 1,
+def test_layers_without_times_have_no_shares() -> None:
+    assert {name: group.share for name, group in describe().by_type.items()} == {
+        "Conv": 0.75, "Gemm": 0.125, "Cast": 0.125, "unknown": 0,
     }  # fmt: skip
-    assert next(iter(document.by_type)) == "Conv" and document.by_type["unknown"].share == 0
-    assert sum(group.share or 0 for group in document.by_type.values()) == pytest.approx(1)
     timeless = describe(1.0, LAYERS[3:])
     assert timeless.layers[0].share is None and timeless.by_precision["unknown"].share is None
 

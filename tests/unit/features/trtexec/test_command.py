@@ -332,18 +332,15 @@ def test_finding_it_and_something_else_of_that_name(tmp_path: Path, monkeypatch:
         read_trtexec(path)
 
 
-def test_exact_numbers_are_had_without_the_tools_warm_up() -> None:
-    exact = plan_timing(MeasureSpec(warmup=20, iters=100))
-    assert (exact.warmup_ms, exact.duration_s, exact.iterations) == (0, 0, 120)
-    assert (exact.drop, exact.keep) == (20, 100)
-    after_its_warmup = plan_timing(MeasureSpec(iters=100))
-    assert (after_its_warmup.warmup_ms, after_its_warmup.duration_s) == (200, 0)
-    assert (after_its_warmup.iterations, after_its_warmup.keep) == (100, 100)
-    timed = plan_timing(MeasureSpec(time_limit_s=2.5))
-    assert (timed.warmup_ms, timed.duration_s, timed.iterations) == (200, 2.5, 1)
-    assert plan_timing(MeasureSpec(warmup=5, time_limit_s=2)).drop == 5
-    asked = plan_timing(MeasureSpec(warmup_ms=50, iters=7))
-    assert (asked.warmup_ms, asked.drop, asked.keep) == (50, 0, 7)
+@pytest.mark.parametrize(
+    ("measure", "warmup_ms", "duration_s", "iterations"),
+    [(MeasureSpec(warmup=20, iters=100), 0, 0, 120), (MeasureSpec(iters=100), 200, 0, 100),
+     (MeasureSpec(time_limit_s=2.5), 200, 2.5, 1), (MeasureSpec(warmup_ms=50, iters=7), 50, 0, 7)],
+)  # fmt: skip
+def test_exact_numbers_are_had_without_the_tools_warm_up(
+    measure: MeasureSpec, warmup_ms: float, duration_s: float, iterations: int
+) -> None:
+    assert plan_timing(measure) == {"warmup_ms": warmup_ms, "duration_s": duration_s, "iterations": iterations}
 
 
 def test_an_executable_that_is_chosen_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

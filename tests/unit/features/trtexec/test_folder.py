@@ -14,17 +14,7 @@ from enginebench.features.trtexec.folder import (
     sniff_kind,
 )
 from enginebench.features.trtexec.reporting import report_folder
-
-
-def fill(folder: Path, stem: str = "", n: int = 60, log_n: int | None = None) -> Path:
-    """A folder with all four artifacts of one run."""
-    folder.mkdir(parents=True, exist_ok=True)
-    prefix = f"{stem}." if stem else ""
-    (folder / f"{prefix}times.json").write_bytes(made.make_times(n))
-    (folder / f"{prefix}profile.json").write_bytes(made.make_profile())
-    (folder / f"{prefix}layers.json").write_bytes(made.make_layers())
-    (folder / f"{stem or 'run'}.log").write_text(made.make_log(n=log_n or n))
-    return folder
+from trtexec_artifacts import fill
 
 
 def test_one_run_with_all_files(tmp_path: Path) -> None:
@@ -159,7 +149,6 @@ def test_drift_beside_the_artifacts(tmp_path: Path) -> None:
 
 def test_processes_in_folders_of_their_own_are_runs_of_the_folder_around_them(tmp_path: Path) -> None:
     for number in (0, 2, 10):
-        (tmp_path / f"process-{number}").mkdir()
         fill(tmp_path / f"process-{number}")
     assert is_trtexec_folder(tmp_path)
     assert [case.name for case in read_folder(tmp_path)] == ["process-0", "process-2", "process-10"]

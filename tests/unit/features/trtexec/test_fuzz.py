@@ -60,16 +60,6 @@ def test_any_json(document: object) -> None:
 
 
 @FAST
-@given(st.binary(max_size=300))
-def test_any_bytes(data: bytes) -> None:
-    for read in (read_times, read_profile_file, read_layers_file, read_log_file):
-        try:
-            read(data)
-        except ParseError as error:
-            assert "fuzzed" in str(error)
-
-
-@FAST
 @given(st.text(max_size=60), st.integers(-(10**30), 10**30), st.floats())
 def test_any_words_inside_a_log(text: str, number: int, value: float) -> None:
     lines = [f"Timing trace has {number} queries over {value} s", f"Batch: {text}", f"Throughput: {value} qps"]

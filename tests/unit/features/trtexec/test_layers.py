@@ -22,18 +22,6 @@ def summarize(data: bytes | str, profile: bytes | None = None) -> LayersDocument
     return summarize_layers(read_engine(text, FILE), FILE, timed)
 
 
-def test_detailed_layers() -> None:
-    document = summarize(made.make_layers())
-    layer = document.layers[0]
-    assert (layer.name, layer.type, layer.tactic) == (made.LAYERS[0], "Relu", made.FP32_KERNEL)
-    assert (layer.precision, layer.precision_in, layer.precision_out) == ("fp32", "fp32", "fp16")
-    assert layer.onnx_nodes == ("/stem/Conv", "/stem/Relu")
-    assert [(t.name, t.mode, t.dtype, t.shape) for t in document.io] == [
-        ("input", "input", "fp32", (1, 3, 8, 8)), ("logits", "output", "fp16", (1, 3, 8, 8))
-    ]  # fmt: skip
-    assert document.shares_of == "layers" and document.by_precision["fp32"].share == 1
-
-
 def test_names_only_with_the_default_verbosity_and_what_11_calls_the_bindings() -> None:
     document = summarize(made.make_layers(detailed=False))
     assert document.layers[0].type is None and document.layers[0].onnx_nodes == ("/stem/Conv", "/stem/Relu")
@@ -214,15 +202,6 @@ def test_renumbered_operators_meet_by_their_place() -> None:
         ("Conv_0", "Relu_1"): -0.5, ("Conv_2", "Relu_3"): -1.0, ("Gemm_4",): 0.0, ("QuantizeLinear_2",): 0.25,
         ("QuantizeLinear_9",): 0.125,
     }  # fmt: skip
-
-
-def test_a_difference_without_profiles_and_of_an_engine_to_itself() -> None:
-    document = compare_layers(summarize(made.make_layers()), summarize(made.make_layers(version=11)))
-    assert document.diff is not None and all(row.delta_ms is None for row in document.diff)
-    assert document.diff_totals is None
-    engine = summarize(made.make_layers(), made.make_profile())
-    document = compare_layers(engine, engine)
-    assert document.diff is not None and len(document.diff) == 5 and {row.delta_ms for row in document.diff} == {0}
 
 
 @pytest.mark.parametrize(

@@ -22,19 +22,6 @@ def read_one(text: str) -> LogRun:
     return runs[0]
 
 
-def test_all_figures_of_a_run_are_those_of_the_log() -> None:
-    run = read_one(made.make_log(110100, 106, n=50))
-    latencies = made.sample_latencies(50)["latency"]
-    assert (run.version, run.build, run.status, run.queries, run.warmup_queries) == ("11.1.0", 106, "passed", 50, 0)
-    assert run.latency_ms is not None and run.d2h_ms is not None
-    assert run.latency_ms.min == float(f"{latencies.min():g}")
-    assert run.latency_ms.max == run.latency_ms.percentiles["99"] == float(f"{latencies.max():g}")
-    assert run.latency_ms.mean == float(f"{latencies.mean():g}")
-    assert list(run.latency_ms.percentiles) == ["90", "95", "99"]
-    assert run.throughput_qps == float(f"{50 / latencies.sum() * 1e3:g}")
-    assert run.end_to_end_ms is None and run.gpu_cov_percent is None and run.build_s is None
-
-
 @pytest.mark.parametrize(
     ("digits", "version"),
     [("8601", "8.6.1"), ("9200", "9.2.0"), ("8001", "8.0.1"), ("100001", "10.0.1"), ("101601", "10.16.1"),
@@ -248,14 +235,6 @@ def test_batch_only_where_the_log_settles_it(batch: str, shape: str, expected: i
 def test_what_is_no_log_is_refused_with_what_was_found(text: str) -> None:
     with pytest.raises(ParseError, match=r"run\.log, line 1: found no line that trtexec writes"):
         read_log(text, LOG)
-
-
-def test_missing_empty_and_folder(tmp_path: Path) -> None:
-    empty = tmp_path / "empty ü.log"
-    empty.write_bytes(b"")
-    for path, found in ((tmp_path / "no.log", "No such file"), (empty, "an empty file"), (tmp_path, "irectory")):
-        with pytest.raises(ParseError, match=found):
-            parse_log(path)
 
 
 def test_lines_are_split_at_prefixes_and_a_banner_may_stand_behind_a_print() -> None:

@@ -83,30 +83,6 @@ def test_the_best_setting_is_found_and_beats_the_default_of_every_engine() -> No
     assert search.record.generations[0].settings == tuple(arm.default for arm in ARMS)
 
 
-def test_a_candidate_that_crashes_costs_itself() -> None:
-    search = run(Scripted())
-    crashed = [lost for lost in search.lost if "mode=bad" in lost.candidate]
-    assert crashed and all("SIGSEGV" in lost.reason for lost in crashed)
-    assert all(one.cost is None for one in search.tried if one.setting.options.get("mode") == "bad")
-
-
-def test_who_answers_wrong_never_races() -> None:
-    track = Scripted()
-    track.refusals["x:mode=good fp32 2 threads"] = "its answers differ too much"
-    search = run(track)
-    assert not any(key[0] == "x:mode=good fp32 2 threads" for key in track.order)
-    reasons = [(one.round, one.reason) for one in search.lost if one.candidate == "x:mode=good fp32 2 threads"]
-    assert reasons == [(0, "its answers differ too much")]
-
-
-def test_where_all_are_equal_the_default_is_not_beaten() -> None:
-    track = Scripted(sd=0.004)
-    track.find_cost = lambda setting: 1.0  # type: ignore[method-assign]
-    search = run(track)
-    assert search.final is not None and not search.final.beaten
-    assert name(search) in search.final.defaults
-
-
 @pytest.mark.parametrize(
     ("rounds", "reason"), [(3, "3 of the 6 trials that a verdict needs"), (6, "reaches across the margin of 2.0%")]
 )
@@ -329,29 +305,6 @@ def test_a_lap_that_is_stored_before_the_record_is_not_run_again() -> None:
     assert replace(found, spent_s=wanted.spent_s) == wanted and len(track.order) == len(set(track.order))
 
 
-def test_an_interrupted_search_knows_who_leads() -> None:
-    track = Scripted()
-    track.before = interrupt(track, 14)
-    search = make_search(track)
-    with pytest.raises(KeyboardInterrupt):
-        search.run()
-    assert search.leader is not None and search.leader.engine == "x"
-
-
-def test_spent_seconds_add_up_over_the_sittings() -> None:
-    track, stored = Scripted(), Stored()
-    track.before = interrupt(track, 5)
-    with pytest.raises(KeyboardInterrupt):
-        make_search(track, stored=stored).run()
-    first_s = stored.record.spent_s
-    track.clock = Clock()  # a new process: its clock begins anywhere
-    again = make_search(track, stored=stored)
-    again._budget = Budget(10_000.0, first_s, clock=track.clock)
-    track.before = lambda *_: None
-    again.run()
-    assert stored.record.spent_s == pytest.approx(first_s + track.clock.now_s)
-
-
 def test_proposers_take_turns_and_leave_when_they_have_nothing() -> None:
     asked: list[str] = []
 
@@ -404,14 +357,6 @@ def test_who_was_far_slower_races_on_where_all_others_fail_later() -> None:
     track.before = lambda setting, number, final: costs.update({"x": None} if number else {})
     search = run_with(arms, track, 900.0)
     assert name(search) == "y:kept=1 fp32 2 threads" and len(search.lost) == 2
-
-
-@pytest.mark.parametrize("budget_s", [8.0, 24.0])
-def test_an_answer_says_which_defaults_it_was_not_held_against(budget_s: float) -> None:
-    track = Scripted()
-    track.find_cost = lambda setting: 0.5 if setting.engine == "h" else 1.0  # type: ignore[method-assign]
-    (note,) = describe_search(run_with(MANY, track, budget_s), MACHINE, proposed_by=["enumeration"]).notes
-    assert note.endswith("h fp32 2 threads. 4 defaults among them may be faster than those that were measured.")
 
 
 def test_an_answer_says_which_default_failed_in_the_final() -> None:

@@ -67,14 +67,6 @@ def test_one_group_has_its_own_pairs_and_no_others(made, case):
         assert np.isfinite(measure_harm(reference, answer(alone, feeds, 1)))
 
 
-def test_no_group_is_the_graph_as_it_was(made):
-    _, prepared, quantized, feeds = made["digits", "cpu"]
-    none = quantize_only(prepared, quantized, [])
-    assert count_quantizers(none) == (0, 0)
-    for name, array in answer(prepared, feeds, 1).items():
-        assert (answer(none, feeds, 1)[name] == array).all()
-
-
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_each_quantized_node_is_in_one_group_and_every_product_begins_one(made, case):
     given, prepared, quantized, _ = made[case]

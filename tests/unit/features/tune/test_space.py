@@ -48,12 +48,6 @@ def test_every_value_that_may_be_tried_is_one_that_the_engine_takes(entry: Entry
         assert option.search or not (option.only_in or option.under_load), name
 
 
-def test_engines_with_settings_worth_trying_declare_them() -> None:
-    options = {name: [*entry.options.values(), *entry.gpu_options.values()] for name, entry in ENTRIES.items()}
-    declared = {name for name, known in options.items() if any(option.search for option in known)}
-    assert {"pytorch", "pytorch-compile", "ort", "ort-cuda", "openvino", "tensorrt", "tensorrt-rtx"} <= declared
-
-
 def test_the_default_of_an_arm_is_what_run_measures_and_engines_that_compile_for_long_come_last() -> None:
     arms = find_arms("pytorch-compile,pytorch,ort", FP32, INT8)
     assert list(arms) == ["pytorch fp32", "ort fp32", "ort int8", "pytorch-compile fp32", "pytorch-compile int8"]

@@ -44,11 +44,6 @@ def search(folder: Path, request: SearchRequest = REQUEST, **more: Any) -> TuneD
 
 
 @pytest.fixture(autouse=True)
-def unknown_roofline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ENGINEBENCH_CEILINGS", str(tmp_path / "ceilings"))
-
-
-@pytest.fixture(autouse=True)
 def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reports of the final take longer to draw than all else together; one test has them drawn."""
     if "drawn" not in request.keywords:

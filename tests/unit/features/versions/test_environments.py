@@ -29,7 +29,7 @@ def made_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def fill(place: Path, requirements: object, python: str) -> None:
+def fill(place: Path, requirements: object) -> None:
     (place / "bin").mkdir()
     (place / "bin" / "python").touch()
 
@@ -59,8 +59,8 @@ def test_versions_are_listed_oldest_first(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_half_made_environment_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(place: Path, requirements: object, python: str) -> None:
-        fill(place, requirements, python)
+    def fail(place: Path, requirements: object) -> None:
+        fill(place, requirements)
         raise BackendUnavailable("the line broke")
 
     monkeypatch.setattr(environments, "_fill", fail)
@@ -78,7 +78,7 @@ def test_what_a_kill_left_hours_ago_is_cleared_away_and_what_another_fills_is_no
         (folder / name / "lib").mkdir(parents=True)
     for name in (".old-a1b2c3d4", of_the_user):
         os.utime(folder / name, (0, 0))
-    monkeypatch.setattr(environments, "_fill", lambda place, requirements, python: (place / "bin").mkdir())
+    monkeypatch.setattr(environments, "_fill", lambda place, requirements: (place / "bin").mkdir())
     environments.make_environment("one", ["numpy"])
     assert sorted(path.name for path in folder.iterdir()) == [".new-a1b2c3d4", of_the_user, "one"]
 
