@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import click
 
 from enginebench import __version__
-from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
+from enginebench.core.errors import ArtifactError, DependencyError, EngineBenchError, UsageError
 from enginebench.core.features import Verb, list_verbs
 from enginebench.core.text import clean_lines
 
@@ -69,7 +69,13 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = import_module(VERBS[cmd_name].module).command
+        try:
+            command: click.Command = import_module(VERBS[cmd_name].module).command
+        except ImportError as error:  # what a verb imports at once is installed with EngineBench, or damaged
+            raise DependencyError(
+                f"{cmd_name} cannot start: {type(error).__name__}: {error}. A package that it needs is missing or damaged; "
+                "install it again: pip install --force-reinstall enginebench"
+            ) from error
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

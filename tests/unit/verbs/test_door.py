@@ -54,6 +54,17 @@ def test_a_report_imports_nothing_that_measures(tmp_path: Path) -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_damaged_package_is_named_and_no_traceback_shown(tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("raise ImportError('libopenblas.so: cannot open')")
+    start = "from enginebench.door import main\nmain(['run', 'digits-mlp'])"
+    code = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{start}"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, check=False)
+    assert done.returncode == 3 and "Traceback" not in done.stderr
+    assert "run cannot start: ImportError: libopenblas.so: cannot open" in done.stderr
+    assert "pip install --force-reinstall" in done.stderr
+
+
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_hang_up_interrupts_unless_it_is_ignored_as_under_nohup(ignored: bool) -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
