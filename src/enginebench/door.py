@@ -73,8 +73,8 @@ class LazyGroup(click.Group):
             command: click.Command = import_module(VERBS[cmd_name].module).command
         except ImportError as error:  # what a verb imports at once is installed with EngineBench, or damaged
             raise DependencyError(
-                f"{cmd_name} cannot start: {type(error).__name__}: {error}. A package that it needs is missing or damaged; "
-                "install it again: pip install --force-reinstall enginebench"
+                f"{cmd_name} cannot start: {type(error).__name__}: {error}. A package that it needs is "
+                "missing or damaged; install it again: pip install --force-reinstall enginebench"
             ) from error
         return command
 
