@@ -317,3 +317,11 @@ def test_streams_of_a_graph_whose_input_has_a_second_name(write: Callable[[str],
         np.testing.assert_array_equal(ended.outputs["y"], [[1, 0]])
     finally:
         streams.close()
+
+
+def test_a_rewritten_graph_keeps_every_output_and_its_type(write: Callable[[str], Artifact]) -> None:
+    artifact = write(BY_SHAPE)
+    graph = Rewritable(Path(artifact.path)).rewrite({"x": (1, 3), "w": (2, 1, 2)}, {})
+    model = openvino.Core().read_model(graph)
+    assert [sorted(port.get_names()) for port in model.inputs] == [["x"], ["w"]]
+    assert model.output("y").get_element_type() == openvino.Type.f32

@@ -25,6 +25,7 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, ShapeRange
 from enginebench.engines.abilities import KeepsLog
+from enginebench.engines.backends.tensorrt.plan_store import PlanRecord, describe_gpu
 from enginebench.features.trtexec import process
 from enginebench.features.trtexec.command import RunSettings
 from enginebench.features.trtexec.engine import TrtexecBackend, create_backend
@@ -544,6 +545,11 @@ def test_outputs_with_values_that_json_lacks(tmp_path: Path) -> None:
     path.write_text("[ { ")
     with pytest.raises(ParseError, match="--exportOutput"):
         process.read_outputs(path, ())
+
+
+def test_a_plan_of_another_gpu_version_or_command_is_another_plan() -> None:
+    record = PlanRecord(onnx_sha256="a", tensorrt="11.1.0", gpu=describe_gpu(99), flags=("--x",), engine="trtexec")
+    assert len({replace(record, **change).key for change in ({}, {"gpu": "b"}, {"flags": ()}, {"tensorrt": "10"})}) == 4
 
 
 def real(version: str, name: str) -> str:

@@ -92,6 +92,11 @@ def test_texts_tell_doubts_apart_and_numbers_do_not() -> None:
     assert format_caveat(*counts).startswith("54 to 138 samples are too few for p99, which needs 368; raise")
 
 
+def test_templates_of_one_code_are_not_merged() -> None:
+    one, other = make_caveat("throttled.clock", share=0.1), make_caveat("throttled.device", share=0.1)
+    assert one.code == other.code and find_sentence(one) != find_sentence(other)
+
+
 def test_number_of_processes_is_a_figure() -> None:
     doubts = [limit_to_processes(make_caveat("no_foreign_cpu_figure"), count, 10) for count in (3, 4)]
     assert doubts[0].message.endswith("(3 of 10 trials)")

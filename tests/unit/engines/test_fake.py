@@ -51,13 +51,6 @@ def run_in_child(**options: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, env={**os.environ, "PYTHONPATH": path})
 
 
-def test_clock_moves_only_when_moved() -> None:
-    clock, costly = FakeClock(), FakeClock(tick_ns=7)
-    clock.advance(5)
-    assert (clock(), clock()) == (5, 5)
-    assert (costly(), costly()) == (7, 14)
-
-
 def test_answer_is_the_mean_of_slices() -> None:
     np.testing.assert_array_equal(project_feeds((INPUT,), (OUTPUT,), FEEDS)["y"], [[2, 7]])
     np.testing.assert_array_equal(project_feeds((INPUT,), (OUTPUT,), FEEDS, bias=-1)["y"], [[1, 6]])
@@ -146,23 +139,6 @@ def test_faults_end_the_process(fault: str, code: int) -> None:
 def test_garbage_is_answered_with_success() -> None:
     child = run_in_child(fault="garbage")
     assert (child.returncode, child.stdout) == (0, fake.GARBAGE)
-
-
-def test_garbage_goes_to_the_result_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Left(BaseException):
-        pass
-
-    def leave(code: int) -> None:
-        raise Left
-
-    read, write = os.pipe()
-    monkeypatch.setenv(fake.RESULT_FD_VARIABLE, str(write))
-    monkeypatch.setattr(fake.os, "_exit", leave)
-    with pytest.raises(Left):
-        fail("garbage")
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        assert pipe.read() == fake.GARBAGE
 
 
 def test_hang_never_returns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from enginebench.models.precision.calibrate import (
     calibrate,
     choose_by_entropy,
     choose_by_percentile,
+    fold_signs,
 )
 from enginebench.models.precision.calibration import (
     Calibration,
@@ -422,6 +423,10 @@ def test_entropy_never_clips_more_than_one_value_in_a_thousand():
     assert (values > threshold + limit / BINS_PER_SIDE).mean() <= MOST_CLIPPED
 
 
+def test_fold_adds_both_signs():
+    assert fold_signs(np.array([1, 2, 3, 4])).tolist() == [3 + 2, 4 + 1]
+
+
 @pytest.mark.parametrize("percentile", [99.0, 99.9, 90.0])
 def test_percentile_keeps_that_share(percentile):
     values = np.random.default_rng(0).standard_normal(200_000)
@@ -431,6 +436,11 @@ def test_percentile_keeps_that_share(percentile):
     bin_width = limit / BINS_PER_SIDE
     assert low == pytest.approx(np.quantile(values, tail), abs=2 * bin_width)
     assert high == pytest.approx(np.quantile(values, 1 - tail), abs=2 * bin_width)
+
+
+def test_the_whole_percentile_keeps_everything():
+    low, high = choose_by_percentile(count([-1.0, 0.5, 2.0], 2.0), 2.0, 100)
+    assert low <= -1.0 and high == pytest.approx(2.0)
 
 
 def test_a_percentile_is_one_sided_where_the_values_are():
