@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import torch.fx
@@ -387,6 +388,11 @@ def test_a_pytorch_whose_own_path_has_a_space_is_said_to_be_in_the_way(monkeypat
     monkeypatch.setattr(pytorch_compile, "find_missing_gpu_tools", dict)
     monkeypatch.setattr(pytorch_compile, "probe_cuda", lambda: ("cuda:0",))
     assert PytorchCompileBackend(None, None).probe().devices == ("cuda:0",)
+
+
+def test_compiling_leaves_no_process_behind(loader: Any, torch_artifact: Artifact, tmp_path: Path) -> None:
+    with PytorchCompileBackend(loader, tmp_path).load(torch_artifact, COMPILE):
+        assert psutil.Process().children(recursive=True) == []
 
 
 def test_module_that_is_no_single_graph_is_refused_with_the_way_out(tmp_path: Path) -> None:

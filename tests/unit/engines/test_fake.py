@@ -51,6 +51,13 @@ def run_in_child(**options: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, env={**os.environ, "PYTHONPATH": path})
 
 
+def test_clock_moves_only_when_moved() -> None:
+    clock, costly = FakeClock(), FakeClock(tick_ns=7)
+    clock.advance(5)
+    assert (clock(), clock()) == (5, 5)
+    assert (costly(), costly()) == (7, 14)
+
+
 def test_answer_is_the_mean_of_slices() -> None:
     np.testing.assert_array_equal(project_feeds((INPUT,), (OUTPUT,), FEEDS)["y"], [[2, 7]])
     np.testing.assert_array_equal(project_feeds((INPUT,), (OUTPUT,), FEEDS, bias=-1)["y"], [[1, 6]])
