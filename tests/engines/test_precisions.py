@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from calls import run_on
-from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
+from enginebench.core.errors import ArtifactError, BackendUnavailable
 from enginebench.core.feeds import random_feeds
 from enginebench.core.names import format_precision
 from enginebench.core.records import Artifact, EngineSpec, Precision, Recipe, TensorSpec
@@ -224,11 +224,6 @@ def test_casts_keep_integers_and_every_output() -> None:
     module = cast_module(Lookup(), artifact, "bf16", autocast=False)
     rows, best = module(torch.tensor([1, 2]), torch.ones(1))
     assert (rows.dtype, best.dtype) == (torch.float32, torch.int64)
-
-
-def test_unknown_casts_are_refused(load_engine: Any) -> None:
-    with pytest.raises(UsageError, match="module, autocast"):
-        load_engine("pytorch", precision="bf16", options={"cast": "half", "force": "1"})
 
 
 def test_a_module_runs_in_its_own_precision_without_instructions_and_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,18 +18,25 @@ from enginebench.models.precision.calibration_data import open_data
 
 
 def build_graph(
-    nodes: Sequence[NodeProto],
+    nodes: str | Sequence[NodeProto],
     constants: Mapping[str, Any],
-    shape: Sequence[int | str],
-    out_shape: Sequence[int | str],
+    shape: Sequence[int | str] = ("batch", 4),
+    out_shape: Sequence[int | str] | None = None,
     opset: int = 17,
 ) -> ModelProto:
-    """A valid float graph from input `x` to output `y`."""
+    """A valid float graph from input `x` to output `y`, which has the shape of the input if none is given.
+
+    Nodes in ONNX's own words (`[name] y = Relu (x)`) are called after what they make where they have no name.
+    """
+    if isinstance(nodes, str):
+        nodes = onnx.parser.parse_graph(f"g (float x) => (float y) {{ {nodes} }}").node
+        for node in nodes:
+            node.name = node.name or node.output[0]
     graph = helper.make_graph(
         list(nodes),
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, list(shape))],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, list(out_shape))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, list(shape if out_shape is None else out_shape))],
         [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
@@ -44,19 +51,19 @@ def build_residual(seed: int = 0) -> ModelProto:
     def draw(*shape: int) -> Any:
         return (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]) or 1)).astype(np.float32)
 
-    nodes = [
-        helper.make_node("Conv", ["x", "w0"], ["c0"], "first", pads=[1, 1, 1, 1]),
-        helper.make_node("BatchNormalization", ["c0", "g", "b", "m", "v"], ["n0"], "norm"),
-        helper.make_node("Relu", ["n0"], ["r0"], "relu0"),
-        helper.make_node("Conv", ["r0", "w1", "b1"], ["c1"], "second", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c1"], ["r1"], "relu1"),
-        helper.make_node("Conv", ["r1", "w2", "b2"], ["c2"], "third", pads=[1, 1, 1, 1]),
-        helper.make_node("Add", ["c2", "r0"], ["s"], "sum"),
-        helper.make_node("Relu", ["s"], ["r2"], "relu2"),
-        helper.make_node("GlobalAveragePool", ["r2"], ["p"], "pool"),
-        helper.make_node("Flatten", ["p"], ["f"], "flatten"),
-        helper.make_node("Gemm", ["f", "w3", "b3"], ["y"], "head", transB=1),
-    ]
+    nodes = """
+        [first] c0 = Conv <pads = [1, 1, 1, 1]> (x, w0)
+        [norm] n0 = BatchNormalization (c0, g, b, m, v)
+        [relu0] r0 = Relu (n0)
+        [second] c1 = Conv <pads = [1, 1, 1, 1]> (r0, w1, b1)
+        [relu1] r1 = Relu (c1)
+        [third] c2 = Conv <pads = [1, 1, 1, 1]> (r1, w2, b2)
+        [sum] s = Add (c2, r0)
+        [relu2] r2 = Relu (s)
+        [pool] p = GlobalAveragePool (r2)
+        [flatten] f = Flatten (p)
+        [head] y = Gemm <transB = 1> (f, w3, b3)
+    """
     constants = {
         "w0": draw(8, 3, 3, 3),
         "g": np.linspace(0.5, 1.5, 8, dtype=np.float32),
@@ -103,15 +110,10 @@ def save(model: ModelProto, path: Path) -> Path:
 
 
 def write_nodes(
-    folder: Path,
-    nodes: Sequence[NodeProto],
-    constants: Mapping[str, Any],
-    shape: Sequence[int | str] = ("batch", 4),
-    out_shape: Sequence[int | str] | None = None,
-    opset: int = 17,
+    folder: Path, nodes: str | Sequence[NodeProto], constants: Mapping[str, Any] | None = None, *given: Any, **how: Any
 ) -> Artifact:
-    """The artifact of such a graph, in a file of the folder; its output has the shape of its input if none is given."""
-    return read_onnx(save(build_graph(nodes, constants, shape, out_shape or shape, opset), folder / "m.onnx"))
+    """The artifact of such a graph, in a file of the folder."""
+    return read_onnx(save(build_graph(nodes, constants or {}, *given, **how), folder / "m.onnx"))
 
 
 def calibrate_on_noise(artifact: Artifact, n: int = 4) -> Calibration:
@@ -141,25 +143,24 @@ def measure_centred_cosine(found: Any, expected: Any) -> float:
 
 
 def double(shape: list[int | str]) -> ModelProto:
-    return build_graph([helper.make_node("Mul", ["x", "two"], ["y"])], {"two": np.float32(2)}, shape, shape)
+    return build_graph("y = Mul (x, two)", {"two": np.float32(2)}, shape)
 
 
 def find_positive() -> ModelProto:
     """Where values are positive: as many rows as there are of them."""
-    nodes = [
-        helper.make_node("Greater", ["x", "zero"], ["above"]),
-        helper.make_node("NonZero", ["above"], ["places"]),
-        helper.make_node("Transpose", ["places"], ["rows"]),
-        helper.make_node("Cast", ["rows"], ["y"], to=TensorProto.FLOAT),
-    ]
+    nodes = "above = Greater (x, zero) places = NonZero (above) rows = Transpose (places) y = Cast <to = 1> (rows)"
     return build_graph(nodes, {"zero": np.float32(0)}, ["batch", 4], ["found", 2])
+
+
+# Of operators that are not ONNX's own; that of the second knows nobody.
+DOMAINS = {"ai.onnx.ml": 3, "my.own": 1}
 
 
 def write_text(path: Path, text: str, constants: Mapping[str, Any] | None = None, opset: int = 17) -> Path:
     """Writes a graph in ONNX's own words: `(float[n, 4] x) => (float[n, 4] y) { y = Relu (x) }`, with a name or not."""
     named = f"g {text}" if text.startswith("(") else text
-    classic = ', "ai.onnx.ml" : 3' if "ai.onnx.ml." in text else ""
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}{classic}]> {named}')
+    opsets = [f'"" : {opset}', *(f'"{name}" : {version}' for name, version in DOMAINS.items() if f"{name}." in text)]
+    model = onnx.parser.parse_model(f"<ir_version: 8, opset_import: [{', '.join(opsets)}]> {named}")
     values = {name: np.asarray(value) for name, value in (constants or {}).items()}
     model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in values.items())
     return save(model, path)

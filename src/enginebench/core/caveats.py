@@ -12,15 +12,10 @@ from enginebench.core.text import clean_lines
 
 
 class Template(Struct, frozen=True):
-    """What is said of a doubt; `{figure}` and `{figure:format}` stand for its figures.
-
-    `several` is said where rows have it with different figures, each of them then a range; None: `message` reads well
-    with ranges, too.
-    """
+    """What is said of a doubt; `{figure}` and `{figure:format}` stand for its figures, or for the range of several."""
 
     message: str
     advice: str
-    several: str | None = None
 
 
 _FIX_CLOCKS = "fix the clocks, or measure on a machine of your own"
@@ -63,14 +58,11 @@ TEMPLATES: dict[str, Template] = {
         "give lengths that it takes with --input-shape {option}, or --inputs",
     ),
     "clock_drift.reference": Template(
-        "the reference kernel was up to {ratio:.2f} times slower in some trials",
-        _FIX_CLOCKS,
-        "the reference kernel was slower in some trials, at worst {ratio:.2f} times",
+        "the reference kernel was slower in some trials, at worst {ratio:.2f} times", _FIX_CLOCKS
     ),
     "clock_drift.gpu": Template(
-        "the GPU clock lay between {low_mhz:.0f} and {high_mhz:.0f} MHz",
-        _FIX_CLOCKS,
         "the GPU clock differed between trials: the lowest was {low_mhz:.0f} MHz, the highest {high_mhz:.0f} MHz",
+        _FIX_CLOCKS,
     ),
     "constant_answers": Template(
         "the reference's outputs for {n} inputs hardly differ, so that agreement shows little",
@@ -410,7 +402,7 @@ class _Range:
 def make_caveat(template: str, **figures: Figure) -> Caveat:
     """The doubt of that name, as a sentence and as the figures in it."""
     known = TEMPLATES[template]
-    message, advice = _word(known.message, known, figures)
+    message, advice = _word(known, figures)
     code = cast("CaveatCode", template.partition(".")[0])
     return Caveat(code=code, message=message, advice=advice, template=template, figures=figures)
 
@@ -430,7 +422,7 @@ def find_sentence(caveat: Caveat) -> tuple[object, ...]:
     """
     template, own = TEMPLATES.get(caveat.template), (caveat.message, caveat.advice)
     with suppress(LookupError, ValueError):  # figures of another version, whose words may be others, or damaged ones
-        if template is not None and _word(template.message, template, caveat.figures) == own:
+        if template is not None and _word(template, caveat.figures) == own:
             known = ((n, None if isinstance(v, int | float) else v) for n, v in caveat.figures.items())
             return caveat.template, *sorted(known)
     return caveat.code, *own
@@ -441,18 +433,17 @@ def format_caveat(caveat: Caveat, *alike: Caveat) -> str:
     message, advice = caveat.message, caveat.advice
     if alike and caveat.figures:
         template = TEMPLATES[caveat.template]
-        differ = any(other.figures != caveat.figures for other in alike)
         ranges: dict[str, object] = {  # each figure over all of them; a text as it stands in the first
             name: _Range([cast("float", one.figures[name]) for one in (caveat, *alike)])
             if isinstance(value, int | float)
             else value
             for name, value in caveat.figures.items()
         }
-        message, advice = _word((differ and template.several) or template.message, template, ranges)
+        message, advice = _word(template, ranges)
     return clean_lines(f"{message.rstrip('.')}; {advice}" if advice else message)
 
 
-def _word(message: str, template: Template, figures: Mapping[str, object]) -> tuple[str, str]:
+def _word(template: Template, figures: Mapping[str, object]) -> tuple[str, str]:
     """(what was seen, what to do), with the figures in their places."""
     of_processes = _OF_PROCESSES if "in_processes" in figures else ""
-    return (message + of_processes).format(**figures), template.advice.format(**figures)
+    return (template.message + of_processes).format(**figures), template.advice.format(**figures)

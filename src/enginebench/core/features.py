@@ -52,7 +52,6 @@ def list_verbs() -> list[Verb]:
 
 
 def list_names(kind: Kind) -> list[str]:
-    """The names of all that features bring of a kind."""
     return [name for feature in list_features().values() for name in getattr(feature, kind)]
 
 

@@ -41,7 +41,6 @@ def hash_file(path: Path) -> str:
 
 
 def find_version(name: str) -> str | None:
-    """The installed version of a package."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

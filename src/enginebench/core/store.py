@@ -44,7 +44,6 @@ UPGRADES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"enginebench.
 
 
 def encode(record: msgspec.Struct, indent: int = 0) -> bytes:
-    """The record as JSON bytes."""
     data = msgspec.json.encode(record)
     return msgspec.json.format(data, indent=indent) if indent else data
 
@@ -121,7 +120,6 @@ def _replace_atomic(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_record(path: Path, kind: type[R]) -> R:
-    """The record of `kind` stored in `path`."""
     data = _read_bytes(path)
     try:
         return msgspec.json.decode(data, type=kind)
@@ -159,7 +157,6 @@ def read_result(path: Path) -> Result:
 
 
 def read_schema(path: Path) -> str:
-    """The `schema` of a stored JSON document."""
     return _decode_schema(path, _read_bytes(path))
 
 

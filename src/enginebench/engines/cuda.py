@@ -52,13 +52,11 @@ def count_devices() -> int:
 
 
 def explain_no_device() -> str:
-    """Why no GPU can be used."""
     error, _ = runtime.cudaGetDeviceCount()
     return "CUDA shows no GPU" if error == SUCCESS else explain_error("cudaGetDeviceCount", error)
 
 
 def use_device(index: int) -> None:
-    """Makes a GPU the current one of this thread."""
     count = count_devices()
     if index >= count:
         reason = f"there are {count}" if count else explain_no_device()
@@ -67,7 +65,6 @@ def use_device(index: int) -> None:
 
 
 def read_name(index: int) -> str:
-    """What CUDA calls a GPU."""
     return _show(call(runtime.cudaGetDeviceProperties, index).name).rstrip("\0")
 
 
@@ -97,7 +94,6 @@ class Stream(Owned):
         return int(self.raw)
 
     def synchronize(self) -> None:
-        """Waits until everything enqueued is done."""
         call(runtime.cudaStreamSynchronize, self.raw)
 
 

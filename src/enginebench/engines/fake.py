@@ -76,7 +76,6 @@ class FakeClock:
         return self.now_ns
 
     def advance(self, duration_ns: int) -> None:
-        """Moves the clock on."""
         self.now_ns += duration_ns
 
 

@@ -64,7 +64,6 @@ class Graph:
     def compile(
         self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int], settings: Mapping[str, Any]
     ) -> Any:
-        """The compiled graph for these shapes and values."""
         return compile_model(self.open(shapes, values), settings)
 
     def close(self) -> None:

@@ -222,7 +222,6 @@ class OrtCudaEngine(cuda.DeviceEngine):
         super().close()
 
     def _allocate(self, feeds: Feeds) -> None:
-        """Buffers for these shapes."""
         if self._graph and self._host:
             raise UsageError(
                 f"{NAME}:cuda_graph=1 keeps the shapes of its first inputs; load the engine again for other shapes"

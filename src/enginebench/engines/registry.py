@@ -282,7 +282,6 @@ def list_refused() -> list[Availability]:
 
 
 def has_engine(name: str) -> bool:
-    """Whether an engine has this name."""
     return name in ENTRIES or _find_plugin(name) is not None
 
 
@@ -291,7 +290,6 @@ def _find_plugin(name: str) -> Plugin | None:
 
 
 def find_entry(name: str) -> Entry:
-    """The entry of an engine name."""
     if name in ENTRIES:
         return ENTRIES[name]
     if plugin := _find_plugin(name):

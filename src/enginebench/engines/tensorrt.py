@@ -53,7 +53,6 @@ def name_gpu(spec: EngineSpec) -> str:
 
 
 def load_plan(library: Library, path: Path, options: Mapping[str, str]) -> Any:
-    """The engine of a plan."""
     runtime = library.make(library.trt.Runtime, "a runtime")
     if options["host_code"] == "1":
         runtime.engine_host_code_allowed = True

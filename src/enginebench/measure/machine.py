@@ -234,7 +234,6 @@ def _ask_sysctl(names: Sequence[str]) -> dict[str, str]:
 
 
 def _note_doubts(machine: Machine, root: Path) -> Iterator[Caveat]:
-    """What about the machine makes numbers doubtful."""
     if machine.governor and "powersave" in machine.governor:
         yield make_caveat("environment.powersave")
     if not hasattr(os, "sched_setaffinity"):

@@ -68,22 +68,18 @@ class IterationsRule:
 class SettledRule:
     """Ends when the medians of the blocks agree, when the time for samples is spent, or after a million of them.
 
-    Settled: at least `min_blocks` blocks, and the Student-t 95 % interval of their mean is narrower, end to end,
-    than `max_relative_width` of that mean. Neighbouring blocks are not independent, so this decides only when to
+    Settled: at least `MIN_BLOCKS` blocks, and the Student-t 95 % interval of their mean is narrower, end to end,
+    than `MAX_RELATIVE_WIDTH` of that mean. Neighbouring blocks are not independent, so this decides only when to
     stop; intervals that are reported come from whole processes.
 
     Args:
         time_limit_s: seconds of timed samples, the sum of the blocks.
     """
 
-    def __init__(
-        self, time_limit_s: float, min_blocks: int = MIN_BLOCKS, max_relative_width: float = MAX_RELATIVE_WIDTH
-    ) -> None:
+    def __init__(self, time_limit_s: float) -> None:
         if not (math.isfinite(time_limit_s) and time_limit_s > 0):
             raise UsageError(f"the time limit is {time_limit_s} s; a finite number above 0 is needed")
         self._limit_ns = time_limit_s * _NS
-        self._min_blocks = max(2, min_blocks)
-        self._max_width = max_relative_width
         self._medians: list[float] = []
         self._spent_ns = 0
         self._samples = 0
@@ -97,7 +93,7 @@ class SettledRule:
         self._samples += calls
 
     def decide(self) -> StopRule | None:
-        if len(self._medians) >= self._min_blocks and relative_width(self._medians) <= self._max_width:
+        if len(self._medians) >= MIN_BLOCKS and relative_width(self._medians) <= MAX_RELATIVE_WIDTH:
             return "settled"
         if self._spent_ns >= self._limit_ns:
             return "time_limit"

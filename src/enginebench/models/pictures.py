@@ -9,7 +9,6 @@ from ..core.errors import FeedError, MissingDependency
 
 
 def import_pillow() -> Any:
-    """Pillow's module `Image`."""
     try:
         from PIL import Image
     except ModuleNotFoundError as error:

@@ -114,10 +114,6 @@ class FixedBatch(nn.Module):
     def forward(self, x):
         return x + torch.zeros(2, 3)
 
-class Random(nn.Module):
-    def forward(self, x):
-        return x + torch.rand_like(x)
-
 class Branching(nn.Module):
     def forward(self, x):
         return x if float(x.sum()) > 0 else -x
@@ -143,7 +139,6 @@ class Nested(nn.Module):
 def nested(): return Nested(), (torch.zeros(1, 3), torch.zeros(1, 3))
 def strange(): return Strange(), torch.zeros(1, 3)
 def fixed(): return FixedBatch(), torch.zeros(2, 3)
-def random(): return Random(), torch.zeros(1, 3)
 def branching(): return Branching(), torch.zeros(1, 3)
 def two(): return Two(), (torch.zeros(1, 5, dtype=torch.int64), torch.ones(1, 5, 1), torch.tensor(2.0))
 def traced(): return torch.jit.trace(nn.Linear(8, 4), torch.zeros(2, 8)), torch.zeros(1, 8)
@@ -186,14 +181,8 @@ def test_a_fixed_batch_cannot_be_opened(user_model: UserModel, tmp_path: Path) -
     assert export_onnx(artifact, tmp_path / "a.onnx", batch=2).inputs[0].shape == (2, 3)
 
 
-def test_answers_that_differ_grossly_are_refused(user_model: UserModel, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="differ from PyTorch's"):
-        export_onnx(user_model("random"), tmp_path / "a.onnx")
-    assert not (tmp_path / "a.onnx").exists()
-
-
 def test_a_model_that_branches_on_values_is_explained(user_model: UserModel, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"it branches on the values of a tensor \(user_exports.py:27: return x if"):
+    with pytest.raises(ModelError, match=r"it branches on the values of a tensor \(user_exports.py:23: return x if"):
         export_onnx(user_model("branching"), tmp_path / "a.onnx")
 
 

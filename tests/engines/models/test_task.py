@@ -3,11 +3,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from enginebench.core.errors import ArtifactError, FeedError, ParseError, UsageError
@@ -32,6 +30,7 @@ from enginebench.models.zoo import BUILTIN
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.child.perform.sources import make_source
 from enginebench.runs.request import read_normalize
+from graphs import write_text
 
 IMAGENET_MODELS = [name for name, card in BUILTIN.items() if card.task == "imagenet" and card.source is None]
 
@@ -178,11 +177,9 @@ def test_a_model_of_bytes_answers_as_that_of_floats_and_keeps_its_picture(tmp_pa
 
 @pytest.mark.parametrize("shape", [("batch", 2, 4, 3), ("batch", 3, 4, 5)])
 def test_a_graph_of_the_users_takes_bytes_and_warns_where_it_normalizes_itself(shape: Any, tmp_path: Path) -> None:
-    value, answer = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
-    two = numpy_helper.from_array(np.array([2.0], np.float32), "two")
-    graph = helper.make_graph([helper.make_node("Sub", ["x", "two"], ["y"])], "g", [value], [answer], [two])
-    model, known = str(tmp_path / "m.onnx"), Normalize(mean=(1.0, 2.0, 3.0), std=(2.0, 4.0, 8.0))
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
+    ends = "(float[{0}] x) => (float[{0}] y)".format(", ".join(map(str, shape)))
+    model = str(write_text(tmp_path / "m.onnx", f"{ends} {{ y = Sub (x, two) }}", {"two": np.float32([2])}))
+    known = Normalize(mean=(1.0, 2.0, 3.0), std=(2.0, 4.0, 8.0))
     (made,) = make(model, tmp_path / "out", normalize=known)
     assert any("goes on with Sub" in caveat.message for caveat in made.caveats)
     picture = np.random.default_rng(0).integers(0, 256, (2, *shape[1:]), np.uint8)
@@ -204,16 +201,16 @@ def test_a_graph_of_the_users_takes_bytes_and_warns_where_it_normalizes_itself(s
     assert know_normalize(known, "digits-cnn", "w.pt") == known
 
 
-@pytest.mark.parametrize(("turned", "operator"), [(True, "Sub"), (True, "Mul"), (False, "Mul")])
-def test_a_graph_that_scales_or_turns_its_picture_first_is_warned_of(
-    turned: bool, operator: str, tmp_path: Path
-) -> None:
-    value, answer = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ("batch", 3, 4, 4)) for n in "xy")
-    two = numpy_helper.from_array(np.array([2.0], np.float32), "two")
-    nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[0, 1, 3, 2])] if turned else []
-    nodes.append(helper.make_node(operator, ["t" if turned else "x", "two"], ["y"]))
-    graph, model = helper.make_graph(nodes, "g", [value], [answer], [two]), str(tmp_path / "m.onnx")
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
+TURNED = "t = Transpose <perm = [0, 1, 3, 2]> (x)"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "operator"),
+    [(f"{TURNED} y = Sub (t, two)", "Sub"), (f"{TURNED} y = Mul (t, two)", "Mul"), ("y = Mul (x, two)", "Mul")],
+)
+def test_a_graph_that_scales_or_turns_its_picture_first_is_warned_of(nodes: str, operator: str, tmp_path: Path) -> None:
+    text = f"(float[batch, 3, 4, 4] x) => (float[batch, 3, 4, 4] y) {{ {nodes} }}"
+    model = str(write_text(tmp_path / "m.onnx", text, {"two": np.float32([2])}))
     (made,) = make(model, tmp_path / "out", normalize=Normalize(mean=(1.0, 2.0, 3.0), std=(2.0, 4.0, 8.0)))
     assert any(f"goes on with {operator}" in caveat.message for caveat in made.caveats)
 

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from enginebench.core.errors import ModelError, UsageError
 from enginebench.models.torch.architectures import build_module
-from enginebench.models.zoo import BUILTIN, packaged_onnx, resolve_model
+from enginebench.models.zoo import BUILTIN, resolve_model
 from trained import find_file
 
 
@@ -75,12 +75,6 @@ def test_missing_onnx_names_the_near_file(tmp_path: Path) -> None:
     (tmp_path / "folder.onnx").mkdir()
     with pytest.raises(ModelError, match="is a folder"):
         resolve_model(str(tmp_path / "folder.onnx"))
-
-
-def test_packaged_onnx_only_for_the_digits() -> None:
-    assert packaged_onnx("digits-cnn") is not None
-    assert packaged_onnx("resnet18") is None
-    assert packaged_onnx("../digits-cnn") is None
 
 
 BLOCK = "import sys\nfor name in {blocked}: sys.modules[name] = None\n"

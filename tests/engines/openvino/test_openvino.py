@@ -17,7 +17,7 @@ from enginebench.engines import openvino as engine_file
 from enginebench.engines.backends.openvino import openvino as backend_file
 from enginebench.engines.backends.openvino.graphs import read_model
 from enginebench.engines.backends.openvino.openvino import OPTIONS, OpenvinoBackend, check_openvino_request
-from enginebench.engines.openvino import compile_model, show_property
+from enginebench.engines.openvino import compile_model
 from enginebench.engines.request import read_options
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.quantize import quantize
@@ -134,12 +134,6 @@ def test_a_build_that_is_killed_leaves_the_files_of_the_build_before_it(
     assert hash_files([tmp_path / file.path for file in built.files], tmp_path) == (built.sha256, built.files)
 
 
-def test_onnx_is_taken_without_a_build(onnx_artifact: Artifact, expect: Any) -> None:
-    feeds = random_feeds(onnx_artifact.inputs, 1, 0)
-    with OpenvinoBackend().load(onnx_artifact, SPEC) as engine:
-        np.testing.assert_allclose(run_on(engine, feeds)["scores"], expect(feeds["image"]), rtol=1e-4, atol=1e-5)
-
-
 def test_dynamic_shapes_compile_once(onnx_artifact: Artifact, expect: Any) -> None:
     with OpenvinoBackend().load(onnx_artifact, replace(SPEC, options={"shapes": "dynamic"})) as engine:
         compiled = engine._compiled
@@ -153,12 +147,6 @@ def test_folder_that_cannot_be_written_is_named(onnx_artifact: Artifact, tmp_pat
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(ArtifactError, match="cannot write"):
         OpenvinoBackend().build(onnx_artifact, SPEC, tmp_path / "file" / "out")
-
-
-def test_properties_are_shown_as_they_are_set() -> None:
-    assert show_property(openvino.Type.f32) == "f32"
-    assert show_property(["CPU", "GPU"]) == "CPU,GPU"
-    assert show_property(4) == "4"
 
 
 def test_probe_tells_a_missing_plugin(monkeypatch: pytest.MonkeyPatch) -> None:

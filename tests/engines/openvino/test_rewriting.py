@@ -23,58 +23,58 @@ from enginebench.engines.backends.openvino.graphs import GraphSource, is_misread
 from enginebench.engines.backends.openvino.openvino import OpenvinoBackend
 from enginebench.engines.backends.openvino.rewriting import Rewritable, find_deciders
 from enginebench.models.onnx.source import read_onnx
+from graphs import write_graph, write_text
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Feeds
 
 SPEC = EngineSpec(backend="openvino")
-HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
 
 # A recording of three samples gets a channel; one of four has it already. OpenVINO does not know the rank behind it.
-BY_SHAPE = f"""{HEAD} pick (float[batch, length] x, float[2, 1, 2] w) => (float[batch, a, b] y) {{
+BY_SHAPE = """pick (float[batch, length] x, float[2, 1, 2] w) => (float[batch, a, b] y) {
   shape = Shape (x)
-  one = Constant <value = int64 {{1}}> ()
+  one = Constant <value = int64 {1}> ()
   length = Gather (shape, one)
-  three = Constant <value = int64 {{3}}> ()
-  axes = Constant <value = int64[1] {{1}}> ()
+  three = Constant <value = int64 {3}> ()
+  axes = Constant <value = int64[1] {1}> ()
   short = Equal (length, three)
   wide = If (short) <
-    then_branch = then () => (float[batch, 1, length] t) {{ t = Unsqueeze (x, axes) }},
-    else_branch = other () => (float[batch, length] e) {{ e = Relu (x) }}
+    then_branch = then () => (float[batch, 1, length] t) { t = Unsqueeze (x, axes) },
+    else_branch = other () => (float[batch, length] e) { e = Relu (x) }
   >
   rank = Shape (wide)
   size = Size (rank)
-  two = Constant <value = int64 {{2}}> ()
+  two = Constant <value = int64 {2}> ()
   flat = Equal (size, two)
   ready = If (flat) <
-    then_branch = then () => (float[batch, 1, length] t2) {{ t2 = Unsqueeze (wide, axes) }},
-    else_branch = other () => (float[batch, 1, length] e2) {{ e2 = Identity (wide) }}
+    then_branch = then () => (float[batch, 1, length] t2) { t2 = Unsqueeze (wide, axes) },
+    else_branch = other () => (float[batch, 1, length] e2) { e2 = Identity (wide) }
   >
   y = Conv (ready, w)
-}}"""
+}"""
 
 # As Silero VAD: a sampling rate chooses between two networks, of which only one fits the shapes.
-BY_VALUE = f"""{HEAD} pick (float[batch, length] x, int64 rate) => (float[batch, a, b] y) {{
-  high = Constant <value = int64 {{16000}}> ()
-  axes = Constant <value = int64[1] {{1}}> ()
-  w = Constant <value = float[1, 1, 2] {{1, 2}}> ()
-  v = Constant <value = float[2, 1, 1] {{3, 4}}> ()
+BY_VALUE = """pick (float[batch, length] x, int64 rate) => (float[batch, a, b] y) {
+  high = Constant <value = int64 {16000}> ()
+  axes = Constant <value = int64[1] {1}> ()
+  w = Constant <value = float[1, 1, 2] {1, 2}> ()
+  v = Constant <value = float[2, 1, 1] {3, 4}> ()
   is_high = Equal (rate, high)
   y = If (is_high) <
-    then_branch = then () => (float[batch, a, b] t) {{ c = Unsqueeze (x, axes) t = Conv (c, w) }},
-    else_branch = other () => (float[batch, a, b] e) {{ d = Unsqueeze (x, axes) e = Conv (d, v) }}
+    then_branch = then () => (float[batch, a, b] t) { c = Unsqueeze (x, axes) t = Conv (c, w) },
+    else_branch = other () => (float[batch, a, b] e) { d = Unsqueeze (x, axes) e = Conv (d, v) }
   >
-}}"""
+}"""
 
 # As a wake word of openWakeWord: what decides is data, in an array of one element with two axes.
-BY_DATA = f"""{HEAD} pick (float[1, 1] x) => (float[1, 1] y) {{
-  half = Constant <value = float {{0.5}}> ()
+BY_DATA = """pick (float[1, 1] x) => (float[1, 1] y) {
+  half = Constant <value = float {0.5}> ()
   high = GreaterOrEqual (x, half)
   y = If (high) <
-    then_branch = then () => (float[1, 1] t) {{ t = Neg (x) }},
-    else_branch = other () => (float[1, 1] e) {{ e = Add (x, x) }}
+    then_branch = then () => (float[1, 1] t) { t = Neg (x) },
+    else_branch = other () => (float[1, 1] e) { e = Add (x, x) }
   >
-}}"""
+}"""
 
 WEIGHTS = np.float32([[[1, -2]], [[3, 5]]])
 
@@ -83,12 +83,7 @@ WEIGHTS = np.float32([[[1, -2]], [[3, 5]]])
 def write(tmp_path: Path) -> Callable[[str], Artifact]:
     """Writes a graph to a file; gives its artifact."""
 
-    def write(text: str) -> Artifact:
-        path = tmp_path / "given é.onnx"
-        onnx.save(onnx.parser.parse_model(text), path)
-        return read_onnx(path)
-
-    return write
+    return lambda text: write_graph(tmp_path / "given é.onnx", text)
 
 
 def answer_as_ort(artifact: Artifact, feeds: Feeds) -> dict[str, np.ndarray]:
@@ -179,12 +174,9 @@ def quantize(tmp_path: Path, body: str, shapes: dict[str, tuple[int, ...]]) -> A
     Weights have seven bits: on a CPU without VNNI OpenVINO's own sums of 8-bit products saturate.
     """
     rng = np.random.default_rng(0)
-    model = onnx.parser.parse_model(f"{HEAD} net (float[2, 3, 6, 6] x) => (float[a, b] y) {{ {body} }}")
-    for name, shape in shapes.items():
-        array = rng.standard_normal(shape).astype(np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    given, made = tmp_path / "given.onnx", tmp_path / "made.onnx"
-    onnx.save(model, given)
+    weights = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    text = f"(float[2, 3, 6, 6] x) => (float[a, b] y) {{ {body} }}"
+    given, made = write_text(tmp_path / "given.onnx", text, weights), tmp_path / "made.onnx"
     quantize_static(given, made, Reader(), quant_format=QuantFormat.QOperator, per_channel=True, reduce_range=True)
     return read_onnx(made)
 
@@ -235,7 +227,7 @@ def test_a_scale_for_the_whole_tensor_is_read_as_it_is(tmp_path: Path) -> None:
 def test_scales_by_output_channel_of_older_opsets(tmp_path: Path, opset: int) -> None:
     """`DequantizeLinear` had no axis then."""
     path = tmp_path / "old.onnx"
-    onnx.save(make_convolution(opset), path)
+    write_convolution(path, opset)
     x = np.random.default_rng(1).integers(0, 100, (1, 3, 5, 5)).astype(np.uint8)
     with OpenvinoBackend().load(read_onnx(path), EngineSpec(backend="openvino", precision="int8")) as engine:
         engine.bind({"x": x})
@@ -245,20 +237,17 @@ def test_scales_by_output_channel_of_older_opsets(tmp_path: Path, opset: int) ->
         assert np.abs(engine.fetch()["y"].astype(int) - wanted.astype(int)).max() <= 1
 
 
-def make_convolution(opset: int) -> onnx.ModelProto:
+def write_convolution(path: Path, opset: int) -> onnx.ModelProto:
     """One `QLinearConv` with three inputs, three outputs and a scale for each."""
     w = np.random.default_rng(0).integers(-50, 50, (3, 3, 1, 1)).astype(np.int8)
     arrays = {"xs": np.float32(0.1), "xz": np.uint8(7), "w": w, "ws": np.float32([0.02, 0.05, 0.01])}
     arrays |= {"wz": np.zeros(3, np.int8), "ys": np.float32(0.5), "yz": np.uint8(100)}
-    ends = "(uint8[1, 3, 5, 5] x) => (uint8[1, 3, 5, 5] y)"
-    text = f'<ir_version: 8, opset_import: ["" : {opset}]> g {ends} {{ y = QLinearConv (x, {", ".join(arrays)}) }}'
-    model = onnx.parser.parse_model(text)
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
-    return model
+    text = f"(uint8[1, 3, 5, 5] x) => (uint8[1, 3, 5, 5] y) {{ y = QLinearConv (x, {', '.join(arrays)}) }}"
+    return onnx.load(write_text(path, text, arrays, opset))
 
 
 def test_a_convolution_within_a_branch_is_not_misread_either(tmp_path: Path) -> None:
-    inner = make_convolution(17)
+    inner = write_convolution(tmp_path / "inner.onnx", 17)
     branches = []
     for name, kind in (("then_branch", "Identity"), ("else_branch", "Identity")):
         end = onnx.helper.make_node(kind, ["y"], [f"{name}/y"])
@@ -280,11 +269,9 @@ def test_a_convolution_within_a_branch_is_not_misread_either(tmp_path: Path) -> 
 
 
 def test_what_cannot_be_rewritten_is_refused_in_openvinos_words(write: Callable[[str], Artifact]) -> None:
-    artifact = write(
-        '<ir_version: 8, opset_import: ["" : 17, "mine" : 1]> g (float[2] x) => (float[2] y) { y = mine.Odd (x) }'
-    )
+    artifact = write("(float[2] x) => (float[2] y) { y = my.own.Odd (x) }")
     for take in (OpenvinoBackend().load, lambda a, s: OpenvinoBackend().build(a, s, Path(a.path).parent / "built")):
-        with pytest.raises(UnsupportedOperator, match=r"mine.Odd: OpenVINO cannot read"):
+        with pytest.raises(UnsupportedOperator, match=r"my.own.Odd: OpenVINO cannot read"):
             take(artifact, SPEC)
 
 
@@ -321,7 +308,7 @@ def test_streams_take_each_value_with_its_own_graph(
 
 
 def test_streams_of_a_graph_whose_input_has_a_second_name(write: Callable[[str], Artifact]) -> None:
-    artifact = write(f"{HEAD} g (float[1, 2] x) => (float[1, 2] y) {{ h = Identity (x) y = Relu (h) }}")
+    artifact = write("(float[1, 2] x) => (float[1, 2] y) { h = Identity (x) y = Relu (h) }")
     streams = OpenvinoBackend().open_streams(artifact, SPEC, StreamsSpec(streams=1, max_batch=1), lambda: 0)
     try:
         streams.submit(0, [{"x": np.float32([[1, -1]])}])

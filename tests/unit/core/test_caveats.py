@@ -64,7 +64,6 @@ def test_every_template_is_used_and_every_code_is_known() -> None:
 def test_a_call_gives_every_figure_of_its_template(name: str) -> None:
     template = TEMPLATES[name]
     wanted = find_figures(template.message) | find_figures(template.advice)
-    assert find_figures(template.several or "") <= wanted
     for _, call in read_calls("make_caveat"):
         if name in find_strings(call.args[0]) and all(keyword.arg for keyword in call.keywords):
             assert {keyword.arg for keyword in call.keywords} == wanted
@@ -72,7 +71,7 @@ def test_a_call_gives_every_figure_of_its_template(name: str) -> None:
 
 def test_several_rows_have_one_sentence() -> None:
     slow, slower = (make_caveat("clock_drift.reference", ratio=ratio) for ratio in (1.2501, 1.3699))
-    assert slow.message == "the reference kernel was up to 1.25 times slower in some trials"
+    assert slow.message == "the reference kernel was slower in some trials, at worst 1.25 times"
     assert find_sentence(slow) == find_sentence(slower)
     several = format_caveat(slow, slower)
     assert several.startswith("the reference kernel was slower in some trials, at worst 1.25 to 1.37 times; fix")

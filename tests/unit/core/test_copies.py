@@ -1,6 +1,5 @@
 """Copies of files: whole or not at all, and nothing in common with the original."""
 
-import errno
 import fcntl
 import os
 import resource
@@ -75,15 +74,6 @@ def test_blocks_are_shared_where_the_file_system_can(
     monkeypatch.setattr(fcntl, "ioctl", clone)
     copy_file(source, tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == b"shared"
-
-
-@pytest.mark.parametrize("reason", [errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY])
-def test_a_file_system_that_shares_nothing_gets_a_plain_copy(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: int
-) -> None:
-    monkeypatch.setattr(fcntl, "ioctl", Mock(side_effect=OSError(reason, os.strerror(reason))))
-    copy_file(source, tmp_path / "copy")
-    assert (tmp_path / "copy").read_bytes() == source.read_bytes()
 
 
 def test_a_source_that_is_missing_or_no_file_is_named_and_the_target_stays(source: Path, tmp_path: Path) -> None:

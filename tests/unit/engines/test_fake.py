@@ -148,23 +148,6 @@ def test_garbage_is_answered_with_success() -> None:
     assert (child.returncode, child.stdout) == (0, fake.GARBAGE)
 
 
-def test_garbage_goes_to_the_result_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Left(BaseException):
-        pass
-
-    def leave(code: int) -> None:
-        raise Left
-
-    read, write = os.pipe()
-    monkeypatch.setenv(fake.RESULT_FD_VARIABLE, str(write))
-    monkeypatch.setattr(fake.os, "_exit", leave)
-    with pytest.raises(Left):
-        fail("garbage")
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        assert pipe.read() == fake.GARBAGE
-
-
 def test_hang_never_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     class Woken(BaseException):
         pass

@@ -3,6 +3,7 @@
 import sys
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -11,52 +12,35 @@ from enginebench.measure import machine
 from enginebench.measure.machine import describe_gpus
 
 
-class FakeNvml(SimpleNamespace):
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Two GPUs; the second, integrated, supports neither clocks nor power limits."""
 
-    NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
-    shut_down = 0
+    def answer(values: Any) -> Any:
+        return lambda handle, clock=0: [values][handle][clock]  # there is no second GPU in the list
 
-    def nvmlInit(self) -> None: ...
-
-    def nvmlShutdown(self) -> None:
-        self.shut_down += 1
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlSystemGetDriverVersion(self) -> bytes:
-        return b"570.1"
-
-    def nvmlDeviceGetName(self, handle: int) -> str | bytes:
-        return "NVIDIA H100" if handle == 0 else b"Orin (nvgpu)"
-
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
-        return SimpleNamespace(total=self._answer(handle, 80 * 1024**3))
-
-    def nvmlDeviceGetMaxClockInfo(self, handle: int, clock: int) -> int:
-        return self._answer(handle, {1: 1980, 2: 2619}[clock])
-
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle: int) -> int:
-        return self._answer(handle, 700_000)
-
-    @staticmethod
-    def _answer(handle: int, value: int) -> int:
-        if handle == 1:
-            raise RuntimeError("not supported")
-        return value
+    fake = SimpleNamespace(
+        NVML_CLOCK_SM=1,
+        NVML_CLOCK_MEM=2,
+        nvmlInit=Mock(),
+        nvmlShutdown=Mock(),
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=int,
+        nvmlSystemGetDriverVersion=lambda: b"570.1",
+        nvmlDeviceGetName=["NVIDIA H100", b"Orin (nvgpu)"].__getitem__,
+        nvmlDeviceGetMemoryInfo=answer([SimpleNamespace(total=80 * 1024**3)]),
+        nvmlDeviceGetMaxClockInfo=answer({1: 1980, 2: 2619}),
+        nvmlDeviceGetEnforcedPowerLimit=answer([700_000]),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    return fake
 
 
-def test_gpus_and_what_they_do_not_support(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+def test_gpus_and_what_they_do_not_support(nvml: SimpleNamespace) -> None:
     known = {"sm_clock_max_mhz": 1980, "memory_clock_max_mhz": 2619, "power_limit_w": 700.0}
     first = Gpu(index=0, name="NVIDIA H100", driver="570.1", memory_bytes=80 * 1024**3, **known)  # type: ignore[arg-type]
     assert describe_gpus() == (first, Gpu(index=1, name="Orin (nvgpu)", driver="570.1", memory_bytes=0))
-    assert nvml.shut_down == 1
+    nvml.nvmlShutdown.assert_called_once_with()
 
 
 def test_without_nvml_the_driver_names_the_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,11 +51,6 @@ def test_without_nvml_the_driver_names_the_gpu_if_there_is_one(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("broken", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetName", "nvmlShutdown"])
-def test_errors_of_nvml_never_get_out(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
-    def fail(*args: object) -> None:
-        raise RuntimeError("driver is gone")
-
-    nvml = FakeNvml()
-    monkeypatch.setattr(nvml, broken, fail, raising=False)
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+def test_errors_of_nvml_never_get_out(nvml: SimpleNamespace, broken: str) -> None:
+    setattr(nvml, broken, Mock(side_effect=RuntimeError("driver is gone")))
     assert describe_gpus() == () or broken == "nvmlShutdown"

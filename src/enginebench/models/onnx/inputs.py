@@ -211,7 +211,6 @@ class _Reader:
                 self._used.setdefault(name, []).append((node, place))
 
     def guess_all(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """The specs, each with its values."""
         return tuple(replace(spec, values=self._guess_values(spec)) for spec in specs)
 
     def _guess_values(self, spec: TensorSpec) -> Values | None:

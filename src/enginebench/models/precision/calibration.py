@@ -79,12 +79,10 @@ class Calibration(Struct, frozen=True, kw_only=True):
 
 
 def write_calibration(calibration: Calibration, path: Path) -> None:
-    """Writes the record as JSON."""
     write_atomic(path, encode(calibration, indent=1) + b"\n")
 
 
 def read_calibration(path: Path) -> Calibration:
-    """The record in a JSON file."""
     calibration = read_record(path, Calibration)
     if calibration.schema != CALIBRATION_SCHEMA:
         raise ParseError(

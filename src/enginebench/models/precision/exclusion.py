@@ -33,7 +33,6 @@ def read_exclusion(path: Path) -> tuple[str, ...]:
 
 
 def write_exclusion(path: Path, names: Iterable[str], remarks: Sequence[str] = ()) -> None:
-    """Writes a list that `read_exclusion` reads."""
     lines = [*(f"{COMMENT} {remark}" for remark in remarks), *names]
     write_atomic(path, ("\n".join(lines) + "\n").encode())
 

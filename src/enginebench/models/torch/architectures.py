@@ -74,7 +74,6 @@ def _build_timm(ref: ModelRef, input_size: int | None) -> tuple[nn.Module, tuple
 
 
 def import_timm() -> Any:
-    """The package timm."""
     import_torchvision()
     try:
         import timm

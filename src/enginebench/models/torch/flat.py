@@ -79,7 +79,6 @@ class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
     def name_inputs(self, count: int) -> list[str]:
-        """The names of `count` inputs."""
         return list(self.names) if self.names else name_positional(self.module.forward, count)
 
 

@@ -32,7 +32,6 @@ WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 
 
 def import_transformers() -> Any:
-    """The package transformers."""
     try:
         import transformers
     except ModuleNotFoundError as error:

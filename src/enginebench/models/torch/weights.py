@@ -69,7 +69,6 @@ def fetch_pretrained(ref: ModelRef) -> State:
 
 
 def torchvision_url(name: str) -> str:
-    """Where torchvision's default weights of a model lie."""
     import_torchvision()
     from torchvision.models import get_model_weights
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from msgspec.structs import replace
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.preprocess import EXTERNAL
@@ -34,7 +34,7 @@ from enginebench.models.precision.calibration import (
 from enginebench.models.precision.calibration_data import keep_batches, open_arrays, open_data, open_given
 from enginebench.models.precision.graph import hash_weights, load_whole_graph, name_nodes, prepare_graph
 from enginebench.models.zoo import packaged_onnx
-from graphs import build_graph, build_residual, run_graph, save, write_nodes
+from graphs import build_graph, build_residual, run_graph, save, write_graph, write_nodes
 
 
 @pytest.fixture
@@ -185,8 +185,7 @@ def test_other_preprocessing_is_refused():
 
 
 def test_nan_names_its_tensor(tmp_path):
-    nodes = [helper.make_node("Log", ["x"], ["h"], "log"), helper.make_node("Relu", ["h"], ["y"], "relu")]
-    artifact = write_nodes(tmp_path, nodes, {})
+    artifact = write_nodes(tmp_path, "h = Log (x) y = Relu (h)")
     np.save(tmp_path / "z.npy", -np.ones((2, 4), np.float32))
     with pytest.raises(ArtifactError, match="'h' holds NaN among the first 1 entries"):
         calibrate(artifact, open_arrays(tmp_path / "z.npy", artifact.inputs, 2), threads=1)
@@ -194,8 +193,7 @@ def test_nan_names_its_tensor(tmp_path):
 
 @pytest.mark.parametrize("method", ["minmax", "entropy"])
 def test_an_infinity_takes_the_range_away(tmp_path, method):
-    nodes = [helper.make_node("Log", ["x"], ["h"], "log"), helper.make_node("Relu", ["h"], ["y"], "relu")]
-    artifact = write_nodes(tmp_path, nodes, {})
+    artifact = write_nodes(tmp_path, "h = Log (x) y = Relu (h)")
     np.save(tmp_path / "z.npy", np.array([[1, 2, 3, 4], [0, 1, 1, 1]], np.float32))
     found = calibrate(artifact, open_arrays(tmp_path / "z.npy", artifact.inputs, 2), method=method, threads=1)
     assert found.ranges.keys() == {"x", "y"}
@@ -203,16 +201,14 @@ def test_an_infinity_takes_the_range_away(tmp_path, method):
 
 
 def test_nodes_get_names_of_their_own():
-    nodes = [helper.make_node("Relu", ["x"], ["a"], "twin"), helper.make_node("Relu", ["a"], ["b"], "twin")]
-    nodes += [helper.make_node("Relu", ["b"], ["c"]), helper.make_node("Relu", ["c"], ["y"], "Relu_1")]
-    model = build_graph(nodes, {}, [1, 4], [1, 4])
+    model = build_graph("[twin] a = Relu (x) [twin] b = Relu (a) c = Relu (b) [Relu_1] y = Relu (c)", {})
+    model.graph.node[2].name = ""
     name_nodes(model)
     assert [node.name for node in model.graph.node] == ["twin", "twin_1", "Relu_2", "Relu_1"]
 
 
 def test_a_tensor_of_zeros_is_a_range(tmp_path):
-    nodes = [helper.make_node("Relu", ["x"], ["y"], "relu")]
-    artifact = write_nodes(tmp_path, nodes, {})
+    artifact = write_nodes(tmp_path, "y = Relu (x)")
     np.save(tmp_path / "z.npy", np.zeros((2, 4), np.float32))
     data = open_arrays(tmp_path / "z.npy", artifact.inputs, 2)
     for method in ("minmax", "entropy", "percentile"):
@@ -357,34 +353,24 @@ def test_a_huge_or_missing_cache_is_refused(tmp_path):
 
 
 def test_a_graph_with_branches_can_be_watched(tmp_path):
-    inner = helper.make_tensor_value_info
-    then = helper.make_graph([helper.make_node("Relu", ["x"], ["t"])], "t", [], [inner("t", 1, None)])
-    other = helper.make_graph([helper.make_node("Neg", ["x"], ["e"])], "e", [], [inner("e", 1, None)])
-    nodes = [
-        helper.make_node("ReduceMax", ["x"], ["largest"], "largest", keepdims=0),
-        helper.make_node("Greater", ["largest", "zero"], ["which"], "which"),
-        helper.make_node("If", ["which"], ["h"], "branch", then_branch=then, else_branch=other),
-        helper.make_node("Relu", ["h"], ["y"], "relu"),
-    ]
-    model = build_graph(nodes, {"zero": np.float32(0)}, ["batch", 4], ["batch", 4])
-    path = save(model, tmp_path / "if.onnx")
-    artifact = read_onnx(path)
+    branches = "then_branch = t () => (float[] t) { t = Relu (x) }, else_branch = e () => (float[] e) { e = Neg (x) }"
+    nodes = f"""
+        largest = ReduceMax <keepdims = 0> (x) which = Greater (largest, zero)
+        h = If (which) <{branches}> y = Relu (h)
+    """
+    artifact = write_nodes(tmp_path, nodes, {"zero": np.float32(0)})
     np.save(tmp_path / "x.npy", np.ones((3, 4), np.float32))
     found = calibrate(artifact, open_arrays(tmp_path / "x.npy", artifact.inputs, 3), threads=1)
     assert found.ranges["y"] == TensorRange(low=1, high=1)
-    assert onnx.load(path).graph.node[2].op_type == "If"
+    assert onnx.load(artifact.path).graph.node[2].op_type == "If"
 
 
-@pytest.mark.parametrize("shape", [[3, "batch", 2], [3, 1, 2]])
+@pytest.mark.parametrize("shape", ["batch, 2", "1, 2"])
 def test_random_entries_have_the_shapes_that_the_graph_wants(tmp_path, shape):
     """Not every input has its entries along the first axis: a step of joined ones would not run."""
-    x, state, y = (
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, axes)
-        for name, axes in (("x", [5, *shape[1:]]), ("state", shape), ("y", None))
-    )
-    graph = helper.make_graph([helper.make_node("Concat", ["x", "state"], ["y"], axis=0)], "g", [x, state], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    artifact = read_onnx(save(model, tmp_path / "states.onnx"))
+    ends = f"(float[5, {shape}] x, float[3, {shape}] state) => (float[n, {shape}] y)"
+    text = f"{ends} {{ y = Concat <axis = 0> (x, state) }}"
+    artifact = write_graph(tmp_path / "states.onnx", text)
     found = calibrate(artifact, open_data("fake", model="m", inputs=artifact.inputs, n=3), threads=1)
     assert found.n == 3 and set(found.ranges) == {"x", "state", "y"}
     assert found.ranges["y"].high == max(found.ranges["x"].high, found.ranges["state"].high)
@@ -392,13 +378,8 @@ def test_random_entries_have_the_shapes_that_the_graph_wants(tmp_path, shape):
 
 def test_every_file_counts_where_entries_share_an_input(tmp_path):
     """Scales differ from file to file: taken together, all would have had the first one's, in silence."""
-    x, scale, y = (
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
-        for name, shape in (("x", ["batch", 2]), ("scale", [1]), ("y", ["batch", 2]))
-    )
-    graph = helper.make_graph([helper.make_node("Mul", ["x", "scale"], ["y"])], "g", [x, scale], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    artifact = read_onnx(save(model, tmp_path / "scaled.onnx"))
+    text = "(float[batch, 2] x, float[1] scale) => (float[batch, 2] y) { y = Mul (x, scale) }"
+    artifact = write_graph(tmp_path / "scaled.onnx", text)
     folder = tmp_path / "given"
     folder.mkdir()
     for i, size in enumerate((1, 10, 2)):

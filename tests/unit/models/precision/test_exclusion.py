@@ -6,7 +6,6 @@ import numpy as np
 import onnx
 import pytest
 from msgspec.structs import replace
-from onnx import helper
 
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision, name_mix, row_id
@@ -98,11 +97,7 @@ def test_a_node_that_was_folded_is_found_where_its_work_went(tmp_path):
         "w": rng.standard_normal((4, 3, 3, 3)).astype(np.float32),
         **{name: np.full(4, 0.5, np.float32) for name in ("scale", "shift", "mean", "var")},
     }
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], "conv"),
-        helper.make_node("BatchNormalization", ["c", "scale", "shift", "mean", "var"], ["b"], "norm"),
-        helper.make_node("Relu", ["b"], ["y"], "relu"),
-    ]
+    nodes = "[conv] c = Conv (x, w) [norm] b = BatchNormalization (c, scale, shift, mean, var) [relu] y = Relu (b)"
     path = save(build_graph(nodes, constants, ("batch", 3, 8, 8), ("batch", 4, 6, 6)), tmp_path / "f.onnx")
     given = load_whole_graph(path)
     prepared = prepare_graph(given)

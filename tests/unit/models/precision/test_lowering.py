@@ -15,17 +15,16 @@ from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision import lowering
 from enginebench.models.precision.lowering import lower_graph
 
-node = helper.make_node
 SHAPE = (2, 4, 6)
 ONES = np.ones(4, np.float32)
 
 
 def build(
-    nodes: Sequence[NodeProto], out: Sequence[int | str], constants: Mapping[str, Any] = {}, opset: int = 20,
+    nodes: str, out: Sequence[int | str], constants: Mapping[str, Any] = {}, opset: int = 20,
     shape: Sequence[int | str] = SHAPE, kind: int = TensorProto.FLOAT,
 ) -> ModelProto:  # fmt: skip
     graph = helper.make_graph(
-        list(nodes),
+        onnx.parser.parse_graph(f"g (float x) => (float y) {{ {nodes} }}").node,
         "g",
         [helper.make_tensor_value_info("x", kind, shape)],
         [helper.make_tensor_value_info("y", kind, out)],
@@ -45,52 +44,44 @@ LAST = {"a": np.array([-1])}
 PADS = {"p": np.array([1, 2]), "a": np.array([-1])}
 # Graphs, and the operators that they are lowered to.
 SAME: dict[str, tuple[ModelProto, list[str]]] = {
-    "mean": (build([node("ReduceMean", ["x", "a"], ["y"])], [2, 4, 1], LAST), ["ReduceMean"]),
+    "mean": (build("y = ReduceMean (x, a)", [2, 4, 1], LAST), ["ReduceMean"]),
     "mean, open batch": (
-        build([node("ReduceMean", ["x", "a"], ["y"], keepdims=0)], ["n", 4], LAST, shape=("n", 4, 6)),
-        ["ReduceMean"],
+        build("y = ReduceMean <keepdims = 0> (x, a)", ["n", 4], LAST, shape=("n", 4, 6)), ["ReduceMean"]
     ),
     "a token for each entry": (
         build(
-            [
-                node("Shape", ["x"], ["n"], start=0, end=1),
-                node("Shape", ["x"], ["m"], start=-1),
-                node("Concat", ["n", "one", "m"], ["s"], axis=0),
-                node("Expand", ["t", "s"], ["e"]),
-                node("Concat", ["e", "x"], ["y"], axis=1),
-            ],
-            ["n", 5, 6],
-            {"one": np.array([1]), "t": np.ones((1, 1, 6), np.float32)},
-            shape=("n", 4, 6),
+            """n = Shape <start = 0, end = 1> (x)
+            m = Shape <start = -1> (x)
+            s = Concat <axis = 0> (n, one, m)
+            e = Expand (t, s)
+            y = Concat <axis = 1> (e, x)""",
+            ["n", 5, 6], {"one": np.array([1]), "t": np.ones((1, 1, 6), np.float32)}, shape=("n", 4, 6),
         ),
         ["Shape", "Slice", "Shape", "Slice", "Concat", "Expand", "Concat"],
     ),
-    "max over all": (build([node("ReduceMax", ["x"], ["y"])], [1, 1, 1]), ["ReduceMax"]),
-    "gelu": (build([node("Gelu", ["x"], ["y"])], SHAPE), ["Div", "Erf", "Sum", "Mul", "Mul"]),
-    "gelu in FP16": (
-        build([node("Gelu", ["x"], ["y"])], SHAPE, kind=TensorProto.FLOAT16),
-        ["Div", "Erf", "Sum", "Mul", "Mul"],
-    ),
+    "max over all": (build("y = ReduceMax (x)", [1, 1, 1]), ["ReduceMax"]),
+    "gelu": (build("y = Gelu (x)", SHAPE), ["Div", "Erf", "Sum", "Mul", "Mul"]),
+    "gelu in FP16": (build("y = Gelu (x)", SHAPE, kind=TensorProto.FLOAT16), ["Div", "Erf", "Sum", "Mul", "Mul"]),
     "gelu by tanh": (
-        build([node("Gelu", ["x"], ["y"], approximate="tanh")], SHAPE),
+        build('y = Gelu <approximate = "tanh"> (x)', SHAPE),
         ["Pow", "Mul", "Sum", "Mul", "Tanh", "Sum", "Mul", "Mul"],
     ),
-    "mish": (build([node("Mish", ["x"], ["y"])], SHAPE), ["Softplus", "Tanh", "Mul"]),
-    "split": (build([node("Split", ["x"], ["y", "z"], axis=2, num_outputs=2)], [2, 4, 3]), ["Split"]),
-    "pad": (build([node("Pad", ["x", "p", "", "a"], ["y"])], [2, 4, 9], PADS), ["Pad"]),
+    "mish": (build("y = Mish (x)", SHAPE), ["Softplus", "Tanh", "Mul"]),
+    "split": (build("y, z = Split <axis = 2, num_outputs = 2> (x)", [2, 4, 3]), ["Split"]),
+    "pad": (build("y = Pad (x, p, , a)", [2, 4, 9], PADS), ["Pad"]),
     "grid": (
-        build([node("GridSample", ["x", "g"], ["y"], mode="linear")], [1, 2, 3, 3],
+        build('y = GridSample <mode = "linear"> (x, g)', [1, 2, 3, 3],
               {"g": np.linspace(-1, 1, 18, dtype=np.float32).reshape(1, 3, 3, 2)}, shape=(1, 2, 4, 4)),
         ["GridSample"],
     ),
     "resize": (
-        build([node("Resize", ["x", "", "s"], ["y"], mode="linear", antialias=0)], [1, 2, 8, 8],
+        build('y = Resize <mode = "linear", antialias = 0> (x, , s)', [1, 2, 8, 8],
               {"s": np.array([1, 1, 2, 2], np.float32)}, shape=(1, 2, 4, 4)),
         ["Resize"],
     ),
     "quantized": (
-        build([node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["y"])],
-              SHAPE, {"s": np.float32(0.1), "z": np.int8(0)}, opset=21),
+        build("q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, s, z)", SHAPE,
+              {"s": np.float32(0.1), "z": np.int8(0)}, opset=21),
         ["QuantizeLinear", "DequantizeLinear"],
     ),
 }  # fmt: skip
@@ -108,7 +99,7 @@ def test_what_has_an_equal_is_lowered(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("opset", [18, 21])
 def test_group_normalization_becomes_its_definition(opset: int, tmp_path: Path) -> None:
     constants = {"s": ONES * 2, "b": ONES} if opset == 21 else {"s": np.ones(2, np.float32), "b": ONES[:2]}
-    model = build([node("GroupNormalization", ["x", "s", "b"], ["y"], num_groups=2)], SHAPE, constants, opset)
+    model = build("y = GroupNormalization <num_groups = 2> (x, s, b)", SHAPE, constants, opset)
     _, nodes = lower(model, tmp_path)
     assert "GroupNormalization" not in {n.op_type for n in nodes}
     axes = [a.ints for n in nodes if n.op_type == "ReduceMean" for a in n.attribute if a.name == "axes"]
@@ -117,7 +108,7 @@ def test_group_normalization_becomes_its_definition(opset: int, tmp_path: Path) 
 
 def test_a_definition_with_computed_axes_is_folded(tmp_path: Path) -> None:
     scale = {"s": np.ones(6, np.float32)}
-    model = build([node("RMSNormalization", ["x", "s"], ["y"], axis=-1)], ["n", 4, 6], scale, 23, ("n", 4, 6))
+    model = build("y = RMSNormalization <axis = -1> (x, s)", ["n", 4, 6], scale, 23, ("n", 4, 6))
     _, nodes = lower(model, tmp_path)
     (mean,) = [n for n in nodes if n.op_type == "ReduceMean"]
     assert list(mean.input) == ["XSquared__1"] and mean.name
@@ -126,38 +117,33 @@ def test_a_definition_with_computed_axes_is_folded(tmp_path: Path) -> None:
 
 
 def test_branches_are_lowered_too(tmp_path: Path) -> None:
-    inner = build([node("ReduceMean", ["x", "a"], ["y"])], [2, 4, 1], LAST).graph
-    inner.ClearField("input")
-    (initializer,) = inner.initializer
-    choice = node("If", ["c"], ["y"], then_branch=inner, else_branch=inner)
-    model = build([choice], [2, 4, 1], {"c": np.bool_(True)})
-    lower(model, tmp_path)
+    branch = "g () => (float[2, 4, 1] m) <int64[1] a = {-1}> { m = ReduceMean (x, a) }"
+    choice = f"y = If (c) <then_branch = {branch}, else_branch = {branch}>"
+    lower(build(choice, [2, 4, 1], {"c": np.bool_(True)}), tmp_path)
     text = (tmp_path / "made" / "lowered.onnx").read_bytes()
     branches = [a.g for a in onnx.load_model_from_string(text).graph.node[0].attribute]
-    assert [list(branch.node[0].input) for branch in branches] == [["x"], ["x"]] and initializer.name == "a"
+    assert [list(branch.node[0].input) for branch in branches] == [["x"], ["x"]]
 
 
 REFUSED = {
     "no definition": (
-        build([node("Cast", ["x"], ["i"], to=6), node("BitwiseNot", ["i"], ["j"]), node("Cast", ["j"], ["y"], to=1)],
-              SHAPE),
+        build("i = Cast <to = 6> (x) j = BitwiseNot (i) y = Cast <to = 1> (j)", SHAPE),
         "BitwiseNot .*came with opset 18",
     ),
     "computed axes": (
-        build([node("Shape", ["x"], ["s"]), node("ReduceMax", ["x", "s"], ["y"], "largest")], SHAPE),
+        build("s = Shape (x) [largest] y = ReduceMax (x, s)", SHAPE),
         r"^ReduceMax \(node 'largest'\): its axes 's' are computed",
     ),
     "an attribute": (
-        build([node("Resize", ["x", "", "s"], ["y"], "up", axes=[1, 2])], [2, 8, 12], {"s": np.float32([2, 2])}),
+        build("[up] y = Resize <axes = [1, 2]> (x, , s)", [2, 8, 12], {"s": np.float32([2, 2])}),
         r"^Resize \(node 'up'\): its attribute axes=\[1, 2\] has no equal",
     ),
     "unequal parts": (
-        build([node("Split", ["x"], ["y", "z"], "cut", axis=2, num_outputs=2)], [2, 4, 3], shape=(2, 4, 5)),
+        build("[cut] y, z = Split <axis = 2, num_outputs = 2> (x)", [2, 4, 3], shape=(2, 4, 5)),
         r"^Split \(node 'cut'\): it cuts 5 into 2 parts",
     ),
     "a type": (
-        build([node("Cast", ["x"], ["e"], "short", to=TensorProto.FLOAT8E4M3FN), node("Cast", ["e"], ["y"], to=1)],
-              SHAPE),
+        build("[short] e = Cast <to = 17> (x) y = Cast <to = 1> (e)", SHAPE),  # an FP8
         "Cast.*short",
     ),
 }  # fmt: skip
@@ -179,7 +165,6 @@ def test_a_form_that_answers_otherwise_is_refused(tmp_path: Path, monkeypatch: p
         return []
 
     monkeypatch.setattr(lowering, "_lower_node", forget)
-    nodes = [node("ReduceMean", ["x", "a"], ["m"]), node("Sub", ["x", "m"], ["y"])]
     with pytest.raises(UnsupportedOperator, match=r"output 'y' of the lowered graph is .* off"):
-        lower(build(nodes, SHAPE, LAST), tmp_path)
+        lower(build("m = ReduceMean (x, a) y = Sub (x, m)", SHAPE, LAST), tmp_path)
     assert not (tmp_path / "made").exists()

@@ -3,7 +3,6 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 from enginebench.models.precision.macs import count_macs, list_quantized_products, measure_coverage
 from enginebench.models.zoo import BUILTIN, packaged_onnx
@@ -18,16 +17,15 @@ def test_counts_what_the_card_says(name):
 @pytest.mark.parametrize(
     ("op", "weight", "shape", "out", "attributes", "expected"),
     [
-        ("Conv", (6, 2, 3, 3), [1, 4, 5, 5], [1, 6, 3, 3], {"group": 2}, 6 * 9 * 2 * 9),
-        ("ConvTranspose", (4, 6, 2, 2), [1, 4, 5, 5], [1, 6, 6, 6], {}, 4 * 25 * 6 * 4),
-        ("Gemm", (3, 6), [3, 2], [2, 6], {"transA": 1}, 2 * 6 * 3),
-        ("MatMul", (4, 6), ["batch", 7, 4], ["batch", 7, 6], {}, 7 * 6 * 4),
-        ("Add", (4,), [2, 4], [2, 4], {}, 0),
+        ("Conv", (6, 2, 3, 3), [1, 4, 5, 5], [1, 6, 3, 3], "<group = 2>", 6 * 9 * 2 * 9),
+        ("ConvTranspose", (4, 6, 2, 2), [1, 4, 5, 5], [1, 6, 6, 6], "", 4 * 25 * 6 * 4),
+        ("Gemm", (3, 6), [3, 2], [2, 6], "<transA = 1>", 2 * 6 * 3),
+        ("MatMul", (4, 6), ["batch", 7, 4], ["batch", 7, 6], "", 7 * 6 * 4),
+        ("Add", (4,), [2, 4], [2, 4], "", 0),
     ],
 )
 def test_counts_by_operator(op, weight, shape, out, attributes, expected):
-    node = helper.make_node(op, ["x", "w"], ["y"], "n", **attributes)
-    model = build_graph([node], {"w": np.ones(weight, np.float32)}, shape, out)
+    model = build_graph(f"y = {op} {attributes} (x, w)", {"w": np.ones(weight, np.float32)}, shape, out)
     assert sum(count_macs(model).values()) == expected
 
 
@@ -36,33 +34,30 @@ def test_coverage_needs_both_operands():
 
 
 MOVERS = {
-    "Pad": (["pads"], {}),
-    "MaxPool": ([], {"kernel_shape": [1, 1]}),
-    "Reshape": (["shape"], {}),
-    "DepthToSpace": ([], {"blocksize": 1}),
-    "SpaceToDepth": ([], {"blocksize": 1}),
-    "Expand": (["shape"], {}),
-    "Tile": (["repeats"], {}),
-    "Dropout": ([], {}),
-    "Cast": ([], {"to": onnx.TensorProto.FLOAT}),
-    "Resize": (["", "repeats_f"], {"mode": "nearest"}),
-    "Resize that blends": (["", "repeats_f"], {"mode": "linear"}),
+    "Pad": (["pads"], ""),
+    "MaxPool": ([], "<kernel_shape = [1, 1]>"),
+    "Reshape": (["shape"], ""),
+    "DepthToSpace": ([], "<blocksize = 1>"),
+    "SpaceToDepth": ([], "<blocksize = 1>"),
+    "Expand": (["shape"], ""),
+    "Tile": (["repeats"], ""),
+    "Dropout": ([], ""),
+    "Cast": ([], "<to = 1>"),
+    "Resize": (["", "repeats_f"], '<mode = "nearest">'),
+    "Resize that blends": (["", "repeats_f"], '<mode = "linear">'),
 }
 
 
 @pytest.mark.parametrize("names", [True, False])
 def test_coverage_counts_integer_operators_and_nodes_without_a_name(names: bool):
-    quantized = ["s", "z", "w", "s", "z", "s", "z"]
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
-        helper.make_node("QLinearMatMul", ["q", *quantized], ["h8"]),
-        helper.make_node("DequantizeLinear", ["h8", "s", "z"], ["h"]),
-        helper.make_node("MatMul", ["h", "v"], ["y"]),
-    ]
-    for i, node in enumerate(nodes):
-        node.name = f"node{i}" if names else ""
+    nodes = """
+        q = QuantizeLinear (x, s, z) h8 = QLinearMatMul (q, s, z, w, s, z, s, z)
+        h = DequantizeLinear (h8, s, z) y = MatMul (h, v)
+    """
     constants = {"s": np.float32(0.1), "z": np.int8(0), "w": np.ones((4, 30), np.int8)}
     model = build_graph(nodes, constants | {"v": np.ones((30, 2), np.float32)}, [2, 4], [2, 2])
+    for node in model.graph.node:
+        node.name = node.name if names else ""
     assert measure_coverage(model) == pytest.approx(240 / (240 + 120))
 
 
@@ -70,13 +65,11 @@ def test_coverage_counts_integer_operators_and_nodes_without_a_name(names: bool)
 def test_coverage_looks_through_what_only_moves_or_selects_values(op):
     """NNCF puts Q/DQ in front of such operators, and engines carry the 8 bits through them."""
     more, attributes = MOVERS[op]
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "q"),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "d"),
-        helper.make_node(op.split()[0], ["d", *more], ["m"], "m", **attributes),
-        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["dw"], "dw"),
-        helper.make_node("Conv", ["m", "dw"], ["y"], "conv"),
-    ]
+    nodes = f"""
+        q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z)
+        m = {op.partition(" ")[0]} {attributes} ({", ".join(["d", *more])})
+        dw = DequantizeLinear (w, s, z) [conv] y = Conv (m, dw)
+    """
     constants = {
         "s": np.float32(0.1),
         "z": np.int8(0),

@@ -124,7 +124,6 @@ create_backend = OrtBackend
 
 
 def probe_provider(engine: str, provider: str, device: str) -> Availability:
-    """Whether a provider is compiled into ONNX Runtime."""
     devices = (device,) if provider in onnxruntime.get_available_providers() else ()
     reason = f"this build of onnxruntime has no {provider}"
     return answer_probe(engine, devices, onnxruntime.__version__, reason)

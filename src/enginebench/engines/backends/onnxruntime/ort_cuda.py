@@ -61,7 +61,6 @@ create_backend = OrtCudaBackend
 
 
 def check_ort_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
-    """The options of a request that this engine can take."""
     check_request(artifact, spec, ("onnx",), PRECISIONS, (spec.device,), reasons=REASONS)
     if spec.precision != "tf32":  # a setting of the session: its graph is FP32
         check_graph_precision(artifact, spec)

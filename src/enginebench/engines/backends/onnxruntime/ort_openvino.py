@@ -66,7 +66,6 @@ create_backend = OrtOpenvinoBackend
 
 
 def find_device() -> Any:
-    """The provider's CPU."""
     devices = find_devices(PROVIDER)
     for device in devices:
         if device.ep_metadata.get("ov_device") == DEVICE:
@@ -78,7 +77,6 @@ def find_device() -> Any:
 
 
 def check_provider_request(artifact: Artifact, spec: EngineSpec) -> None:
-    """Checks that this engine takes the request."""
     check_request(artifact, spec, ("onnx",), PRECISIONS)
     check_graph_precision(artifact, spec)
     options = read_options(spec, OPTIONS)
@@ -103,7 +101,6 @@ def make_provider_options(spec: EngineSpec) -> dict[str, str]:
 
 
 def open_provider(artifact: Artifact, spec: EngineSpec, settings: Any = None) -> Any:
-    """A session of the spec on OpenVINO's CPU plugin."""
     chosen = read_options(spec, OPTIONS)
     return open_session(artifact, PROVIDER, find_device(), make_provider_options(spec), chosen, settings)
 

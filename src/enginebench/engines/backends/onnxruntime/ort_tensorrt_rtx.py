@@ -63,7 +63,6 @@ create_backend = OrtTensorRtRtxBackend
 
 
 def check_provider_request(artifact: Artifact, spec: EngineSpec) -> None:
-    """Checks that this engine takes the request."""
     check_request(artifact, spec, ("onnx",), PRECISIONS, (spec.device,))
     check_graph_precision(artifact, spec)
     read_index(spec)
@@ -71,7 +70,6 @@ def check_provider_request(artifact: Artifact, spec: EngineSpec) -> None:
 
 
 def require_devices() -> list[Any]:
-    """The GPUs that the provider offers."""
     devices = find_devices(PROVIDER)
     if not devices:
         raise BackendUnavailable(

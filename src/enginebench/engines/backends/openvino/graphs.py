@@ -101,7 +101,6 @@ def compile_or_explain(model: Any, settings: Mapping[str, Any]) -> Any:
 
 
 def read_model(path: str) -> Any:
-    """The graph of a file."""
     if path.endswith(".onnx") and is_misread(Path(path)):
         raise UnsupportedOperator(
             f"QLinearConv: OpenVINO cannot read {path}: it takes the scales of weights along the wrong axis"

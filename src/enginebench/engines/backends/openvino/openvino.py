@@ -106,7 +106,6 @@ create_backend = OpenvinoBackend
 
 
 def check_openvino_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
-    """The options of a request that this engine can take."""
     check_request(artifact, spec, KINDS, HINTS)
     check_graph_precision(artifact, spec)
     options = read_options(spec, OPTIONS)

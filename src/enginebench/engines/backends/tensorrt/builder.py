@@ -56,7 +56,6 @@ def read_version(library: Library) -> tuple[int, int]:
 
 
 def require_builder(library: Library) -> None:
-    """Checks that the module can build plans."""
     if is_lean(library.trt):
         raise BackendUnavailable(
             f"the lean runtime cannot build ({library.trt.__name__} {library.version}). Build the plan elsewhere with "
@@ -73,7 +72,6 @@ def build_plan(
     batches: list[dict[str, Array]] | None = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Writes the plan of a graph."""
     check_flags(library, settings)
     builder = library.make(library.trt.Builder, "a builder")
     library.load_plugins(settings.plugins)  # their messages reach the log only while there is a builder
@@ -137,7 +135,6 @@ def describe_error(error: Any) -> str:
 
 
 def make_config(library: Library, builder: Any, settings: BuildSettings, note: Callable[[str], None]) -> Any:
-    """The builder's configuration."""
     trt = library.trt
     config = library.require(builder.create_builder_config(), "cannot create a builder configuration")
     if hasattr(trt, "IProgressMonitor"):
@@ -176,7 +173,6 @@ def make_config(library: Library, builder: Any, settings: BuildSettings, note: C
 
 
 def choose_flags(library: Library, settings: BuildSettings) -> Iterator[str]:
-    """Names of the builder flags to set."""
     if settings.weak_typing:
         yield from WEAK_FLAGS.get(settings.precision, ())
     elif not hasattr(library.trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED"):

@@ -46,46 +46,6 @@ class StoredPlan(Struct, frozen=True, kw_only=True):
     caveats: tuple[Caveat, ...] = ()
 
 
-class PlanStore:
-    """A folder of plans. Nothing is read or made by the constructor."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def plan_path(self, record: PlanRecord) -> Path:
-        return self.root / f"{record.key}.plan"
-
-    def find(self, record: PlanRecord) -> StoredPlan | None:
-        """The stored plan, if its file is still the one that was stored."""
-        path = self.plan_path(record)
-        try:
-            stored = read_record(path.with_suffix(".json"), StoredPlan)
-        except ParseError:
-            return None
-        return stored if path.is_file() and hash_file(path) == stored.sha256 else None
-
-    def make(self, record: PlanRecord, build: Callable[[Path], tuple[Caveat, ...]]) -> StoredPlan:
-        """A new plan. It is built under another name, so that a build that was killed leaves no plan."""
-        path = self.plan_path(record)
-        part = path.with_suffix(".part")
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            part.unlink(missing_ok=True)
-        except OSError as error:
-            raise ArtifactError(f"cannot keep plans in {self.root}: {error.strerror}") from error
-        start = time.perf_counter()
-        try:
-            caveats = build(part)
-            build_s = time.perf_counter() - start
-            require_plan(part)
-            stored = StoredPlan(record=record, sha256=hash_file(part), build_s=build_s, caveats=caveats)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-        write_atomic(path.with_suffix(".json"), encode(stored, indent=2))
-        return stored
-
-
 class PlanBackend:
     """What the backends that make plans have in common: a cache, the reader of what the tool writes, and progress."""
 
@@ -117,15 +77,16 @@ class PlanBackend:
 
 
 def keep_plan(
-    store: PlanStore,
+    folder: Path,
     record: PlanRecord,
     artifact: Artifact,
     spec: EngineSpec,
     build: Callable[[Path], tuple[Caveat, ...]],
     profiles: Sequence[ShapeProfile] = (),
 ) -> Artifact:
-    """The plan of `record` as an artifact, built now if the store has none, with the shapes of its first profile."""
-    stored = store.find(record) or store.make(record, build)
+    """The plan of `record` as an artifact, built now if the folder has none, with the shapes of its first profile."""
+    path = folder / f"{record.key}.plan"
+    stored = _find_plan(path) or _make_plan(path, record, build)
     allowed = {
         name: ShapeRange(smallest=shapes.smallest[name], largest=shapes.largest[name], best=best)
         for shapes in profiles[:1]
@@ -133,8 +94,8 @@ def keep_plan(
     }
     return derive(
         artifact,
-        [store.plan_path(record)],
-        store.root,
+        [path],
+        folder,
         kind="plan",
         precision=spec.precision,
         recipe=spec.recipe or artifact.recipe,
@@ -145,6 +106,36 @@ def keep_plan(
         caveats=stored.caveats,
         allowed=allowed,
     )
+
+
+def _find_plan(path: Path) -> StoredPlan | None:
+    """The stored plan, if its file is still the one that was stored."""
+    try:
+        stored = read_record(path.with_suffix(".json"), StoredPlan)
+    except ParseError:
+        return None
+    return stored if path.is_file() and hash_file(path) == stored.sha256 else None
+
+
+def _make_plan(path: Path, record: PlanRecord, build: Callable[[Path], tuple[Caveat, ...]]) -> StoredPlan:
+    """A new plan. It is built under another name, so that a build that was killed leaves no plan."""
+    part = path.with_suffix(".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)
+    except OSError as error:
+        raise ArtifactError(f"cannot keep plans in {path.parent}: {error.strerror}") from error
+    start = time.perf_counter()
+    try:
+        caveats = build(part)
+        build_s = time.perf_counter() - start
+        require_plan(part)
+        stored = StoredPlan(record=record, sha256=hash_file(part), build_s=build_s, caveats=caveats)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    write_atomic(path.with_suffix(".json"), encode(stored, indent=2))
+    return stored
 
 
 def require_plan(path: Path) -> None:

@@ -26,7 +26,6 @@ from enginebench.engines.backends.tensorrt.plan_store import (
     UNKNOWN_GPU,
     PlanBackend,
     PlanRecord,
-    PlanStore,
     describe_gpu,
     keep_plan,
     read_capability,
@@ -144,7 +143,7 @@ class TensorRtRtxBackend(PlanBackend):
             engine=NAME,
         )
         build = partial(self._build, Path(artifact.path), settings)
-        plan = keep_plan(PlanStore(out_dir / "plans"), record, artifact, spec, build, settings.profiles)
+        plan = keep_plan(out_dir / "plans", record, artifact, spec, build, settings.profiles)
         layers = find_layers(Path(plan.path))  # what the builder decided about them; it may have been taken away
         ahead = self._reader.read_ahead(layers) if self._reader is not None and layers.is_file() else None
         return replace(plan, made_by={NAME: LIBRARY.version}, ahead_of_time=ahead)

@@ -107,19 +107,16 @@ def probe_cuda() -> tuple[str, ...]:
 
 
 def explain_no_cuda() -> str:
-    """Why PyTorch sees no GPU."""
     if torch.version.cuda is None:
         return f"PyTorch {torch.__version__} is built without CUDA"
     return "PyTorch sees no NVIDIA GPU; is the driver installed (nvidia-smi)?"
 
 
 def is_cuda(spec: EngineSpec) -> bool:
-    """Whether a spec names an NVIDIA GPU."""
     return spec.device.partition(":")[0] == "cuda"
 
 
 def read_device_index(spec: EngineSpec) -> int:
-    """The N of `cuda:N`."""
     index, devices = read_index(spec), probe_cuda()
     if f"cuda:{index}" not in devices:
         why = f"there is {', '.join(devices)}" if devices else explain_no_cuda()

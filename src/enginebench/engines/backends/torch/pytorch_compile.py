@@ -285,7 +285,6 @@ def use_cache(cache_dir: Path | None) -> Iterator[None]:
 
 
 def check_tools() -> None:
-    """Checks that code can be compiled here."""
     if problem := find_problem():
         raise BackendUnavailable(". To fix it: ".join(problem))
 
@@ -298,7 +297,6 @@ def shutdown_compile_workers() -> None:
 
 
 def check_gpu_tools() -> None:
-    """Checks that code can be compiled for a GPU here."""
     if missing := find_missing_gpu_tools():
         fix = " && ".join(missing.values())
         raise BackendUnavailable(f"torch.compile for a GPU needs {' and '.join(missing)}. To add it: {fix}")
