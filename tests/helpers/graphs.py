@@ -158,8 +158,9 @@ def find_positive() -> ModelProto:
 def write_text(path: Path, text: str, constants: Mapping[str, Any] | None = None, opset: int = 17) -> Path:
     """Writes a graph in ONNX's own words: `(float[n, 4] x) => (float[n, 4] y) { y = Relu (x) }`, with a name or not."""
     named = f"g {text}" if text.startswith("(") else text
-    classic = ', "ai.onnx.ml" : 3' if "ai.onnx.ml." in text else ""
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}{classic}]> {named}')
+    others = {"ai.onnx.ml": 3, "ai.onnx.contrib": 1}
+    used = "".join(f', "{domain}" : {version}' for domain, version in others.items() if f"{domain}." in text)
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}{used}]> {named}')
     values = {name: np.asarray(value) for name, value in (constants or {}).items()}
     model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in values.items())
     return save(model, path)
