@@ -165,24 +165,10 @@ def test_a_row_that_fails_beside_others_is_tried_again_alone(
     assert (first.built_beside, second.built_beside) == (0, 1)
 
 
-def test_a_row_that_fails_alone_too_has_its_reason(tmp_path: Path, family: Family) -> None:
-    bad, good = plan(options={"fault": "segfault"}), plan()
-    (failed, fine), _ = run(tmp_path / "r", bad, good)
-    assert (failed.status, fine.status) == ("failed", "ok")
-    assert "killed by SIGSEGV" in (failed.reason or "")
-    assert family.all_gone()
-
-
 def test_a_row_that_hangs_costs_the_others_nothing_but_time(tmp_path: Path, family: Family) -> None:
     (hung, fine), _ = run(tmp_path / "r", plan(options={"fault": "hang"}), plan(), timeout_s=8)
     assert (hung.status, fine.status) == ("failed", "ok")
     assert "no response within the time-out of 8 s" in (hung.reason or "")
-    assert family.all_gone()
-
-
-def test_a_wrong_option_costs_one_row(tmp_path: Path, family: Family) -> None:
-    good, bad = run(tmp_path / "r", plan(), plan(options={"nonsense": "1"}))[0]
-    assert (good.status, bad.status) == ("ok", "skipped") and "nonsense" in (bad.reason or "")
     assert family.all_gone()
 
 

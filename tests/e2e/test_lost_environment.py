@@ -1,9 +1,6 @@
 """An environment that is deleted while a run measures in it."""
 
 import shutil
-import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -15,21 +12,16 @@ from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child import places
 from enginebench.runs.folder import RunFolder
+from other_environment import NEEDED, make_environment
 from reporters import Silent
 
-SITE = Path(sysconfig.get_path("purelib"))
 MEASURE = MeasureSpec(warmup=1, iters=5, processes=3)
 
 
 @pytest.fixture
 def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An environment called `lost`, with what a child needs."""
-    folder = tmp_path / "other"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    site = next(folder.glob("lib/python*/site-packages"))
-    for package in ("numpy", "msgspec", "psutil"):
-        for path in SITE.glob(f"{package}*"):
-            (site / path.name).symlink_to(path)
+    folder = make_environment(tmp_path / "other", *NEEDED)
     monkeypatch.setattr(places, "_named", {"lost": folder / "bin" / "python"})
     return folder
 

@@ -29,7 +29,7 @@ from enginebench.runs.main_job import run_model
 from enginebench.runs.plan import PlannedRow
 from enginebench.runs.reporting import describe_stored
 from in_process import Children, children
-from processes import environment
+from processes import hide_packages
 from reporters import Silent
 
 __all__ = ["children"]
@@ -293,10 +293,7 @@ MOMENTS = [("artefacts/model.int8-*.onnx", 1), ("artefacts/*.xml", 1), ("artefac
 
 def start_run(folder: Path, *more: str) -> subprocess.Popen[bytes]:
     """The run as where PyTorch is not installed: the graph is the shipped one."""
-    folder.mkdir(exist_ok=True)
-    (folder / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
-    variables = environment(folder)
-    variables["PYTHONPATH"] = f"{folder}:{variables['PYTHONPATH']}"
+    variables = hide_packages(folder, "torch")
     command = [sys.executable, "-m", "enginebench", "run", "digits-cnn", *REAL, "--out", "r", *more]
     with (folder / "log.txt").open("ab") as log:
         return subprocess.Popen(command, cwd=folder, env=variables, stdout=log, stderr=log)

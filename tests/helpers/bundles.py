@@ -4,27 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from processes import environment
+from processes import environment, run_cli
 
 FAST = ("--threads", "1", "--warmup", "1", "--iters", "20", "--processes", "2")
 
 
-class Silent:
-    """Progress that nobody reads."""
-
-    def begin(self, total: int) -> None: ...
-    def say(self, text: str) -> None: ...
-    def step(self, text: str) -> None: ...
-    def advance(self) -> None: ...
-
-
 def make_run(folder: Path, *arguments: str) -> Path:
     """The folder of a run of digits-mlp."""
-    command = [sys.executable, "-m", "enginebench", "run", "digits-mlp", *FAST, *arguments, "--out", "run"]
-    done = subprocess.run(
-        command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=900, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_cli(folder, "run", "digits-mlp", *FAST, *arguments, "--out", "run", code=0, timeout=900)
     return folder / "run"
 
 

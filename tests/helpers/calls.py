@@ -14,9 +14,7 @@ def run_on(engine: Any, feeds: Any) -> dict[str, Any]:
 
 def succeed(cli: Any, *arguments: object, **how: Any) -> Any:
     """The process of a command line that ended well."""
-    done = cli(*arguments, **how)
-    assert done.returncode == 0, done.stderr
-    return done
+    return cli(*arguments, code=0, **how)
 
 
 def read_document(cli: Any, *arguments: object, **how: Any) -> Any:

@@ -1,7 +1,6 @@
 """PyTorch models that nobody here wrote, small and with random weights, as factories for MODEL; and a few odd ones."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -56,46 +55,23 @@ def make_whisper_encoder() -> Made:
     return WhisperEncoder(config), {"input_features": torch.rand(1, 16, 40)}
 
 
-def _make_detector(name: str, **more: Any) -> Made:
-    from torchvision.models import detection
+def make_ssdlite() -> Made:
+    from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
-    module = getattr(detection, name)(weights=None, weights_backbone=None, num_classes=5, **more)
+    module = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5)
     return module, ([torch.rand(3, 96, 96), torch.rand(3, 80, 112)],)
 
 
-make_faster_rcnn = partial(_make_detector, "fasterrcnn_mobilenet_v3_large_320_fpn", min_size=96, max_size=128)
-make_retinanet = partial(_make_detector, "retinanet_resnet50_fpn", min_size=96, max_size=128, score_thresh=0.001)
-make_ssdlite = partial(_make_detector, "ssdlite320_mobilenet_v3_large")
+def make_lraspp() -> Made:
+    from torchvision.models.segmentation import lraspp_mobilenet_v3_large
 
-
-def _make_segmenter(name: str) -> Made:
-    from torchvision.models import segmentation
-
-    module = getattr(segmentation, name)(weights=None, weights_backbone=None, num_classes=4)
+    module = lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=4)
     return module, torch.rand(1, 3, 64, 64)
-
-
-make_deeplab = partial(_make_segmenter, "deeplabv3_mobilenet_v3_large")
-make_lraspp = partial(_make_segmenter, "lraspp_mobilenet_v3_large")
-
-
-def make_timm() -> Made:
-    import timm
-
-    return timm.create_model("test_vit", pretrained=False), torch.rand(1, 3, 160, 160)
-
-
-def make_lstm() -> Made:
-    return nn.LSTM(8, 16, batch_first=True), torch.randn(1, 10, 8)
 
 
 def make_gru() -> Made:
     """With its state as a second input: its first axis is the layers'."""
     return nn.GRU(8, 16, num_layers=2, batch_first=True), (torch.randn(1, 10, 8), torch.zeros(2, 1, 16))
-
-
-def make_transformer() -> Made:
-    return nn.Transformer(16, 2, 1, 1, 32, batch_first=True), (torch.randn(1, 6, 16), torch.randn(1, 5, 16))
 
 
 @dataclass

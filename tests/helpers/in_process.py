@@ -43,6 +43,15 @@ class Children:
     def of(self, kind: type[Any]) -> list[Any]:
         return [job for job in self.jobs if isinstance(job, kind)]
 
+    def fail_in(self, seed: str, repetition: int, error: BaseException) -> None:
+        """Makes one repetition of one row fail."""
+
+        def before(job: Any) -> None:
+            if isinstance(job, MeasureJob) and (job.engine.options["seed"], job.repetition) == (seed, repetition):
+                raise error
+
+        self.before = before
+
     def start(self, environment: Mapping[str, str] | None = None, place: object = None) -> "InProcess":
         self.environments.append(environment or {})
         return InProcess(self)

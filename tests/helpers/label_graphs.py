@@ -5,22 +5,15 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
+from graphs import write_text
+
 ML = "ai.onnx.ml"
-
-
-def save_graph(path: Path, nodes: list[onnx.NodeProto], values: list[onnx.ValueInfoProto]) -> Path:
-    """Writes a graph whose first value is its input, the others its outputs."""
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(ML, 3)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
-    return path
 
 
 def translate_words(path: Path) -> Path:
     """Two English words of each entry to German ones: text in, text out."""
-    words = {"keys_strings": ["red", "green"], "values_strings": ["rot", "gruen"], "default_string": "unbekannt"}
-    values = [helper.make_tensor_value_info(name, TensorProto.STRING, ["n", 2]) for name in "xy"]
-    return save_graph(path, [helper.make_node("LabelEncoder", ["x"], ["y"], domain=ML, **words)], values)
+    words = 'keys_strings = ["red", "green"], values_strings = ["rot", "gruen"], default_string = "unbekannt"'
+    return write_text(path, f"(string[n, 2] x) => (string[n, 2] y) {{ y = ai.onnx.ml.LabelEncoder <{words}> (x) }}")
 
 
 def classify(path: Path) -> Path:
@@ -42,4 +35,7 @@ def classify(path: Path) -> Path:
         helper.make_tensor_value_info("label", TensorProto.INT64, ["n"]),
         helper.make_value_info("probabilities", helper.make_sequence_type_proto(pairs)),
     ]
-    return save_graph(path, nodes, values)
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(ML, 3)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path

@@ -1,4 +1,4 @@
-"""An environment in which a child can live, and no engine but fake."""
+"""Environments that have some packages of this one, and nothing else."""
 
 import subprocess
 import sys
@@ -7,19 +7,21 @@ from pathlib import Path
 
 import pytest
 
-SITE = Path(sysconfig.get_path("purelib"))
-
-
 FAST = ("--warmup", "2", "--iters", "10", "--processes", "2", "--time-limit", "1")
+NEEDED = ("numpy", "msgspec", "psutil")  # by every child
+
+
+def make_environment(folder: Path, *packages: str) -> Path:
+    """A virtual environment with these packages."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    site = next(folder.glob("lib/python*/site-packages"))
+    for package in packages:
+        for path in Path(sysconfig.get_path("purelib")).glob(f"{package}*"):
+            (site / path.name).symlink_to(path)
+    return folder
 
 
 @pytest.fixture
 def other(tmp_path: Path) -> Path:
     """An environment in which a child can live, and no engine but `fake`."""
-    folder = tmp_path / "other environment"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    site = next(folder.glob("lib/python*/site-packages"))
-    for package in ("numpy", "msgspec", "psutil"):
-        for path in SITE.glob(f"{package}*"):
-            (site / path.name).symlink_to(path)
-    return folder
+    return make_environment(tmp_path / "other environment", *NEEDED)

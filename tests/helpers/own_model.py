@@ -57,7 +57,5 @@ def make_worse(own: Path) -> Path:
 
 
 def ask(cli: Cli, *arguments: object) -> dict[str, Any]:
-    done = cli(*map(str, arguments), "--json")
-    assert done.returncode == 0, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
+    document: dict[str, Any] = json.loads(cli(*map(str, arguments), "--json", code=0).stdout)
     return document

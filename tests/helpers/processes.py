@@ -26,6 +26,14 @@ def environment(folder: Path, *, draws: bool = True) -> dict[str, str]:
     return {**os.environ, **own}
 
 
+def hide_packages(folder: Path, *names: str) -> dict[str, str]:
+    """Variables of a process in which these cannot be imported, as where they are not installed."""
+    (folder / "hidden").mkdir(parents=True, exist_ok=True)
+    (folder / "hidden" / "sitecustomize.py").write_text(f"import sys\nsys.modules |= dict.fromkeys({names})\n")
+    variables = environment(folder)
+    return variables | {"PYTHONPATH": f"{folder / 'hidden'}:{variables['PYTHONPATH']}"}
+
+
 def lend_chart_bundle(home: Path) -> None:
     """Gives a new home the JavaScript of the charts: each would make it anew, which takes two seconds.
 

@@ -47,7 +47,6 @@ _REST_LIMIT = 1.1
 
 
 def import_altair() -> Any:
-    """The altair module."""
     try:
         import altair
     except ImportError as error:
@@ -66,7 +65,6 @@ alt: Any = _Lazy()
 
 
 def render_png(spec: Spec, scale: float = 2.0) -> bytes:
-    """The picture of a specification, as PNG."""
     try:
         import vl_convert
     except ImportError as error:
@@ -173,13 +171,13 @@ _SNIPPET = "window.vegaEmbed = vegaEmbed;"
 _END = "\n// end of the chart bundle\n"
 
 
-def load_bundle(cache: Path | None = None) -> str:
+def load_bundle() -> str:
     """Vega, Vega-Lite and Vega-Embed as JavaScript that defines `vegaEmbed`."""
     try:
         import vl_convert
     except ImportError as error:
         raise MissingDependency("vl-convert, which holds the charts' JavaScript,", INSTALL) from error
-    path = bundle_path(cache or find_cache())
+    path = bundle_path(find_cache())
     with suppress(OSError, UnicodeDecodeError):
         if (stored := path.read_text(encoding="utf-8")).endswith(_END):
             return stored  # a file that another program cut or emptied is made again
@@ -190,5 +188,4 @@ def load_bundle(cache: Path | None = None) -> str:
 
 
 def bundle_path(cache: Path) -> Path:
-    """Where the bundle lies in a folder of the cache."""
     return cache / f"vega-{version('vl-convert-python')}.js"

@@ -26,7 +26,6 @@ def format_lines(heading: Sequence[str], lines: Iterable[Sequence[Value]]) -> st
 
 
 def write_table(path: Path, heading: Sequence[str], lines: Iterable[Sequence[Value]]) -> Path:
-    """Writes those lines to a file."""
     write_atomic(path, format_lines(heading, lines).encode())
     return path
 

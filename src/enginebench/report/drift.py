@@ -54,7 +54,6 @@ class SamplesDocument(Struct, frozen=True, kw_only=True):
 
 
 def list_drift(document: DriftDocument) -> list[Section]:
-    """The verdict, then a table of the outputs."""
     asked = "" if document.n >= document.n_asked else f" of {document.n_asked} that were asked for"
     sides = f"{document.candidate.text} against {document.reference.text}"
     figures = {label: [getattr(output, name) for output in document.outputs] for label, name in FIGURES.items()}
@@ -81,7 +80,6 @@ FIGURES = {
 
 
 def state_verdict(document: DriftDocument) -> str:
-    """One sentence: whether the limits are kept."""
     limits = _list_limits(document.limits)
     if document.undecided:
         limits = ", ".join(filter(None, (limits, f"without decisions {_list_limits(document.undecided)}")))

@@ -108,7 +108,6 @@ _COLUMNS = (
 
 
 def format_history_csv(rows: Sequence[HistoryRow]) -> str:
-    """The table, its heading first; full precision."""
     return format_csv(_FIELDS, rows)
 
 

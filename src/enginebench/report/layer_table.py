@@ -80,7 +80,6 @@ def write_layer_times(layers: Iterable[ProfiledLayer | EngineLayerTime], path: P
 
 
 def list_groups(title: str, groups: Mapping[str, LayerGroup]) -> Table:
-    """Number and share of layers by type or precision."""
     lines = [
         (name, str(group.layers), format_cell(group.average_ms), format_share(group.share))
         for name, group in groups.items()
@@ -89,7 +88,6 @@ def list_groups(title: str, groups: Mapping[str, LayerGroup]) -> Table:
 
 
 def format_cell(value: float | None, digits: int = DIGITS) -> str:
-    """A number, or a hyphen."""
     return "-" if value is None else format_significant(value, digits)
 
 
@@ -102,5 +100,4 @@ def format_remainder(remainder_ms: float, whole_ms: float | None) -> str:
 
 
 def format_share(share: float | None) -> str:
-    """A share in percent, or a hyphen."""
     return "-" if share is None else f"{100 * share:.1f} %"

@@ -12,10 +12,10 @@ from enginebench.stats.metrics.scores import Scored, find_score
 from enginebench.stats.metrics.tasks import name_metric
 
 
-def format_score(row: Scored, metric: str | None, digits: int = 2, missing: str = "") -> str:
+def format_score(row: Scored, metric: str | None, digits: int = 2) -> str:
     """A row's figure by a metric: a share in per cent, anything else as it is."""
     score = find_score(row.scores, metric) if metric else None
-    return missing if score is None else format_figure(score.value.value, score, digits)
+    return "" if score is None else format_figure(score.value.value, score, digits)
 
 
 def format_figure(value: float, score: Score, digits: int = 2) -> str:
@@ -93,5 +93,4 @@ def list_accuracy(document: AccuracyDocument) -> list[Section]:
 
 
 def tell_nonfinite(side: str, nonfinite: int, n: int) -> str:
-    """How many of a side's answers are not finite."""
     return f"{side}: the replies to {nonfinite} of {count_of(n, 'samples')} hold values that are not finite"

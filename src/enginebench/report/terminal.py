@@ -29,7 +29,6 @@ _WIDTH = 100
 
 
 def print_sections(sections: Sequence[Section], console: Console) -> None:
-    """Prints all parts that a terminal can show."""
     console.print(_Stripped(draw_sections(sections)), crop=False)
 
 

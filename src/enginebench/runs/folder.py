@@ -339,7 +339,6 @@ class RunFolder:
         return replace(artifact, path=str(path.relative_to(self.root.absolute()) if inside else path.name))
 
     def absolute(self, artifact: Artifact) -> Artifact:
-        """The artifact with a path that can be opened."""
         if not artifact.path:
             return artifact
         path = self.root.absolute() / artifact.path

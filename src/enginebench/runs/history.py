@@ -57,18 +57,15 @@ class Trends(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def read_history(root: Path, cache: Path | None = None) -> HistoryDocument:
+def read_history(root: Path) -> HistoryDocument:
     """Every row stored under `root`, the oldest first.
 
     A damaged file loses its row, not the history. A row stored twice (in a run and in a baseline) counts once.
     Symbolic links below `root` are not followed.
-
-    Args:
-        cache: the folder of the cache; by default the user's cache folder.
     """
     if not root.is_dir():
         raise UsageError(f"{root} is not a folder")
-    place = _find_cache_file(root, cache)
+    place = _find_cache_file(root)
     kept = _read_cache(place)
     seen, unread = dict[str, _Seen](), list[Unread]()
     for entry in _find_rows(root):
@@ -152,14 +149,14 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
     )
 
 
-def write_history(document: HistoryDocument, root: Path, out: Path, cache: Path | None = None) -> Trends:
+def write_history(document: HistoryDocument, root: Path, out: Path) -> Trends:
     """Writes history.csv and a trend picture for each engine; a picture with unchanged points is left as it is.
 
     Without the extra `report` there are no pictures, and a note says how to get them.
     """
     table = out / "history.csv"
     write_atomic(table, format_history_csv(document.rows).encode())
-    place = _find_cache_file(root, cache)
+    place = _find_cache_file(root)
     kept = _read_cache(place)
     pictures = dict(kept.pictures)
     paths = [table]
@@ -178,9 +175,9 @@ def write_history(document: HistoryDocument, root: Path, out: Path, cache: Path 
     return Trends(paths=tuple(paths))
 
 
-def _find_cache_file(root: Path, cache: Path | None) -> Path:
+def _find_cache_file(root: Path) -> Path:
     name = hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:32]
-    return (cache or find_cache()) / "history" / f"{name}.msgpack"
+    return find_cache() / "history" / f"{name}.msgpack"
 
 
 def _read_cache(place: Path) -> _Cache:

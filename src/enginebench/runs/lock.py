@@ -22,42 +22,31 @@ POLL_S = 0.5
 
 @contextmanager
 def lock_devices(
-    devices: Iterable[str],
-    *,
-    wait: bool = True,
-    folder: Path | None = None,
-    on_wait: Callable[[str], None] = lambda text: None,
+    devices: Iterable[str], *, wait: bool = True, on_wait: Callable[[str], None] = lambda text: None
 ) -> Iterator[None]:
     """As `lock_device`, for all these devices, each once, in the order of their names: so two runs cannot deadlock."""
     with ExitStack() as held:
         for device in sorted({"cuda:0" if device == "cuda" else device for device in devices}):
-            held.enter_context(lock_device(device, wait=wait, folder=folder, on_wait=on_wait))
+            held.enter_context(lock_device(device, wait=wait, on_wait=on_wait))
         yield
 
 
 @contextmanager
 def lock_device(
-    device: str,
-    *,
-    wait: bool = True,
-    folder: Path | None = None,
-    on_wait: Callable[[str], None] = lambda text: None,
-    sleep: Callable[[float], None] = time.sleep,
-    locate: Callable[[int], str | None] = find_bus_id,
+    device: str, *, wait: bool = True, on_wait: Callable[[str], None] = lambda text: None
 ) -> Iterator[None]:
     """Holds the lock of `device` ("cpu", "cuda:0") inside the block; the kernel drops it if this process dies.
 
     A GPU is told by its place on the PCI bus, where the driver knows it: with CUDA_VISIBLE_DEVICES each of two runs
-    calls its own card "cuda:0".
+    calls its own card "cuda:0". The files lie in the system's folder for temporary files, so that the runs of different
+    users and checkouts see each other.
 
     Args:
-        folder: of the lock files; by default the system's folder for temporary files, so that the runs of
-            different users and checkouts see each other.
         on_wait: called once with a message if it has to wait.
     """
-    place = locate(read_index(device)) if device.startswith("cuda") else None
+    place = find_bus_id(read_index(device)) if device.startswith("cuda") else None
     name = (place or device).replace(":", "").lower()
-    path = (folder or Path(tempfile.gettempdir())) / f"enginebench-{name}.lock"
+    path = Path(tempfile.gettempdir()) / f"enginebench-{name}.lock"
     told = False
     while (held := _take(path)) is None:
         if not wait:
@@ -67,7 +56,7 @@ def lock_device(
         if not told:
             on_wait(f"another run is measuring on {device}; waiting for it to end")
             told = True
-        sleep(POLL_S)
+        time.sleep(POLL_S)
     with held:
         yield
 

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.features import find
-from enginebench.core.limits import MARGIN
 from enginebench.core.records import Result
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.report.charts import load_bundle, render_png
@@ -46,7 +45,7 @@ class Written(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def describe_stored(record: RunRecord, results: Sequence[Result], margin: float = MARGIN) -> RunDocument:
+def describe_stored(record: RunRecord, results: Sequence[Result]) -> RunDocument:
     """The document of a run from its stored rows.
 
     The final of a search recommends what the search says to take, and has its rows against that one: the search has
@@ -64,7 +63,6 @@ def describe_stored(record: RunRecord, results: Sequence[Result], margin: float 
         results=results,
         rules=Rules(
             baseline_engine="" if searched else request.baseline or "pytorch",  # without a name it is the first row
-            margin=margin,
             max_metric_drop=request.max_metric_drop,
             p99_limit_ms=request.p99_limit_ms,
         ),

@@ -48,7 +48,6 @@ class CapacitySearch:
         self.probes: list[Probe] = []
 
     def add(self, qps: float, passed: bool, suspect: bool = False) -> None:
-        """Takes the answer of one probe."""
         self.probes.append(Probe(qps=qps, passed=passed, suspect=suspect))
 
     def next_rate(self) -> float | None:
@@ -74,7 +73,6 @@ class CapacitySearch:
         return max((rate for rate in self._rates(True) if fails is None or rate < fails), default=None), fails
 
     def describe(self, ended_early: bool) -> Capacity:
-        """The answer as it stands."""
         passes, fails = self.find_ends()
         return Capacity(
             passes_qps=passes,

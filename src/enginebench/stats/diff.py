@@ -51,8 +51,6 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class DiffRow(Comparison, frozen=True, kw_only=True):
-    """One row against its partner."""
-
     id: str
     metric: str | None = None  # that both rows are judged by
     metric_change: float | None = None  # candidate less base; None: not measured on the same samples
@@ -127,14 +125,12 @@ class MetricLimit(Struct, frozen=True, kw_only=True):
     max_drop: float | None = None
 
     def find(self, base: Result, cand: Result) -> tuple[Score | None, Score | None]:
-        """The scores of both rows by that metric."""
         shared = {score.metric for score in cand.scores}
         decides = self.metric or next((s.metric for s in base.scores if s.metric in shared or not shared), None)
         decides = decides or next((s.metric for s in base.scores), None)
         return tuple(find_score(row.scores, decides) if decides else None for row in (base, cand))  # type: ignore[return-value]
 
     def check(self, rows: Sequence[Result]) -> None:
-        """Checks that some row has the metric."""
         known = dict.fromkeys(score.metric for row in rows for score in row.scores)
         if self.metric is not None and self.metric not in known:
             raise UsageError(

@@ -55,8 +55,6 @@ class LayerTensor(Struct, frozen=True, kw_only=True):
 
 
 class EngineLayer(Struct, frozen=True, kw_only=True):
-    """One layer of a built engine."""
-
     name: str
     type: str | None = None
     precision: str | None = None  # in which it computes
@@ -85,8 +83,6 @@ class LayerGroup(Struct, frozen=True, kw_only=True):
 
 
 class EngineTensor(Struct, frozen=True, kw_only=True):
-    """An input or output of the engine."""
-
     name: str
     mode: Literal["input", "output"] | None
     dtype: str | None = None

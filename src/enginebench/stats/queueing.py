@@ -240,7 +240,6 @@ def _doubt(
 
 
 def was_interrupted(point: LoadPoint) -> bool:
-    """Whether somebody stopped the probe."""
     return any(caveat.figures.get("reason") == INTERRUPTED for caveat in point.caveats if caveat.code == "cut_short")
 
 

@@ -156,7 +156,6 @@ def _print_document(console: Console, document: DoctorDocument) -> None:
 
 
 def list_facts(machine: Machine) -> Iterator[tuple[str, str]]:
-    """What the machine is, each with its name."""
     counts = count_of(machine.cores_physical, "cores"), count_of(machine.cores_logical, "threads")
     cores = f"{', '.join(counts)}, {len(machine.cpus_allowed)} allowed"
     quota = f", quota {machine.cpu_quota_cores:g}" if machine.cpu_quota_cores else ""

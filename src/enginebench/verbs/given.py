@@ -42,7 +42,6 @@ def share(options: Shared) -> request.Shared:
 
 
 def read_metrics(metric: str | Iterable[str]) -> tuple[str, ...]:
-    """The names of metrics, of one name or several."""
     return (metric,) if isinstance(metric, str) else tuple(metric)
 
 
@@ -94,7 +93,6 @@ def list_texts(given: str | Iterable[str]) -> list[str]:
 
 
 def to_path(path: PathLike | None) -> Path | None:
-    """The path, if one is given."""
     return None if path is None else Path(path)
 
 
@@ -109,12 +107,10 @@ def read_axes(given: str | Sequence[str] | Mapping[str, Sequence[int]]) -> dict[
 
 
 def list_libraries(given: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
-    """The libraries of custom operators, one or several, as texts."""
     return tuple(os.fspath(path) for path in ([given] if isinstance(given, str | os.PathLike) else given))
 
 
 def read_device(text: str) -> str:
-    """The one spelling of --device."""
     try:
         return request.parse_device(text)
     except UsageError as error:
@@ -122,13 +118,11 @@ def read_device(text: str) -> str:
 
 
 def check_cpu(device: str, why: str) -> None:
-    """Checks that --device is the CPU."""
     if read_device(device) != "cpu":
         raise UsageError(f"--device {device}: {why}; leave out --device")
 
 
 def to_text(path: PathLike | None) -> str | None:
-    """The path as a text, if one is given."""
     return None if path is None else os.fspath(path)
 
 
@@ -199,12 +193,10 @@ def name_precisions(asked: Texts | None, device: str | None, say: Callable[[str]
 
 
 def read_precisions(given: str | Iterable[str]) -> list[tuple[Precision, Recipe | None]]:
-    """The precisions of `fp32,int8@cpu` or of a list of them."""
     return [parse_precision(text) for text in list_texts(given)]
 
 
 def name_environments(given: Mapping[str, PathLike] | Sequence[str]) -> None:
-    """Makes environments known by their names."""
     texts = (f"{name}={os.fspath(path)}" for name, path in given.items()) if isinstance(given, Mapping) else given
     places.name_environments(texts)
 

@@ -1,46 +1,29 @@
 """The C side really runs the same library, and the figures are those of the rounds."""
 
-import importlib.util
 import math
-import sys
 from argparse import Namespace
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 from scipy import stats
 
-SCRIPT = Path(__file__).parents[3] / "benchmarks" / "ort_against_c.py"
+from graphs import write_text
+from scripts import load_script
 
 
 @pytest.fixture(scope="module")
 def benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("ort_against_c", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["ort_against_c"] = module  # its records look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmarks/ort_against_c.py")
 
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """relu(x @ w), with a dynamic batch, at a path with a blank and a non-ASCII letter."""
-    weights = numpy_helper.from_array(np.linspace(-1, 1, 32, dtype=np.float32).reshape(8, 4), "w")
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", k]) for n, k in (("x", 8), ("y", 4))]
-    model = helper.make_model(
-        helper.make_graph(nodes, "tiny", ends[:1], ends[1:], [weights]),
-        opset_imports=[helper.make_opsetid("", 20)],
-        ir_version=9,
-    )
-    path = tmp_path_factory.mktemp("graph") / "tiny é 1.onnx"
-    onnx.save(model, path)
-    return path
+    text = "(float[batch, 8] x) => (float[batch, 4] y) { h = MatMul(x, w) y = Relu(h) }"
+    weights = {"w": np.linspace(-1, 1, 32, dtype=np.float32).reshape(8, 4)}
+    return write_text(tmp_path_factory.mktemp("graph") / "tiny é 1.onnx", text, weights, opset=20)
 
 
 def test_both_sides_answer_alike_and_are_timed(benchmark: ModuleType, graph: Path, tmp_path: Path) -> None:

@@ -147,15 +147,6 @@ def test_answer_command_and_ratios_are_on_the_first_screen(
     assert box["x"] >= 0 and box["x"] + box["width"] <= width
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1300, "light"), (400, "dark")])
-def test_axe_finds_nothing_about_doubtful_rows(
-    visit: Visits, doubtful_report: Path, axe: str, width: int, scheme: str
-) -> None:
-    page = visit(doubtful_report, width=width, color_scheme=scheme).page
-    page.evaluate(axe)
-    assert page.evaluate("axe.run().then(result => result.violations.map(v => [v.impact, v.id, v.nodes.length]))") == []
-
-
 def test_the_file_of_a_table_keeps_its_doubts(visit: Visits, doubtful_report: Path, tmp_path: Path) -> None:
     page = visit(doubtful_report).page
     with page.expect_download() as found:
@@ -188,9 +179,12 @@ def test_the_page_never_scrolls_sideways(visit: Visits, report: Path, width: int
     assert widest <= width
 
 
+@pytest.mark.parametrize("kind", ["report", "doubtful_report"])
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_axe_finds_nothing(visit: Visits, report: Path, axe: str, width: int, scheme: str) -> None:
-    page = visit(report, width=width, color_scheme=scheme).page
+def test_axe_finds_nothing(
+    visit: Visits, request: pytest.FixtureRequest, axe: str, kind: str, width: int, scheme: str
+) -> None:
+    page = visit(request.getfixturevalue(kind), width=width, color_scheme=scheme).page
     page.evaluate(axe)
     found = page.evaluate("axe.run().then(result => result.violations.map(v => [v.impact, v.id, v.nodes.length]))")
     assert found == []

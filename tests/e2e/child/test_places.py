@@ -2,9 +2,7 @@
 
 import ast
 import shutil
-import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +24,9 @@ from enginebench.runs.child.places import (
     name_environments,
     probe_elsewhere,
 )
+from other_environment import NEEDED, make_environment
 
 TOO_OLD = '{"python": [3, 8, 1], "arch": "x", "packages": {}}'
-SITE = Path(sysconfig.get_path("purelib"))
 
 
 @pytest.fixture(autouse=True)
@@ -38,20 +36,10 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     places._ask.cache_clear()
 
 
-def make_environment(folder: Path, *packages: str) -> Path:
-    """A virtual environment that has these packages of this one, and nothing else."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    site = next(folder.glob("lib/python*/site-packages"))
-    for package in packages:
-        for path in SITE.glob(f"{package}*"):
-            (site / path.name).symlink_to(path)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def lean(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment in which a child can live, in a folder with a space, and no engine but `fake`."""
-    return make_environment(tmp_path_factory.mktemp("ümgebung mit") / "lean", "numpy", "msgspec", "psutil")
+    return make_environment(tmp_path_factory.mktemp("ümgebung mit") / "lean", *NEEDED)
 
 
 def script(path: Path, text: str) -> Path:
@@ -110,7 +98,7 @@ def test_versions_are_those_of_the_environment(lean: Path) -> None:
 
 
 def test_an_interpreter_that_is_gone_costs_the_job(tmp_path: Path) -> None:
-    folder = make_environment(tmp_path / "gone", "numpy", "msgspec", "psutil")
+    folder = make_environment(tmp_path / "gone", *NEEDED)
     name_environments([f"gone={folder}"])
     place = describe_place("gone")
     shutil.rmtree(folder)

@@ -103,47 +103,6 @@ def test_as_many_as_memory_allows(
     assert count_at_once(replace(describe_machine(), memory_limit_bytes=limit)) == wanted
 
 
-@pytest.mark.parametrize("at_once", [1, 4])
-def test_rows_take_turns_whether_started_ahead_or_not(
-    at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(campaign, "count_at_once", lambda machine: at_once)
-    monkeypatch.setattr(campaign, "can_wait", lambda engine: True)
-    started: list[Child] = []
-    told: list[str] = []
-
-    class Listening(Child):
-        def __init__(self, environment: Any, place: Any = None) -> None:
-            super().__init__(environment, place)
-            started.append(self)
-
-        def ask_to_preload(self, job: Any) -> None:
-            told.append("ask")
-            super().ask_to_preload(job)
-
-        def wait_until_ready(self, deadline: float) -> None:
-            super().wait_until_ready(deadline)
-            told.append("ready")
-
-        def perform(self, job: Any, **how: Any) -> Any:
-            told.append("perform")
-            return super().perform(job, **how)
-
-    monkeypatch.setattr(campaign, "Child", Listening)
-    failing = {"fault": "raise", "after": "500"}  # beyond the runs of the check
-    measure = MeasureSpec(warmup=0, iters=600, processes=3)
-    request = RunRequest(model=GRAPH, engines=(("fake", {}), ("fake", failing)), measure=measure)
-    _, (good, bad) = run_model(request, tmp_path / "run", reporter=Silent())
-    assert good.status == "ok"
-    # Every turn keeps the place that the plan gave it, also if the other row fails meanwhile.
-    assert [(m.repetition, m.order) for m in good.measurements] == [(0, 0), (1, 2), (2, 4)]
-    assert bad.status == "failed" and "the fake engine raised" in (bad.reason or "") and bad.measurements == ()
-    assert not any(psutil.pid_exists(child.pid) for child in started)
-    # The two rows are built first; in the last of three turns one is left, which is a group of its own.
-    groups = [["ask"] * 2, ["ready"] * 2, ["ask"] * 4, ["ready"] * 4, ["perform"] * 3, ["perform"]]
-    assert told == (["perform"] * 4 if at_once == 1 else [step for group in groups for step in group])
-
-
 def test_a_child_that_dies_before_its_turn_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign, "count_at_once", lambda machine: 2)
     monkeypatch.setattr(campaign, "can_wait", lambda engine: True)

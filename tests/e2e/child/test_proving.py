@@ -7,16 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from asked import FAKE, make_measure_job, make_prepare_job, make_row
-from enginebench.core.errors import MeasurementError
-from enginebench.core.records import Artifact, LayerProfile, MeasureSpec, Result
+from asked import make_measure_job, make_prepare_job
+from enginebench.core.records import Artifact, MeasureSpec, Result
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs import campaign
-from enginebench.runs.campaign import judge_proof, proves_when_timed
 from enginebench.runs.child.isolate import Child
-from enginebench.runs.child.jobs import Proof
-from enginebench.runs.child.proving import prove_timed_engine
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.main_job import run_model
 from reporters import Silent
@@ -39,22 +35,6 @@ def test_a_row_is_proven_where_it_is_asked_to_be(graph: Artifact, tmp_path: Path
     assert none is None
     assert proof is not None and proof.effective_precision == {"fp32": 1.0} and proof.layers
     assert len(timed.measurement.latency_ns) == 5
-
-
-class Broken:
-    """An engine whose profiler fails."""
-
-    def effective_precision(self) -> dict[str, float]:
-        raise MeasurementError("the recorder is taken\nby another")
-
-    def profile_layers(self) -> LayerProfile:
-        raise AssertionError("asked for layers without a record")
-
-
-def test_a_record_that_fails_after_timing_costs_no_times() -> None:
-    engine: Any = Broken()
-    proof = prove_timed_engine(engine)
-    assert proof.effective_precision is None and proof.layers == () and proof.failure == "the recorder is taken"
 
 
 def run_proven_when_timed(
@@ -101,20 +81,6 @@ def test_only_the_first_process_proves_also_when_a_run_is_continued(
     assert asked == [(2, False), (3, False)]
     assert row.status == "ok" and row.engine.precision == "int8" and row.effective_precision == {"int8": 1.0}
     assert [c.code for c in row.caveats] == ["relabelled"] and len(row.measurements) == 4
-
-
-@pytest.mark.parametrize(("device", "when_timed"), [("cpu", False), ("cuda:0", True)])
-def test_rows_on_a_gpu_are_proven_by_the_process_that_times_them(device: str, when_timed: bool) -> None:
-    assert proves_when_timed(make_row(replace(FAKE, device=device), None, MEASURE)) is when_timed
-
-
-def test_a_row_is_named_after_what_its_record_shows() -> None:
-    engine = replace(FAKE, precision="int8")
-    result = Result(id="r", model="m", engine=engine, measure=MEASURE, requested_precision="int8", status="ok")
-    shown = judge_proof(result, Proof(effective_precision={"fp32": 1.0}))
-    assert shown.engine.precision == "fp32" and [c.code for c in shown.caveats] == ["relabelled"]
-    unknown = judge_proof(result, Proof())
-    assert unknown.engine.precision == "int8" and [c.code for c in unknown.caveats] == ["unproved_precision"]
 
 
 @pytest.mark.parametrize("fault", ["raise", "segfault"])

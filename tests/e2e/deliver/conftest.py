@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from bundles import Silent, make_run, name
+from bundles import make_run, name
 from enginebench.features.deliver.verb import deliver_row
 from environments import Environments
+from reporters import Silent
 
 ENGINES = ("pytorch", "ort", "openvino")
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bundles import Silent, ask, make_run
+from bundles import ask, make_run
 from enginebench.features.deliver.verb import deliver_row
 from environments import Environments
+from reporters import Silent
 
 # The engines in one environment, and the precisions that each of them runs on some CPU.
 FAMILIES = {

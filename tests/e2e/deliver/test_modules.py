@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 import enginebench
-from bundles import FAST, Silent, ask
+from bundles import FAST, ask
 from enginebench.core.errors import UsageError
 from enginebench.features.deliver.verb import deliver_row
 from enginebench.runs.targets.bundles import load_engine, read_bundle
 from processes import Cli
+from reporters import Silent
 
 ALLOWED = ("--allow-code", "own_net:make")
 OWN = """
@@ -37,8 +38,7 @@ def make():
 def run_own(cli: Cli, folder: Path, source: str, engine: str = "pytorch") -> tuple[str, ...]:
     """The command that delivers what was run of this source."""
     (folder / "own_net.py").write_text(source)
-    done = cli("run", "own_net:make", "--engines", engine, *FAST, "--out", "run")
-    assert done.returncode == 0, done.stderr
+    cli("run", "own_net:make", "--engines", engine, *FAST, "--out", "run", code=0)
     return "deliver", "run", "--row", f"{engine}-fp32-b1-compute-t1-hot", "--out", "bundle", "--json"
 
 
@@ -46,8 +46,7 @@ def test_a_module_of_ones_own_goes_along(cli: Cli, tmp_path: Path) -> None:
     deliver = run_own(cli, tmp_path, OWN.format(imports=""))
     refused = cli(*deliver)
     assert (refused.returncode, "add --allow-code own_net:make" in refused.stderr) == (2, True)
-    done = cli(*deliver, *ALLOWED)
-    assert done.returncode == 0, done.stderr
+    done = cli(*deliver, *ALLOWED, code=0)
     assert json.loads(done.stdout)["checked"] is True
     (tmp_path / "own_net.py").unlink()  # the bundle has its own
     assert ask(tmp_path / "bundle", "--check").returncode == 0
@@ -80,8 +79,7 @@ def make():
 
 
 def test_a_recurrent_module_is_compiled_as_the_row_was(cli: Cli, tmp_path: Path) -> None:
-    done = cli(*run_own(cli, tmp_path, RECURRENT, "pytorch-compile"), *ALLOWED)
-    assert done.returncode == 0, done.stderr
+    done = cli(*run_own(cli, tmp_path, RECURRENT, "pytorch-compile"), *ALLOWED, code=0)
     assert json.loads(done.stdout)["checked"] is True
 
 

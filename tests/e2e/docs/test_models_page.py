@@ -7,7 +7,6 @@ import numpy as np
 import onnx
 import pytest
 from msgspec.structs import replace
-from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from enginebench.core.errors import ArtifactError
 from enginebench.core.feeds import random_feeds
@@ -16,83 +15,46 @@ from enginebench.core.records import EngineSpec
 from enginebench.engines.backends.onnxruntime.ort import OrtBackend
 from enginebench.engines.backends.openvino.openvino import OpenvinoBackend
 from enginebench.models.onnx.source import read_onnx
+from graphs import write_text
 from pages import find_section, find_tables, read_page
 
 SECTION = find_section(read_page("models.md"), "## ONNX models")
 ENGINES: dict[str, Loadable] = {"ort": OrtBackend(), "openvino": OpenvinoBackend()}
 LIBRARY = "onnxruntime_extensions"
 
-value = helper.make_tensor_value_info
 WEIGHTS = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+SQUARE = "(float[batch, 4] x) => (float[batch, 4] y)"
+BRANCH = """{
+    most = ReduceMax <keepdims = 0> (x)
+    which = Greater (most, zero)
+    y = If (which) <
+        then_branch = yes () => (float[batch, 4] a) { a = Relu (x) },
+        else_branch = no () => (float[batch, 4] b) { b = Neg (x) }
+    >
+}"""
+LOOP = """{
+    y = Loop (times, yes, x) <
+        body = step (int64 i, bool go, float[batch, 4] sum) => (bool on, float[batch, 4] next) {
+            next = Add (sum, x)
+            on = Identity (go)
+        }
+    >
+}"""
+SEQUENCE = "(float[batch, 4] x) => (seq(float[batch, 1]) y) { y = SplitToSequence <axis = 1> (x) }"
+TEXT = """(string[batch, 2] x) => (int64[batch, 2] y) {
+    y = ai.onnx.ml.LabelEncoder <keys_strings = ["yes", "no"], values_int64s = [1, 0]> (x)
+}"""
+HALF = "(float16[batch, 4] x) => (float16[batch, 4] y) { y = MatMul (x, w) }"
 
 
-def save(
-    path: Path,
-    nodes: list[NodeProto],
-    inputs: list[ValueInfoProto],
-    outputs: list[ValueInfoProto],
-    constants: dict[str, np.ndarray] | None = None,
-    *,
-    opset: int = 17,
-    domains: tuple[str, ...] = (),
-    external: bool = False,
-) -> None:
-    tensors = [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, tensors)
-    opsets = [
-        helper.make_opsetid("", opset),
-        *(helper.make_opsetid(domain, 3 if domain == "ai.onnx.ml" else 1) for domain in domains),
-    ]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8 if opset < 21 else 11)
-    onnx.save(model, path, save_as_external_data=external, location="weights.bin", size_threshold=0)
+def product(path: Path, *, rows: int | str = "batch", opset: int = 17) -> None:
+    text = f"{SQUARE} {{ y = MatMul (x, w) }}".replace("batch", str(rows))
+    write_text(path, text, {"w": WEIGHTS}, opset)
 
 
-def floats(name: str, *shape: int | str, element: int = TensorProto.FLOAT) -> ValueInfoProto:
-    return value(name, element, list(shape))
-
-
-def product(path: Path, *, rows: int | str = "batch", **options: object) -> None:
-    node = helper.make_node("MatMul", ["x", "w"], ["y"], "product")
-    save(path, [node], [floats("x", rows, 4)], [floats("y", rows, 4)], {"w": WEIGHTS}, **options)  # type: ignore[arg-type]
-
-
-def branch(path: Path) -> None:
-    sides = [
-        helper.make_graph([helper.make_node(op, ["x"], [op])], op, [], [floats(op, "batch", 4)])
-        for op in ("Relu", "Neg")
-    ]
-    nodes = [
-        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
-        helper.make_node("Greater", ["most", "zero"], ["which"]),
-        helper.make_node("If", ["which"], ["y"], then_branch=sides[0], else_branch=sides[1]),
-    ]
-    save(path, nodes, [floats("x", "batch", 4)], [floats("y", "batch", 4)], {"zero": np.float32(0)})
-
-
-def loop(path: Path) -> None:
-    whole, truth = TensorProto.INT64, TensorProto.BOOL
-    body = helper.make_graph(
-        [helper.make_node("Add", ["sum", "x"], ["next"]), helper.make_node("Identity", ["go"], ["on"])],
-        "body",
-        [value("i", whole, []), value("go", truth, []), floats("sum", "batch", 4)],
-        [value("on", truth, []), floats("next", "batch", 4)],
-    )
-    node = helper.make_node("Loop", ["times", "yes", "x"], ["y"], body=body)
-    constants = {"times": np.array(3), "yes": np.array(True)}
-    save(path, [node], [floats("x", "batch", 4)], [floats("y", "batch", 4)], constants)
-
-
-def sequence(path: Path) -> None:
-    y = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
-    save(path, [helper.make_node("SplitToSequence", ["x"], ["y"], axis=1)], [floats("x", "batch", 4)], [y])
-
-
-def text(path: Path) -> None:
-    node = helper.make_node(
-        "LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", keys_strings=["yes", "no"], values_int64s=[1, 0]
-    )
-    inputs, outputs = [value("x", TensorProto.STRING, ["batch", 2])], [value("y", TensorProto.INT64, ["batch", 2])]
-    save(path, [node], inputs, outputs, domains=("ai.onnx.ml",))
+def external(path: Path) -> None:
+    product(path)
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
 
 
 def pipeline(path: Path) -> None:
@@ -105,13 +67,6 @@ def pipeline(path: Path) -> None:
     names = np.where(x[:, 0] > 0, "cat", "dog")
     made = to_onnx(make_pipeline(StandardScaler(), LogisticRegression()).fit(x, names), x[:1])
     path.write_bytes(made.SerializeToString())
-
-
-def half(path: Path) -> None:
-    sixteen = TensorProto.FLOAT16
-    node = helper.make_node("MatMul", ["x", "w"], ["y"], "product")
-    inputs, outputs = [floats("x", "batch", 4, element=sixteen)], [floats("y", "batch", 4, element=sixteen)]
-    save(path, [node], inputs, outputs, {"w": WEIGHTS.astype(np.float16)})
 
 
 def quantized(path: Path, *, operators: bool) -> None:
@@ -130,24 +85,22 @@ def quantized(path: Path, *, operators: bool) -> None:
 
 def custom(path: Path) -> None:
     pytest.importorskip(LIBRARY)
-    node = helper.make_node("StringLength", ["x"], ["y"], domain="ai.onnx.contrib")
-    inputs, outputs = [value("x", TensorProto.STRING, ["batch"])], [value("y", TensorProto.INT64, ["batch"])]
-    save(path, [node], inputs, outputs, domains=("ai.onnx.contrib",))
+    write_text(path, "(string[batch] x) => (int64[batch] y) { y = ai.onnx.contrib.StringLength (x) }")
 
 
-KINDS: dict[str, Callable[[Path], None]] = {
+KINDS: dict[str, Callable[[Path], object]] = {
     "fixed shapes": lambda path: product(path, rows=2),
     "dynamic axes": product,
     "operator set 7": lambda path: product(path, opset=7),
     "operator set 26": lambda path: product(path, opset=26),
-    "external data": lambda path: product(path, external=True),
-    "`If`": branch,
-    "`Loop`": loop,
-    "FP16 inputs": half,
+    "external data": external,
+    "`If`": lambda path: write_text(path, f"{SQUARE} {BRANCH}", {"zero": np.float32(0)}),
+    "`Loop`": lambda path: write_text(path, f"{SQUARE} {LOOP}", {"times": np.array(3), "yes": np.array(True)}),
+    "FP16 inputs": lambda path: write_text(path, HALF, {"w": WEIGHTS.astype(np.float16)}),
     "INT8 in Q/DQ nodes": lambda path: quantized(path, operators=False),
     "INT8 in operators of its own (QOperator)": lambda path: quantized(path, operators=True),
-    "a sequence of tensors as output": sequence,
-    "text as input": text,
+    "a sequence of tensors as output": lambda path: write_text(path, SEQUENCE),
+    "text as input": lambda path: write_text(path, TEXT),
     "a pipeline of ai.onnx.ml, whose outputs are text and maps": pipeline,
     "custom operators": custom,
 }

@@ -31,7 +31,10 @@ name = "one.onnx"
 ROWS, TRIALS = 4, 8
 
 
-def test_a_sweep_on_s3_goes_on_from_there(children: Children, s3: str, tmp_path: Path) -> None:
+def test_a_sweep_on_s3_goes_on_from_there(
+    children: Children, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "one.onnx").write_bytes((DATA_DIR / "digits-mlp.onnx").read_bytes())
     (tmp_path / "sweep.toml").write_text(SPEC)
     spec, url = read_spec(tmp_path / "sweep.toml"), f"{s3}/whole"
@@ -54,4 +57,4 @@ def test_a_sweep_on_s3_goes_on_from_there(children: Children, s3: str, tmp_path:
     assert again == document and all(path.is_file() for path in written.paths)
     with pytest.raises(UsageError, match="--out DIR is missing"):
         report_sweep(url, ("html",))
-    assert len(read_history(find_rows_folder(url), tmp_path / "cache").rows) == ROWS
+    assert len(read_history(find_rows_folder(url)).rows) == ROWS

@@ -14,11 +14,14 @@ from processes import ROOT, Cli, environment
 FAST = ("--quick", "--warmup", "1", "--iters", "5", "--json", "--out", "r")
 
 
-def run(cli: Cli, folder: Path, model: str, *more: str, code: int = 0) -> list[dict[str, Any]]:
+def find_factories(folder: Path) -> dict[str, str]:
+    """Variables of a process that finds `factories`."""
     variables = environment(folder)
-    variables["PYTHONPATH"] = os.pathsep.join((variables["PYTHONPATH"], str(ROOT / "tests/helpers")))
-    done = cli("run", model, *FAST, *more, env=variables)
-    assert done.returncode == code, done.stderr
+    return variables | {"PYTHONPATH": os.pathsep.join((variables["PYTHONPATH"], str(ROOT / "tests/helpers")))}
+
+
+def run(cli: Cli, folder: Path, model: str, *more: str) -> list[dict[str, Any]]:
+    done = cli("run", model, *FAST, *more, env=find_factories(folder), code=0)
     rows: list[dict[str, Any]] = json.loads(done.stdout)["rows"]
     return rows
 
@@ -40,9 +43,7 @@ def test_an_operator_that_no_graph_has_costs_the_rows_of_graphs_alone(cli: Cli, 
 
 
 def test_where_only_graphs_were_asked_for_a_failed_export_ends_the_run(cli: Cli, tmp_path: Path) -> None:
-    variables = environment(tmp_path)
-    variables["PYTHONPATH"] = os.pathsep.join((variables["PYTHONPATH"], str(ROOT / "tests/helpers")))
-    done = cli("run", "factories:make_untranslated", *FAST, "--engines", "ort,openvino", env=variables)
+    done = cli("run", "factories:make_untranslated", *FAST, "--engines", "ort,openvino", env=find_factories(tmp_path))
     assert done.returncode == 5 and done.stderr.count("has no ONNX translation") == 1
 
 
@@ -109,11 +110,19 @@ def test_axes_that_stay_open_are_open_in_the_graph_and_as_long_as_the_example(cl
 
 def test_a_bundle_calls_the_module_as_its_factory_says(cli: Cli, tmp_path: Path) -> None:
     rows = run(cli, tmp_path, "factories:make_nested_with_option", "--engines", "pytorch,pytorch:channels_last=1")
-    variables = environment(tmp_path)
-    variables["PYTHONPATH"] = os.pathsep.join((variables["PYTHONPATH"], str(ROOT / "tests/helpers")))
     trusted = ("--allow-code", "factories:make_nested_with_option")
-    done = cli("deliver", "r", "--row", rows[0]["id"], *trusted, "--out", "bundle", "--json", env=variables)
-    assert done.returncode == 0, done.stderr
+    done = cli(
+        "deliver",
+        "r",
+        "--row",
+        rows[0]["id"],
+        *trusted,
+        "--out",
+        "bundle",
+        "--json",
+        env=find_factories(tmp_path),
+        code=0,
+    )
     assert json.loads(done.stdout)["checked"] is True
 
 
@@ -127,7 +136,5 @@ def test_a_bundle_calls_the_module_as_its_factory_says(cli: Cli, tmp_path: Path)
     ],
 )
 def test_faults_of_a_model_are_one_sentence(factory: str, message: str, cli: Cli, tmp_path: Path) -> None:
-    variables = environment(tmp_path)
-    variables["PYTHONPATH"] = os.pathsep.join((variables["PYTHONPATH"], str(ROOT / "tests/helpers")))
-    done = cli("run", f"factories:{factory}", *FAST, "--engines", "pytorch,ort", env=variables)
+    done = cli("run", f"factories:{factory}", *FAST, "--engines", "pytorch,ort", env=find_factories(tmp_path))
     assert done.returncode == 5 and message in done.stderr and "Traceback" not in done.stderr

@@ -8,18 +8,14 @@ from pathlib import Path
 import pytest
 
 from enginebench.core.store import read_result
-from processes import Cli, environment, rows_of
+from processes import Cli, hide_packages, rows_of
 
 FAST = ("--warmup", "2", "--iters", "30")
 
 
 def test_precisions_stand_in_one_table_with_accuracy_and_proof(cli: Cli, tmp_path: Path) -> None:
     """The packaged graph, quantized on the bundled digits; one of the engines says INT8 and runs FP32."""
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
-    variables = environment(tmp_path)
-    variables["PYTHONPATH"] = f"{site}:{variables['PYTHONPATH']}"
+    variables = hide_packages(tmp_path, "torch")
     done = cli("run", "digits-mlp", "--engines", "ort,fake:ran=fp32", "--precisions", "fp32,int8", *FAST, "--processes",
                "1", "--strict-precision", "--json", "--out", "r", env=variables)  # fmt: skip
     assert done.returncode == 4 and "asked for int8, ran in fp32" in done.stderr

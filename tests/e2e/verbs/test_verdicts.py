@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import Cli, environment
+from processes import Cli, hide_packages
 
 FAST = ("--warmup", "2", "--iters", "30")
 
@@ -18,8 +18,7 @@ def test_bench_against_a_stored_row(cli: Cli, tiny_onnx: Path, tmp_path: Path) -
     row = next((tmp_path / "r" / "rows").glob("ort-int8*.json"))
     stored = json.loads(row.read_text())["artifacts"]
     bench = ("bench", tiny_onnx, "--engine", "fake:latency_us=500", "--against", row, *FAST)
-    done = cli(*bench, "--processes", "6", "--json")
-    assert done.returncode == 0, done.stderr
+    done = cli(*bench, "--processes", "6", "--json", code=0)
     assert json.loads(done.stdout)["comparison"]["verdict"] == "slower"
     (against,) = (tmp_path / "results").glob("bench-*/rows/ort-int8.cpu-*-against.json")
     again = json.loads(against.read_text())
@@ -63,13 +62,7 @@ def test_diff_of_a_run_with_itself_and_the_gate(cli: Cli, tiny_onnx: Path, tmp_p
 
 def test_a_model_works_without_pytorch(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
     """TORCH=none: importing torch fails in every process of this run, as if it were not there."""
-    blocker = tmp_path / "site" / "sitecustomize.py"
-    blocker.parent.mkdir()
-    blocker.write_text(
-        "import sys\nfor name in ('torch', 'torchvision', 'onnxscript'):\n    sys.modules[name] = None\n"
-    )
-    variables = environment(tmp_path)
-    variables["PYTHONPATH"] = f"{blocker.parent}:{variables['PYTHONPATH']}"
+    variables = hide_packages(tmp_path, "torch", "torchvision", "onnxscript")
     for model in (tiny_onnx, "digits-mlp"):
         done = cli("run", model, "--engines", "ort,openvino", *FAST, "--processes", "1", "--json", "--out",
                    f"r{len(str(model))}", env=variables)  # fmt: skip

@@ -1,16 +1,13 @@
 """docs/results.md: every table is what its stored rows give today."""
 
-import importlib.util
 import re
 
 from processes import ROOT
+from scripts import load_script
 
 
 def test_tables_are_those_of_the_stored_rows() -> None:
-    spec = importlib.util.spec_from_file_location("render_results", ROOT / "tools" / "render_results.py")
-    assert spec is not None and spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
+    tool = load_script("tools/render_results.py")
     text = tool.PAGE.read_text("utf-8")
     assert len(tool.BLOCK.findall(text)) >= 8
     assert tool.render_page(text) == text, "run python tools/render_results.py"

@@ -16,18 +16,20 @@ def test_it_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         calls.append(snippet)
         return f"/* vega */ {snippet}"
 
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(vl_convert, "javascript_bundle", make)
-    first = load_bundle(tmp_path)
-    assert load_bundle(tmp_path) == first and len(calls) == 1
-    (kept,) = tmp_path.iterdir()
+    first = load_bundle()
+    assert load_bundle() == first and len(calls) == 1
+    (kept,) = find_cache().iterdir()
     kept.write_text(first[: len(first) // 2])
-    assert load_bundle(tmp_path) == first and len(calls) == 2
+    assert load_bundle() == first and len(calls) == 2
 
 
 def test_a_cache_that_cannot_be_written_costs_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vl_convert, "javascript_bundle", lambda snippet: snippet)
-    (tmp_path / "file").write_text("in the way")
-    assert "vegaEmbed" in load_bundle(tmp_path / "file")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    find_cache().write_text("in the way")
+    assert "vegaEmbed" in load_bundle()
 
 
 def test_the_cache_is_where_the_user_wants_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

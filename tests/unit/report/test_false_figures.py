@@ -8,11 +8,11 @@ from enginebench.report.run.diff import explain_diff_row
 from enginebench.report.run.head import format_lines
 from enginebench.report.run.remarks import list_remarks, list_warnings
 from enginebench.report.run.rows import RunDocument, describe_run
-from enginebench.report.run.sections import find_largest, list_batches
+from enginebench.report.run.sections import list_batches
 from enginebench.stats.diff import diff_results
 from enginebench.stats.drift import refuse_drift
 from enginebench.stats.ranking import Rules
-from samples import make_drift, make_measurements, make_result
+from samples import make_drift, make_result
 
 AGREE = make_drift(1e-6)
 
@@ -24,18 +24,6 @@ def describe(*results: Result, **more: object) -> RunDocument:
 def answer(*results: Result, **more: object) -> str:
     document = describe(*results, **more)
     return " ".join([*format_lines(document), *list_remarks(document)])
-
-
-def test_a_row_compared_with_itself_beside_the_reference_does_not_agree() -> None:
-    rows = [
-        make_result(median_ms=20, drift=AGREE),
-        make_result("ort", median_ms=10, drift=AGREE, seed=1),
-        make_result("openvino", median_ms=5, drift=replace(AGREE, reference="openvino-fp32-b1"), seed=2),
-    ]
-    document = describe(*rows)
-    assert [row.outputs_agree for row in document.rows] == [True, True, None]
-    assert document.fastest is not None and document.fastest.engine == "ort"
-    assert document.rows[2].max_abs_diff is None and not document.rows[2].pareto
 
 
 @pytest.mark.parametrize("change", [{"reference": "gone"}, {"n": 0}, {"outputs": ()}])
@@ -71,27 +59,12 @@ def test_a_p99_of_too_few_samples_is_no_proof_of_the_limit() -> None:
     )
 
 
-def test_modelled_rows_are_named_as_such() -> None:
-    measured = tuple(replace(m, clock="modelled") for m in make_measurements(5.0))
-    rows = [
-        replace(make_result(drift=AGREE), measurements=measured),
-        replace(make_result("ort", drift=AGREE), measurements=measured),
-    ]
-    assert "5.00 ms, modelled" in answer(*rows)
-
-
 def test_relabelled_rows_are_a_series_of_their_own() -> None:
     fp32 = make_result("ort", median_ms=8)
     other = replace(
         make_result("ort", "fp16", median_ms=8, batch=8), engine=EngineSpec(backend="ort", precision="fp32", batch=8)
     )
     assert list_batches(describe(fp32, other).rows) == []
-
-
-def test_an_unfinished_batch_is_not_the_largest_within_a_limit() -> None:
-    rows = [make_result(median_ms=2), make_result(median_ms=3, batch=8, status="partial", seed=1)]
-    (series,) = list_batches(describe(*rows).rows)
-    assert getattr(find_largest(series, 15.0), "batch", None) == 1
 
 
 def test_an_unfinished_row_says_what_is_missing() -> None:
@@ -108,15 +81,6 @@ def test_a_doubt_of_unmeasured_rows_is_not_of_all_rows() -> None:
     ]
     found = dict(reversed(line) for line in list_warnings(describe(*rows)).lines)
     assert found["three nodes ran elsewhere"] == "pytorch fp32"
-
-
-@pytest.mark.parametrize("status", ["partial", "failed"])
-def test_an_unfinished_side_has_no_verdict(status: str) -> None:
-    base = make_result(median_ms=20)
-    cand = replace(make_result(median_ms=10, seed=1), status=status)
-    (row,) = diff_results([base], [cand], neighbours=True).rows
-    assert (row.verdict, row.failures) == ("not_comparable", ("not comparable",))
-    assert f"the candidate is {status}: 10 of 10 processes were measured" in explain_diff_row(row)
 
 
 def test_outputs_that_are_no_longer_compared_fail_the_gate() -> None:

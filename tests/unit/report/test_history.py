@@ -31,8 +31,13 @@ from stored_run import EVIL, make_doubtful_results, make_results, write_run
 __all__ = ["runs"]
 
 
-def test_every_row_is_found_oldest_first(runs: Path, tmp_path: Path) -> None:
-    document = read_history(runs, tmp_path / "cache")
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_every_row_is_found_oldest_first(runs: Path) -> None:
+    document = read_history(runs)
     measured = [row for row in document.rows if row.n]
     assert len(document.rows) == 12 and len(measured) == 8
     assert [row.run for row in measured] == ["a"] * 4 + ["tief/b"] * 4
@@ -45,37 +50,37 @@ def test_every_row_is_found_oldest_first(runs: Path, tmp_path: Path) -> None:
 def test_rows_that_did_not_change_are_not_read_again(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = read_history(runs, tmp_path / "cache")
+    first = read_history(runs)
     reads: list[Path] = []
     original = history.read_result
     monkeypatch.setattr(history, "read_result", lambda path: reads.append(path) or original(path))
-    assert read_history(runs, tmp_path / "cache") == first and reads == []
+    assert read_history(runs) == first and reads == []
     (changed,) = (runs / "a" / "rows").glob("pytorch-*.json")
     os.utime(changed, ns=(1, 1))
-    read_history(runs, tmp_path / "cache")
+    read_history(runs)
     assert reads == [changed]
     (next((runs / "a" / "rows").glob("ort-cuda-*.json"))).unlink()
-    assert len(read_history(runs, tmp_path / "cache").rows) == 11
+    assert len(read_history(runs).rows) == 11
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00nonsense", b"\x93\x63\x80\x80"])
 def test_a_damaged_cache_is_made_again(runs: Path, tmp_path: Path, content: bytes) -> None:
-    document = read_history(runs, tmp_path / "cache")
-    (kept,) = (tmp_path / "cache" / "history").iterdir()
+    document = read_history(runs)
+    (kept,) = (tmp_path / "cache" / "enginebench" / "history").iterdir()
     kept.write_bytes(content)
-    assert read_history(runs, tmp_path / "cache") == document
+    assert read_history(runs) == document
 
 
-def test_a_baseline_counts_once(runs: Path, tmp_path: Path) -> None:
+def test_a_baseline_counts_once(runs: Path) -> None:
     save_baseline("main", runs / "a", runs / "baselines")
-    document = read_history(runs, tmp_path / "cache")
+    document = read_history(runs)
     assert document.copies == 4 and len([row for row in document.rows if row.n]) == 8
 
 
-def test_damaged_files_cost_their_row_alone(runs: Path, tmp_path: Path) -> None:
+def test_damaged_files_cost_their_row_alone(runs: Path) -> None:
     (runs / "a" / "rows" / "broken.json").write_text('{"schema": "enginebench.result/99"}')
     (runs / "a" / "rows" / "empty.json").write_text("")
-    document = read_history(runs, tmp_path / "cache")
+    document = read_history(runs)
     assert len(document.rows) == 12
     assert sorted(unread.path for unread in document.unread) == ["a/rows/broken.json", "a/rows/empty.json"]
 
@@ -84,13 +89,13 @@ def test_links_are_not_followed(runs: Path, tmp_path: Path) -> None:
     outside = write_run(tmp_path / "outside", make_results())
     (runs / "linked").symlink_to(outside)
     (runs / "a" / "rows" / "linked.json").symlink_to(next((outside / "rows").iterdir()))
-    assert len(read_history(runs, tmp_path / "cache").rows) == 12
+    assert len(read_history(runs).rows) == 12
     with pytest.raises(UsageError, match="is not a folder"):
-        read_history(tmp_path / "absent", tmp_path / "cache")
+        read_history(tmp_path / "absent")
 
 
-def test_the_table_reads(runs: Path, tmp_path: Path) -> None:
-    document = read_history(runs, tmp_path / "cache")
+def test_the_table_reads(runs: Path) -> None:
+    document = read_history(runs)
     lines = list(csv.DictReader(io.StringIO(format_history_csv(document.rows))))
     assert len(lines) == 12 and float(lines[0]["p50_ms"]) == document.rows[0].p50_ms
     text = draw(list_history(document, 3))
@@ -99,7 +104,7 @@ def test_the_table_reads(runs: Path, tmp_path: Path) -> None:
 
 def test_a_row_that_is_not_to_be_relied_on_says_so(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "doubtful", make_doubtful_results(n=40))
-    document = read_history(tmp_path / "runs", tmp_path / "cache")
+    document = read_history(tmp_path / "runs")
     measured = {f"{row.engine} {row.precision}": row for row in document.rows if row.n}
     doubts = {"pytorch fp32": "valid", "ort fp32": "suspect", "ort int8": "invalid", "openvino int8": "suspect"}
     assert {name: row.validity for name, row in measured.items()} == doubts
@@ -111,22 +116,22 @@ def test_a_row_that_is_not_to_be_relied_on_says_so(tmp_path: Path) -> None:
 def test_pictures_are_drawn_when_their_points_change(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    document = read_history(runs, tmp_path / "cache")
+    document = read_history(runs)
     drawn: list[str] = []
     monkeypatch.setattr(history, "render_png", lambda spec: drawn.append(spec["title"]["text"]) or b"png")
-    written = write_history(document, runs, tmp_path / "out", tmp_path / "cache")
+    written = write_history(document, runs, tmp_path / "out")
     engines = ["openvino", "ort", "pytorch"]
     assert [p.name for p in written.paths] == ["history.csv", *(f"trend-{engine}.png" for engine in engines)]
     assert drawn == [f"Trend of {engine}" for engine in engines]
-    write_history(document, runs, tmp_path / "out", tmp_path / "cache")
+    write_history(document, runs, tmp_path / "out")
     assert len(drawn) == 3
     (tmp_path / "out" / "trend-ort.png").unlink()
-    write_history(document, runs, tmp_path / "out", tmp_path / "cache")
+    write_history(document, runs, tmp_path / "out")
     assert drawn[3:] == ["Trend of ort"]
 
 
-def test_trends_are_thinned_and_lines_have_colours(runs: Path, tmp_path: Path) -> None:
-    row = next(row for row in read_history(runs, tmp_path / "cache").rows if row.n)
+def test_trends_are_thinned_and_lines_have_colours(runs: Path) -> None:
+    row = next(row for row in read_history(runs).rows if row.n)
     rows = [replace(row, batch=batch, started_utc=f"2026-01-01T00:{i % 60:02d}:00+00:00", p50_ms=1.0 + i)
             for batch in range(1, 31) for i in range(2)]  # fmt: skip
     (points,) = collect_trends(rows).values()
@@ -140,7 +145,7 @@ def test_trends_are_thinned_and_lines_have_colours(runs: Path, tmp_path: Path) -
 def test_parquet_has_a_column_for_each_field(runs: Path, tmp_path: Path) -> None:
     import pyarrow.parquet
 
-    document = read_history(runs, tmp_path / "cache")
+    document = read_history(runs)
     write_parquet(document.rows, tmp_path / "h.parquet")
     table = pyarrow.parquet.read_table(tmp_path / "h.parquet")
     assert table.num_rows == 12

@@ -15,7 +15,7 @@ from enginebench.door import program as group
 from enginebench.models.zoo import BUILTIN
 from enginebench.report.csv_table import format_cell, format_csv
 from enginebench.report.history import HistoryDocument, HistoryRow, list_history
-from enginebench.report.markdown import escape, format_sections
+from enginebench.report.markdown import escape
 from enginebench.report.page import embed_json, format_fragment, format_page
 from enginebench.report.run.columns import list_fields
 from enginebench.report.run.rows import describe_run
@@ -58,30 +58,12 @@ def test_a_terminal_has_bars_where_there_is_room_and_gives_up_spare_columns_wher
     assert sorted(bars - {0})[:2] == [4, 5], "a short bar is better than none"
 
 
-def test_decimal_points_stand_under_each_other() -> None:
-    lines = [line for line in draw(SECTIONS, 120).splitlines() if "x" in line and "." in line]
-    assert len({line.index(".") for line in lines[:2]}) == 1
-
-
-def test_all_columns_are_shown_in_further_tables_where_they_are_asked_for() -> None:
-    text = draw([Section(parts=(replace(TABLE, wide=True),))], 60)
-    assert "abcdefghij" in text and "0123456789" in text and "not reported" not in text
-
-
 @pytest.mark.parametrize("width", [80, 100, 140])
 @pytest.mark.parametrize("processes", [1, 10])
 def test_a_run_fits_its_terminal(width: int, processes: int) -> None:
     text = show(make_run(processes=processes, accuracy=True), width)
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text and "not reported" not in text and "top-1" in text
-
-
-def test_markdown_is_the_same_in_its_own_words() -> None:
-    text = format_sections(SECTIONS, level=2)
-    assert text.startswith(
-        "## First\n\n- **FASTEST** a\n  <br>b\n- **TRUST** c\n\n### Second\n\n| engine | p50 | spare |"
-    )
-    assert "| pytorch-compile<br>mode=reduce-overhead | 12.25 |" in text and "```sh\nx --y 'a b'\n```" in text
 
 
 @pytest.mark.parametrize(("text", "expected"), [
@@ -152,14 +134,6 @@ def test_csv_quotes_what_rfc_4180_wants_quoted() -> None:
 
 def describe(*results: Result):  # type: ignore[no-untyped-def]
     return describe_run(model="m", machine=None, spec={}, results=results)
-
-
-def test_a_build_beside_others_is_shown_as_a_bound() -> None:
-    for beside, text in ((0, "1.2"), (3, "≤ 1.2")):
-        document = describe(replace(make_result(), build_s=1.234, built_beside=beside))
-        assert f" {text} " in show(document, 200, wide=True)
-        (stored,) = csv.DictReader(io.StringIO(format_csv(list_fields(), document.rows), newline=""))
-        assert (stored["build_s"], stored["built_beside"]) == ("1.234", str(beside))
 
 
 def make_history() -> HistoryDocument:

@@ -1,23 +1,12 @@
 """Stored runs look as they did: the tables and answers of `results/` are held against what was rendered before."""
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+from scripts import load_script
 
-
-def _load_tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("render_stored", ROOT / "tools" / "render_stored.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-TOOL = _load_tool()
+TOOL = load_script("tools/render_stored.py")
 ARCHIVES: list[Path] = TOOL.list_archives()
 
 

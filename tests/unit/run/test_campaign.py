@@ -27,7 +27,7 @@ from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.runs import campaign as module
 from enginebench.runs.builds import compare_answers, count_builds, cut_common
-from enginebench.runs.campaign import Campaign, judge_outcome, judge_precisions, label
+from enginebench.runs.campaign import Campaign, judge_outcome, judge_precisions
 from enginebench.runs.child import arrays
 from enginebench.runs.child.jobs import Labelled, MeasureJob, PreloadJob, PrepareJob
 from enginebench.runs.child.perform import build
@@ -118,16 +118,6 @@ def bed(graph: Artifact, tmp_path: Path, children: Children) -> Bed:
     return Bed(graph, tmp_path, children)
 
 
-def fail_in(children: Children, seed: str, repetition: int, error: BaseException) -> None:
-    """Makes one repetition of one row fail."""
-
-    def before(job: Any) -> None:
-        if isinstance(job, MeasureJob) and (job.engine.options["seed"], job.repetition) == (seed, repetition):
-            raise error
-
-    children.before = before
-
-
 def test_rows_are_built_in_the_order_of_the_plan_and_measured_in_turns(bed: Bed) -> None:
     rows = [bed.plan(seed) for seed in "312"]
     reporter = Counting()
@@ -161,7 +151,7 @@ def test_a_row_of_fewer_processes_leaves_the_round(bed: Bed) -> None:
 
 def test_a_failure_keeps_what_was_measured_and_stops_no_other(bed: Bed) -> None:
     rows = [bed.plan(seed, measure=replace(IDEAL, processes=4)) for seed in "123"]
-    fail_in(bed.children, "2", 2, ChildFailed("killed by SIGSEGV", "its last words"))
+    bed.children.fail_in("2", 2, ChildFailed("killed by SIGSEGV", "its last words"))
     reporter = Counting()
     first, failed, last = bed.start(*rows, reporter=reporter).run()
     assert (first.status, last.status) == ("ok", "ok")
@@ -330,7 +320,7 @@ def test_what_waits_beside_others_is_started_ahead(bed: Bed, monkeypatch: pytest
 
 def test_a_row_that_failed_in_its_group_is_not_asked_again(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "count_at_once", lambda machine: 4)
-    fail_in(bed.children, "1", 0, ChildFailed("killed by SIGKILL", ""))
+    bed.children.fail_in("1", 0, ChildFailed("killed by SIGKILL", ""))
     bad, good = bed.start(bed.plan("1"), bed.plan("2")).run()
     assert bed.children.turns == [("1", 0, 0), ("2", 0, 1), ("2", 1, 3)]
     assert (bad.status, bad.stderr_tail, good.status) == ("failed", None, "ok")
@@ -368,16 +358,6 @@ def test_labelled_data_is_counted_against_the_first_row_of_a_batch(bed: Bed) -> 
     assert [r.scores for r in bed.start(rows[0], at="q").run()] == [()], "no labels, no scores"
 
 
-def test_a_row_is_called_by_engine_precision_and_batch(bed: Bed) -> None:
-    row = bed.plan("7", batch=4, measure=replace(IDEAL, processes=1))
-    assert label(row) == "fake:seed=7 fp32 b4"
-    graphs = replace(row.engine, precision="int8", recipe="cpu")
-    assert label(replace(row, engine=graphs, requested_precision="int8")) == "fake:seed=7 int8@cpu b4"
-    reporter = Counting()
-    bed.start(row, reporter=reporter).run()
-    assert reporter.steps == ["fake:seed=7 fp32 b4: build and check", "fake:seed=7 fp32 b4 · trial 1 of 1"]
-
-
 def test_while_it_runs_a_line_says_how_far_it_is_and_what_was_found_so_far(bed: Bed) -> None:
     rows = [bed.plan("1", latency_us="2000"), bed.plan("2", latency_us="20")]
     reporter = Counting()
@@ -396,7 +376,7 @@ class TestRestore:
 
     def test_a_row_that_failed_is_given_what_is_missing(self, bed: Bed) -> None:
         rows = [bed.plan(seed) for seed in "123"]
-        fail_in(bed.children, "2", 1, ChildFailed("killed by SIGSEGV", "tail"))
+        bed.children.fail_in("2", 1, ChildFailed("killed by SIGSEGV", "tail"))
         bed.start(*rows).run()
         again = bed.resume(*rows)
         assert again.results[rows[1].id].status == "partial"

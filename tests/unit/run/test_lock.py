@@ -2,6 +2,7 @@
 
 import errno
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -29,34 +30,42 @@ GRAPH = DATA_DIR / "digits-cnn.onnx"
 FEEDS = {"input": np.zeros((1, 1, 8, 8), np.float32)}
 
 
-def is_free(device: str, folder: Path) -> bool:
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks lie where nobody else looks for them."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def is_free(device: str) -> bool:
     try:
-        with lock_device(device, wait=False, folder=folder):
+        with lock_device(device, wait=False):
             return True
     except DeviceBusy:
         return False
 
 
-def test_every_device_is_held_once_and_given_back(tmp_path: Path) -> None:
-    with lock_devices(("cuda:0", "cpu", "cuda"), wait=False, folder=tmp_path):
-        assert [is_free(device, tmp_path) for device in ("cpu", "cuda:0", "cuda:1")] == [False, False, True]
-    assert is_free("cpu", tmp_path) and is_free("cuda:0", tmp_path)
+def test_every_device_is_held_once_and_given_back() -> None:
+    with lock_devices(("cuda:0", "cpu", "cuda"), wait=False):
+        assert [is_free(device) for device in ("cpu", "cuda:0", "cuda:1")] == [False, False, True]
+    assert is_free("cpu") and is_free("cuda:0")
 
 
-def test_a_device_that_is_busy_leaves_the_others_free(tmp_path: Path) -> None:
-    with lock_device("cuda:0", folder=tmp_path):
-        with pytest.raises(DeviceBusy, match="cuda:0"), lock_devices(("cuda:0", "cpu"), wait=False, folder=tmp_path):
+def test_a_device_that_is_busy_leaves_the_others_free() -> None:
+    with lock_device("cuda:0"):
+        with pytest.raises(DeviceBusy, match="cuda:0"), lock_devices(("cuda:0", "cpu"), wait=False):
             raise AssertionError("a lock was given to two")
-        assert is_free("cpu", tmp_path)
+        assert is_free("cpu")
 
 
-def test_two_runs_may_call_two_cards_by_one_name(tmp_path: Path) -> None:
+def test_two_runs_may_call_two_cards_by_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """With CUDA_VISIBLE_DEVICES=0 and 1."""
+    places = iter(["0000:0A:00.0", "0000:0B:00.0", "0000:0A:00.0"])
+    monkeypatch.setattr(lock, "find_bus_id", lambda index: next(places))
     with (
-        lock_device("cuda:0", folder=tmp_path, locate=lambda index: "0000:0A:00.0"),
-        lock_device("cuda:0", wait=False, folder=tmp_path, locate=lambda index: "0000:0B:00.0"),
+        lock_device("cuda:0"),
+        lock_device("cuda:0", wait=False),
         pytest.raises(DeviceBusy, match=r"cuda:1 .*enginebench-00000a00.0"),
-        lock_device("cuda:1", wait=False, folder=tmp_path, locate=lambda index: "0000:0A:00.0"),
+        lock_device("cuda:1", wait=False),
     ):
         raise AssertionError("one card was given to two")
 
@@ -87,11 +96,11 @@ def test_the_devices_of_a_request_are_those_of_its_engines(monkeypatch: pytest.M
 
 
 def test_a_lock_is_held_though_its_file_was_removed(tmp_path: Path) -> None:
-    with lock_device("cpu", folder=tmp_path):
+    with lock_device("cpu"):
         (tmp_path / "enginebench-cpu.lock").unlink()
-        assert not is_free("cpu", tmp_path)
-        assert not is_free("cpu", tmp_path), "nor with the file of whoever tried"
-    assert is_free("cpu", tmp_path)
+        assert not is_free("cpu")
+        assert not is_free("cpu"), "nor with the file of whoever tried"
+    assert is_free("cpu")
 
 
 def test_a_run_that_waits_goes_by_the_file_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,15 +112,16 @@ def test_a_run_that_waits_goes_by_the_file_that_is_there(tmp_path: Path, monkeyp
         waits.append(seconds)
         if len(waits) == 1:  # the first run ends, and another one begins with a file of its own
             path.unlink()
-            third.enter_context(lock_device("cpu", folder=tmp_path))
+            third.enter_context(lock_device("cpu"))
             stack.close()
         elif len(waits) == 2:
             third.close()
 
     with ExitStack() as third:
-        stack.enter_context(lock_device("cpu", folder=tmp_path))
-        with lock_device("cpu", folder=tmp_path, sleep=pass_on):
-            assert len(waits) == 2 and not is_free("cpu", tmp_path)
+        stack.enter_context(lock_device("cpu"))
+        monkeypatch.setattr(lock.time, "sleep", pass_on)
+        with lock_device("cpu"):
+            assert len(waits) == 2 and not is_free("cpu")
 
 
 def test_a_file_that_is_replaced_while_it_is_locked_is_not_the_lock(
@@ -126,9 +136,10 @@ def test_a_file_that_is_replaced_while_it_is_locked_is_not_the_lock(
         real(fd, how)
 
     monkeypatch.setattr(lock.fcntl, "flock", replace_first)
-    with lock_device("cpu", folder=tmp_path, sleep=waits.append):
+    monkeypatch.setattr(lock.time, "sleep", waits.append)
+    with lock_device("cpu"):
         monkeypatch.setattr(lock.fcntl, "flock", real)
-        assert len(waits) == 1 and not is_free("cpu", tmp_path)
+        assert len(waits) == 1 and not is_free("cpu")
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["a pipe", "a folder"])
@@ -137,20 +148,20 @@ def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path, make: Callable
     make(tmp_path / "enginebench-cpu.lock")
     with (
         pytest.raises(MeasurementError, match=r"enginebench-cpu\.lock is not a plain file\. Remove it"),
-        lock_device("cpu", folder=tmp_path, wait=wait),
+        lock_device("cpu", wait=wait),
     ):
         raise AssertionError("a pipe was taken for a lock")
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.EBADF, errno.EIO])
-def test_a_file_system_without_locks_is_named(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_named(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(fd: int, how: int) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(lock.fcntl, "flock", refuse)
     with (
         pytest.raises(MeasurementError, match=f"cannot lock .*{os.strerror(number)}. Set TMPDIR to a folder"),
-        lock_device("cpu", folder=tmp_path),
+        lock_device("cpu"),
     ):
         raise AssertionError("there was no lock")
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from onnx import helper
 from PIL import Image
 
 from enginebench.core.errors import BackendUnavailable, ChildFailed, DeviceBusy, ModelError, ParseError, UsageError
@@ -17,7 +16,7 @@ from enginebench.runs.child.jobs import MeasureJob, PrepareJob, QuantizeJob, Sou
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, read_results
 from enginebench.runs.lock import lock_device
 from enginebench.runs.main_job import run_model
-from graphs import build_graph, save
+from graphs import write_text
 from in_process import Children
 from reporters import Silent
 
@@ -36,14 +35,6 @@ class Told:
 
     def __call__(self, *given: Any) -> None:
         self.calls.append(given)
-
-
-def interrupt_in(children: Children, seed: str, repetition: int, error: BaseException) -> None:
-    def before(job: Any) -> None:
-        if isinstance(job, MeasureJob) and (job.engine.options["seed"], job.repetition) == (seed, repetition):
-            raise error
-
-    children.before = before
 
 
 def run(folder: Path, request: RunRequest = REQUEST, **more: Any) -> tuple[RunRecord, list[Result]]:
@@ -93,7 +84,7 @@ def test_what_was_measured_is_handed_on_however_the_run_ends(
         reporter.step = stop
     else:
         reporter = Silent()
-        interrupt_in(children, "1", 1, error)
+        children.fail_in("1", 1, error)
     told = Told()
     with pytest.raises(type(error)):
         run(tmp_path / "r", reporter=reporter, on_results=told)
@@ -103,7 +94,7 @@ def test_what_was_measured_is_handed_on_however_the_run_ends(
 
 
 def test_a_run_is_continued_as_it_was_asked_for(tmp_path: Path, children: Children) -> None:
-    interrupt_in(children, "2", 0, KeyboardInterrupt())
+    children.fail_in("2", 0, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "r")
     children.jobs.clear()
@@ -247,16 +238,14 @@ def test_a_busy_device_is_refused_before_anything_is_made(
 
 
 def test_pictures_without_labels_are_compared_and_fed(tmp_path: Path, children: Children) -> None:
-    graph = build_graph(
-        [helper.make_node("GlobalAveragePool", ["x"], ["m"]), helper.make_node("Flatten", ["m"], ["y"])],
-        {}, ("batch", 3, 8, 8), ("batch", 3),
-    )  # fmt: skip
+    text = "(float[batch, 3, 8, 8] x) => (float[batch, 3] y) { m = GlobalAveragePool(x) y = Flatten(m) }"
+    graph = write_text(tmp_path / "mine.onnx", text)
     (tmp_path / "flat").mkdir()
     for i in range(40):
         pixels = np.random.default_rng(i).integers(0, 256, (20, 16, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(tmp_path / "flat" / f"{i}.png")
     reporter = Silent()
-    request = replace(REQUEST, model=str(save(graph, tmp_path / "mine.onnx")), data=str(tmp_path / "flat"))
+    request = replace(REQUEST, model=str(graph), data=str(tmp_path / "flat"))
     _, results = run(tmp_path / "r", request, reporter=reporter)
     assert [(r.status, r.scores) for r in results] == [("ok", ())] * 2
     assert [(r.drift.n, r.drift.asked, r.drift.passed) for r in results if r.drift] == [(40, 40, True)] * 2

@@ -116,7 +116,7 @@ def test_the_recipe_that_is_slowest_to_build_runs_only_by_name_where_there_is_a_
     monkeypatch.setattr(plan, "find_spec", lambda name: object())
     request = RunRequest(model="toy", engines=tuple(read_engines("pytorch,pytorch-compile,ort")), any_engine=True)
     asked = replace(request, **{"precisions": (("int8", None),), **changes})
-    made = SourceAnswer(artifacts=(MODULE, GRAPH)[: 1 + graph], seconds=0, no_graph=None if graph else "x")
+    made = SourceAnswer(artifacts=(MODULE, GRAPH)[: 1 + graph], no_graph=None if graph else "x")
     rows = plan_rows(asked, made.artifacts, probe=there)
     assert [f"{row.engine.backend} {row.engine.recipe}" for row in rows if row.engine.recipe] == planned
     transforms = plan.list_transforms(asked, made.artifacts)

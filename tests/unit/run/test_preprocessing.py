@@ -115,6 +115,6 @@ def test_a_quantized_graph_needs_no_data(tmp_path: Path) -> None:
     paths = {"out": "out.onnx", "calibration_path": "made.json", "data": "nowhere"}
     how: Any = {"precision": "int8", "recipe": None, "method": "minmax", "n": 8, "seed": 0, "threads": 1}
     how |= {name: str(tmp_path / path) for name, path in paths.items()}
-    made = quantize_graph(QuantizeJob(model="qat.onnx", artifact=trained, **how), lambda text: None).artifact
+    made = quantize_graph(QuantizeJob(model="qat.onnx", artifact=trained, **how), lambda text: None)
     assert (made.precision, made.recipe, made.parent_sha256) == ("int8", "cpu", trained.sha256)
     assert not (tmp_path / "made.json").exists()

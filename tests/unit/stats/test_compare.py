@@ -45,11 +45,6 @@ def test_runs_made_apart_use_welch() -> None:
     assert (found.ratio.low, found.ratio.high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
 
 
-def test_other_way_round_is_slower() -> None:
-    assert compare(make_side(CAND), make_side(BASE)).verdict == "slower"
-    assert compare_apart(make_side(CAND), make_side(BASE)).verdict == "slower"
-
-
 @given(st.floats(-0.5, 0.5), st.floats(0, 0.1), st.integers(6, 40))
 def test_verdicts_are_where_the_intervals_lie(mean: float, error: float, n: int) -> None:
     spread = Spread(mean=mean, error=error, freedom=n - 1, n=n)
@@ -148,10 +143,6 @@ def make_result(**changes: Any) -> Result:
         status="ok", artifacts=(artifact,), machine=MACHINE, measurements=measured,
     )  # fmt: skip
     return replace(row, **changes)
-
-
-def test_like_rows_are_comparable() -> None:
-    assert comparable(make_result(), make_result(id="other"), 0.02) == []
 
 
 def _with_shape(*shape: int | str, dtype: str = "float32") -> tuple[Artifact, ...]:

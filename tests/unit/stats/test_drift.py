@@ -162,16 +162,6 @@ def test_rounding_to_a_precision_keeps_its_limits(bits: int, precision: Precisio
 floats = hnp.arrays(np.float32, (3, 7), elements=st.floats(-1e6, 1e6, width=32))
 
 
-@given(floats, floats)
-@settings(max_examples=60)
-def test_bounds_hold(ref: np.ndarray, cand: np.ndarray) -> None:
-    _, out = measure(ref, cand)
-    assert out.mean_abs_diff is not None and out.max_abs_diff is not None
-    assert 0 <= out.mean_abs_diff <= out.max_abs_diff * (1 + 1e-12)
-    assert out.cosine_min is not None and out.cosine_mean is not None
-    assert -1 <= out.cosine_min <= out.cosine_mean + 1e-12 <= 1 + 2e-12
-
-
 def test_an_answer_of_one_value_is_more_than_its_sign() -> None:
     ref = np.array([[1.0], [2.0], [3.0], [-4.0]])
     (out,) = measure_drift({"y": ref}, {"y": np.sign(ref - ref.mean()) * [[1.0], [9.0], [1.0], [1.0]]}, {}).outputs
@@ -185,15 +175,6 @@ def test_answers_that_do_not_depend_on_the_input_are_held_to_the_plain_cosine() 
     assert measure_drift({"y": ref}, {"y": ref + 1e-9}, default_limits("fp32")).passed
     far = measure_drift({"y": ref}, {"y": -ref}, default_limits("int8"))
     assert not far.passed and "y: cosine is -1; the limit is 0.9" in find_exceeded(far)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8", "fp8"])
-def test_one_sample_is_not_waved_through(precision: Precision) -> None:
-    one = {"y": np.array([[1.0, 2.0, 3.0]])}
-    assert measure_drift(one, one, default_limits(precision)).passed
-    assert not measure_drift(one, {"y": np.array([[3.0, -2.0, 1.0]])}, default_limits(precision)).passed
-    nothing = measure_drift({"y": np.zeros((1, 3))}, one, default_limits(precision))
-    assert not nothing.passed and find_exceeded(nothing)
 
 
 def test_no_outputs_no_samples_and_no_values_do_not_agree() -> None:

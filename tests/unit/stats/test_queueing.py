@@ -20,7 +20,6 @@ from enginebench.stats.queueing import (
     seems_to_hold,
 )
 from enginebench.stats.validity import judge
-from queues import mean_wait_md1, system_quantile_mm1, wait_quantile_md1
 
 MS = 1_000_000
 
@@ -131,16 +130,3 @@ def test_a_query_of_several_samples_ends_with_its_last() -> None:
     joined = join_queries(stamps, 2)
     assert (joined.done - joined.scheduled).tolist() == [9 * MS, 3 * MS]
     assert joined.status.tolist() == [DONE, FAILED]
-
-
-def test_theory_is_what_is_known_of_it() -> None:
-    # M/M/1 at utilisation 0.5: twice the service on average, p50 = ln 2 times that.
-    assert system_quantile_mm1(0.5, 100.0, 0.005) == pytest.approx(0.01 * np.log(2))
-    assert mean_wait_md1(100.0, 0.005) == pytest.approx(0.0025)
-    # M/D/1: an arrival finds the server idle with probability 1 - rho, and then stays for one service.
-    assert wait_quantile_md1(0.2, 160.0, 0.005) == pytest.approx(0.005, rel=1e-6)
-    # The tail falls like exp(-theta t), theta (1 - rho) service... where rho (exp(theta s) - 1) = theta s: 86.2 at 0.8.
-    tail = [wait_quantile_md1(q, 160.0, 0.005) for q in (0.99, 0.999)]
-    assert (tail[1] - tail[0]) == pytest.approx(np.log(10) / 86.2, rel=0.001)
-    with pytest.raises(ValueError, match="no steady state"):
-        wait_quantile_md1(0.99, 200.0, 0.005)

@@ -35,20 +35,6 @@ def test_run_and_diff_allow_the_same_loss(top1: float, kept: bool) -> None:
     assert loses_too_much(base.scores[0], cand.scores[0]) is not kept
 
 
-def test_the_ranking_names_rows_and_keeps_their_order() -> None:
-    rows = [
-        make_result("openvino", status="failed", reason="died"),
-        make_result(median_ms=20),
-        make_result("ort", median_ms=10, drift=AGREE, seed=1),
-        make_result("ort-cuda", median_ms=5, drift=make_drift(9.0, passed=False), seed=2),
-    ]
-    ranking = rank_results(rows)
-    assert [standing.result.id for standing in ranking.standings] == [row.id for row in rows]
-    assert ranking.fastest is not None and ranking.fastest.id == "ort-fp32-b1"
-    assert [standing.baseline for standing in ranking.standings] == [None, *["pytorch-fp32-b1"] * 3]
-    assert [standing.summary is None for standing in ranking.standings] == [True, False, False, False]
-
-
 def test_quality_is_of_one_kind_for_all_rows() -> None:
     assert find_quality(None, 0.5, by_metric=True, is_truth=True) is None
     assert find_quality(None, None, by_metric=False, is_truth=True) == 1.0

@@ -1,10 +1,7 @@
 """Trials that end early: how often that is wrong, what is printed then, and which rows go on."""
 
-import importlib.util
 import math
-import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from types import ModuleType
 
 import numpy as np
@@ -19,19 +16,12 @@ from enginebench.stats.intervals import Spread, quantile_of_t
 from enginebench.stats.ranking import list_asked
 from enginebench.stats.standing import compare_rows, weigh
 from samples import make_result
-
-SCRIPT = Path(__file__).parents[3] / "benchmarks" / "sequential.py"
+from scripts import load_script
 
 
 @pytest.fixture(scope="module")
-def simulation() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("sequential", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["sequential"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["sequential"]
+def simulation() -> ModuleType:
+    return load_script("benchmarks/sequential.py")
 
 
 def test_all_looks_together_miss_the_truth_as_often_as_one_should() -> None:

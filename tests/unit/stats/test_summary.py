@@ -1,7 +1,5 @@
 """The figures of a row, tails included."""
 
-import math
-
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -11,7 +9,7 @@ from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.records import Block, Mark, Measurement
 from enginebench.stats.quantiles import autocorrelation_time, estimate_tails, min_samples, split_blocks
 from enginebench.stats.queueing import strict_min_samples
-from enginebench.stats.summary import estimate_p50, share_marked, summarize
+from enginebench.stats.summary import share_marked, summarize
 
 
 def make(latency_ns: list[int], *, marks: dict[tuple[int, int], tuple[Mark, ...]] | None = None, **more: object):
@@ -19,16 +17,6 @@ def make(latency_ns: list[int], *, marks: dict[tuple[int, int], tuple[Mark, ...]
         Block(start=a, stop=b, duration_ns=sum(latency_ns[a:b]), marks=m) for (a, b), m in (marks or {}).items()
     )
     return Measurement(clock="host", latency_ns=latency_ns, blocks=blocks, stop_rule="settled", **more)
-
-
-def test_p50_is_the_geometric_mean_of_process_medians_with_t_over_their_logs() -> None:
-    medians = [1_000_000, 1_100_000, 900_000, 1_050_000]
-    found = estimate_p50([make([m - 50_000, m, m + 70_000]) for m in medians])
-    logs = [math.log(m / 1e6) for m in medians]
-    interval = stats.ttest_1samp(logs, 0).confidence_interval(0.95)
-    assert found.value == pytest.approx(stats.gmean(medians) / 1e6)
-    assert (found.low, found.high) == pytest.approx((math.exp(interval.low), math.exp(interval.high)))
-    assert (found.n, found.level, found.supported) == (4, 0.95, True)
 
 
 def test_counts_mean_and_throughput() -> None:
@@ -138,25 +126,6 @@ def test_p99_is_supported_from_368_samples(n: int, supported: bool) -> None:
     assert (estimate.n, estimate.supported) == (n, supported)
     assert estimate.low is not None and estimate.high is not None
     assert estimate.low <= estimate.value <= estimate.high
-
-
-def test_value_is_the_nearest_rank_of_all_processes() -> None:
-    series = [np.arange(1.0, 501.0), np.arange(501.0, 1001.0)]
-    assert estimate_tails(series, [0.99])[0].value == 990
-
-
-def test_same_samples_give_the_same_interval_and_another_seed_another() -> None:
-    series = make_series(0.3, 10, 200)
-    assert estimate_tails(series, [0.99])[0] == estimate_tails(series, [0.99])[0]
-    assert estimate_tails(series, [0.9], seed=1)[0] != estimate_tails(series, [0.9])[0]
-
-
-def test_correlated_samples_have_the_wider_interval() -> None:
-    def width(correlation: float) -> float:
-        e = estimate_tails(make_series(correlation, 10, 1000), [0.95])[0]
-        return (e.high or 0) - (e.low or 0)
-
-    assert width(0.9) > 1.5 * width(0.0)
 
 
 def test_too_few_blocks_have_no_interval() -> None:

@@ -28,8 +28,7 @@ def save_digits(folder: Path, count: int) -> list[int]:
 
 def test_a_labelled_folder_is_read(cli: Cli, tmp_path: Path) -> None:
     labels = save_digits(tmp_path / "Bilder é", 60)
-    done = cli("accuracy", *CNN, "--data", "Bilder é", "--n", "50", "--json", code=0)
-    document = json.loads(done.stdout)
+    document = json.loads(cli("accuracy", *CNN, "--data", "Bilder é", "--n", "50", "--json", code=0).stdout)
     assert document["n"] == 50 and document["scores"][0]["value"]["value"] > 0.9
     assert document["scores"][0]["delta"] is None and document["scores"][0]["mcnemar_p"] is None
     shown = cli("accuracy", *CNN, "--data", "Bilder é").stdout.replace("\n", " ")
@@ -49,12 +48,9 @@ def test_a_class_index_file_is_obeyed(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["ort@FILE", "--data", "digits"], 2, "--model MODEL"),
         (["ort@FILE", "--data", "fake"], 2, "is made up"),
         (["ort@FILE", "--data", "FLAT"], 2, "has no labels: FLAT/0.png is not in a class folder"),
         (["ort@FILE", "--data", "EMPTY", "--model", "digits-mlp"], 5, "holds no pictures"),
-        (["ort", "--data", "digits"], 2, "names no target"),
-        (["ort@FILE", "--data", "digits", "--ref", "nothing"], 2, "neither ENGINE@TARGET"),
     ],
 )
 def test_what_cannot_be_counted_is_explained(
@@ -70,12 +66,3 @@ def test_what_cannot_be_counted_is_explained(
     done = cli("accuracy", *arguments)
     assert done.returncode == code, done.stderr
     assert words in done.stderr and "Traceback" not in done.stderr
-
-
-def test_another_preprocessing_than_the_graphs_own_is_refused(cli: Cli, tmp_path: Path) -> None:
-    """The stored row knows how its model's images are prepared."""
-    run = ("run", "digits-mlp", "--engines", "ort", "--warmup", "1", "--iters", "3", "--processes", "1", "--out", "r")
-    cli(*run)
-    (row,) = (tmp_path / "r" / "rows").glob("*.json")
-    assert cli("accuracy", row, "--data", "digits").returncode == 0
-    assert "another preprocessing" in cli("accuracy", row, "--data", "digits", "--model", "digits-cnn", code=5).stderr

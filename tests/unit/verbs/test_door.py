@@ -98,28 +98,6 @@ def test_help_lists_every_verb_below_its_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["load", "digits-cnn", "--engine", "ort", "--qps", "9", "--resume"], 2, "--resume needs --out"),
-        (["run", "digits-cnn", "--resume", "--out", "nothere", "--allow-code", "m.pt2"], 5, "run.json"),
-        (["tune", "digits-cnn", "--resume", "--out", "nothere", "--allow-code", "m.pt2"], 2, "search.json"),
-        (["bench", "digits-cnn", "--engine", "ort:speed=9"], 2, "speed"),
-        (["diff", "absent", "absent"], 5, "absent"),
-        (["nonsense"], 2, "nonsense"),
-    ],
-)
-@pytest.mark.feature("load", "'load'")
-@pytest.mark.feature("tune", "'tune'")
-@pytest.mark.feature("trtexec", "'report'")
-def test_wrong_input_is_told_what_is_expected(cli: Cli, arguments: list[str], code: int, words: str) -> None:
-    done = cli(*arguments)
-    assert done.returncode == code, done.stderr
-    assert any(word in done.stderr for word in words.split("|")), done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-
-
-@pytest.mark.parametrize(
     ("engine", "state"),
     [
         (Availability(engine="e", available=True, version="1.2", devices=("cpu", "cuda:0")), "ready   1.2 cpu cuda:0"),

@@ -15,8 +15,7 @@ FAKE = "fake:latency_us=400,ran=int8,ran_share=0.75"
 
 
 def test_the_verb_says_where_the_time_goes(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
-    done = cli("profile", tiny_onnx, "--engine", FAKE, "--out", "where", "--json", code=0)
-    document = json.loads(done.stdout)
+    document = json.loads(cli("profile", tiny_onnx, "--engine", FAKE, "--out", "where", "--json", code=0).stdout)
     assert document == json.loads((tmp_path / "where" / "profile.json").read_text())
     assert document["schema"] == "enginebench.profile/1"
     assert [(layer["precision"], layer["share"]) for layer in document["layers"]] == [("int8", 0.75), ("fp32", 0.25)]

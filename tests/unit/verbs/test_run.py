@@ -35,23 +35,6 @@ def test_the_corrected_command_runs_in_the_folder_of_the_wrong_one(cli: Cli, tin
     cli("run", tiny_onnx, "--engines", "fake,fake:seed=2", *FAST, "--processes", "1", "--out", "r", code=0)
 
 
-def test_a_damaged_row_names_file_and_field(cli: Cli, tiny_onnx: Path, copy_run: CopyRun) -> None:
-    row = next((copy_run("r") / "rows").glob("*.json"))
-    document = json.loads(row.read_text())
-    document["measurements"][0]["latency_ns"][3] = "fast"
-    row.write_text(json.dumps(document))
-    for verb in (("report", "r"), ("run", tiny_onnx, "--resume", "--out", "r")):
-        done = cli(*verb, code=5)
-        assert row.name in done.stderr and "latency_ns" in done.stderr
-        assert "Traceback" not in done.stderr
-
-
-def test_a_moved_folder_is_still_a_run(cli: Cli, copy_run: CopyRun, tmp_path: Path) -> None:
-    copy_run("elsewhere")
-    cli("report", "elsewhere", "--format", "md,csv,json", code=0)
-    assert json.loads((tmp_path / "elsewhere" / "report.json").read_text())["schema"] == "enginebench.run/1"
-
-
 def test_a_stored_run_shows_nobodys_home(finished_run: Path) -> None:
     """Its HOME was the folder in which the model lies."""
     paths = list(finished_run.rglob("*.json"))

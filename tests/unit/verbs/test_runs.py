@@ -75,14 +75,6 @@ def test_without_pandas_the_command_that_adds_it_is_named(measured: Run, monkeyp
         measured.to_pandas()
 
 
-def test_a_report_is_written_when_it_is_asked_for(measured: Run) -> None:
-    assert not list(measured.folder.glob("report.*"))
-    written = measured.write_report(["md", "json"])
-    assert sorted(path.name for path in written.paths) == ["report.json", "report.md"]
-    with pytest.raises(UsageError, match="unknown format pdf"):
-        measured.write_report("pdf")
-
-
 def test_text_of_others_is_no_markup_in_a_notebook(tmp_path: Path) -> None:
     write_run(tmp_path / "evil", make_results(evil=True))
     run = enginebench.read(tmp_path / "evil")

@@ -13,16 +13,13 @@ from msgspec.structs import replace
 from PIL import Image
 
 from enginebench.core.entry import Entry
-from enginebench.core.errors import UsageError
 from enginebench.core.records import EngineSpec, TensorSpec
 from enginebench.engines.registry import ENTRIES, check_options
-from enginebench.models.photos import make_photos
-from enginebench.models.task import Preprocess, choose_preprocess, preprocess_for
+from enginebench.models.task import Preprocess
 from enginebench.runs.child.perform.stages import (
     MIN_BATCHES,
     WARMUP_BATCHES,
     choose_waiting,
-    decode_photo,
     rank_classes,
     time_overlapped,
     time_serial,
@@ -127,16 +124,6 @@ def test_overlapped_lanes_sleep_while_they_wait(entry: Entry) -> None:
     assert not choose_waiting(EngineSpec(backend="pytorch")).options
 
 
-def test_a_model_without_known_preprocessing_is_refused() -> None:
-    assert choose_preprocess("resnet18", None) == preprocess_for("resnet18")
-    with pytest.raises(UsageError, match="how its pictures are prepared is not known"):
-        choose_preprocess("net.onnx", None)
-
-
-def test_a_photo_is_decoded_to_its_pixels() -> None:
-    assert decode_photo(make_photos(1)[0]).size == (500, 375)
-
-
 @pytest.mark.parametrize("engine", [(), ("--engine", "ort")])
 @pytest.mark.parametrize(
     ("model", "why"), [("nope", "unknown model 'nope'"), ("net.onnx", "how its pictures are prepared is not known")]
@@ -153,8 +140,7 @@ def test_a_picture_that_cannot_be_decoded_is_named(cli: Cli, tmp_path: Path) -> 
     (tmp_path / "im").mkdir()
     (tmp_path / "im" / "a.jpg").write_bytes(make_jpeg(8))
     (tmp_path / "im" / "x.jpg").write_bytes(make_jpeg(8)[:-200])  # its header is whole
-    done = cli("stages", "digits-cnn", "--engine", "ort", "--images", "im", "--n", 2)
-    assert done.returncode == 5, done.stderr
+    done = cli("stages", "digits-cnn", "--engine", "ort", "--images", "im", "--n", 2, code=5)
     assert "picture im/x.jpg cannot be decoded" in done.stderr and "Remove it or replace it" in done.stderr
     assert "Traceback" not in done.stderr
 

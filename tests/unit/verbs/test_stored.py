@@ -30,11 +30,6 @@ def test_the_folder_of_a_run_and_its_record_are_the_run(folder: Path) -> None:
         assert (run.folder, len(run.rows)) == (folder, 6)
 
 
-def test_a_run_of_the_first_version_is_read() -> None:
-    run = enginebench.read(STORED)
-    assert run.rows and repr(run)
-
-
 def test_the_file_of_a_row_is_a_result(folder: Path) -> None:
     (path, *_) = sorted((folder / "rows").glob("*.json"))
     result = enginebench.read(path)

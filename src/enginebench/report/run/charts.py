@@ -292,7 +292,6 @@ PALETTE += ["#9c755f", "#7f3c8d", "#4e8a00", "#b0264b", "#5f6b7a", "#a58d00"]
 
 
 def _fit_rows(points: Sequence[Point], least: int = 1) -> int:
-    """The height of a bar for each row."""
     return _BAR * max(len({point["row"] for point in points}), least)
 
 

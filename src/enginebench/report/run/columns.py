@@ -142,7 +142,6 @@ def format_speedup(row: Row) -> str:
 
 
 def take_span(row: Row) -> Span | None:
-    """The ends and the value of the ratio to the baseline."""
     return (row.speedup.low, row.speedup.value, row.speedup.high) if row.speedup else None
 
 

@@ -25,7 +25,6 @@ _COLUMNS = (
 
 
 def list_diff(document: DiffDocument, *, gate: bool = False) -> list[Section]:
-    """The verdict, then the table."""
     ended = f", gate {'failed' if document.gate_failed else 'passed'}" if gate else ""
     verdict = f"{document.verdict.replace('_', ' ')} (margin {document.margin:.1%}{ended})"
     changes = make_notes([text for state in find_each("offers", "diff_notes") for text in state(document)], "list")

@@ -86,7 +86,6 @@ def list_report(
 
 
 def format_answer(document: RunDocument) -> Notes:
-    """FASTEST, OUTPUTS and TRUST."""
     return Notes(lines=tuple((line.label, text) for line in format_head(document) for text in line.lines), kind="head")
 
 
@@ -247,7 +246,6 @@ def _list_deliveries(document: RunDocument, refusals: Mapping[str, str | None]) 
 
 
 def describe_machine(document: RunDocument) -> Notes | None:
-    """The machine, in facts."""
     if (machine := document.machine) is None:
         return None
     tools = {row.engine.partition(":")[0]: row.engine_version for row in document.rows if row.engine_version}

@@ -56,7 +56,6 @@ def number_names(names: Sequence[str]) -> list[str]:
 
 
 def list_speedups(document: RunDocument, labels: Mapping[str, str]) -> list[Point]:
-    """A point for each row that has a speed-up."""
     return [
         {
             "row": labels[row.id],
@@ -281,7 +280,6 @@ def follow_batches(document: RunDocument, labels: Mapping[str, str]) -> list[Poi
 
 
 def read_ms(measurement: Measurement) -> Floats:
-    """The samples of one process in ms."""
     return np.asarray(measurement.latency_ns, dtype=np.float64) / 1e6
 
 

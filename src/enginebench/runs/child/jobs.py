@@ -64,7 +64,6 @@ class Provable(Struct, frozen=True, kw_only=True):
 
 class SourceAnswer(Struct, frozen=True, kw_only=True):
     artifacts: tuple[Artifact, ...]
-    seconds: float
     no_graph: str | None = None  # why there is no ONNX graph, where the job can do without
 
 
@@ -89,12 +88,7 @@ class SourceJob(Job[SourceAnswer], frozen=True, kw_only=True, tag="source"):
         return make_source(self, note)
 
 
-class QuantizeAnswer(Struct, frozen=True, kw_only=True):
-    artifact: Artifact
-    seconds: float
-
-
-class QuantizeJob(Job[QuantizeAnswer], frozen=True, kw_only=True, tag="quantize"):
+class QuantizeJob(Job[Artifact], frozen=True, kw_only=True, tag="quantize"):
     """Bring a graph into another precision; ranges are taken once a run and kept in its folder."""
 
     model: str
@@ -112,7 +106,7 @@ class QuantizeJob(Job[QuantizeAnswer], frozen=True, kw_only=True, tag="quantize"
     inputs: str | None = None  # folder of the user's inputs, which take the place of `data`
     exclude: tuple[str, ...] = ()  # nodes that stay in FP32
 
-    def perform(self, note: NoteCall, keep: KeepCall[QuantizeAnswer]) -> QuantizeAnswer:
+    def perform(self, note: NoteCall, keep: KeepCall[Artifact]) -> Artifact:
         from enginebench.runs.child.perform.sources import quantize_graph
 
         return quantize_graph(self, note)
@@ -135,7 +129,6 @@ class PrepareAnswer(Provable, frozen=True, kw_only=True):
     engine_version: str | None
     build_s: float | None  # None of a finished plan, which is only loaded
     size_bytes: int | None
-    samples: int
     fingerprint: str | None = None  # of what was built; None: nothing that could be hashed
     lowered: Artifact | None = None  # the graph in an older operator set, of which it was built
     drift: Drift | None = None  # of a finished plan, from its graph
@@ -192,8 +185,6 @@ class MeasureJob(Job[MeasureAnswer], frozen=True, kw_only=True, tag="measure"):
 
 
 class BuildAnswer(Provable, frozen=True, kw_only=True):
-    """An engine file, and its record where that was asked for."""
-
     artifact: Artifact
     engine_version: str | None
     build_s: float
@@ -308,7 +299,6 @@ def _list_kinds() -> dict[Any, Any]:
 
 
 def read_message(line: bytes, answer: type[Answer]) -> Message[Answer]:
-    """What a child wrote that answers with an `answer`."""
     said: Any = Message
     found: Message[Answer] = msgspec.json.decode(line, type=said[answer])
     return found

@@ -60,7 +60,6 @@ def find_problems(root: Path, bundle: Bundle, cpu_flags: tuple[str, ...], gpus: 
 
 
 def open_bundle(root: Path, *, force: bool = False) -> tuple[Bundle, Artifact]:
-    """A bundle, and the artifact that its engine opens."""
     bundle = read_trusted(root)
     machine = describe_machine()
     problems = list(find_problems(root, bundle, machine.cpu_flags, tuple(gpu.name for gpu in machine.gpus)))

@@ -187,7 +187,7 @@ def _transform_all(request: RunRequest, answer: SourceAnswer, place: Path, repor
         wait_until_sure([*works.values()])
         for label, work in works.items():
             try:
-                artifacts.append(_take_graph(work.finish().artifact))
+                artifacts.append(_take_graph(work.finish()))
             except EngineBenchError as error:
                 reporter.say(f"no graph in {label}: {error}")
                 problems[label] = str(error)
@@ -195,9 +195,8 @@ def _transform_all(request: RunRequest, answer: SourceAnswer, place: Path, repor
 
 
 def make_graph(request: RunRequest, job: QuantizeJob, reporter: Reporter) -> Artifact:
-    """The graph of `describe_graph`."""
     _, tell = _begin_telling(request, job, reporter)
-    return _take_graph(run_child(job, timeout_s=request.timeout_s, on_note=tell).artifact)
+    return _take_graph(run_child(job, timeout_s=request.timeout_s, on_note=tell))
 
 
 def _begin_telling(request: RunRequest, job: QuantizeJob, reporter: Reporter) -> tuple[str, Callable[[str], None]]:

@@ -35,7 +35,6 @@ class Targets(Struct, frozen=True, kw_only=True, eq=False):
         return len(self.values)
 
     def pick(self, places: slice | Picks) -> Targets:
-        """Those of some samples."""
         return Targets(
             values=pick_samples(self.values, places),
             vocabulary=self.vocabulary,
@@ -49,7 +48,6 @@ class Targets(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def pick_samples(values: Any, places: slice | Picks) -> Any:
-    """The entries at some places of an array, or of a list."""
     if isinstance(values, Mapping):
         return {name: pick_samples(part, places) for name, part in values.items()}
     if isinstance(values, np.ndarray) or isinstance(places, slice):

@@ -97,7 +97,6 @@ _LAST_BIT = 1e-9
 
 
 def find_value(scores: Sequence[Score], metric: str) -> Estimate | None:
-    """The value of the score of a metric; None if there is none."""
     found = find_score(scores, metric)
     return found.value if found else None
 
@@ -167,7 +166,6 @@ def _are_hits(counts: Floats) -> bool:
 
 
 def describe_score(facts: Facts, value: Estimate) -> Score:
-    """The score of a metric with this value."""
     return Score(metric=facts.name, value=value, higher_is_better=facts.higher_is_better, share=facts.share)
 
 
@@ -190,7 +188,6 @@ def _estimate_sum(finish: Finish, counts: Floats, name: str) -> Estimate:
 
 
 def check_figure(name: str, value: float) -> None:
-    """Checks that a metric has a value."""
     if not math.isfinite(value):
         raise UsageError(f"--metric {name} is {value} over these samples; expected a finite number")
 

@@ -24,7 +24,6 @@ def _read_pairs(outputs: Outputs, targets: Targets) -> tuple[Floats, Floats]:
 
 
 def count_absolute(outputs: Outputs, targets: Targets) -> Floats:
-    """The mean absolute difference of each sample."""
     answers, right = _read_pairs(outputs, targets)
     return average(np.abs(answers - right).mean(axis=1))
 
@@ -64,7 +63,6 @@ TASK_METRICS: dict[Task, tuple[str, ...]] = {
 
 
 def name_metric(metric: str) -> str:
-    """What a metric is called in tables."""
     return TITLES.get(metric) or metric.rpartition(":")[2]
 
 

@@ -75,7 +75,6 @@ def parse_layers(path: Path, *, profile: ProfileDocument | None = None) -> Layer
 
 
 def read_engine(text: str, path: Path) -> dict[str, Any]:
-    """The inspector's document."""
     try:
         document = decode_json(text)
     except DECODE_ERRORS as error:
@@ -176,7 +175,6 @@ def require_keys(items: list[Any], path: Path) -> None:
 
 
 def first_text(*values: Any) -> str | None:
-    """The first value that is a text and not empty."""
     return next((value for value in values if isinstance(value, str) and value), None)
 
 
@@ -248,7 +246,6 @@ def is_overhead(name: str, kind: str | None) -> bool:
 
 
 def measure_group(group: list[EngineLayer], layers: list[EngineLayer], timed: bool) -> LayerGroup:
-    """Number, share and time of some of the layers."""
     if not timed:
         return LayerGroup(layers=len(group), share=len(group) / len(layers) if layers else None)
     average, total = sum_times(group), sum_times(layers)
@@ -275,7 +272,6 @@ def read_io(document: dict[str, Any], layers: list[EngineLayer]) -> tuple[Engine
 
 
 def as_list(value: Any) -> list[Any]:
-    """The value if it is a list, else nothing."""
     return value if isinstance(value, list) else []
 
 

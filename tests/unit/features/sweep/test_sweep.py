@@ -85,8 +85,9 @@ def read_rows(store: Store, spec: SweepSpec) -> list[Result]:
 
 
 def test_every_cell_is_measured_once_and_its_figures_stand_in_the_document(
-    children: Children, spec: Spec, tmp_path: Path
+    children: Children, spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     document = sweep(spec(), tmp_path / "store")
     assert len(document.cells) == ROWS and not document.failed and not document.unread
     assert {cell.row.status for cell in document.cells if cell.row} == {"ok"}
@@ -99,7 +100,7 @@ def test_every_cell_is_measured_once_and_its_figures_stand_in_the_document(
     (machine,) = document.machines
     assert machine.rows == ROWS and machine.machine_kind == "local"
     folder = find_rows_folder(str(tmp_path / "store"))
-    assert len(read_history(folder, tmp_path / "cache").rows) == ROWS
+    assert len(read_history(folder).rows) == ROWS
 
 
 def test_another_specification_does_not_go_on_in_the_same_store(children: Children, spec: Spec, tmp_path: Path) -> None:

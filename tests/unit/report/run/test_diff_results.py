@@ -1,21 +1,11 @@
 """Two runs row by row: partners, verdicts, the gate, and how it reads."""
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from enginebench.core.records import Result
-from enginebench.core.store import encode
-from enginebench.report.markdown import format_sections
-from enginebench.report.run.diff import list_diff
 from enginebench.stats.diff import diff_results, pair_results
-from reports import draw
 from samples import make_result
-
-
-def test_neighbours_are_pairs() -> None:
-    row = diff_results([make_result(median_ms=10)], [make_result(median_ms=12)], neighbours=True).rows[0]
-    assert row.verdict == "slower" and row.ratio is not None and "neighbouring" in row.ratio.method
 
 
 def test_slower_fails_the_gate() -> None:
@@ -54,21 +44,6 @@ def test_other_batch_is_the_reason_not_a_missing_row() -> None:
 def test_ambiguous_leftovers_have_no_partner() -> None:
     base = [make_result("ort", batch=1), make_result("ort", batch=2)]
     assert [b for b, _ in pair_results(base, [make_result("ort", batch=4), make_result("pytorch")])][:2] == [None, None]
-
-
-def test_documents_read() -> None:
-    base = [make_result("ort"), make_result("pytorch", median_ms=20)]
-    cand = [make_result("ort", median_ms=9), make_result("pytorch", status="failed", reason="died | <b>")]
-    document = diff_results(base, cand)
-    assert msgspec.json.decode(encode(document))["schema"] == "enginebench.diff/1"
-    page = format_sections(list_diff(document))
-    assert "died &#124; &lt;b&gt;" in page and "| ort-fp32-b1 | faster |" in page
-    text = draw(list_diff(document))
-    assert "(margin 2.0%)" in text and "gate" not in text + page
-    gated = draw(list_diff(document, gate=True))
-    assert "gate failed" in format_sections(list_diff(document, gate=True))
-    assert max(map(len, gated.splitlines())) <= 80
-    assert "not comparable (margin 2.0%, gate failed)" in gated
 
 
 def test_rows_that_were_measured_in_turns_had_the_same_machine() -> None:

@@ -10,24 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enginebench.core import errors
-from enginebench.core.errors import (
-    BackendUnavailable,
-    ChildFailed,
-    EngineBenchError,
-    MissingDependency,
-    ParseError,
-    UsageError,
-)
+from enginebench.core.errors import BackendUnavailable, ChildFailed, EngineBenchError, ParseError, UsageError
 from enginebench.core.features import find_each, list_names
-from enginebench.core.records import Availability, EngineSpec
-from enginebench.engines.registry import find_installed
-from enginebench.models.onnx.source import read_packaged_onnx
+from enginebench.core.records import Availability
 from enginebench.runs.child import other_jobs
 from enginebench.runs.child.across import describe_error, rebuild_error
-from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import (
     Answered,
-    BuildJob,
     ErrorAnswer,
     Job,
     KeepCall,
@@ -38,7 +27,6 @@ from enginebench.runs.child.jobs import (
     read_job,
     read_message,
 )
-from enginebench.runs.child.other_jobs import InferJob
 
 JOBS = [
     *(kind for kind in Job.__subclasses__() if kind.__module__ in (Job.__module__, other_jobs.__name__)),
@@ -87,29 +75,6 @@ CLASSES = sorted(
     key=lambda kind: kind.__name__,
 )
 WORDS = st.text(max_size=20)
-
-
-def test_a_child_says_with_which_command_a_package_is_added(tmp_path: Path) -> None:
-    if find_installed("tensorrt").available:
-        pytest.skip("the engine tensorrt is installed here; the test is about one that is not")
-    graph = read_packaged_onnx("digits-mlp")
-    job = BuildJob(source=graph.path, engine=EngineSpec(backend="tensorrt", device="cuda:0"), out_dir=str(tmp_path))
-    with pytest.raises(MissingDependency) as caught:
-        run_child(job, timeout_s=60)
-    assert caught.value.what and caught.value.fix.startswith("pip install")
-    assert str(caught.value) == str(MissingDependency(caught.value.what, caught.value.fix))
-
-
-def test_a_damaged_file_of_a_child_keeps_its_place_and_its_cause(tmp_path: Path) -> None:
-    inputs = tmp_path / "x.npz"
-    inputs.write_bytes(b"PK\x03\x04 and no more")
-    artifact, spec, folder = read_packaged_onnx("digits-mlp"), EngineSpec(backend="fake"), str(tmp_path)
-    job = InferJob(artifact=artifact, engine=spec, out_dir=folder, inputs_path=str(inputs), outputs_path=f"{folder}/y")
-    with pytest.raises(ParseError, match=r"x\.npz: found File is not a zip file") as caught:
-        run_child(job, timeout_s=60)
-    error, expected = caught.value, "one array for each input, as numpy.savez writes them"
-    assert (error.path, error.where, error.expected) == (str(inputs), "", expected)
-    assert str(error.__cause__).startswith("BadZipFile: ")
 
 
 def send(error: EngineBenchError, stderr_tail: str = "") -> EngineBenchError:

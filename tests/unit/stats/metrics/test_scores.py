@@ -71,11 +71,6 @@ def test_answers_that_are_all_alike_have_no_interval():
     assert score_counts(MAE, average([2.0])).value.low is None
 
 
-def test_the_same_counts_give_the_same_interval():
-    counts = average(np.random.default_rng(7).exponential(size=30))
-    assert score_counts(MAE, counts) == score_counts(MAE, counts)
-
-
 def test_a_table_of_classes_is_drawn_by_sample():
     rng = np.random.default_rng(8)
     right = rng.integers(0, 3, (40, 6, 6))

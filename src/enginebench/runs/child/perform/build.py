@@ -145,7 +145,6 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
             engine_version=backend.probe().version,
             build_s=None if job.artifact.kind in BUILT else build_s,
             size_bytes=sum(f.size_bytes for f in artifact.files) or None,
-            samples=len(feeds) * job.engine.batch,
             lowered=source if source.sha256 != job.artifact.sha256 else None,
             drift=drift,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,7 +30,7 @@ from enginebench.core.store import bring_files, copy_file, derive, hash_files
 from enginebench.engines.registry import find_entry
 from enginebench.models.onnx.input_sizes import find_batches, guess_sizes
 from enginebench.models.samples import SAMPLES, name_only, read_samples, resolve_given, take_sizes, write_samples
-from enginebench.runs.child.jobs import NoteCall, QuantizeAnswer, QuantizeJob, SourceAnswer, SourceJob
+from enginebench.runs.child.jobs import NoteCall, QuantizeJob, SourceAnswer, SourceJob
 
 if TYPE_CHECKING:
     from enginebench.models.precision.calibration import Calibration
@@ -46,7 +45,6 @@ def make_source(job: SourceJob, note: NoteCall) -> SourceAnswer:
     from enginebench.models.task import hash_preprocess, know_normalize
     from enginebench.models.zoo import packaged_onnx, resolve_model
 
-    start = time.perf_counter()
     given: Sequence[Feeds] | None = resolve_given(job.source.inputs) if job.source.inputs is not None else None
     model, shapes = job.source.model, job.source.input_shapes
     no_graph = None
@@ -81,7 +79,7 @@ def make_source(job: SourceJob, note: NoteCall) -> SourceAnswer:
     given = given or draw_data(job, artifacts[-1])
     if given is not None and artifacts[-1].inputs:
         write_samples(given, artifacts[-1].inputs, Path(job.out_dir) / SAMPLES)
-    return SourceAnswer(artifacts=artifacts, seconds=time.perf_counter() - start, no_graph=no_graph)
+    return SourceAnswer(artifacts=artifacts, no_graph=no_graph)
 
 
 def size_inputs(
@@ -255,12 +253,11 @@ def _take_package(path: Path, out_dir: Path) -> Artifact:
     return replace(derive(told, [home], home.parent), model=path.name, parent_sha256=told.parent_sha256)
 
 
-def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:
+def quantize_graph(job: QuantizeJob, note: NoteCall) -> Artifact:
     """The graph in another precision. Ranges are read back from the run's folder, or taken and kept there."""
     from enginebench.models.precision.calibration_data import open_data, use_samples
     from enginebench.models.precision.quantize import quantize
 
-    start = time.perf_counter()
     Path(job.out).parent.mkdir(parents=True, exist_ok=True)
     # A graph that holds Q/DQ nodes brings its ranges along, and goes through as it is.
     given = job.artifact.precision in FEW_BITS
@@ -277,11 +274,10 @@ def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:
 
         assert data is not None and (job.precision, job.recipe) == ("int8", "pt2e")
         note("to int8")
-        made = quantize_module(job.artifact, data, Path(job.out), job.method, job.threads)
-        return QuantizeAnswer(artifact=made, seconds=time.perf_counter() - start)
+        return quantize_module(job.artifact, data, Path(job.out), job.method, job.threads)
     calibration = _find_ranges(job, data, note) if data is not None and needs == "ranges" else None
     note(f"to {job.precision}")
-    artifact = quantize(
+    return quantize(
         job.artifact,
         job.precision,
         job.recipe,
@@ -291,7 +287,6 @@ def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:
         exclude=job.exclude,
         threads=job.threads,
     )
-    return QuantizeAnswer(artifact=artifact, seconds=time.perf_counter() - start)
 
 
 def _find_ranges(job: QuantizeJob, data: CalibrationData, note: NoteCall) -> Calibration:

@@ -150,7 +150,6 @@ def time_overlapped(
     decoders: int,
     lanes: int,
     seconds: float,
-    clock: Clock = time.perf_counter_ns,
 ) -> float:
     """Pictures a second when decoding, copies and computing overlap.
 
@@ -162,7 +161,7 @@ def time_overlapped(
     """
     with ThreadPoolExecutor(decoders, thread_name_prefix="decode") as pool:
         supply = _Supply(pool, photos, preprocess, batch, ahead=2 * lanes * batch + decoders)
-        tally = _Tally(lanes, seconds, clock)
+        tally = _Tally(lanes, seconds)
         threads = [threading.Thread(target=_drive_lane, args=(load, supply, tally)) for _ in range(lanes)]
         for thread in threads:
             thread.start()
@@ -201,8 +200,8 @@ class _Supply:
 class _Tally:
     """Pictures done since all lanes were warm, and the first error of any lane."""
 
-    def __init__(self, lanes: int, seconds: float, clock: Clock) -> None:
-        self._clock, self._limit_ns = clock, int(seconds * 1e9)
+    def __init__(self, lanes: int, seconds: float) -> None:
+        self._limit_ns = int(seconds * 1e9)
         # Held while an engine is loaded, too: nothing else may be allocated on a GPU while a graph is captured.
         self.lock = threading.Lock()
         self.ready = threading.Barrier(lanes)
@@ -213,7 +212,7 @@ class _Tally:
 
     def add(self, pictures: int) -> None:
         with self.lock:
-            now = self._clock()
+            now = time.perf_counter_ns()
             if self._warm_left > 0:
                 self._warm_left -= 1
                 self._begin_ns = now
@@ -224,7 +223,7 @@ class _Tally:
     def goes_on(self) -> bool:
         with self.lock:
             warm = self._warm_left <= 0 and self._done > 0
-            return self._error is None and not (warm and self._clock() - self._begin_ns >= self._limit_ns)
+            return self._error is None and not (warm and time.perf_counter_ns() - self._begin_ns >= self._limit_ns)
 
     def fail(self, error: BaseException) -> None:
         self._error = self._error or error

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from msgspec.structs import replace
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from enginebench.core.errors import ArtifactError, UnsupportedOperator
 from enginebench.core.records import Artifact, EngineSpec
@@ -22,6 +22,7 @@ from enginebench.runs.child.perform import build
 from enginebench.stats.drift import default_limits, measure_drift
 from fakes.tensorrt_modules import forget_modules, use_fakes
 from fakes.trtexec_shim import install_trtexec
+from graphs import write_text
 
 # The fakes are found on a path of their own, where another distribution's namespace package may lie as well.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:importlib")
@@ -41,17 +42,8 @@ def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 @pytest.fixture
 def normalizing(tmp_path: Path) -> Path:
     """Of opset 20: what is divided by the root of its mean square, an RMSNorm written out."""
-    nodes = [
-        node("Mul", ["x", "x"], ["s"], "square"),
-        node("ReduceMean", ["s", "axes"], ["m"], "mean"),
-        node("Sqrt", ["m"], ["r"], "root"),
-        node("Div", ["x", "r"], ["y"], "divide"),
-    ]
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 8]) for name in "xy")
-    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(np.array([-1]), "axes")])
-    path = tmp_path / "normalizing.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
-    return path
+    text = "(float[4, 8] x) => (float[4, 8] y) { s = Mul(x, x) m = ReduceMean(s, axes) r = Sqrt(m) y = Div(x, r) }"
+    return write_text(tmp_path / "normalizing.onnx", text, {"axes": np.array([-1])}, opset=20)
 
 
 Built = Callable[..., BuildAnswer]
@@ -129,17 +121,13 @@ def test_a_graph_with_newer_types_alone_is_handed_on(tmp_path: Path, monkeypatch
     assert "handed on as it is" in told[-1] and "up to opset 20, and bf16.onnx is of opset 22" in told[-1]
 
 
-@pytest.mark.parametrize(("shape", "calls"), [([1, 8], 4), ([4, 8], 1)])
+@pytest.mark.parametrize(("batch", "calls"), [(1, 4), (4, 1)])
 def test_labels_that_lie_near_a_tie_are_no_other_network(
-    shape: list[int], calls: int, build_file: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    batch: int, calls: int, build_file: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four samples at least, and one of them may read otherwise."""
-    nodes = [node("ArgMax", ["x"], ["y"], axis=1, keepdims=0)]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
-    y = helper.make_tensor_value_info("y", TensorProto.INT64, shape[:1])
-    graph = helper.make_graph(nodes, "g", [x], [y])
-    path = tmp_path / "labels.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    text = f"(float[{batch}, 8] x) => (int64[{batch}] y) {{ y = ArgMax <axis = 1, keepdims = 0> (x) }}"
+    path = write_text(tmp_path / "labels.onnx", text)
     asked = []
 
     def ask(graph: Artifact, feeds: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
