@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import itertools
 import json
 import shlex
 import subprocess
@@ -408,8 +409,8 @@ def test_infer_takes_the_shapes_of_the_arrays(cli: Cli, tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", x=x)
     shapes = ("--min-shapes", "x:1x1", "--opt-shapes", "x:2x4", "--max-shapes", "x:4x8")
     assert cli("build", "sum.onnx", *shapes, "--out", "sum.plan", env=variables).returncode == 0
-    for target in ("sum.onnx", "sum.plan"):
-        done = cli("infer", target, "in.npz", "--engine", "trtexec", "--out", "out.npz", env=variables)
+    for target, engine in itertools.product(("sum.onnx", "sum.plan"), ("trtexec", "tensorrt")):
+        done = cli("infer", target, "in.npz", "--engine", engine, "--out", "out.npz", env=variables)
         assert done.returncode == 0, (target, done.stderr)
         with np.load(tmp_path / "out.npz") as archive:
             np.testing.assert_array_equal(archive["y"], 2 * x)

@@ -518,8 +518,15 @@ class IExecutionContext(_Checked):
     def get_tensor_shape(self, name):
         if name in self._shapes:
             return self._shapes[name]
+        shape = self._engine._tensors[name]["shape"]
+        if any(a < 0 for a in shape[1:]) and not self.infer_shapes():
+            feeds = {
+                v["name"]: self._cast(v["name"], np.zeros(self._shapes[v["name"]]))
+                for v in self._engine._head["inputs"]
+            }
+            return self._session.run([name], feeds)[0].shape
         batch = next(iter(self._shapes.values()), (1,))[0]
-        return tuple(batch if a < 0 else a for a in self._engine._tensors[name]["shape"])
+        return tuple(batch if a < 0 else a for a in shape)
 
     def set_tensor_address(self, name, memory):
         self._addresses[name] = memory
@@ -551,8 +558,12 @@ class IExecutionContext(_Checked):
         block = cudart.memory[self._addresses[name]]
         dtype = _NUMPY[self._engine.get_tensor_dtype(name).name]
         count = int(np.prod(self._shapes[name]))
-        array = np.frombuffer(block, dtype, count=count).reshape(self._shapes[name])
-        return array.astype("int64") if self._engine._tensors[name]["type"] == 7 else array
+        return self._cast(name, np.frombuffer(block, dtype, count=count).reshape(self._shapes[name]))
+
+    def _cast(self, name, array):
+        """The array in the type that the graph has, not TensorRT."""
+        kind = _NUMPY[self._engine.get_tensor_dtype(name).name]
+        return array.astype("int64" if self._engine._tensors[name]["type"] == 7 else kind)
 
 
 class IPluginRegistry:
