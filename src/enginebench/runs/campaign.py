@@ -63,7 +63,7 @@ from enginebench.stats.compare import list_open
 from enginebench.stats.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
 from enginebench.stats.effective import judge_precision
 from enginebench.stats.quantiles import median
-from enginebench.stats.ranking import list_asked
+from enginebench.stats.ranking import USUAL, Rules, list_asked
 from enginebench.stats.standing import find_setting
 
 # (model, batch, shapes) -> (id of the row that was taken as the truth, its outputs)
@@ -105,8 +105,9 @@ class Campaign:
         reporter: Reporter,
         judged: Judged | None = None,
         task: Task | None = None,
+        rules: Rules = USUAL,
     ) -> None:
-        self._folder = folder
+        self._folder, self._rules = folder, rules
         self._judged = judged
         self._task = task
         self._rows = {row.id: row for row in rows}
@@ -553,7 +554,7 @@ class Campaign:
             if result.measure.settle is not None and result.status in ("ok", "partial"):
                 groups.setdefault((result.measure.settle, *find_setting(result)), []).append(result)
         for rows in filter(lambda rows: len(rows) > 1, groups.values()):
-            still = list_open(rows, trials, rows[0].measure.settle or 0.0, list_asked(rows, trials))
+            still = list_open(rows, trials, rows[0].measure.settle or 0.0, list_asked(rows, trials, self._rules))
             for result in rows:
                 if result.look is None and len(result.measurements) == trials and result.id not in still:
                     self._keep(replace(result, status="ok", look=trials))
