@@ -63,7 +63,7 @@ from enginebench.stats.compare import list_open
 from enginebench.stats.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
 from enginebench.stats.effective import judge_precision
 from enginebench.stats.quantiles import median
-from enginebench.stats.ranking import list_asked
+from enginebench.stats.ranking import USUAL, Rules, list_asked
 from enginebench.stats.standing import find_setting
 
 # (model, batch, shapes) -> (id of the row that was taken as the truth, its outputs)
@@ -105,8 +105,9 @@ class Campaign:
         reporter: Reporter,
         judged: Judged | None = None,
         task: Task | None = None,
+        rules: Rules = USUAL,
     ) -> None:
-        self._folder = folder
+        self._folder, self._rules = folder, rules
         self._judged = judged
         self._task = task
         self._rows = {row.id: row for row in rows}
@@ -440,7 +441,7 @@ class Campaign:
         self._prepared.clear()
 
     def _answer_in_fp32(self) -> References:
-        """The outputs of FP32 for the rows of a shorter precision beside which nobody asked for FP32; never timed.
+        """The outputs of FP32 for the rows of a shorter precision beside which no FP32 answered; never timed.
 
         An engine whose build takes minutes is asked where no other is there. A graph that has no FP32 form is its own
         reference.
@@ -449,21 +450,22 @@ class Campaign:
         for row in sorted(self._rows.values(), key=lambda row: tunes(row.engine)):
             key = row.asked_as, *find_size(row.engine)
             alike = [r for r in self._rows.values() if (r.asked_as, *find_size(r.engine)) == key]
-            asked = any(r.requested_precision in (None, "fp32") or r.fed_as or r.graph for r in alike)
-            if key in found or asked:
+            plain = [r for r in alike if r.requested_precision in (None, "fp32")]
+            judged = any(has_answered(self.results[r.id]) for r in plain) or any(r.fed_as or r.graph for r in alike)
+            if key in found or judged or row in plain:
                 continue
-            plain = make_plain(row)
+            judge = make_plain(row)
             news = [r.id for r in alike if r.id in self._prepared]
-            if plain is None or not news or row.skip is not None:
+            if judge is None or not news or row.skip is not None:
                 continue
             try:
-                answer = self._run_prepare(plain, replace(self._describe_prepare(plain), prove=False, labelled=None))
+                answer = self._run_prepare(judge, replace(self._describe_prepare(judge), prove=False, labelled=None))
             except EngineBenchError as error:
                 self._reporter.say(f"{row.id} was not compared with FP32: {error}")
                 continue
-            begun = self._begin(plain, status="partial")
-            self._plain[plain.id] = self._describe_prepared(plain, begun, answer, 0)
-            found[key] = plain.id, load_answers(self._folder.outputs_path(plain.id))[0]
+            begun = self._begin(judge, status="partial")
+            self._plain[judge.id] = self._describe_prepared(judge, begun, answer, 0)
+            found[key] = judge.id, load_answers(self._folder.outputs_path(judge.id))[0]
         return found
 
     def _run_prepare(self, row: PlannedRow, job: PrepareJob) -> PrepareAnswer:
@@ -553,7 +555,7 @@ class Campaign:
             if result.measure.settle is not None and result.status in ("ok", "partial"):
                 groups.setdefault((result.measure.settle, *find_setting(result)), []).append(result)
         for rows in filter(lambda rows: len(rows) > 1, groups.values()):
-            still = list_open(rows, trials, rows[0].measure.settle or 0.0, list_asked(rows, trials))
+            still = list_open(rows, trials, rows[0].measure.settle or 0.0, list_asked(rows, trials, self._rules))
             for result in rows:
                 if result.look is None and len(result.measurements) == trials and result.id not in still:
                     self._keep(replace(result, status="ok", look=trials))

@@ -26,6 +26,7 @@ from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices, plan_rows
 from enginebench.runs.progress import Reporter
 from enginebench.runs.targets.sources import Sources, choose_judged, gather_sources, judge_sources
+from enginebench.stats.ranking import Rules
 
 
 def run_model(
@@ -71,6 +72,11 @@ def run_model(
         judged = judge_sources(judged, wanted, sources, reporter)
         rows = plan_rows(wanted, sources, problems=record.problems)
         how: dict[str, Any] = {"timeout_s": wanted.timeout_s, "judged": judged, "task": wanted.task}
+        how["rules"] = Rules(
+            baseline_engine=wanted.baseline or "pytorch",
+            max_metric_drop=wanted.max_metric_drop,
+            p99_limit_ms=wanted.p99_limit_ms,
+        )
         campaign = Campaign(folder, rows, record.machine, reporter=reporter, **how)
         if resume:
             campaign.restore()

@@ -100,20 +100,22 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
     )
 
 
-def list_asked(rows: Sequence[Result], trials: int) -> set[frozenset[str]]:
+def list_asked(rows: Sequence[Result], trials: int, rules: Rules = USUAL) -> set[frozenset[str]]:
     """Pairs of rows of one setting whose comparison matters to its answer after so many trials.
 
     All with a baseline, and all with who leads or may, but of rows whose outputs changed: those are not taken, however
-    fast. None at the last look, after which nothing is asked.
+    fast, unless a metric decides or all are. None at the last look, after which nothing is asked.
     """
     if trials >= MOST:
         return set()
     seen = [replace(row, look=row.look or trials, status="ok") for row in rows if row.measurements]
-    found = rank_results(seen, Rules(baseline_engine=format_engine(rows[0].engine)))
+    found = rank_results(seen, rules)
     leaders = {name for answer in found.headlines for name in (answer.id, *answer.tied_with)}
     baselines = {answer.baseline for answer in found.headlines} | {row.baseline for row in found.standings}
     leaders |= {found.fastest.id} if found.fastest else set()
-    changed = {row.result.id for row in found.standings if row.outputs == "changed"}
+    changed = {row.result.id for row in found.standings if row.outputs == "changed"} - leaders
+    if found.recommended_by == "metric":
+        changed = set()
     return {
         frozenset((name, row.id))
         for name in leaders | baselines

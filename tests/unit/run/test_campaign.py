@@ -211,6 +211,21 @@ def test_no_engine_that_times_its_kernels_is_built_as_a_mere_reference(
     assert [(engine.options["seed"], engine.batch) for engine in plain] == [("2", 1), ("1", 2)], "batch 2 has no other"
 
 
+def test_fp32_that_failed_judges_nothing(bed: Bed) -> None:
+    """Nor does a shorter precision in its place."""
+    failing, *rows = bed.plan("1"), shorten(bed.plan("2")), shorten(bed.plan("3", bias="1"))
+
+    def before(job: Any) -> None:
+        if isinstance(job, PrepareJob) and job.engine.options["seed"] == "1":
+            raise MeasurementError("broken")
+
+    bed.children.before = before
+    results = bed.start(failing, *rows).run()
+    assert [(r.status, r.drift and (r.drift.elsewhere, r.drift.passed)) for r in results] == [
+        ("failed", None), ("ok", (True, True)), ("ok", (True, False)),
+    ]  # fmt: skip
+
+
 def test_a_graph_without_an_fp32_form_is_its_own_reference(bed: Bed) -> None:
     row = shorten(plan(replace(bed.graph, precision="bf16"), "1"))
     (result,) = bed.start(row).run()

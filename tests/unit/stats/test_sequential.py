@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.limits import LEVELS, MARGIN, MOST
-from enginebench.core.records import Drift, Result
+from enginebench.core.records import Drift, Estimate, Result, Score
 from enginebench.stats.compare import can_change, find_level, list_open
 from enginebench.stats.diff import diff_results
 from enginebench.stats.intervals import Spread, quantile_of_t
-from enginebench.stats.ranking import list_asked
+from enginebench.stats.ranking import USUAL, Rules, list_asked
 from enginebench.stats.standing import compare_rows, weigh
 from samples import make_result
 from scripts import load_script
@@ -95,6 +95,27 @@ def test_which_of_two_is_faster_is_asked_only_where_the_answer_names_one(simulat
     assert ask(ended)[0] == {"row-0", "best"}, "who ended still leads"
     changed = replace(rows[2], drift=Drift(n=32, outputs=(simulation.SAME,), reference="row-0", passed=False))
     assert ask([rows[0], rows[1], changed])[1] == set(), "who changes the outputs is not taken, however close"
+
+
+def test_who_changes_the_outputs_is_asked_about_where_it_may_be_taken(simulation: ModuleType) -> None:
+    """By a metric, of which it may lose as much as the user says."""
+    sway, bad = 0.04 * np.array([1, -1] * 3), Drift(n=32, outputs=(simulation.SAME,), reference="row-0", passed=False)
+    logs = {"row-0": 2 + sway / 10, "a": 0 * sway, "b": 0.06 + sway}
+    first, *rest = [simulation.make_row(name, np.exp(log) * 1e6) for name, log in logs.items()]
+
+    def score(row: Result, top1: float) -> Result:
+        value = Estimate(value=top1, low=None, high=None, level=0.95, n=450, method="given")
+        return replace(row, scores=(Score(metric="top1", value=value, higher_is_better=True, share=True),))
+
+    changed = [replace(row, drift=bad, requested_precision="int8") for row in rest]
+    scored = [score(first, 0.99), *(score(row, 0.96) for row in changed)]
+
+    def list_asked_about(rows: Sequence[Result], rules: Rules = USUAL) -> set[str]:
+        return list_open(rows, 6, MARGIN, list_asked(rows, 6, rules))
+
+    assert list_asked_about([first, *changed]) == set()
+    assert list_asked_about([scored[0], *(score(row, 0.985) for row in changed)]) == {"a", "b"}
+    assert list_asked_about(scored, Rules(max_metric_drop=0.05)) == {"a", "b"}
 
 
 def test_the_interval_is_that_of_the_look(simulation: ModuleType) -> None:

@@ -34,7 +34,7 @@ def ask(**given: Any) -> tuple[Timing, Shared]:
 def test_options_reach_their_records_and_nothing_else() -> None:
     timing, shared = ask(seed=7, input_shape="x:1x4", iters=5, cache="cold", threads=3, weights="random")
     assert shared == COMMON
-    assert timing == Timing(warmup=None, iters=5, time_limit=3.0, processes=None, scope="compute", cache="cold")
+    assert timing == Timing(warmup=None, iters=5, time_limit=2.0, processes=None, scope="compute", cache="cold")
 
 
 @pytest.mark.parametrize(("given", "read"), [("20", (20, None)), (3, (3, None)), ("200ms", (None, 200))])

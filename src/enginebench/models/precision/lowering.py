@@ -74,6 +74,8 @@ def lower_model(model: ModelProto, newest: int) -> ModelProto:
     """
     opset = read_opset(model) or newest
     lowered = _inline_newer(model, opset, newest)
+    if newest <= LAST_WITH_WHOLE_SHAPES:
+        _cut_shapes(lowered)
     shapes = _read_shapes(lowered)
     # What is constant and small, in whichever graph it lies.
     constants = {n.output[0]: _read_constant(n) for n in walk_nodes(lowered) if n.op_type == "Constant"}
@@ -85,9 +87,6 @@ def lower_model(model: ModelProto, newest: int) -> ModelProto:
             newer, older = (defs.get_schema(node.op_type, version, "") for version in (opset, newest))
             if newer.since_version != older.since_version:
                 lowered.graph.initializer.extend(_lower_node(node, newer, older, shapes, constants))
-    if newest <= LAST_WITH_WHOLE_SHAPES:
-        for graph in (lowered.graph, *(graph for node in walk_nodes(lowered) for graph in read_graphs(node))):
-            _cut_shapes(graph)
     for entry in lowered.opset_import:
         if entry.domain in OWN:
             entry.version = newest
@@ -209,22 +208,25 @@ def _lower_node(node: NodeProto, newer: Any, older: Any, shapes: Shapes, constan
     return made
 
 
-def _cut_shapes(graph: Any) -> None:
-    """Puts a Slice behind every Shape of some axes."""
-    nodes = list(graph.node)
-    del graph.node[:]
-    for node in nodes:
-        graph.node.append(node)
-        if node.op_type == "Shape" and node.domain in OWN and node.attribute:
-            asked = {attribute.name: attribute.i for attribute in node.attribute}
-            name, last = node.output[0], graph.node[-1]
-            last.output[0] = f"{name}_all"
-            del last.attribute[:]
-            ends = {"start": asked.get("start", 0), "end": asked.get("end", np.iinfo(np.int64).max), "axis": 0}
-            numbers = [numpy_helper.from_array(np.array([n]), f"{name}_{part}") for part, n in ends.items()]
-            graph.initializer.extend(numbers)
-            cut = [f"{name}_all", *(number.name for number in numbers)]
-            graph.node.append(helper.make_node("Slice", cut, [name], name=f"{name}_cut"))
+def _cut_shapes(model: ModelProto) -> None:
+    """Puts a Slice behind every Shape of some axes, also in branches and loops."""
+    graphs = [model.graph, *(graph for node in walk_nodes(model) for graph in read_graphs(node))]
+    values = [value.name for graph in graphs for value in (*graph.input, *graph.initializer)]
+    taken = {*values, *(name for node in walk_nodes(model) for name in (*node.input, *node.output))}
+    for graph in graphs:
+        for i, node in reversed(list(enumerate(graph.node))):
+            if node.op_type == "Shape" and node.domain in OWN and node.attribute:
+                asked = {attribute.name: attribute.i for attribute in node.attribute}
+                name = whole = node.output[0]
+                while not taken.isdisjoint(made := [f"{whole}_{part}" for part in ("all", "start", "end", "axis")]):
+                    whole += "_"
+                taken |= set(made)
+                node.output[0] = made[0]
+                del node.attribute[:]
+                ends = (asked.get("start", 0), asked.get("end", np.iinfo(np.int64).max), 0)
+                pairs = zip(made[1:], ends, strict=True)
+                graph.initializer.extend(numpy_helper.from_array(np.array([n]), part) for part, n in pairs)
+                graph.node.insert(i + 1, helper.make_node("Slice", made, [name], name=f"{name}_cut"))
 
 
 def _widen_pads(node: NodeProto, names: Mapping[str, str], shapes: Shapes, constants: Constants) -> TensorProto:

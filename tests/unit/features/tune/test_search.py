@@ -26,7 +26,9 @@ from samples import make_machine
 from tracks import ARMS, DISTURBED, Clock, Scripted
 
 REQUEST = SearchRequest(
-    run=RunRequest(model="m", engines=(("x", {}), ("y", {"kept": "1"})), measure=MeasureSpec(processes=6)),
+    run=RunRequest(
+        model="m", engines=(("x", {}), ("y", {"kept": "1"})), measure=MeasureSpec(processes=6, time_limit_s=3.0)
+    ),
     budget_s=10_000.0,
     candidates=4,
 )

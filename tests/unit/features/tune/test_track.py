@@ -73,6 +73,13 @@ def test_with_labels_the_score_decides() -> None:
     assert "not finite" in str(find_refusal(make_row(score=0.76, nonfinite=1), base))
 
 
+def test_what_was_held_against_fp32_that_does_not_race_is_judged_by_its_drift() -> None:
+    """As where the default in FP32 failed, which was to judge."""
+    rows = [make_row(), make_row(passed=False, cosine=0.7)]
+    apart = [replace(row, drift=replace(row.drift, elsewhere=True)) for row in rows if row.drift]
+    assert [find_refusal(row, None) is None for row in (*rows, *apart)] == [False, False, True, False]
+
+
 @pytest.mark.parametrize(("cosine", "score", "races"), [(0.93, 0.1, True), (0.27, None, True), (0.1, None, False)])
 def test_random_weights_refuse_what_is_grossly_wrong_alone(cosine: float, score: float | None, races: bool) -> None:
     random = Caveat(code="random_weights", message="the weights are random")

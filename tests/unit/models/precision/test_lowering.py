@@ -125,6 +125,22 @@ def test_branches_are_lowered_too(tmp_path: Path) -> None:
     assert [list(branch.node[0].input) for branch in branches] == [["x"], ["x"]]
 
 
+def test_a_shape_of_some_axes_is_cut_in_branches_too_and_below_15(tmp_path: Path) -> None:
+    size = helper.make_tensor_value_info("s", TensorProto.INT64, [1])
+    first = numpy_helper.from_array(np.array([0]), "f")
+    take = [node("Shape", ["x"], ["t"], start=-2, end=9), node("Gather", ["t", "f"], ["s"])]
+    cut = helper.make_graph(take, "g", [], [size], [first])
+    nodes = [node("If", ["c"], ["b"], then_branch=cut, else_branch=cut), node("Shape", ["x"], ["n"], end=1)]
+    names = [node("Identity", ["n"], ["n_all"]), node("Concat", ["n_all", "b", "m"], ["k"], axis=0)]
+    last = [node("Expand", ["one", "k"], ["y"])]
+    model = build([*nodes, *names, *last], [2, 4, 6], {"c": np.bool_(True), "m": np.array([6]), "one": ONES[:1]})
+    for newest in (17, 14):
+        made, nodes = lower(model, tmp_path, newest)
+        assert [n.op_type for n in nodes] == ["If", "Shape", "Slice", "Identity", "Concat", "Expand"]
+        inner = [[n.op_type for n in a.g.node if n.op_type != "Constant"] for a in nodes[0].attribute]
+        assert inner == [["Shape", "Slice", "Gather"]] * 2 and made.opset == newest
+
+
 REFUSED = {
     "no definition": (
         build("i = Cast <to = 6> (x) j = BitwiseNot (i) y = Cast <to = 1> (j)", SHAPE),
