@@ -172,7 +172,8 @@ def list_known(arms: Sequence[Arm], families: Sequence[Family], kind: DeviceKind
     for arm in sorted(arms, key=rank) if kind == "cuda" else arms:
         combinations = ENTRIES[arm.engine].known_good.get(kind, {}) if arm.engine in ENTRIES else {}
         for options in (combinations[family] for family in families if family in combinations):
-            if all(arm.fixed.get(name, value) == value for name, value in options.items()):
+            free = all(value in arm.knobs.get(name, (value,)) for name, value in options.items())
+            if free and all(arm.fixed.get(name, value) == value for name, value in options.items()):
                 streams = {STREAMS: arm.knobs[STREAMS][-1]} if STREAMS in arm.knobs else {}
                 setting = arm.set({**{name: value for name, value in options.items() if name in arm.knobs}, **streams})
                 found.setdefault(setting.name, setting)

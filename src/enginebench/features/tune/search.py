@@ -109,9 +109,13 @@ class Search:
 
     def _has_time(self, laps: int = 0, build_s: float = 0.0) -> bool:
         """Whether the race may go on: there is more time than so many laps, a build and the final need."""
+        return self._find_spare(laps) > build_s
+
+    def _find_spare(self, laps: int) -> float:
+        """Seconds that are left beside so many laps and the final."""
         rounds = 1 if self.leader in self.defaults else 2 * MIN_REPETITIONS  # a default has itself alone to beat
         final_s = min(MOST_FOR_FINAL * self.record.request.budget_s, rounds * self._final_lap_s)
-        return self._budget.left_s > final_s + laps * self._lap_s + build_s
+        return self._budget.left_s - final_s - laps * self._lap_s
 
     @property
     def _lap_s(self) -> float:
@@ -181,9 +185,13 @@ class Search:
     def _build(self, chunk: Sequence[Setting]) -> Mapping[str, str | None]:
         """Builds and checks, and remembers how long that took where it may take long."""
         request, before_s = self.record.request, self._budget.spent_s
-        long = (*self._known[:1], *(one for one in self.defaults if one.engine in self._slow))
-        share = MOST_FOR_FIRST if any(one in chunk for one in long) else MOST_FOR_ONE
-        self._budget.child_s = request.limit_child(share, self._expect_build(chunk))
+        first = bool(self._known[:1]) and self._known[0] in chunk
+        long = first or any(one in chunk for one in self.defaults if one.engine in self._slow)
+        limit_s = request.limit_child(MOST_FOR_FIRST if long else MOST_FOR_ONE, self._expect_build(chunk))
+        if long and not first:  # who was built before has to race
+            spare_s = self._find_spare(LOOKS[0] * (len(self._admitted) + len(chunk)))
+            limit_s = min(limit_s, max(request.child_s, spare_s))
+        self._budget.child_s = limit_s
         refusals = self.track.check(chunk)
         self._budget.child_s = request.child_s
         slow = [one for one in chunk if one.engine in self._slow]  # the time of a chunk is theirs

@@ -154,8 +154,9 @@ def list_arms(
         arm = Arm(engine=engine, fixed=fixed, precision=precision, knobs=knobs, tunes=entry.tunes)
         arms.append(replace(arm, timing_only=quiet, dear=dear))
     arms.sort(key=lambda arm: arm.tunes)
-    spare = [id(arm) for arm in arms if one_fp32 and arm.precision == "fp32"][1:]
-    return [arm for arm in arms if id(arm) not in spare]
+    judges = [arm for arm in arms if one_fp32 and arm.precision == "fp32"][:1]
+    judges = [replace(arm, knobs={name: tried[:1] for name, tried in arm.knobs.items()}) for arm in judges]
+    return [*judges, *(arm for arm in arms if not one_fp32 or arm.precision != "fp32")]
 
 
 def list_thread_counts(default: int, most: int, asked: int | None) -> tuple[int, ...]:

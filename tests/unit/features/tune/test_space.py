@@ -53,6 +53,7 @@ def test_the_default_of_an_arm_is_what_run_measures_and_engines_that_compile_for
     assert list(arms) == ["pytorch fp32", "ort fp32", "ort int8", "pytorch-compile fp32", "pytorch-compile int8"]
     judged = find_arms("pytorch-compile,pytorch,ort", FP32, INT8, one_fp32=True)
     assert list(judged) == ["pytorch fp32", "ort int8", "pytorch-compile int8"], "one in FP32 judges, the quickest"
+    assert all(len(values) == 1 for values in judged["pytorch fp32"].knobs.values()), "and nothing else of it"
     assert arms["ort fp32"].default.options == {} and arms["ort fp32"].default.name == "ort fp32 2 threads"
     assert arms["ort int8"].default.name == "ort int8@cpu 2 threads"
 

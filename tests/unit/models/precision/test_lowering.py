@@ -126,14 +126,13 @@ def test_branches_are_lowered_too(tmp_path: Path) -> None:
 
 
 def test_a_shape_of_some_axes_is_cut_in_branches_too_and_below_15(tmp_path: Path) -> None:
-    size = helper.make_tensor_value_info("s", TensorProto.INT64, [1])
-    first = numpy_helper.from_array(np.array([0]), "f")
-    take = [node("Shape", ["x"], ["t"], start=-2, end=9), node("Gather", ["t", "f"], ["s"])]
-    cut = helper.make_graph(take, "g", [], [size], [first])
-    nodes = [node("If", ["c"], ["b"], then_branch=cut, else_branch=cut), node("Shape", ["x"], ["n"], end=1)]
-    names = [node("Identity", ["n"], ["n_all"]), node("Concat", ["n_all", "b", "m"], ["k"], axis=0)]
-    last = [node("Expand", ["one", "k"], ["y"])]
-    model = build([*nodes, *names, *last], [2, 4, 6], {"c": np.bool_(True), "m": np.array([6]), "one": ONES[:1]})
+    branch = "g () => (int64[1] s) <int64[1] f = {0}> { t = Shape <start = -2, end = 9> (x) s = Gather (t, f) }"
+    text = f"""b = If (c) <then_branch = {branch}, else_branch = {branch}>
+        n = Shape <end = 1> (x)
+        n_all = Identity (n)
+        k = Concat <axis = 0> (n_all, b, m)
+        y = Expand (one, k)"""
+    model = build(text, [2, 4, 6], {"c": np.bool_(True), "m": np.array([6]), "one": ONES[:1]})
     for newest in (17, 14):
         made, nodes = lower(model, tmp_path, newest)
         assert [n.op_type for n in nodes] == ["If", "Shape", "Slice", "Identity", "Concat", "Expand"]

@@ -188,6 +188,10 @@ def test_random_weights_judge_nothing_and_decide_nothing(precision: str) -> None
         found = head(PYTORCH, ort(5, precision, drift, caveats=(RANDOM,)))
         assert found["FASTEST"].startswith(f"ort {precision}")
         assert found["OUTPUTS"] == f"not judged: random weights. {precision} differs by 8e-02. Give --weights"
+    noisy = head(PYTORCH, ort(5, precision, make_drift(0.3, passed=False, centred=0.3), caveats=(RANDOM,)))["FASTEST"]
+    assert noisy.startswith("ort int8" if precision == "int8" else "none with the same outputs"), (
+        "sound in 8 bits alone"
+    )
     wrong = head(PYTORCH, ort(5, precision, GROSS, caveats=(RANDOM,)))
     assert wrong["FASTEST"].startswith(f"none with the same outputs: ort {precision}")
 

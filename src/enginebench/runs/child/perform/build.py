@@ -113,7 +113,7 @@ def require_alike(plan: Artifact, graph: Artifact, drift: Drift, spec: EngineSpe
     found = "; ".join(find_exceeded(drift))
     rounded = {graph.precision, spec.precision} - {"fp32", "tf32", None}
     # Under weak typing ranges and choices are its own, on which nobody set a limit.
-    if spec.options.get("weak_typing") == "1" or (rounded and not is_gross(drift)):
+    if spec.options.get("weak_typing") == "1" or (rounded and not is_gross(drift, rounded)):
         doubt = make_caveat("outputs_differ", reference=drift.reference, found=found)
         return replace(plan, caveats=(*plan.caveats, doubt))
     raise ArtifactError(
