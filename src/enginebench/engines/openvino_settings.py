@@ -3,8 +3,9 @@
 from collections.abc import Collection
 from typing import Any
 
-# OpenVINO's inference precision for each of ours. Without it the plugin takes the shortest that the CPU knows
-# (bfloat16 with AMX or AVX512-BF16, half on Arm), and FP32 would be a label only. INT8 lies in the graph; the hint is for the rest.
+# OpenVINO's inference precision for each of ours. Without it the plugin takes the shortest that the CPU knows (bfloat16
+# with AMX or AVX512-BF16, half on Arm), and FP32 would be a label only. INT8 lies in the graph; the hint is for the
+# rest.
 # In an FP16 graph "dynamic" leaves every node in its own type: with "f16" the plugin would also shorten those that stay
 # in FP32 because their values overflow (Magika then names another type for every file).
 HINTS: dict[str, str] = {"fp32": "f32", "fp16": "dynamic", "bf16": "bf16", "int8": "f32", "int4": "f32"}
