@@ -386,7 +386,7 @@ def test_where_a_batch_is_minutes_of_compiling_few_are_made(
     row = name_row(EngineSpec(backend=engine, device=device), streams=3, max_batch=32, max_wait_ms=0.0)
     job = make_bench(row, make_source(("batch", 3)), model="m", out_dir=tmp_path, seed=0).job
     assert row.compiled_for == job.compiled_for == compiled
-    assert ("compiled for 1, 8, 32" in describe_row(row)) == bool(compiled)
+    assert ("compiled for 1, 8, 16, 32" in describe_row(row)) == bool(compiled)
 
 
 def test_requests_are_joined_only_where_the_batch_is_open(tmp_path: Path) -> None:
