@@ -26,7 +26,7 @@ import numpy as np
 
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import format_precision
-from enginebench.core.recipes import RECIPES, find_start
+from enginebench.core.recipes import RECIPES, find_graph_precision, find_start
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.engines.registry import open_backend, takes
 from enginebench.models.precision.calibrate import calibrate
@@ -127,7 +127,7 @@ def make_artifact(sources: list[Artifact], spec: EngineSpec, data: Any, folder: 
     recipe = find_start(spec.backend, spec.recipe)
     kind = RECIPES[recipe].makes if recipe in RECIPES else takes(spec.backend)
     source = next(s for s in sources if s.kind == kind)
-    if spec.precision == "fp32" or (kind == "torch" and recipe is None):
+    if find_graph_precision(spec.backend, spec.precision) == "fp32" or (kind == "torch" and recipe is None):
         return source
     out = folder / f"{spec.precision}-{recipe}.{'pt2' if kind == 'torch' else 'onnx'}"
     if kind == "torch":
