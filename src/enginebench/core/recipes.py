@@ -10,6 +10,8 @@ from enginebench.core.records import ArtifactKind, EngineSpec, Precision, Recipe
 
 # What adds the tool of the recipes for PyTorch modules.
 TORCHAO = 'pip install "enginebench[torchao]"'
+# GPUs' matrix units take eight bits in steps of this many values. Source: PyTorch, aten/src/ATen/native/cuda/Blas.cpp.
+STEP = 16
 # What a recipe starts from beside the graph: ranges of its values, the data to take them from itself, or neither.
 Needs = Literal["ranges", "data", "nothing"]
 
@@ -56,6 +58,15 @@ RECIPES: dict[Recipe, RecipeRecord] = {
         engines=("pytorch-compile",),
         makes="torch",
         devices={"pytorch-compile": "cpu"},
+        by_name=True,
+    ),
+    "static": RecipeRecord(
+        precisions=("fp8",),
+        needs="data",
+        tools=(),
+        engines=("pytorch-compile",),
+        makes="torch",
+        devices={"pytorch-compile": "cuda"},
         by_name=True,
     ),
 }

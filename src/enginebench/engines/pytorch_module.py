@@ -24,6 +24,14 @@ def make_ready(module: Any, artifact: Artifact, spec: EngineSpec, options: Mappi
 def place_module(module: Any, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> Any:
     """The module on its device, laid out and cast."""
     module = module.to(torch.device(spec.device))
+    for part in module.modules():
+        if (
+            isinstance(part, torch.fx.GraphModule) and spec.device != "cpu"
+        ):  # an exported program names where it was made
+            for node in part.graph.nodes:
+                if node.kwargs.get("device") is not None:
+                    node.update_kwarg("device", torch.device(spec.device))
+            part.recompile()
     if options["channels_last"] == "1":
         module = module.to(memory_format=torch.channels_last)
     return cast_module(module, artifact, spec.precision, autocast=options["cast"] == "autocast")

@@ -211,6 +211,10 @@ def choose_graph_recipe(backend: str, precision: Precision | None) -> Recipe:
     return ONLY_RECIPES.get(precision) or find_entry(backend).recipe
 
 
+def lacks_torchao(recipe: Recipe | None) -> bool:
+    return recipe in RECIPES and bool(RECIPES[recipe].tools) and find_spec("torchao") is None
+
+
 def list_transforms(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[Precision | None, Recipe | None]]:
     """(precision, recipe) of every graph, and module in eight bits, that the rows need and the sources lack."""
     have = {(a.precision, a.recipe) for a in sources}
@@ -221,7 +225,7 @@ def list_transforms(request: RunRequest, sources: Sequence[Artifact]) -> list[tu
         (find_graph_precision(s.backend, s.precision), start)
         for s in engines
         if (kind := takes(s.backend)) in fp32 and not refuse_recipe(s, kind)
-        if ((start := find_start(s.backend, s.recipe)) and find_spec("torchao")) or kind != "torch"
+        if ((start := find_start(s.backend, s.recipe)) and not lacks_torchao(start)) or kind != "torch"
     ]
     return [pair for pair in dict.fromkeys(wanted) if pair not in have and pair[0] != "fp32"]
 
@@ -308,7 +312,7 @@ def _reason_to_skip(
         return f"{spec.backend} has no {spec.precision}; ask {others} for it"
     if why := refuse_recipe(spec, kind):
         return why
-    if kind == "torch" and spec.recipe is not None and OPTION not in spec.options and find_spec("torchao") is None:
+    if kind == "torch" and OPTION not in spec.options and lacks_torchao(spec.recipe):
         return str(MissingDependency("torchao", TORCHAO))
     start = find_start(spec.backend, spec.recipe)
     label = format_precision(spec.precision, start)

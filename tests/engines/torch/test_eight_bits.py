@@ -11,15 +11,16 @@ from torch import nn
 
 from calls import run_on
 from enginebench.core.errors import ModelError
-from enginebench.core.records import Artifact, EngineSpec, Normalize, ShapeRange, TensorSpec
+from enginebench.core.records import Artifact, EngineSpec, Normalize, Recipe, ShapeRange, TensorSpec
 from enginebench.core.shapes import free_batch
 from enginebench.engines.backends.torch import module as linears
 from enginebench.engines.backends.torch.entries import PYTORCH_COMPILE
+from enginebench.engines.pytorch_module import place_module
 from enginebench.engines.registry import open_backend
 from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.task import know_normalize, take_bytes
+from enginebench.models.torch.eight_bits import quantize_module
 from enginebench.models.torch.flat import Flat
-from enginebench.models.torch.pt2e import quantize_module
 from enginebench.models.torch.source import load_module, make_torch_artifact
 from enginebench.stats.effective import judge_precision
 
@@ -34,16 +35,18 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact
     folder = tmp_path_factory.mktemp("huit bits")
     artifact = make_torch_artifact("digits-cnn", folder)
     data = open_data("digits", model="digits-cnn", inputs=artifact.inputs, n=32)
-    return artifact, quantize_module(artifact, data, folder / "m.pt2", "minmax", threads=1)
+    return artifact, quantize_module(artifact, "pt2e", data, folder / "m.pt2", "minmax", threads=1)
 
 
-def quantize_net(base: Artifact, net: nn.Module, shape: tuple[int, ...], path: Path, names: str = "a") -> Artifact:
+def quantize_net(
+    base: Artifact, net: nn.Module, shape: tuple[int, ...], path: Path, names: str = "a", recipe: Recipe = "pt2e"
+) -> Artifact:
     inputs = tuple(TensorSpec(name=name, dtype="float32", shape=shape) for name in names)
     artifact = replace(base, model="net", inputs=inputs, caveats=(), preprocess_sha256=None)
     data = open_data("fake", model="net", inputs=inputs, n=4)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("enginebench.models.torch.pt2e.load_module", lambda _: Flat(net, None, tuple(names)).eval())
-        return quantize_module(artifact, data, path / "m.pt2", "minmax", threads=1)
+        patch.setattr("enginebench.models.torch.eight_bits.load_module", lambda _: Flat(net, None, tuple(names)).eval())
+        return quantize_module(artifact, recipe, data, path / "m.pt2", "minmax", threads=1)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -67,7 +70,7 @@ def test_bytes_are_normalized_once_in_a_quantized_module(tmp_path: Path) -> None
     exact = make_torch_artifact("digits-cnn", tmp_path)
     made = take_bytes(exact, know_normalize(Normalize(), "digits-cnn"))
     data, floats = (open_data("digits", model="digits-cnn", inputs=a.inputs, n=32) for a in (made, exact))
-    small = quantize_module(made, data, tmp_path / "m.pt2", "minmax", threads=1)
+    small = quantize_module(made, "pt2e", data, tmp_path / "m.pt2", "minmax", threads=1)
     levels, expected = (torch.from_numpy(d.read(0, 4)["input"]) for d in (data, floats))
     with torch.inference_mode():
         found, truth = (load_module(small)(levels), load_module(exact)(expected))
@@ -112,7 +115,7 @@ def test_less_than_a_batch_gives_no_ranges(module: tuple[Artifact, Artifact], tm
     artifact = replace(module[0], inputs=inputs, allowed=only)
     data = open_data("digits", model="digits-cnn", inputs=inputs, n=12)
     with pytest.raises(ModelError, match="takes 16 entries in a call, and digits has 12"):
-        quantize_module(artifact, data, tmp_path / "m.pt2", "minmax", threads=1)
+        quantize_module(artifact, "pt2e", data, tmp_path / "m.pt2", "minmax", threads=1)
 
 
 def test_what_has_nothing_to_quantize_is_refused(module: tuple[Artifact, Artifact], tmp_path: Path) -> None:
@@ -132,3 +135,57 @@ def test_dynamic_int8_refuses_a_module_without_such_layers(torch_artifact: Artif
     spec = EngineSpec(backend="pytorch-compile", precision="fp8", recipe="dynamic")
     with pytest.raises(ModelError, match=r"fp8@dynamic covers linear layers.* small has none"):
         linears.load_quantized(torch_artifact, spec, OPTIONS, lambda _: nn.Conv2d(3, 16, 1))
+
+
+class Tokens(nn.Module):  # type: ignore[misc]
+    """Two linear layers that FP8 takes, one that it does not, and positions that a program makes where it runs."""
+
+    def __init__(self, past: bool = False) -> None:
+        super().__init__()
+        self.first, self.second, self.last, self.past = nn.Linear(32, 64), nn.Linear(64, 16), nn.Linear(16, 3), past
+
+    def forward(self, a: Any) -> Any:
+        hidden = self.first(a + torch.arange(32, dtype=a.dtype)).relu()
+        rest = nn.functional.linear(hidden, self.second.weight) if self.past else 0
+        return self.last(self.second(hidden) + rest)
+
+
+def test_static_fp8_keeps_ranges_weights_and_an_open_batch(module: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = Tokens()
+    made = quantize_net(module[0], net, (1, 32), tmp_path, recipe="static")
+    assert (made.kind, made.precision, made.recipe) == ("torch", "fp8", "static")
+    assert "low_coverage" not in {c.code for c in made.caveats}
+    program = load_module(made)
+    kept = [tensor for tensor in program.state_dict().values() if tensor.dtype == torch.float8_e4m3fn]
+    assert sorted(tuple(tensor.shape) for tensor in kept) == [(16, 64), (64, 32)]
+    for n in (1, 5):
+        given = torch.rand(n, 32, generator=torch.Generator().manual_seed(n))
+        with torch.inference_mode():
+            found, truth = program(given), net(given)
+        off = float((found - truth).norm() / truth.norm())
+        assert (found.dtype, 0 < off < 0.1) == (torch.float32, True)
+
+
+def test_a_program_runs_on_another_device_than_it_was_made_on(
+    module: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
+    made = quantize_net(module[0], Tokens(), (1, 32), tmp_path, recipe="static")
+    spec = EngineSpec(backend="pytorch-compile", precision="fp8", recipe="static", device="meta")
+    placed = place_module(load_module(made), made, spec, OPTIONS)
+    assert placed(torch.ones(2, 32, device="meta")).device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("net", "why"),
+    [
+        (nn.Conv2d(3, 16, 1), "has no linear layer whose sizes are multiples of 16"),
+        (Tokens(past=True), "cannot be quantized by static: '_Fp8Linear' object has no attribute 'weight'"),
+    ],
+)
+def test_static_fp8_refuses_what_it_would_get_wrong(
+    module: tuple[Artifact, Artifact], net: nn.Module, why: str, tmp_path: Path
+) -> None:
+    shape = (1, 3, 4, 4) if isinstance(net, nn.Conv2d) else (1, 32)
+    with pytest.raises(ModelError, match=why):
+        quantize_net(module[0], net, shape, tmp_path, recipe="static")

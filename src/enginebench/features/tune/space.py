@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from enginebench.core.entry import DeviceKind, find_kind
 from enginebench.core.names import format_options, format_precision, known
-from enginebench.core.recipes import FEW_BITS, RECIPES, choose_module_recipe
-from enginebench.core.records import Precision, Recipe
+from enginebench.core.recipes import FEW_BITS, RECIPES, choose_module_recipe, refuse_recipe
+from enginebench.core.records import EngineSpec, Precision, Recipe
 from enginebench.engines.registry import find_device, find_entry, takes
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.plan import choose_graph_recipe
@@ -126,8 +126,10 @@ def list_arms(
     arms = []
     for (asked, recipe), (engine, fixed) in itertools.product(request.precisions, request.engines):
         precision, entry, kind = known(asked), find_entry(engine), find_kind(find_device(engine, request.device))
-        own = choose_module_recipe(engine, precision, request.device) if takes(engine) == "torch" else None
-        if precision in FEW_BITS and takes(engine) == "torch" and (own is None or recipe not in (None, own)):
+        device = find_device(engine, request.device)
+        own = choose_module_recipe(engine, precision, device) if takes(engine) == "torch" else None
+        asked_for = EngineSpec(backend=engine, device=device, precision=precision, recipe=recipe)
+        if precision in FEW_BITS and takes(engine) == "torch" and (own is None or refuse_recipe(asked_for, "torch")):
             continue
         options = entry.gpu_options if kind == "cuda" and entry.gpu_options else entry.options
         free = goal == "latency" and kind in entry.chooses_threads

@@ -177,7 +177,7 @@ def load_module(artifact: Artifact) -> nn.Module:
     if state := read_state_names(artifact.caveats):
         assert isinstance(module, Flat)  # state is looked for in no other
         module.begin_anew(state)
-    if artifact.normalize is not None and artifact.recipe != "pt2e":  # such a program holds it
+    if artifact.normalize is not None and artifact.recipe not in ("pt2e", "static"):  # such a program holds it
         return take_bytes(module, **asdict(artifact.normalize))
     return module
 
@@ -191,7 +191,7 @@ def _load(artifact: Artifact) -> nn.Module:
     if hash_file(path) != artifact.sha256:
         raise ArtifactError(f"state dict {path} of {artifact.model} was changed since it was made. Make it again")
     if artifact.recipe == "pt2e":
-        from enginebench.models.torch.pt2e import import_pt2e
+        from enginebench.models.torch.eight_bits import import_pt2e
 
         import_pt2e()
     elif artifact.model.startswith(HF_PREFIX):  # its configuration stands beside its weights: no network is needed

@@ -38,6 +38,8 @@ from enginebench.engines.request import check_request, read_options
 if TYPE_CHECKING:
     from enginebench.engines.backends.torch.generated import GeneratedCode
 
+# The first compute capability whose matrix units take FP8. Source: NVIDIA's CUDA C++ programming guide.
+FP8_FROM = (8, 9)
 PROFILER = "PyTorch's profiler"
 EAGER_NOTE = "layers are modules; an operator outside of a module that has no children is one of its own"
 COMPILED_NOTE = "layers are modules, or several where torch.compile made one kernel of them"
@@ -128,7 +130,7 @@ def check_cuda_request(
     artifact: Artifact, spec: EngineSpec, known: Mapping[str, Option], kinds: tuple[ArtifactKind, ...] = ("torch",)
 ) -> dict[str, str]:
     """The options of a request that PyTorch can take on this GPU."""
-    own: tuple[Precision, ...] = ("int8", "fp8") if (spec.recipe, "scales" in known) == ("dynamic", True) else ()
+    own: tuple[Precision, ...] = ("int8", "fp8") if "scales" in known and spec.recipe in ("dynamic", "static") else ()
     check_request(artifact, spec, kinds, (*PRECISIONS, *own), (spec.device,), reasons=REASONS)
     options = read_options(spec, known)
     if options["defaults"] == "1" and spec.precision != "tf32":
@@ -138,7 +140,9 @@ def check_cuda_request(
         )
     if options.get("cuda_graph") == "1" and options.get("mode") == "reduce-overhead":
         raise UsageError(f"{spec.backend}: cuda_graph=1 takes the place of mode=reduce-overhead; leave one of them out")
-    read_device_index(spec)
+    index = read_device_index(spec)
+    if spec.precision == "fp8" and torch.cuda.get_device_capability(index) < FP8_FROM:
+        raise BackendUnavailable(f"{torch.cuda.get_device_name(index)} computes nothing in FP8; ask for bf16")
     return options
 
 

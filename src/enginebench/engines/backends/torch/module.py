@@ -10,7 +10,7 @@ from enginebench.core.entry import Option
 from enginebench.core.errors import BackendUnavailable, MissingDependency, ModelError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import ModuleLoader
-from enginebench.core.recipes import TORCHAO
+from enginebench.core.recipes import STEP, TORCHAO
 from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision, TensorSpec
 from enginebench.core.shapes import concrete_shape
 from enginebench.engines.pytorch_module import DTYPES, find_reason, flatten_tensors, fold_part, place_module
@@ -132,10 +132,6 @@ def load_module(artifact: Artifact, loader: ModuleLoader | None) -> Any:
     if not isinstance(module, torch.nn.Module):
         raise ModelError(f"the loader of {artifact.model} returned a {type(module).__name__}, not a torch.nn.Module")
     return module.eval()
-
-
-# The matrix units take eight bits in steps of this many values. Source: PyTorch, aten/src/ATen/native/cuda/Blas.cpp.
-STEP = 16
 
 
 def load_quantized(

@@ -270,11 +270,11 @@ def quantize_graph(job: QuantizeJob, note: NoteCall) -> Artifact:
             job.data, model=job.model, inputs=job.artifact.inputs, n=job.n, seed=job.seed, input_size=job.input_size
         )
     if job.artifact.kind == "torch":
-        from enginebench.models.torch.pt2e import quantize_module
+        from enginebench.models.torch.eight_bits import quantize_module
 
-        assert data is not None and (job.precision, job.recipe) == ("int8", "pt2e")
-        note("to int8")
-        return quantize_module(job.artifact, data, Path(job.out), job.method, job.threads)
+        assert data is not None
+        note(f"to {job.precision}")
+        return quantize_module(job.artifact, job.recipe, data, Path(job.out), job.method, job.threads)
     calibration = _find_ranges(job, data, note) if data is not None and needs == "ranges" else None
     note(f"to {job.precision}")
     return quantize(
