@@ -131,9 +131,9 @@ def make_artifact(sources: list[Artifact], spec: EngineSpec, data: Any, folder: 
         return source
     out = folder / f"{spec.precision}-{recipe}.{'pt2' if kind == 'torch' else 'onnx'}"
     if kind == "torch":
-        from enginebench.models.torch.pt2e import quantize_module
+        from enginebench.models.torch.eight_bits import quantize_module
 
-        return quantize_module(source, data, out, "minmax", threads)
+        return quantize_module(source, "pt2e", data, out, "minmax", threads)
     ranges = calibrate(source, data, threads=threads) if recipe == "cpu" else None
     return quantize(source, spec.precision or "int8", recipe, out, calibration=ranges, data=data, threads=threads)
 

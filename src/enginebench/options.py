@@ -423,7 +423,7 @@ class Timing(TypedDict, total=False):
         Opt("Exact number of warm-up calls (queries); for trtexec also a time. [until settled]", metavar="N|200ms"),
     ]
     iters: Annotated[int | None, Opt("Exact number of timed calls. [until settled]", ge=1)]
-    time_limit: Annotated[float, Opt("Seconds of timed calls in each process.", 2.0, gt=0, metavar="S")]
+    time_limit: Annotated[float, Opt("Seconds of timed calls in each process.", 1.0, gt=0, metavar="S")]
     processes: Annotated[
         int | None,
         Opt(

@@ -249,7 +249,7 @@ class MeasureSpec(Struct, frozen=True, kw_only=True):
     warmup: int | None = None
     warmup_ms: int | None = None  # in place of calls, for an engine that times itself
     iters: int | None = None
-    time_limit_s: float = 2.0  # of timed samples in one process
+    time_limit_s: float = 1.0  # of timed samples in one process
     processes: int = 10
     settle: float | None = None  # the margin of the verdicts that end a row earlier; None: exactly so many processes
     builds: int = 1  # of an engine that builds: process i times build i modulo this many

@@ -27,9 +27,7 @@ from enginebench.runs.child.places import enter
 from enginebench.runs.folder import RunRequest, check_request
 from enginebench.runs.trust import allow_code, allow_engines, allow_model
 
-# One process supports no claims; one second, ten blocks, shows the order of magnitude.
-QUICK_TIME_LIMIT_S = 1.0
-# Also the percentiles of a row that nobody asked others of.
+# The percentiles of a row that nobody asked others of.
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 
 _DEVICE = re.compile(r"cpu|cuda(?::(\d{1,3}))?")
@@ -191,7 +189,7 @@ class Timing(Struct, frozen=True, kw_only=True):
         return MeasureSpec(
             **({"warmup_ms" if calls[2] else "warmup": int(calls[1])} if calls else {}),
             iters=self.iters,
-            time_limit_s=min(self.time_limit, QUICK_TIME_LIMIT_S) if quick else self.time_limit,
+            time_limit_s=self.time_limit,
             processes=1 if quick else processes,
             settle=None if exact else margin,
             builds=count,

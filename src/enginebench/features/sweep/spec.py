@@ -19,7 +19,7 @@ from enginebench.core.records import Cache, MeasureSpec, Scope, Task
 from enginebench.core.store import DECODE_ERRORS
 from enginebench.engines.registry import read_engine
 from enginebench.runs.folder import RunRequest, Wanted
-from enginebench.runs.request import PERCENTILES, QUICK_TIME_LIMIT_S, parse_buckets, parse_device
+from enginebench.runs.request import PERCENTILES, parse_buckets, parse_device
 from enginebench.stats.compare import MIN_REPETITIONS
 
 # A specification is written by hand; a file beyond this is another one.
@@ -92,7 +92,7 @@ class SweepSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     threads: Count | None = None
     quick: bool = False
     processes: Count = 10
-    time_limit_s: Positive = 2.0
+    time_limit_s: Positive = 1.0
     warmup: int | None = None
     iters: int | None = None
     cache: Cache = "hot"
@@ -329,7 +329,7 @@ def make_request(spec: SweepSpec, model: ModelEntry, machine: MachineEntry, cell
         measure=MeasureSpec(
             warmup=spec.warmup,
             iters=spec.iters,
-            time_limit_s=min(spec.time_limit_s, QUICK_TIME_LIMIT_S) if spec.quick else spec.time_limit_s,
+            time_limit_s=spec.time_limit_s,
             processes=1 if spec.quick else spec.processes,
             scope=wanted[0].scope,
             cache=spec.cache,

@@ -291,7 +291,7 @@ def test_what_company_costs_is_measured_with_the_machine_to_itself(
 def test_a_plan_counts_processes_and_bounds_their_time(spec: Spec) -> None:
     plan = plan_sweep(spec(5, '[[machine]]\nkind = "a"\n[[machine]]\nkind = "b"\n'))
     assert [(k.machine_kind, k.rows, k.processes) for k in plan.kinds] == [("a", ROWS, 5 * ROWS), ("b", ROWS, 5 * ROWS)]
-    assert plan.kinds[0].at_most_s == pytest.approx(5 * ROWS * 2.0 + 6 * ROWS * plan.start_s)
+    assert plan.kinds[0].at_most_s == pytest.approx(5 * ROWS * 1.0 + 6 * ROWS * plan.start_s)
 
 
 def test_this_machine_measures_its_own_kind_alone(children: Children, spec: Spec, tmp_path: Path) -> None:
