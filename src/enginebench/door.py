@@ -84,7 +84,7 @@ class LazyGroup(click.Group):
         for before, given in zip(["enginebench", *own], own, strict=False):
             if not given or re.fullmatch("--[a-z0-9-]+=", given):
                 what = given.rstrip("=") or (before if before.startswith("-") else f"the argument after {before}")
-                raise UsageError(f"{what}: the text is empty. Is a variable of the shell unset? Else leave it out")
+                raise UsageError(f"{what}: the text is empty. Is a shell variable unset? Otherwise leave it out")
         return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -96,7 +96,7 @@ class LazyGroup(click.Group):
 
 # Of trtexec: others of its options have capitals in their names, and ours have none.
 _OF_TRTEXEC = re.compile("[A-Z]|fp16|fp8|bf16|int8|best|shapes|onnx")
-_BEHIND = "For trtexec's own options: -- --sparsity=enable. Instead of some: --precision, --opt-shapes, --out"
+_BEHIND = "Give trtexec's options after --, as in -- --sparsity=enable. Of our own are --precision, --opt-shapes, --out"
 
 
 @click.group(
@@ -108,7 +108,7 @@ def program() -> None:
 
     Example: enginebench run digits-cnn
 
-    A model is a built-in name (`enginebench models` lists them), timm:NAME, a path to an .onnx file, or
+    A model is a built-in name (`enginebench models` lists them), timm:NAME, hf:NAME, an .onnx or .pt2 file, or
     package.module:factory.
     """
 

@@ -226,7 +226,7 @@ Trtexec: TypeAlias = Annotated[
 Env: TypeAlias = Annotated[
     Mapping[str, PathLike] | Sequence[str],
     Opt(
-        "An environment for ENGINE:env=NAME: a virtual environment or a python. Repeat it for several.",
+        "An environment for ENGINE:env=NAME: a virtual environment or a Python executable. Repeat it for several.",
         (),
         metavar="NAME=PATH",
         multiple=True,
@@ -251,7 +251,7 @@ Data: TypeAlias = Annotated[
     Opt(
         "Data for accuracy, comparisons and 8-bit calibration. [that of a built-in model]",
         metavar="DIR|digits|sample-photos",
-        more="Also prepared arrays. Pictures need no labels: without class folders outputs are compared on up to 256 "
+        more="Also prepared arrays. Images need no labels: without class folders, outputs are compared on up to 256 "
         "of them, and there is no accuracy ([inputs](inputs.md))",
     ),
 ]
@@ -289,7 +289,7 @@ Store: TypeAlias = Annotated[
     PathLike | None, Opt("Folder of baselines. [$ENGINEBENCH_BASELINES, else results/baselines]", path="folder")
 ]
 Top1Drop: TypeAlias = Annotated[
-    float | None, Opt("The same of top-1 accuracy, in points: 1 is --max-metric-drop 0.01.", ge=0, metavar="POINTS")
+    float | None, Opt("The same for top-1, in percentage points: 1 is --max-metric-drop 0.01.", ge=0, metavar="POINTS")
 ]
 CalibCache: TypeAlias = Annotated[
     PathLike | None, Opt("Ranges as TensorRT's text cache; with --calib written there, unless it exists.", path="file")
@@ -336,8 +336,8 @@ class Trusting(Printed, total=False):
 class Wide(Printed, total=False):
     """How much of a run is printed."""
 
-    wide: Annotated[bool, Opt("All columns: also p99.9, throughput, memory, start, roofline.", False)]
-    warnings: Annotated[bool, Opt("Print all warnings, not only their number.", False)]
+    wide: Annotated[bool, Opt("Print all columns: also p99.9, throughput, memory, start, roofline.", False)]
+    warnings: Annotated[bool, Opt("Print every warning, not just their number.", False)]
 
 
 class DryRunning(TypedDict, total=False):
@@ -392,14 +392,14 @@ class Shared(Progress, total=False):
     input_dtype: Annotated[
         Literal["uint8"] | None,
         Opt(
-            "uint8: the model takes pictures as bytes, and normalizes them itself. [the model's own]",
-            more="See [pictures as bytes](inputs.md#pictures-as-bytes)",
+            "uint8: the model takes images as bytes and normalizes them itself. [the model's own]",
+            more="See [images as bytes](inputs.md#images-as-bytes)",
         ),
     ]
     normalize: Annotated[
         str | None,
         Opt(
-            "With --input-dtype: by channel, of pixels scaled to 0 to 1. [known of built-in and timm models]",
+            "With --input-dtype: by channel, for pixels scaled to 0 to 1. [known for built-in and timm models]",
             metavar="MEAN/STD",
             more="As in `0.485,0.456,0.406/0.229,0.224,0.225`",
         ),
@@ -427,13 +427,13 @@ class Timing(TypedDict, total=False):
     processes: Annotated[
         int | None,
         Opt(
-            "Trials (fresh processes) per configuration, exactly; a verdict needs 6. [6 to 10, as needed]",
+            "Exact number of trials (fresh processes) per configuration; a verdict needs 6. [6 to 10, as needed]",
             ge=1,
             le=1000,
             more="See [trials that end early](how-we-measure.md#trials-that-end-early)",
         ),
     ]
-    scope: Annotated[Scope, Opt("Times computing; io: and the copies in and out; pipelined: overlapping.", "compute")]
+    scope: Annotated[Scope, Opt("Times computing; io: also copies in and out; pipelined: both overlapped.", "compute")]
     cache: Annotated[Cache, Opt("cold flushes a GPU's L2 cache before every call.", "hot")]
 
 
@@ -443,7 +443,7 @@ class Judging(TypedDict, total=False):
     metric: Annotated[
         Texts,
         Opt(
-            "top1, top5, f1, miou, map, wer, cer, mae, cosine, or your own f(outputs, targets). Of several the first "
+            "top1, top5, f1, miou, map, wer, cer, mae, cosine, or your own f(outputs, targets). The first one given "
             "decides. [that of --task]",
             (),
             metavar="NAME|package.module:function",

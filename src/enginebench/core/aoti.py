@@ -62,7 +62,7 @@ def _find_fault(members: list[zipfile.ZipInfo], size: int) -> str | None:
     names = [member.filename for member in members]
     odd = next((n for n in names if not all(is_plain(part.removeprefix(".")) for part in n.split("/"))), None)
     if odd is not None:
-        return f"a member is called {odd!r}, which is no plain path inside of it"
+        return f"a member is called {odd!r}, which is not a plain path inside it"
     if len(names) > MOST_MEMBERS or len(set(names)) < len(names) or len({n.partition("/")[0] for n in names}) > 1:
         return f"its {len(names)} members are too many, of several folders, or have the same names"
     if any(m.compress_type != zipfile.ZIP_STORED for m in members) or sum(m.file_size for m in members) > size:

@@ -30,7 +30,7 @@ TEMPLATES: dict[str, Template] = {
         "the measured peaks are too low: run enginebench roofline again on an idle machine, without --quick",
     ),
     "beats_bound.pipeline": Template(
-        "overlapped, {ratio:.2f} times as many pictures came as the stages alone allow",
+        "overlapped, the pipeline was {ratio:.2f} times as fast as its stages alone allow",
         "the machine was slower while the stages ran one by one: measure again while nothing else runs",
     ),
     "beats_bound.row": Template(
@@ -65,7 +65,7 @@ TEMPLATES: dict[str, Template] = {
         _FIX_CLOCKS,
     ),
     "constant_answers": Template(
-        "the reference's outputs for {n} inputs hardly differ, so that agreement shows little",
+        "the reference's outputs for {n} inputs hardly differ, so agreement shows little",
         "give --weights FILE, or --inputs for which the outputs differ",
     ),
     "cuda_graph_failed": Template(
@@ -131,8 +131,8 @@ TEMPLATES: dict[str, Template] = {
         "give both the same: trtexec:{option}={mine}, or tensorrt:{option}={theirs}",
     ),
     "environment.torchvision": Template(
-        "torchvision's own operators do not load beside this PyTorch: those of detectors run in Python",
-        "PyTorch is slower than it need be; install the torchvision built for it",
+        "torchvision's own operators do not load with this PyTorch; those of detectors run in Python",
+        "this makes PyTorch slower than necessary; install the torchvision built for it",
     ),
     "environment.virtual": Template(
         "running in a VM, where CPU speed may change unnoticed", "rely on paired ratios, not absolute times"
@@ -143,7 +143,7 @@ TEMPLATES: dict[str, Template] = {
     ),
     "external_preprocess": Template(
         "{what}: it is unknown whether inputs are preprocessed the same way at inference",
-        "make sure of it, or calibrate from images with enginebench calibrate --data DIR",
+        "make sure that they are, or calibrate from images with enginebench calibrate --data DIR",
     ),
     "external_preprocess.twice": Template(
         "with --input-dtype uint8 the graph normalizes, and goes on with {operator}: it may have done so already",
@@ -187,15 +187,15 @@ TEMPLATES: dict[str, Template] = {
     ),
     "low_coverage": Template(
         "Q/DQ nodes cover {share:.0%} of the multiply-accumulates; the rest runs in floats",
-        "see which nodes stay in FP32; a speed-up is not to be expected",
+        "see which nodes stay in FP32; do not expect a speed-up",
     ),
     "low_coverage.layers": Template(
         "{share:.0%} of the products with weights have inputs and weights in INT8; the rest runs in floats",
-        "take another recipe or engine; a speed-up is not to be expected",
+        "take another recipe or engine; do not expect a speed-up",
     ),
     "low_coverage.products": Template(
         "products with constant matrices, all that this recipe changes, are {share:.0%} of the multiply-accumulates",
-        "int8@cpu and int8@nncf change convolutions, too; a speed-up is not to be expected",
+        "int8@cpu and int8@nncf change convolutions, too; do not expect a speed-up",
     ),
     "low_effective_precision": Template(
         "{record}", "see which operators stay out of {asked}; try another recipe or engine"
@@ -205,7 +205,7 @@ TEMPLATES: dict[str, Template] = {
         "give scales of activations as scalars; some operators (ConvTranspose) have no kernel in 8 bits at all",
     ),
     "low_effective_precision.plan": Template(
-        "named {ran} by its layers, as no note says what it was built as: {record}",
+        "labelled {ran} from its layers, since no note says what it was built as: {record}",
         "give --precision to drift and report; a plan of enginebench build has a note",
     ),
     "low_effective_precision.fp32": Template(
@@ -239,7 +239,7 @@ TEMPLATES: dict[str, Template] = {
     ),
     "nonfinite.tensors": Template(
         "{count} tensors hold an infinity and get no range: {names}",
-        "nodes that need their range stay in FP32; look whether the infinity is meant",
+        "nodes that need their range stay in FP32; check whether the infinity is intended",
     ),
     "nonfinite.times": Template("{count} values are inf or nan", "measure again"),
     "no_score": Template("no score: {reason}", "without one it is not recommended"),
@@ -265,9 +265,9 @@ TEMPLATES: dict[str, Template] = {
         "{row} gives different outputs for the same inputs: by {share:.2g} of the largest value",
         "outputs cannot be judged: look for dropout that is left on, or random numbers in the model",
     ),
-    "overload": Template("of {offered} requests {dropped} were turned away or not begun in time", _BEYOND),
+    "overload": Template("of {offered} requests, {dropped} were rejected or not started in time", _BEYOND),
     "overload.limit": Template(
-        "of {offered} requests {dropped} were turned away or not begun in time, and {late} came late in all", _BEYOND
+        "of {offered} requests, {dropped} were rejected or not started in time, and {late} were late in all", _BEYOND
     ),
     "packed_weights": Template(
         "{operators} read weight-only quantized weights; no precision is named after them: reported as {precision}",
@@ -283,7 +283,7 @@ TEMPLATES: dict[str, Template] = {
     "partly_compared.labels": Template("accuracy was measured on {n} of {asked} samples", _COMPARE_MORE),
     "partly_compared.outputs": Template("outputs were compared on {n} of {asked} samples", _COMPARE_MORE),
     "random_calibration.inputs": Template(
-        "8-bit ranges come from random inputs (seed {seed}), so that accuracy and drift mean nothing",
+        "8-bit ranges come from random inputs (seed {seed}), so accuracy and drift mean nothing",
         "calibrate with --data DIR",
     ),
     "random_calibration.tensorrt": Template(
@@ -303,7 +303,7 @@ TEMPLATES: dict[str, Template] = {
         "{record} Reported as {ran}", "compare it with {ran}; another engine or recipe may have kernels for {asked}"
     ),
     "relabelled.fp32": Template(
-        "{record} Reported as {ran}", "something makes FP32 shorter here: a setting, or the graph itself"
+        "{record} Reported as {ran}", "something reduces the precision of FP32 here: a setting, or the graph itself"
     ),
     "rewritten_graph": Template(
         "the engine does not read this graph as it is ({operator}): it ran one that was rewritten for these shapes",

@@ -53,7 +53,7 @@ def parse_precision(text: str) -> tuple[Precision, Recipe | None]:
     if recipe not in get_args(Recipe):
         raise UsageError(f"unknown recipe {recipe!r} of {precision}; known: {', '.join(get_args(Recipe))}")
     if precision not in FEW_BITS:
-        raise UsageError(f"{precision} has no recipes; {text!r} cannot be had")
+        raise UsageError(f"{precision} has no recipes; {text!r} does not exist")
     return precision, recipe  # type: ignore[return-value]
 
 

@@ -14,7 +14,7 @@ BLOCK_NS = 100_000_000
 # Fewer give Student's t so few degrees of freedom that the interval's own width is a guess (+-24 % at ten).
 MIN_BLOCKS = 10
 
-# Full relative width of the 95 % interval. Processes are the unit of every verdict and differ by about 1 %; at
+# Full relative width of the 95% interval. Processes are the unit of every verdict and differ by about 1 %; at
 # 2 % full width one process median carries a standard error of 0.44 %, which widens the spread between processes
 # by a tenth (sqrt(1 + 0.44^2) = 1.09). More samples in one process would buy nothing that can be seen.
 MAX_RELATIVE_WIDTH = 0.02
@@ -68,7 +68,7 @@ class IterationsRule:
 class SettledRule:
     """Ends when the medians of the blocks agree, when the time for samples is spent, or after a million of them.
 
-    Settled: at least `MIN_BLOCKS` blocks, and the Student-t 95 % interval of their mean is narrower, end to end,
+    Settled: at least `MIN_BLOCKS` blocks, and the Student-t 95% interval of their mean is narrower, end to end,
     than `MAX_RELATIVE_WIDTH` of that mean. Neighbouring blocks are not independent, so this decides only when to
     stop; intervals that are reported come from whole processes.
 

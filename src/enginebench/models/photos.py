@@ -131,7 +131,7 @@ def read_photos(folder: Path, n: int) -> list[bytes]:
             with image.open(path) as picture:
                 picture.load()  # opening alone reads the header only
         except Exception as error:  # the decoders raise whatever they run into
-            raise ArtifactError(f"picture {path} cannot be decoded: {error}. Remove it or replace it") from error
+            raise ArtifactError(f"image {path} cannot be decoded: {error}. Remove it or replace it") from error
     return photos
 
 

@@ -80,7 +80,7 @@ def choose_preprocess(model: str, input_size: int | None, inputs: Sequence[Tenso
     """How the model wants its pictures."""
     preprocess = preprocess_for(model, input_size, inputs)
     if preprocess is None:
-        raise UsageError(f"{model}: how its pictures are prepared is not known; stages needs a built-in or timm model")
+        raise UsageError(f"{model}: how its images are prepared is not known; stages needs a built-in or timm model")
     return preprocess
 
 
@@ -100,13 +100,13 @@ def know_normalize(given: Normalize, model: str, weights: str = "default") -> No
         return given
     if preprocess is None:
         raise UsageError(
-            f"--input-dtype uint8: how pictures are normalized for {model} is not known; give --normalize MEAN/STD, "
+            f"--input-dtype uint8: how images are normalized for {model} is not known; give --normalize MEAN/STD, "
             "of pixels scaled to 0 to 1, as in 0.485,0.456,0.406/0.229,0.224,0.225"
         )
     mean, std = (tuple(preprocess.scale * n for n in numbers) for numbers in (preprocess.mean, preprocess.std))
     off = [abs(a - b) for a, b in zip((*given.mean, *given.std), (*mean, *std), strict=False)]
     if off and (len(given.mean) != len(mean) or max(off) > 1):  # in levels, of which there are 256
-        raise UsageError(f"--normalize is not how pictures are normalized for {model}, which is known; leave it out")
+        raise UsageError(f"--normalize is not how images are normalized for {model}, which is known; leave it out")
     return Normalize(mean=mean, std=std, shape=(1,) if preprocess.layout == "flat" else ())
 
 
@@ -117,7 +117,7 @@ def take_bytes(artifact: Artifact, known: Normalize, input_size: int | None = No
     axes = [axis for axis in (1, 3) if len(shape) == 4 and shape[axis] == channels]
     if [spec.dtype for spec in artifact.inputs] != ["float32"] or (len(axes) != 1 and not known.shape):
         raise UsageError(
-            f"--input-dtype uint8: {artifact.model} takes {told}; expected one picture of float32, its {channels} "
+            f"--input-dtype uint8: {artifact.model} takes {told}; expected one image of float32, its {channels} "
             "channels (one for each number of --normalize) on axis 1 or on axis 3, not on both"
         )
     inputs = (replace(artifact.inputs[0], dtype="uint8", values=(0, 255)),)

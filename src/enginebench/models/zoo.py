@@ -159,7 +159,7 @@ def resolve_model(text: str) -> ModelRef:
         path = Path(name).expanduser()
         if not name or (name.startswith((".", "/", "~")) and not path.is_dir()):
             raise UsageError(
-                f"model {text!r}: {name!r} is no folder; expected hf:NAME, a name on the Hugging Face Hub, or "
+                f"model {text!r}: {name!r} is not a folder; expected hf:NAME, a name on the Hugging Face Hub, or "
                 "hf:./FOLDER"
             )
         return ModelRef(kind="hf", text=text, name=str(path) if name.startswith("~") else name)

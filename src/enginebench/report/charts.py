@@ -122,7 +122,7 @@ def list_bars(layers: Sequence[LayerTime], topk: int) -> list[Row]:
     limit_ns = _REST_LIMIT * max((time_ns for _, time_ns, _ in rows[:topk]), default=0.0)
     bars = []
     for rank, (name, time_ns, kind) in enumerate(rows):
-        share = f"{100 * time_ns / total_ns:.1f} %" if total_ns else ""
+        share = f"{time_ns / total_ns:.1%}" if total_ns else ""
         cut = rank >= topk and time_ns > limit_ns
         label = f"{share}, bar cut off" if cut else share
         times = {"ms": time_ns / 1e6, "shown": (limit_ns if cut else time_ns) / 1e6}

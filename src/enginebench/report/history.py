@@ -115,9 +115,9 @@ def list_history(document: HistoryDocument, last: int) -> list[Section]:
     """How many rows there are, the latest of them, the oldest first, and what cannot be read."""
     rows = document.rows[-last:] if last else ()
     hidden = max(0, len(document.rows) - last)
-    title = f"{count_of(len(document.rows), 'rows')}" + (f", the latest {last} shown" if hidden else "")
+    title = f"{count_of(len(document.rows), 'results')}" + (f", the latest {last} shown" if hidden else "")
     unread = [f"not read: {one.path}: {one.reason}" for one in document.unread[:10]]
-    unread += [f"not read: {len(document.unread) - 10} files more"] if len(document.unread) > 10 else []
+    unread += [f"not read: {len(document.unread) - 10} more files"] if len(document.unread) > 10 else []
     table = [make_table(_COLUMNS, rows, file="history")] if rows else []
     return [Section(title=title, parts=(*table, *make_notes(unread)))]
 

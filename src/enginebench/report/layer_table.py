@@ -100,4 +100,4 @@ def format_remainder(remainder_ms: float, whole_ms: float | None) -> str:
 
 
 def format_share(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
+    return "-" if share is None else f"{share:.1%}"

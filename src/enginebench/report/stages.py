@@ -39,7 +39,7 @@ def list_stages(*given: StagesDocument) -> list[Section]:
     lines = [(name, [one.stages[i].p50_ms for one in documents]) for i, name in enumerate(told)]
     lines += [
         ("from file to label", [one.total_p50_ms for one in documents]),
-        ("pictures/s, one after another", [one.serial_per_s for one in documents]),
+        ("images/s, one after another", [one.serial_per_s for one in documents]),
         ("pictures/s, overlapped", [one.overlapped_per_s for one in documents]),
     ]
     texts = [(name, *map(format_significant, values)) for name, values in lines]
@@ -67,8 +67,8 @@ def describe_rates(document: StagesDocument) -> list[str]:
     slower = min(bounds, key=lambda name: bounds[name])
     lanes = f"{count_of(document.lanes, 'batches')} on their way" if document.lanes > 1 else "one batch at a time"
     sentences = [
-        f"{document.n_images} pictures ({document.images}), {sizes['min'] // 1000} to {sizes['max'] // 1000} kB.",
-        f"One stage after another: {document.serial_per_s:.0f} pictures a second.",
+        f"{document.n_images} images ({document.images}), {sizes['min'] // 1000} to {sizes['max'] // 1000} kB.",
+        f"One stage after another: {document.serial_per_s:.0f} images per second.",
         f"Overlapped ({document.decoders} decoding threads, {lanes}): "
         f"{document.overlapped_per_s:.0f} a second, {document.overlap_gain:.2f} times as many.",
         f"Alone, decoding and preprocessing could do {bounds['decode_and_preprocess']:.0f} a second and the engine "

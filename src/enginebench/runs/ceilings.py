@@ -45,7 +45,7 @@ def find_ceilings(machine: Machine) -> Found:
     """The stored peaks of this machine. Those of another one, or with another library, are refused with words."""
     path = find_store() / name_file(machine)
     if not path.exists():
-        return Found(reason=f"no roofline of this machine is stored: {HOW}")
+        return Found(reason=f"no roofline is stored for this machine: {HOW}")
     try:
         found = read_record(path, Ceilings)
         if found.schema != CEILINGS_SCHEMA:
@@ -55,5 +55,5 @@ def find_ceilings(machine: Machine) -> Found:
         return Found(reason=f"the stored roofline cannot be used: {error}. {HOW}")
     if changed := "; ".join(list_differences(found.machine, machine)):
         when = found.measured_utc
-        return Found(reason=f"the stored roofline ({when}) is not of this machine as it is: {changed}. {HOW}")
+        return Found(reason=f"the stored roofline ({when}) no longer matches this machine: {changed}. {HOW}")
     return Found(ceilings=found)

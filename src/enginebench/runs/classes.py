@@ -53,7 +53,7 @@ def format_columns(
     if len(found) > 1:
         n = min(map(len, found))
         same = np.equal(*(scores[:n].argmax(axis=1) for scores in found)).sum()
-        yield f"The same class on {same} of {count_of(n, 'pictures')}"
+        yield f"The same class on {same} of {count_of(n, 'images')}"
 
 
 def _read_scores(folder: RunFolder, row_id: str, classes: int) -> Array:

@@ -169,7 +169,7 @@ def write_history(document: HistoryDocument, root: Path, out: Path) -> Trends:
                 pictures[key] = digest
             paths.append(path)
     except MissingDependency as error:
-        return Trends(paths=tuple(paths), notes=(f"no trend pictures: {error}",))
+        return Trends(paths=tuple(paths), notes=(f"no trend charts: {error}",))
     if pictures != kept.pictures:
         _write_cache(place, _Cache(seen=kept.seen, pictures=pictures))
     return Trends(paths=tuple(paths))

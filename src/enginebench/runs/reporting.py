@@ -30,7 +30,7 @@ from enginebench.stats.stages import StagesDocument
 
 FOOTER = (
     "p50: geometric mean of the medians of all trials. p99: nearest rank of all calls. Speed-up: ratio of medians of "
-    "paired trials, with its 95 % interval."
+    "paired trials, with its 95% interval."
 )
 FORMATS = ("html", "md", "csv", "json", "png")
 FILES = {"html": "report.html", "md": "report.md", "csv": "table.csv", "json": "report.json"}
@@ -135,7 +135,7 @@ def write_reports(
             load_bundle()
             charts = draw_run(document, results, stages)
     except MissingDependency as error:
-        notes = (f"no report.html and no pictures: {error}",)
+        notes = (f"no report.html and no charts: {error}",)
     pictures = write_pictures(root, charts) if "png" in formats else []
     texts = [name for name in formats if name in FILES and not (name in DRAWN and notes)]
     paths = [root / FILES[name] for name in texts]

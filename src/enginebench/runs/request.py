@@ -66,7 +66,7 @@ class Shared(Struct, frozen=True, kw_only=True):
             return parse_buckets(self.input_shape)
         for name, shape in self.input_shape.items():
             if not shape or not all(isinstance(axis, int) and axis > 0 for axis in shape):
-                what = f"{tuple(shape)!r} is no shape; expected positive whole numbers"
+                what = f"{tuple(shape)!r} is not a shape; expected positive whole numbers"
                 raise UsageError(f"--input-shape {name}: {what}")
         return ({name: tuple(shape) for name, shape in self.input_shape.items()},) if self.input_shape else ()
 

@@ -169,7 +169,7 @@ def choose_clock(base: Sequence[Measurement], cand: Sequence[Measurement]) -> tu
     if not clocks:
         return "host", None, "nothing was measured on either side"
     if "modelled" in clocks:
-        return "modelled", None, "one side is modelled, the other was measured; a model is no measurement"
+        return "modelled", None, "one side is modelled, the other was measured; a model is not a measurement"
     if all(_device_times(m) for m in (*base, *cand)):
         return "device", _device_times, ""
     if clocks == {"tool"}:

@@ -46,7 +46,7 @@ def judge_precision(
         told = requested == "fp32" and not device.startswith("cuda")
         return requested, () if told else (make_caveat("unproved_precision.none", asked=requested),)
     ran = _find_ran(requested, shares)
-    sentence = f"Asked {requested}: {list_shares(shares)}."
+    sentence = f"Requested {requested}; ran {list_shares(shares)}."
     asked = {} if requested == "fp32" else {"asked": requested}
     if ran != requested:
         return ran, (make_caveat("relabelled" if asked else "relabelled.fp32", record=sentence, ran=ran, **asked),)
@@ -76,11 +76,11 @@ def _name_unasked(shares: Mapping[str, float]) -> tuple[Precision | None, tuple[
 
 
 def list_shares(shares: Mapping[str, float]) -> str:
-    """The shares of a record, largest first: "83 % of time in int8, 12 % in fp32, 5 % in reorder"."""
+    """The shares of a record, largest first: "83% of the time in int8, 12% in fp32, 5% in reorder"."""
     ranked = sorted(shares.items(), key=lambda item: -item[1])
     shown = [(name, share) for name, share in ranked if share >= SHOWN_SHARE]
-    parts = [f"{100 * share:.0f} % in {('an unknown precision' if name == UNKNOWN else name)}" for name, share in shown]
-    return ", ".join(parts).replace(" % in", " % of time in", 1)
+    parts = [f"{100 * share:.0f}% in {('an unknown precision' if name == UNKNOWN else name)}" for name, share in shown]
+    return ", ".join(parts).replace("% in", "% of the time in", 1)
 
 
 def _find_ran(requested: Precision, shares: Mapping[str, float]) -> Precision:

@@ -88,7 +88,7 @@ SOKAL_WINDOW = 5.0
 def min_samples(q: float) -> int:
     """The least n at which the largest of n independent samples bounds the q-quantile from above, 97.5 % sure.
 
-    p95: 72, p99: 368, p99.9: 3688. With fewer, no distribution-free two-sided 95 % interval exists: the chance that
+    p95: 72, p99: 368, p99.9: 3688. With fewer, no distribution-free two-sided 95% interval exists: the chance that
     all n samples lie below the quantile is q^n, which must not exceed 0.025.
 
     Source: H. A. David, H. N. Nagaraja, "Order Statistics", 3rd ed. (2003), section 7.1.

@@ -68,7 +68,7 @@ def accuracy(
 
     Example: enginebench accuracy ort@digits-cnn --data digits
 
-    SIDE is ENGINE@TARGET (ort@digits-cnn, openvino@int8.onnx) or the file of a stored result. Pictures go through the
+    SIDE is ENGINE@TARGET (ort@digits-cnn, openvino@int8.onnx) or the file of a stored result. Images go through the
     model's own preprocessing; give your own samples with --inputs and their labels with --targets. The metric
     is top-1 and top-5 accuracy, that of --task, or your own. --ref adds a second side on the same samples and an
     interval of the difference: does a lower precision cost accuracy?
@@ -191,7 +191,7 @@ def check_labelled(data: str | None, targets: str | None) -> None:
     """Checks that there can be right answers, before a model is built."""
     if data is not None and data != "digits" and not Path(data).exists():
         found = "is made up" if data == "fake" else "is not a folder"
-        raise UsageError(f"--data {data!r} {found}; expected digits, a folder of pictures, or prepared arrays (.npz)")
+        raise UsageError(f"--data {data!r} {found}; expected digits, a folder of images, or prepared arrays (.npz)")
     if targets is not None:
         return
     if data is None or Path(data).is_file():

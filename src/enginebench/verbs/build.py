@@ -187,7 +187,7 @@ def print_build(document: BuildDocument, _: object) -> None:
         f"sha256 {artifact.sha256[:12]}"
     )
     if document.effective_precision:
-        shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in document.effective_precision.items())
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in document.effective_precision.items())
         click.echo(f"time by precision: {shares}")
     for caveat in document.caveats:
         click.echo(format_caveat(caveat))

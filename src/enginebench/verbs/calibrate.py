@@ -50,7 +50,7 @@ class CalibrateOptions(Modules, Shared, total=False):
     n: Annotated[int, Opt("Number of entries to use, at most.", 256, ge=1)]
     batch: Annotated[int, Opt("Entries per call, at most.", 16, ge=1)]
     input_size: InputSize
-    method: Annotated[Method, Opt("How a range is taken from the values.", "minmax")]
+    method: Annotated[Method, Opt("How a range is derived from the values.", "minmax")]
     percentile: Annotated[float | None, Opt("The percentile of --method percentile. [99.99]", gt=50, le=100)]
     keep_batches: Annotated[
         PathLike | None, Opt("Also write the entries themselves to this file.", metavar="F.npz", path="file")

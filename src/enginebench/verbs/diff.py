@@ -74,7 +74,7 @@ class DiffOptions(Progress, total=False):
         ),
     ]
     data: Annotated[
-        PathLike | None, Opt("The same: a folder of one folder per class, or digits.", metavar="DIR|F.npz|digits")
+        PathLike | None, Opt("Or a folder with one folder per class, or digits.", metavar="DIR|F.npz|digits")
     ]
     task: TaskOption
     max_metric_drop: Annotated[
@@ -135,7 +135,7 @@ def diff(base: Stored | Sequence[Stored], cand: Stored | None = None, **options:
     asked = any((options["targets"], options["data"], options["inputs"], options["task"]))
     drop = choose_drop(options["max_metric_drop"], options["max_top1_drop"], _name_metric(options))
     if between is None and len(sides) != 2:
-        raise UsageError(f"expected BASE and CAND, found {len(sides)} names; several RUNs go with --between")
+        raise UsageError(f"expected BASE and CAND, found {len(sides)}; several runs need --between")
     if asked and between is not None:
         raise UsageError("--between compares what the runs stored; leave out --targets, --inputs, --data and --task")
     compare: Callable[..., DiffDocument]

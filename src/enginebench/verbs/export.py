@@ -38,7 +38,7 @@ class ExportOptions(Modules, Shared, total=False):
         int | None,
         Opt("Fixed batch size. [1, or the only one that the model takes]", ge=1, more="Ignored with `--dynamic-batch`"),
     ]
-    dynamic_batch: Annotated[bool, Opt("Leave the batch axis open.", False, more="Compared at batch 2 and 5")]
+    dynamic_batch: Annotated[bool, Opt("Make the batch axis dynamic.", False, more="Compared at batch 2 and 5")]
     dynamic_axes: Axes
     opset: Annotated[
         int | None,

@@ -152,7 +152,7 @@ def read_share(given: float | str) -> float:
     except ValueError:
         share = 0.0
     if not 0 < share < 1:
-        raise UsageError(f"--margin {text!r} is no fraction between 0 and 1; expected 5% or 0.05")
+        raise UsageError(f"--margin {text!r} is not a fraction between 0 and 1; expected 5% or 0.05")
     return share
 
 
@@ -188,7 +188,7 @@ def name_precisions(asked: Texts | None, device: str | None, say: Callable[[str]
     """The precisions asked for, else the defaults; on a GPU `say` is then told what these leave out."""
     if asked is not None or find_kind(device or "cpu") == "cpu":
         return asked or "fp32"
-    say("left out by default: tf32 and fewer bits than 16; name them with --precisions")
+    say("left out by default: tf32 and formats below 16 bits; name them with --precisions")
     return "fp32,fp16,bf16"
 
 

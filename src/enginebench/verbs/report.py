@@ -21,13 +21,13 @@ from enginebench.verbs.given import list_texts
 
 class ReportOptions(TypedDict, total=False):
     out: Annotated[PathLike | None, Opt("Folder of the report on a sweep. [DIR]", path="folder", feature="sweep")]
-    prices: Annotated[PathLike | None, Opt("TOML file: what an hour of a machine costs.", path="file", feature="sweep")]
+    prices: Annotated[PathLike | None, Opt("TOML file: hourly price of each machine.", path="file", feature="sweep")]
 
-    model: Annotated[str | None, Opt("Name of the model to record of trtexec's files.", metavar="M", feature="trtexec")]
+    model: Annotated[str | None, Opt("Model name to record for trtexec's files.", metavar="M", feature="trtexec")]
     precision: Annotated[
-        str | None, Opt("Precision to record of them. [the build's or the layers']", metavar="P", feature="trtexec")
+        str | None, Opt("Precision to record for them. [the build's or the layers']", metavar="P", feature="trtexec")
     ]
-    batch: Annotated[int | None, Opt("Images per query of them; adds images/s.", ge=1, feature="trtexec")]
+    batch: Annotated[int | None, Opt("Images per query in them; adds images/s.", ge=1, feature="trtexec")]
 
 
 Formats: TypeAlias = Annotated[

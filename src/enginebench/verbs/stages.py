@@ -36,13 +36,11 @@ class StagesOptions(Shared, total=False):
     engine: Annotated[str, Opt("ENGINE[:key=value,...]", "pytorch")]
     engines: Annotated[Texts | None, Opt("Several, separated by commas, one after another; in place of --engine.")]
     precision: Precision
-    batch: Annotated[int, Opt("Pictures per call.", 1, ge=1)]
+    batch: Annotated[int, Opt("Images per call.", 1, ge=1)]
     images: Annotated[PathLike | None, Opt("Folder of JPEG files. [generated photographs]", path="folder")]
-    n: Annotated[int, Opt("Number of pictures.", 256, ge=1)]
+    n: Annotated[int, Opt("Number of images.", 256, ge=1)]
     decoders: Annotated[int | None, Opt("Threads that decode and preprocess ahead. [physical cores]", ge=1, le=256)]
-    save_images: Annotated[
-        PathLike | None, Opt("Keep the pictures in this folder, for calibrate --data.", path="folder")
-    ]
+    save_images: Annotated[PathLike | None, Opt("Keep the images in this folder, for calibrate --data.", path="folder")]
     time_limit: Annotated[float, Opt("Seconds of each of the two measurements.", 3.0, gt=0, metavar="S")]
     input_size: InputSize
     wait: Wait

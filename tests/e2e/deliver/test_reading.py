@@ -50,7 +50,7 @@ def test_a_difference_is_said_and_force_goes_on(bundle: Path, what: str) -> None
     assert text in done.stderr and "--force" in done.stderr and "Traceback" not in done.stderr
     assert done.stdout == ""
     forced = ask(bundle, "--check", "--force").stderr
-    assert "going on all the same: " in forced and text in forced
+    assert "continuing anyway: " in forced and text in forced
     with pytest.raises(ArtifactError, match=text.partition(";")[0]):
         load_engine(bundle)
 

@@ -174,7 +174,7 @@ def test_an_operator_without_translation_is_named(user_model: UserModel, tmp_pat
 
 def test_a_fixed_batch_cannot_be_opened(user_model: UserModel, tmp_path: Path) -> None:
     artifact = user_model("fixed")
-    with pytest.raises(FixesBatch, match=r"with an open batch axis: it takes a batch of 2 only$"):
+    with pytest.raises(FixesBatch, match=r"with a dynamic batch: it takes a batch of 2 only$"):
         export_onnx(artifact, tmp_path / "a.onnx", dynamic_batch=True)
     with pytest.raises(FixesBatch, match=r"batch 5 fails: .* must match the size .*dimension 0$"):
         export_onnx(replace(artifact, allowed={}), tmp_path / "a.onnx", dynamic_batch=True)  # it looks open

@@ -97,7 +97,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match=r"its config.json cannot be read"):
         make_torch_artifact(f"hf:{tmp_path}/empty", tmp_path / "out")
-    with pytest.raises(UsageError, match=r"is no folder; expected hf:NAME"):
+    with pytest.raises(UsageError, match=r"is not a folder; expected hf:NAME"):
         make_torch_artifact("hf:./nothing", tmp_path / "out")
     save_bert(tmp_path / "bert")
     text = (tmp_path / "bert/config.json").read_text().replace("BertForSequenceClassification", "BertForNothing")

@@ -99,7 +99,7 @@ def test_the_table_reads(runs: Path) -> None:
     lines = list(csv.DictReader(io.StringIO(format_history_csv(document.rows))))
     assert len(lines) == 12 and float(lines[0]["p50_ms"]) == document.rows[0].p50_ms
     text = draw(list_history(document, 3))
-    assert text.startswith("12 rows, the latest 3 shown") and max(map(len, text.splitlines())) <= 80
+    assert text.startswith("12 results, the latest 3 shown") and max(map(len, text.splitlines())) <= 80
 
 
 def test_a_row_that_is_not_to_be_relied_on_says_so(tmp_path: Path) -> None:

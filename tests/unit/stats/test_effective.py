@@ -62,7 +62,7 @@ def test_labels_are_held_to_the_record(requested: Any, shares: Any, ran: str, co
 
 def test_the_shares_are_listed_largest_first() -> None:
     shares = {"reorder": 0.05, "int8": 0.83, "fp32": 0.117, "other": 0.003}
-    assert list_shares(shares) == "83 % of time in int8, 12 % in fp32, 5 % in reorder"
+    assert list_shares(shares) == "83% of the time in int8, 12% in fp32, 5% in reorder"
 
 
 def test_fp32_without_a_record_is_doubted_where_products_are_shortened() -> None:
@@ -75,10 +75,10 @@ def test_fp32_without_a_record_is_doubted_where_products_are_shortened() -> None
 def test_what_the_record_does_not_know_and_another_precision_are_said() -> None:
     _, (caveat,) = judge_precision("fp32", {"unknown": 0.96, "fp32": 0.04})
     assert caveat.message.startswith(
-        "Asked fp32: 96 % of time in an unknown precision, 4 % in fp32. Not verified: the engine's record"
+        "Requested fp32; ran 96% of the time in an unknown precision, 4% in fp32. Not verified: the engine's record"
     )
     _, (caveat,) = judge_precision("int8", {"fp32": 0.9, "reorder": 0.1})
-    assert caveat.message == "Asked int8: 90 % of time in fp32, 10 % in reorder. Reported as fp32"
+    assert caveat.message == "Requested int8; ran 90% of the time in fp32, 10% in reorder. Reported as fp32"
 
 
 @given(

@@ -50,7 +50,7 @@ def test_a_class_index_file_is_obeyed(cli: Cli, tmp_path: Path) -> None:
     [
         (["ort@FILE", "--data", "fake"], 2, "is made up"),
         (["ort@FILE", "--data", "FLAT"], 2, "has no labels: FLAT/0.png is not in a class folder"),
-        (["ort@FILE", "--data", "EMPTY", "--model", "digits-mlp"], 5, "holds no pictures"),
+        (["ort@FILE", "--data", "EMPTY", "--model", "digits-mlp"], 5, "holds no images"),
     ],
 )
 def test_what_cannot_be_counted_is_explained(

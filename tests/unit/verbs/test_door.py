@@ -117,8 +117,8 @@ def test_doctor_tells_what_cannot_run_here_from_what_is_missing(engine: Availabi
         (("run", ""), "the argument after run: the text is empty"),
         (("baseline", "save", "x", "r", "--store", ""), "--store: the text is empty"),
         (("report", "r", "--out", "", "--prices", "x"), "--out: the text is empty"),
-        (("build", "m.onnx", "--fp16"), "own options: -- --sparsity=enable. Instead of some: --precision"),
-        (("bench", "m.onnx", "--warmUp=200"), "own options: -- --sparsity=enable"),
+        (("build", "m.onnx", "--fp16"), "options after --, as in -- --sparsity=enable. Of our own are --precision"),
+        (("bench", "m.onnx", "--warmUp=200"), "options after --, as in -- --sparsity=enable"),
     ],
 )
 def test_an_empty_text_or_an_option_of_trtexec_is_named(cli: Cli, words: tuple[str, ...], named: str) -> None:

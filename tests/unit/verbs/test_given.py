@@ -20,7 +20,7 @@ from enginebench.verbs.given import name_precisions, read_numbers
         ({"batch": 1.5}, "batch"),
         ({"time_limit": 0}, "time_limit=0: expected a finite number, more than 0"),
         ({"scope": "all"}, "scope='all': expected one of compute, io"),
-        ({"input_shape": {"x": (0, 3)}}, r"--input-shape x: \(0, 3\) is no shape"),
+        ({"input_shape": {"x": (0, 3)}}, r"--input-shape x: \(0, 3\) is not a shape"),
         ({"input_shape": "x:axb"}, "expected NAME:1x3x224x224"),
         ({"resume": True}, "--resume needs --out DIR"),
         ({"example_inputs": (1,)}, "example_inputs are for a module"),
@@ -62,6 +62,6 @@ def test_limits_are_checked_before_anything_is_opened() -> None:
 def test_a_gpu_has_short_precisions_by_default_and_the_rest_is_named() -> None:
     said: list[str] = []
     assert name_precisions(None, "cuda:0", said.append) == "fp32,fp16,bf16"
-    assert said == ["left out by default: tf32 and fewer bits than 16; name them with --precisions"]
+    assert said == ["left out by default: tf32 and formats below 16 bits; name them with --precisions"]
     assert name_precisions(None, "cpu", said.append) == "fp32" and len(said) == 1
     assert name_precisions(["int8"], "cuda:0", said.append) == ["int8"] and len(said) == 1

@@ -126,7 +126,7 @@ def test_overlapped_lanes_sleep_while_they_wait(entry: Entry) -> None:
 
 @pytest.mark.parametrize("engine", [(), ("--engine", "ort")])
 @pytest.mark.parametrize(
-    ("model", "why"), [("nope", "unknown model 'nope'"), ("net.onnx", "how its pictures are prepared is not known")]
+    ("model", "why"), [("nope", "unknown model 'nope'"), ("net.onnx", "how its images are prepared is not known")]
 )
 def test_a_model_is_refused_before_pictures_are_made(
     cli: Cli, tmp_path: Path, model: str, why: str, engine: tuple[str, ...]
@@ -141,7 +141,7 @@ def test_a_picture_that_cannot_be_decoded_is_named(cli: Cli, tmp_path: Path) -> 
     (tmp_path / "im" / "a.jpg").write_bytes(make_jpeg(8))
     (tmp_path / "im" / "x.jpg").write_bytes(make_jpeg(8)[:-200])  # its header is whole
     done = cli("stages", "digits-cnn", "--engine", "ort", "--images", "im", "--n", 2, code=5)
-    assert "picture im/x.jpg cannot be decoded" in done.stderr and "Remove it or replace it" in done.stderr
+    assert "image im/x.jpg cannot be decoded" in done.stderr and "Remove it or replace it" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -68,7 +68,7 @@ class DeliverOptions(Progress, total=False):
     forms: Annotated[
         Texts,
         Opt(
-            "Also write this form of it; can be repeated. bundle adds nothing.",
+            "Also write it in this form; can be repeated. bundle adds nothing.",
             (),
             names="--as",
             multiple=True,
@@ -173,7 +173,7 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
     short = shorten_ids(document.rows)
     wanted = document.recommended.id if row is None and document.recommended is not None else row
     if wanted is None and document.recommended_by == "search":
-        raise UsageError("the search named no winner, so that there is nothing to deliver; continue it with --resume")
+        raise UsageError("the search named no winner, so there is nothing to deliver; continue it with --resume")
     if wanted is None:
         raise UsageError(
             "the run recommends no configuration: none was measured that meets the limits. Read its report, then name "
@@ -185,7 +185,7 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
         raise UsageError(f"--row {wanted} fits {len(fits)} configurations; expected one of {named}")
     if not fits:
         near = ", ".join(difflib.get_close_matches(wanted, short.values(), n=3) or short.values())
-        raise UsageError(f"the run has no configuration {wanted!r}; expected the id of a configuration, as {near}")
+        raise UsageError(f"the run has no configuration {wanted!r}; expected the id of a configuration, such as {near}")
     found = next(result for result in results if result.id == fits[0])
     if reason := writing.explain_refusal(found):
         raise UsageError(f"{reason}. Name another configuration with --row")

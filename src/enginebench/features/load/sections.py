@@ -62,7 +62,7 @@ def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Se
     warnings = make_notes([*describe_doubts(document)], "list")
     return [
         Section(title=title, parts=tuple(make_notes(answers))),
-        *([Section(title="Pictures", name="pictures", parts=tuple(pictures))] if pictures else []),
+        *([Section(title="Charts", name="pictures", parts=tuple(pictures))] if pictures else []),
         *_list_rows(document),
         *([Section(title="Warnings", name="warnings", parts=tuple(warnings))] if warnings else []),
     ]
@@ -79,9 +79,9 @@ def _describe_stages(document: LoadDocument) -> Iterator[str]:
             name = find_busiest(point) or ""
             others = ", ".join(f"{part} {share:.0%}" for part, share in point.stages.items() if part != name)
             share = point.stages[name]
-            busy = f"{name} limits, at work {share:.0%} of the time ({others}). {CHANGES[name]}."
+            busy = f"{name} is the bottleneck, busy {share:.0%} of the time ({others}). {CHANGES[name]}."
             if share < LIMITING_SHARE:
-                busy = f"no part is at work for half of the time ({name} {share:.0%}, {others})."
+                busy = f"no bottleneck: no part is busy for half of the time ({name} {share:.0%}, {others})."
             yield f"{describe_row(row)}: at {_show(rate)} requests a second {busy}"
 
 
@@ -171,7 +171,7 @@ def draw_load(document: LoadDocument) -> list[Chart]:
         ("throughput", "Throughput over latency", draw_throughput, 320,
          "completed requests a second over p99, with the Pareto front"),
         ("utilisation", "Utilisation over the rate", draw_utilisation, 260,
-         "fraction of the time in which streams were at work over requests a second"),
+         "fraction of the time in which streams were busy, over requests a second"),
     )  # fmt: skip
     alt = import_altair()
     # One colour a configuration, the same in every picture.
@@ -251,7 +251,7 @@ def draw_utilisation(document: LoadDocument, points: Named, colour: Any) -> tupl
     ]
     x = alt.X("qps:Q", title="requests a second", scale=alt.Scale(zero=False))
     axis, scale = alt.Axis(format="%"), alt.Scale(domainMin=0)
-    y = alt.Y("busy:Q", title="fraction of the time at work", axis=axis, scale=scale)
+    y = alt.Y("busy:Q", title="fraction of the time busy", axis=axis, scale=scale)
     base = read_rows(shown).encode(x=x, y=y, color=colour)
     dots = base.transform_filter("datum.validity == 'valid'").mark_point(filled=True, size=45)
     crosses = base.transform_filter("datum.validity != 'valid'").mark_point(shape="cross", size=60)

@@ -55,7 +55,7 @@ class LoadOptions(Modules, Shared, total=False):
     scenario: Annotated[
         Scenario, Opt("One request at a time, eight at a time, requests at a rate, or all at once.", "server")
     ]
-    qps: Annotated[float | None, Opt("Requests a second.", gt=0, metavar="N")]
+    qps: Annotated[float | None, Opt("Requests per second.", gt=0, metavar="N")]
     find_capacity: Annotated[bool, Opt("Find the highest rate within --p99-limit-ms.", False)]
     p99_limit_ms: Annotated[float | None, Opt("Limit on the --percentile of latency.", gt=0, metavar="X")]
     percentile: Annotated[float, Opt("The percentile that the limit is on.", 99.0, gt=50, lt=100)]
@@ -298,7 +298,7 @@ def report_load(root: Path, document: LoadDocument, formats: Sequence[str]) -> W
             title, sections = f"{document.model} under load", list_load(document, pictures)
             files["report.html"] = format_page(title, sections, bundle=bundle, footer=FOOTER).encode()
     except MissingDependency as error:
-        return Written(paths=(), notes=(f"no report.html and no pictures: {error}",))
+        return Written(paths=(), notes=(f"no report.html and no charts: {error}",))
     for name in files:
         check_inside(root, root / name)
     for name, data in files.items():

@@ -51,9 +51,9 @@ class RooflineOptions(Progress, total=False):
         int | Texts | Sequence[int] | None,
         Opt("Numbers of threads of the CPU, separated by commas. [1, 2, 4 ... physical cores]"),
     ]
-    quick: Annotated[bool, Opt("One process for each number of threads, and less time for each peak.", False)]
+    quick: Annotated[bool, Opt("One process per number of threads, and less time per peak.", False)]
     wait: Wait
-    out: Annotated[PathLike | None, Opt("Folder for the JSON and the picture.", path="folder")]
+    out: Annotated[PathLike | None, Opt("Folder for the JSON and the chart.", path="folder")]
 
 
 @verb(RooflineOptions)

@@ -125,7 +125,7 @@ class Group(Struct, frozen=True, kw_only=True):
 def read_spec(path: Path) -> SweepSpec:
     try:
         if path.stat().st_size > SPEC_LIMIT_BYTES:
-            raise UsageError(f"{path} is larger than {SPEC_LIMIT_BYTES >> 20} MiB: it is no specification of a sweep")
+            raise UsageError(f"{path} is larger than {SPEC_LIMIT_BYTES >> 20} MiB: that is not a sweep specification")
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}. Name the TOML file of the sweep") from error

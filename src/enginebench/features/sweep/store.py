@@ -30,7 +30,7 @@ INSTALL = 'pip install "enginebench[fleet]"'
 def check_name(name: str) -> str:
     """`name`, which stays inside of the store."""
     if not _NAME.fullmatch(name) or len(name) > 1000:
-        raise ArtifactError(f"{name!r} is no name of a file in a store; it is not read")
+        raise ArtifactError(f"{name!r} is not a file name in a store; it is not read")
     return name
 
 
@@ -170,7 +170,9 @@ Store: TypeAlias = FolderStore | ObjectStore
 
 
 def _too_large(path: str) -> ArtifactError:
-    return ArtifactError(f"{path} is larger than {DOCUMENT_LIMIT_BYTES >> 20} MiB: no document of ours; it is not read")
+    return ArtifactError(
+        f"{path} is larger than {DOCUMENT_LIMIT_BYTES >> 20} MiB: no EngineBench document; it is not read"
+    )
 
 
 @contextmanager

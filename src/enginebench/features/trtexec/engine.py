@@ -192,7 +192,7 @@ class TrtexecBackend(PlanBackend):
         options, tool = _read(spec)
         rows = []
         for index, feed in enumerate(feeds):
-            self._note(f"answering, run {index + 1} of {len(feeds)}")
+            self._note(f"computing outputs, run {index + 1} of {len(feeds)}")
             rows.append(self._answer(artifact, spec, tool, options, feed, index))
         return {name: np.concatenate([np.atleast_1d(row[name]) for row in rows]) for name in rows[0]}
 

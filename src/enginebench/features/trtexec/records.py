@@ -146,7 +146,7 @@ class TimesDocument(Struct, frozen=True, kw_only=True):
     percentile_rule: str = "nearest-rank"
     trtexec: dict[str, Stat] = {}
     cov: dict[str, float] = {}  # row -> population standard deviation over mean
-    intervals: dict[str, dict[str, Estimate]] = {}  # row -> statistic -> 95 % interval
+    intervals: dict[str, dict[str, Estimate]] = {}  # row -> statistic -> 95% interval
     nonfinite: int = 0
     layout: str = "trtexec"
     notes: tuple[str, ...] = ()

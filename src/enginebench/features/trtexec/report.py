@@ -231,7 +231,7 @@ def list_facts(case: Metrics) -> list[str]:
         ranges = [text for label in ("50", "99") if (text := format_bounds(label, case.intervals.get(label)))]
         count = "" if case.n is None else f"{case.n} queries, "
         text = f"{count}figures from the {'timing file' if case.source == 'times' else 'log'}"
-        facts.append(f"{text}; 95 % within this run: {', '.join(ranges)}" if ranges else text)
+        facts.append(f"{text}; 95% within this run: {', '.join(ranges)}" if ranges else text)
     switches = [("CUDA graph", case.cuda_graph), ("data transfers", case.data_transfers)]
     known = [f"{name} {'on' if value else 'off'}" for name, value in switches if value is not None]
     if known:

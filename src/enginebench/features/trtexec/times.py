@@ -247,7 +247,7 @@ def find_trtexec_index(n: int, label: str) -> int:
 
 
 def estimate_row(series: Column) -> dict[str, Estimate]:
-    """95 % intervals of mean and percentiles within this run; what another run would give, they do not say."""
+    """95% intervals of mean and percentiles within this run; what another run would give, they do not say."""
     series = series[np.isfinite(series)]
     time = autocorrelation_time([series])
     tails = estimate_tails([series], list(PERCENTILES.values()), level=LEVEL, time=time)

@@ -207,7 +207,7 @@ def explain_entry(error: Exception, path: Path, position: int, count: int) -> Pa
 def explain_other(data: bytes, path: Path) -> ParseError:
     """What a file is that is no list of queries."""
     if len(data) > _MAX_OTHER:
-        return ParseError(path, "byte 0", "a large file that is no list of queries", "the layout of --exportTimes")
+        return ParseError(path, "byte 0", "a large file that is not a list of queries", "the layout of --exportTimes")
     try:
         document = decode_json(data.decode())
     except DECODE_ERRORS as error:

@@ -78,7 +78,7 @@ def list_times(document: TimesDocument) -> list[Section]:
     below.append(f"warm-up dropped: {document.warmup_dropped} queries ({document.warmup_reason})")
     intervals = document.intervals.get("latency_ms", {})
     bounds = [text for label in ("50", "99") if (text := format_bounds(label, intervals.get(label)))]
-    below += [f"95 % within this run: {', '.join(bounds)}"] if bounds else []
+    below += [f"95% within this run: {', '.join(bounds)}"] if bounds else []
     below += [*document.notes, *map(format_caveat, document.caveats)]
     return [Section(title=", ".join(facts), parts=(*_list_stats(document), *make_notes(below)))]
 

@@ -257,14 +257,15 @@ class Search:
         self._tried |= {name: Tried(setting=settings[name], cost=cost) for name, cost in leads.items()}
         self.leader = settings[race.leader]
         told = f"{count_of(race.rounds, 'rounds')} of {count_of(len(settings), 'candidates')}"
-        self._reporter.say(f"leader: {race.leader}, after {told}")
+        if race.rounds:
+            self._reporter.say(f"leader: {race.leader}, after {told}")
 
     def _finish(self) -> None:
         """The final: the leader against the default of each engine, in fresh processes."""
         if self.leader is None:
             reasons = dict.fromkeys(f"{lost.candidate}: {lost.reason}" for lost in self.lost)
             if reasons:
-                raise MeasurementError(f"no setting can race. {'; '.join(reasons)}")
+                raise MeasurementError(f"no setting can be measured. {'; '.join(reasons)}")
             raise MeasurementError(
                 f"nothing was measured: the budget of {self.record.request.budget_s:g} s is too short, and was spent "
                 "before a setting was built; give minutes with --time-budget, such as 5m"

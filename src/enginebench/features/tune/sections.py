@@ -13,8 +13,8 @@ from enginebench.report.run.sections import name_machine
 from enginebench.report.table import Chart, Column, Section, list_texts, make_notes, make_table
 
 FOOTER = (
-    "In each round every candidate that is left runs in one fresh process. A candidate is dropped once it is, at 95 %, "
-    "not faster than the leader by more than the margin. The winner is measured anew, to avoid selection bias."
+    "In each round every remaining candidate runs in one fresh process. A candidate is dropped once it is, with 95% "
+    "confidence, not faster than the leader by more than the margin. The winner is re-measured to avoid selection bias."
 )
 # Dropped candidates that are shown on a terminal; the page has all.
 SHOWN = 8
@@ -95,7 +95,7 @@ def state_answer(document: TuneDocument) -> Iterator[str]:
         best = next(iter(raced), None)
         role = ", a default," if winner.candidate in raced else ""
         lead = f", about {1 / raced[best]:.2g}x as fast as {best}" if best and not role else ""
-        yield f"Take {winner.candidate}{role} so far: it leads the race{lead}. It was not measured anew."
+        yield f"Take {winner.candidate}{role} so far: it leads the race{lead}. It was not re-measured."
     elif document.beaten and document.ratio is not None:
         ratio = format_range(document.ratio, "x")
         yield f"{winner.candidate} is {ratio} as fast as the best default, {default.candidate}."
@@ -110,7 +110,7 @@ def state_answer(document: TuneDocument) -> Iterator[str]:
         if document.challenger is not None and document.ratio is not None and document.verdict is not None:
             yield (
                 f"The winner of the race, {document.challenger.candidate}, was {format_range(document.ratio, 'x')} as "
-                f"fast when it was measured anew: {format_verdict(document.verdict)}{_explain_open(document)}."
+                f"fast when it was re-measured: {format_verdict(document.verdict)}{_explain_open(document)}."
             )
     yield from document.notes
     counts = Counter("before the race" if one.round == 0 else "in the race" for one in document.dropped)

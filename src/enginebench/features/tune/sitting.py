@@ -91,7 +91,7 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
         best = (
             f" {count_of(count, 'defaults')} among them may be faster than those that were measured." if count else ""
         )
-        notes.append(f"There was no time for {count_of(len(untried), 'settings')}: {told}.{best}")
+        notes.append(f"No time was left for {count_of(len(untried), 'settings')}: {told}.{best}")
     candidates = _describe_candidates(search)
     finalists = tuple(_describe_finalist(search, setting) for setting in dict.fromkeys(search.record.finalists))
     return TuneDocument(
@@ -337,7 +337,7 @@ def write_tune(root: Path, document: TuneDocument, record: RunRecord | None = No
             picture, bundle = draw_frontier(document), load_bundle()
             write_atomic(root / PICTURE, render_png(picture))
         except MissingDependency as error:
-            notes = (f"no picture of the frontier: {error}",)
+            notes = (f"no chart of the frontier: {error}",)
     title = f"{document.model} tuned for {document.goal}"
     sections = list_tune_page(document, picture if bundle else None)
     write_atomic(root / TUNE_PAGE, format_page(title, sections, bundle=bundle, footer=FOOTER).encode())

@@ -56,11 +56,11 @@ class EnvironmentsDocument(Struct, frozen=True, kw_only=True):
 
 @verb(Progress)
 def make_environment(name: str, requirements: Texts, **options: Unpack[Progress]) -> EnvironmentLine:
-    """Make the environment NAME with these packages, in the user's cache folder.
+    """Make the environment NAME with these packages.
 
     Example: enginebench env make old onnxruntime==1.24.4
 
-    It is made with uv if that is installed, else with venv and pip.
+    It is made in the user's cache folder, with uv if that is installed, else with venv and pip.
 
     Args:
         name: letters, digits, dots, hyphens and underscores.
@@ -77,7 +77,7 @@ def make_environment(name: str, requirements: Texts, **options: Unpack[Progress]
 
 
 def list_environments() -> tuple[EnvironmentLine, ...]:
-    """List the environments that were made, with what is installed in each.
+    """List the environments and what is installed in each.
 
     Example: enginebench env list
     """
@@ -119,7 +119,7 @@ def install_environment(name: str, requirements: Sequence[str], *, reporter: Rep
         raise UsageError(f"environment {name} exists: {final}. Remove it first, or choose another name")
     for text in requirements:
         if not _REQUIREMENT.fullmatch(text):
-            raise UsageError(f"{text!r} is no requirement; expected PACKAGE or PACKAGE==VERSION")
+            raise UsageError(f"{text!r} is not a requirement; expected PACKAGE or PACKAGE==VERSION")
     try:
         with _open_stage(final) as place:
             reporter.step(f"installing {', '.join(requirements)}")
@@ -200,7 +200,7 @@ def describe(name: str, path: Path) -> EnvironmentLine:
 
 
 def remove_environment(name: str) -> Path:
-    """Delete the environment NAME that `env make` made.
+    """Delete the environment NAME.
 
     Example: enginebench env remove old
 

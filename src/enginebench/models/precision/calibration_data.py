@@ -147,7 +147,7 @@ def _find_preprocess(model: str, input_size: int | None, inputs: Sequence[Tensor
         return preprocess_imagenet(sides[0], layout="HWC" if channels_last else "CHW").fit(inputs)
     told = ", ".join(f"{s.name} {s.dtype}[{show_shape(s.shape)}]" for s in inputs)
     raise UsageError(
-        f"{model} takes {told}; pictures are prepared for one input of floats or uint8, 3 x SIDE x SIDE. Give prepared "
+        f"{model} takes {told}; images are prepared for one input of floats or uint8, 3 x SIDE x SIDE. Give prepared "
         "arrays instead, --inputs F.npz, with --targets for the labels"
     )
 
@@ -249,9 +249,7 @@ def list_images(folder: Path) -> list[Path]:
         raise ArtifactError(f"{folder} cannot be read: {error.strerror}") from error
     paths = [p for p in paths if not any(part.startswith(".") for part in p.relative_to(folder).parts)]
     if not paths:
-        raise ArtifactError(
-            f"{folder} holds no pictures; expected files that end in {', '.join(sorted(IMAGE_SUFFIXES))}"
-        )
+        raise ArtifactError(f"{folder} holds no images; expected files that end in {', '.join(sorted(IMAGE_SUFFIXES))}")
     return paths
 
 
@@ -260,10 +258,10 @@ def _read_image(path: Path, preprocess: Preprocess, spec: TensorSpec) -> Array:
         with import_pillow().open(path) as picture:
             array = preprocess.apply(picture)
     except Exception as error:  # the decoders raise whatever they run into
-        raise ArtifactError(f"picture {path} cannot be decoded: {error}. Remove it or replace it") from error
+        raise ArtifactError(f"image {path} cannot be decoded: {error}. Remove it or replace it") from error
     if any(isinstance(want, int) and want != have for want, have in zip(spec.shape[1:], array.shape, strict=False)):
         raise FeedError(
-            f"picture {path} is prepared to {array.shape}, input {spec.name!r} takes {spec.shape[1:]}. "
+            f"image {path} is prepared as {array.shape}, input {spec.name!r} takes {spec.shape[1:]}. "
             "Give --input-size as at export"
         )
     return array

@@ -97,9 +97,9 @@ def export_onnx(
     if opset is not None and not SMALLEST_OPSET <= opset <= newest:
         raise UsageError(f"opset {opset} cannot be written; expected {SMALLEST_OPSET} to {newest}")
     if dynamic_batch and (own := find_own_batch(artifact)):
-        raise FixesBatch(f"{artifact.model} cannot be exported with an open batch axis: it takes a batch of {own} only")
+        raise FixesBatch(f"{artifact.model} cannot be exported with a dynamic batch: it takes a batch of {own} only")
     if dynamic_batch and takes_whole(artifact.inputs):
-        raise FixesBatch(f"{artifact.model} has no batch axis that could stay open: its example is run as it is")
+        raise FixesBatch(f"{artifact.model} has no batch axis that could be dynamic: its example is run as it is")
     module = load_module(artifact)
     if holds_script(module):
         raise ModelError(
@@ -145,7 +145,7 @@ def name_axes(inputs: Sequence[TensorSpec], asked: Mapping[str, Sequence[int]]) 
             if not 0 <= axis < len(known[name]):
                 raise UsageError(f"{text}: {name} has the shape {show_shape(known[name])}; axes count from 0")
             if batched[name] == axis:
-                raise UsageError(f"{text}: that is the batch, which --dynamic-batch leaves open, and `run` in any case")
+                raise UsageError(f"{text}: that is the batch; `run` and --dynamic-batch make it dynamic")
             symbol = names.setdefault(known[name][axis], re.sub(r"\W", "_", f"{name}_{axis}"))
             opened.setdefault(name, {})[axis] = symbol
     return opened
@@ -296,7 +296,7 @@ def explain_export_error(error: BaseException, model: str, dynamic_batch: bool) 
         name = found[1] or found[2]
         return f"{model} cannot be exported: operator {name} {UNTRANSLATED}{where}. Replace it in the model"
     if dynamic_batch and re.search(r"Constraints violated|specialized|Not all values of", text):
-        return f"{model} cannot be exported with an open batch axis: {FIXED}{where}"
+        return f"{model} cannot be exported with a dynamic batch: {FIXED}{where}"
     if "data-dependent" in text:
         return (
             f"{model} cannot be exported: it branches on the values of a tensor{where}. Use torch.where or torch.cond "

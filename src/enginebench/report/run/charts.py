@@ -44,13 +44,13 @@ _PICTURES = {
     "throughput": ("batches", "Latency against throughput",
         "Lines of p50 latency over images per second, one for each engine, a point for each batch."),
     "latency_hist": ("distributions", "Histograms",
-        "Histograms of latencies, one a configuration, on a shared logarithmic axis; trial medians marked."),
+        "Histograms of latencies, one per configuration, on a shared logarithmic axis; trial medians marked."),
     "percentiles": ("distributions", "Percentiles",
         "Latency of each configuration from its fastest call over p50, p90 and p99 to p99.9."),
     "latency_over_time": ("drift", "Latency over time",
-        "Latency relative to its median over all trials, one panel a configuration: drift, throttling."),
+        "Latency relative to its median over all trials, one panel per configuration: drift, throttling."),
     "stages": ("stages", "Stages", "Stacked bars of the time of each stage, a bar for each configuration."),
-    "precision": ("proof", "Precision by time", "Stacked bars of the fraction of time of each configuration in each."),
+    "precision": ("proof", "Precision by time", "Stacked bars: fraction of time in each precision, by configuration."),
 }  # fmt: skip
 
 
@@ -87,12 +87,12 @@ def _draw_speedups(points: list[Point]) -> Chart:
     y = alt.Y("row:N", sort=None, title=None, axis=_label_bars(domain=False))
     x = alt.X("speedup:Q", title="times as fast as the baseline, log axis", scale=alt.Scale(type="log", padding=30))
     base = _read("speedups").encode(y=y, color=_colour_precisions(points))
-    tooltip = _tips(row="row", verdict="verdict", speedup="speed-up", low="95 % from", high="to")
+    tooltip = _tips(row="row", verdict="verdict", speedup="speed-up", low="95% from", high="to")
     rules = base.mark_rule(strokeWidth=4).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
     dots = base.mark_point(filled=True, size=90, opacity=1).encode(x=x, tooltip=tooltip)
     texts = base.mark_text(dy=-11).encode(x=x, text=alt.Text("text:N"), color=alt.value(GREY))
     one = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeDash=[4, 3], color=GREY).encode(x=alt.X("one:Q"))
-    subtitle = "ratio of medians of paired trials; lines are 95 % intervals; dashed: the baseline"
+    subtitle = "ratio of medians of paired trials; lines are 95% intervals; dashed: the baseline"
     spec = finish(alt.layer(one, rules, dots, texts), "Speed-up", subtitle, height=_fit_rows(points, least=3))
     best = max(points, key=lambda p: p["speedup"])
     told = f"Speed-up of {len(points)} configurations; the highest is {best['row']}, {best['text']}."
@@ -215,7 +215,7 @@ def _draw_quality(points: list[Point], quality: str) -> Chart:
     percent = percent if quality.startswith("top-1") else alt.Axis(format=".6~g")
     y = alt.Y("quality:Q", title=quality, scale=alt.Scale(zero=False, padding=12), axis=percent)
     base = _read("points").encode(x=x, y=y)
-    tooltip = _tips(row="row", per_s="images/s", quality=quality, low="95 % from", high="to", precision="precision")
+    tooltip = _tips(row="row", per_s="images/s", quality=quality, low="95% from", high="to", precision="precision")
     front = base.transform_filter("datum.pareto").mark_line(color=GREY, strokeDash=[5, 3])
     front = front.encode(detail=alt.Detail("front:N"), order=alt.Order("per_s:Q"))
     rules = (

@@ -45,13 +45,14 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
         Column("engine", name_engine),
         Column("precision", format_precision),
         *(Column(name, _take_text(name), when=_varies(name)) for name in ("device", "threads")),
-        Column("axes", _take_text("axes"), when=_varies("axes"), wide=True, spare=8),
+        Column("axes", lambda row: (row.axes or "").replace("open", "dynamic"),
+               when=_varies("axes"), wide=True, spare=8),
         Column(f"p50 {unit}", lambda row: ("~ " if is_disturbed(row) else "") + show_figure(times(row, "p50_ms")),
                lambda row: times(row, "p50_ms"), align="decimal", bar=True),
         *(timed(f"{name} {unit}", field, spare=2 + 6 * wide, wide=wide)
           for name, field, wide in (("p99", "p99_ms", False), ("p99.9", "p999_ms", True), ("mean", "mean_ms", True))),
         Column("speed-up", format_speedup, lambda row: row.speedup.value if row.speedup else None, align="right",
-               span=take_span, hint="95 % interval of the ratio of medians, over paired trials"),
+               span=take_span, hint="95% interval of the ratio of medians, over paired trials"),
         Column("outputs", lambda row: "ref." if row.is_reference else OUTPUTS[row.outputs], spare=1),
         Column(name_metric(metric) if metric else "", lambda row: format_score(row, metric, 1),
                lambda row: score.value.value if metric and (score := find_score(row.scores, metric)) else None,
@@ -120,11 +121,11 @@ def name_engine(row: Row) -> str:
 
 
 def format_precision(row: Row) -> str:
-    """`int8 nncf`; `int8 71 %` where less ran in it than was asked; `fp32, not int8` where nothing did."""
+    """`int8 nncf`; `int8 71%` where less ran in it than was asked; `fp32, not int8` where nothing did."""
     parts = [row.precision or NOT_KNOWN, row.recipe or "", f"mix {row.mix}" if row.mix else ""]
     share = (row.effective_precision or {}).get(row.precision or "")
     if share is not None and any(caveat.code == "low_effective_precision" for caveat in row.caveats):
-        parts.append(f"{share:.0%}".replace("%", " %"))
+        parts.append(f"{share:.0%}")
     asked = row.requested_precision
     return " ".join(filter(None, parts)) + (f", not {asked}" if asked not in (None, row.precision) else "")
 

@@ -109,7 +109,7 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
     ratio = _format_ratio(headline, rows, names)
     what = "what you have" if headline.is_today and not document.spec.get("baseline") else "the baseline"
     if headline.state == "tie":
-        few = "are too close for 1 trial each" if row.processes < 2 else "do not differ significantly"
+        few = "are too close to call after 1 trial each" if row.processes < 2 else "do not differ significantly"
         few = f"cannot be ranked: {headline.tie_reason}" if headline.tie_reason else few
         equal = f"are equal within {document.margin:.0%}" if headline.equivalent else few
         tied = [name, *(names[i] for i in headline.tied_with)]

@@ -230,7 +230,7 @@ def _list_proofs(document: RunDocument) -> list[Table | Notes]:
         for row in document.rows
         if row.n
     ]
-    columns = list_texts(("configuration", "asked for", "called", "fraction of time"))
+    columns = list_texts(("configuration", "requested", "labelled", "fraction of time"))
     return [make_table(columns, lines, file="precision", title="Requested precision, and what ran")] if lines else []
 
 
@@ -241,7 +241,7 @@ def _list_deliveries(document: RunDocument, refusals: Mapping[str, str | None]) 
     commands = {name: ("enginebench", "deliver", ".", "--row", own, "--out", f"../{own}") for name, own in known}
     lines = [(names[name], refusals[name] or shlex.join(command)) for name, command in commands.items()]
     text = "Each configuration can be a folder that runs without EngineBench."
-    columns = list_texts(("configuration", "in the folder of this run"))
+    columns = list_texts(("configuration", "command, run in this folder"))
     return (*make_notes([text]), make_table(columns, lines, file="delivery", title="Commands"))
 
 

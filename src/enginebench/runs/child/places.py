@@ -64,11 +64,11 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 def name_environments(texts: Iterable[str]) -> None:
-    """Remembers each NAME=PATH of `--env`; PATH is a virtual environment or a python."""
+    """Remembers each NAME=PATH of `--env`; PATH is a virtual environment or a Python executable."""
     for text in texts:
         name, sep, path = text.partition("=")
         if not sep or not path:
-            raise UsageError(f"--env {text!r}: expected NAME=PATH, a virtual environment or a python")
+            raise UsageError(f"--env {text!r}: expected NAME=PATH, a virtual environment or a Python executable")
         python = find_python(check_name(name), Path(path).expanduser())
         if _named.setdefault(name, python) != python:
             raise UsageError(f"--env {name} stands for {_named[name]} and for {python}; choose two names")
@@ -76,7 +76,7 @@ def name_environments(texts: Iterable[str]) -> None:
 
 def check_name(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is no name of an environment: letters, digits, dots, hyphens and underscores")
+        raise UsageError(f"{name!r} is not an environment name: letters, digits, dots, hyphens and underscores")
     return name
 
 
@@ -85,12 +85,12 @@ def find_python(name: str, path: Path) -> Path:
     if path.is_dir():
         inside = path / "bin" / "python"
         if not inside.exists():
-            raise UsageError(f"environment {name}: {path} is no virtual environment, there is no bin/python in it")
+            raise UsageError(f"environment {name}: {path} is not a virtual environment: it has no bin/python")
         return inside.absolute()
     found = shutil.which(path)
     if found is None:
         state = "is no program" if path.exists() else "does not exist"
-        raise UsageError(f"environment {name}: {path} {state}; expected a virtual environment or a python")
+        raise UsageError(f"environment {name}: {path} {state}; expected a virtual environment or a Python executable")
     return Path(found).absolute()
 
 
@@ -141,7 +141,7 @@ def _ask(name: str, python: str) -> Place:
         place = Place(name=name, python=python, version=tuple(told["python"]), arch=told["arch"], packages=packages)
     except (msgspec.DecodeError, LookupError, TypeError, AttributeError) as error:
         said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1][:200]
-        raise BackendUnavailable(f"environment {name}: {python} is no working python: {said}") from error
+        raise BackendUnavailable(f"environment {name}: {python} is not a working Python: {said}") from error
     if place.version[:2] < OLDEST:
         found, oldest = (".".join(map(str, version)) for version in (place.version, OLDEST))
         raise BackendUnavailable(f"environment {name} has Python {found}; children need {oldest} or newer")

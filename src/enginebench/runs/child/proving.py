@@ -64,10 +64,10 @@ def prove_precision(backend: object, artifact: Artifact, spec: EngineSpec, note:
         with backend.load(artifact, spec) as engine:
             if not isinstance(engine, PrecisionProof):
                 return None
-            note("asking which precisions ran")
+            note("verifying the precision")
             engine.bind(random_feeds(engine.inputs, spec.batch, seed=0))
             return engine.effective_precision() or None
     if not isinstance(backend, PlanProof):
         return None
-    note("asking which precisions ran")
+    note("verifying the precision")
     return backend.prove_precision(artifact, spec)

@@ -113,7 +113,7 @@ def match_targets(targets: Targets, n: int, names: Sequence[str] | None, cut: bo
     """The targets in the order of the samples, by `names` if these have any; `cut`: there may be more of them."""
     if targets.names is None:
         if names is not None:
-            raise UsageError("pictures are matched with their targets by name; give a .csv of file,target or a .json")
+            raise UsageError("images are matched with their targets by name; give a .csv of file,target or a .json")
         known = _count(targets)
         if known != n and not (cut and known > n):
             raise UsageError(f"--targets has {known} entries, and there are {n} samples; expected as many")

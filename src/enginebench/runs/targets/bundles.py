@@ -65,10 +65,10 @@ def open_bundle(root: Path, *, force: bool = False) -> tuple[Bundle, Artifact]:
     problems = list(find_problems(root, bundle, machine.cpu_flags, tuple(gpu.name for gpu in machine.gpus)))
     if problems and not force:
         raise ArtifactError(
-            f"{root}: {'. '.join(problems)}. Deliver it again where it is to run, or open it with force"
+            f"{root}: {'. '.join(problems)}. Deliver it again on the machine where it is to run, or open it with force"
         )
     for problem in problems:
-        warnings.warn(f"{root}: going on all the same: {problem}", stacklevel=3)
+        warnings.warn(f"{root}: continuing anyway: {problem}", stacklevel=3)
     artifact = replace(bundle.artifact, path=str(root.absolute() / bundle.artifact.path))
     return bundle, trust_artifact(artifact, root)
 

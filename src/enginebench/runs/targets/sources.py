@@ -293,7 +293,7 @@ def _explain_pictures(folder: Path, request: RunRequest, sources: Sequence[Artif
         return explain_unlabelled(folder, card.classes if card is not None else known)
     if request.task in PICTURE_TASKS:
         return None
-    return f"--task {request.task}: pictures are cut to the model, and the targets would not fit them"
+    return f"--task {request.task}: images are cropped for the model, and the targets would not fit them"
 
 
 def judge_sources(
@@ -305,7 +305,7 @@ def judge_sources(
     if judged.metrics and judged.labelled.targets is None and Path(judged.labelled.data).is_dir():
         judged = choose_judged(request, sources)
     if judged is not None and (why := judged.labelled.unlabelled):
-        n = count_of(judged.labelled.n, "pictures")
+        n = count_of(judged.labelled.n, "images")
         reporter.say(f"no accuracy, outputs are compared on {n} of {judged.labelled.data}: {why}")
     return judged
 

@@ -86,7 +86,7 @@ def compute_mcnemar_p(gained: int, lost: int) -> float:
     return min(1.0, 2 * float(bdtr(min(gained, lost), changed, 0.5)))
 
 
-# 50 of them lie outside of a 95 % interval at each end; its bounds repeat to about a tenth of its width.
+# 50 of them lie outside of a 95% interval at each end; its bounds repeat to about a tenth of its width.
 RESAMPLES = 2000
 # Of a metric that looks at all samples together, each of which may cost as much as the metric itself.
 WHOLE_RESAMPLES = 200

@@ -92,7 +92,7 @@ def test_a_file_that_cannot_be_read_is_named_beside_the_others_and_beside_other_
 
 
 def test_no_folder_no_artifacts_and_nothing_readable_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         read_folder(tmp_path / "no")
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "data.json").write_text("{}")

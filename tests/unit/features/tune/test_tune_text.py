@@ -76,7 +76,7 @@ OWN = tuple(replace(KEPT.candidates[0], default=True, candidate=name) for name i
         (KEPT, "The default was not beaten: take a. The winner of the race, new, was 1.01x"),
         (replace(KEPT, candidates=OWN[:1]), "No other setting was measured: take a."),
         (replace(KEPT, candidates=OWN), "The fastest default: take a."),
-        (BROKEN, "Take new so far: it leads the race. It was not measured anew."),
+        (BROKEN, "Take new so far: it leads the race. It was not re-measured."),
         (replace(BROKEN, candidates=OWN[:1]), "Take new, a default, so far: it leads the race. It was not measured"),
         (replace(BROKEN, winner=None), "No setting was measured."),
     ],

@@ -101,7 +101,7 @@ BARE = (TensorSpec(name="x", dtype="float32", shape=()),)
 @pytest.mark.parametrize(
     ("text", "changes", "error", "said"),
     [
-        ("", {}, ArtifactError, "holds no pictures"),
+        ("", {}, ArtifactError, "holds no images"),
         ("nowhere", {}, UsageError, "no such folder"),
         ("data.txt", {}, UsageError, "a file of another kind; expected a folder of images"),
         ("digits", {}, UsageError, "digits-cnn and digits-mlp"),

@@ -110,7 +110,7 @@ def test_few_trials_name_nobody_whose_lead_chance_explains() -> None:
 def test_among_equals_the_first_row_is_not_preferred_where_the_user_has_none_of_them() -> None:
     rows = [make_result(name, median_ms=ms, processes=1) for name, ms in (("openvino", 10.05), ("tensorrt", 9.9))]
     found = head(rows[0], replace(rows[1], drift=replace(AGREE, reference=rows[0].id)))["FASTEST"]
-    assert found.startswith("no clear winner: tensorrt fp32 and openvino fp32 are too close for 1 trial each")
+    assert found.startswith("no clear winner: tensorrt fp32 and openvino fp32 are too close to call after 1 trial each")
 
 
 def test_who_starved_is_not_beaten_by_what_it_would_beat_undisturbed() -> None:

@@ -48,7 +48,7 @@ def test_a_precision_that_ran_less_than_asked_says_so() -> None:
     )
     whole = replace(make_result("openvino", "int8", median_ms=6, seed=2), effective_precision={"int8": 0.93})
     (table,) = read(describe(make_result(), weak, whole))
-    assert table["precision"] == ["int8 71 %", "int8", "fp32"]
+    assert table["precision"] == ["int8 71%", "int8", "fp32"]
 
 
 def test_what_was_timed_in_bytes_says_so() -> None:
@@ -96,9 +96,9 @@ def remark(*results: Result) -> str:
 @pytest.mark.parametrize(
     ("shares", "cause"),
     [
-        ({"int8": 0.7, "fp32": 0.3}, "70 % of time in int8, 30 % in fp32; the largest part are int8 kernels"),
-        ({"reorder": 0.6, "int8": 0.4}, "40 % in int8; the largest part moves values between types"),
-        ({"fp32": 0.5, "int8": 0.4, "reorder": 0.1}, "10 % in reorder; the largest part did not run in int8."),
+        ({"int8": 0.7, "fp32": 0.3}, "70% of the time in int8, 30% in fp32; the largest part are int8 kernels"),
+        ({"reorder": 0.6, "int8": 0.4}, "40% in int8; the largest part moves values between types"),
+        ({"fp32": 0.5, "int8": 0.4, "reorder": 0.1}, "10% in reorder; the largest part did not run in int8."),
         (None, "keeps no record of what ran, so that the cause is not known"),
         ({"int8": 0.1, "unknown": 0.8, "fp32": 0.1}, "; for the largest part the engine's record has no precision."),
     ],

@@ -71,8 +71,8 @@ def find_device() -> Any:
         if device.ep_metadata.get("ov_device") == DEVICE:
             return device
     raise BackendUnavailable(
-        f"{PROVIDER.module} offers no CPU; its devices: {len(devices)}. It offers Intel's processors only; "
-        "on others take the engine openvino"
+        f"{PROVIDER.module} offers no CPU device here. It supports Intel's processors only; on others "
+        "use the engine openvino"
     )
 
 

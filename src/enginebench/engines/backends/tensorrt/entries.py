@@ -107,5 +107,5 @@ TENSORRT_RTX = Entry(
     extra="tensorrt-rtx",
     packages=("tensorrt_rtx_cu13_libs", "tensorrt_rtx_cu13_bindings", "cuda-python"),
     verified_on="TensorRT for RTX 1.7.1 on x86-64, Linux: building, without a GPU. Not yet run on a GPU that it "
-    "supports; an H200 (9.0) is none",
+    "supports; an H200 (9.0) is not one",
 )

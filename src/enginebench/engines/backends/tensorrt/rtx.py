@@ -89,7 +89,7 @@ INVALID = {
     "CUDA_ERROR": "CUDA reports an error",
 }
 DAMAGED = {
-    "MALFORMED_ENGINE": "it is no plan of TensorRT for RTX, or is damaged",
+    "MALFORMED_ENGINE": "it is not a plan of TensorRT for RTX, or it is damaged",
     "VERSION_MISMATCH": "another version of TensorRT for RTX built it: build it again",
 }
 

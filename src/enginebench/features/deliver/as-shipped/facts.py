@@ -16,7 +16,7 @@ from measured.core import judging
 
 PROCESSOR = Path("/proc/cpuinfo")
 HERE = Path(__file__).resolve().parent
-GO_ON = "To go on all the same: --force, or load(force=True)"
+GO_ON = "To continue anyway: --force, or load(force=True)"
 
 
 class Refused(RuntimeError):
@@ -59,7 +59,7 @@ def settle(found: Iterable[str], force: bool) -> None:
     if problems and not force:
         raise Refused(". ".join([*problems, GO_ON]))
     for problem in problems:
-        print(f"going on all the same: {problem}", file=sys.stderr)
+        print(f"continuing anyway: {problem}", file=sys.stderr)
 
 
 def read_instructions() -> list[str]:

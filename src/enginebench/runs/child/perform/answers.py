@@ -251,7 +251,7 @@ def answer_labelled(job: AnswerJob, note: NoteCall) -> LabelledAnswer:
     artifact = build_graph(backend, job.artifact, job.engine, job.out_dir, note)
     if not isinstance(backend, Loadable):
         raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; accuracy needs another engine")
-    note(f"answering {job.labelled.data or job.inputs}")
+    note(f"scoring {job.labelled.data or job.inputs}")
     with backend.load(artifact, job.engine) as engine:
         entries = open_labelled(job)
         answers, nonfinite = collect_answers(engine, job.engine.batch, entries, job.labelled)

@@ -160,13 +160,13 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
             compiled = hash_build(backend, artifact, job.artifact)  # some compile only now
             sure = replace(sure, varies=varies, fingerprint=compiled)
             if job.labelled is not None and not unlabelled:
-                note(f"answering {job.labelled.data or 'the inputs that were given'}")
+                note(f"scoring {job.labelled.data or 'the given inputs'}")
                 answers, _ = collect_answers(engine, job.engine.batch, open_labelled(job), job.labelled)
                 save_arrays(Path(job.answers_path), answers)
             if not job.prove:
                 return sure
             keep(sure)
-            note("asking which precisions ran")
+            note("verifying the precision")
             return replace(sure, proof=prove_timed_engine(engine))
     sure = complete(time.perf_counter() - start)
     if isinstance(backend, Answering):

@@ -88,7 +88,7 @@ def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAn
         if job.prove:  # while the engine is still there; else the reference kernel runs once it is gone
             sure = complete(measured, shapes)
             keep(sure)
-            note("asking which precisions ran")
+            note("verifying the precision")
             return replace(sure, proof=prove_timed_engine(engine))
     return complete(measured, shapes)
 

@@ -181,7 +181,7 @@ def _export_graph(job: SourceJob, made: Artifact, note: NoteCall) -> Artifact:
             raise ModelError(f"{error}. Export it with --batch {batch}, without --dynamic-batch") from error
         if job.onnx_out or UNTRANSLATED in str(error):  # at any batch
             raise
-        note(f"no graph with an open batch, so one of batch {batch}: {error}")
+        note(f"no graph with a dynamic batch, so one of batch {batch}: {error}")
         return export_onnx(made, out, dynamic_batch=False, **wishes)
 
 
@@ -217,7 +217,7 @@ def take_file(
 def _take_plan(path: Path, out_dir: Path) -> Artifact:
     """A finished plan, brought into the run's folder; the engine that loads it says what goes in and comes out."""
     if not path.is_file() or path.stat().st_size == 0:
-        raise ArtifactError(f"{path} is no plan: it is missing or empty. Build it again")
+        raise ArtifactError(f"{path} is not a plan: it is missing or empty. Build it again")
     home = out_dir.absolute() / "source" / path.name
     copy_file(path, home)
     sha256, files = hash_files([home], home.parent)
