@@ -247,7 +247,9 @@ class Prober:
         rate = qps or (len(offsets) / seconds if seconds else None)
         most = count_fullest(offsets, max(QUEUE_S, 10 * limit_s))
         job = replace(bench.job, queue_limit=most, grace_s=max(GRACE_S, 2 * limit_s))
-        told = f"{rate:.4g} requests a second for {seconds:.3g} s" if rate else f"{len(offsets)} requests at once"
+        told = f"{len(offsets)} requests at once"
+        if rate:
+            told = f"{rate:{'.0f' if rate >= 1e4 else '.4g'}} requests a second for {seconds:.3g} s"
         plan = self._plan(job, bench, rate, self._settings.limit)
         probe = partial(self._probe_open, plan, offsets, self._draw(bench, len(offsets)))
         return self._take(self.points, plan, told, len(offsets), probe)

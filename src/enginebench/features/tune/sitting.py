@@ -97,6 +97,7 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
     return TuneDocument(
         model=Path(request.run.model).name,
         machine=machine,
+        device=request.run.device,
         goal=request.goal,
         unit=UNITS[request.goal],
         winner=_refer(search, winner, gain if beaten else 1.0 if final else None),
