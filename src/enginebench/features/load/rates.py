@@ -28,7 +28,7 @@ from enginebench.features.load.arrivals import (
     schedule_constant,
     schedule_poisson,
 )
-from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings
+from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings, describe_row
 from enginebench.features.load.jobs import ServeJob
 from enginebench.features.load.probe import Interrupted, Plan, probe_closed, probe_open
 from enginebench.models.samples import find_samples, list_samples
@@ -215,7 +215,7 @@ class Prober:
             found.append(known[0])
             return known[0]
         waiting[:] = [point for point in waiting if point.row != plan.row]
-        self._reporter.step(f"{plan.row}: {told}")
+        self._reporter.step(f"{describe_row(self.rows[plan.row])}: {told}")
         start_s = self._clock()
         try:
             point = probe()
