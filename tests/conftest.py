@@ -33,7 +33,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 gc.set_threshold(100_000, 50, 50)
 
 # The peaks of whoever runs the tests are not theirs to judge rows by.
-os.environ["ENGINEBENCH_CEILINGS"] = tempfile.mkdtemp(prefix="enginebench-no-ceilings-")
+os.environ["ENGINEBENCH_CEILINGS"] = f"{tempfile.gettempdir()}/enginebench-no-ceilings-{os.getpid()}"  # none is there
 
 
 def share_cpus() -> None:

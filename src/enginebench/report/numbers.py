@@ -48,12 +48,12 @@ def format_small(value: float) -> str:
     return "0" if value == 0 else f"{value:.0e}"
 
 
-def format_range(estimate: Estimate, unit: str = "") -> str:
-    """`2.02x (1.95 to 2.10)`, or `2.02x` where there is no interval."""
-    value = format_significant(estimate.value) + unit
+def format_range(estimate: Estimate, unit: str = "", times: float = 1.0) -> str:
+    """`2.02x (1.95 to 2.10)`, or `2.02x` where there is no interval; of an estimate so many times as large."""
+    value = format_significant(times * estimate.value) + unit
     if estimate.low is None or estimate.high is None:
         return value
-    return f"{value} ({format_significant(estimate.low)} to {format_significant(estimate.high)})"
+    return f"{value} ({format_significant(times * estimate.low)} to {format_significant(times * estimate.high)})"
 
 
 def format_ratio(estimate: Estimate) -> str:

@@ -20,6 +20,7 @@ class Found(Struct, frozen=True, kw_only=True):
 
     ceilings: Ceilings | None = None
     reason: str = ""
+    stored: bool = True  # whether anybody measured any
 
 
 def find_store() -> Path:
@@ -45,7 +46,7 @@ def find_ceilings(machine: Machine) -> Found:
     """The stored peaks of this machine. Those of another one, or with another library, are refused with words."""
     path = find_store() / name_file(machine)
     if not path.exists():
-        return Found(reason=f"no roofline is stored for this machine: {HOW}")
+        return Found(reason=f"no roofline is stored for this machine: {HOW}", stored=False)
     try:
         found = read_record(path, Ceilings)
         if found.schema != CEILINGS_SCHEMA:

@@ -28,7 +28,7 @@ from enginebench.features.load.arrivals import (
     schedule_constant,
     schedule_poisson,
 )
-from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings
+from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings, describe_row
 from enginebench.features.load.jobs import ServeJob
 from enginebench.features.load.probe import Interrupted, Plan, probe_closed, probe_open
 from enginebench.models.samples import find_samples, list_samples
@@ -215,7 +215,7 @@ class Prober:
             found.append(known[0])
             return known[0]
         waiting[:] = [point for point in waiting if point.row != plan.row]
-        self._reporter.step(f"{plan.row}: {told}")
+        self._reporter.step(f"{describe_row(self.rows[plan.row])}: {told}")
         start_s = self._clock()
         try:
             point = probe()
@@ -247,7 +247,9 @@ class Prober:
         rate = qps or (len(offsets) / seconds if seconds else None)
         most = count_fullest(offsets, max(QUEUE_S, 10 * limit_s))
         job = replace(bench.job, queue_limit=most, grace_s=max(GRACE_S, 2 * limit_s))
-        told = f"{rate:.4g} requests a second for {seconds:.3g} s" if rate else f"{len(offsets)} requests at once"
+        told = f"{len(offsets)} requests at once"
+        if rate:
+            told = f"{rate:{'.0f' if rate >= 1e4 else '.4g'}} requests a second for {seconds:.3g} s"
         plan = self._plan(job, bench, rate, self._settings.limit)
         probe = partial(self._probe_open, plan, offsets, self._draw(bench, len(offsets)))
         return self._take(self.points, plan, told, len(offsets), probe)

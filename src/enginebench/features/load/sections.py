@@ -57,7 +57,8 @@ def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Se
             rate = _show(_take_rate(one))
             answers.append(f"{describe_row(row)}: p99 {_show(one.p99_ms)} ms at {rate} requests a second")
     answers += _describe_stages(document)
-    machine = name_machine(document.machine) if document.machine else ""
+    device = next((row.engine.device for row in document.rows), "cpu")
+    machine = name_machine(document.machine, device) if document.machine else ""
     title = " · ".join(filter(None, (document.model, f"scenario {document.scenario}", machine, document.started_utc)))
     warnings = make_notes([*describe_doubts(document)], "list")
     return [
@@ -80,6 +81,9 @@ def _describe_stages(document: LoadDocument) -> Iterator[str]:
             others = ", ".join(f"{part} {share:.0%}" for part, share in point.stages.items() if part != name)
             share = point.stages[name]
             busy = f"{name} is the bottleneck, busy {share:.0%} of the time ({others}). {CHANGES[name]}."
+            if name == "compute" and (point.batch or row.max_batch) < LIMITING_SHARE * row.max_batch:
+                fill = f"in batches of {_show(point.batch)} on average, at most {row.max_batch}"
+                busy = f"{name} is busy {share:.0%} of the time ({others}), {fill}: more requests fill them."
             if share < LIMITING_SHARE:
                 busy = f"no bottleneck: no part is busy for half of the time ({name} {share:.0%}, {others})."
             yield f"{describe_row(row)}: at {_show(rate)} requests a second {busy}"
@@ -126,7 +130,9 @@ def describe_capacity(capacity: Capacity) -> str:
         lowest = f"; it fails at {_show(capacity.fails_qps)} requests a second" if capacity.fails_qps else ""
         return f"no rate that was tried meets {what}{lowest}{why}."
     fails = f"fails at {_show(capacity.fails_qps)}" if capacity.fails_qps else "no rate that was tried fails"
-    return f"passes at {_show(capacity.passes_qps)} requests a second, {fails}: {what}{why}."
+    votes = [probe.passed for probe in capacity.probes if probe.qps == capacity.passes_qps]
+    often = "" if all(votes) else f" (in {sum(votes)} of {len(votes)} probes)"
+    return f"passes at {_show(capacity.passes_qps)} requests a second{often}, {fails}: {what}{why}."
 
 
 def describe_verdicts(document: LoadDocument) -> Iterator[str]:

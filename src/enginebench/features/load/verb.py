@@ -30,7 +30,7 @@ from enginebench.report.charts import load_bundle, render_png
 from enginebench.report.page import format_page
 from enginebench.report.table import Section
 from enginebench.runs import request as requests
-from enginebench.runs.campaign import CHECK_SAMPLES
+from enginebench.runs.campaign import CHECK_SAMPLES, label
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import PrepareJob
 from enginebench.runs.folder import RunFolder, RunRequest, check_inside, hide_home
@@ -254,7 +254,7 @@ class Loading:
         """What the engine loads; built and run once on the check inputs."""
         if row.skip is not None or row.source is None:
             raise BackendUnavailable(str(row.skip))
-        self._reporter.step(f"{row.id}: build and check")
+        self._reporter.step(f"{label(row)}: build and check")
         job = PrepareJob(
             model=row.asked_as,
             artifact=row.source,

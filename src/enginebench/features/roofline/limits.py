@@ -239,7 +239,7 @@ def limit_layers(
     engine, source, shapes = ran
     found = find_ceilings(describe_machine())
     if found.ceilings is None and source.kind != "onnx":
-        return LimitedLayers(layers=tuple(layers), notes=(f'no "of limit" column: {found.reason}',))
+        return LimitedLayers(layers=tuple(layers), notes=(f'no "of peak" column: {found.reason}',))
     try:
         graph = source if source.kind == "onnx" else _export(request, place, reporter)
         work = Works().count(graph, engine, shapes)
@@ -253,7 +253,7 @@ def limit_layers(
         return LimitedLayers(layers=bounded.layers or tuple(layers), bound=bounded.bound, notes=notes)
     joined = tuple(replace(one.layer, onnx_nodes=one.nodes) for one in join_layers(layers, work).layers)
     reason = found.reason or f"the stored roofline has no peaks of {engine.device} with {engine.threads} threads"
-    return LimitedLayers(layers=joined, notes=(f'no "of limit" column: {reason}',))
+    return LimitedLayers(layers=joined, notes=(f'no "of peak" column: {reason}',))
 
 
 def _export(request: RunRequest, place: Path, reporter: Reporter) -> Artifact:
@@ -275,7 +275,8 @@ def bound_results(folder: RunFolder, record: RunRecord, results: dict[str, Resul
         return
     found = find_ceilings(record.machine)
     if found.ceilings is None:
-        reporter.say(f'no "of limit" column: {found.reason}')
+        if found.stored:  # who never asked for a roofline misses none
+            reporter.say(f'no "of peak" column: {found.reason}')
         return
     write_atomic(folder.root / FILE, encode(found.ceilings, indent=2))
     works, told = Works(), set[str]()

@@ -179,6 +179,7 @@ class TuneDocument(Struct, frozen=True, kw_only=True):
     schema: str = TUNE_SCHEMA
     model: str
     machine: Machine
+    device: str = "cpu"
     goal: str
     unit: str  # of `cost`
     winner: TuneRef | None

@@ -1,7 +1,10 @@
 """What `tune` found, as sections: the answer, the final, its warnings, which candidates were dropped, when and why."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
+
+import msgspec
 
 from enginebench.core.text import clean_text, count_of
 from enginebench.features.tune.records import Finalist, TuneDocument
@@ -21,11 +24,13 @@ SHOWN = 8
 
 
 def list_tune(document: TuneDocument) -> list[Section]:
+    document = _shorten_names(document)
     more = [Section(parts=tuple(make_notes(["tune.html has all of them"])))] if len(document.dropped) > SHOWN else []
     return [*_list_answer(document), *_list_dropped(document, SHOWN), *more]
 
 
 def list_tune_page(document: TuneDocument, picture: Spec | None = None) -> list[Section]:
+    document = _shorten_names(document)
     speed = Column("speed over the leader's", lambda one: "-" if one.speed is None else f"{one.speed:.3f}x",
                    lambda one: one.speed, align="right")  # fmt: skip
     quality = Column(document.quality_of, lambda one: "-" if one.quality is None else f"{one.quality:.4f}",
@@ -46,8 +51,19 @@ def list_tune_page(document: TuneDocument, picture: Spec | None = None) -> list[
     ]
 
 
+def _shorten_names(document: TuneDocument) -> TuneDocument:
+    """The document with names of settings as they are shown: without the number of threads if all have the same."""
+    told = {found[0] for one in document.candidates if (found := re.search(r" \d+ threads?\b", one.candidate))}
+    if len(told) != 1:
+        return document
+    return msgspec.json.decode(msgspec.json.encode(document).replace(told.pop().encode(), b""), type=TuneDocument)
+
+
 def _list_answer(document: TuneDocument) -> list[Section]:
-    facts = [f"goal: {document.goal}", name_machine(document.machine), document.started_utc]
+    same = {one.threads for one in (document.winner, document.default, document.challenger) if one}
+    threads = same.pop() if len(same) == 1 else None
+    facts = [f"goal: {document.goal}", name_machine(document.machine, document.device, threads), document.started_utc]
+    batch = document.winner.batch if document.winner and document.goal == "latency" else 1
     warnings = make_notes([*list_warnings(document)], "list")
     answer = make_notes([*state_answer(document)])
     challenger = document.challenger and document.challenger.candidate
@@ -61,8 +77,11 @@ def _list_answer(document: TuneDocument) -> list[Section]:
         Column("final", lambda row: row.candidate),
         Column("", lambda row: ", ".join(["challenger"] * (row.candidate == challenger) + ["default"] * row.default)),
         Column(
-            document.unit,
-            lambda row: "~ " * (row.validity != "valid") + (format_range(row.cost) if row.cost else row.reason or "-"),
+            document.unit if batch == 1 else f"ms a batch of {batch}",
+            lambda row: (
+                "~ " * (row.validity != "valid")
+                + (format_range(row.cost, times=batch) if row.cost else row.reason or "-")
+            ),
         ),
         Column("challenger is", describe_verdict),
     )

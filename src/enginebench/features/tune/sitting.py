@@ -1,5 +1,7 @@
 """One sitting of a search: begun or taken up, run within its budget, written down as documents and as a run."""
 
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +13,7 @@ from enginebench.core.errors import BackendUnavailable, MissingDependency
 from enginebench.core.features import find
 from enginebench.core.names import format_options, format_precision
 from enginebench.core.precisions import REORDER
-from enginebench.core.records import Bound, Machine, Result
+from enginebench.core.records import Bound, LayerTime, Machine, Result
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import count_of
 from enginebench.engines.registry import find_installed
@@ -97,6 +99,7 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
     return TuneDocument(
         model=Path(request.run.model).name,
         machine=machine,
+        device=request.run.device,
         goal=request.goal,
         unit=UNITS[request.goal],
         winner=_refer(search, winner, gain if beaten else 1.0 if final else None),
@@ -361,8 +364,13 @@ def state_remains(result: Result, bound: Bound | None, why: str) -> Iterator[str
             f"({bound.bound_by}): no setting can be more than {format_significant(left, 2)}x as fast; {gain}."
         )
     parts = {"launch and wait": 1 - device / host, "copies": (result.effective_precision or {}).get(REORDER, 0.0)}
-    total = sum(layer.mean_ns for layer in result.layers)
-    for layer in sorted(result.layers, key=lambda layer: -layer.mean_ns)[:3]:
-        parts[layer.name] = layer.mean_ns / total
+    total, alike = sum(layer.mean_ns for layer in result.layers), defaultdict[str, list[LayerTime]](list)
+    for layer in result.layers:  # of twelve blocks that differ in a number each layer takes little, and all much
+        alike[re.sub(r"\d+", "*", layer.name)].append(layer)
+    shares = {
+        one[0].name if len(one) == 1 else f"{name} ({len(one)} layers)": sum(layer.mean_ns for layer in one) / total
+        for name, one in alike.items()
+    }
+    parts |= dict(sorted(shares.items(), key=lambda pair: -pair[1])[:3])
     if told := [f"{name} {share:.0%}" for name, share in parts.items() if share >= 0.005]:
         yield f"Its time goes to: {', '.join(told)}."

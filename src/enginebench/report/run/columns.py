@@ -41,6 +41,7 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     shapes = [[*row.shapes.values()] for row in rows]  # of pictures: four axes with one or three channels
     pictures = (not s or (len(s) == 1 and len(s[0]) == 4 and bool({1, 3} & {s[0][1], s[0][3]})) for s in shapes)
     items = "images/s" if all(pictures) else "inputs/s"
+    overlap = any(row.scope == "pipelined" for row in rows)  # of which the rate is what counts
     return (
         Column("engine", name_engine),
         Column("precision", format_precision),
@@ -64,7 +65,8 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
                hint="the highest rate within the limit, to the lowest beyond it; ?: its probes were disturbed"),
         Column(
             items, lambda row: show_figure(row.throughput_per_s), attrgetter("throughput_per_s"),
-            align="decimal", wide=True, spare=4, hint="the batch times the queries per second that ran",
+            align="decimal", wide=not overlap, spare=0 if overlap else 4,
+            hint="the batch times the queries per second that ran",
         ),
         Column(
             "max diff", lambda row: "" if row.max_abs_diff is None else format_small(row.max_abs_diff),

@@ -10,18 +10,21 @@ from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import MeasurementError
-from enginebench.core.records import Artifact, Block, Capacity, EngineSpec, TensorSpec
-from enginebench.features.load.document import LoadSettings
+from enginebench.core.records import Artifact, Block, Capacity, EngineSpec, Gpu, TensorSpec
+from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings
 from enginebench.features.load.jobs import ServeJob
 from enginebench.features.load.probe import Plan
 from enginebench.features.load.rates import Bench, Prober, name_row
+from enginebench.features.load.sections import describe_capacity, list_load
 from enginebench.features.load.winners import load_row
 from enginebench.measure.watch import BlockReading, make_block
+from enginebench.report.terminal import format_text
 from enginebench.runs.folder import RunFolder
+from enginebench.stats.capacity import CapacitySearch
 from enginebench.stats.queueing import Limit, LoadPoint, Stamps, describe_point, seems_to_hold
 from queues import wait_quantile_md1
 from reporters import Silent
-from samples import make_result
+from samples import make_machine, make_result
 from simulated_load import simulate
 
 SERVICE_NS = 5_000_000
@@ -91,6 +94,23 @@ def test_a_capacity_whose_probes_others_disturbed_is_suspect() -> None:
     prober, (bench,) = prepare(CAPACITY, probe=lambda *given: probe(*given, block=block))
     found = prober.search_capacity(bench)
     assert found.suspect and {point.validity for point in prober.points} == {"invalid"}
+
+
+def test_the_answer_names_votes_and_does_not_blame_a_part_that_has_room() -> None:
+    found = CapacitySearch(40.0, LIMIT)
+    for rate, passed in ((50.0, False), (40.0, True), (40.0, False), (40.0, True)):
+        found.add(rate, passed)
+    said = describe_capacity(found.describe(ended_early=False))
+    assert "passes at 40.0 requests a second (in 2 of 3 probes), fails at 50.0" in said
+    engine = EngineSpec(backend="fake", device="cuda:0")
+    row = LoadRow(id="r", engine=engine, streams=3, max_batch=64, max_wait_ms=0.0)
+    machine = make_machine(gpus=(Gpu(index=0, name="H200", driver="", memory_bytes=1),))
+    told = {"model": "m", "scenario": "server", "arrivals": "poisson", "limit_ms": 1.0, "percentile": 99.0, "seed": 0}
+    for batch, text in ((12.0, "in batches of 12.0 on average of at most 64"), (60.0, "compute limits, at work 98%")):
+        points = (replace(POINT, row="r", stages={"compute": 0.98, "host": 0.4}, batch=batch),)
+        document = LoadDocument(rows=(row,), points=points, machine=machine, **told)
+        shown = " ".join(format_text(list_load(document)).split())
+        assert text in shown and "GPU: H200" in shown
 
 
 def test_a_limit_that_no_rate_holds_costs_a_rough_search_seconds() -> None:

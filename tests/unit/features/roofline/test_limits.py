@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind, Ceilings
 from enginebench.core.errors import ModelError
 from enginebench.core.records import Artifact, Bound, EngineSpec, LayerTime, MeasureSpec, Precision, Result
+from enginebench.core.store import write_atomic
 from enginebench.features.roofline.jobs import GraphWork, NodeWork, TensorWork
 from enginebench.features.roofline.joining import join_layers
 from enginebench.features.roofline.limits import (
@@ -22,7 +23,7 @@ from enginebench.features.roofline.limits import (
     limit_layers,
 )
 from enginebench.measure.machine import describe_machine
-from enginebench.runs.ceilings import store_ceilings
+from enginebench.runs.ceilings import find_store, name_file, store_ceilings
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, read_results
 from enginebench.runs.main_job import run_model
 from enginebench.runs.reporting import describe_stored
@@ -206,10 +207,13 @@ def test_a_row_gets_its_bound_and_beating_it_is_a_doubt(
     assert (tmp_path / "r" / "ceilings.json").is_file(), "what the bounds were made of lies beside the rows"
 
 
-def test_without_ceilings_of_this_machine_the_run_says_how_to_get_them(tmp_path: Path, children: Children) -> None:
+@pytest.mark.parametrize("damaged", [True, False])
+def test_a_run_says_why_stored_ceilings_are_not_used(damaged: bool, tmp_path: Path, children: Children) -> None:
+    if damaged:
+        write_atomic(find_store() / name_file(describe_machine()), b"{")
     reporter = Silent()
     run_model(REQUEST, tmp_path / "r", reporter=reporter)
-    assert any('no "of limit" column' in text and "enginebench roofline" in text for text in reporter.said)
+    assert any('no "of peak" column: the stored roofline' in text for text in reporter.said) is damaged
     record, results = read_results(tmp_path / "r")
     assert describe_stored(record, results).rows[0].bound_ms is None
 

@@ -30,7 +30,7 @@ from in_process import Children
 from reporters import Silent
 from tracks import DISTURBED
 
-MEASURE = MeasureSpec(warmup=1, iters=5, processes=6)
+MEASURE = MeasureSpec(warmup=1, iters=5, processes=6, time_limit_s=2.0)  # not that of the race
 REQUEST = SearchRequest(
     run=RunRequest(model="digits-mlp", engines=(("fake", {"latency_us": "300"}),), measure=MEASURE, threads=2),
     budget_s=600.0,
@@ -76,7 +76,9 @@ def test_a_search_ends_as_a_document_a_page_and_a_run(tmp_path: Path, crash: Chi
     stored = read_record(folder / "tune.json", TuneDocument)
     assert stored == document == enginebench.read(folder / "tune.json")
     page = (folder / "tune.html").read_text(encoding="utf-8")
-    assert "SIGSEGV" in page and "before it raced" in page and document.winner.candidate in page
+    assert (
+        "SIGSEGV" in page and "before it raced" in page and document.winner.candidate.removesuffix(" 2 threads") in page
+    )
     record, results = read_results(folder)
     assert record.verb == "tune" and {r.status for r in results} == {"ok"}
     assert document.winner.id in record.rows

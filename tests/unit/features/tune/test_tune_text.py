@@ -113,7 +113,10 @@ def test_it_fits_into_80_columns_and_the_page_has_everyone_who_was_dropped(docum
 
 
 def test_the_answer_says_what_is_left_of_the_hardware_and_where_the_time_goes() -> None:
-    layers = tuple(LayerTime(name=name, mean_ns=ns) for name, ns in (("fc", 1e5), ("conv1", 3e5), ("add", 1e3)))
+    layers = tuple(
+        LayerTime(name=name, mean_ns=ns)
+        for name, ns in (("fc", 1e5), ("b.0.conv1", 1e5), ("b.1.conv2", 2e5), ("add", 1e3))
+    )
     timed = Measurement(latency_ns=[1_000_000], device_ns=[800_000], clock="host", blocks=(), stop_rule="iters")
     row = Result(id="r", model="m", engine=EngineSpec(backend="x"), measure=MeasureSpec(), requested_precision="fp16",
                  status="ok", measurements=(timed,), layers=layers, effective_precision={"reorder": 0.1})  # fmt: skip
@@ -123,7 +126,7 @@ def test_the_answer_says_what_is_left_of_the_hardware_and_where_the_time_goes() 
         "It reaches 25% of the model's roofline, 0.250 ms (bandwidth): no setting can be more than 4.0x as fast; "
         "more search, or another kernel, may pay."
     )
-    assert parts == "Its time goes to: launch and wait 20%, copies 10%, conv1 75%, fc 25%."
+    assert parts == "Its time goes to: launch and wait 20%, copies 10%, b.*.conv* (2 layers) 75%, fc 25%."
     assert "can gain little" in next(state_remains(row, replace(bound, bound_ms=0.8), ""))
     assert next(state_remains(row, None, "no roofline is stored")).endswith("not known: no roofline is stored.")
 

@@ -35,6 +35,14 @@ def test_devices_are_a_column_where_they_differ() -> None:
     assert table["device"] == ["cuda:0", "cpu"] and "threads" not in table
 
 
+def test_the_rate_is_shown_where_calls_overlap() -> None:
+    for scope, shown in (("compute", False), ("pipelined", True)):
+        result = make_result()
+        run = describe(replace(result, measure=replace(result.measure, scope=scope)))
+        (table,) = (part for section in list_tables(run) for part in section.parts if isinstance(part, Table))
+        assert [column.wide for column in table.columns if column.title == "images/s"] == [not shown]
+
+
 def test_one_unit_for_all_times_of_a_table() -> None:
     (table,) = read(describe(make_result(median_ms=0.029), make_result("ort", median_ms=12, seed=1)))
     assert table["p50 us"] == ["29.0", "12038"] and "p99 us" in table
