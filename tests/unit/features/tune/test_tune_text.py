@@ -77,7 +77,7 @@ OWN = tuple(replace(KEPT.candidates[0], default=True, candidate=name) for name i
         (replace(KEPT, candidates=OWN[:1]), "No other setting was measured: take a."),
         (replace(KEPT, candidates=OWN), "The fastest default: take a."),
         (BROKEN, "Take new so far: it leads the race. It was not re-measured."),
-        (replace(BROKEN, candidates=OWN[:1]), "Take new, a default, so far: it leads the race. It was not measured"),
+        (replace(BROKEN, candidates=OWN[:1]), "Take new, a default, so far: it leads the race. It was not re-measured"),
         (replace(BROKEN, winner=None), "No setting was measured."),
     ],
 )
