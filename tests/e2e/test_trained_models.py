@@ -153,7 +153,7 @@ def test_a_trained_classifier_keeps_its_classes_in_eight_bits(tmp_path: Path) ->
         *("--time-limit", "0.1", "--out", str(tmp_path / "run")),
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("no accuracy, outputs are compared on 64 pictures of sample-photos") == 1
+    assert done.stderr.count("no accuracy, outputs are compared on 64 images of sample-photos") == 1
     rows = enginebench.read(tmp_path / "run").rows
     assert {row.status for row in rows if row.engine == "ort"} == {"ok"}
     (short,) = (row for row in rows if (row.engine, row.requested_precision) == ("ort", "int8"))

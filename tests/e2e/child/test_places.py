@@ -120,8 +120,8 @@ def test_what_every_child_needs_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("#!/bin/sh\necho no python at all >&2\nexit 3\n", "no working python: no python at all"),
-        ("#!/bin/sh\necho '[1, 2]'\n", "no working python"),
+        ("#!/bin/sh\necho no python at all >&2\nexit 3\n", "not a working Python: no python at all"),
+        ("#!/bin/sh\necho '[1, 2]'\n", "not a working Python"),
         (f"#!/bin/sh\necho '{TOO_OLD}'\n", "Python 3.8.1; children need 3.10"),
         ("#!/nowhere/python\n", "cannot be started"),
         ("\x7fELF\x02\x01\x01 of another machine", "Exec format error.*another architecture"),
@@ -141,7 +141,7 @@ def test_a_broken_interpreter_is_a_sentence(tmp_path: Path, text: str, said: str
         ("=x", "no name of an environment"),
         ("a/b=x", "no name of an environment"),
         ("old=nowhere", "does not exist"),
-        ("old=empty", "no virtual environment"),
+        ("old=empty", "not a virtual environment"),
         ("old=file.txt", "is no program"),
     ],
 )

@@ -370,7 +370,7 @@ def test_a_plan_is_named_after_what_ran(cli: Cli, tmp_path: Path, graph: Path) -
 def test_a_graph_is_quantized_first(cli: Cli, tmp_path: Path, graph: Path) -> None:
     variables = make_environment(tmp_path, "11.1", None)
     done = succeed(cli, "build", graph, "--precision", "fp16", "--out", "h.plan", env=variables)
-    assert "quantizing it to" in done.stderr and "fp16 85 %" in done.stdout
+    assert "quantizing it to" in done.stderr and "fp16 85%" in done.stdout
     assert (tmp_path / "mein netz.fp16.onnx").is_file()
 
 

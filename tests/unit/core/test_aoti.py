@@ -43,9 +43,9 @@ def test_a_package_is_told_from_other_files_by_its_names_alone(tmp_path: Path) -
         ({"record": {"schema": "x"}}, "does not say for which machine"),
         ({"record": {"schema": aoti.SCHEMA, "here": 1}}, "does not say for which machine"),
         ({"record": make(), "packed": True}, "compressed"),
-        ({"record": make(), "names": (LIBRARY, "m/../../../etc/x")}, "no plain path"),
-        ({"record": make(), "names": (LIBRARY, "/etc/x")}, "no plain path"),
-        ({"record": make(), "names": (LIBRARY, "m\\..\\x")}, "no plain path"),
+        ({"record": make(), "names": (LIBRARY, "m/../../../etc/x")}, "not a plain path"),
+        ({"record": make(), "names": (LIBRARY, "/etc/x")}, "not a plain path"),
+        ({"record": make(), "names": (LIBRARY, "m\\..\\x")}, "not a plain path"),
         ({"record": make(), "names": (LIBRARY, "other/x")}, "several folders"),
     ],
 )

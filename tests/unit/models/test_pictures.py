@@ -61,7 +61,7 @@ def test_a_flat_folder_is_compared_and_has_no_accuracy(flat: Path) -> None:
     assert judged.labelled.n == 3 and "0.png is not in a class folder" in str(judged.labelled.unlabelled)
     reporter = Silent()
     assert judge_sources(judged, REQUEST, (), reporter) == judged
-    assert len(reporter.said) == 1 and reporter.said[0].startswith("no accuracy, outputs are compared on 3 pictures of")
+    assert len(reporter.said) == 1 and reporter.said[0].startswith("no accuracy, outputs are compared on 3 images of")
 
 
 @pytest.mark.parametrize("asked", [{"metrics": ("top1",)}, {"max_metric_drop": 0.01}])
@@ -161,7 +161,7 @@ def test_the_top_classes_of_a_run_are_printed(packaged: list[Path], tmp_path: Pa
         ["Top", "class", "pytorch", "fp32", "ort", "int8"],
         ["a.png", "cat", "100%", "cat", "100%"],
         ["ü.png", "cup", "100%", "cup", "100%"],
-        ["The", "same", "class", "on", "4", "of", "5", "pictures"],
+        ["The", "same", "class", "on", "4", "of", "5", "images"],
     ]
     save_answers(folder.outputs_path("short"), {"output": changed[:, :2]}, 5)
     assert list(format_columns(folder, {"short": "x"}, ["cat", "cup", "dog"], ["a.png"])) == [], "no scores of classes"

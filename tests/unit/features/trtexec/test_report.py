@@ -256,7 +256,7 @@ def test_streams_are_noted_once_and_shares_say_what_they_are_of(folder: Path) ->
     (folder / "profile.json").unlink()
     report = describe_cases(read_folder(folder))
     assert report.cases[0].shares_of == "layers"
-    assert "Fraction of the layers by precision (number of layers): fp32 100.0 % (5)." in format_report(report)
+    assert "Fraction of the layers by precision (number of layers): fp32 100.0% (5)." in format_report(report)
 
 
 def test_the_table_is_a_file_with_all_percentiles(folder: Path) -> None:

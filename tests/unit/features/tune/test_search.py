@@ -191,7 +191,7 @@ def test_the_first_known_combination_may_take_half_of_the_budget_and_nothing_out
     assert search.record.build_s["z"] >= 80.0 > search.record.build_s.get("y", 0.0), "who was built beside it was ready"
     document = describe_search(search, MACHINE, proposed_by=[])
     assert document.notes[0].startswith(
-        "There was no time for 2 settings: z:arena=none fp32 2 threads, z fp32 2 threads. 1 default among them"
+        "No time was left for 2 settings: z:arena=none fp32 2 threads, z fp32 2 threads. 1 default among them"
     )
     limits = list(track.limits.items())
     assert limits[:2] == [("y:kept=1 fp32 2 threads", 100.0), ("z:mode=good fp32 2 threads", 100.0)]
@@ -230,7 +230,7 @@ def test_one_that_hangs_costs_a_share_of_the_budget_and_outlasts_it_never() -> N
 def test_where_nobody_may_race_every_reason_is_told() -> None:
     track = Scripted()
     track.refusals = {arm.default.name: f"no {arm.engine}" for arm in ARMS}
-    with pytest.raises(MeasurementError, match=r"no setting can race\. .*no x.*no y"):
+    with pytest.raises(MeasurementError, match=r"no setting can be measured\. .*no x.*no y"):
         run(track, replace(REQUEST, budget_s=5.0))
 
 
