@@ -1,5 +1,6 @@
 """What one row of a run says: its samples, its outputs, and its times beside those of its baseline."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
@@ -176,23 +177,26 @@ def trust_ratio(
         return found
     trust = judge_ratio(base, cand, found.ratio, names)
     ratio, why = widen_ratio(found.ratio, trust), trust.reason
+    # A verdict has to hold also without what slowed one side more than the other.
+    low, high, margin = ratio.low or 0.0, ratio.high or math.inf, 1 + found.margin
+    if found.verdict == "equivalent":
+        holds = ratio == found.ratio or (low > 1 / margin and high < margin)
+    else:
+        holds = low > margin or high < 1 / margin
     step = SPEED_RATIO if all(m.device_ns for m in (*base, *cand)) else WIDE_RATIO
     # An interval that is merely wide has been weighed by the verdict; each pair has to say the same then.
     good, agreed = trust.validity == "good", trust.alike and trust.least > 1
-    clear = (found.verdict == "faster" and (good or agreed)) or (not good and _leads(ratio, trust, found.margin, step))
-    found = replace(found, clear=clear, ratio_validity=trust.validity, ratio_reason=why)
+    clear = found.verdict == "faster" and ((good and holds) or agreed)
+    found = replace(found, clear=clear or (not good and _leads(ratio, trust, found.margin, step)))
+    found = replace(found, ratio_validity=trust.validity, ratio_reason=why)
     if trust.validity == "not_given":
         reasons = (why, *found.reasons)
         return replace(found, verdict="not_comparable", ratio=None, repetitions_needed=None, reasons=reasons)
-    if trust.validity != "good":
-        found = replace(found, reasons=(*found.reasons, f"the validity of the ratio is {trust.validity}: {why}"))
-    # A verdict has to hold also without what slowed one side more than the other.
-    margin, bias = 1 + found.margin, trust.bias or 1.0
-    if found.verdict == "equivalent":
-        holds = max(bias, 1 / bias) * trust.doubt <= margin
-    else:
-        holds = (ratio.low or 0.0) > margin or (ratio.high or margin) < 1 / margin
-    return replace(found, ratio=ratio, verdict=found.verdict if holds else "not_shown")
+    doubts = [] if good else [f"the validity of the ratio is {trust.validity}: {why}"]
+    if not holds and found.verdict != "not_shown":
+        doubts.append(f"without what other programs cost one side it may be {low:.3f} to {high:.3f}: across the margin")
+    verdict = found.verdict if holds else "not_shown"
+    return replace(found, ratio=ratio, verdict=verdict, reasons=(*found.reasons, *doubts))
 
 
 def _leads(ratio: Estimate, trust: Trust, margin: float, step: float) -> bool:
