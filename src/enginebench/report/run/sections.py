@@ -182,12 +182,12 @@ def list_others(document: RunDocument) -> list[Section]:
 
 
 def _list_missing(document: RunDocument) -> Iterator[tuple[str, str]]:
-    """Configurations without times: those of one reason in one line, what was not run only with what cures it."""
+    """What failed or has no times: those of one reason in one line, what was not run only with what cures it."""
     names = name_rows(document.rows)
     alike: dict[tuple[str, str], dict[str, list[str]]] = {}
     asked = Counter(row.engine for row in document.rows)
     for row in document.rows:
-        if row.p50_ms is None:
+        if row.p50_ms is None or row.status == "failed":
             label, reason = row.status.capitalize(), row.reason or "no reason recorded"
             if row.status == "skipped":
                 label, reason = "Not run", reason[reason.rfind("To ") :] if ". To " in reason else reason
