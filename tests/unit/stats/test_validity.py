@@ -63,9 +63,12 @@ def test_call_overhead_above_five_per_cent(overhead_ns: float | None, expected: 
     assert codes([make(call_overhead_ns=overhead_ns)] * 10)[1] == expected
 
 
+@pytest.mark.parametrize("settled", [False, True])  # or at a speed that lasted for some of the samples
 @pytest.mark.parametrize(("unsettled", "validity"), [(1, "valid"), (2, "valid"), (3, "suspect")])
-def test_warmup_that_did_not_settle(unsettled: int, validity: str) -> None:
-    side = [make(warmup_settled=False)] * unsettled + [make()] * (10 - unsettled)
+def test_warmup_that_did_not_settle(unsettled: int, validity: str, settled: bool) -> None:
+    one = make(warmup_settled=settled)
+    one = replace(one, latency_ns=[1_500_000] * 70 + [1_000_000] * 30) if settled else one
+    side = [one] * unsettled + [make()] * (10 - unsettled)
     assert codes(side) == (validity, ["not_settled"])
 
 
