@@ -9,7 +9,7 @@ from enginebench.core.records import Capacity, Estimate, Probe, RatioValidity, V
 from enginebench.stats.compare import MIN_REPETITIONS, count_needed, judge_spread
 from enginebench.stats.intervals import estimate_geometric, measure_spread
 from enginebench.stats.queueing import Limit
-from enginebench.stats.validity import grade_ratio
+from enginebench.stats.validity import disturbed_alike, grade_ratio
 
 # The search ends when the lowest rate that fails is at most this many times the highest that passes.
 RESOLUTION = 1.05
@@ -142,10 +142,12 @@ def compare_capacities(
         why = "no round found a rate that meets the limit on both sides" if rounds else ended
         return CapacityVerdict(base=names[0], candidate=names[1], verdict="not_comparable", ratio=None, reasons=(why,))
     spread = measure_spread([math.log(b / a) for a, b in known])
-    verdict, why = judge_spread(spread, margin)
+    found, why = judge_spread(spread, margin)
     ratio = estimate_geometric(spread, 0.95, 1.0, "t interval over the logs of the rounds' ratios")
     disturbed = [sum(pair[side].suspect for pair in rounds) / len(rounds) for side in (0, 1)]
     validity, doubt = grade_ratio(ratio, disturbed)
+    alike = disturbed_alike(disturbed)  # else the difference may be that of the disturbance
+    verdict: Verdict = found if alike else "not_shown"
     doubts = [why, "" if validity == "good" else f"the validity of the ratio is {validity}: {doubt}"]
     needed = count_needed(spread, margin) if spread.n >= MIN_REPETITIONS else MIN_REPETITIONS
     return CapacityVerdict(
@@ -155,7 +157,7 @@ def compare_capacities(
         ratio=ratio,
         ratio_validity=validity,
         reasons=tuple(filter(None, doubts)),
-        repetitions_needed=needed if verdict == "not_shown" else None,
+        repetitions_needed=needed if found == "not_shown" else None,
     )
 
 

@@ -133,7 +133,7 @@ def judge_ratio(
     return replace(trust, validity=validity, reason=why, alike=alike)
 
 
-def disturbed_alike(marked: Sequence[float], apart: float) -> bool:
+def disturbed_alike(marked: Sequence[float], apart: float = 1.0) -> bool:
     """Whether neither side was slowed, or marked, noticeably more than the other."""
     return apart <= SPEED_RATIO and max(marked) - min(marked) <= SUSPECT_SHARE
 
