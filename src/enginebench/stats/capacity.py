@@ -126,7 +126,7 @@ class CapacityVerdict(Struct, frozen=True, kw_only=True):
 
 
 def compare_capacities(
-    base: Sequence[Capacity], candidate: Sequence[Capacity], names: tuple[str, str], margin: float = CAPACITY_MARGIN
+    base: Sequence[Capacity], candidate: Sequence[Capacity], names: tuple[str, str]
 ) -> CapacityVerdict:
     """The verdict on capacities that were found in turns, one pair a round.
 
@@ -142,14 +142,14 @@ def compare_capacities(
         why = "no round found a rate that meets the limit on both sides" if rounds else ended
         return CapacityVerdict(base=names[0], candidate=names[1], verdict="not_comparable", ratio=None, reasons=(why,))
     spread = measure_spread([math.log(b / a) for a, b in known])
-    found, why = judge_spread(spread, margin)
+    found, why = judge_spread(spread, CAPACITY_MARGIN)
     ratio = estimate_geometric(spread, 0.95, 1.0, "t interval over the logs of the rounds' ratios")
     disturbed = [sum(pair[side].suspect for pair in rounds) / len(rounds) for side in (0, 1)]
     validity, doubt = grade_ratio(ratio, disturbed)
     alike = disturbed_alike(disturbed)  # else the difference may be that of the disturbance
     verdict: Verdict = found if alike else "not_shown"
     doubts = [why, "" if validity == "good" else f"the validity of the ratio is {validity}: {doubt}"]
-    needed = count_needed(spread, margin) if spread.n >= MIN_REPETITIONS else MIN_REPETITIONS
+    needed = count_needed(spread, CAPACITY_MARGIN) if spread.n >= MIN_REPETITIONS else MIN_REPETITIONS
     return CapacityVerdict(
         base=names[0],
         candidate=names[1],

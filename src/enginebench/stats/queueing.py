@@ -282,10 +282,10 @@ def seems_to_hold(point: LoadPoint, limit: Limit, planned: int) -> bool:
     return whole and (point.late or 0) <= (1 - limit.share) * point.offered
 
 
-def strict_min_samples(q: float, exceedances: int = 1, confidence: float = 0.99) -> int:
+def strict_min_samples(q: float, exceedances: int = 1) -> int:
     """The least n at which `exceedances` slower samples still show, one-sided, that the q-quantile is not slower.
 
-    p99: 459 with none, 662 with one. It is the smallest n with P(Binomial(n, 1 - q) <= exceedances) <= 1 - confidence.
+    p99: 459 with none, 662 with one. It is the smallest n with P(Binomial(n, 1 - q) <= exceedances) <= 0.01.
 
     Source: MLPerf Inference rules, appendix "Early stopping criterion"; LoadGen, `early_stopping.cc`.
     """
@@ -294,6 +294,6 @@ def strict_min_samples(q: float, exceedances: int = 1, confidence: float = 0.99)
     from scipy.special import bdtr
 
     high = exceedances + 2
-    while bdtr(exceedances, high, 1 - q) > 1 - confidence:
+    while bdtr(exceedances, high, 1 - q) > 0.01:
         high *= 2
-    return bisect_left(range(high), True, exceedances + 1, key=lambda n: bdtr(exceedances, n, 1 - q) <= 1 - confidence)
+    return bisect_left(range(high), True, exceedances + 1, key=lambda n: bdtr(exceedances, n, 1 - q) <= 0.01)

@@ -168,8 +168,7 @@ _OF_STANDING = ("clock", "modelled", "speedup", "baseline", "ratio_validity", "r
                 "verdict_to_fastest", "outputs", "outputs_reason", "pareto", "is_reference")  # fmt: skip
 
 
-def describe_row(standing: Standing, path: str = "") -> Row:
-    """The row of one result; `path`: of its file, relative to the run (`rows/<id>.json` if empty)."""
+def describe_row(standing: Standing) -> Row:
     result, found, summary = standing.result, standing.comparison, standing.summary
     effect = describe_builds(result)
     # A bound is held against the device's own time where it has a clock: launching may hide behind it.
@@ -205,7 +204,7 @@ def describe_row(standing: Standing, path: str = "") -> Row:
         energy_interval_mj=_bound_energy(measured),
         top1_accuracy=find_value(result.scores, "top1"),
         caveats=_collect_caveats(result, (*standing.doubts, *doubt_builds(effect), *beaten)),
-        result=path or f"rows/{result.id}.json",
+        result=f"rows/{result.id}.json",
         stop_rules=tuple(sorted({m.stop_rule for m in measured})),
         **_describe_times(standing.summary),
         **to_fields(standing.agreement),
