@@ -41,14 +41,6 @@ def nearest_rank(sorted_values: Sequence[float] | Array, q: float) -> float:
     The rank is ceil(q n), computed exactly from the decimal digits of `q`: in binary floating point 0.07 x 100 is
     a little more than 7, and its ceiling would be 8.
 
-    Args:
-        sorted_values: ascending, at least one.
-        q: share, 0 < q <= 1 (0.99 for p99).
-
-    Raises:
-        UsageError: `q` lies outside (0, 1].
-        MeasurementError: there are no values.
-
     Source: R. Hyndman, Y. Fan, "Sample quantiles in statistical packages", The American Statistician 50 (1996),
         definition 1; ISO 3534-1 calls it the nearest rank.
     """
@@ -93,8 +85,6 @@ def min_samples(q: float) -> int:
 
     Source: H. A. David, H. N. Nagaraja, "Order Statistics", 3rd ed. (2003), section 7.1.
     """
-    if not 0 < q < 1:
-        raise UsageError(f"percentile {100 * q:g} has no interval; it must lie between 0 and 100")
     return math.ceil(math.log(0.025) / math.log(q))
 
 

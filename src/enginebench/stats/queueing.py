@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from enginebench.core.caveats import find_sentence, make_caveat
-from enginebench.core.errors import UsageError
 from enginebench.core.records import Block, Caveat, Measurement, Validity
 from enginebench.stats.quantiles import Floats, convert_percent, nearest_rank
 from enginebench.stats.validity import doubt_marks, find_worst, judge_marks
@@ -289,8 +288,6 @@ def strict_min_samples(q: float, exceedances: int = 1) -> int:
 
     Source: MLPerf Inference rules, appendix "Early stopping criterion"; LoadGen, `early_stopping.cc`.
     """
-    if not 0 < q < 1:
-        raise UsageError(f"percentile {100 * q:g} has no strict rule; it must lie between 0 and 100")
     from scipy.special import bdtr
 
     high = exceedances + 2

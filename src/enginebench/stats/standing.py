@@ -8,18 +8,7 @@ from msgspec.structs import replace
 
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine, show_engine
-from enginebench.core.records import (
-    Caveat,
-    Clock,
-    Drift,
-    Estimate,
-    Measurement,
-    Outputs,
-    RatioValidity,
-    Result,
-    Validity,
-    Verdict,
-)
+from enginebench.core.records import Caveat, Clock, Drift, Estimate, Measurement, Outputs, Result, Validity, Verdict
 from enginebench.core.shapes import find_size
 from enginebench.stats.alike import judge_outputs
 from enginebench.stats.compare import Comparison, comparable, compare, compare_apart, find_level, refuse
@@ -64,16 +53,6 @@ class Standing(Struct, frozen=True, kw_only=True):
     is_reference: bool = False  # others were compared with its outputs
     hides_work: bool = False  # its times are those of a part of the work
     pareto: bool = False
-
-    @property
-    def ratio_validity(self) -> RatioValidity | None:
-        """Of the ratio to the baseline; None: there is none."""
-        return self.comparison.ratio_validity if self.comparison else None
-
-    @property
-    def ratio_reason(self) -> str:
-        """Why it is not `good`."""
-        return self.comparison.ratio_reason if self.comparison else ""
 
     @property
     def uncompared(self) -> bool:

@@ -164,7 +164,7 @@ _OF_RESULT = ("id", "requested_precision", "status", "reason", "effective_precis
               "shapes", "capacity", "axes", "size_bytes", "scores", "engine_version")  # fmt: skip
 _OF_ENGINE = ("precision", "recipe", "mix", "batch", "device", "threads")
 _OF_MEASURE = ("scope", "cache")
-_OF_STANDING = ("clock", "modelled", "speedup", "baseline", "ratio_validity", "ratio_reason", "ratio_to_fastest",
+_OF_STANDING = ("clock", "modelled", "speedup", "baseline", "ratio_to_fastest",
                 "verdict_to_fastest", "outputs", "outputs_reason", "pareto", "is_reference")  # fmt: skip
 
 
@@ -190,6 +190,8 @@ def describe_row(standing: Standing) -> Row:
         unmapped_share=result.bound.unmapped_share if result.bound else None,
         speedup_reason="; ".join(found.reasons) if found and found.ratio is None else None,
         verdict=found.verdict if found else None,
+        ratio_validity=found.ratio_validity if found else None,
+        ratio_reason=found.ratio_reason if found else "",
         repetitions_needed=found.repetitions_needed if found else None,
         bucket=format_shapes(engine.shapes),
         gpu=next((gpu.name for gpu in gpus if engine.device == f"cuda:{gpu.index}"), None),
