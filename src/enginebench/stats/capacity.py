@@ -26,12 +26,7 @@ LOWEST_SHARE = 0.01
 
 
 class CapacitySearch:
-    """Brackets, then halves the distance of the logs; ends that contradict others are asked again, not believed.
-
-    Args:
-        resolution: fails over passes at which the search ends.
-        stride: the first step away from the guess, each further one in the same direction is longer by it.
-    """
+    """Brackets, then halves the distance of the logs; ends that contradict others are asked again, not believed."""
 
     def __init__(
         self,

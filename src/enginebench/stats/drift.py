@@ -151,17 +151,12 @@ def measure_drift(
     """What `candidate` answered, against `reference`, output by output.
 
     Args:
-        reference: name -> array of shape (samples, ...), any dtype.
-        candidate: the same names, shapes and dtypes.
+        reference, candidate: name -> array of shape (samples, ...), any dtype; the same names, shapes and dtypes.
         limits: by the names in `LIMITS`; a limit on a figure that an output does not have (top-1 of an image) is not
             applied to that output.
         asked: samples that were to be compared; None: those that there are.
         task: what the answers mean: boxes are matched, maps of classes and sequences decoded before they are compared.
         undecided: limits of the outputs that decide nothing, in place of `limits`; None: those are for all.
-
-    Raises:
-        FeedError: names, shapes or dtypes differ; lists every difference.
-        UsageError: a limit is unknown.
     """
     unknown = sorted(set(limits) - set(LIMITS))
     if unknown:

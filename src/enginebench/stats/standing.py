@@ -194,12 +194,7 @@ def _leads(ratio: Estimate, trust: Trust, margin: float, step: float) -> bool:
 
 
 def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is_reference: bool = False) -> Standing:
-    """What the samples and the outputs of a row say, also of one that failed or was skipped.
-
-    Args:
-        baseline: what `speedup` is taken against; `result` itself gives 1; None: nothing.
-        is_reference: whether others were compared with its outputs.
-    """
+    """What the samples and the outputs of a row say, also of one that failed or was skipped."""
     measured, summary = _list_measured(result), None
     if measured:
         asked = [p for p in result.measure.percentiles if p not in _USUAL and 0 < p < 100]

@@ -50,9 +50,7 @@ def list_report(
 ) -> list[Section]:
     """All that a page and a markdown file show: also the warnings, the charts, the machine.
 
-    Args:
-        command: words of the command that made the run.
-        refusals: id of each row -> why it cannot be delivered, or None; nothing for a report that does not say.
+    `refusals`: id of each row -> why it cannot be delivered, or None; nothing for a report that does not say.
     """
     started = f"{started_utc[:16].replace('T', ' ')} UTC"
     facts = " · ".join([*list_facts(document), *([started] if started_utc else [])])
