@@ -66,6 +66,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     options: Mapping[str, Option] = {}
     gpu_options: Mapping[str, Option] = {}  # on a GPU, where they are others
     refuses: Mapping[str, str] = {}  # options of its kin that do nothing for it, each with the reason
+    lacks: Mapping[Precision, str] = {}  # precisions that it never runs, each with the reason
     device: str | None = None  # the device that it runs on, if that is not the CPU
     recipe: Recipe = "tensorrt"  # what `int8` means where no recipe is named: what its kernels were made for
     other_recipes: tuple[Recipe, ...] = ()  # that `tune` may try, too

@@ -33,9 +33,6 @@ WINDOWS_COMPARED = 3
 # section 4.2: steady state where variation falls below 1 or 2 %.
 WARMUP_TOLERANCE = 0.02
 
-# An engine that never settles must leave time for the samples themselves.
-WARMUP_SHARE_OF_LIMIT = 0.5
-
 _NS = 1_000_000_000
 
 
@@ -106,8 +103,9 @@ class WarmupRule:
     A window is at least 10 ms, and at least three calls unless these take 100 ms; its median stands for it. Settled
     means that the middle of the newest three windows differs by at most 2 % from the middle of the three before;
     middles, so that one disturbed window decides nothing. Where a device's clock is known, it must agree in the same
-    way: latencies also stand still at a clock that is about to rise. Warm-up ends unsettled after half of the time
-    limit, or at once after exactly `calls` calls where that is given.
+    way: latencies also stand still at a clock that is about to rise. Warm-up ends after as long as may be timed, or
+    after exactly `calls` calls where that is given. Of calls so long that six of them do not fit, as many as there are
+    decide whether it had settled.
 
     Args:
         calls: exactly so many calls; None until settled.
@@ -117,7 +115,7 @@ class WarmupRule:
         if calls is not None and calls < 0:
             raise UsageError(f"warmup is {calls}; 0 or more calls are needed")
         self._fixed = calls
-        self._limit_ns = time_limit_s * _NS * WARMUP_SHARE_OF_LIMIT
+        self._limit_ns = time_limit_s * _NS
         self._medians: list[float] = []
         self._clocks_mhz: list[int] = []
         self._spent_ns = 0
@@ -126,7 +124,7 @@ class WarmupRule:
     @property
     def settled(self) -> bool | None:
         """Whether latencies settled; None where the number of calls was fixed."""
-        return None if self._fixed is not None else self._windows_agree()
+        return None if self._fixed is not None else self._windows_agree(len(self._medians) // 2)
 
     def calls_left(self) -> int | None:
         return None if self._fixed is None else self._fixed - self.dropped
@@ -143,16 +141,16 @@ class WarmupRule:
             return self.dropped >= self._fixed
         return self._windows_agree() or self._spent_ns >= self._limit_ns
 
-    def _windows_agree(self) -> bool:
-        return _agree(self._medians) and (not self._clocks_mhz or _agree(self._clocks_mhz))
+    def _windows_agree(self, most: int = WINDOWS_COMPARED) -> bool:
+        n = min(most, WINDOWS_COMPARED)
+        return _agree(self._medians, n) and (not self._clocks_mhz or _agree(self._clocks_mhz, n))
 
 
-def _agree(values: Sequence[float]) -> bool:
-    """Whether the middle of the newest three is within the tolerance of the middle of the three before."""
-    if len(values) < 2 * WINDOWS_COMPARED:
+def _agree(values: Sequence[float], n: int) -> bool:
+    """Whether the middle of the newest `n` is within the tolerance of the middle of as many before."""
+    if not 0 < 2 * n <= len(values):
         return False
-    windows = (values[-2 * WINDOWS_COMPARED : -WINDOWS_COMPARED], values[-WINDOWS_COMPARED:])
-    older, newer = (sorted(part)[WINDOWS_COMPARED // 2] for part in windows)
+    older, newer = (sorted(part)[n // 2] for part in (values[-2 * n : -n], values[-n:]))
     return abs(newer - older) <= WARMUP_TOLERANCE * older
 
 

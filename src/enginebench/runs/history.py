@@ -31,8 +31,6 @@ from enginebench.stats.validity import judge
 
 # Increase it when HistoryRow changes: figures of an older form are then computed again.
 _CACHE_FORM = 2
-# Holds ONNX files and engines, some of them thousands of files: never rows.
-_SKIPPED = frozenset({ARTIFACTS})
 # Fields of a row that are called so where they come from.
 _OF_RESULT = ("id", "model", "engine_version", "status", "size_bytes")
 _OF_ENGINE = ("recipe", "mix", "batch", "device", "threads")
@@ -111,7 +109,7 @@ def _find_rows(root: Path) -> Iterator[os.DirEntry[str]]:
         with entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    if not entry.name.startswith(".") and entry.name not in _SKIPPED:
+                    if not entry.name.startswith(".") and entry.name != ARTIFACTS:  # thousands of files, never rows
                         waiting.append(entry.path)
                 elif inside_rows and entry.name.endswith(".json") and entry.is_file(follow_symlinks=False):
                     yield entry

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, UsageError
 from enginebench.core.features import find_each
 from enginebench.core.records import Machine, Result
+from enginebench.core.store import hash_file
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.places import OPTION, describe_place
@@ -99,6 +100,12 @@ def take_up(folder: RunFolder, request: RunRequest) -> RunRecord:
             f"{folder.root} holds a run of {record.request.model}, not of {request.model}. Name that model, or another "
             "--out without --resume"
         )
+    given = Path(request.model)
+    made = record.sources[0].files if record.sources and given.is_file() else ()
+    changed = [f.path for f in made if (path := given.parent / f.path).is_file() and hash_file(path) != f.sha256]
+    if changed:
+        why = f"{changed[0]} was changed after the run in {folder.root} began (SHA-256 differs)"
+        raise UsageError(f"{why}. Start a new run in another folder")
     if changed := list_changes(record.machine, describe_machine()):
         raise UsageError(
             f"{folder.root} cannot be continued here; the results would not be comparable: {'; '.join(changed)}. "

@@ -99,7 +99,13 @@ def _never_runs(spec: EngineSpec, sources: Sequence[Artifact]) -> bool:
     kind = takes(spec.backend)
     eight = spec.precision in FEW_BITS and spec.recipe is None
     other = kind == "torch" and (eight or (bool(sources) and sources[0].kind != "torch"))
-    return other or refuse_recipe(spec, kind) is not None
+    return other or _refuse(spec, kind) is not None
+
+
+def _refuse(spec: EngineSpec, kind: ArtifactKind) -> str | None:
+    """Why an engine never runs a precision, or models of a recipe; None if it does."""
+    why = find_entry(spec.backend).lacks.get(spec.precision) if spec.precision else None
+    return f"{spec.backend} has no {spec.precision}: {why}" if why else refuse_recipe(spec, kind)
 
 
 def meets_precision(asked: str, precision: Precision | None, recipe: Recipe | None) -> bool:
@@ -224,7 +230,7 @@ def list_transforms(request: RunRequest, sources: Sequence[Artifact]) -> list[tu
     wanted = [
         (find_graph_precision(s.backend, s.precision), start)
         for s in engines
-        if (kind := takes(s.backend)) in fp32 and not refuse_recipe(s, kind)
+        if (kind := takes(s.backend)) in fp32 and not _refuse(s, kind)
         if ((start := find_start(s.backend, s.recipe)) and not lacks_torchao(start)) or kind != "torch"
     ]
     return [pair for pair in dict.fromkeys(wanted) if pair not in have and pair[0] != "fp32"]
@@ -310,7 +316,7 @@ def _reason_to_skip(
     if kind == "torch" and spec.precision in FEW_BITS and spec.recipe is None:
         others = "ort or openvino" if spec.precision == "int4" else "pytorch-compile, ort or openvino"
         return f"{spec.backend} has no {spec.precision}; ask {others} for it"
-    if why := refuse_recipe(spec, kind):
+    if why := _refuse(spec, kind):
         return why
     if kind == "torch" and OPTION not in spec.options and lacks_torchao(spec.recipe):
         return str(MissingDependency("torchao", TORCHAO))

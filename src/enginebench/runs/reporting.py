@@ -117,12 +117,7 @@ def write_reports(
     record: RunRecord | None = None,
     results: Sequence[Result] = (),
 ) -> Written:
-    """Writes the reports of a run into its folder.
-
-    Args:
-        formats: any of html, md, csv, json, png. Without the extra `report` there is no html and no png, and a note
-            says how to get them.
-    """
+    """Writes the reports of a run into its folder; notes say what is missing without the extra `report`."""
     formats = check_formats(formats)
     stages = []
     for path in sorted(root.glob("stages*.json")):  # of `stages --out` in a run's folder

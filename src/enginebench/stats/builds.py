@@ -76,7 +76,7 @@ def doubt_builds(effect: BuildEffect | None) -> tuple[Caveat, ...]:
     return (make_caveat("builds_differ", builds=effect.builds, within=effect.within, **figures),)
 
 
-def estimate_between(groups: Sequence[Sequence[float]], level: float = LEVEL) -> tuple[Estimate | None, float | None]:
+def estimate_between(groups: Sequence[Sequence[float]]) -> tuple[Estimate | None, float | None]:
     """(deviation between groups with its interval, deviation within one), by one-way random-effects ANOVA.
 
     Of groups of different sizes the plain means are taken, and the harmonic mean of the sizes. The interval follows
@@ -97,14 +97,14 @@ def estimate_between(groups: Sequence[Sequence[float]], level: float = LEVEL) ->
     squares = math.fsum((x - mean) ** 2 for group, mean in zip(groups, means, strict=True) for x in group)
     within, between = squares / spare, size * math.fsum((m - fmean(means)) ** 2 for m in means) / (k - 1)
     ends = []
-    for p in (1 - (1 - level) / 2, (1 - level) / 2):
+    for p in ((1 + LEVEL) / 2, (1 - LEVEL) / 2):
         quantile_f, quantile_chi2 = float(fdtri(k - 1, spare, p)), float(chdtri(k - 1, 1 - p))
         ends.append(max(0.0, (k - 1) * (between - quantile_f * within) / (size * quantile_chi2)))
     estimate = Estimate(
         value=math.sqrt(max(0.0, between - within) / size),
         low=math.sqrt(ends[0]),
         high=math.sqrt(ends[1]),
-        level=level,
+        level=LEVEL,
         n=k,
         method=f"one-way random-effects ANOVA over {k} builds, {k + spare} processes; interval after Williams",
     )

@@ -9,7 +9,7 @@ from enginebench.core.records import Capacity, Estimate, Probe, RatioValidity, V
 from enginebench.stats.compare import MIN_REPETITIONS, count_needed, judge_spread
 from enginebench.stats.intervals import estimate_geometric, measure_spread
 from enginebench.stats.queueing import Limit
-from enginebench.stats.validity import grade_ratio
+from enginebench.stats.validity import disturbed_alike, grade_ratio
 
 # The search ends when the lowest rate that fails is at most this many times the highest that passes.
 RESOLUTION = 1.05
@@ -26,12 +26,7 @@ LOWEST_SHARE = 0.01
 
 
 class CapacitySearch:
-    """Brackets, then halves the distance of the logs; ends that contradict others are asked again, not believed.
-
-    Args:
-        resolution: fails over passes at which the search ends.
-        stride: the first step away from the guess, each further one in the same direction is longer by it.
-    """
+    """Brackets, then halves the distance of the logs; ends that contradict others are asked again, not believed."""
 
     def __init__(
         self,
@@ -126,7 +121,7 @@ class CapacityVerdict(Struct, frozen=True, kw_only=True):
 
 
 def compare_capacities(
-    base: Sequence[Capacity], candidate: Sequence[Capacity], names: tuple[str, str], margin: float = CAPACITY_MARGIN
+    base: Sequence[Capacity], candidate: Sequence[Capacity], names: tuple[str, str]
 ) -> CapacityVerdict:
     """The verdict on capacities that were found in turns, one pair a round.
 
@@ -142,12 +137,14 @@ def compare_capacities(
         why = "no round found a rate that meets the limit on both sides" if rounds else ended
         return CapacityVerdict(base=names[0], candidate=names[1], verdict="not_comparable", ratio=None, reasons=(why,))
     spread = measure_spread([math.log(b / a) for a, b in known])
-    verdict, why = judge_spread(spread, margin)
+    found, why = judge_spread(spread, CAPACITY_MARGIN)
     ratio = estimate_geometric(spread, 0.95, 1.0, "t interval over the logs of the rounds' ratios")
     disturbed = [sum(pair[side].suspect for pair in rounds) / len(rounds) for side in (0, 1)]
     validity, doubt = grade_ratio(ratio, disturbed)
+    alike = disturbed_alike(disturbed)  # else the difference may be that of the disturbance
+    verdict: Verdict = found if alike else "not_shown"
     doubts = [why, "" if validity == "good" else f"the validity of the ratio is {validity}: {doubt}"]
-    needed = count_needed(spread, margin) if spread.n >= MIN_REPETITIONS else MIN_REPETITIONS
+    needed = count_needed(spread, CAPACITY_MARGIN) if spread.n >= MIN_REPETITIONS else MIN_REPETITIONS
     return CapacityVerdict(
         base=names[0],
         candidate=names[1],
@@ -155,7 +152,7 @@ def compare_capacities(
         ratio=ratio,
         ratio_validity=validity,
         reasons=tuple(filter(None, doubts)),
-        repetitions_needed=needed if verdict == "not_shown" else None,
+        repetitions_needed=needed if found == "not_shown" else None,
     )
 
 

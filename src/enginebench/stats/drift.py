@@ -151,17 +151,12 @@ def measure_drift(
     """What `candidate` answered, against `reference`, output by output.
 
     Args:
-        reference: name -> array of shape (samples, ...), any dtype.
-        candidate: the same names, shapes and dtypes.
+        reference, candidate: name -> array of shape (samples, ...), any dtype; the same names, shapes and dtypes.
         limits: by the names in `LIMITS`; a limit on a figure that an output does not have (top-1 of an image) is not
             applied to that output.
         asked: samples that were to be compared; None: those that there are.
         task: what the answers mean: boxes are matched, maps of classes and sequences decoded before they are compared.
         undecided: limits of the outputs that decide nothing, in place of `limits`; None: those are for all.
-
-    Raises:
-        FeedError: names, shapes or dtypes differ; lists every difference.
-        UsageError: a limit is unknown.
     """
     unknown = sorted(set(limits) - set(LIMITS))
     if unknown:
@@ -462,18 +457,9 @@ def _measure_box_samples(
 
 
 def _take_sample(index: int, output: OutputDrift) -> SampleDrift:
-    return SampleDrift(
-        index=index,
-        output=output.name,
-        mean_abs_diff=output.mean_abs_diff,
-        max_abs_diff=output.max_abs_diff,
-        mean_rel_diff=output.mean_rel_diff,
-        cosine=output.cosine_mean,
-        centred_cosine=None,
-        snr_db=output.snr_db,
-        nonfinite=output.nonfinite,
-        agreement=output.agreement,
-    )
+    same = ("mean_abs_diff", "max_abs_diff", "mean_rel_diff", "snr_db", "nonfinite", "agreement")
+    fields = {name: getattr(output, name) for name in same}
+    return SampleDrift(index=index, output=output.name, cosine=output.cosine_mean, centred_cosine=None, **fields)
 
 
 def _measure_rows(name: str, reference: Array, candidate: Array, task: Task | None) -> list[SampleDrift]:
@@ -535,11 +521,9 @@ def _measure_margins(ref: Floats) -> Floats:
 
 def _measure_noise(ref: Floats, cand: Floats) -> float:
     """Standard deviation of the differences within a sample: what moves all scores alike flips nothing."""
-    difference = cand - ref
-    if not difference.size:
-        return 0.0
-    within = difference - difference.mean(axis=1, keepdims=True)
-    size = float(np.abs(within).max())
+    within = cand - ref
+    within -= within.mean(axis=1, keepdims=True) if within.size else 0.0
+    size = float(np.abs(within).max(initial=0))
     return size * float(np.sqrt(np.mean((within / size) ** 2))) if size else 0.0
 
 

@@ -189,8 +189,11 @@ def _find_ties(chosen: Sequence[Standing], margin: float) -> tuple[list[Standing
     """(the fastest and those it is not clearly faster than, whether all are equivalent, why a ratio is not given)."""
     best = chosen[0].result
     found = [(row, compare_rows(row.result, best, margin)) for row in chosen[1:]]
-    tied = [(row, one) for row, one in found if one.ratio_validity and not one.clear]
-    unknown = next((_explain_ratio(one) for _, one in tied if one.ratio_validity == "not_given"), "")
+    # Of unlike ones (devices, clocks) nobody knows by how much, but who is faster in every trial is.
+    tied = [
+        (row, one) for row, one in found if not one.clear and (one.ratio_validity or not _always_beats(chosen[0], row))
+    ]
+    unknown = next((_explain_ratio(one) for _, one in tied if one.ratio is None), "")
     return [chosen[0], *(row for row, _ in tied)], all(one.verdict == "equivalent" for _, one in tied), unknown
 
 

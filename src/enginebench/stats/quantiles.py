@@ -41,14 +41,6 @@ def nearest_rank(sorted_values: Sequence[float] | Array, q: float) -> float:
     The rank is ceil(q n), computed exactly from the decimal digits of `q`: in binary floating point 0.07 x 100 is
     a little more than 7, and its ceiling would be 8.
 
-    Args:
-        sorted_values: ascending, at least one.
-        q: share, 0 < q <= 1 (0.99 for p99).
-
-    Raises:
-        UsageError: `q` lies outside (0, 1].
-        MeasurementError: there are no values.
-
     Source: R. Hyndman, Y. Fan, "Sample quantiles in statistical packages", The American Statistician 50 (1996),
         definition 1; ISO 3534-1 calls it the nearest rank.
     """
@@ -93,8 +85,6 @@ def min_samples(q: float) -> int:
 
     Source: H. A. David, H. N. Nagaraja, "Order Statistics", 3rd ed. (2003), section 7.1.
     """
-    if not 0 < q < 1:
-        raise UsageError(f"percentile {100 * q:g} has no interval; it must lie between 0 and 100")
     return math.ceil(math.log(0.025) / math.log(q))
 
 
@@ -151,7 +141,7 @@ def split_blocks(series: Sequence[Floats], length: int) -> list[Floats]:
 
 
 def estimate_tails(
-    series: Sequence[Floats], shares: Sequence[float], *, level: float = 0.95, seed: int = 0, time: float | None = None
+    series: Sequence[Floats], shares: Sequence[float], *, level: float = 0.95, time: float | None = None
 ) -> list[Estimate]:
     """The pooled quantiles by nearest rank, with intervals by bootstrap over blocks. Keeps the unit of `series`.
 
@@ -160,7 +150,6 @@ def estimate_tails(
     Args:
         series: one array of samples a process.
         shares: 0.99 for p99; several cost one sorting of the samples and one set of draws.
-        seed: of the draws; the same samples always give the same interval.
         time: autocorrelation time in samples, where the caller has it already.
     """
     pooled = np.sort(np.concatenate(list(series))) if len(series) else np.empty(0)
@@ -175,7 +164,7 @@ def estimate_tails(
         none = Estimate(value=0.0, low=None, high=None, level=level, n=n, method=method, supported=False)
         return [replace(none, value=value) for value in values]
     method += f"; bootstrap over {len(blocks)} blocks of about {n // len(blocks)} samples"
-    blocks, draws = [np.sort(block) for block in blocks], _draw_blocks(len(blocks), seed)
+    blocks, draws = [np.sort(block) for block in blocks], _draw_blocks(len(blocks))
     estimates = []
     for q, value in zip(shares, values, strict=True):
         low, high = _bootstrap_quantile(blocks, draws, pooled, q, level)
@@ -186,9 +175,9 @@ def estimate_tails(
 
 
 @lru_cache(maxsize=4)
-def _draw_blocks(blocks: int, seed: int) -> Floats:
+def _draw_blocks(blocks: int) -> Floats:
     """How often each block occurs in each of `DRAWS` draws of as many blocks, with replacement."""
-    picks = np.random.default_rng(seed).integers(blocks, size=(DRAWS, blocks))
+    picks = np.random.default_rng(0).integers(blocks, size=(DRAWS, blocks))
     # One count over all draws, each in a range of its own: a fifth of the time of drawing from a multinomial.
     places = (picks + blocks * np.arange(DRAWS)[:, None]).ravel()
     counts = np.bincount(places, minlength=DRAWS * blocks).reshape(DRAWS, blocks)

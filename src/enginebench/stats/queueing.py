@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from enginebench.core.caveats import find_sentence, make_caveat
-from enginebench.core.errors import UsageError
 from enginebench.core.records import Block, Caveat, Measurement, Validity
 from enginebench.stats.quantiles import Floats, convert_percent, nearest_rank
 from enginebench.stats.validity import doubt_marks, find_worst, judge_marks
@@ -282,18 +281,16 @@ def seems_to_hold(point: LoadPoint, limit: Limit, planned: int) -> bool:
     return whole and (point.late or 0) <= (1 - limit.share) * point.offered
 
 
-def strict_min_samples(q: float, exceedances: int = 1, confidence: float = 0.99) -> int:
+def strict_min_samples(q: float, exceedances: int = 1) -> int:
     """The least n at which `exceedances` slower samples still show, one-sided, that the q-quantile is not slower.
 
-    p99: 459 with none, 662 with one. It is the smallest n with P(Binomial(n, 1 - q) <= exceedances) <= 1 - confidence.
+    p99: 459 with none, 662 with one. It is the smallest n with P(Binomial(n, 1 - q) <= exceedances) <= 0.01.
 
     Source: MLPerf Inference rules, appendix "Early stopping criterion"; LoadGen, `early_stopping.cc`.
     """
-    if not 0 < q < 1:
-        raise UsageError(f"percentile {100 * q:g} has no strict rule; it must lie between 0 and 100")
     from scipy.special import bdtr
 
     high = exceedances + 2
-    while bdtr(exceedances, high, 1 - q) > 1 - confidence:
+    while bdtr(exceedances, high, 1 - q) > 0.01:
         high *= 2
-    return bisect_left(range(high), True, exceedances + 1, key=lambda n: bdtr(exceedances, n, 1 - q) <= 1 - confidence)
+    return bisect_left(range(high), True, exceedances + 1, key=lambda n: bdtr(exceedances, n, 1 - q) <= 0.01)

@@ -1,7 +1,8 @@
 """Which row of a run is the fastest, which one is recommended, and between which of them only the user can choose."""
 
-from collections.abc import Collection, Sequence
-from typing import Literal
+from collections.abc import Callable, Collection, Iterable, Sequence
+from operator import itemgetter
+from typing import Literal, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from enginebench.stats.standing import Standing, compare_rows, find_baseline, fi
 # Outputs of different FP32 kernels differ in the sixth digit; that must not decide which row is on the Pareto front.
 QUALITY_DIGITS = 4
 
+Point = TypeVar("Point")
 RecommendedBy = Literal["metric", "drift", "search"]  # "search": by the search whose final the rows are
 
 
@@ -77,10 +79,7 @@ def rank_results(results: Sequence[Result], rules: Rules = USUAL) -> Ranking:
         for result, base in zip(kept, baselines, strict=True)
     ]
     rows = mark_pareto(weighed, rules.metric)
-    groups: dict[tuple[object, ...], list[Standing]] = {}
-    for row in rows:
-        groups.setdefault(row.setting, []).append(row)
-    found = [_rank_group(group, rules) for group in groups.values()]
+    found = [_rank_group([row for row in rows if row.setting == setting], rules) for setting in settings]
     answers = [answer for answer in found if answer is not None]
     fastest = {answer.fastest.setting: answer.fastest for answer in answers}
     standings = []
@@ -211,13 +210,20 @@ def mark_pareto(rows: Sequence[Standing], metric: str | None = None) -> list[Sta
     four digits. Only ok rows of one batch, scope and cache are held against each other, and none that is invalid.
     """
     points = [_place(row, metric) for row in rows]
-    fronts: dict[tuple[object, ...], list[Place]] = {}
-    for point in sorted(filter(None, points), key=lambda point: (point[1], -point[2])):  # a slower one must be better
-        front = fronts.setdefault(point[0], [])
-        if not front or point[2] > front[-1][2] or point[1:] == front[-1][1:]:
-            front.append(point)
-    best = {point for front in fronts.values() for point in front}
+    groups: dict[tuple[object, ...], list[Place]] = {}
+    for point in filter(None, points):
+        groups.setdefault(point[0], []).append(point)
+    best = {point for group in groups.values() for point in find_front(group, itemgetter(1, 2))}
     return [replace(row, pareto=point in best) for row, point in zip(rows, points, strict=True)]
+
+
+def find_front(points: Iterable[Point], place: Callable[[Point], tuple[float, float]]) -> list[Point]:
+    """The points that no other beats in both, by a first figure that is better if lower and a second if higher."""
+    best: list[Point] = []
+    for point in sorted(points, key=lambda point: (place(point)[0], -place(point)[1])):
+        if not best or place(point)[1] > place(best[-1])[1]:
+            best.append(point)
+    return best
 
 
 Place = tuple[tuple[object, ...], float, float]
@@ -232,9 +238,12 @@ def _place(row: Standing, metric: str | None) -> Place | None:
     unsound = row.result.status != "ok" or agreement.nonfinite or row.modelled or row.validity == "invalid"
     if unsound or row.summary is None or quality is None:
         return None
-    # To as many digits as decide, whatever the metric's unit.
-    rounded = float(f"{quality:.{QUALITY_DIGITS}g}") if abs(quality) > 1 else round(quality, QUALITY_DIGITS)
-    return (*row.setting, row.clock), row.summary.p50.value, rounded
+    return (*row.setting, row.clock), row.summary.p50.value, round_quality(quality)
+
+
+def round_quality(quality: float) -> float:
+    """To as many digits as decide, whatever the metric's unit."""
+    return float(f"{quality:.{QUALITY_DIGITS}g}") if abs(quality) > 1 else round(quality, QUALITY_DIGITS)
 
 
 def find_quality(score: Score | None, likeness: float | None, *, by_metric: bool, is_truth: bool) -> float | None:

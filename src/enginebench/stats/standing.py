@@ -1,5 +1,6 @@
 """What one row of a run says: its samples, its outputs, and its times beside those of its baseline."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
@@ -7,18 +8,7 @@ from msgspec.structs import replace
 
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine, show_engine
-from enginebench.core.records import (
-    Caveat,
-    Clock,
-    Drift,
-    Estimate,
-    Measurement,
-    Outputs,
-    RatioValidity,
-    Result,
-    Validity,
-    Verdict,
-)
+from enginebench.core.records import Caveat, Clock, Drift, Estimate, Measurement, Outputs, Result, Validity, Verdict
 from enginebench.core.shapes import find_size
 from enginebench.stats.alike import judge_outputs
 from enginebench.stats.compare import Comparison, comparable, compare, compare_apart, find_level, refuse
@@ -63,16 +53,6 @@ class Standing(Struct, frozen=True, kw_only=True):
     is_reference: bool = False  # others were compared with its outputs
     hides_work: bool = False  # its times are those of a part of the work
     pareto: bool = False
-
-    @property
-    def ratio_validity(self) -> RatioValidity | None:
-        """Of the ratio to the baseline; None: there is none."""
-        return self.comparison.ratio_validity if self.comparison else None
-
-    @property
-    def ratio_reason(self) -> str:
-        """Why it is not `good`."""
-        return self.comparison.ratio_reason if self.comparison else ""
 
     @property
     def uncompared(self) -> bool:
@@ -176,23 +156,26 @@ def trust_ratio(
         return found
     trust = judge_ratio(base, cand, found.ratio, names)
     ratio, why = widen_ratio(found.ratio, trust), trust.reason
+    # A verdict has to hold also without what slowed one side more than the other.
+    low, high, margin = ratio.low or 0.0, ratio.high or math.inf, 1 + found.margin
+    if found.verdict == "equivalent":
+        holds = ratio == found.ratio or (low > 1 / margin and high < margin)
+    else:
+        holds = low > margin or high < 1 / margin
     step = SPEED_RATIO if all(m.device_ns for m in (*base, *cand)) else WIDE_RATIO
     # An interval that is merely wide has been weighed by the verdict; each pair has to say the same then.
     good, agreed = trust.validity == "good", trust.alike and trust.least > 1
-    clear = (found.verdict == "faster" and (good or agreed)) or (not good and _leads(ratio, trust, found.margin, step))
-    found = replace(found, clear=clear, ratio_validity=trust.validity, ratio_reason=why)
+    clear = found.verdict == "faster" and ((good and holds) or agreed)
+    found = replace(found, clear=clear or (not good and _leads(ratio, trust, found.margin, step)))
+    found = replace(found, ratio_validity=trust.validity, ratio_reason=why)
     if trust.validity == "not_given":
         reasons = (why, *found.reasons)
         return replace(found, verdict="not_comparable", ratio=None, repetitions_needed=None, reasons=reasons)
-    if trust.validity != "good":
-        found = replace(found, reasons=(*found.reasons, f"the validity of the ratio is {trust.validity}: {why}"))
-    # A verdict has to hold also without what slowed one side more than the other.
-    margin, bias = 1 + found.margin, trust.bias or 1.0
-    if found.verdict == "equivalent":
-        holds = max(bias, 1 / bias) * trust.doubt <= margin
-    else:
-        holds = (ratio.low or 0.0) > margin or (ratio.high or margin) < 1 / margin
-    return replace(found, ratio=ratio, verdict=found.verdict if holds else "not_shown")
+    doubts = [] if good else [f"the validity of the ratio is {trust.validity}: {why}"]
+    if not holds and found.verdict != "not_shown":
+        doubts.append(f"without what other programs cost one side it may be {low:.3f} to {high:.3f}: across the margin")
+    verdict = found.verdict if holds else "not_shown"
+    return replace(found, ratio=ratio, verdict=verdict, reasons=(*found.reasons, *doubts))
 
 
 def _leads(ratio: Estimate, trust: Trust, margin: float, step: float) -> bool:
@@ -211,12 +194,7 @@ def _leads(ratio: Estimate, trust: Trust, margin: float, step: float) -> bool:
 
 
 def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is_reference: bool = False) -> Standing:
-    """What the samples and the outputs of a row say, also of one that failed or was skipped.
-
-    Args:
-        baseline: what `speedup` is taken against; `result` itself gives 1; None: nothing.
-        is_reference: whether others were compared with its outputs.
-    """
+    """What the samples and the outputs of a row say, also of one that failed or was skipped."""
     measured, summary = _list_measured(result), None
     if measured:
         asked = [p for p in result.measure.percentiles if p not in _USUAL and 0 < p < 100]

@@ -133,7 +133,7 @@ def judge_ratio(
     return replace(trust, validity=validity, reason=why, alike=alike)
 
 
-def disturbed_alike(marked: Sequence[float], apart: float) -> bool:
+def disturbed_alike(marked: Sequence[float], apart: float = 1.0) -> bool:
     """Whether neither side was slowed, or marked, noticeably more than the other."""
     return apart <= SPEED_RATIO and max(marked) - min(marked) <= SUSPECT_SHARE
 
@@ -232,7 +232,15 @@ def _find_quickest(measurements: Sequence[Measurement]) -> float:
 
 
 def _share_unsettled(measurements: Sequence[Measurement]) -> float:
-    return sum(m.warmup_settled is False for m in measurements) / len(measurements)
+    return _count_unsettled(measurements) / len(measurements)
+
+
+def _count_unsettled(measurements: Sequence[Measurement]) -> int:
+    """Trials whose warm-up had not settled, or had at a speed that was not the last: the first half of the samples took
+    far longer than the second, so that the median may be of either."""
+    halves = [(m.latency_ns[: (n := len(m.latency_ns)) // 2], m.latency_ns[n // 2 :]) for m in measurements]
+    fell = [bool(a) and median(a) > SPEED_RATIO * median(b) for a, b in halves]
+    return sum(m.warmup_settled is False or falls for m, falls in zip(measurements, fell, strict=True))
 
 
 def judge_marks(measurements: Sequence[Measurement]) -> Validity:
@@ -275,7 +283,7 @@ def _doubt_trials(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
     shares = [overhead / latency for overhead, latency in known if latency > 0]
     if shares and median(shares) > CALL_SHARE:
         yield make_caveat("call_overhead", share=median(shares))
-    if unsettled := sum(m.warmup_settled is False for m in measurements):
+    if unsettled := _count_unsettled(measurements):
         yield make_caveat("not_settled.warmup", unsettled=unsettled, total=processes)
     # One process must carry its median alone; of several the spread between them shows what was not settled.
     if processes == 1 and measurements[0].stop_rule in ("time_limit", "sample_limit"):

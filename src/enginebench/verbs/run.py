@@ -20,12 +20,11 @@ from enginebench.models.zoo import OBJECT
 from enginebench.options import COMMAND, Opt, PathLike, pick, verb
 from enginebench.report.run.sections import list_sections
 from enginebench.runs import request as requests
-from enginebench.runs.campaign import judge_outcome, judge_precisions
 from enginebench.runs.classes import format_top_classes
 from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, format_resume
 from enginebench.runs.main_job import run_model
 from enginebench.runs.progress import Reporter
-from enginebench.runs.reporting import describe_stored, write_reports
+from enginebench.runs.reporting import describe_stored
 from enginebench.runs.request import name_default_engines, pass_on, use_trtexec
 from enginebench.verbs import given
 from enginebench.verbs.runs import Run, note_folder
@@ -148,8 +147,8 @@ def command(model: str, arguments: tuple[str, ...], shown: RunPrinted, **options
         record, results = run_model(
             request, root, reporter=reporter, resume=resume, wait=wait, command=told, on_results=seen
         )
-    document = describe_stored(record, results)
-    written = write_reports(root, document, ("html", "md", "csv", "png"), record=record, results=results)
+    done = Run(root, record, tuple(results))
+    document, written = done.document, done.write_report(("html", "md", "csv", "png"))
     list_parts = partial(list_sections, folder=root, wide=shown["wide"], warnings=shown["warnings"])
     door.show(document, shown, door.tables(list_parts))
     if not shown["as_json"]:
@@ -158,9 +157,7 @@ def command(model: str, arguments: tuple[str, ...], shown: RunPrinted, **options
         names = ", ".join(path.name for path in written.paths if path.suffix != ".png")
         stored = f"\nStored in {root}: rows/*.json (raw samples), {names}"
         click.echo("\n".join([stored, *written.notes]), err=True)
-    judge_outcome(results, record.request)
-    if options["strict_precision"]:
-        judge_precisions(results)
+    done.check(strict_precision=options["strict_precision"])
     if options["deliver"] is not None:
         find("offers", "deliver_also")(root, options["deliver"])
 

@@ -66,6 +66,15 @@ def test_one_disturbed_window_decides_nothing() -> None:
     assert warm_up([3.0, 9.0, 3.0, 3.0, 8.0, 3.0]).settled is True
 
 
+def test_long_calls_settle_by_as_many_as_fit() -> None:
+    for calls_ms, settled in ((300, 200, 200, 200, 200), True), ((500, 300, 200), False), ((900, 900), True):
+        rule = WarmupRule(None, 1.0)
+        for ms in calls_ms:
+            assert not rule.is_over()
+            rule.add_window(1, ms * MS, ms * MS)
+        assert rule.is_over() and rule.settled is settled
+
+
 @pytest.mark.parametrize("degrees", [4, 9, 10, 20, 60, 1000])
 def test_student_t_agrees_with_scipy(degrees: int) -> None:
     assert stopping.student_t_975(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=2e-3)

@@ -8,7 +8,8 @@ from enginebench.report.run.diff import explain_diff_row
 from enginebench.report.run.head import format_lines
 from enginebench.report.run.remarks import list_remarks, list_warnings
 from enginebench.report.run.rows import RunDocument, describe_run
-from enginebench.report.run.sections import list_batches
+from enginebench.report.run.sections import list_batches, list_sections
+from enginebench.report.terminal import format_text
 from enginebench.stats.diff import diff_results
 from enginebench.stats.drift import refuse_drift
 from enginebench.stats.ranking import Rules
@@ -70,6 +71,8 @@ def test_relabelled_rows_are_a_series_of_their_own() -> None:
 def test_an_unfinished_row_says_what_is_missing() -> None:
     document = describe(make_result(median_ms=2), make_result("ort", median_ms=3, status="partial", seed=1))
     assert ("ort fp32", "not finished: not all of its trials were measured") in list_warnings(document).lines
+    failed = make_result("ort", median_ms=1, status="failed", reason="in trial 4: it was killed", processes=3)
+    assert "Failed: ort: in trial 4: it was killed" in format_text(list_sections(describe(make_result(), failed)))
 
 
 def test_a_doubt_of_unmeasured_rows_is_not_of_all_rows() -> None:

@@ -131,6 +131,13 @@ def test_a_run_of_another_model_is_not_continued(tmp_path: Path, children: Child
     run(tmp_path / "r")
     with pytest.raises(UsageError, match="holds a run of digits-mlp, not of digits-cnn"):
         run(tmp_path / "r", replace(REQUEST, model="digits-cnn"), resume=True)
+    graph = write_text(tmp_path / "mine.onnx", "(float[batch, 3] x) => (float[batch, 3] y) { y = Relu(x) }")
+    request = replace(REQUEST, model=str(graph))
+    run(tmp_path / "s", request)
+    run(tmp_path / "s", request, resume=True)
+    write_text(graph, "(float[batch, 3] x) => (float[batch, 3] y) { y = Abs(x) }")
+    with pytest.raises(UsageError, match=r"^mine\.onnx was changed after the run in"):
+        run(tmp_path / "s", request, resume=True)
 
 
 def test_a_row_of_another_model_is_refused_though_its_name_fits(tmp_path: Path, children: Children) -> None:

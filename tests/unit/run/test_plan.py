@@ -51,7 +51,7 @@ def test_a_time_for_warm_up_is_for_engines_that_time_themselves() -> None:
 
 @pytest.mark.parametrize(
     ("precision", "problem", "reason"),
-    [("fp32", EVERY_GRAPH, "no ONNX graph: operator x"), ("bf16", "bf16", "no graph in bf16: operator x")],
+    [("fp32", EVERY_GRAPH, "no ONNX graph: operator x"), ("fp16", "fp16", "no graph in fp16: operator x")],
 )
 def test_a_graph_that_could_not_be_made_costs_the_rows_of_graph_engines_alone(
     precision: str, problem: str, reason: str
@@ -77,13 +77,18 @@ def test_a_module_keeps_its_precision_as_a_graph_does(module: str, graph: str | 
     sources = [replace(MODULE, precision=module), *([replace(GRAPH, precision=graph)] if graph else [])]
     planned = plan_rows(RunRequest(model="toy", engines=ENGINES), sources, probe=there)
     assert [row.requested_precision for row in planned] == rows
-    assert [row.skip is None for row in planned] == [True, graph is not None]
+    assert [row.skip is None for row in planned] == [True, graph is not None and graph != "bf16"]
 
 
 @pytest.mark.parametrize("unasked", [True, False])
 @pytest.mark.parametrize(
     ("kind", "precisions", "never"),
-    [("torch", ("fp32", "int8"), ["pytorch int8"]), ("onnx", ("fp32",), ["pytorch fp32"]), ("torch", ("fp32",), [])],
+    [
+        ("torch", ("fp32", "int8"), ["pytorch int8"]),
+        ("torch", ("fp32", "bf16"), ["ort bf16"]),
+        ("onnx", ("fp32",), ["pytorch fp32"]),
+        ("torch", ("fp32",), []),
+    ],
 )
 def test_what_nobody_asked_for_and_can_never_run_is_not_planned(
     unasked: bool, kind: str, precisions: tuple[str, ...], never: list[str]
@@ -96,6 +101,7 @@ def test_what_nobody_asked_for_and_can_never_run_is_not_planned(
     told = {f"{row.engine.backend} {row.engine.precision}": row.skip for row in rows}
     assert [name for name, skip in told.items() if skip] == ([] if unasked else never)
     assert set(never).isdisjoint(told) == (unasked or not never)
+    assert ("bf16", None) not in plan.list_transforms(request, (source, GRAPH))
 
 
 @pytest.mark.parametrize(

@@ -113,9 +113,9 @@ def test_six_rounds_show_what_is_faster_equivalent_or_not_shown() -> None:
 def test_capacities_that_were_not_disturbed_alike_say_so() -> None:
     base, candidate = make_rounds([100.0, 101.0] * 3), make_rounds([130.0, 131.0] * 3)
     quiet = compare_capacities(base, candidate, ("a", "b"))
-    assert (quiet.ratio_validity, quiet.reasons) == ("good", ())
+    assert (quiet.verdict, quiet.ratio_validity, quiet.reasons) == ("faster", "good", ())
     noisy = compare_capacities(base, [replace(one, suspect=True) for one in candidate], ("a", "b"))
-    assert noisy.ratio_validity == "low" and "not disturbed alike" in noisy.reasons[0]
+    assert (noisy.verdict, noisy.ratio_validity) == ("not_shown", "low") and "not disturbed alike" in noisy.reasons[0]
 
 
 def test_where_no_rate_passes_there_is_nothing_to_compare() -> None:

@@ -63,9 +63,12 @@ def test_call_overhead_above_five_per_cent(overhead_ns: float | None, expected: 
     assert codes([make(call_overhead_ns=overhead_ns)] * 10)[1] == expected
 
 
+@pytest.mark.parametrize("settled", [False, True])  # or at a speed that lasted for some of the samples
 @pytest.mark.parametrize(("unsettled", "validity"), [(1, "valid"), (2, "valid"), (3, "suspect")])
-def test_warmup_that_did_not_settle(unsettled: int, validity: str) -> None:
-    side = [make(warmup_settled=False)] * unsettled + [make()] * (10 - unsettled)
+def test_warmup_that_did_not_settle(unsettled: int, validity: str, settled: bool) -> None:
+    one = make(warmup_settled=settled)
+    one = replace(one, latency_ns=[1_500_000] * 70 + [1_000_000] * 30) if settled else one
+    side = [one] * unsettled + [make()] * (10 - unsettled)
     assert codes(side) == (validity, ["not_settled"])
 
 
@@ -276,12 +279,20 @@ def test_a_starved_trial_counts_as_much_as_a_quiet_one() -> None:
     assert validity == "not_given" and "far more than" in why
 
 
-def test_the_interval_holds_what_slowed_one_side_more() -> None:
-    """The same engine twice, one of them a third slower beside others: no verdict, and 1 is in the interval."""
-    base, cand = (make_row(side) for side in (make_side(5, marked=0.6, slowed=[1.35] * TRIALS), make_side(5, seed=1)))
+@pytest.mark.parametrize(("base_ms", "marked", "factor", "seed", "validity"), [
+    (5, 0.6, 1.35, 1, "low"), (5 * 1.028, 0.2, 1.3, 5, "good"), (5 * 0.979, 0.2, 1.3, 0, "good")
+])  # fmt: skip
+def test_the_interval_holds_what_slowed_one_side_more(
+    base_ms: float, marked: float, factor: float, seed: int, validity: str
+) -> None:
+    """Nearly the same engine twice, one beside others: neither faster nor equivalent, by the whole interval."""
+    sides = make_side(base_ms, marked=marked, slowed=[factor] * TRIALS), make_side(5, marked=marked, seed=seed)
+    base, cand = map(make_row, sides)
+    assert factor > 1.3 or compare(*sides).verdict == ("faster" if seed else "equivalent")
     found = compare_rows(base, replace(cand, id="cand"))
-    assert (found.verdict, found.ratio_validity, found.clear) == ("not_shown", "low", False)
-    assert found.ratio is not None and found.ratio.low is not None and found.ratio.low < 1.02 < (found.ratio.high or 0)
+    assert (found.verdict, found.ratio_validity, found.clear) == ("not_shown", validity, False)
+    assert found.ratio is not None and found.ratio.low is not None and found.ratio.high is not None
+    assert any(found.ratio.low < edge < found.ratio.high for edge in (1 / 1.02, 1.02))
 
 
 def test_a_wide_interval_beyond_the_margin_names_the_faster_one() -> None:

@@ -41,6 +41,7 @@ from enginebench.stats.capacity import (
     CapacitySearch,
     CapacityVerdict,
     compare_capacities,
+    find_middle,
     join_capacities,
 )
 from enginebench.stats.queueing import (
@@ -345,8 +346,7 @@ class Prober:
         """
         limit = self._settings.limit
         assert limit is not None
-        if earlier and earlier[-1].passes_qps:
-            middle = math.sqrt(earlier[-1].passes_qps * (earlier[-1].fails_qps or earlier[-1].passes_qps))
+        if earlier and (middle := find_middle(earlier[-1])):
             rng = np.random.default_rng([self._seed, len(earlier), self._scheduled[bench.row.id]])
             begin = middle * RESOLUTION ** rng.uniform(-1, 1)
             return CapacitySearch(begin, limit, resolution=self._settings.resolution, stride=SHORT_STRIDE, votes=1)

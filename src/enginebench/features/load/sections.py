@@ -15,6 +15,7 @@ from enginebench.report.run.charts import PALETTE
 from enginebench.report.run.sections import name_machine
 from enginebench.report.table import Chart, Column, Section, make_notes, make_table
 from enginebench.stats.queueing import LoadPoint, find_busiest
+from enginebench.stats.ranking import find_front
 
 FOOTER = (
     "Latency runs from the moment at which a request was due. Percentiles: nearest rank over all requests. "
@@ -234,17 +235,10 @@ def draw_throughput(document: LoadDocument, points: Named, colour: Any) -> tuple
     x = alt.X("p99:Q", title="p99 (ms), log axis", scale=alt.Scale(type="log"))
     y = alt.Y("rate:Q", title="completed requests a second", scale=alt.Scale(zero=False))
     dots = read_rows(shown).mark_point(filled=True, size=45).encode(x=x, y=y, color=colour)
-    line = read_rows(find_frontier(shown)).mark_line(color=GREY, strokeDash=[4, 3], interpolate="step-after")
+    line = read_rows(find_front(shown, itemgetter("p99", "rate"))).mark_line(
+        color=GREY, strokeDash=[4, 3], interpolate="step-after"
+    )
     return alt.layer(line.encode(x=x, y=y), dots), "dashed: the highest rate of any configuration within that p99"
-
-
-def find_frontier(points: Sequence[Row]) -> list[Row]:
-    """The points that no other beats in both, by p99."""
-    best: list[Row] = []
-    for point in sorted(points, key=lambda p: (p["p99"], -p["rate"])):
-        if not best or point["rate"] > best[-1]["rate"]:
-            best.append(point)
-    return best
 
 
 def draw_utilisation(document: LoadDocument, points: Named, colour: Any) -> tuple[Any, str]:

@@ -62,7 +62,7 @@ from enginebench.runs.reporting import describe_stored, write_reports
 from enginebench.runs.targets.sources import choose_judged, judge_sources
 from enginebench.stats.metrics.scores import find_score
 from enginebench.stats.quantiles import median
-from enginebench.stats.ranking import QUALITY_DIGITS
+from enginebench.stats.ranking import find_front, find_quality, round_quality
 from enginebench.stats.validity import find_worst
 
 # What a cost is shown as, and how many of these a nanosecond is.
@@ -174,11 +174,10 @@ def _name_metric(search: Search) -> str | None:
 
 def measure_quality(result: Result, metric: str | None) -> float | None:
     """The score, higher if better; without labels the least centred cosine of the outputs to the reference's."""
-    if metric is not None:
-        score = find_score(result.scores, metric)
-        return None if score is None else score.value.value if score.higher_is_better else -score.value.value
     cosines = [o.centred_cosine_mean for o in result.drift.outputs] if result.drift else []
-    return min((c for c in cosines if c is not None), default=None)
+    likeness = min((c for c in cosines if c is not None), default=None)
+    score = find_score(result.scores, metric) if metric else None
+    return find_quality(score, likeness, by_metric=metric is not None, is_truth=False)
 
 
 def find_frontier(candidates: Sequence[Candidate]) -> tuple[FrontierPoint, ...]:
@@ -187,15 +186,11 @@ def find_frontier(candidates: Sequence[Candidate]) -> tuple[FrontierPoint, ...]:
     To as many digits as decide in a run: kernels that round otherwise are not better.
     """
     points = [
-        FrontierPoint(candidate=c.candidate, id=c.id, speed=c.speed, quality=round(c.quality, QUALITY_DIGITS))
+        FrontierPoint(candidate=c.candidate, id=c.id, speed=c.speed, quality=round_quality(c.quality))
         for c in candidates
         if c.speed is not None and c.quality is not None
     ]
-    best: list[FrontierPoint] = []
-    for point in sorted(points, key=lambda p: (-p.speed, -p.quality)):
-        if not best or point.quality > best[-1].quality:
-            best.append(point)
-    return tuple(best)
+    return tuple(find_front(points, lambda point: (-point.speed, point.quality)))
 
 
 def _describe_finalist(search: Search, setting: Setting) -> Finalist:

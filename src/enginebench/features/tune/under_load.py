@@ -17,7 +17,7 @@ from enginebench.runs.folder import RunFolder
 from enginebench.runs.progress import Reporter
 from enginebench.stats.capacity import find_middle
 from enginebench.stats.compare import Comparison
-from enginebench.stats.validity import find_worst, grade_ratio
+from enginebench.stats.validity import disturbed_alike, find_worst, grade_ratio
 
 LAPS_FILE = "laps.json"
 NS = 1e9
@@ -133,7 +133,9 @@ class LoadTrack:
         marked = [sum(lap.validity != "valid" for lap in side) / max(len(side), 1) for side in laps]
         validity, why = grade_ratio(found.ratio, marked)
         doubts = [f"the validity of the ratio is {validity}: {why}"] if why else []
-        return replace(found, ratio_validity=validity, ratio_reason=why, reasons=(*found.reasons, *doubts))
+        verdict = found.verdict if disturbed_alike(marked) else "not_shown"  # else it may be that of the disturbance
+        reasons = (*found.reasons, *doubts)
+        return replace(found, verdict=verdict, ratio_validity=validity, ratio_reason=why, reasons=reasons)
 
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
         return self._timed.find_result(make_base(setting), final=final)

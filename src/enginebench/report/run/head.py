@@ -11,6 +11,7 @@ from enginebench.core.records import Estimate, Outputs, Validity
 from enginebench.core.text import count_of
 from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_significant, format_small
 from enginebench.report.run.rows import Row, RunDocument, find_best_p99
+from enginebench.stats.compare import MIN_REPETITIONS
 from enginebench.stats.headline import Headline
 
 _OUTPUTS: dict[Outputs, str] = {name: name.replace("_", " ") for name in get_args(Outputs)}
@@ -109,7 +110,12 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
     ratio = _format_ratio(headline, rows, names)
     what = "what you have" if headline.is_today and not document.spec.get("baseline") else "the baseline"
     if headline.state == "tie":
-        few = "are too close to call after 1 trial each" if row.processes < 2 else "do not differ significantly"
+        n, noun = (row.builds.builds, "builds") if row.builds else (row.processes, "trials")
+        few = (
+            f"are too close to call after {count_of(n, noun)} each"
+            if n < MIN_REPETITIONS
+            else "do not differ significantly"
+        )
         few = f"cannot be ranked: {headline.tie_reason}" if headline.tie_reason else few
         equal = f"are equal within {document.margin:.0%}" if headline.equivalent else few
         tied = [name, *(names[i] for i in headline.tied_with)]

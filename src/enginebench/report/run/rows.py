@@ -164,12 +164,11 @@ _OF_RESULT = ("id", "requested_precision", "status", "reason", "effective_precis
               "shapes", "capacity", "axes", "size_bytes", "scores", "engine_version")  # fmt: skip
 _OF_ENGINE = ("precision", "recipe", "mix", "batch", "device", "threads")
 _OF_MEASURE = ("scope", "cache")
-_OF_STANDING = ("clock", "modelled", "speedup", "baseline", "ratio_validity", "ratio_reason", "ratio_to_fastest",
+_OF_STANDING = ("clock", "modelled", "speedup", "baseline", "ratio_to_fastest",
                 "verdict_to_fastest", "outputs", "outputs_reason", "pareto", "is_reference")  # fmt: skip
 
 
-def describe_row(standing: Standing, path: str = "") -> Row:
-    """The row of one result; `path`: of its file, relative to the run (`rows/<id>.json` if empty)."""
+def describe_row(standing: Standing) -> Row:
     result, found, summary = standing.result, standing.comparison, standing.summary
     effect = describe_builds(result)
     # A bound is held against the device's own time where it has a clock: launching may hide behind it.
@@ -191,6 +190,8 @@ def describe_row(standing: Standing, path: str = "") -> Row:
         unmapped_share=result.bound.unmapped_share if result.bound else None,
         speedup_reason="; ".join(found.reasons) if found and found.ratio is None else None,
         verdict=found.verdict if found else None,
+        ratio_validity=found.ratio_validity if found else None,
+        ratio_reason=found.ratio_reason if found else "",
         repetitions_needed=found.repetitions_needed if found else None,
         bucket=format_shapes(engine.shapes),
         gpu=next((gpu.name for gpu in gpus if engine.device == f"cuda:{gpu.index}"), None),
@@ -205,7 +206,7 @@ def describe_row(standing: Standing, path: str = "") -> Row:
         energy_interval_mj=_bound_energy(measured),
         top1_accuracy=find_value(result.scores, "top1"),
         caveats=_collect_caveats(result, (*standing.doubts, *doubt_builds(effect), *beaten)),
-        result=path or f"rows/{result.id}.json",
+        result=f"rows/{result.id}.json",
         stop_rules=tuple(sorted({m.stop_rule for m in measured})),
         **_describe_times(standing.summary),
         **to_fields(standing.agreement),

@@ -50,9 +50,7 @@ def list_report(
 ) -> list[Section]:
     """All that a page and a markdown file show: also the warnings, the charts, the machine.
 
-    Args:
-        command: words of the command that made the run.
-        refusals: id of each row -> why it cannot be delivered, or None; nothing for a report that does not say.
+    `refusals`: id of each row -> why it cannot be delivered, or None; nothing for a report that does not say.
     """
     started = f"{started_utc[:16].replace('T', ' ')} UTC"
     facts = " · ".join([*list_facts(document), *([started] if started_utc else [])])
@@ -182,12 +180,12 @@ def list_others(document: RunDocument) -> list[Section]:
 
 
 def _list_missing(document: RunDocument) -> Iterator[tuple[str, str]]:
-    """Configurations without times: those of one reason in one line, what was not run only with what cures it."""
+    """What failed or has no times: those of one reason in one line, what was not run only with what cures it."""
     names = name_rows(document.rows)
     alike: dict[tuple[str, str], dict[str, list[str]]] = {}
     asked = Counter(row.engine for row in document.rows)
     for row in document.rows:
-        if row.p50_ms is None:
+        if row.p50_ms is None or row.status == "failed":
             label, reason = row.status.capitalize(), row.reason or "no reason recorded"
             if row.status == "skipped":
                 label, reason = "Not run", reason[reason.rfind("To ") :] if ". To " in reason else reason

@@ -19,16 +19,16 @@ from enginebench.stats.intervals import NORMAL
 from enginebench.stats.metrics.metric import Ask, Facts, Finish, Floats, Metric, Picks, divide, widen_counts
 
 LEVEL = 0.95
+Z = NORMAL.inv_cdf((1 + LEVEL) / 2)
 
 
-def estimate_share(hits: int, n: int, level: float = LEVEL) -> Estimate:
+def estimate_share(hits: int, n: int) -> Estimate:
     """A share of n with Wilson's interval: it stays inside 0 and 1, and is right near both ends.
 
     Source: E. B. Wilson, "Probable inference, the law of succession, and statistical inference", Journal of the
         American Statistical Association 22 (1927).
     """
-    z = NORMAL.inv_cdf((1 + level) / 2)
-    share = hits / n
+    share, z = hits / n, Z
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     return Estimate(
@@ -36,34 +36,29 @@ def estimate_share(hits: int, n: int, level: float = LEVEL) -> Estimate:
         # At the ends the bound is the share itself; rounding would put it beside.
         low=0.0 if hits == 0 else max(0.0, centre - half),
         high=1.0 if hits == n else min(1.0, centre + half),
-        level=level,
+        level=LEVEL,
         n=n,
         method="Wilson score interval",
     )
 
 
-def estimate_paired_difference(gained: int, lost: int, n: int, level: float = LEVEL) -> Estimate:
-    """(gained - lost) / n with its interval, for two outputs for each of n samples.
+def estimate_paired_difference(gained: int, lost: int, n: int) -> Estimate:
+    """(gained - lost) / n with its interval, for two outputs for each of n samples, one of them right.
 
     Half a sample is added to each of the four cells of the table, two samples in all, before the normal interval is
     taken: without it the interval is too narrow, and empty where no answer changed.
 
-    Args:
-        gained: samples that only the candidate has right.
-        lost: samples that only the reference has right.
-
     Source: A. Agresti and Y. Min, "Simple improved confidence intervals for comparing matched proportions", Statistics
         in Medicine 24 (2005).
     """
-    z = NORMAL.inv_cdf((1 + level) / 2)
     b, c, total = gained + 0.5, lost + 0.5, n + 2
     centre = (b - c) / total
-    half = z * math.sqrt((b + c) - (b - c) ** 2 / total) / total
+    half = Z * math.sqrt((b + c) - (b - c) ** 2 / total) / total
     return Estimate(
         value=(gained - lost) / n,
         low=max(-1.0, centre - half),
         high=min(1.0, centre + half),
-        level=level,
+        level=LEVEL,
         n=n,
         method="paired difference, Agresti-Min adjusted Wald interval",
     )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from enginebench.core.limits import MARGIN
 from enginebench.features.tune.race import LOOKS, Final, Race, pool_spreads
 from enginebench.stats.intervals import measure_spread
 
@@ -138,6 +139,12 @@ def test_a_final_goes_on_where_the_default_may_still_be_beaten() -> None:
     while not final.over:
         final.add_round({"new": 1.0, "a": 1.01 if final.rounds % 2 else 1.14})
     assert 6 < final.rounds <= 24 and final.beaten
+
+
+def test_looking_twice_names_a_challenger_at_the_margin_as_rarely_as_the_level_allows() -> None:
+    pairs = ((Final("new", ["a"], length=10), seed) for seed in range(300))
+    finals = [run_final(final, {"new": 1.0, "a": 1 + MARGIN}, sd=0.02, seed=seed) for final, seed in pairs]
+    assert sum(final.beaten for final in finals) <= 0.04 * len(finals)
 
 
 def test_a_default_that_won_the_race_is_measured_and_not_beaten() -> None:

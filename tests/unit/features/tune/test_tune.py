@@ -25,9 +25,11 @@ from enginebench.options import fill
 from enginebench.runs.child.jobs import MeasureJob, PrepareJob
 from enginebench.runs.folder import RunFolder, RunRequest, read_results
 from enginebench.runs.reporting import Written, describe_stored
+from enginebench.stats.compare import Comparison
 from enginebench.stats.validity import judge
 from in_process import Children
 from reporters import Silent
+from samples import make_estimate
 from tracks import DISTURBED
 
 MEASURE = MeasureSpec(warmup=1, iters=5, processes=6, time_limit_s=2.0)  # not that of the race
@@ -209,6 +211,10 @@ def test_a_lap_without_a_rate_says_why(tmp_path: Path, loads: dict[str, Any], en
     assert track.judge(setting) == ("invalid", (DISTURBED,)) and track.judge(setting, final=True) == ("valid", ())
     assert lap.cost is None and said in lap.reason
     assert given == [(2, 4, 5.0, 240.0, 0.5, *under_load.RACE.values(), setting.name)]
+    tuple(track.run([setting], 0, final=True))
+    faster = Comparison(verdict="faster", ratio=make_estimate(2.0, 1.9, 2.1))
+    assert track.trust(replace(setting, streams=1), setting, faster).verdict == "not_shown", "disturbed alone"
+    assert track.trust(setting, setting, faster).verdict == "faster"
 
 
 @pytest.mark.parametrize("goal", ["throughput", "capacity"])

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.records import Artifact, Block, Caveat, Drift, MeasureSpec, Result
+from enginebench.core.text import count_of
 from enginebench.report.markdown import escape
 from enginebench.report.page import format_fragment
 from enginebench.report.run.head import format_head, format_lines
@@ -104,7 +105,16 @@ def test_few_trials_name_nobody_whose_lead_chance_explains() -> None:
         near = make_result("openvino", median_ms=10.02, processes=processes, drift=AGREE, seed=2)
         base = make_result(median_ms=25, processes=processes, drift=AGREE)
         found = head(base, near, ort(processes=processes))["FASTEST"]
-        assert found.startswith("no clear winner: ") and "what you have" not in found
+        close = f"no clear winner: ort fp32 and openvino fp32 are too close for {count_of(processes, 'trials')} each"
+        assert found.startswith(close) and "what you have" not in found
+
+
+def test_unlike_devices_are_ranked_only_if_every_trial_agrees() -> None:
+    gpu = [replace(row, engine=replace(row.engine, device="cuda:0")) for row in (ort(19.99), ort(5))]
+    base = make_result(median_ms=20, drift=AGREE)
+    why = "cannot be ranked: device: cuda:0 against cpu"
+    assert head(base, gpu[0])["FASTEST"].startswith(f"no clear winner: pytorch fp32 and ort fp32 {why}")
+    assert head(base, gpu[1])["FASTEST"].startswith("ort fp32   5.02 ms")
 
 
 def test_among_equals_the_first_row_is_not_preferred_where_the_user_has_none_of_them() -> None:

@@ -38,6 +38,8 @@ ORT = Entry(
         "ahead": switch("1 optimises the graph once, when it is built, for this processor; 0 in every process"),
     },
     builds_with={"ahead": "1"},
+    # Seen with ONNX Runtime 1.31: a BF16 graph does not load, "Could not find an implementation for Conv(22)".
+    lacks={p: f"ONNX Runtime's CPU provider has no {p.upper()} convolution or matrix product" for p in ("bf16", "fp8")},
     recipe="cpu",
     other_recipes=("tensorrt", "dynamic", "w8"),
     chooses_threads=("cpu",),
@@ -69,6 +71,7 @@ ORT_CUDA = Entry(
     device="cuda:0",
     beside_itself={"cuda": {"wait": "block"}},
     unasked={"cuda": {}},
+    lacks=dict.fromkeys(("int8", "fp8"), "ONNX Runtime's CUDA provider dequantizes such graphs and computes in FP32"),
     known_good={"cuda": {"convolutions": {**GRAPH, **NHWC}, "transformers": GRAPH}},
     distributions=("onnxruntime-gpu",),
     modules=("cuda.bindings",),

@@ -40,11 +40,6 @@ from enginebench.engines.request import answer_probe, check_graph_precision, che
 
 NAME, OPTIONS = ORT.name, ORT.options
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8", "int4")
-REASONS: dict[Precision, str] = {
-    # Seen with ONNX Runtime 1.31: a BF16 graph does not load, "Could not find an implementation for Conv(22)".
-    "bf16": "ONNX Runtime's CPU provider has no BF16 convolution or matrix product",
-    "fp8": "ONNX Runtime's CPU provider has no FP8 convolution or matrix product",
-}
 
 # ONNX Runtime's names of element types that NumPy has, too.
 DTYPES = {
@@ -80,7 +75,7 @@ class OrtBackend:
 
         With `ahead=1` the graph as it was optimised here, for this processor, as a file of its own.
         """
-        check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=REASONS, text=True)
+        check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=ORT.lacks, text=True)
         check_graph_precision(artifact, spec)
         options = read_options(spec, OPTIONS)
         if options["ahead"] == "0" or artifact.made_by.get(AHEAD):
@@ -93,7 +88,7 @@ class OrtBackend:
         return derive(artifact, [target], out_dir, made_by={AHEAD: onnxruntime.__version__})
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedOrtEngine:
-        check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=REASONS, text=True)
+        check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=ORT.lacks, text=True)
         check_graph_precision(artifact, spec)
         session = open_session(artifact, make_session_options(spec))
         check_interface(artifact, session)

@@ -20,9 +20,6 @@ from enginebench.engines.request import answer_probe, check_graph_precision, che
 
 NAME, OPTIONS = ORT_CUDA.name, ORT_CUDA.options
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
-REASONS: dict[Precision, str] = dict.fromkeys(
-    ("int8", "fp8"), "ONNX Runtime's CUDA provider dequantizes such graphs and computes in FP32"
-)
 WITHOUT = f"onnxruntime {onnxruntime.__version__} is a build without {PROVIDER}"
 FIX = "pip uninstall -y onnxruntime && pip install onnxruntime-gpu"
 
@@ -61,7 +58,7 @@ create_backend = OrtCudaBackend
 
 
 def check_ort_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
-    check_request(artifact, spec, ("onnx",), PRECISIONS, (spec.device,), reasons=REASONS)
+    check_request(artifact, spec, ("onnx",), PRECISIONS, (spec.device,), reasons=ORT_CUDA.lacks)
     if spec.precision != "tf32":  # a setting of the session: its graph is FP32
         check_graph_precision(artifact, spec)
     options = read_options(spec, OPTIONS)
