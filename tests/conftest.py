@@ -53,13 +53,22 @@ share_cpus()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what is marked `feature(NAME)` where that feature was lifted out; with PART, where a parameter has it."""
+    """Skips what is marked `feature(NAME)` where that feature was lifted out; with PART, where a parameter has it.
+
+    What is marked `long` stands where a worker's share begins (worksteal deals equal parts, in order): at the end of
+    one it would keep a single worker busy while the others wait.
+    """
     for item in items:
         given = repr(vars(item)["callspec"].params) if "callspec" in vars(item) else ""
         for mark in item.iter_markers("feature"):
             name, *parts = mark.args
             if name not in list_features() and (not parts or any(part in given for part in parts)):
                 item.add_marker(pytest.mark.skip(reason=f"the feature {name} is not there"))
+    long = [item for item in items if item.get_closest_marker("long")]
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    for number, item in enumerate(long):
+        items.remove(item)
+        items.insert(number % workers * (len(items) // workers) + workers, item)
 
 
 @pytest.fixture(scope="session", autouse=True)

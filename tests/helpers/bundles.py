@@ -21,15 +21,9 @@ def name(engine: str, precision: str = "fp32") -> str:
 
 
 def ask(bundle: Path, *arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
-    """`predict.py ARGUMENTS` of a bundle, in a process that knows nothing of this package.
-
-    Nothing compiled is written into the bundle. An environment of its own keeps what it compiled beside itself: the
-    whole of PyTorch would be compiled anew for each question.
-    """
+    """`predict.py ARGUMENTS` of a bundle, in a process that knows nothing of this package and leaves nothing in it."""
     clean = {k: v for k, v in environment(bundle.parent, draws=False).items() if k != "PYTHONPATH"}
-    if python != sys.executable:
-        clean |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": f"{Path(python).parent.parent / 'compiled'}"}
     return subprocess.run(
-        [python, *(["-B"] if python == sys.executable else []), str(bundle / "predict.py"), *arguments],
+        [python, "-B", str(bundle / "predict.py"), *arguments],
         cwd=bundle.parent, env=clean, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip

@@ -3,7 +3,11 @@
 import os
 import subprocess
 import sys
+import sysconfig
+from importlib.metadata import distribution
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 
 class Environments:
@@ -16,13 +20,31 @@ class Environments:
     def make(self, *requirements: str, no_dependencies: bool = False) -> Path:
         """The interpreter of an environment with these requirements, from the index that pip is set to."""
         if requirements not in self._made:
-            place = self._folder / str(len(self._made))
-            self.run(Path(sys.executable), "-m", "venv", "--without-pip", str(place))
-            # Compiling every file of PyTorch takes a minute; what is imported is compiled on its first import anyway.
             install = ("install", "--quiet", "--no-compile", *(["--no-deps"] if no_dependencies else []))
-            self._made[requirements] = place / "bin" / "python"
+            self._made[requirements] = self._make_empty()
             self.pip(self._made[requirements], *install, *requirements)
         return self._made[requirements]
+
+    def link(self, *requirements: str) -> Path:
+        """As `make` would install them, were this environment the index: to fetch PyTorch takes minutes."""
+        if requirements not in self._made:
+            self._made[requirements] = self._make_empty()
+            (site,) = self._made[requirements].parent.parent.glob("lib/python*/site-packages")
+            waiting = [Requirement(line) for line in requirements]
+            while waiting:
+                wanted = waiting.pop()
+                found = distribution(wanted.name)
+                assert wanted.specifier.contains(found.version, prereleases=True), (wanted, found.version)
+                for name in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:
+                    if not (site / name).exists():
+                        (site / name).symlink_to(Path(sysconfig.get_path("purelib")) / name)
+                        waiting += filter(applies, map(Requirement, found.requires or ()))
+        return self._made[requirements]
+
+    def _make_empty(self) -> Path:
+        place = self._folder / str(len(self._made))
+        self.run(Path(sys.executable), "-m", "venv", "--without-pip", str(place))
+        return place / "bin" / "python"
 
     @classmethod
     def pip(cls, python: Path, *arguments: str) -> str:
@@ -38,3 +60,8 @@ class Environments:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+
+def applies(requirement: Requirement) -> bool:
+    """Whether a package needs it here, without extras."""
+    return requirement.marker is None or requirement.marker.evaluate({"extra": ""})

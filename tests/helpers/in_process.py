@@ -1,6 +1,7 @@
 """Children that do their jobs in this process: the real work, without the price of a process for each."""
 
 import gc
+import os
 import signal
 import subprocess
 import tempfile
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
@@ -140,7 +142,8 @@ def run_here(
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     runner = CliRunner()
     variables = {**environment(folder), **(env or {})}
-    with pytest.MonkeyPatch.context() as patch, runner.isolation(env=variables) as (out, err, _):
+    # What a command sets for its own children (`--trtexec`) ends with it.
+    with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ), runner.isolation(env=variables) as streams:
         patch.chdir(folder)
         patch.setattr(tempfile, "tempdir", str(folder))
         try:
@@ -150,7 +153,7 @@ def run_here(
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-        texts = [stream.getvalue().decode() for stream in (out, err)]
+        texts = [stream.getvalue().decode() for stream in streams[:2]]
     assert code in (None, ended), texts[1]
     return subprocess.CompletedProcess(args, ended, *texts)
 

@@ -18,13 +18,3 @@ def test_a_default_that_nothing_beats_is_an_answer_with_exit_code_0(cli: Cli, ti
     assert document["schema"] == "enginebench.tune/1" and not document["beaten"] and document["finished"]
     assert document["winner"]["candidate"].startswith("fake:latency_us=200,trick=none fp32")
     assert len(document["final"]) == 1 and document["final"][0]["cost"]["n"] == 3
-
-
-def test_what_contradicts_itself_is_refused_before_anything_is_built(cli: Cli, tiny_onnx: Path) -> None:
-    for arguments, said in (
-        (["--goal", "capacity"], "--p99-limit-ms"),
-        (["--time-budget", "soon"], "expected a time such as 20m"),
-        (["--resume"], "--resume needs --out"),
-    ):
-        done = cli("tune", str(tiny_onnx), "--engines", "fake", *arguments)
-        assert done.returncode == 2 and said in done.stderr, done.stderr

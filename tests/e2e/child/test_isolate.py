@@ -34,14 +34,6 @@ def make_job(tmp_path: Path, **options: str) -> MeasureJob:
     return make_measure_job(tmp_path, artifact, engine=spec, measure=measure, repetition=3, order=7)
 
 
-def test_a_child_measures_and_answers(tmp_path: Path) -> None:
-    notes: list[str] = []
-    answer = run_child(make_job(tmp_path, latency_us="100"), timeout_s=60, on_note=notes.append)
-    measured = answer.measurement
-    assert len(measured.latency_ns) == len(measured.reference_ns) == 20 and min(measured.latency_ns) >= 100_000
-    assert (measured.repetition, measured.order, measured.warmup_dropped) == (3, 7, 2) and notes == ["timing"]
-
-
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [

@@ -13,6 +13,7 @@ from bundles import make_run, name
 from enginebench.features.deliver.verb import deliver_row
 from environments import Environments
 from reporters import Silent
+from shared import make_once
 
 ENGINES = ("pytorch", "ort", "openvino")
 
@@ -20,15 +21,20 @@ ENGINES = ("pytorch", "ort", "openvino")
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows in FP32: pytorch, ort, openvino; and fake, which cannot be delivered."""
-    return make_run(tmp_path_factory.mktemp("stored"), "--engines", ",".join((*ENGINES, "fake")))
+    asked = ("--engines", ",".join((*ENGINES, "fake")))
+    return make_once(tmp_path_factory, "for-delivery", lambda home: make_run(home, *asked)) / "run"
 
 
 @pytest.fixture(scope="session")
 def delivered(run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A bundle of each row by its engine; not to be changed."""
-    folder = tmp_path_factory.mktemp("delivered")
-    for engine in ENGINES:
-        deliver_row(run, folder / engine, row=name(engine), forms=("triton", "kserve", "dockerfile"), reporter=Silent())
+    forms = ("triton", "kserve", "dockerfile")
+
+    def deliver(folder: Path) -> None:
+        for engine in ENGINES:
+            deliver_row(run, folder / engine, row=name(engine), forms=forms, reporter=Silent())
+
+    folder = make_once(tmp_path_factory, "delivered", deliver)
     return {engine: folder / engine for engine in ENGINES}
 
 

@@ -17,6 +17,7 @@ PAGE = read_page("python.md")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.long
 def test_the_page_runs_as_a_script(tmp_path: Path) -> None:
     """A plain script: no guard around it, and its class is one of `__main__`."""
     pytest.importorskip("torch")

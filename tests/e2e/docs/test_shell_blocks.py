@@ -16,6 +16,7 @@ import pytest
 from fakes.trtexec_shim import install_trtexec
 from pages import PAGES, find_shell_blocks
 from processes import ROOT, environment
+from shared import make_once
 
 # Each with the line of `.ci/run` that runs the same thing.
 LEFT_TO_CI = {
@@ -80,12 +81,14 @@ def run_script(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The graph of `EXPORT`, made by that command as the first page that has it writes it."""
-    folder = tmp_path_factory.mktemp("exported")
     lines = (line for page in PAGES for block in find_shell_blocks(page) for line in block.splitlines())
     line, name = next((found[0], found[1]) for line in lines if (found := EXPORT.fullmatch(line)))
-    done = run_script(line, folder)
-    assert done.returncode == 0, f"{line} ends with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-    return folder / "scratch" / name
+
+    def export(folder: Path) -> None:
+        done = run_script(line, folder)
+        assert done.returncode == 0, f"{line} ends with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+
+    return make_once(tmp_path_factory, "exported", export) / "scratch" / name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

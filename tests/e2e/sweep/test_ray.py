@@ -63,24 +63,24 @@ class Nodes:
         self.running.append(self.cluster.add_node(resources=resources, env_vars=variables, **size))
 
 
-@pytest.fixture
-def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     cluster_utils = pytest.importorskip("ray.cluster_utils")
-    (tmp_path / "nodes").mkdir()
     short = tempfile.mkdtemp(prefix="eb-", dir="/tmp")  # the path of a socket has 107 bytes at most
-    monkeypatch.setenv("RAY_TMPDIR", short)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))  # of the head's own workers
-    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={**head, "ray_client_server_port": port})
-    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-    found = Nodes(tmp_path / "nodes", cluster, port)
-    found.add()
-    found.add()
-    yield found
-    cluster.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", short)
+        patch.setenv("PYTHONPATH", str(ROOT / "src"))  # of the head's own workers
+        cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={**head, "ray_client_server_port": port})
+        patch.setenv("RAY_ADDRESS", cluster.address)
+        found = Nodes(tmp_path_factory.mktemp("nodes"), cluster, port)
+        found.add()
+        found.add()
+        yield found
+        cluster.shutdown()
     shutil.rmtree(short, ignore_errors=True)
 
 
@@ -105,6 +105,7 @@ def test_a_node_that_goes_in_the_middle_costs_no_row(nodes: Nodes, tmp_path: Pat
     thief.start()
     document = run_sweep(spec, str(folder), on="auto", reporter=Silent())
     thief.join()
+    nodes.add()
     assert {cell.machine_kind for cell in document.failed} == {"moon"} and len(document.failed) == 8
     assert "is of the kind 'moon'" in document.failed[0].reason
     rows = [row for g in list_groups(spec) if (m := read_group(open_store(str(folder)), g.id)) for row in m.results]

@@ -73,17 +73,6 @@ def test_a_gate_does_not_pass_on_fewer_samples_than_were_asked_for(cli: Cli, tin
         assert whole.returncode == 0 and json.loads(whole.stdout)["passed"], whole.stderr
 
 
-def test_a_stored_row_is_run_on_its_own_artifact(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
-    run = ("run", tiny_onnx, "--engines", "openvino,ort", "--warmup", "1", "--iters", "3", "--processes", "1")
-    assert cli(*run, "--out", "r").returncode == 0
-    row = next((tmp_path / "r" / "rows").glob("openvino*.json"))
-    done = cli("drift", f"ort@{tiny_onnx}", row, "--limit", "max_abs=1e-3", "--json", code=0)
-    graph = next((tmp_path / "r" / "artefacts").rglob("*.xml"))
-    graph.write_text(graph.read_text() + " ")
-    done = cli("drift", f"ort@{tiny_onnx}", row)
-    assert done.returncode == 5 and "was changed" in done.stderr
-
-
 def test_the_users_entries_are_compared_and_timed_and_their_shapes_told(cli: Cli, tmp_path: Path) -> None:
     """Three widths, five entries: all are compared, the first is timed; nothing is chosen, so no caveat says so."""
     path = write_lines(tmp_path)

@@ -73,13 +73,15 @@ def export(name: str, size: int | None, folder: Path) -> Path:
     return out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "size", "in_floats"), MODELS, ids=[name for name, _, _ in MODELS])
 def test_a_model_in_every_precision(
     judge: Judge, tmp_path: Path, name: str, size: int | None, in_floats: dict[str, int]
 ) -> None:
     fp32 = export(name, size, tmp_path)
     enginebench.calibrate(str(fp32), "fake", tmp_path / "calib.json", n=4)
-    for precision in ("fp32", "tf32", "fp16", "bf16", "int8@tensorrt", "fp8"):
+    # TF32 is the graph of FP32, built otherwise: that is seen on the first model.
+    for precision in (*(["tf32"] if name == "digits-cnn" else []), "fp32", "fp16", "bf16", "int8@tensorrt", "fp8"):
         graph = fp32
         if precision not in ("fp32", "tf32"):
             calib = tmp_path / "calib.json" if precision in ("int8@tensorrt", "fp8") else None

@@ -379,13 +379,6 @@ def test_calibration_has_the_shapes_of_its_arrays(backend: Any, graph: Artifact,
     assert "INT8" in read_head(backend.build(graph, spec, tmp_path))["flags"]
 
 
-def test_a_cache_that_is_not_there_is_refused(backend: Any, graph: Artifact, tmp_path: Path, version: str) -> None:
-    options = {"weak_typing": "1", "calib_cache": str(tmp_path / "nowhere.cache")}
-    spec = EngineSpec(backend="tensorrt", device="cuda:0", precision="int8", options=options)
-    with pytest.raises(ArtifactError, match="cannot read the calibration cache"):
-        backend.build(graph, spec, tmp_path)
-
-
 @pytest.mark.parametrize("version", ["8.6"], indirect=True)
 def test_what_the_real_8_6_does_not_take_is_refused_by_name(
     backend: Any, graph: Artifact, tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch

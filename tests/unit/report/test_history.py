@@ -1,7 +1,5 @@
 """History: rows found, read once, shown, exported; nothing outside of the folder is touched."""
 
-import csv
-import io
 import os
 import sys
 from pathlib import Path
@@ -13,15 +11,7 @@ from msgspec.structs import replace
 import enginebench.runs.history as history
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.report.charts import render_png
-from enginebench.report.history import (
-    OTHERS,
-    collect_trends,
-    draw_trend,
-    export_mlflow,
-    format_history_csv,
-    list_history,
-    write_parquet,
-)
+from enginebench.report.history import OTHERS, collect_trends, draw_trend, export_mlflow, list_history, write_parquet
 from enginebench.runs.baselines import save_baseline
 from enginebench.runs.history import read_history, write_history
 from reports import draw
@@ -92,14 +82,6 @@ def test_links_are_not_followed(runs: Path, tmp_path: Path) -> None:
     assert len(read_history(runs).rows) == 12
     with pytest.raises(UsageError, match="is not a folder"):
         read_history(tmp_path / "absent")
-
-
-def test_the_table_reads(runs: Path) -> None:
-    document = read_history(runs)
-    lines = list(csv.DictReader(io.StringIO(format_history_csv(document.rows))))
-    assert len(lines) == 12 and float(lines[0]["p50_ms"]) == document.rows[0].p50_ms
-    text = draw(list_history(document, 3))
-    assert text.startswith("12 results, the latest 3 shown") and max(map(len, text.splitlines())) <= 80
 
 
 def test_a_row_that_is_not_to_be_relied_on_says_so(tmp_path: Path) -> None:

@@ -203,15 +203,6 @@ def test_the_final_of_a_search_recommends_what_the_search_says_to_take(
     assert json.loads((root / "run.json").read_text())["winner"] is None, "its own document says it"
 
 
-def test_the_same_rows_of_a_run_have_the_fastest_median_recommended(tmp_path: Path) -> None:
-    """What the test above would see if nobody asked the search."""
-    root = write_final(tmp_path / "t", "default")
-    record, results = read_results(root)
-    document = describe_stored(replace(record, verb="run"), results)
-    assert document.recommended is not None and document.recommended.id == "challenger"
-    assert document.rows[0].baseline == "pytorch-fp32-b1"
-
-
 @pytest.mark.parametrize("lose", [False, True])
 def test_a_search_that_named_no_winner_recommends_none(tmp_path: Path, lose: bool) -> None:
     root = write_final(tmp_path / "t", None)

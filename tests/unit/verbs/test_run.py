@@ -29,12 +29,6 @@ def test_a_run_whose_baseline_alone_is_ok_says_so(cli: Cli, tiny_onnx: Path) -> 
     assert "the baseline is ok, but no other configuration is. Not ok: fake-fault-raise" in done.stderr
 
 
-@pytest.mark.parametrize("wrong", ["fake:fault=raise,fake:fault=raise,seed=2", "fake:bias=x,fake"])
-def test_the_corrected_command_runs_in_the_folder_of_the_wrong_one(cli: Cli, tiny_onnx: Path, wrong: str) -> None:
-    assert cli("run", tiny_onnx, "--engines", wrong, *FAST, "--processes", "1", "--out", "r").returncode in (2, 6)
-    cli("run", tiny_onnx, "--engines", "fake,fake:seed=2", *FAST, "--processes", "1", "--out", "r", code=0)
-
-
 def test_a_stored_run_shows_nobodys_home(finished_run: Path) -> None:
     """Its HOME was the folder in which the model lies."""
     paths = list(finished_run.rglob("*.json"))

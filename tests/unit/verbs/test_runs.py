@@ -197,17 +197,6 @@ def test_the_kernel_of_a_notebook_is_told_from_a_terminal(monkeypatch: pytest.Mo
 
 
 @pytest.mark.feature("deliver")
-def test_a_row_is_delivered_and_read_back(tiny_onnx: Path, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    run = enginebench.run(tiny_onnx, engines="ort", out=tmp_path / "r", **FAST)
-    made = enginebench.deliver(run.folder, tmp_path / "b", row=run.rows[0].id, forms=["triton"])
-    assert made.checked and made.row == run.rows[0].id
-    assert enginebench.read(tmp_path / "b").schema == "enginebench.bundle/1"  # type: ignore[union-attr]
-    with pytest.raises(UsageError, match="unknown form docker of a bundle"):
-        enginebench.deliver(run.folder, tmp_path / "c", row=run.rows[0].id, forms="docker")
-
-
-@pytest.mark.feature("deliver")
 def test_a_place_that_is_taken_is_known_before_anything_is_measured(tiny_onnx: Path, tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine").touch()

@@ -97,11 +97,3 @@ def test_history_takes_one_engine_or_several(folder: Path) -> None:
     assert {row.engine for row in one.rows} == {"ort"}
     assert len(enginebench.history(folder, engine=["ort", "openvino"]).rows) > len(one.rows)
     assert enginebench.history(folder, model="another").rows == ()
-
-
-def test_baselines_are_kept_listed_and_removed(folder: Path, tmp_path: Path) -> None:
-    run, store = enginebench.read(folder), tmp_path / "store"
-    saved = enginebench.save_baseline("main", run, store=store)
-    assert [one.name for one in enginebench.list_baselines(store).baselines] == ["main"]
-    assert enginebench.diff("main", run, store=store).rows
-    assert enginebench.remove_baseline("main", store=store) == Path(saved.path)

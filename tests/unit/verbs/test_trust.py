@@ -23,6 +23,7 @@ from enginebench.runs.folder import RunFolder, RunRequest, format_resume, trust_
 from enginebench.runs.targets.sides import open_stored
 from in_process import run_here
 from processes import Cli
+from shared import make_once
 
 FAST = ("--threads", "1", "--warmup", "1", "--iters", "5", "--processes", "1")
 ENGINES = ("--engines", "fake,ort")
@@ -56,7 +57,10 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 @pytest.fixture(scope="session")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a graph, a run of it in `r`, a bundle of a row in `b`, a search in `t` and a sweep in `s`."""
-    home = tmp_path_factory.mktemp("stored")
+    return make_once(tmp_path_factory, "stored", store)
+
+
+def store(home: Path) -> None:
     (home / "tiny.onnx").write_bytes((DATA_DIR / "digits-mlp.onnx").read_bytes())
     (home / "sweep.toml").write_text(
         'engines = ["ort"]\nprocesses = 1\niters = 5\nwarmup = 1\n[[model]]\nname = "tiny.onnx"\n'
@@ -70,7 +74,6 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         done = run_here(home, *command)
         assert done.returncode in (0, 6), done.stderr
-    return home
 
 
 @pytest.fixture

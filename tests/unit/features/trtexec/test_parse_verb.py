@@ -49,13 +49,3 @@ def test_out_as_a_folder_and_as_one_file(folder: Path, tmp_path: Path) -> None:
     assert result.stderr.count("\n") == 3
     run("log", folder / "run.log", "--out", tmp_path / "one.json")
     assert json.loads((tmp_path / "one.json").read_text())["runs"][0]["queries"] == 400
-
-
-@pytest.mark.parametrize("verb", ["log", "times", "profile", "layers"])
-def test_the_tables_fit_into_80_columns(folder: Path, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    file = folder / ("run.log" if verb == "log" else f"{verb}.json")
-    result = run(verb, file)
-    assert result.exit_code == 0 and result.stdout
-    assert max(map(len, result.stdout.splitlines())) <= 80
-    assert "…" not in result.stdout
