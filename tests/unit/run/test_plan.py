@@ -171,6 +171,7 @@ def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(
     )
     assert plan_all(request) == {"ort-openvino": why, "openvino": "w8", "ort": "dynamic"}
     assert plan_all(replace(request, any_engine=True)) == {"openvino": "w8", "ort": "dynamic"}
+    assert plan_all(replace(only, any_engine=True)) == {"ort-openvino": why}, "where nothing else is left, why"
 
 
 @pytest.mark.parametrize(
