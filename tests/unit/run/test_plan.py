@@ -20,7 +20,7 @@ IN, OUT = ((TensorSpec(name=name, dtype="float32", shape=AXES),) for name in "xy
 GRAPH = Artifact(kind="onnx", model="toy", path="toy.onnx", sha256="0" * 64, files=(), inputs=IN, outputs=OUT)
 MODULE = replace(GRAPH, kind="torch", inputs=(TensorSpec(name="x", dtype="f", shape=(1, 4)),))
 ENGINES = (("pytorch", dict[str, str]()), ("ort", dict[str, str]()))
-ELSEWHERE = "ort, openvino, pytorch-compile on cuda, not on pytorch-compile"
+ELSEWHERE = "pytorch-compile on cuda, not on pytorch-compile"
 ON_GRAPHS = "engines of graphs, not on pytorch-compile"
 
 
