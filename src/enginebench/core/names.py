@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from enginebench.core.errors import UsageError
-from enginebench.core.recipes import FEW_BITS
+from enginebench.core.recipes import FEW_BITS, makes
 from enginebench.core.records import EngineSpec, MeasureSpec, Precision, Recipe, Result
 
 
@@ -50,10 +50,10 @@ def parse_precision(text: str) -> tuple[Precision, Recipe | None]:
         raise UsageError(f"unknown precision {precision!r}; known: {', '.join(get_args(Precision))}")
     if not sep:
         return precision, None  # type: ignore[return-value]
-    if recipe not in get_args(Recipe):
-        raise UsageError(f"unknown recipe {recipe!r} of {precision}; known: {', '.join(get_args(Recipe))}")
     if precision not in FEW_BITS:
         raise UsageError(f"{precision} has no recipes; {text!r} does not exist")
+    if recipe not in (known := [name for name in get_args(Recipe) if makes(name, precision)]):
+        raise UsageError(f"unknown recipe {recipe!r} of {precision}; known: {', '.join(known)}")
     return precision, recipe  # type: ignore[return-value]
 
 

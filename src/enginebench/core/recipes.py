@@ -22,6 +22,7 @@ class RecipeRecord(Struct, frozen=True, kw_only=True):
     precisions: tuple[Precision, ...] = ("int8",)
     needs: Needs = "ranges"
     tools: tuple[str, ...] = ("onnx", "onnxruntime")
+    itself: tuple[Precision, ...] = ()  # further ones, of the engines that start from no graph of the recipe
     engines: tuple[str, ...] = ()  # the only ones that compute its nodes in eight bits; (): all that read Q/DQ nodes
     weights_only: bool = False  # activations stay floats
     makes: ArtifactKind = "onnx"
@@ -43,6 +44,7 @@ RECIPES: dict[Recipe, RecipeRecord] = {
     "cpu": RecipeRecord(),
     "nncf": RecipeRecord(needs="data", tools=("onnx", "nncf")),
     "dynamic": RecipeRecord(
+        itself=("fp8",),
         needs="nothing",
         engines=("ort", "openvino", "pytorch-compile"),
         starts={"openvino": "w8", "pytorch-compile": None},
@@ -70,6 +72,11 @@ RECIPES: dict[Recipe, RecipeRecord] = {
         by_name=True,
     ),
 }
+
+
+def makes(recipe: Recipe, precision: Precision | None) -> bool:
+    """Whether there is such a recipe of a precision."""
+    return recipe not in RECIPES or precision in (*RECIPES[recipe].precisions, *RECIPES[recipe].itself)
 
 
 def list_recipes(precision: Precision) -> tuple[Recipe, ...]:
@@ -109,18 +116,27 @@ def choose_module_recipe(engine: str, precision: Precision | None, device: str) 
 
 def refuse_recipe(spec: EngineSpec, kind: ArtifactKind) -> str | None:
     """Why an engine, which starts from artifacts of this kind, cannot run models of its recipe; None if it can."""
-    if spec.recipe not in RECIPES or _takes(spec, kind, RECIPES[spec.recipe]):
+    if spec.recipe not in RECIPES or _takes(spec, kind, RECIPES[spec.recipe], spec.precision):
         return None
     record, engine = RECIPES[spec.recipe], spec.backend
     asked = f"{spec.precision}@{spec.recipe}"
-    others = ", ".join(f"{other.precisions[0]}@{name}" for name, other in RECIPES.items() if _takes(spec, kind, other))
-    places = ", ".join(f"{one} on {record.devices[one]}" if one in record.devices else one for one in record.engines)
-    here = f"{engine}{f' on {spec.device}' if engine in record.engines else ''}"
-    return f"{asked} runs on {places or 'engines of graphs'}, not on {here}, which takes {others}"
+    takes = (o.precisions[0] + "@" + name for name, o in RECIPES.items() if _takes(spec, kind, o, o.precisions[0]))
+    engines = _list_engines(record, spec.precision)
+    places = ", ".join(f"{one} on {record.devices[one]}" if one in record.devices else one for one in engines)
+    here = f"{engine}{f' on {spec.device}' if engine in engines else ''}"
+    return (
+        f"{asked} runs on {places or 'engines of graphs'}, not on {here}, which takes {', '.join(takes) or 'no recipe'}"
+    )
 
 
-def _takes(spec: EngineSpec, kind: ArtifactKind, record: RecipeRecord) -> bool:
+def _list_engines(record: RecipeRecord, precision: Precision | None) -> tuple[str, ...]:
+    known = precision in record.precisions
+    return tuple(one for one in record.engines if known or record.starts.get(one, "") is None)
+
+
+def _takes(spec: EngineSpec, kind: ArtifactKind, record: RecipeRecord, precision: Precision | None) -> bool:
     if record.engines or kind == "torch":
         device = spec.device.partition(":")[0]
-        return spec.backend in record.engines and record.devices.get(spec.backend, device) == device
+        there = record.devices.get(spec.backend, device) == device
+        return there and spec.backend in _list_engines(record, precision)
     return True

@@ -78,7 +78,7 @@ def plan_rows(
     problems: Mapping[str, str] | None = None,
 ) -> list[PlannedRow]:
     """Every row of the request, each once: for each batch and precision all engines in a row, the baseline first."""
-    rows: dict[str, PlannedRow] = {}
+    rows, never = dict[str, PlannedRow](), dict[str, PlannedRow]()
     for scope in dict.fromkeys(wanted.scope for wanted in request.wanted) or (request.measure.scope,):
         scoped = replace(request, measure=replace(request.measure, scope=scope))
         for spec in list_engines(scoped, sources):
@@ -86,12 +86,11 @@ def plan_rows(
             alike = [one.precision for one in request.wanted if (one.engine, one.batch, one.scope) == key]
             if request.wanted and not any(meets_precision(asked, spec.precision, spec.recipe) for asked in alike):
                 continue
-            if request.any_engine and _never_runs(spec, sources):
-                continue
+            listed = never if request.any_engine and _never_runs(spec, sources) else rows
             answer = probe_elsewhere(spec) if OPTION in spec.options else probe(spec.backend)
             row = _plan_row(scoped, spec, sources, answer, problems or {})
-            rows.setdefault(row.id, row)
-    return list(rows.values())
+            listed.setdefault(row.id, row)
+    return list((rows or never).values())
 
 
 def _never_runs(spec: EngineSpec, sources: Sequence[Artifact]) -> bool:

@@ -19,6 +19,7 @@ from enginebench.engines.pytorch_module import place_module
 from enginebench.engines.registry import open_backend
 from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.task import know_normalize, take_bytes
+from enginebench.models.torch import eight_bits
 from enginebench.models.torch.eight_bits import quantize_module
 from enginebench.models.torch.flat import Flat
 from enginebench.models.torch.source import load_module, make_torch_artifact
@@ -150,21 +151,68 @@ class Tokens(nn.Module):  # type: ignore[misc]
         return self.last(self.second(hidden) + rest)
 
 
-def test_static_fp8_keeps_ranges_weights_and_an_open_batch(module: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+class Columns(nn.Module):  # type: ignore[misc]
+    """One layer by two names, of small values, on what is transposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 16, bias=False), nn.Linear(16, 48)
+        self.again = self.first
+        self.first.weight.data *= 1e-5
+        self.last.weight.data *= 1e10
+
+    def forward(self, a: Any) -> Any:
+        columns = a.transpose(1, 2)
+        return self.last(self.first(columns) + self.again(columns.relu()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "products"),
+    [(Tokens, (32,), [(64, 32), (16, 64)]), (Columns, (16, 3), [(16, 16)] * 2 + [(48, 16)])],
+)
+def test_static_fp8_keeps_ranges_weights_and_an_open_batch(
+    module: tuple[Artifact, Artifact], kind: type[nn.Module], shape: Any, products: Any, tmp_path: Path
+) -> None:
     torch.manual_seed(0)
-    net = Tokens()
-    made = quantize_net(module[0], net, (1, 32), tmp_path, recipe="static")
+    net = kind()
+    made = quantize_net(module[0], net, (1, *shape), tmp_path, recipe="static")
     assert (made.kind, made.precision, made.recipe) == ("torch", "fp8", "static")
     assert "low_coverage" not in {c.code for c in made.caveats}
-    program = load_module(made)
-    kept = [tensor for tensor in program.state_dict().values() if tensor.dtype == torch.float8_e4m3fn]
-    assert sorted(tuple(tensor.shape) for tensor in kept) == [(16, 64), (64, 32)]
+    program: Any = load_module(made)
+    called = [node.all_input_nodes for node in program.module.graph.nodes if "_scaled_mm" in str(node.target)]
+    weights = [weight.all_input_nodes[0].meta["val"] for _, weight, *_ in called]
+    assert [(tuple(w.shape), w.dtype) for w in weights] == [(p, torch.float8_e4m3fn) for p in products]
     for n in (1, 5):
-        given = torch.rand(n, 32, generator=torch.Generator().manual_seed(n))
+        given = torch.rand(n, *shape, generator=torch.Generator().manual_seed(n))
         with torch.inference_mode():
             found, truth = program(given), net(given)
         off = float((found - truth).norm() / truth.norm())
         assert (found.dtype, 0 < off < 0.1) == (torch.float32, True)
+
+
+def test_static_fp8_gives_rows_to_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    monkeypatch.setattr(
+        torch, "_scaled_mm", lambda rows, columns, *_, **__: found.append(rows.stride()) or rows @ columns
+    )
+    with torch._subclasses.FakeTensorMode():
+        eight_bits._Fp8Linear(nn.Linear(16, 32), torch.ones(()))(torch.empty(1, 16, 4).transpose(1, 2))
+    assert found == [(16, 1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "recipe", "low"),
+    [
+        (nn.TransformerEncoderLayer, "a", "pt2e", []),
+        (nn.TransformerEncoderLayer, "a", "static", []),
+        (nn.TransformerDecoderLayer, "ab", "static", [{"share": 1 / 3}]),
+    ],
+)
+def test_layers_that_pytorch_fuses_are_found(
+    module: tuple[Artifact, Artifact], kind: Any, names: str, recipe: Recipe, low: Any, tmp_path: Path
+) -> None:
+    made = quantize_net(module[0], kind(32, 4, 64, batch_first=True), (1, 8, 32), tmp_path, names, recipe)
+    assert [c.figures for c in made.caveats if c.code == "low_coverage"] == low
 
 
 def test_a_program_runs_on_another_device_than_it_was_made_on(
@@ -176,10 +224,15 @@ def test_a_program_runs_on_another_device_than_it_was_made_on(
     assert placed(torch.ones(2, 32, device="meta")).device.type == "meta"
 
 
+hooked = nn.Linear(32, 16)
+hooked.register_forward_hook(lambda layer, given, answer: 2 * answer)
+
+
 @pytest.mark.parametrize(
     ("net", "why"),
     [
         (nn.Conv2d(3, 16, 1), "has no linear layer whose sizes are multiples of 16"),
+        (hooked, "has no linear layer whose sizes are multiples of 16 and which has no hooks"),
         (Tokens(past=True), "cannot be quantized by static: '_Fp8Linear' object has no attribute 'weight'"),
     ],
 )

@@ -58,6 +58,12 @@ def test_a_run_of_environments_that_there_are_not_loads_no_model(tmp_path: Path,
         BackendUnavailable, match=r"^no configuration can run here: unknown environment 'nowhere'; known: [^;]*$"
     ):
         run(tmp_path / "r", request)
+    request = replace(REQUEST, engines=(("ort", {}),), precisions=(("fp8", "static"),))
+    with pytest.raises(
+        BackendUnavailable,
+        match=r"can run here: fp8@static runs on pytorch-compile on cuda, not on ort, which takes int8",
+    ):
+        run(tmp_path / "r", request)
     assert not children.jobs and not (tmp_path / "r").exists()
     _, results = run(tmp_path / "r", replace(REQUEST, engines=(*REQUEST.engines, ("ort", {"env": "nowhere"}))))
     assert [r.status for r in results] == ["ok", "ok", "skipped"], "one of several engines costs its own rows"

@@ -20,7 +20,7 @@ IN, OUT = ((TensorSpec(name=name, dtype="float32", shape=AXES),) for name in "xy
 GRAPH = Artifact(kind="onnx", model="toy", path="toy.onnx", sha256="0" * 64, files=(), inputs=IN, outputs=OUT)
 MODULE = replace(GRAPH, kind="torch", inputs=(TensorSpec(name="x", dtype="f", shape=(1, 4)),))
 ENGINES = (("pytorch", dict[str, str]()), ("ort", dict[str, str]()))
-ELSEWHERE = "ort, openvino, pytorch-compile on cuda, not on pytorch-compile"
+ELSEWHERE = "pytorch-compile on cuda, not on pytorch-compile"
 ON_GRAPHS = "engines of graphs, not on pytorch-compile"
 
 
@@ -177,6 +177,7 @@ def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(
     )
     assert plan_all(request) == {"ort-openvino": why, "openvino": "w8", "ort": "dynamic"}
     assert plan_all(replace(request, any_engine=True)) == {"openvino": "w8", "ort": "dynamic"}
+    assert plan_all(replace(only, any_engine=True)) == {"ort-openvino": why}, "where nothing else is left, why"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Unpack
 
 import click
+from msgspec.structs import replace
 
 from enginebench import door
 from enginebench import options as opts
@@ -19,6 +20,7 @@ from enginebench.features.tune.sitting import tune_model
 from enginebench.features.tune.space import Goal
 from enginebench.options import COMMAND, Opt, PathLike, verb
 from enginebench.runs.folder import format_resume
+from enginebench.runs.main_job import check_places
 from enginebench.runs.request import name_default_engines
 from enginebench.stats.compare import MIN_REPETITIONS
 from enginebench.verbs import given
@@ -171,6 +173,7 @@ def make_request(model: str, options: TuneOptions, known_batch: int | None = Non
     )
     if len(run.batches) > 1 or run.buckets:
         raise UsageError("a search is about one batch and one set of shapes: give one --input-shape")
+    check_places(replace(run, precisions=tuple(precisions)))
     run, limit_ms = given.judge_by(run, options), options["p99_limit_ms"]
     only_judges = ("fp32", None) not in precisions
     return SearchRequest(

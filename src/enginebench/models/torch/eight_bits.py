@@ -30,6 +30,9 @@ from enginebench.models.torch.source import load_module, read_state_names
 _PRODUCTS = re.compile(r"^aten\.(?:(conv|linear)|matmul|b?mm|addb?mm|baddbmm|einsum)")
 LOW_COVERAGE = 0.5
 FP8 = torch.finfo(torch.float8_e4m3fn)
+SMALLEST = torch.finfo(torch.float32).tiny  # of scales: one that is 0 divides nothing
+# Modules that multiply by weights of their own.
+_WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase, nn.MultiheadAttention)
 
 
 def import_pt2e() -> None:
@@ -124,15 +127,17 @@ class _Fp8Linear(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by
     def __init__(self, layer: Any, largest: Any) -> None:
         super().__init__()
         weight = layer.weight.detach().float()
-        self.register_buffer("scale_in", (largest.float() / FP8.max).clamp_min(FP8.tiny))
-        self.register_buffer("scale", (weight.abs().max() / FP8.max).clamp_min(FP8.tiny))
+        self.register_buffer("scale_in", (largest.float() / FP8.max).clamp_min(SMALLEST))
+        self.register_buffer("scale", (weight.abs().max() / FP8.max).clamp_min(SMALLEST))
         self.register_buffer("levels", (weight / self.scale).to(torch.float8_e4m3fn))
         self.register_buffer("bias", None if layer.bias is None else layer.bias.detach().bfloat16())
 
     def forward(self, x: Any) -> Any:
-        rows = (x.float() / self.scale_in).clamp(FP8.min, FP8.max).to(torch.float8_e4m3fn).flatten(0, -2)
+        levels = (x.float() / self.scale_in).clamp(FP8.min, FP8.max)
+        # GPUs take rows alone; what is transposed would be columns where its other axes are of length 1.
+        rows = levels.to(torch.float8_e4m3fn, memory_format=torch.contiguous_format).reshape(-1, x.shape[-1])
         fast = {"bias": self.bias, "out_dtype": torch.bfloat16, "use_fast_accum": True}
-        return torch._scaled_mm(rows, self.levels.t(), self.scale_in, self.scale, **fast).unflatten(0, x.shape[:-1])
+        return torch._scaled_mm(rows, self.levels.t(), self.scale_in, self.scale, **fast).reshape(*x.shape[:-1], -1)
 
 
 class _InBf16(Flat):
@@ -150,28 +155,31 @@ class _InBf16(Flat):
 
 def _to_fp8(module: Any, artifact: Artifact, samples: Iterable[Sequence[Any]]) -> tuple[Any, float]:
     """(the module in BF16, with the linear layers that the samples reach in FP8; their share of all with weights)."""
-    largest = dict[str, Any]()
+    largest = dict[Any, Any]()
 
-    def watch(name: str) -> Any:
-        def keep(_: Any, inputs: Sequence[Any]) -> None:
-            found = inputs[0].abs().max()
-            largest[name] = torch.maximum(largest.get(name, found), found)
+    def keep(layer: Any, inputs: Sequence[Any]) -> None:
+        found = inputs[0].abs().max()
+        largest[layer] = torch.maximum(largest.get(layer, found), found)
 
-        return keep
-
-    known = {n: m for n, m in module.named_modules() if isinstance(m, nn.Linear | nn.modules.conv._ConvNd)}
-    layers = {n: m for n, m in known.items() if type(m).forward is nn.Linear.forward}
-    fitting = {n: m for n, m in layers.items() if m.in_features % STEP == m.out_features % STEP == 0}
-    hooks = [layer.register_forward_pre_hook(watch(name)) for name, layer in fitting.items()]
+    known = [part for part in module.modules() if isinstance(part, _WEIGHTED)]
+    layers = [part for part in known if type(part).forward is nn.Linear.forward]
+    hooks = [
+        layer.register_forward_pre_hook(keep)
+        for layer in layers
+        if layer.in_features % STEP == layer.out_features % STEP == 0
+        if not layer._forward_hooks and not layer._forward_pre_hooks  # the user's, who would lose them
+    ]
     for sample in samples:
         module(*sample)
     for hook in hooks:
         hook.remove()
     if not largest:
-        raise ModelError(f"{artifact.model} has no linear layer whose sizes are multiples of {STEP}. Ask for bf16")
-    made = copy.deepcopy(module).bfloat16()
-    for name, bound in largest.items():
-        made.set_submodule(name, _Fp8Linear(layers[name], bound))
+        fit = f"linear layer whose sizes are multiples of {STEP} and which has no hooks"
+        raise ModelError(f"{artifact.model} has no {fit}. Ask for bf16")
+    made, short = copy.deepcopy(module).bfloat16(), {layer: _Fp8Linear(layer, largest[layer]) for layer in largest}
+    for name, layer in module.named_modules(remove_duplicate=False):  # one layer may have several names
+        if layer in short:
+            made.set_submodule(name, short[layer])
     return _InBf16(made, [getattr(torch, spec.dtype) for spec in artifact.outputs]), len(largest) / len(known)
 
 

@@ -276,15 +276,20 @@ def describe_dynamic(module: nn.Module, inputs: Sequence[TensorSpec], opened: Ax
 
 @contextlib.contextmanager
 def quiet_exporter() -> Iterator[None]:
-    """The exporter's progress goes to stderr; its warnings and its logs, which hold whole graphs, nowhere."""
-    disabled = logging.root.manager.disable
+    """The exporter's progress goes to stderr; its warnings and its logs, which hold whole graphs, nowhere.
+
+    What nn.TransformerEncoder fuses into one operator is exported layer by layer: a recipe finds them so.
+    """
+    disabled, fuses = logging.root.manager.disable, torch.backends.mha.get_fastpath_enabled()
     logging.disable(logging.CRITICAL)
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
         with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(disabled)
+        torch.backends.mha.set_fastpath_enabled(fuses)
 
 
 def explain_export_error(error: BaseException, model: str, dynamic_batch: bool) -> str:

@@ -58,7 +58,7 @@ PRECISIONS: dict[torch.dtype, Precision] = {torch.float32: "fp32", torch.float16
 CONFIG = "config"
 # Made-up inputs on which the lengths of the answers are looked at again.
 OTHER_SEEDS = (1, 2)
-NUMPY_TYPES = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"})
+NUMPY_TYPES = ("float32", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 # What the first axis of the examples is: a batch of any length or of this one alone, or no batch, so that they are run
 # as they are.
@@ -364,7 +364,8 @@ def _describe(
     for spec in (*inputs, *outputs):
         if spec.dtype not in NUMPY_TYPES:
             raise ModelError(
-                f"{ref.text}: {spec.name!r} has dtype {spec.dtype}; expected one that NumPy has. Cast it in the model"
+                f"{ref.text}: {spec.name!r} has dtype {spec.dtype}, which no engine takes. Cast it in the model; "
+                f"known: {', '.join(NUMPY_TYPES)}"
             )
     outputs = _open_lengths(module, inputs, outputs, examples)
     precision, doubts = _read_precision(module, (*inputs, *outputs))
