@@ -15,6 +15,7 @@ from msgspec.structs import replace
 import enginebench
 from enginebench.core import aoti
 from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.features import list_features
 from enginebench.core.store import hash_file
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs import trust
@@ -72,8 +73,9 @@ def store(home: Path) -> None:
         ("sweep", "sweep.toml", "--out", "s"),
         LOAD,
     ):
-        done = run_here(home, *command)
-        assert done.returncode in (0, 6), done.stderr
+        if command[0] == "run" or command[0] in list_features():
+            done = run_here(home, *command)
+            assert done.returncode in (0, 6), done.stderr
 
 
 @pytest.fixture
