@@ -105,9 +105,8 @@ def take_up(folder: RunFolder, request: RunRequest) -> RunRecord:
         )
     given = Path(request.model)
     made = record.sources[0].files if record.sources and given.is_file() else ()
-    changed = [f.path for f in made if (path := given.parent / f.path).is_file() and hash_file(path) != f.sha256]
-    if changed:
-        why = f"{changed[0]} was changed after the run in {folder.root} began (SHA-256 differs)"
+    if any(f.path == given.name and hash_file(given) != f.sha256 for f in made):  # no other file that a record names
+        why = f"{given.name} was changed after the run in {folder.root} began (SHA-256 differs)"
         raise UsageError(f"{why}. Start a new run in another folder")
     if changed := list_changes(record.machine, describe_machine()):
         raise UsageError(
