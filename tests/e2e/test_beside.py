@@ -197,8 +197,8 @@ def test_records_are_made_one_after_another(tmp_path: Path) -> None:
         ]
         wait_until_sure(works)
         assert all(work.sure for work in works) and one.alive and two.alive
-        assert not [note for note in notes if "asking" in note]
+        assert not [note for note in notes if "verifying" in note]
         answers = [works[1].finish()]
-        assert [note for note in notes if "asking" in note] == ["2: verifying the precision"]
+        assert [note for note in notes if "verifying" in note] == ["2: verifying the precision"]
         answers.append(works[0].finish())
     assert all(a.proof is not None and a.proof.effective_precision == {"fp32": 1.0} for a in answers)

@@ -304,7 +304,7 @@ def test_a_load_that_is_killed_goes_on_and_leaves_no_memory_behind(cli: Cli, tmp
     asked = ["load", "digits-mlp", "--engine", "fake,fake:latency_us=900", "--threads", 1, "--qps", 100, "--out", "o"]
     child = start_cli(tmp_path, *asked, "--duration", 1)
     assert child.stderr is not None
-    while "latency-us" not in (line := child.stderr.readline()) or "requests a second" not in line:
+    while "latency_us" not in (line := child.stderr.readline()) or "requests a second" not in line:
         assert line, "it ended too early"
     child.kill()
     child.communicate()

@@ -138,8 +138,8 @@ def test_a_broken_interpreter_is_a_sentence(tmp_path: Path, text: str, said: str
     [
         ("old", "expected NAME=PATH"),
         ("old=", "expected NAME=PATH"),
-        ("=x", "no name of an environment"),
-        ("a/b=x", "no name of an environment"),
+        ("=x", "not an environment name"),
+        ("a/b=x", "not an environment name"),
         ("old=nowhere", "does not exist"),
         ("old=empty", "not a virtual environment"),
         ("old=file.txt", "is no program"),

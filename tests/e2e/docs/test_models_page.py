@@ -98,7 +98,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "`Loop`": lambda path: write_text(path, f"{SQUARE} {LOOP}", {"times": np.array(3), "yes": np.array(True)}),
     "FP16 inputs": lambda path: write_text(path, HALF, {"w": WEIGHTS.astype(np.float16)}),
     "INT8 in Q/DQ nodes": lambda path: quantized(path, operators=False),
-    "INT8 in operators of its own (QOperator)": lambda path: quantized(path, operators=True),
+    "INT8 in integer operators (QOperator)": lambda path: quantized(path, operators=True),
     "a sequence of tensors as output": lambda path: write_text(path, SEQUENCE),
     "text as input": lambda path: write_text(path, TEXT),
     "a pipeline of ai.onnx.ml, whose outputs are text and maps": pipeline,

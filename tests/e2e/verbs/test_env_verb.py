@@ -37,7 +37,7 @@ def test_a_run_goes_on_where_the_environment_is_named_again(
         (("run", "digits-mlp", "--engines", "fake,fake:env=x", "--env", "x=nowhere"), 2, "nowhere does not exist"),
         (("run", "digits-mlp", "--engines", "fake:env=x", *FAST), 3, "unknown environment 'x'; known: none"),
         (("env", "make", "x", "--hash=1;rm"), 2, ""),
-        (("env", "make", "x", "numpy; rm"), 2, "no requirement"),
+        (("env", "make", "x", "numpy; rm"), 2, "not a requirement"),
     ],
 )
 def test_what_cannot_be_is_refused(cli: Cli, arguments: tuple[str, ...], code: int, said: str) -> None:

@@ -123,7 +123,7 @@ def test_a_file_that_is_no_plan(backend: Any, tmp_path: Path) -> None:
     junk = tmp_path / "junk.plan"
     junk.write_bytes(b"junk" * 100)
     artifact = Artifact(kind="plan", model="m", path=str(junk), sha256="", files=(), inputs=(), outputs=())
-    with pytest.raises(ArtifactError, match="no plan of TensorRT for RTX, or is damaged"):
+    with pytest.raises(ArtifactError, match="not a plan of TensorRT for RTX, or it is damaged"):
         backend.build(artifact, make_spec(), tmp_path)
 
 
