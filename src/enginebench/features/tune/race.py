@@ -24,7 +24,7 @@ LEVEL = 0.95
 FAR = 2.0
 # A final that can still show that the default is beaten goes on to at most so many times its first length; one of a
 # single setting, which has nothing to beat, has so many rounds for the interval of its time.
-MOST_TIMES, ALONE = 4, 3
+MOST_TIMES, ALONE = 3, 3
 # It is looked at twice, after its first length and at its end: half of the error of LEVEL each. Looks after every round
 # named a challenger that is ahead by no more than the margin in 8 to 10 % of simulated finals, not in 2.5 %.
 FINAL_LEVEL = 1 - (1 - LEVEL) / 2
