@@ -68,7 +68,6 @@ def quantize_module(
     try:
         with torch.no_grad(), quiet_exporter():
             module: Any = load_module(artifact)
-            shapes = describe_dynamic(module, inputs, add_batch(inputs, {})) if opened else None
             samples = (
                 tuple(torch.from_numpy(feeds[name]) for name in names)
                 for feeds in data.batches(own or 1)
@@ -77,6 +76,7 @@ def quantize_module(
             if static:
                 made, share = _to_fp8(module, artifact, samples)
             else:
+                shapes = describe_dynamic(module, inputs, add_batch(inputs, {})) if opened else None
                 # Strict: a module that is called several times has a name for each call; the quantizer asks for it.
                 program = torch.export.export(module, examples, dynamic_shapes=shapes, strict=True)
                 made = _to_int8(program.module(), samples, method)
