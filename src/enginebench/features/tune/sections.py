@@ -113,7 +113,7 @@ def state_answer(document: TuneDocument) -> Iterator[str]:
         raced = {one.candidate: one.speed for one in document.candidates if one.default and one.speed}
         best = next(iter(raced), None)
         role = ", a default," if winner.candidate in raced else ""
-        lead = f", about {1 / raced[best]:.2g}x as fast as {best}" if best and not role else ""
+        lead = f", about {1 / raced[best]:.2f}x as fast as {best}" if best and not role else ""
         yield f"Take {winner.candidate}{role} so far: it leads the race{lead}. It was not re-measured."
     elif document.beaten and document.ratio is not None:
         ratio = format_range(document.ratio, "x")
