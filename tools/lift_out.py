@@ -77,7 +77,7 @@ def try_without(names: list[str], *, types: bool, tests: bool) -> bool:
         if types:
             steps["types"] = [sys.executable, "-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache" / "lifted")]
         if tests:
-            steps["tests"] = [sys.executable, "tools/run_tests.py", "unit", "smoke", "--", "-q"]
+            steps["tests"] = [sys.executable, "tools/run_tests.py", "unit", "smoke", "--", "-q", "--tb=short", "-rfE"]
         works = True
         for step, command in steps.items():
             began = time.monotonic()

@@ -258,6 +258,7 @@ def test_a_library_is_loaded_from_where_the_command_names_it(cli: Cli, place: Pa
         assert (place / "mark").exists()
 
 
+@pytest.mark.feature("deliver")
 def test_a_name_allowed_as_one_thing_is_not_allowed_as_another(cli: Cli, place: Path, watch: list[str]) -> None:
     """A library may be a module's name, and MODEL, a folder, could be a package beside the user."""
     (place / "evilmodel").mkdir()
