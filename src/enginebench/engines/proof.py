@@ -26,7 +26,7 @@ NAMES = {
     **dict.fromkeys(("float16", "f16", "fp16", "half", "c10::half"), "fp16"),
     **dict.fromkeys(("bfloat16", "bf16", "c10::bfloat16"), "bf16"),
     **dict.fromkeys(("int8", "uint8", "i8", "u8", "qint8", "quint8"), "int8"),
-    **dict.fromkeys(("float8e4m3fn", "float8e5m2", "f8e4m3", "f8e5m2"), "fp8"),
+    **dict.fromkeys(("fp8", "float8e4m3fn", "float8e5m2", "f8e4m3", "f8e5m2"), "fp8"),
     **dict.fromkeys(("int4", "uint4", "i4", "u4"), "int4"),
     "tf32": "tf32",
     **dict.fromkeys((f"{kind}{bits}" for kind in ("int", "uint", "i", "u") for bits in (16, 32, 64)), OTHER),

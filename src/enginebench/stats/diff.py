@@ -18,6 +18,7 @@ from enginebench.stats.drift import LIMITS, choose_limits, find_exceeded
 from enginebench.stats.layer_records import LayerDelta
 from enginebench.stats.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
 from enginebench.stats.metrics.tasks import name_metric
+from enginebench.stats.quantiles import median
 from enginebench.stats.standing import compare_rows
 
 DIFF_SCHEMA = "enginebench.diff/1"
@@ -52,6 +53,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
 class DiffRow(Comparison, frozen=True, kw_only=True):
     id: str
+    p50_ms: Pair | None = None  # medians of the trials' medians, whatever the verdict
     metric: str | None = None  # that both rows are judged by
     metric_change: float | None = None  # candidate less base; None: not measured on the same samples
     change: Change | None = None  # beside the time, of the same row in two environments
@@ -257,7 +259,8 @@ def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbou
         doubts = ["both sides are modelled, not measured"] if found.clock == "modelled" else []
         found = replace(found, reasons=(*found.reasons, *doubts))
     name = cand.id if base.id == cand.id else f"{base.id} -> {cand.id}"
-    row = DiffRow(id=name, skipped=skipped, **asdict(found))
+    times = Pair(before=_find_p50(base), after=_find_p50(cand))
+    row = DiffRow(id=name, p50_ms=times if times.before or times.after else None, skipped=skipped, **asdict(found))
     if fed_alike:
         agree, why = judge_answers(base, cand)
         if agree:
@@ -267,6 +270,11 @@ def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbou
         return replace(row, verdict=verdict, outputs_agree=agree, reasons=reasons, repetitions_needed=None)
     differ = [f"the models differ: {base.model} against {cand.model}"] if base.model != cand.model else []
     return replace(row, reasons=(*row.reasons, *differ))
+
+
+def _find_p50(result: Result) -> float | None:
+    medians = [median(m.latency_ns) for m in result.measurements if m.latency_ns]
+    return median(medians) / 1e6 if medians else None
 
 
 def _find_obstacles(result: Result, side: str) -> list[str]:

@@ -3,7 +3,7 @@
 import pytest
 
 from enginebench.core.precisions import classify_kernel
-from enginebench.engines.proof import WATCHED_RUN, read_kernel_times, split_runs, summarize_kernels
+from enginebench.engines.proof import WATCHED_RUN, name_precision, read_kernel_times, split_runs, summarize_kernels
 from events import make_event
 
 CASES = {
@@ -66,7 +66,7 @@ CASES = {
 
 @pytest.mark.parametrize(("dtype", "name"), [(dtype, name) for dtype, names in CASES.items() for name in names])
 def test_names(dtype: str, name: str) -> None:
-    assert classify_kernel(name) == dtype
+    assert (classify_kernel(name), name_precision(dtype)) == (dtype, dtype)
 
 
 def test_kernels_belong_to_the_run_in_whose_span_they_start() -> None:

@@ -318,6 +318,8 @@ def test_an_environment_of_a_stored_row_is_a_name_of_the_users(place: Path, name
     ],
     ids=lambda value: " ".join(value[:1]),
 )
+@pytest.mark.feature("load", "'load'")
+@pytest.mark.feature("tune", "'tune'")
 def test_what_compilers_left_in_a_folder_is_removed_before_it_is_used(
     cli: Cli, place: Path, watch: list[str], command: tuple[str, ...], folder: str
 ) -> None:

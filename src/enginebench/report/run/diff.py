@@ -1,5 +1,6 @@
 """A comparison of two runs as sections: every row with its verdict, ratio and reasons; then the verdict over all."""
 
+from itertools import takewhile
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from enginebench.core.features import find_each
@@ -11,24 +12,46 @@ from enginebench.stats.diff import DiffDocument, DiffRow
 from enginebench.stats.metrics.tasks import name_metric
 
 _COLUMNS = (
-    Column("configuration", lambda row: row.id),
     Column("verdict", lambda row: format_verdict(row.verdict)),
     Column(
         "base / candidate",
         lambda row: format_ratio(row.ratio) if row.ratio else "-",
         align="right",
+        when=lambda rows: any(row.ratio for row in rows),
         span=lambda row: (row.ratio.low, row.ratio.value, row.ratio.high) if row.ratio else None,
         spare=1,
     ),
-    Column("why", lambda row: explain_diff_row(row), when=lambda rows: any(map(explain_diff_row, rows))),
+    Column(
+        "p50 ms",
+        lambda row: " -> ".join(f"{one:.3g}" if one else "-" for one in (row.p50_ms.before, row.p50_ms.after)),
+        when=lambda rows: all(row.p50_ms for row in rows),
+        align="right",
+        spare=2,
+    ),
 )
 
 
 def list_diff(document: DiffDocument, *, gate: bool = False) -> list[Section]:
+    """The table; settings that all ids end in, and reasons that all rows have, stand once or not at all."""
     ended = f", gate {'failed' if document.gate_failed else 'passed'}" if gate else ""
     verdict = f"{document.verdict.replace('_', ' ')} (margin {document.margin:.1%}{ended})"
-    changes = make_notes([text for state in find_each("offers", "diff_notes") for text in state(document)], "list")
-    return [Section(title=verdict, parts=(make_table(_COLUMNS, document.rows, file="diff"), *changes))]
+    changes = [text for state in find_each("offers", "diff_notes") for text in state(document)]
+    rows = document.rows if len(document.rows) > 1 else ()
+    ends = takewhile(lambda parts: len(set(parts)) == 1, zip(*(row.id.split("-")[:1:-1] for row in rows), strict=False))
+    tail = "".join(f"-{parts[0]}" for parts in [*ends][::-1])
+    whys = {row.id: explain_diff_row(row).split("; ") for row in document.rows}
+    shared = [text for text in (whys[rows[0].id] if rows else ()) if text and all(text in why for why in whys.values())]
+
+    def explain(row: DiffRow) -> str:
+        return "; ".join(text for text in whys[row.id] if text not in shared)
+
+    columns = (
+        Column("configuration", lambda row: row.id.removesuffix(tail), lambda row: row.id),
+        *_COLUMNS,
+        Column("why", explain, when=lambda rows: any(map(explain, rows))),
+    )
+    notes = make_notes([*(f"all: {text}" for text in shared), *changes], "list")
+    return [Section(title=verdict, parts=(make_table(columns, document.rows, file="diff"), *notes))]
 
 
 def explain_diff_row(row: DiffRow) -> str:

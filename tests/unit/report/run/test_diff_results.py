@@ -59,5 +59,5 @@ def test_rows_that_were_measured_in_turns_had_the_same_machine() -> None:
     for begin in (0, 30):
         document = diff_results([at(1000, 0)], [at(1500, begin)])
         said[begin] = "; ".join(document.rows[0].reasons)
-    assert "it changed while both were measured, interleaved" in said[0] and "not the same" not in said[0]
-    assert "the machine was not the same" in said[30]
+    assert "both were measured interleaved" in said[0] and "measure both together" not in said[0]
+    assert "measure both together" in said[30]
