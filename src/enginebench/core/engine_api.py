@@ -170,6 +170,14 @@ def check_feeds(specs: Sequence[TensorSpec], feeds: Mapping[str, object]) -> Non
         raise FeedError(f"{'; '.join(problems)}. Expected {expected}")
 
 
+def are_alike(views: Mapping[str, Array], feeds: Mapping[str, Any]) -> bool:
+    """Whether arrays have the names, shapes and dtypes of those bound before, which were checked."""
+    return len(views) == len(feeds) and all(
+        getattr(array := feeds.get(name), "shape", None) == view.shape and getattr(array, "dtype", None) == view.dtype
+        for name, view in views.items()
+    )
+
+
 def fill_entries(views: Mapping[str, Array], samples: Sequence[Mapping[str, Array]]) -> None:
     """Copies samples one after another to the front of arrays; what is behind them stays as it is."""
     for name, view in views.items():

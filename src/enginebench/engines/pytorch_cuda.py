@@ -20,6 +20,7 @@ from ..core.engine_api import (
     ModelError,
     RunCall,
     TensorSpec,
+    are_alike,
     check_feeds,
     check_state,
     fill_entries,
@@ -197,6 +198,7 @@ class CudaTorchEngine(TorchEngine):
         self._lane.enter()
         self._copy_out()
         self._lane.wait(self._copies["d2h"][1])
+        self._copying = False
         answer = self._read_answers()
         self._staging_out_ns = time.perf_counter_ns() - begin - self.last_d2h_ns()
         return answer
@@ -238,12 +240,13 @@ class CudaTorchEngine(TorchEngine):
         """
         begin = time.perf_counter_ns()
         check_state(self._name, closed=self._call is None)
-        for feeds in samples:
-            check_feeds(self.inputs, feeds)
-        one = {name: array.shape for name, array in samples[0].items()}
-        shapes = join_shapes(self._views, samples) if grow else one
-        if any(self._views[name].shape != shape for name, shape in shapes.items()):
-            self._allocate(shapes)
+        if grow or not are_alike(self._views, samples[0]):
+            for feeds in samples:
+                check_feeds(self.inputs, feeds)
+            one = {name: array.shape for name, array in samples[0].items()}
+            shapes = join_shapes(self._views, samples) if grow else one
+            if any(self._views[name].shape != shape for name, shape in shapes.items()):
+                self._allocate(shapes)
         lane, (start, end) = self._lane, self._copies["h2d"]
         lane.enter()
         if self._copying:  # a copy that is still on its way reads the pinned memory

@@ -23,6 +23,7 @@ from ..core.engine_api import (
     MeasurementError,
     TensorSpec,
     UsageError,
+    are_alike,
     check_feeds,
     fill_entries,
     join_shapes,
@@ -104,6 +105,8 @@ class PlanEngine(cuda.DeviceEngine):
         # Around the copies in, and behind those out.
         self._events = cuda.Event(), cuda.Event(), cuda.Event(options["spin"] == "0")
         self._graph: cuda.Graph | None = None
+        self._views: dict[str, Array] = {}  # of the inputs, in pinned memory
+        self._copying = False
         self._watched: dict[str, float] = {}  # what was recorded of runs on what is bound, by whoever records
 
     def bind(self, feeds: Feeds) -> None:
@@ -121,6 +124,7 @@ class PlanEngine(cuda.DeviceEngine):
     def finish(self) -> tuple[dict[str, Array], DeviceTimes]:
         timed, (first, copied, last) = self._open_run(), self._events
         last.synchronize()
+        self._copying = False
         times = copied.elapsed_ns(first), timed.last_device_ns(), last.elapsed_ns(timed.end)
         return self._read_answers(), DeviceTimes(*times)
 
@@ -128,6 +132,7 @@ class PlanEngine(cuda.DeviceEngine):
         self._open_run()
         self._copy_out()
         self._open_stream().synchronize()
+        self._copying = False
         return self._read_answers()
 
     def close(self) -> None:
@@ -146,28 +151,32 @@ class PlanEngine(cuda.DeviceEngine):
             grow: several may be fewer than there is room for; else there is one, and the room is its own.
         """
         stream, (first, copied, _) = self._open_stream(), self._events
-        for feeds in samples:
-            check_feeds(self.inputs, feeds)
         self._watched = {}
-        views = {spec.name: self._host[spec.name].array for spec in self.inputs if spec.name in self._host}
-        one = {name: array.shape for name, array in samples[0].items()}
-        shapes = join_shapes(views, samples) if grow else one
-        if any(name not in views or views[name].shape != shape for name, shape in shapes.items()):
-            self._allocate(shapes)
-            views = {spec.name: self._host[spec.name].array for spec in self.inputs}
-        else:
-            stream.synchronize()  # a copy that is still on its way reads the pinned memory
-        fill_entries(views, samples)
-        for name, array in ((name, array) for feeds in samples for name, array in feeds.items()):
-            dtype = views[name].dtype
-            if dtype != array.dtype and not np.array_equal(array.astype(dtype), array):
-                raise FeedError(f"input {name!r} holds {array.flat[np.abs(array).argmax()]}, which {NARROWED}")
+        if grow or not are_alike(self._views, samples[0]):
+            self._check(samples, grow)
+        if self._copying:  # a copy that is still on its way reads the pinned memory
+            stream.synchronize()
+        fill_entries(self._views, samples)
         first.record(stream)
-        for name in views.keys() & self._device.keys():
+        for name in self._views.keys() & self._device.keys():
             cuda.copy_to_device(self._device[name], self._host[name], stream)
         copied.record(stream)
+        self._copying = True
         if self._timed is None:
             self._prepare()
+
+    def _check(self, samples: Sequence[Feeds], grow: bool) -> None:
+        """Refuses arrays that the plan does not take; makes room for those of other shapes."""
+        for feeds in samples:
+            check_feeds(self.inputs, feeds)
+        one = {name: array.shape for name, array in samples[0].items()}
+        shapes = join_shapes(self._views, samples) if grow else one
+        if any(name not in self._views or self._views[name].shape != shape for name, shape in shapes.items()):
+            self._allocate(shapes)
+        for name, array in ((name, array) for feeds in samples for name, array in feeds.items()):
+            dtype = self._views[name].dtype
+            if dtype != array.dtype and not np.array_equal(array.astype(dtype), array):
+                raise FeedError(f"input {name!r} holds {array.flat[np.abs(array).argmax()]}, which {NARROWED}")
 
     def _copy_out(self) -> None:
         stream = self._open_stream()
@@ -215,6 +224,7 @@ class PlanEngine(cuda.DeviceEngine):
                     "before the run. Engine trtexec can time such a plan"
                 )
             self._make_buffers(spec, shape)
+        self._views = {spec.name: self._host[spec.name].array for spec in self.inputs}
         for name, pinned in self._host.items():
             address = self._device[name].address if name in self._device else pinned.address
             self._library.require(self._context.set_tensor_address(name, address), f"refuses the buffer of {name!r}")
@@ -254,6 +264,7 @@ class PlanEngine(cuda.DeviceEngine):
 
     def _free_buffers(self) -> None:
         super()._free_buffers()
+        self._views = {}
         if self._graph is not None:
             self._graph.close()
         self._graph = None
