@@ -51,7 +51,6 @@ def open_engine(
     inductor.freezing = options["freezing"] == "1"
     # Compiling in this process leaves no worker processes behind that would share the cores with the calls.
     inductor.compile_threads = 1
-    inductor.pre_grad_custom_pass = inductor.pre_grad_custom_pass or Simplify()
     if spec.device == "cpu":
         prepare_torch(spec)
         ready = compile_module(make_ready(module, artifact, spec, options), options)
@@ -71,6 +70,7 @@ def compile_module(module: Any, options: Mapping[str, str]) -> Any:
     """The module as `torch.compile` wraps it; nothing is compiled before its first call."""
     import torch._dynamo.config as dynamo
 
+    inductor.pre_grad_custom_pass = Simplify()
     mode = None if options["mode"] == "default" else options["mode"]
     if mode == "max-autotune" and options.get("cuda_graph") == "1":
         mode = "max-autotune-no-cudagraphs"

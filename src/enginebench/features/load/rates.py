@@ -278,7 +278,7 @@ class Prober:
         """One search, within the time that searches may take; it begins where the last of the earlier ones ended."""
         end_s = self._spent_s + self._settings.time_budget_s
         search = self._begin_search(bench, earlier)
-        while self._spent_s < end_s and self._ask(search, bench):
+        while self._go_on(search, bench, end_s):
             pass
         return search.describe(ended_early=search.next_rate() is not None)
 
@@ -306,8 +306,8 @@ class Prober:
                 with self.keep_failure(bench):
                     searches[bench.row.id] = self._begin_search(bench, found[bench.row.id])
             going = [bench for bench in benches if bench.row.id in searches]
-            while going and self._spent_s < end_s:
-                going = [bench for bench in going if self._go_on(searches[bench.row.id], bench, end_s)]
+            while going:
+                going = [bench for bench in going if self._try(searches[bench.row.id], bench, end_s)]
         finally:
             for name, search in searches.items():
                 if search.probes:
@@ -317,12 +317,14 @@ class Prober:
                 self.rows[name] = replace(self.rows[name], capacity=capacity, rounds=tuple(ended))
 
     def _go_on(self, search: CapacitySearch, bench: Bench, end_s: float) -> bool:
-        if self._spent_s >= end_s:
-            return False
+        """Probes one more rate while there is time; the first one also where starting took all of it."""
+        return (self._spent_s < end_s or not search.probes) and self._ask(search, bench)
+
+    def _try(self, search: CapacitySearch, bench: Bench, end_s: float) -> bool:
+        going = False
         with self.keep_failure(bench):
-            if self._ask(search, bench):
-                return True
-        return False
+            going = self._go_on(search, bench, end_s)
+        return going
 
     @contextmanager
     def keep_failure(self, bench: Bench) -> Iterator[None]:
