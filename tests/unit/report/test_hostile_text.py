@@ -102,8 +102,8 @@ def test_brackets_nested_too_deep_are_a_damaged_file(tmp_path: Path, place: str,
 
 
 @pytest.mark.parametrize("command", ["report r", "diff r r", "baseline save x r", "report s", "parse layers deep.json"])
-@pytest.mark.feature("trtexec", "'parse'")
-@pytest.mark.feature("sweep", "'s'")
+@pytest.mark.feature("trtexec", "'parse ")
+@pytest.mark.feature("sweep", "'report s'")
 def test_verbs_say_of_such_a_file_that_it_is_damaged(cli: Cli, tmp_path: Path, command: str) -> None:
     row = sorted((write_run(tmp_path / "r", make_results()) / "rows").iterdir())[0]
     document = json.dumps({"schema": "enginebench.result/1", "x": 0})

@@ -42,6 +42,7 @@ def test_a_cold_cache_needs_a_gpu(cache: Cache, device: str, skip: str | None) -
     assert row.skip == skip
 
 
+@pytest.mark.feature("trtexec")
 def test_a_time_for_warm_up_is_for_engines_that_time_themselves() -> None:
     request = RunRequest(model="toy", engines=(("fake", {}), ("trtexec", {})), measure=MeasureSpec(warmup_ms=200))
     rows = plan_rows(request, (GRAPH,), probe=there)

@@ -77,6 +77,7 @@ def test_stages_that_lie_in_the_folder_are_shown(run: Path) -> None:
 @pytest.mark.parametrize(
     ("slow", "expected"), [(2, "GPU time 5.00 against 9.00 ms, layer conv1 + relu1 2.00 against 4.00 ms"), (20, "")]
 )
+@pytest.mark.feature("versions", "'GPU time")
 def test_a_lower_p99_has_the_stage_and_the_layer_that_differ_most(slow: int, expected: str) -> None:
     """Layers meet by the operators that they compute; a fused one is held against its parts.
 

@@ -83,6 +83,7 @@ def test_a_wrong_option_is_refused_before_there_is_a_request(engine: str) -> Non
         ("tensorrt", "cuda:0", "hot", None),
     ],
 )
+@pytest.mark.feature("trtexec", "'trtexec'")
 def test_what_cannot_overlap_is_refused_before_there_is_a_request(
     engine: str, device: str, cache: Any, reason: str | None
 ) -> None:

@@ -207,6 +207,7 @@ RUNNING = (
 
 @pytest.mark.parametrize("poison", POISONS, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("command", [*READING, *RUNNING], ids=lambda words: " ".join(words[:2]))
+@pytest.mark.feature("sweep", "'sweep'")
 def test_what_a_stored_file_names_is_neither_run_nor_opened(
     cli: Cli,
     place: Path,
@@ -359,6 +360,7 @@ def test_links_in_a_run_are_not_followed(
         ("engines", [["trtexec", {"run_extra": "--x"}]], "--engines trtexec:run_extra=--x"),
     ],
 )
+@pytest.mark.feature("trtexec", "trtexec:")
 def test_what_a_run_named_outside_of_its_folder_is_named_again(
     cli: Cli, place: Path, watch: list[str], field: str, value: object, option: str
 ) -> None:
