@@ -321,10 +321,10 @@ class Prober:
         return (self._spent_s < end_s or not search.probes) and self._ask(search, bench)
 
     def _try(self, search: CapacitySearch, bench: Bench, end_s: float) -> bool:
-        going = False
         with self.keep_failure(bench):
-            going = self._go_on(search, bench, end_s)
-        return going
+            if self._go_on(search, bench, end_s):
+                return True
+        return False
 
     @contextmanager
     def keep_failure(self, bench: Bench) -> Iterator[None]:
