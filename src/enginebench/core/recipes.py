@@ -110,7 +110,7 @@ def choose_module_recipe(engine: str, precision: Precision | None, device: str) 
     """What eight bits mean to an engine that starts from PyTorch modules; None if it has none."""
     if precision not in ("int8", "fp8"):
         return None
-    recipe: Recipe = "pt2e" if (precision, device) == ("int8", "cpu") else "dynamic"
+    recipe: Recipe = "static" if precision == "fp8" else "pt2e" if device == "cpu" else "dynamic"
     return recipe if engine in RECIPES[recipe].engines else None
 
 

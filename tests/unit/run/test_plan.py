@@ -186,8 +186,8 @@ def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(
     [
         ("cpu", ("int8", None), [("int8", "pt2e")], "pt2e", None),
         ("cuda:0", ("int8", None), [], None, None),
-        ("cuda:0", ("fp8", None), [], None, None),
-        ("cpu", ("fp8", None), [], None, f"fp8@dynamic runs on {ELSEWHERE} on cpu, which takes int8@pt2e"),
+        ("cuda:0", ("fp8", "dynamic"), [], None, None),
+        ("cpu", ("fp8", None), [], None, f"fp8@static runs on {ELSEWHERE} on cpu, which takes int8@pt2e"),
         ("cpu", ("int8", "cpu"), [], None, f"int8@cpu runs on {ON_GRAPHS}, which takes int8@pt2e"),
     ],
 )
@@ -208,6 +208,8 @@ def test_a_compiled_module_starts_from_one_in_eight_bits_or_makes_it(
     eager = f"pytorch has no {asked[0]}; ask pytorch-compile, ort or openvino for it"
     assert plan_both()[:3] == [(None, None), (None, None), (None, eager)]
     assert plan_both()[3][1] == skip and (skip or plan_both()[3][0] == starts)
+    fp8 = replace(request, precisions=(("fp8", None),))
+    assert plan.list_transforms(fp8, (MODULE, GRAPH)) == ([("fp8", "static")] if device == "cuda:0" else [])
     monkeypatch.setattr(plan, "find_spec", lambda name: None)
     assert plan.list_transforms(request, (MODULE, GRAPH)) == []
     needed = 'torchao is not installed. To add it: pip install "enginebench[torchao]"'
