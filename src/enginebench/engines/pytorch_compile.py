@@ -123,8 +123,11 @@ def drop_idle_mask(node: Node) -> None:
         copies[one] = constant.node_copy(one, copies.__getitem__)
     constant.output(copies[mask])
     before = torch.get_rng_state()
-    with unset_fake_temporarily(), torch.no_grad():
-        found = GraphModule({}, constant)()
+    try:
+        with unset_fake_temporarily(), torch.no_grad():
+            found = GraphModule({}, constant)()
+    except Exception:  # what was traced within vmap, for one, does not run alone
+        return
     drawn = not torch.equal(before, torch.get_rng_state())
     if not drawn and bool((found if found.dtype is torch.bool else found == 0).all()):
         (node.update_kwarg if given == "attn_mask" else node.update_arg)(given, None)
@@ -137,7 +140,7 @@ def multiply_patches(node: Node) -> None:
     given = default | dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
     image, weight = given["input"], given["weight"]
     shapes = [one.meta.get("example_value", one.meta.get("val")) for one in (image, weight)]
-    if any(shape is None or shape.dim() != 4 for shape in shapes):
+    if not all(shape is not None and [type(n) for n in shape.shape] == [int] * 4 for shape in shapes):
         return
     (batch, channels, height, width), (outputs, _, rows, columns) = (shape.shape for shape in shapes)
     setting = [given[name] for name in ("stride", "padding", "dilation", "groups")]

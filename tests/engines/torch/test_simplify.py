@@ -38,6 +38,7 @@ MASKS: dict[str, tuple[Any, bool]] = {
     "causal": (lambda x: torch.arange(N)[:, None] >= torch.arange(N), False),
     "of the input": (lambda x: x[0, 0, :, :1].isfinite().expand(N, N), False),
     "written later": (lambda x: written(), False),
+    "within vmap": (lambda x: torch.vmap(lambda n: torch.arange(N) >= n - n)(torch.arange(N)), False),
     "random": (lambda x: torch.rand(N, N) >= 0, False),
     "none": (lambda x: None, True),
 }
