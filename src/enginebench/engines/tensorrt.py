@@ -110,13 +110,21 @@ class PlanEngine(cuda.DeviceEngine):
         self._watched: dict[str, float] = {}  # what was recorded of runs on what is bound, by whoever records
 
     def bind(self, feeds: Feeds) -> None:
-        self._copy_in([feeds])
+        self._fill([feeds])
+        self._copy_in()
+        self._prepare()
 
     def begin(self, samples: Sequence[Feeds]) -> None:
         """As `bind` does it with all samples as one batch; then enqueues the run and the copies out as well."""
-        self._copy_in(samples, grow=True)
+        stream, (first, copied, last) = self._open_stream(), self._events
+        self._fill(samples, grow=True)
+        first.record(stream)
+        self._copy_in()
+        copied.record(stream)
+        self._prepare()
         self._open_run().begin()
         self._copy_out()
+        last.record(stream)
 
     def is_done(self) -> bool:
         return self._events[-1].query()
@@ -144,26 +152,26 @@ class PlanEngine(cuda.DeviceEngine):
         self._context = self._engine = None
         super().close()
 
-    def _copy_in(self, samples: Sequence[Feeds], grow: bool = False) -> None:
-        """The samples, one after another, in pinned memory, and from there on their way to the GPU.
+    def _fill(self, samples: Sequence[Feeds], grow: bool = False) -> None:
+        """The samples, one after another, in pinned memory.
 
         Args:
             grow: several may be fewer than there is room for; else there is one, and the room is its own.
         """
-        stream, (first, copied, _) = self._open_stream(), self._events
+        stream = self._open_stream()
         self._watched = {}
         if grow or not are_alike(self._views, samples[0]):
             self._check(samples, grow)
         if self._copying:  # a copy that is still on its way reads the pinned memory
             stream.synchronize()
         fill_entries(self._views, samples)
-        first.record(stream)
-        for name in self._views.keys() & self._device.keys():
-            cuda.copy_to_device(self._device[name], self._host[name], stream)
-        copied.record(stream)
+
+    def _copy_in(self) -> None:
+        stream = self._open_stream()
+        for name in self._views:
+            if name in self._device:
+                cuda.copy_to_device(self._device[name], self._host[name], stream)
         self._copying = True
-        if self._timed is None:
-            self._prepare()
 
     def _check(self, samples: Sequence[Feeds], grow: bool) -> None:
         """Refuses arrays that the plan does not take; makes room for those of other shapes."""
@@ -183,7 +191,6 @@ class PlanEngine(cuda.DeviceEngine):
         for spec in self.outputs:
             if spec.name in self._device:
                 cuda.copy_to_host(self._host[spec.name], self._device[spec.name], stream)
-        self._events[-1].record(stream)
 
     def _read_answers(self) -> dict[str, Array]:
         return {spec.name: self._host[spec.name].array.astype(spec.dtype) for spec in self.outputs}
@@ -237,7 +244,9 @@ class PlanEngine(cuda.DeviceEngine):
             self._device[spec.name] = cuda.DeviceBuffer(pinned.array.nbytes)
 
     def _prepare(self) -> None:
-        """One run that sets everything up, then, if asked for, the graph."""
+        """One run on new buffers that sets everything up, then, if asked for, the graph."""
+        if self._timed is not None:
+            return
         stream = self._open_stream()
         enqueue: Callable[[], object] = partial(self._context.execute_async_v3, stream.handle)
         self._library.require(enqueue(), "cannot run the plan", MeasurementError)
