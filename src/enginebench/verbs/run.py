@@ -14,6 +14,7 @@ from enginebench import door
 from enginebench import options as opts
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.features import find
+from enginebench.core.names import format_options
 from enginebench.core.records import Result
 from enginebench.engines.registry import read_engine
 from enginebench.models.zoo import OBJECT
@@ -82,10 +83,10 @@ class RunOptions(opts.Modules, opts.Judging, opts.Timing, opts.Shared, total=Fal
         Opt(
             "Continue the run in --out.",
             False,
-            more="It continues with the options given then. What named code or a file outside the folder must be given "
-            "again: `--data`, `--targets`, `--inputs`, `--weights`, `--metric`, `--ort-extension`, options of an "
-            "ENGINE; beside those only `--out`, `--wait`, `--trtexec` and `--json` count. Another MODEL, processor, "
-            "GPU or version of a package is refused: the results would not be comparable",
+            more="It continues with the options given then, which may be left out, but not changed. What named code "
+            "or a file outside the folder must be given again: `--data`, `--targets`, `--inputs`, `--weights`, "
+            "`--metric`, `--ort-extension`, options of an ENGINE. Another MODEL, processor, GPU or version of a "
+            "package is refused: the results would not be comparable",
         ),
     ]
     deliver: Annotated[
@@ -148,9 +149,12 @@ def command(model: str, arguments: tuple[str, ...], shown: RunPrinted, **options
             request, root, reporter=reporter, resume=resume, wait=wait, command=told, on_results=seen
         )
     done = Run(root, record, tuple(results))
-    document, written = done.document, done.write_report(("html", "md", "csv", "png"))
+    document = done.document
     list_parts = partial(list_sections, folder=root, wide=shown["wide"], warnings=shown["warnings"])
-    door.show(document, shown, door.tables(list_parts))
+    try:
+        written = done.write_report(("html", "md", "csv", "png"))
+    finally:  # also where the disk is full
+        door.show(document, shown, door.tables(list_parts))
     if not shown["as_json"]:
         if lines := list(format_top_classes(RunFolder(root), record, document)):
             click.echo("\n".join(["", *lines]))
@@ -177,12 +181,10 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
     unasked = name_default_engines(shared.device, options["scope"])
     named = unasked if options["engines"] is None else options["engines"]
     chosen = given.read_engines(named)
-    if options["baseline"] is not None and read_engine(options["baseline"]) not in chosen:
-        listed = named if isinstance(named, str) else ",".join(named)
-        raise UsageError(f"--baseline {options['baseline']} is not among --engines {listed}")
     engines = chosen if resume else pass_on(chosen, options["extra"])
     if options["baseline"] is not None and read_engine(options["baseline"]) not in engines:
-        raise UsageError("--extra changes trtexec, which --baseline names without it; name another baseline")
+        listed = ",".join(format_options(*engine) for engine in engines)
+        raise UsageError(f"--baseline {options['baseline']} is not among --engines {listed}")
     # A stored run names its own engines.
     use_trtexec(options["trtexec"], ("trtexec",) if resume else (name for name, _ in chosen))
     timing = pick(requests.Timing, options)
@@ -205,14 +207,16 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
             p99_limit_ms=options["p99_limit_ms"],
             load_p99_ms=options["load_p99_ms"],
         )
+        stored = RunFolder(root).read_record().request if resume else request
         if not resume:
             given.check_extra(request)
-        elif (stored := RunFolder(root).read_record().request.model) != taken.text and OBJECT.fullmatch(taken.text):
+        elif stored.model != taken.text and OBJECT.fullmatch(taken.text):
             raise UsageError(
-                f"{root} holds a run of {stored}, and this module is {taken.text}: another one, or one whose class a "
-                "script or notebook defines, which is another one in each process. Start a new run in another folder; "
-                "a run of package.module:factory can be continued anywhere"
+                f"{root} holds a run of {stored.model}, and this module is {taken.text}: another one, or one whose "
+                "class a script or notebook defines, which is another one in each process. Start a new run in another "
+                "folder; a run of package.module:factory can be continued anywhere"
             )
+        given.refuse_changes(RunOptions, options, (request.measure, request), (stored.measure, stored))
         yield request, reporter
 
 

@@ -83,6 +83,8 @@ def test_the_baseline_that_wins_is_what_you_have() -> None:
 def test_a_baseline_that_failed_costs_the_ratio_alone() -> None:
     found = head(make_result(status="failed", reason="died"), ort(), make_result("openvino", median_ms=12, drift=AGREE))
     assert found["FASTEST"] == "ort fp32   10.0 ms   no ratio: pytorch fp32 failed"
+    found = head(make_result("openvino", status="skipped"), ort(), PYTORCH, baseline_engine="openvino")
+    assert found["FASTEST"] == "ort fp32   10.0 ms   no ratio: openvino fp32 did not run"
 
 
 def test_a_module_that_pytorch_never_ran_has_no_configuration_that_the_user_has() -> None:
@@ -163,10 +165,13 @@ def test_labels_decide_nothing_where_the_weights_are_random() -> None:
     assert found["FASTEST"].startswith("ort int8") and found["OUTPUTS"].startswith("not judged: random weights")
 
 
-def test_a_reference_that_is_not_finite_is_not_the_same() -> None:
-    own = make_drift(0, passed=False, nonfinite=3)
-    found = head(replace(PYTORCH, drift=replace(own, reference=PYTORCH.id)), ort(40, drift=own))
-    assert found["OUTPUTS"] == "not judged: its own outputs are not finite"
+def test_a_reference_that_is_not_finite_is_not_the_same_and_nor_is_what_equals_it() -> None:
+    own = make_drift(0, passed=False, nonfinite=4)
+    alike = replace(own, outputs=tuple(replace(output, nonfinite_alike=2) for output in own.outputs))
+    rows = replace(PYTORCH, drift=replace(alike, reference=PYTORCH.id)), ort(40, drift=own), ort(5, drift=alike)
+    assert head(*rows[:2])["OUTPUTS"] == "not judged: its own outputs are not finite"
+    assert head(rows[0], rows[2])["OUTPUTS"] == "not judged: logits: 4 values are not finite, the same on both sides"
+    assert "changed" in show(describe(*rows[:2])) and "enginebench deliver" not in show(describe(*rows[::2]))
 
 
 def test_a_graph_that_is_int8_itself_is_its_own_reference() -> None:
@@ -209,9 +214,12 @@ def test_random_weights_judge_nothing_and_decide_nothing(precision: str) -> None
 
 def test_random_inputs_are_named_with_their_cure() -> None:
     made = Caveat(code="random_inputs", message="outputs were compared on made-up inputs")
-    found = head(PYTORCH, ort(5, "int8", make_drift(0.08), caveats=(RANDOM, made)))
-    assert found["OUTPUTS"].startswith("not judged: random weights and inputs.")
-    assert found["OUTPUTS"].endswith("Give --weights and --data")
+    shown = describe(PYTORCH, ort(5, "int8", make_drift(0.08), caveats=(RANDOM, made)))
+    for shape, option in (((1, 3, 224, 224), "--data"), ((1, 512), "--inputs")):
+        rows = tuple(replace(row, shapes={"x": shape}) for row in shown.rows)
+        outputs = format_head(replace(shown, rows=rows))[1].lines[0]
+        assert outputs.startswith("not judged: random weights and inputs.")
+        assert outputs.endswith(f"Give --weights and {option}")
 
 
 def test_no_rounding_excuses_fp32_that_reads_the_graph_otherwise() -> None:
