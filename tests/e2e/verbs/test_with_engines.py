@@ -10,12 +10,13 @@ from enginebench.models.task import feed_digits, load_digits
 from enginebench.stats.stages import STAGES
 from enginebench.verbs.calibrate import command as calibrate
 from enginebench.verbs.quantize import command as quantize
+from in_process import children, cli
 from line_graphs import FAST, draw, read_rows, write_lines
 from processes import Cli
 from quantizing import call_json, folder
 from scale_graphs import bench, make_scale
 
-__all__ = ["folder"]
+__all__ = ["children", "cli", "folder"]
 
 
 def test_digits_against_a_reference(cli: Cli, tiny_onnx: Path) -> None:

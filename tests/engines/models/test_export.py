@@ -149,6 +149,13 @@ class BrainInside(nn.Module):
     def forward(self, x):
         return self.inner(x.bfloat16()).float()
 
+class Library(nn.Module):
+    def forward(self, x):
+        from torchvision.ops import batched_nms
+        kept = x[x[:, 0] > 0]
+        return batched_nms(kept, kept[:, 0], kept[:, 0].long(), 0.5)
+
+def library(): return Library(), torch.rand(5, 4)
 def brain_inside(): return BrainInside(), torch.zeros(1, 8)
 def half(): return nn.Linear(8, 4).half(), torch.zeros(1, 8).half()
 """
@@ -181,9 +188,15 @@ def test_a_fixed_batch_cannot_be_opened(user_model: UserModel, tmp_path: Path) -
     assert export_onnx(artifact, tmp_path / "a.onnx", batch=2).inputs[0].shape == (2, 3)
 
 
-def test_a_model_that_branches_on_values_is_explained(user_model: UserModel, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"it branches on the values of a tensor \(user_exports.py:23: return x if"):
-        export_onnx(user_model("branching"), tmp_path / "a.onnx")
+@pytest.mark.parametrize(
+    ("factory", "place"),
+    [("branching", "user_exports.py:23: return x if"), ("library", r"torchvision/ops/boxes.py:\d+: if ")],
+)
+def test_a_model_that_branches_on_values_is_explained(
+    user_model: UserModel, tmp_path: Path, factory: str, place: str
+) -> None:
+    with pytest.raises(ModelError, match=rf"it branches on the values of a tensor \({place}"):
+        export_onnx(user_model(factory), tmp_path / "a.onnx")
 
 
 def test_several_inputs_and_outputs_keep_names_and_order(user_model: UserModel, tmp_path: Path) -> None:

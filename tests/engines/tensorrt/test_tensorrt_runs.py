@@ -1,4 +1,4 @@
-"""The main job, `build`, `bench` and `infer` with both TensorRT engines over stand-ins, their children as processes."""
+"""The main job, `build`, `bench` and `infer` with both TensorRT engines over stand-ins, in this process if they may."""
 
 import csv
 import hashlib
@@ -21,8 +21,10 @@ from enginebench.stats.drift import default_limits
 from fakes.tensorrt_modules import MODULES, forget_modules, make_lean_site
 from fakes.trtexec_shim import install_trtexec
 from graphs import write_graph, write_tokens
-from in_process import run_here
+from in_process import children, run_here
 from processes import ROOT, Cli, environment, run_cli
+
+__all__ = ["children"]
 
 # trtexec's version, that of the Python module, and what is run with both.
 JOBS = [
@@ -48,8 +50,13 @@ def make_environment(folder: Path, tool: str | None, module: str | None) -> dict
 
 
 @pytest.fixture
-def cli(tmp_path: Path) -> Iterator[Cli]:
-    """Runs `enginebench ARGS` in this process, or in one of its own where packages are hidden from it."""
+def cli(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cli]:
+    """Runs `enginebench ARGS` in this process, or in one of its own where packages are hidden from it.
+
+    Its children too, but for those of a test whose parameter is "apart": they die, or are killed.
+    """
+    if getattr(request, "param", "") != "apart":
+        request.getfixturevalue("children")
 
     def run(*arguments: object, env: dict[str, str], code: int | None = None) -> Any:
         if "hidden" in env["PYTHONPATH"]:
@@ -391,6 +398,7 @@ def test_what_cannot_run_is_refused_before_anything_is_built(cli: Cli, tmp_path:
     )
 
 
+@pytest.mark.parametrize("cli", ["apart"], indirect=True)
 def test_a_time_out_names_the_log_and_leaves_no_part_of_a_plan(cli: Cli, tmp_path: Path, graph: Path) -> None:
     variables = {**make_environment(tmp_path, "10.16", None), "FAKE_TRTEXEC_FAULT": "hangs"}
     done = cli("build", graph, "--timeout", 4, "--out", "net.plan", env=variables)
@@ -494,6 +502,7 @@ FAILED_PROOFS = [
 
 @pytest.mark.parametrize(("engine", "fault", "words"), FAILED_PROOFS)
 @pytest.mark.parametrize("version", ["8.6", "10.16"])
+@pytest.mark.parametrize("cli", ["apart"], indirect=True)
 def test_a_failed_proof_costs_no_plan(
     cli: Cli, tmp_path: Path, graph: Path, engine: str, fault: dict[str, str], words: str, version: str
 ) -> None:
@@ -547,7 +556,6 @@ def test_rows_say_over_how_many_samples_they_were_compared(cli: Cli, tmp_path: P
     assert len(doubts) == 5 and not any(doubts.values())
 
 
-@pytest.mark.long
 def test_drift_of_plans_that_do_not_run_a_batch_of_1(cli: Cli, tmp_path: Path, graph: Path) -> None:
     """Their profiles say what they run; one side's profile is its own, and not the other's."""
     variables = make_environment(tmp_path, "10.16", "10.16")
