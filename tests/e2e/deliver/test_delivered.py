@@ -26,10 +26,13 @@ from enginebench.models.task import feed_digits, load_digits
 from enginebench.runs.folder import RunFolder, read_results
 from enginebench.runs.reporting import describe_stored
 from enginebench.runs.targets.bundles import load_engine, read_bundle
+from in_process import children, cli
 from label_graphs import classify, translate_words
 from processes import Cli
 from reporters import Silent
 from stored_run import make_final
+
+__all__ = ["children", "cli"]
 
 ENGINES = ("pytorch", "ort", "openvino")
 
