@@ -198,14 +198,6 @@ def test_two_servers_share_the_requests_out(tmp_path: Path, monkeypatch: pytest.
     assert row.devices == ("cuda:0", "cuda:1") and "batcher" in point.stages
 
 
-def test_a_server_of_two_that_dies_ends_the_probe_with_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    document, _ = load_two(monkeypatch, tmp_path, "fake:fault=segfault,after=43", 6000)
-    (told,) = [caveat.message for caveat in document.points[0].caveats if caveat.code == "cut_short"]
-    assert "of 6000 requests: the engine: the process was killed by SIGSEGV" in told
-
-
 @pytest.mark.parametrize("scenario", ["server", "offline"])
 def test_a_generator_that_dies_ends_the_probe_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: str

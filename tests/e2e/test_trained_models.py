@@ -1,6 +1,5 @@
 """Trained models that nobody here made, each through a run in several precisions, judged by what it is for."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,14 +15,11 @@ from trained import (
     LINES,
     decode,
     draw_lines,
-    draw_pages,
     find_file,
-    make_files,
     measure_character_errors,
     measure_f1,
     read_characters,
     record_talk,
-    take_bytes,
 )
 
 __all__ = ["children", "cli"]
@@ -84,18 +80,6 @@ def test_a_recognizer_of_text_reads_as_well_in_sixteen_bits(tmp_path: Path) -> N
     assert errors["fp16"] <= errors["fp32"] + 1 / sum(map(len, LINES))  # one character
 
 
-def test_a_detector_of_text_finds_the_same_lines_in_eight_bits(tmp_path: Path) -> None:
-    model = find_file("rapidocr_onnxruntime", "models", "ch_PP-OCRv4_det_infer.onnx")
-    pages, text = draw_pages(4)
-    run = run_on(model, {"x": pages}, tmp_path, engines="ort", precisions="fp32,fp16,int8")
-    check_rows(run, 3)
-    # The map is of lines that are shrunk, and the truth is not: 0.64 of 1 is what can be had.
-    scores = {p: measure_f1(found[:, 0] > 0.3, text) for p, found in answer(run, {"x": pages})}
-    assert scores["fp32"] > 0.6
-    assert abs(scores["fp16"] - scores["fp32"]) < 0.01
-    assert abs(scores["int8"] - scores["fp32"]) < 0.05
-
-
 def test_a_detector_of_speech_hears_it_in_every_precision(tmp_path: Path) -> None:
     model = find_file("silero_vad", "data", "silero_vad_16k_sequence.onnx")
     chunks, spoken = record_talk()
@@ -132,19 +116,6 @@ def test_a_sampling_rate_chooses_the_branch_in_openvino_too(tmp_path: Path) -> N
     assert "rewritten_graph" in {caveat.code for caveat in row.caveats}
     with pytest.raises(enginebench.EngineBenchError, match="only rewritten"):
         run.deliver(tmp_path / "bundle", row=row.id)
-
-
-def test_types_of_files_are_told_in_every_precision(tmp_path: Path) -> None:
-    model = find_file("magika", "models", "standard_v3_3", "model.onnx")
-    labels = json.loads((model.parent / "config.min.json").read_text())["target_labels_space"]
-    files = make_files()
-    contents = np.stack([take_bytes(content) for many in files.values() for content in many])
-    truth = [label for label, many in files.items() for _ in many]
-    run = run_on(model, {"bytes": contents}, tmp_path, engines="ort,openvino", precisions="fp32,fp16,int8@cpu")
-    check_rows(run, 6)
-    for precision, scores in answer(run, {"bytes": contents}):
-        found = [labels[i] for i in scores.argmax(axis=1)]
-        assert found == truth, precision
 
 
 def test_a_trained_classifier_keeps_its_classes_in_eight_bits(cli: Cli, tmp_path: Path) -> None:

@@ -1,11 +1,7 @@
 """Trained models that lie in packages of the extras `models` and `models-test`, and labelled data made for them."""
 
 import ctypes
-import io
-import json
 import os
-import wave
-import zipfile
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -86,24 +82,6 @@ def measure_character_errors(found: Sequence[str], wanted: Sequence[str] = LINES
     return sum(map(count_edits, found, wanted)) / sum(map(len, wanted))
 
 
-def draw_pages(n: int, side: int = 320) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """(pages as PP-OCR's detector takes them [n, 3, side, side], where there is text [n, side, side])."""
-    rng = np.random.default_rng(0)
-    pages, masks = np.zeros((n, 3, side, side), np.float32), np.zeros((n, side, side), bool)
-    for i in range(n):
-        picture = Image.new("RGB", (side, side), (int(rng.integers(200, 256)),) * 3)
-        for row in range(4):
-            line = draw_line(LINES[(4 * i + row) % len(LINES)], int(rng.integers(20, 30)))
-            left, top = int(rng.integers(0, side - 250)), 16 + 76 * row
-            ink = np.asarray(line.convert("L")) < 128
-            picture.paste(line, (left, top))
-            rows, columns = np.where(ink)
-            masks[i, top + rows.min() : top + rows.max() + 1, left + columns.min() : left + columns.max() + 1] = True
-        pixels = np.asarray(picture, np.float32)[:, :, ::-1].transpose(2, 0, 1) / 255
-        pages[i] = (pixels - np.array([0.485, 0.456, 0.406]).reshape(3, 1, 1)) / 0.225
-    return pages, masks
-
-
 def measure_f1(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> float:
     """Harmonic mean of precision and recall over truth values."""
     return float(2 * (found & wanted).sum() / (found.sum() + wanted.sum()))
@@ -156,43 +134,3 @@ def record_talk(
     padded = np.concatenate([np.zeros(CONTEXT, np.float32), whole])
     chunks = np.stack([padded[i * CHUNK : i * CHUNK + CONTEXT + CHUNK] for i in range(n)])
     return chunks, said[: n * CHUNK].reshape(n, CHUNK).mean(axis=1) > 0.5
-
-
-def make_files() -> dict[str, list[bytes]]:
-    """Files of known types: Magika's label -> contents."""
-    source = Path(__file__).read_bytes()
-    picture = draw_line(LINES[0])
-    pixels = {kind: io.BytesIO() for kind in ("PNG", "JPEG", "GIF", "BMP")}
-    for kind, stream in pixels.items():
-        picture.save(stream, kind)
-    packed, sound = io.BytesIO(), io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a.py", source)
-        archive.writestr("b.txt", "hello " * 500)
-    with wave.open(sound, "wb") as recorded:
-        recorded.setnchannels(1)
-        recorded.setsampwidth(2)
-        recorded.setframerate(RATE)
-        recorded.writeframes((np.sin(np.arange(8000) / 9) * 9000).astype(np.int16).tobytes())
-    table = "\n".join(["name,age,city", *(f"person{i},{20 + i % 50},town{i % 7}" for i in range(90))]).encode()
-    items = [{"id": i, "name": f"item {i}", "tags": ["a", "b"], "price": i / 4} for i in range(40)]
-    return {
-        "python": [source, Path(pytest.__file__).read_bytes()],
-        "png": [pixels["PNG"].getvalue()],
-        "jpeg": [pixels["JPEG"].getvalue()],
-        "gif": [pixels["GIF"].getvalue()],
-        "bmp": [pixels["BMP"].getvalue()],
-        "zip": [packed.getvalue()],
-        "wav": [sound.getvalue()],
-        "csv": [table],
-        "json": [json.dumps(items, indent=2).encode()],
-    }
-
-
-def take_bytes(content: bytes, size: int = 1024, filler: int = 256) -> np.ndarray[Any, Any]:
-    """What Magika looks at: the first and the last kilobyte, without the white space at the ends."""
-    first, last = content[: 4 * size].lstrip()[:size], content[-4 * size :].rstrip()[-size:]
-    row = np.full(2 * size, filler, np.int32)
-    row[: len(first)] = list(first)
-    row[2 * size - len(last) :] = list(last)
-    return row

@@ -30,22 +30,6 @@ def test_a_run_goes_on_where_the_environment_is_named_again(
     assert [r["status"] for r in json.loads(done.stdout)["rows"]] == ["ok", "ok"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (("run", "digits-mlp", "--engines", "fake,fake:env=x", "--env", "x"), 2, "expected NAME=PATH"),
-        (("run", "digits-mlp", "--engines", "fake,fake:env=x", "--env", "x=nowhere"), 2, "nowhere does not exist"),
-        (("run", "digits-mlp", "--engines", "fake:env=x", *FAST), 3, "unknown environment 'x'; known: none"),
-        (("env", "make", "x", "--hash=1;rm"), 2, ""),
-        (("env", "make", "x", "numpy; rm"), 2, "not a requirement"),
-    ],
-)
-def test_what_cannot_be_is_refused(cli: Cli, arguments: tuple[str, ...], code: int, said: str) -> None:
-    done = cli(*arguments)
-    assert done.returncode == code, done.stderr
-    assert said in " ".join(done.stderr.split())
-
-
 def test_an_environment_is_asked_and_removed(cli: Cli, tmp_path: Path, other: Path) -> None:
     """It is made from the package index in docs/versions.md; here only a version is asked for that it does not have."""
     home = tmp_path / ".cache" / "enginebench" / "environments"

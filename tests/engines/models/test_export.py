@@ -84,16 +84,6 @@ def test_shipped_onnx_is_the_shipped_state_dict(name: str, tmp_path: Path) -> No
     assert np.mean(found.argmax(1) == held_out.labels) > 0.97
 
 
-def test_image_models_export_with_random_weights(tmp_path: Path) -> None:
-    source = make_torch_artifact("mobilenet_v3_small", tmp_path, weights="random", input_size=64)
-    artifact = export_onnx(source, tmp_path / "m.onnx", dynamic_batch=True)
-    assert (artifact.inputs[0].shape, artifact.outputs[0].shape) == (("batch", 3, 64, 64), ("batch", 1000))
-    assert artifact.export_check.batches == (2, 5) and artifact.export_check.max_rel_diff < 1e-4
-    assert [c.code for c in artifact.caveats] == ["random_weights"]
-    timm = make_torch_artifact("timm:mobilenetv3_small_100", tmp_path, weights="random", input_size=32)
-    assert export_onnx(timm, tmp_path / "t.onnx").inputs[0].shape == (1, 3, 32, 32)
-
-
 USER_MODELS = """
 import torch
 from torch import nn
