@@ -11,16 +11,7 @@ import pytest
 import enginebench
 from in_process import children, cli
 from processes import Cli
-from trained import (
-    LINES,
-    decode,
-    draw_lines,
-    find_file,
-    measure_character_errors,
-    measure_f1,
-    read_characters,
-    record_talk,
-)
+from trained import find_file, measure_f1, record_talk
 
 __all__ = ["children", "cli"]
 
@@ -69,27 +60,16 @@ def check_rows(run: enginebench.Run, count: int) -> None:
     )
 
 
-def test_a_recognizer_of_text_reads_as_well_in_sixteen_bits(tmp_path: Path) -> None:
-    model = find_file("rapidocr_onnxruntime", "models", "ch_PP-OCRv4_rec_infer.onnx")
-    inputs = {"x": draw_lines()}
-    run = run_on(model, inputs, tmp_path, engines="ort,openvino", precisions="fp32,fp16")
-    check_rows(run, 4)
-    characters = read_characters(model)
-    errors = {p: measure_character_errors(decode(found, characters)) for p, found in answer(run, inputs)}
-    assert errors["fp32"] < 0.02, decode(dict(answer(run, inputs))["fp32"], characters)
-    assert errors["fp16"] <= errors["fp32"] + 1 / sum(map(len, LINES))  # one character
-
-
 def test_a_detector_of_speech_hears_it_in_every_precision(tmp_path: Path) -> None:
     model = find_file("silero_vad", "data", "silero_vad_16k_sequence.onnx")
     chunks, spoken = record_talk()
     state = np.zeros((1, 1, 128), np.float32)
     inputs = {"input": chunks, "h": state, "c": state}
-    run = run_on(model, inputs, tmp_path, engines="ort,openvino", precisions="fp32,int8@cpu")
-    check_rows(run, 4)
+    run = run_on(model, inputs, tmp_path, engines="ort,openvino", precisions="fp32,fp16,int8@cpu")
+    check_rows(run, 6)
     scores = {p: measure_f1(found.reshape(-1) > 0.5, spoken) for p, found in answer(run, inputs)}
     assert scores["fp32"] > 0.85
-    assert scores["int8"] > scores["fp32"] - 0.05
+    assert scores["int8"] > scores["fp32"] - 0.05 and scores["fp16"] > scores["fp32"] - 0.01
 
 
 def test_a_sampling_rate_chooses_the_branch_in_openvino_too(tmp_path: Path) -> None:

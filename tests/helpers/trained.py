@@ -2,21 +2,14 @@
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw, ImageFont
 
-# One line each, as a camera or a scanner would see it.
-LINES = (
-    *("Engine 2026", "hello world", "Total: 41.50", "Invoice No 7731", "open the door", "12 May 1987"),
-    *("quantize me", "Berlin Mitte", "A4 paper 80 g", "speed limit 50", "no smoking", "see page 314"),
-)
-LINE_HEIGHT, LINE_WIDTH = 48, 320
 # Samples a second, and those that the detector of speech takes at a time, after those that it has seen already.
 RATE, CHUNK, CONTEXT = 16000, 512, 64
 
@@ -28,58 +21,6 @@ def find_file(package: str, *places: str) -> Path:
         reason = f"{package} is not installed; tools/install.py --dev brings it, with all the other models"
         pytest.fail(reason) if "CI" in os.environ else pytest.skip(reason)
     return Path(next(iter(found.submodule_search_locations)), *places)
-
-
-def draw_line(text: str, size: int = 34) -> Image.Image:
-    """Black text on white, by the font that Pillow brings along."""
-    font = ImageFont.load_default(size)
-    width = round(font.getlength(text)) + 24
-    picture = Image.new("RGB", (width, LINE_HEIGHT), "white")
-    ImageDraw.Draw(picture).text((12, 3), text, font=font, fill="black")
-    return picture
-
-
-def draw_lines(texts: Sequence[str] = LINES, draw: Callable[[str], Image.Image] = draw_line) -> np.ndarray[Any, Any]:
-    """Lines as PP-OCR's recognizer takes them: [lines, 3, 48, 320], -1 to 1, filled up on the right."""
-    lines = np.zeros((len(texts), 3, LINE_HEIGHT, LINE_WIDTH), np.float32)
-    for i, text in enumerate(texts):
-        picture = draw(text)
-        width = min(LINE_WIDTH, picture.width)
-        pixels = np.asarray(picture.resize((width, LINE_HEIGHT)), np.float32)[:, :, ::-1]
-        lines[i, :, :, :width] = (pixels.transpose(2, 0, 1) / 255 - 0.5) / 0.5
-    return lines
-
-
-def read_characters(model: Path) -> list[str]:
-    """The characters that a recognizer of PP-OCR knows, from its metadata; the first is none, the last a space."""
-    import onnx
-
-    (text,) = [p.value for p in onnx.load(model).metadata_props if p.key == "character"]
-    return ["", *text.splitlines(), " "]
-
-
-def decode(scores: np.ndarray[Any, Any], characters: Sequence[str]) -> list[str]:
-    """The text of each entry: the best class of each step, once for each change (CTC)."""
-    texts = []
-    for best in scores.argmax(axis=2):
-        changed = np.concatenate([[True], best[1:] != best[:-1]])
-        texts.append("".join(characters[i] for i in best[changed] if i).strip())
-    return texts
-
-
-def count_edits(found: str, wanted: str) -> int:
-    """Characters to insert, delete or replace."""
-    row = list(range(len(wanted) + 1))
-    for i, a in enumerate(found, 1):
-        before, row[0] = row[0], i
-        for j, b in enumerate(wanted, 1):
-            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (a != b))
-    return row[-1]
-
-
-def measure_character_errors(found: Sequence[str], wanted: Sequence[str] = LINES) -> float:
-    """Edits over characters of the truth."""
-    return sum(map(count_edits, found, wanted)) / sum(map(len, wanted))
 
 
 def measure_f1(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> float:

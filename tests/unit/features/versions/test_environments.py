@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from enginebench.core.errors import BackendUnavailable
+from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.features.versions import env as environments
 from enginebench.features.versions.env import explain_failure, list_versions
 
