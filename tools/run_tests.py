@@ -26,8 +26,14 @@ def main(arguments: list[str]) -> int:
     if unknown := [tier for tier in tiers if not (ROOT / "tests" / tier).is_dir()]:
         raise SystemExit(f"no folder tests/{unknown[0]}; the tiers are {', '.join(list_tiers())}")
     named = any((ROOT / option.partition("::")[0]).exists() for option in options if not option.startswith("-"))
-    paths = [] if named else [f"tests/{tier}" for tier in tiers]
-    codes = [run_pass(name, [*selected, *paths, *options]) for name, selected in PASSES.items()]
+    folders = [] if named else [ROOT / "tests" / tier for tier in tiers]
+    # To collect a tier takes longer than its few serial tests.
+    serial = [path for at in folders for path in at.rglob("test_*.py") if "mark.serial" in path.read_text("utf-8")]
+    codes = [
+        run_pass(name, [*selected, *map(str, serial if name == "serial" else folders), *options])
+        for name, selected in PASSES.items()
+        if named or name != "serial" or serial
+    ]
     failed = [code for code in codes if code not in (0, 5)]
     return failed[0] if failed else min(codes)
 

@@ -28,7 +28,7 @@ from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBen
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Backend, Engine, Loadable
 from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, FileHash, TensorSpec
-from enginebench.core.store import hash_files
+from enginebench.core.store import encode, hash_files
 from enginebench.engines.registry import find_entry, open_backend
 from enginebench.measure.loop import measure_left
 from enginebench.measure.topology import read_allowed_cpus, read_text
@@ -125,13 +125,18 @@ class Case:
         self._opened = opened
         self.name, self.entry, self.source, self.expect, self.folder = entry.name, entry, source, expect, folder
         self.deep_source = make_source(entry, folder, LAYERS)
+        self._built: dict[tuple[str, bytes], Artifact] = {}
         # One with a rule of its own need not take longer for more layers.
         self.computes = expect is expect_network
 
     def load(self, source: Artifact | None = None, **spec: Any) -> Engine:
         """A new engine, built and loaded with these fields of an `EngineSpec`."""
         wanted = EngineSpec(backend=self.name, **{"device": self.entry.device or "cpu", **spec})
-        engine: Engine = self.backend.load(self.backend.build(source or self.source, wanted, self.folder), wanted)
+        source = source or self.source
+        key = source.sha256, encode(wanted)
+        if key not in self._built:  # once, as a run does for all of its processes: compiling takes seconds
+            self._built[key] = self.backend.build(source, wanted, self.folder)
+        engine: Engine = self.backend.load(self._built[key], wanted)
         return engine
 
     @cached_property

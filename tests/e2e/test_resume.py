@@ -5,10 +5,6 @@ a child process dies with its parent. Any moment of interruption: `unit/run/test
 """
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +25,6 @@ from enginebench.runs.main_job import run_model
 from enginebench.runs.plan import PlannedRow
 from enginebench.runs.reporting import describe_stored
 from in_process import Children, children
-from processes import hide_packages
 from reporters import Silent
 
 __all__ = ["children"]
@@ -282,45 +277,3 @@ def test_ranges_of_a_try_that_was_interrupted_are_not_taken_up(
     ranges.write_text(json.dumps({**record, "model_sha256": "0" * 64, "weights_sha256": "0" * 64}))
     resume(request, root)
     assert tell(root) == tell(tmp_path / "whole")
-
-
-# Two engines that nobody here wrote, in two precisions, as processes that are killed without a word.
-REAL = ("--engines", "ort,openvino", "--precisions", "fp32,int8", "--quick", "--iters", "20", "--warmup", "2")
-# Which file appears, and how many of its kind, before the kill.
-MOMENTS = [("artefacts/model.int8-*.onnx", 1), ("artefacts/*.xml", 1), ("artefacts/outputs/*.labelled.npz", 3),
-           ("rows/*.json", 4), ("*/outputs/*.npz", 8)]  # fmt: skip
-
-
-def start_run(folder: Path, *more: str) -> subprocess.Popen[bytes]:
-    """The run as where PyTorch is not installed: the graph is the shipped one."""
-    variables = hide_packages(folder, "torch")
-    command = [sys.executable, "-m", "enginebench", "run", "digits-cnn", *REAL, "--out", "r", *more]
-    with (folder / "log.txt").open("ab") as log:
-        return subprocess.Popen(command, cwd=folder, env=variables, stdout=log, stderr=log)
-
-
-def kill_when(run: subprocess.Popen[bytes], root: Path, pattern: str, count: int) -> None:
-    while run.poll() is None and len(list(root.glob(pattern))) < count:
-        time.sleep(0.002)
-    run.kill()
-    assert run.wait() == -signal.SIGKILL, f"it ended before it was to be killed: {log_of(root)}"
-
-
-def log_of(root: Path) -> str:
-    return (root.parent / "log.txt").read_text()
-
-
-def test_real_engines_killed_on_the_way_end_as_if_they_had_not_been(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("openvino")
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert start_run(whole).wait() == 0, log_of(whole / "r")
-    expected = tell(whole / "r")
-    assert [row["status"] for row in expected["rows"]] == ["ok"] * 4
-    kill_when(start_run(killed), killed / "r", *MOMENTS[0])
-    for moment in MOMENTS[1:]:  # the same run, killed again and again
-        kill_when(start_run(killed, "--resume"), killed / "r", *moment)
-    assert start_run(killed, "--resume").wait() == 0, log_of(killed / "r")
-    assert tell(killed / "r") == expected
-    check_references(killed / "r")
-    assert all(row["drift"]["outputs"][0]["max_abs_diff"] > 0.01 for row in expected["rows"][2:])

@@ -8,13 +8,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from calls import run_on
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.engines.abilities import CountsWork
 from enginebench.engines.fake import project_feeds
 from enginebench.engines.registry import ENTRIES, open_backend, probe
-from enginebench.testing import ATOL, CHECKS, INPUT, OUTPUT, RTOL, Case, Inconclusive, check_batch_may_change, open_case
+from enginebench.testing import CHECKS, INPUT, OUTPUT, Case, Inconclusive, check_batch_may_change, open_case
 from intel import skip_without_provider
 
 # Engines for GPUs keep the same promises in tests of their own, over stand-ins; `fpga-sim`, for INT8 chains alone, too.
@@ -61,27 +60,6 @@ def test_the_least_time_of_a_call_is_counted_on_one_thread(case: Case) -> None:
         engine.bind({INPUT.name: np.zeros((1, *INPUT.shape[1:]), dtype=np.float32)})
         threads, least_ns = engine.threads, engine.count_least_ns()
         assert (least_ns > 0, engine.threads) == (case.entry.name not in ("pytorch-compile", "pytorch-aoti"), threads)
-
-
-@pytest.mark.parametrize("engine_name", ["ort", "openvino"])
-def test_weights_may_lie_beside_the_graph(
-    engine_name: str, onnx_artifact: Artifact, tmp_path: Path, expect: Any
-) -> None:
-    """External data: the graph names a second file, relative to itself."""
-    import onnx
-
-    path = tmp_path / "outer.onnx"
-    graph = onnx.load(onnx_artifact.path)
-    onnx.save(graph, str(path), save_as_external_data=True, location="outer.data", size_threshold=0)
-    backend: Any = open_backend(engine_name)
-    spec = EngineSpec(backend=engine_name)
-    outer = msgspec.structs.replace(onnx_artifact, path=str(path))
-    image = np.random.default_rng(0).standard_normal((1, 3, 8, 8), dtype=np.float32)
-    with backend.load(backend.build(outer, spec, tmp_path / "built"), spec) as engine:
-        np.testing.assert_allclose(run_on(engine, {"image": image})["scores"], expect(image), rtol=RTOL, atol=ATOL)
-    (tmp_path / "outer.data").write_bytes(b"")
-    with pytest.raises(ArtifactError, match=r"outer\.onnx"):
-        backend.load(outer, spec)
 
 
 @pytest.mark.parametrize("name", ["ort", "openvino"])

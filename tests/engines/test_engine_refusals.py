@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-import numpy as np
 import onnxruntime
 import openvino
 import pytest
 
-from calls import run_on
 from enginebench.core.errors import ArtifactError, UnsupportedOperator
 from enginebench.core.protocols import Loadable
 from enginebench.core.records import Artifact, EngineSpec
@@ -76,9 +74,3 @@ def test_operators_and_reasons_in_messages_that_were_seen() -> None:
     assert shorten_words(several) == "No conversion rule found for operations: DynamicQuantizeLSTM, ai.onnx.ml.ZipMap"
     assert find_operator("Det-17 is odd") is None
     assert len(shorten_words("x" * 10_000)) < 400
-
-
-def test_an_operator_that_there_is_a_kernel_for_is_run(tmp_path: Path) -> None:
-    artifact = write_one(tmp_path / "m.onnx", "Acos")
-    with OrtBackend().load(artifact, EngineSpec(backend="ort")) as engine:
-        assert run_on(engine, {"x": np.zeros((1, 4, 4), np.float32)})["y"].shape == (1, 4, 4)

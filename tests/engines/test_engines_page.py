@@ -68,14 +68,9 @@ def make_artifact(name: str, precision: Precision) -> Artifact:
 
 
 def test_the_matrix_has_every_engine_and_precision_of_the_contract() -> None:
-    assert tuple(matrix()) == tuple(ENTRIES)
+    assert {name: row["starts from"] for name, row in matrix().items()} == {n: e.takes for n, e in ENTRIES.items()}
     for row in matrix().values():
         assert tuple(row) == ("engine", "starts from", *PRECISIONS)
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_an_engine_starts_from_what_the_registry_says(name: str) -> None:
-    assert matrix()[name]["starts from"] == ENTRIES[name].takes
 
 
 @pytest.mark.parametrize("name", READABLE)

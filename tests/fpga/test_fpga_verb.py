@@ -2,10 +2,8 @@
 
 import json
 
-import pytest
 from click.testing import CliRunner
 
-from enginebench.core.errors import ModelError, UsageError
 from enginebench.features.fpga import verb as workflow
 from enginebench.features.fpga.synth import Placement, Synthesis
 from enginebench.features.fpga.verb import command, describe_synthesis
@@ -27,12 +25,6 @@ def test_simulate_prints_one_document(quantized, cache_dir):
     assert (found["latency_us"], found["top1"]) == (15.0, 1.0)
     assert found["transaction_cycles"] == found["predicted_transaction_cycles"]
     assert found["differs_from_onnxruntime"] == []
-
-
-def test_simulate_quantizes_the_digits_network_itself_and_says_what_it_found(cache_dir):
-    text = run("simulate", "--n", 1, "--lanes", 16, "--divisor", 1, "--cache", cache_dir)
-    assert "180 cycles per inference, 1.125 x ideal" in text
-    assert "0 numbers differ" in text and "0 classes differ from ONNX Runtime" in text
 
 
 def test_verilog_is_written(quantized, tmp_path):
@@ -69,12 +61,3 @@ def test_synth_says_what_does_not_fit():
     failed = Placement(seed=1, fits=False, fmax_mhz=None, reason="no DSPs left", log="x")
     text = describe_synthesis(make_synthesis(fits=False, fmax_mhz=None, fmax_best_mhz=None, placements=(failed,)))
     assert "does not fit: no DSPs left" in text
-
-
-def test_other_models_are_refused(tmp_path):
-    with pytest.raises(UsageError, match="resnet18"):
-        run("verilog", "resnet18", "--out", tmp_path / "x.v")
-    from enginebench.models.zoo import packaged_onnx
-
-    with pytest.raises(ModelError, match="not quantized"):
-        run("verilog", packaged_onnx("digits-mlp"), "--out", tmp_path / "x.v")

@@ -9,9 +9,9 @@ from processes import environment, run_cli
 FAST = ("--threads", "1", "--warmup", "1", "--iters", "20", "--processes", "2")
 
 
-def make_run(folder: Path, *arguments: str) -> Path:
-    """The folder of a run of digits-mlp."""
-    run_cli(folder, "run", "digits-mlp", *FAST, *arguments, "--out", "run", code=0, timeout=900)
+def make_run(folder: Path, *arguments: str, model: str = "digits-mlp") -> Path:
+    """The folder of a run."""
+    run_cli(folder, "run", model, *FAST, *arguments, "--out", "run", code=0, timeout=900)
     return folder / "run"
 
 

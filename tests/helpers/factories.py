@@ -25,25 +25,11 @@ def make_bert() -> Made:
     return BertForSequenceClassification(config), _make_tokens()
 
 
-def make_gpt2() -> Made:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(vocab_size=60, n_positions=32, n_embd=32, n_layer=2, n_head=2, use_cache=False)
-    return GPT2LMHeadModel(config), _make_tokens()
-
-
 def make_t5_encoder() -> Made:
     from transformers import T5Config, T5EncoderModel
 
     config = T5Config(vocab_size=60, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2)
     return T5EncoderModel(config), _make_tokens()
-
-
-def make_vit() -> Made:
-    from transformers import ViTConfig, ViTForImageClassification
-
-    config = ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=32)
-    return ViTForImageClassification(config), {"pixel_values": torch.rand(1, 3, 32, 32)}
 
 
 def make_whisper_encoder() -> Made:
@@ -60,13 +46,6 @@ def make_ssdlite() -> Made:
 
     module = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5)
     return module, ([torch.rand(3, 96, 96), torch.rand(3, 80, 112)],)
-
-
-def make_lraspp() -> Made:
-    from torchvision.models.segmentation import lraspp_mobilenet_v3_large
-
-    module = lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=4)
-    return module, torch.rand(1, 3, 64, 64)
 
 
 def make_gru() -> Made:

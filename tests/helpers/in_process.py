@@ -19,7 +19,7 @@ from enginebench.core.errors import ChildFailed, EngineBenchError
 from enginebench.door import main
 from enginebench.measure import loop
 from enginebench.runs import campaign
-from enginebench.runs.child.isolate import find_variables
+from enginebench.runs.child import isolate
 from enginebench.runs.child.jobs import Answer, Job, MeasureJob, PreloadJob, PrepareJob
 from enginebench.runs.child.perform import measure as perform_measure
 from enginebench.runs.targets import sources
@@ -56,10 +56,7 @@ class Children:
 
     def start(self, environment: Mapping[str, str] | None = None, place: object = None) -> "InProcess":
         self.environments.append(environment or {})
-        return InProcess(self)
-
-    def run(self, job: Job[Answer], *, environment: Mapping[str, str] | None = None, **_: object) -> Answer:
-        return self.start(find_variables(job) if environment is None else environment).perform(job)
+        return InProcess(self, environment or {})
 
 
 class InProcess:
@@ -67,9 +64,9 @@ class InProcess:
 
     alive = True
 
-    def __init__(self, family: Children) -> None:
+    def __init__(self, family: Children, environment: Mapping[str, str]) -> None:
         self.kept: Any = None
-        self._family = family
+        self._family, self._environment = family, environment
 
     def __enter__(self) -> "InProcess":
         return self
@@ -85,11 +82,12 @@ class InProcess:
     def start(self, job: Job[Answer], **_: object) -> "InProcessWork[Answer]":
         return InProcessWork(self, job)
 
-    def perform(self, job: Job[Answer], **_: object) -> Answer:
+    def perform(self, job: Job[Answer], on_note: Callable[[str], None] = lambda text: None, **_: object) -> Answer:
         self._family.jobs.append(job)
         try:
             self._family.before(job)
-            return settle_here(job).perform(lambda text: None, self._keep)
+            with mock.patch.dict(os.environ, self._environment):
+                return settle_here(job).perform(on_note, self._keep)
         except EngineBenchError:
             raise
         except Exception as error:  # as a child answers
@@ -112,21 +110,21 @@ class InProcessWork(Generic[Answer]):
 
 
 def settle_here(job: Job[Answer]) -> Job[Answer]:
-    """The same job on the CPU, which `fake` needs, without binding this process to a core of it."""
+    """The same job without binding this process to a core; of `fake`, on the CPU, which it needs."""
     if isinstance(job, MeasureJob):
-        return replace(job, pin=False, engine=replace(job.engine, device="cpu"))
-    return replace(job, engine=replace(job.engine, device="cpu")) if isinstance(job, PrepareJob) else job
+        job = replace(job, pin=False)
+    if isinstance(job, MeasureJob | PrepareJob) and job.engine.backend == "fake":
+        return replace(job, engine=replace(job.engine, device="cpu"))
+    return job
 
 
 @pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[Children]:
     """Every child of a run is one of these; few labelled pictures and few runs of the reference are enough for it."""
     family = Children()
-    monkeypatch.setattr(campaign, "Child", family.start)
-    monkeypatch.setattr(campaign, "run_child", family.run)
+    for module in (isolate, campaign, sources):
+        monkeypatch.setattr(module, "Child", family.start)
     monkeypatch.setattr(campaign, "count_at_once", lambda machine: 1)  # whatever the machine of the test could do
-    monkeypatch.setattr(sources, "run_child", family.run)
-    monkeypatch.setattr(sources, "Child", family.start)
     monkeypatch.setattr(sources, "LABELLED_ENTRIES", 24)
     monkeypatch.setattr(perform_measure, "REFERENCE_REPEATS", 1)
     gc.freeze()  # before a measurement the garbage is collected, and this process holds far more than a child

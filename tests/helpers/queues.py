@@ -1,6 +1,5 @@
 """What theory says of queues: the times in systems with one server and Poisson arrivals."""
 
-import math
 from decimal import Decimal, localcontext
 
 
@@ -32,11 +31,6 @@ def _erlang(wait_s: float, arrivals_per_s: float, service_s: float) -> float:
             x = rate * (wait - k * service)
             total += (-x) ** k / factorial * x.exp() if k else x.exp()
         return float((1 - rate * service) * total)
-
-
-def system_quantile_mm1(q: float, arrivals_per_s: float, service_s: float) -> float:
-    """The q-quantile of the time in the system of M/M/1 in seconds: one server, exponential service of that mean."""
-    return -math.log(1 - q) / (1 / service_s - arrivals_per_s)
 
 
 def mean_wait_md1(arrivals_per_s: float, service_s: float) -> float:

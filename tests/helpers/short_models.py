@@ -31,7 +31,6 @@ def _describe(block: nn.Module) -> str:
     return re.sub(r"StochasticDepth\(.*?\)|\(drop_path\d*\): \S+", "", str(block))
 
 
-make_short_resnet50 = partial(make_short, "resnet50", 64)
 make_short_efficientnet = partial(make_short, "efficientnet_b0", 64)
 make_short_vit = partial(make_short, "timm:vit_tiny_patch16_224", 32)
 make_short_convnext = partial(make_short, "timm:convnext_atto", 64)

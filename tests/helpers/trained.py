@@ -1,26 +1,15 @@
 """Trained models that lie in packages of the extras `models` and `models-test`, and labelled data made for them."""
 
 import ctypes
-import io
-import json
 import os
-import wave
-import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw, ImageFont
 
-# One line each, as a camera or a scanner would see it.
-LINES = (
-    *("Engine 2026", "hello world", "Total: 41.50", "Invoice No 7731", "open the door", "12 May 1987"),
-    *("quantize me", "Berlin Mitte", "A4 paper 80 g", "speed limit 50", "no smoking", "see page 314"),
-)
-LINE_HEIGHT, LINE_WIDTH = 48, 320
 # Samples a second, and those that the detector of speech takes at a time, after those that it has seen already.
 RATE, CHUNK, CONTEXT = 16000, 512, 64
 
@@ -32,76 +21,6 @@ def find_file(package: str, *places: str) -> Path:
         reason = f"{package} is not installed; tools/install.py --dev brings it, with all the other models"
         pytest.fail(reason) if "CI" in os.environ else pytest.skip(reason)
     return Path(next(iter(found.submodule_search_locations)), *places)
-
-
-def draw_line(text: str, size: int = 34) -> Image.Image:
-    """Black text on white, by the font that Pillow brings along."""
-    font = ImageFont.load_default(size)
-    width = round(font.getlength(text)) + 24
-    picture = Image.new("RGB", (width, LINE_HEIGHT), "white")
-    ImageDraw.Draw(picture).text((12, 3), text, font=font, fill="black")
-    return picture
-
-
-def draw_lines(texts: Sequence[str] = LINES, draw: Callable[[str], Image.Image] = draw_line) -> np.ndarray[Any, Any]:
-    """Lines as PP-OCR's recognizer takes them: [lines, 3, 48, 320], -1 to 1, filled up on the right."""
-    lines = np.zeros((len(texts), 3, LINE_HEIGHT, LINE_WIDTH), np.float32)
-    for i, text in enumerate(texts):
-        picture = draw(text)
-        width = min(LINE_WIDTH, picture.width)
-        pixels = np.asarray(picture.resize((width, LINE_HEIGHT)), np.float32)[:, :, ::-1]
-        lines[i, :, :, :width] = (pixels.transpose(2, 0, 1) / 255 - 0.5) / 0.5
-    return lines
-
-
-def read_characters(model: Path) -> list[str]:
-    """The characters that a recognizer of PP-OCR knows, from its metadata; the first is none, the last a space."""
-    import onnx
-
-    (text,) = [p.value for p in onnx.load(model).metadata_props if p.key == "character"]
-    return ["", *text.splitlines(), " "]
-
-
-def decode(scores: np.ndarray[Any, Any], characters: Sequence[str]) -> list[str]:
-    """The text of each entry: the best class of each step, once for each change (CTC)."""
-    texts = []
-    for best in scores.argmax(axis=2):
-        changed = np.concatenate([[True], best[1:] != best[:-1]])
-        texts.append("".join(characters[i] for i in best[changed] if i).strip())
-    return texts
-
-
-def count_edits(found: str, wanted: str) -> int:
-    """Characters to insert, delete or replace."""
-    row = list(range(len(wanted) + 1))
-    for i, a in enumerate(found, 1):
-        before, row[0] = row[0], i
-        for j, b in enumerate(wanted, 1):
-            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (a != b))
-    return row[-1]
-
-
-def measure_character_errors(found: Sequence[str], wanted: Sequence[str] = LINES) -> float:
-    """Edits over characters of the truth."""
-    return sum(map(count_edits, found, wanted)) / sum(map(len, wanted))
-
-
-def draw_pages(n: int, side: int = 320) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """(pages as PP-OCR's detector takes them [n, 3, side, side], where there is text [n, side, side])."""
-    rng = np.random.default_rng(0)
-    pages, masks = np.zeros((n, 3, side, side), np.float32), np.zeros((n, side, side), bool)
-    for i in range(n):
-        picture = Image.new("RGB", (side, side), (int(rng.integers(200, 256)),) * 3)
-        for row in range(4):
-            line = draw_line(LINES[(4 * i + row) % len(LINES)], int(rng.integers(20, 30)))
-            left, top = int(rng.integers(0, side - 250)), 16 + 76 * row
-            ink = np.asarray(line.convert("L")) < 128
-            picture.paste(line, (left, top))
-            rows, columns = np.where(ink)
-            masks[i, top + rows.min() : top + rows.max() + 1, left + columns.min() : left + columns.max() + 1] = True
-        pixels = np.asarray(picture, np.float32)[:, :, ::-1].transpose(2, 0, 1) / 255
-        pages[i] = (pixels - np.array([0.485, 0.456, 0.406]).reshape(3, 1, 1)) / 0.225
-    return pages, masks
 
 
 def measure_f1(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> float:
@@ -156,43 +75,3 @@ def record_talk(
     padded = np.concatenate([np.zeros(CONTEXT, np.float32), whole])
     chunks = np.stack([padded[i * CHUNK : i * CHUNK + CONTEXT + CHUNK] for i in range(n)])
     return chunks, said[: n * CHUNK].reshape(n, CHUNK).mean(axis=1) > 0.5
-
-
-def make_files() -> dict[str, list[bytes]]:
-    """Files of known types: Magika's label -> contents."""
-    source = Path(__file__).read_bytes()
-    picture = draw_line(LINES[0])
-    pixels = {kind: io.BytesIO() for kind in ("PNG", "JPEG", "GIF", "BMP")}
-    for kind, stream in pixels.items():
-        picture.save(stream, kind)
-    packed, sound = io.BytesIO(), io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a.py", source)
-        archive.writestr("b.txt", "hello " * 500)
-    with wave.open(sound, "wb") as recorded:
-        recorded.setnchannels(1)
-        recorded.setsampwidth(2)
-        recorded.setframerate(RATE)
-        recorded.writeframes((np.sin(np.arange(8000) / 9) * 9000).astype(np.int16).tobytes())
-    table = "\n".join(["name,age,city", *(f"person{i},{20 + i % 50},town{i % 7}" for i in range(90))]).encode()
-    items = [{"id": i, "name": f"item {i}", "tags": ["a", "b"], "price": i / 4} for i in range(40)]
-    return {
-        "python": [source, Path(pytest.__file__).read_bytes()],
-        "png": [pixels["PNG"].getvalue()],
-        "jpeg": [pixels["JPEG"].getvalue()],
-        "gif": [pixels["GIF"].getvalue()],
-        "bmp": [pixels["BMP"].getvalue()],
-        "zip": [packed.getvalue()],
-        "wav": [sound.getvalue()],
-        "csv": [table],
-        "json": [json.dumps(items, indent=2).encode()],
-    }
-
-
-def take_bytes(content: bytes, size: int = 1024, filler: int = 256) -> np.ndarray[Any, Any]:
-    """What Magika looks at: the first and the last kilobyte, without the white space at the ends."""
-    first, last = content[: 4 * size].lstrip()[:size], content[-4 * size :].rstrip()[-size:]
-    row = np.full(2 * size, filler, np.int32)
-    row[: len(first)] = list(first)
-    row[2 * size - len(last) :] = list(last)
-    return row

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-import enginebench
 from bundles import ask, name
-from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import hash_files
 from enginebench.features.deliver.verb import DeliverDocument, deliver_row, describe_delivery
@@ -26,10 +25,13 @@ from enginebench.models.task import feed_digits, load_digits
 from enginebench.runs.folder import RunFolder, read_results
 from enginebench.runs.reporting import describe_stored
 from enginebench.runs.targets.bundles import load_engine, read_bundle
+from in_process import children, cli
 from label_graphs import classify, translate_words
 from processes import Cli
 from reporters import Silent
 from stored_run import make_final
+
+__all__ = ["children", "cli"]
 
 ENGINES = ("pytorch", "ort", "openvino")
 
@@ -65,12 +67,6 @@ def test_the_check_passes_and_bench_points_to_the_row(delivered: dict[str, Path]
     assert "output: max_abs_diff" in done.stdout and "within {'snr'" in done.stdout
     row = read_bundle(delivered[engine])
     assert f"measured: p50 {row.figures.p50_ms.value:.4g} ms" in done.stdout and row.machine_name in done.stdout
-
-
-def test_bench_speaks_of_one_process_where_one_was_measured(bundle: Path) -> None:
-    text = (bundle / "bundle.json").read_text("utf-8")
-    (bundle / "bundle.json").write_text(text.replace('"processes": 2', '"processes": 1'), "utf-8")
-    assert ", 1 process, on" in ask(bundle, "--bench", "--calls", "5").stdout
 
 
 def test_the_command_to_try_can_be_pasted() -> None:
@@ -113,20 +109,6 @@ def test_a_bundle_is_measured_beside_its_row(cli: Cli, run: Path, delivered: dic
     assert cli("bench", "digits-mlp").returncode == 2
     done = cli("drift", delivered["pytorch"], delivered["ort"], "--n", "8", "--json", code=0)
     assert json.loads(done.stdout)["passed"] is True
-
-
-def test_programs_deliver_and_measure_bundles(run: Path, tmp_path: Path) -> None:
-    found = enginebench.read(run)
-    assert isinstance(found, enginebench.Run)
-    document = found.deliver(tmp_path / "bundle", row=name("ort"), forms="kserve,dockerfile")
-    assert document.checked and {"Dockerfile", "kserve/metadata.json"} <= set(document.files)
-    few = {"iters": 20, "warmup": 1, "processes": 1, "out": tmp_path / "bench"}
-    measured = enginebench.bench(tmp_path / "bundle", against=run, **few)
-    assert measured.row.engine == "ort" and measured.row.max_abs_diff == 0
-    with pytest.raises(UsageError, match="leave --threads out"):
-        enginebench.bench(tmp_path / "bundle", threads=2)
-    with pytest.raises(UsageError, match="unknown form docker "):
-        enginebench.deliver(run, tmp_path / "other", forms="docker")
 
 
 def test_a_row_in_doubt_wants_to_be_named_and_carries_its_doubt(run: Path, tmp_path: Path) -> None:

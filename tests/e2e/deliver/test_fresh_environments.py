@@ -7,16 +7,34 @@ import pytest
 
 from bundles import ask, make_run
 from enginebench.features.deliver.verb import deliver_row
+from enginebench.runs import trust
 from environments import Environments
 from reporters import Silent
 
-# What each runs on some CPU. How PyTorch computes in 16 bits is the same compiled or not, and compiling takes minutes.
+# What each runs on some CPU: floats as they are, and whatever else its file has lines for.
 PRECISIONS = {
-    "ort": ("fp32", "fp16", "int8.cpu"),
-    "openvino": ("fp32", "fp16", "bf16", "int8.nncf"),
-    "pytorch": ("fp32", "fp16", "bf16"),
+    "ort": ("fp32", "int8.cpu"),
+    "openvino": ("fp32", "bf16", "int8.nncf"),
+    "pytorch": ("bf16",),
     "pytorch-compile": ("fp32",),
 }
+# What is compiled is a module of the user's own, of which a recurrent layer is left to run eagerly.
+RECURRENT = """
+import torch
+
+class Heard(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ear, self.memory = torch.nn.Conv1d(3, 4, 3), torch.nn.GRU(4, 4, batch_first=True)
+
+    def forward(self, sound):
+        kept, _ = self.memory(self.ear(sound).relu().transpose(1, 2))
+        return kept.mean(1).tanh()
+
+def make():
+    torch.manual_seed(3)
+    return Heard(), torch.zeros(1, 3, 4)
+"""
 
 
 @pytest.mark.long
@@ -28,7 +46,12 @@ def test_the_check_passes_with_the_requirements_alone(
     # What this CPU has no instructions for is forced.
     named = engine if engine == "ort" else f"{engine}:force=1"
     asked = ",".join(dict.fromkeys(precision.partition(".")[0] for precision in PRECISIONS[engine]))
-    run = make_run(tmp_path, "--engines", named, "--precisions", asked, "--processes", "1")
+    model = "own_net:make" if engine == "pytorch-compile" else "digits-mlp"
+    if model != "digits-mlp":
+        (tmp_path / "own_net.py").write_text(RECURRENT)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setattr(trust, "_named", {model: model})
+    run = make_run(tmp_path, "--engines", named, "--precisions", asked, "--processes", "1", model=model)
     # What the run compiled is found again; whether it can be compiled is not what is asked here.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(run / "artefacts" / "cache" / "inductor-cache"))
     monkeypatch.setenv("INDUCTOR_PROVENANCE", "1")  # as the run compiled it: the cache knows the two apart

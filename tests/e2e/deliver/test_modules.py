@@ -7,14 +7,19 @@ import numpy as np
 import pytest
 
 import enginebench
-from bundles import FAST, ask
+from bundles import FAST, ask, name
 from enginebench.core.errors import UsageError
 from enginebench.features.deliver.verb import deliver_row
+from enginebench.runs import trust
 from enginebench.runs.targets.bundles import load_engine, read_bundle
+from in_process import children, cli
 from processes import Cli
 from reporters import Silent
 
-ALLOWED = ("--allow-code", "own_net:make")
+__all__ = ["children", "cli"]
+
+# PyTorch's profiler imports what PyTorch deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 OWN = """
 import torch
 import torch.nn.functional as F
@@ -35,19 +40,21 @@ def make():
 """
 
 
-def run_own(cli: Cli, folder: Path, source: str, engine: str = "pytorch") -> tuple[str, ...]:
+def run_own(cli: Cli, folder: Path, module: str, source: str) -> tuple[str, ...]:
     """The command that delivers what was run of this source."""
-    (folder / "own_net.py").write_text(source)
-    cli("run", "own_net:make", "--engines", engine, *FAST[:-1], "1", "--out", "run", code=0)
-    return "deliver", "run", "--row", f"{engine}-fp32-b1-compute-t1-hot", "--out", "bundle", "--json"
+    (folder / f"{module}.py").write_text(source)
+    cli("run", f"{module}:make", "--engines", "pytorch", *FAST[:-1], "1", "--out", "run", code=0)
+    return "deliver", "run", "--row", name("pytorch"), "--out", "bundle", "--json"
 
 
-def test_a_module_of_ones_own_goes_along(cli: Cli, tmp_path: Path) -> None:
-    deliver = run_own(cli, tmp_path, OWN.format(imports=""))
+def test_a_module_of_ones_own_goes_along(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deliver = run_own(cli, tmp_path, "own_net", OWN.format(imports=""))
+    monkeypatch.setattr(trust, "_named", {})  # as in a new process
     refused = cli(*deliver)
     assert (refused.returncode, "add --allow-code own_net:make" in refused.stderr) == (2, True)
-    done = cli(*deliver, *ALLOWED, code=0)
+    done = cli(*deliver, "--allow-code", "own_net:make", code=0)
     assert json.loads(done.stdout)["checked"] is True
+    monkeypatch.setattr(trust, "_named", {})
     (tmp_path / "own_net.py").unlink()  # the bundle has its own
     assert ask(tmp_path / "bundle", "--check").returncode == 0
     with pytest.raises(UsageError, match="own_net:make"):
@@ -60,34 +67,10 @@ def test_a_module_of_ones_own_goes_along(cli: Cli, tmp_path: Path) -> None:
     assert pair.tolist() == [[0.0, 0.0]]
 
 
-RECURRENT = """
-import torch
-
-class Heard(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.ear, self.memory = torch.nn.Conv1d(3, 4, 3), torch.nn.GRU(4, 4, batch_first=True)
-
-    def forward(self, sound):
-        kept, _ = self.memory(self.ear(sound).relu().transpose(1, 2))
-        return kept.mean(1).tanh()
-
-def make():
-    torch.manual_seed(3)
-    return Heard(), torch.zeros(1, 3, 4)
-"""
-
-
-@pytest.mark.long
-def test_a_recurrent_module_is_compiled_as_the_row_was(cli: Cli, tmp_path: Path) -> None:
-    done = cli(*run_own(cli, tmp_path, RECURRENT, "pytorch-compile"), *ALLOWED, code=0)
-    assert json.loads(done.stdout)["checked"] is True
-
-
 def test_a_module_that_needs_other_files_says_so(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "parts.py").write_text("")
-    done = cli(*run_own(cli, tmp_path, OWN.format(imports="import parts")), *ALLOWED)
-    assert done.returncode == 5 and "own_net.py imports parts" in done.stderr
+    done = cli(*run_own(cli, tmp_path, "net_of_parts", OWN.format(imports="import parts")))
+    assert done.returncode == 5 and "net_of_parts.py imports parts" in done.stderr
     assert not (tmp_path / "bundle").exists()
 
 

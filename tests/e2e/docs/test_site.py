@@ -19,10 +19,6 @@ pytestmark = pytest.mark.skipif(
     not (find_spec("mkdocs") and find_spec("material") and find_spec("mkdocstrings")),
     reason="the site's tools are not installed: make docs installs them",
 )
-PAGES_OF_THE_SITE = (
-    "index.html", "cli.html", "api.html", "architecture.html", "CHANGELOG.html", "CONTRIBUTING.html",
-    "benchmarks/index.html", "results/h200/index.html",
-)  # fmt: skip
 
 
 def build_site(root: Path, out: Path) -> subprocess.CompletedProcess[str]:
@@ -54,11 +50,6 @@ class Tags(HTMLParser):
         self.ids.add(found.get("id") or "")
         address = found.get("src") or (found.get("href") if tag == "link" else None)
         self.loaded += [address] if address else []
-
-
-@pytest.mark.parametrize("page", PAGES_OF_THE_SITE)
-def test_the_site_has_the_page(site: Path, page: str) -> None:
-    assert (site / page).is_file()
 
 
 def test_every_page_under_docs_is_in_the_menu(site: Path) -> None:

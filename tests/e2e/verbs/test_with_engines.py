@@ -4,45 +4,17 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from enginebench.models.task import feed_digits, load_digits
-from enginebench.stats.stages import STAGES
 from enginebench.verbs.calibrate import command as calibrate
 from enginebench.verbs.quantize import command as quantize
+from in_process import children, cli
 from line_graphs import FAST, draw, read_rows, write_lines
 from processes import Cli
 from quantizing import call_json, folder
-from scale_graphs import bench, make_scale
+from scale_graphs import bench
 
-__all__ = ["folder"]
-
-
-def test_digits_against_a_reference(cli: Cli, tiny_onnx: Path) -> None:
-    """The graph of a file is prepared like the built-in model that it is compared with."""
-    done = cli("accuracy", f"openvino@{tiny_onnx}", "--data", "digits", "--ref", "ort@digits-mlp", "--json", code=0)
-    document = json.loads(done.stdout)
-    assert document["schema"] == "enginebench.accuracy/2"
-    assert document["n"] == 450
-    top1, top5 = document["scores"]
-    assert [top1["metric"], top5["metric"]] == ["top1", "top5"]
-    assert 0.95 < top1["value"]["low"] < top1["value"]["value"] < top1["value"]["high"] <= 1
-    assert top5["value"]["value"] >= top1["value"]["value"]
-    assert top1["delta"]["low"] <= 0 <= top1["delta"]["high"]
-    assert top1["mcnemar_p"] == 1
-    before = document["reference_scores"][0]["value"]["value"]
-    assert before == top1["value"]["value"] - top1["delta"]["value"]
-
-
-def test_the_same_function_in_two_files_agrees(cli: Cli, tmp_path: Path) -> None:
-    one = make_scale(tmp_path / "a.onnx", 3)
-    two = make_scale(tmp_path / "b.onnx", 3.0000001)
-    document = bench(cli, one, "--engine", "openvino", "--against", f"ort@{two}")
-    comparison = document["comparison"]
-    assert (comparison["outputs_agree"], comparison["failures"]) == (True, [])
-    assert document["row"]["max_abs_diff"] < 1e-5
-    # Nothing was compared with the side that is the reference but itself.
-    assert document["against"]["outputs_agree"] is document["against"]["max_abs_diff"] is None
+__all__ = ["children", "cli", "folder"]
 
 
 def test_a_built_in_model_and_its_file_are_fed_alike(cli: Cli, tiny_onnx: Path) -> None:
@@ -108,22 +80,6 @@ def test_a_built_in_model_from_its_name_to_int8(folder: Path) -> None:
         assert (made["tensorrt_refusals"] == []) == (recipe == "tensorrt")
     kept = call_json(quantize, "mlp.onnx", "--to", "int8@nncf", "--calib", "kept.npz", "--out", "k.onnx")
     assert kept["artifact"]["sha256"] == made["artifact"]["sha256"]
-
-
-def test_the_verb_says_where_the_time_goes(cli: Cli, tmp_path: Path) -> None:
-    args = ("stages", "digits-cnn", "--engine", "ort", "--n", 8, "--batch", 4, "--time-limit", 0.2, "--threads", 1)
-    done = cli(*args, "--decoders", 2, "--save-images", "pictures", "--out", "stages.json", "--json", code=0)
-    document = json.loads(done.stdout)
-    assert document == json.loads((tmp_path / "stages.json").read_text())
-    assert document["schema"] == "enginebench.stages/1"
-    assert [stage["name"] for stage in document["stages"]] == list(STAGES)
-    assert sum(stage["share"] for stage in document["stages"]) == pytest.approx(1.0)
-    assert document["overlapped_per_s"] > 0 and document["device_times"] is None
-    assert len(list((tmp_path / "pictures").glob("*.jpg"))) == 8
-
-    shown = cli(*args, "--images", "pictures", "--decoders", 1, code=0)
-    words = " ".join(shown.stdout.split())  # where a line breaks depends on the figures
-    assert "file to label" in words and "the bound is" in words
 
 
 def test_several_engines_stand_side_by_side_and_a_failing_one_is_left_out(cli: Cli, tmp_path: Path) -> None:

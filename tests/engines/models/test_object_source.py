@@ -9,6 +9,7 @@ import threading
 import types
 import zipfile
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import cloudpickle
@@ -135,9 +136,14 @@ def add_hook(module: nn.Module) -> nn.Module:
 
 def test_modules_answer_in_another_process_as_they_do_here(tmp_path: Path) -> None:
     made = {name: (make(), examples) for name, (make, examples) in MODULES.items()}
+    home = tmp_path / "home of the script"
+    home.mkdir()
+    (home / "layers_beside.py").write_text("import torch\nclass Half(torch.nn.Identity): pass\n")
     texts: dict[str, str] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(objects, "_written", {})
+        patch.syspath_prepend(home)
+        made["a layer in a file beside the script"] = import_module("layers_beside").Half(), torch.zeros(5, 4)
         offers = [(name, offer_module(module, examples)) for name, (module, examples) in made.items()]
         for name, offer in offers:
             texts[name] = offer.__enter__().text

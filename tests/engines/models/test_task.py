@@ -17,7 +17,6 @@ from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.precision.quantize import quantize
 from enginebench.models.task import (
     feed_digits,
-    find_own_data,
     hash_preprocess,
     know_normalize,
     load_digits,
@@ -155,11 +154,11 @@ def make(model: str, place: Path, **source: Any) -> tuple[Artifact, ...]:
 
 
 def test_a_model_of_bytes_answers_as_that_of_floats_and_keeps_its_picture(tmp_path: Path) -> None:
-    name = "efficientnet-lite0" if find_own_data("efficientnet-lite0") else "digits-cnn"
+    name = "digits-cnn"
     (plain, _), (module, graph) = make(name, tmp_path / "f"), make(name, tmp_path / "b", normalize=Normalize())
     hashes = {artifact.preprocess_sha256 for artifact in (module, graph)}
     assert hashes == {hash_preprocess(name, inputs=graph.inputs)} != {hash_preprocess(name)}
-    read = [open_data(find_own_data(name) or "", model=name, inputs=a.inputs, n=4) for a in (plain, graph)]
+    read = [open_data("digits", model=name, inputs=a.inputs, n=4) for a in (plain, graph)]
     floats, levels = (data.read(0, 4)["input"] for data in read)
     assert levels.dtype == np.uint8 and levels.max() > 10
     with torch.inference_mode():

@@ -25,32 +25,21 @@ TARGETS = "8.6+8.9+12.0"
 FP8_TARGETS = "8.9+12.0"
 
 
-class Encoder(torch.nn.Module):
-    """Two layers of a transformer and a head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
-        self.encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.head = torch.nn.Linear(64, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.encoder(x).mean(1))  # type: ignore[no-any-return]
-
-
 # Model, image size, and where the builder plans fewer products in 8 bits than the graph has, how many are left out: it
 # plans no convolution of 7x7 or 16x16 in FP8, and one of 1x1 as generated code in floats.
 MODELS: list[tuple[str, int | None, dict[str, int]]] = [
     ("digits-cnn", None, {}),
-    ("digits-mlp", None, {}),
     ("resnet18", 64, {"fp8": 1}),
-    ("short_models:make_short_resnet50", None, {"fp8": 1}),
     ("mobilenet_v3_small", 64, {}),
     ("short_models:make_short_efficientnet", None, {"int8": 1}),
     ("short_models:make_short_vit", None, {"fp8": 1}),
     ("short_models:make_short_convnext", None, {"fp8": 8}),
-    ("encoder", None, {}),
 ]
+
+
+# A graph in 8 bits has every operator of its floats; casts are seen on these, and TF32, which is FP32 built otherwise.
+FLOATS = ("tf32", "fp32", "fp16", "bf16")
+IN_FLOATS = ("digits-cnn", "short_models:make_short_vit")
 
 
 @pytest.fixture(scope="module")
@@ -61,15 +50,10 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
 
 def export(name: str, size: int | None, folder: Path) -> Path:
     """The FP32 graph with an open batch; the digits have theirs in the package."""
-    if name.startswith("digits"):
+    if name == "digits-cnn":
         return DATA_DIR / f"{name}.onnx"
     out = folder / "fp32.onnx"
-    if name == "encoder":
-        torch.manual_seed(0)
-        enginebench.export(Encoder().eval(), out, example_inputs=torch.zeros(1, 16, 64), dynamic_batch=True)
-    else:  # in this process, which has PyTorch and its exporter already
-        given = make_torch_artifact(name, folder, weights="random", input_size=size)
-        export_onnx(given, out, dynamic_batch=True)
+    export_onnx(make_torch_artifact(name, folder, weights="random", input_size=size), out, dynamic_batch=True)
     return out
 
 
@@ -80,8 +64,7 @@ def test_a_model_in_every_precision(
 ) -> None:
     fp32 = export(name, size, tmp_path)
     enginebench.calibrate(str(fp32), "fake", tmp_path / "calib.json", n=4)
-    # TF32 is the graph of FP32, built otherwise: that is seen on the first model.
-    for precision in (*(["tf32"] if name == "digits-cnn" else []), "fp32", "fp16", "bf16", "int8@tensorrt", "fp8"):
+    for precision in (*(FLOATS if name in IN_FLOATS else ()), "int8@tensorrt", "fp8"):
         graph = fp32
         if precision not in ("fp32", "tf32"):
             calib = tmp_path / "calib.json" if precision in ("int8@tensorrt", "fp8") else None
@@ -106,9 +89,9 @@ def check_products(found: dict[str, Any], graph: Path, precision: str, in_floats
         assert list(products) == ["fp32" if precision == "tf32" else precision], products
 
 
-@pytest.mark.parametrize("opset", range(13, 27))
+@pytest.mark.parametrize("opset", [13, 19, 21, 23, 26])
 def test_every_opset(judge: Judge, tmp_path: Path, opset: int) -> None:
-    """From the first that the recipes write to the newest that onnx knows."""
+    """From the first that the recipes write to the newest that onnx knows, by way of those that changed Q/DQ nodes."""
     source = onnx.load(DATA_DIR / "digits-cnn.onnx")
     given = tmp_path / "given.onnx"
     onnx.save(convert(source, opset), given)
@@ -136,8 +119,7 @@ def convert(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     return made
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8@tensorrt"])
-def test_dynamic_shapes(judge: Judge, tmp_path: Path, precision: str) -> None:
+def test_dynamic_shapes(judge: Judge, tmp_path: Path) -> None:
     """An open batch and open images, in one profile and in two."""
 
     class Net(torch.nn.Module):
@@ -159,25 +141,22 @@ def test_dynamic_shapes(judge: Judge, tmp_path: Path, precision: str) -> None:
     del model.graph.value_info[:]
     onnx.save(model, path)
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((4, 3, 32, 32), dtype=np.float32))
-    if precision != "fp32":
-        enginebench.calibrate(str(path), tmp_path / "x.npy", tmp_path / "calib.json", n=4)
-        enginebench.quantize(path, precision, tmp_path / "q.onnx", calib=tmp_path / "calib.json")
-        path = tmp_path / "q.onnx"
+    enginebench.calibrate(str(path), tmp_path / "x.npy", tmp_path / "calib.json", n=4)
+    enginebench.quantize(path, "int8@tensorrt", tmp_path / "q.onnx", calib=tmp_path / "calib.json")
     (name,) = [value.name for value in model.graph.input]
     shapes = {"min_shapes": f"{name}:1x3x16x16", "opt_shapes": f"{name}:4x3x32x32", "max_shapes": f"{name}:8x3x64x64"}
-    short = precision.split("@")[0]
     for more in ({}, {"profiles": f"{name}:16x3x32x32/16x3x32x32/32x3x32x32"}):
-        found = judge.build(path, short, compute_capability=TARGETS, **shapes, **more)
-        assert found.get("products", {}).get(short, 0) >= 2 and not found["doubts"], found
+        found = judge.build(tmp_path / "q.onnx", "int8", compute_capability=TARGETS, **shapes, **more)
+        assert found.get("products", {}).get("int8", 0) >= 2 and not found["doubts"], found
 
 
 def test_builds_repeat(tmp_path: Path) -> None:
     """Two processes, two folders, other file names: the same bytes; another target, others."""
     found = []
-    for index, target in enumerate(("8.9", "8.9", "8.6")):
+    for index, targets in enumerate((("8.9",), ("8.9", "8.6"))):
         copy = tmp_path / f"{index}.onnx"
         copy.write_bytes((DATA_DIR / "digits-cnn.onnx").read_bytes())
         with Judge(tmp_path / f"plans{index}") as alone:
             (tmp_path / f"plans{index}").mkdir()
-            found.append(alone.build(copy, compute_capability=target)["sha256"])
+            found += [alone.build(copy, compute_capability=target)["sha256"] for target in targets]
     assert found[0] == found[1] != found[2]

@@ -1,10 +1,9 @@
-"""The main job, `build`, `bench` and `infer` with both TensorRT engines over stand-ins, their children as processes."""
+"""The main job, `build`, `bench` and `infer` with both TensorRT engines over stand-ins, in this process if they may."""
 
 import csv
 import hashlib
 import itertools
 import json
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,8 +20,10 @@ from enginebench.stats.drift import default_limits
 from fakes.tensorrt_modules import MODULES, forget_modules, make_lean_site
 from fakes.trtexec_shim import install_trtexec
 from graphs import write_graph, write_tokens
-from in_process import run_here
+from in_process import children, run_here
 from processes import ROOT, Cli, environment, run_cli
+
+__all__ = ["children"]
 
 # trtexec's version, that of the Python module, and what is run with both.
 JOBS = [
@@ -48,8 +49,13 @@ def make_environment(folder: Path, tool: str | None, module: str | None) -> dict
 
 
 @pytest.fixture
-def cli(tmp_path: Path) -> Iterator[Cli]:
-    """Runs `enginebench ARGS` in this process, or in one of its own where packages are hidden from it."""
+def cli(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cli]:
+    """Runs `enginebench ARGS` in this process, or in one of its own where packages are hidden from it.
+
+    Its children too, but for those of a test whose parameter is "apart": they die, or are killed.
+    """
+    if getattr(request, "param", "") != "apart":
+        request.getfixturevalue("children")
 
     def run(*arguments: object, env: dict[str, str], code: int | None = None) -> Any:
         if "hidden" in env["PYTHONPATH"]:
@@ -220,17 +226,6 @@ def hide_packages(folder: Path, variables: dict[str, str], *names: str) -> None:
     variables["PYTHONPATH"] = f"{site}:{variables['PYTHONPATH']}"
 
 
-def test_the_same_plan_through_both(cli: Cli, tmp_path: Path, graph: Path) -> None:
-    variables = make_environment(tmp_path, "10.16", "10.16")
-    succeed(cli, "build", graph, "--out", "net.plan", env=variables)
-    sides = ("--engine", "tensorrt:graph=0", "--against", "trtexec@net.plan")
-    document = read_document(cli, "bench", "net.plan", *sides, "--json", *SHORT, env=variables)
-    assert document["row"]["engine"] == "tensorrt:graph=0"
-    messages = [c["message"] for c in document["row"]["caveats"]]
-    assert any(m == "CUDA graph is 1 in trtexec and 0 in tensorrt" for m in messages)
-    assert any("device's clock" in m for m in messages)
-
-
 def test_shapes_and_profiles_reach_a_plan(cli: Cli, tmp_path: Path, graph: Path) -> None:
     """A plan alone says that an axis is open, not how long it is to be."""
     variables = make_environment(tmp_path, "10.16", "10.16")
@@ -264,35 +259,15 @@ def test_shapes_and_profiles_reach_a_plan(cli: Cli, tmp_path: Path, graph: Path)
 def test_refusals_and_exit_codes(cli: Cli, tmp_path: Path, graph: Path) -> None:
     none = make_environment(tmp_path, None, None)
     assert cli("build", graph, env=none).returncode == 3
-    dry = cli("build", graph, "--dry-run", "--tensorrt-version", "11", "--weak-typing", "--precision", "fp16", env=none)
-    assert dry.returncode == 2 and "does not know --fp16" in dry.stderr
-    assert cli("build", graph, "--tensorrt-version", "11", env=none).returncode == 2
-    assert cli("build", "nowhere.onnx", "--dry-run", "--tensorrt-version", "11", env=none).returncode == 5
     eleven = make_environment(tmp_path, "11.1", None)
     failed = cli("build", graph, "--out", "a.plan", env={**eleven, "FAKE_TRTEXEC_FAULT": "build_fails"})
     assert failed.returncode == 5 and "Error Code 10" in failed.stderr
     assert not (tmp_path / "a.plan").exists()
-    assert cli("build", graph, "--engine", "ort", env=eleven).returncode == 2
-    unlogged = cli("bench", graph, "--engine", "ort", "--log", "f.log", env=eleven)
-    assert unlogged.returncode == 2 and "--log is for trtexec" in unlogged.stderr
     for verb in (("bench", graph, "--engine", "ort"), ("run", graph, "--engines", "ort")):
         unused = cli(*verb, "--trtexec", eleven["TRTEXEC"], env=eleven)
         assert unused.returncode == 2 and "which this command does not use" in unused.stderr
-    missing = cli("bench", graph, "--engine", "trtexec", "--trtexec", "nowhere", env=eleven)
-    assert missing.returncode == 2 and "--trtexec names nowhere" in missing.stderr
     (tmp_path / "empty.plan").write_bytes(b"")
     assert cli("bench", "empty.plan", "--engine", "trtexec", *SHORT, env=eleven).returncode == 5
-
-
-@pytest.mark.parametrize("version", ["8.6", "10.16", "11"])
-def test_a_dry_run_needs_nothing_but_the_graph(cli: Cli, tmp_path: Path, graph: Path, version: str) -> None:
-    variables = make_environment(tmp_path, None, None)
-    dry = ("--dry-run", "--tensorrt-version", version, "--", "--sparsity=enable")
-    done = succeed(cli, "build", graph, *dry, env=variables)
-    argv = shlex.split(done.stdout)
-    assert argv[0] == "trtexec" and argv[-1] == "--sparsity=enable" and done.stdout.count("\n") == 1
-    assert f"--onnx={tmp_path / 'mein netz.onnx'}" in argv
-    assert ("--stronglyTyped" in argv) == (version == "10.16")
 
 
 def test_a_dry_run_says_when_a_version_is_too_new_to_know(cli: Cli, tmp_path: Path, graph: Path) -> None:
@@ -391,6 +366,7 @@ def test_what_cannot_run_is_refused_before_anything_is_built(cli: Cli, tmp_path:
     )
 
 
+@pytest.mark.parametrize("cli", ["apart"], indirect=True)
 def test_a_time_out_names_the_log_and_leaves_no_part_of_a_plan(cli: Cli, tmp_path: Path, graph: Path) -> None:
     variables = {**make_environment(tmp_path, "10.16", None), "FAKE_TRTEXEC_FAULT": "hangs"}
     done = cli("build", graph, "--timeout", 4, "--out", "net.plan", env=variables)
@@ -427,19 +403,6 @@ def test_what_stands_behind_two_hyphens_reaches_trtexec(cli: Cli, tmp_path: Path
     assert near.returncode == 2 and "did you mean --avgRuns?" in near.stderr, near.stderr
     done = cli(verb, graph, option, "trtexec", *common, "--json", *rest, env=variables)
     assert done.returncode == 0 and ("--avgRuns=20" in done.stdout or verb == "profile"), done.stderr
-
-
-def test_bench_says_what_it_would_run(cli: Cli, tmp_path: Path) -> None:
-    variables = make_environment(tmp_path, None, None)
-    options = ("--engine", "trtexec", "--dry-run", "--warmup", 5, "--iters", 100, "--extra", "--verbose")
-    ten = cli("bench", "m.plan", *options, "--tensorrt-version", "10.16", env=variables)
-    eleven = cli("bench", "m.plan", *options, "--tensorrt-version", "11", "--no-cuda-graph", env=variables)
-    assert ten.returncode == eleven.returncode == 0, ten.stderr + eleven.stderr
-    assert {"--loadEngine=m.plan", "--useCudaGraph", "--iterations=105", "--warmUp=0", "--verbose"} <= set(
-        ten.stdout.split()
-    )
-    assert "--noCudaGraph" in eleven.stdout and "--useSpinWait" not in eleven.stdout
-    assert cli("bench", "m.plan", "--engine", "ort", "--dry-run", env=variables).returncode == 2
 
 
 ONE, FOUR = "input:1x1x8x8/1x1x8x8/2x1x8x8", "input:4x1x8x8/4x1x8x8/8x1x8x8"
@@ -494,6 +457,7 @@ FAILED_PROOFS = [
 
 @pytest.mark.parametrize(("engine", "fault", "words"), FAILED_PROOFS)
 @pytest.mark.parametrize("version", ["8.6", "10.16"])
+@pytest.mark.parametrize("cli", ["apart"], indirect=True)
 def test_a_failed_proof_costs_no_plan(
     cli: Cli, tmp_path: Path, graph: Path, engine: str, fault: dict[str, str], words: str, version: str
 ) -> None:
@@ -547,7 +511,6 @@ def test_rows_say_over_how_many_samples_they_were_compared(cli: Cli, tmp_path: P
     assert len(doubts) == 5 and not any(doubts.values())
 
 
-@pytest.mark.long
 def test_drift_of_plans_that_do_not_run_a_batch_of_1(cli: Cli, tmp_path: Path, graph: Path) -> None:
     """Their profiles say what they run; one side's profile is its own, and not the other's."""
     variables = make_environment(tmp_path, "10.16", "10.16")

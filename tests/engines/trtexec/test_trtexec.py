@@ -45,6 +45,8 @@ DATA_OF_8_6 = Path(__file__).parents[2] / "data" / "tensorrt-8.6"
 # outputs runs for the five whose source was compiled.
 SOME = ("8.6.0", "10.16", "11.1")
 ALL = pytest.mark.parametrize("version", VERSIONS, indirect=True)
+# What does not hang on the version: how each of them fails is read from real outputs, below.
+NEWEST = pytest.mark.parametrize("version", ["11.1"], indirect=True)
 
 
 @pytest.fixture(params=SOME)
@@ -106,6 +108,7 @@ def test_a_plan_with_its_log_and_layers(backend: TrtexecBackend, graph: Artifact
     assert json.loads(path.with_suffix(".layers.json").read_text(), strict=False)["Layers"][0]["LayerType"]
 
 
+@NEWEST
 def test_plans_are_kept_by_what_decides_them(
     backend: TrtexecBackend, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +140,7 @@ def test_a_row_holds_exactly_the_samples_asked_for(backend: TrtexecBackend, plan
     assert len(row.latency_ns) == 25 and row.warmup_dropped > 0
 
 
+@NEWEST
 def test_the_classic_folder_is_left(backend: TrtexecBackend, plan: Artifact, tmp_path: Path) -> None:
     backend.prove_precision(plan, make_spec())
     backend.measure(plan, make_spec(), EXACT)
@@ -146,6 +150,7 @@ def test_the_classic_folder_is_left(backend: TrtexecBackend, plan: Artifact, tmp
     assert (folder / "profile.json").stat().st_nlink == 1, "a file of its own"
 
 
+@NEWEST
 def test_the_logs_of_a_row_in_their_order(
     backend: TrtexecBackend, plan: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +175,7 @@ def test_the_logs_of_a_row_in_their_order(
     assert isinstance(backend, KeepsLog)
 
 
+@NEWEST
 def test_scope_io_times_the_transfers(backend: TrtexecBackend, plan: Artifact) -> None:
     row = backend.measure(plan, make_spec(), replace(EXACT, scope="io"))
     assert row.h2d_ns is not None and row.device_ns is not None and row.d2h_ns is not None
@@ -238,6 +244,7 @@ def test_a_plan_alone(backend: TrtexecBackend, plan: Artifact, tmp_path: Path, v
         backend.build(bare, make_spec(shapes="other:4x1x8x8"), tmp_path / "run")
 
 
+@NEWEST
 def test_what_a_row_cannot_be_called_is_refused(backend: TrtexecBackend, plan: Artifact) -> None:
     with pytest.raises(UsageError, match="cannot flush"):
         backend.measure(plan, make_spec(), MeasureSpec(iters=5, cache="cold"))
@@ -279,6 +286,7 @@ RUN_FAULTS = {
 }
 
 
+@NEWEST
 @pytest.mark.parametrize("fault", BUILD_FAULTS)
 def test_a_failed_build_says_why(
     backend: TrtexecBackend, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
@@ -293,6 +301,7 @@ def test_a_failed_build_says_why(
     assert not left & {"plan", "part", "json"}, left
 
 
+@NEWEST
 @pytest.mark.parametrize("fault", RUN_FAULTS)
 def test_a_failed_run_says_why(
     backend: TrtexecBackend, plan: Artifact, monkeypatch: pytest.MonkeyPatch, fault: str
@@ -302,6 +311,7 @@ def test_a_failed_run_says_why(
         backend.measure(plan, make_spec(), EXACT)
 
 
+@NEWEST
 def test_what_is_doubtful_is_a_caveat(backend: TrtexecBackend, plan: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_TRTEXEC_FAULT", "capture_fails,log_disagrees,enqueue_bound")
     row = backend.measure(plan, make_spec(), EXACT)
@@ -449,6 +459,7 @@ def test_what_the_tool_is_told_of_caches_and_plans_for_later_versions(
         build(backend, graph, tmp_path, refit="1", version_compatible="1")
 
 
+@NEWEST
 @pytest.mark.parametrize("fault", ["no_driver", "no_device", "no_library", ""])
 def test_doctor_asks_for_a_gpu_and_for_tensorrts_libraries(
     backend: TrtexecBackend, monkeypatch: pytest.MonkeyPatch, fault: str, version: str
@@ -500,8 +511,10 @@ def write_sum(path: Path, dtype: str) -> Artifact:
     return write_graph(path, f"({x}) => ({y}) {{ y = Add (x, x) }}")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "int32"])
-@pytest.mark.parametrize("bare", [False, True], ids=["built here", "a plan alone"])
+@pytest.mark.parametrize(
+    ("dtype", "bare"),
+    [("float32", True), ("float16", False), ("int64", True), ("int32", False)],  # a plan alone
+)
 def test_answers_have_the_shapes_and_types_of_the_arrays(
     backend: TrtexecBackend, tmp_path: Path, version: str, dtype: str, bare: bool
 ) -> None:

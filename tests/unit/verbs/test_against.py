@@ -80,3 +80,22 @@ def test_a_stored_row_of_another_model_is_compared_with(cli: Cli, tmp_path: Path
     assert cli("run", target, "--engines", "ort", *FAST, "--out", "s").returncode == 0
     (row,) = (tmp_path / "s" / "rows").glob("ort-*.json")
     assert bench(cli, target, "--engine", "ort", "--against", row)["comparison"]["outputs_agree"] is True
+
+
+def test_a_stored_row_is_timed_on_the_very_graph_that_was_measured(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    """It is not quantized again."""
+    run = ("run", tiny_onnx, "--engines", "ort,fake", "--precisions", "int8", *FAST, "--out", "r")
+    cli(*run, code=0)
+    (row,) = (tmp_path / "r" / "rows").glob("ort-int8*.json")
+    stored = json.loads(row.read_text())["artifacts"]
+    sides = (tiny_onnx, "--engine", "fake", "--against", row)
+    bench(cli, *sides)
+    (against,) = (tmp_path / "results").glob("bench-*/rows/ort-int8.cpu-*-against.json")
+    again = json.loads(against.read_text())["artifacts"]
+    assert [a["sha256"] for a in again] == [a["sha256"] for a in stored]
+    (graph,) = (against.parent.parent / "against").rglob("*.onnx")
+    assert again[-1]["path"] == f"against/{graph.name}"
+    assert "random_calibration" in {c["code"] for c in again[-1]["caveats"]}
+    original = tmp_path / "r" / stored[-1]["path"]
+    original.write_bytes(original.read_bytes() + b"\0")
+    assert "was changed" in cli("bench", *sides).stderr

@@ -1,10 +1,13 @@
 """A load that is interrupted at any moment and goes on, over `fake` in simulated time: the document is the same."""
 
+import csv
+import html
 import math
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+import enginebench
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.names import parse_engine
 from enginebench.core.store import encode
-from enginebench.features.load import verb
+from enginebench.features.load import verb, winners
 from enginebench.features.load.document import LoadDocument, LoadSettings
 from enginebench.features.load.probe import Interrupted, Plan
 from enginebench.features.load.rates import Prober
@@ -84,10 +88,10 @@ HOWS = ("killed before", "killed", "interrupted", "half")
 def world(children: Children, monkeypatch: pytest.MonkeyPatch) -> World:
     """Engines are built in this process, probes are simulated, the machine is one."""
     world = World()
-    monkeypatch.setattr(verb, "run_child", children.run)
     monkeypatch.setattr(verb, "describe_machine", make_machine)
     ask = lambda plan, *given: world.probe(plan, *given)  # noqa: E731
-    monkeypatch.setattr(verb, "Prober", partial(Prober, probe=ask, clock=lambda: world.now_s))
+    for module in (verb, winners):
+        monkeypatch.setattr(module, "Prober", partial(Prober, probe=ask, clock=lambda: world.now_s))
     return world
 
 
@@ -133,6 +137,10 @@ def test_more_rounds_go_on_where_the_last_ones_ended(tmp_path: Path, world: Worl
     more = load(tmp_path, resume=True, **CAPACITY)
     assert world.measured > count and more.points[: len(first.points)] == first.points
     assert [len(row.rounds) for row in more.rows] == [2, 2]
+    slow, fast = sorted(row.capacity.passes_qps or 0.0 for row in more.rows if row.capacity is not None)
+    assert more.capacity is not None and 0 < slow < fast
+    (verdict,) = more.verdicts
+    assert (verdict.verdict, verdict.repetitions_needed) == ("not_shown", 6) and verdict.ratio is not None
 
 
 def test_a_row_that_was_lost_is_tried_again_and_the_others_keep_their_points(tmp_path: Path, world: World) -> None:
@@ -173,3 +181,20 @@ def test_an_engine_file_that_is_another_is_measured_anew(tmp_path: Path, world: 
     count = world.measured
     assert load(tmp_path, resume=True, **ASKED["rate"]) == first
     assert world.measured == count + 1
+
+
+@pytest.mark.usefixtures("world")
+def test_a_run_adds_the_capacity_of_the_rows_that_won(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which row wins hangs on the machine, so here it is said."""
+    won = lambda _, results: SimpleNamespace(fastest=SimpleNamespace(id=results[-1].id), recommended=None)  # noqa: E731
+    monkeypatch.setattr(winners, "describe_stored", won)
+    graph = str(DATA_DIR / "digits-mlp.onnx")
+    done = enginebench.run(graph, engines=[*ENGINES], quick=True, threads=1, load_p99_ms=300, out=tmp_path / "r")
+    slow, fast = done.rows
+    assert slow.capacity is None
+    assert fast.capacity is not None and fast.capacity.limit_ms == 300 and fast.capacity.passes_qps
+    done.write_report(["html", "csv"])
+    assert "p99 <= 300 ms" in html.unescape((tmp_path / "r" / "report.html").read_text())
+    with (tmp_path / "r" / "table.csv").open(newline="", encoding="utf-8") as file:
+        (line,) = [row for row in csv.DictReader(file) if row["passes_qps"]]
+    assert float(line["passes_qps"]) == fast.capacity.passes_qps

@@ -1,22 +1,70 @@
 """Precision by layer in a search: the worst groups in FP32, as few as keep the limits, and a folder that goes on."""
 
+from types import SimpleNamespace
+
 import pytest
 from msgspec.structs import replace
 
 from enginebench.core.errors import ChildFailed, ParseError
+from enginebench.core.names import name_mix
+from enginebench.core.records import MeasureSpec
 from enginebench.features.tune import mixed
 from enginebench.features.tune.jobs import GroupHarm, NodeGroup
-from enginebench.features.tune.mixed import MIXED_FILE, choose_counts, describe_layering, read_mixed
+from enginebench.features.tune.mixed import MIXED_FILE, MixedProposer, choose_counts, describe_layering, read_mixed
 from enginebench.features.tune.proposals import Tried
-from enginebench.features.tune.records import Budget, SearchRecord
+from enginebench.features.tune.records import Budget, SearchRecord, SearchRequest
 from enginebench.features.tune.sitting import _open as open_search
+from enginebench.features.tune.space import list_arms
+from enginebench.features.tune.track import Rows
 from enginebench.measure.machine import describe_machine
 from enginebench.models.precision.exclusion import read_exclusion
-from enginebench.runs.folder import RunFolder, begin_record
-from mixed_search import search
+from enginebench.runs.folder import RunFolder, RunRequest, begin_record
+from enginebench.runs.targets.sources import gather_sources
 from reporters import Silent
 
-__all__ = ["search"]
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory):
+    """A search over the small CNN, of which 8 bits throughout are said to break the limits; its first graphs are made.
+
+    `open` opens the proposer anew, as a sitting that goes on does.
+    """
+    run = RunRequest(
+        model="digits-cnn",
+        engines=(("ort", {}),),
+        precisions=(("fp32", None), ("int8", None)),
+        measure=MeasureSpec(processes=1, iters=20),
+    )
+    request = SearchRequest(run=run, limits={"centred_cosine": 0.95}, threads=1)
+    arms = list_arms(run, "latency", threads=(1,), streams=(1,))
+    folder = RunFolder(tmp_path_factory.mktemp("search"))
+    folder.artifacts.mkdir(parents=True)
+    sources = gather_sources(run, folder.artifacts, Silent())
+    rows = Rows(run, sources, folder.artifacts, Silent())
+
+    def open_proposer(folder=folder):
+        return MixedProposer(request, arms, Rows(run, sources, folder.artifacts, Silent()), folder, Silent())
+
+    tried = [Tried(setting=arm.default, cost=1.0 if arm.precision == "fp32" else None) for arm in arms]
+    proposer = MixedProposer(request, arms, rows, folder, Silent())
+    settings = proposer.propose(12, tried)
+    return SimpleNamespace(
+        request=request, sources=sources, folder=folder, rows=rows, proposer=proposer, tried=tried,
+        settings=settings, open=open_proposer,
+    )  # fmt: skip
+
+
+def test_graphs_are_proposed_and_each_is_a_row_of_its_own(search):
+    (layering,) = search.proposer.document.layerings
+    noises = [one.noise for one in layering.groups]
+    assert layering.reason is None and len(noises) == 5 and noises == sorted(noises, reverse=True) and min(noises) >= 0
+    assert [graph.groups for graph in layering.graphs] == [1, 2, 4]
+    planned = [search.rows.plan(setting, search.request.run.measure) for setting in search.settings]
+    assert [row.skip for row in planned] == [None] * 3 and len({row.id for row in planned}) == 3
+    for graph, row in zip(layering.graphs, planned, strict=True):
+        worst = tuple(name for one in layering.groups[: graph.groups] for name in one.group.originals)
+        assert row.source.excluded == graph.excluded == worst
+        assert row.engine.mix == name_mix(worst) != ""
 
 
 def find_fewest(groups, needed):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from enginebench.core.errors import BackendUnavailable
+from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.features.versions import env as environments
 from enginebench.features.versions.env import explain_failure, list_versions
 
@@ -96,3 +96,9 @@ def test_an_environment_that_was_half_removed_is_in_nobodys_way(monkeypatch: pyt
     assert environments.list_environments() == ()
     environments.make_environment("one", ["numpy"])
     assert [line.name for line in environments.list_environments()] == ["one"]
+
+
+@pytest.mark.parametrize("text", ["numpy; rm", "--hash=1;rm"])
+def test_what_is_no_requirement_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="not a requirement"):
+        environments.make_environment("x", [text])
