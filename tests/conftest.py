@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Tests share cores. OpenMP's threads wait by spinning, which on a shared core keeps the one that has the work from it.
@@ -27,6 +28,10 @@ from processes import Cli, run_cli
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Likewise under nohup: a hang-up that is ignored interrupts nothing.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# No test is judged by how long it took.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 # A worker holds millions of objects that stay: PyTorch, and thousands of tests. Looking for garbage among them took a
 # sixth of the collection; children do the same (`runs/child/__main__.py: GC_THRESHOLD`).

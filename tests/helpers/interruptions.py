@@ -24,7 +24,7 @@ T = TypeVar("T")
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir")
 # (number of the change ahead of which it is interrupted, whether it is killed): once, or again while it is resumed.
 MOMENTS = st.lists(st.tuples(st.integers(0, 10_000), st.booleans()), min_size=1, max_size=3)
-EXAMPLES = settings(max_examples=25, deadline=None, database=None)
+EXAMPLES = settings(max_examples=25, database=None)
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 

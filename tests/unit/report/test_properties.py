@@ -21,7 +21,7 @@ from enginebench.stats.ranking import Rules
 from reports import draw, write_markdown
 from strategies import runs
 
-TRIES = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+TRIES = settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 DOUBTS = {"unproved_precision", "failed_proof", "low_effective_precision", "relabelled"}
 
 

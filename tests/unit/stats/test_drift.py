@@ -329,7 +329,7 @@ def test_a_block_of_channels_that_loses_its_variance_is_a_warning():
     assert not doubt_samples(compare(reference, add_noise(reference, 20))[0])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     exponents=st.lists(st.sampled_from([-5, -3, -1, 1]), min_size=2, max_size=6),
     noisy=st.integers(0, 5),

@@ -120,7 +120,7 @@ def test_interrupted_at_any_moment_it_comes_to_the_same_document(asked: dict[str
         whole = go_through(world, Path(folder), [], **asked)
         count = world.measured
 
-    @settings(deadline=None, max_examples=12)
+    @settings(max_examples=12)
     @given(st.lists(st.tuples(st.integers(0, count), st.sampled_from(HOWS)), min_size=1, max_size=3))
     def check(stops: list[tuple[int, str]]) -> None:
         with TemporaryDirectory() as folder:

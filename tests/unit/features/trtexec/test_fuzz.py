@@ -14,7 +14,7 @@ FOUND: list[tuple[str, int]] = [
     ("profile", 15116),  # a whole number that no float holds
 ]
 
-FAST = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+FAST = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 
 
 @pytest.mark.parametrize("name", NAMES)

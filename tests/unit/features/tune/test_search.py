@@ -267,7 +267,7 @@ def test_interrupted_at_any_moment_it_comes_to_the_same_document(budget_s: float
     document = describe_search(whole, MACHINE, proposed_by=[])
     moments = len(whole_track.order) + len(whole_track.checked)
 
-    @settings(deadline=None, max_examples=25)
+    @settings(max_examples=25)
     @given(st.lists(st.integers(0, moments), min_size=1, max_size=3))
     def check(stops: list[int]) -> None:
         """Each sitting but the last ends in its n-th lap or check."""

@@ -218,7 +218,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("damaged") / "m.onnx"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(position=st.integers(0, 20_000), value=st.integers(0, 255), length=st.integers(0, 20_000))
 def test_damaged_files_give_our_errors_or_an_artifact(damaged: Path, position: int, value: int, length: int) -> None:
     """Whatever is wrong with the bytes, no other exception comes out."""
