@@ -118,15 +118,10 @@ def refuse_recipe(spec: EngineSpec, kind: ArtifactKind) -> str | None:
     """Why an engine, which starts from artifacts of this kind, cannot run models of its recipe; None if it can."""
     if spec.recipe not in RECIPES or _takes(spec, kind, RECIPES[spec.recipe], spec.precision):
         return None
-    record, engine = RECIPES[spec.recipe], spec.backend
-    asked = f"{spec.precision}@{spec.recipe}"
-    takes = (o.precisions[0] + "@" + name for name, o in RECIPES.items() if _takes(spec, kind, o, o.precisions[0]))
+    record = RECIPES[spec.recipe]
     engines = _list_engines(record, spec.precision)
     places = ", ".join(f"{one} on {record.devices[one]}" if one in record.devices else one for one in engines)
-    here = f"{engine}{f' on {spec.device}' if engine in engines else ''}"
-    return (
-        f"{asked} runs on {places or 'engines of graphs'}, not on {here}, which takes {', '.join(takes) or 'no recipe'}"
-    )
+    return f"{spec.precision}@{spec.recipe} runs only on {places or 'engines of graphs'}"
 
 
 def _list_engines(record: RecipeRecord, precision: Precision | None) -> tuple[str, ...]:

@@ -2,21 +2,17 @@
 
 import time
 from collections.abc import Callable, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from enginebench.core.errors import BackendUnavailable, EngineBenchError, UsageError
+from enginebench.core.errors import UsageError
 from enginebench.core.features import find_each
-from enginebench.core.recipes import refuse_recipe
-from enginebench.core.records import EngineSpec, Machine, Result
+from enginebench.core.records import Machine, Result
 from enginebench.core.store import hash_file
-from enginebench.engines.registry import find_device, takes
 from enginebench.measure.machine import describe_machine
 from enginebench.runs.campaign import Campaign
-from enginebench.runs.child.places import OPTION, describe_place
 from enginebench.runs.folder import (
     RunFolder,
     RunRecord,
@@ -59,7 +55,6 @@ def run_model(
     wanted = known.request if known else request
     judged = choose_judged(wanted)
     if known is None:
-        check_places(request)
         folder.check_free()
     record = known or begin_record(request, describe_machine(), command=command)
     devices = list_devices(record.request) if locks is None else locks
@@ -126,23 +121,6 @@ def list_changes(then: Machine, now: Machine) -> list[str]:
         *((name, then.versions.get(name), now.versions.get(name)) for name in {**then.versions, **now.versions}),
     ]
     return [f"{what} was {old or 'none'}, now {new or 'none'}" for what, old, new in parts if old != new]
-
-
-def check_places(request: RunRequest) -> None:
-    """Checks, before the model is loaded, that some engine may run in some precision, here or in its environment."""
-    reasons = []
-    for (name, options), (precision, recipe) in product(request.engines, request.precisions):
-        spec = EngineSpec(backend=name, device=find_device(name, request.device), precision=precision, recipe=recipe)
-        try:
-            if OPTION in options:
-                describe_place(options[OPTION])
-            if why := refuse_recipe(spec, takes(name)):
-                raise BackendUnavailable(why)
-            return
-        except EngineBenchError as error:
-            reasons.append(str(error))
-    if reasons:
-        raise BackendUnavailable(f"no configuration can run here: {'; '.join(dict.fromkeys(reasons))}")
 
 
 def find_sources(folder: RunFolder, record: RunRecord, reporter: Reporter) -> tuple[RunRecord, Sources]:

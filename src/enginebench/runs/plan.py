@@ -7,7 +7,7 @@ from itertools import product
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.errors import MissingDependency, UsageError
+from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.names import format_engine, format_precision, name_mix, parse_engine, parse_precision, row_id
 from enginebench.core.recipes import (
     FEW_BITS,
@@ -39,11 +39,17 @@ from enginebench.core.shapes import (
     takes_whole,
 )
 from enginebench.engines.registry import accepts, find_device, find_entry, find_installed, takes
-from enginebench.runs.child.places import OPTION, probe_elsewhere
+from enginebench.runs.child.places import OPTION, describe_place, probe_elsewhere
 from enginebench.runs.folder import RunRequest
 
 # What these mean where no recipe is named; nothing else makes them.
 ONLY_RECIPES: dict[Precision | None, Recipe] = {"fp8": "tensorrt", "int4": "w4"}
+# Who runs what some engines of PyTorch modules do not.
+MODULE_LACKS = {
+    "int8": "pytorch-compile, ort or openvino",
+    "fp8": "tensorrt, or pytorch-compile on a GPU,",
+    "int4": "ort or openvino",
+}
 # Among the problems of a run: that there is no graph at all.
 EVERY_GRAPH = "onnx"
 
@@ -96,15 +102,32 @@ def plan_rows(
 def _never_runs(spec: EngineSpec, sources: Sequence[Artifact]) -> bool:
     """Whether nothing that a user could install or change lets the engine run this model in this precision."""
     kind = takes(spec.backend)
-    eight = spec.precision in FEW_BITS and spec.recipe is None
-    other = kind == "torch" and (eight or (bool(sources) and sources[0].kind != "torch"))
+    other = kind == "torch" and bool(sources) and sources[0].kind != "torch"
     return other or _refuse(spec, kind) is not None
 
 
 def _refuse(spec: EngineSpec, kind: ArtifactKind) -> str | None:
     """Why an engine never runs a precision, or models of a recipe; None if it does."""
     why = find_entry(spec.backend).lacks.get(spec.precision) if spec.precision else None
+    if kind == "torch" and spec.precision in FEW_BITS and spec.recipe is None:
+        why = f"ask {MODULE_LACKS[spec.precision]} for it"
     return f"{spec.backend} has no {spec.precision}: {why}" if why else refuse_recipe(spec, kind)
+
+
+def check_places(request: RunRequest) -> None:
+    """Checks, before a model is loaded, that some engine may run in some precision, here or in its environment."""
+    reasons = []
+    for spec in list_engines(request, ()):
+        try:
+            if OPTION in spec.options:
+                describe_place(spec.options[OPTION])
+            if why := _refuse(spec, takes(spec.backend)):
+                raise BackendUnavailable(why)
+            return
+        except EngineBenchError as error:
+            reasons.append(str(error))
+    if reasons:
+        raise BackendUnavailable(f"no configuration can run here: {'; '.join(dict.fromkeys(reasons))}")
 
 
 def meets_precision(asked: str, precision: Precision | None, recipe: Recipe | None) -> bool:
@@ -312,9 +335,6 @@ def _reason_to_skip(
 ) -> str | None:
     if not found.available:
         return f"{found.reason}. To add: {found.fix}" if found.fix else found.reason
-    if kind == "torch" and spec.precision in FEW_BITS and spec.recipe is None:
-        others = "ort or openvino" if spec.precision == "int4" else "pytorch-compile, ort or openvino"
-        return f"{spec.backend} has no {spec.precision}; ask {others} for it"
     if why := _refuse(spec, kind):
         return why
     if kind == "torch" and OPTION not in spec.options and lacks_torchao(spec.recipe):

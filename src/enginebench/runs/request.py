@@ -25,6 +25,7 @@ from enginebench.engines.registry import (
 from enginebench.models.zoo import require_packages
 from enginebench.runs.child.places import enter
 from enginebench.runs.folder import RunRequest, check_request
+from enginebench.runs.plan import check_places
 from enginebench.runs.trust import allow_code, allow_engines, allow_model
 
 # The percentiles of a row that nobody asked others of.
@@ -128,6 +129,7 @@ class Shared(Struct, frozen=True, kw_only=True):
         )
         if not dry:  # of which only the command is printed: its files need not be there
             check_request(found)
+            check_places(found)
         return found
 
     def name_engine(self, engine: str | None) -> str:

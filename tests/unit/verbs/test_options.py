@@ -10,9 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench import options
-from enginebench.core.errors import UsageError
+from enginebench.core.errors import BackendUnavailable, UsageError
+from enginebench.core.names import parse_precision
 from enginebench.core.records import MeasureSpec
 from enginebench.door import VERBS, FiniteRange
+from enginebench.engines.registry import read_engines
 from enginebench.runs import request
 from enginebench.runs.request import Shared, Timing
 from enginebench.runs.targets.sides import ask_sides
@@ -72,6 +74,20 @@ def test_a_row_is_asked_for_with_all_that_was_given() -> None:
 def test_a_wrong_option_is_refused_before_there_is_a_request(engine: str) -> None:
     with pytest.raises(UsageError, match=r"has no option 'speed'|must be one of: all, extended"):
         COMMON.make_row_request("m", engine, "fp32", 1, time_limit_s=1.0, input_size=None)
+
+
+@pytest.mark.parametrize(
+    ("engines", "precision", "reason"),
+    [
+        ("fake:env=nowhere,ort:env=nowhere", "fp32", "unknown environment 'nowhere'; known: [^;]*$"),
+        ("pytorch-compile,ort-openvino", "fp8@static", "fp8@static runs only on pytorch-compile on cuda$"),
+        ("ort", "fp8", "ort has no fp8: [^;]*$"),
+    ],
+)
+def test_what_no_engine_runs_is_refused_before_there_is_a_request(engines: str, precision: str, reason: str) -> None:
+    asked = {"engines": read_engines(engines), "precisions": [parse_precision(precision)], "batches": None}
+    with pytest.raises(BackendUnavailable, match=f"^no configuration can run here: {reason}"):
+        COMMON.make_request("digits-mlp", measure=MeasureSpec(), input_size=None, **asked)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from enginebench.features.tune.sitting import tune_model
 from enginebench.features.tune.space import Goal
 from enginebench.options import COMMAND, Opt, PathLike, verb
 from enginebench.runs.folder import format_resume
-from enginebench.runs.main_job import check_places
+from enginebench.runs.plan import check_places
 from enginebench.runs.request import name_default_engines
 from enginebench.stats.compare import MIN_REPETITIONS
 from enginebench.verbs import given
