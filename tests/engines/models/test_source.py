@@ -54,6 +54,12 @@ class Inside(nn.Module):
 def brain_inside():
     return Inside(), (torch.zeros(1, 3).bfloat16(),)
 
+def waves():
+    return Inside(), torch.zeros(1, 3, dtype=torch.complex64)
+
+def on_meta():
+    return nn.Linear(3, 2, device="meta"), torch.zeros(1, 3)
+
 def zeros():
     module = nn.Linear(3, 2)
     nn.init.zeros_(module.weight)
@@ -339,6 +345,8 @@ def test_random_weights_replace_those_of_a_factory(tmp_path: Path) -> None:
         ("user_models:breaks", "the factory failed: KeyError: 'no such checkpoint'"),
         ("user_models:returns_text", "returned str; expected a torch.nn.Module"),
         ("user_models:bad_examples", "the example inputs are (list), and they cannot be used: there is no tensor"),
+        ("user_models:waves", "'input' has dtype complex64, which no engine takes"),
+        ("user_models:on_meta", "the module holds no weights that could be measured: Cannot copy out of meta tensor"),
         ("no_such_module_at_all:factory", "cannot import no_such_module_at_all: ModuleNotFoundError"),
         ("user_broken:factory", "cannot import user_broken: SyntaxError"),
         ("user_broken.py:factory", "A module is meant, not its file: user_broken:factory"),

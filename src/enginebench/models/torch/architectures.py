@@ -96,10 +96,14 @@ def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
         raise ModelError(
             f"{ref.text} returned {_describe(made)}; expected a torch.nn.Module, or (module, example inputs)"
         )
-    if given is None:
-        return Flat(module.cpu()).eval(), ()
     try:
-        flat, examples = flatten(module.cpu(), given, further)
+        module = module.cpu()
+    except NotImplementedError as error:  # on the device "meta"
+        raise ModelError(f"{ref.text}: the module holds no weights that could be measured: {error}") from error
+    if given is None:
+        return Flat(module).eval(), ()
+    try:
+        flat, examples = flatten(module, given, further)
     except ValueError as error:
         raise ModelError(
             f"{ref.text}: the example inputs are {_describe(given)}, and they cannot be used: {error}"
@@ -221,7 +225,7 @@ def _find_values(example: torch.Tensor, rows: int | None, varied: bool) -> tuple
     A constant beside inputs that vary is meant: a full mask, a sampling rate. An example that is all zeros, alone, says
     its shape only. What looks up a table stays within it.
     """
-    if not example.numel():
+    if not example.numel() or example.is_complex():
         return None
     if not example.is_floating_point() and example.dtype != torch.bool and rows and not _is_varied(example):
         return 0, rows - 1
