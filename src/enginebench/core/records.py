@@ -351,7 +351,8 @@ class OutputDrift(Struct, frozen=True, kw_only=True):
     snr_db: float | None
     top1_agreement: float | None
     top5_agreement: float | None
-    nonfinite: int
+    nonfinite: int  # of both sides together
+    nonfinite_alike: int = 0  # places where both have the same infinity, or no number
     # Classes only. A flip is another best class; a near tie is a sample that noise of the size seen could flip.
     flips: int | None = None
     flips_beyond_noise: int | None = None

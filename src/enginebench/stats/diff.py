@@ -302,7 +302,7 @@ def judge_answers(base: Result, cand: Result) -> tuple[bool | None, str]:
         return None, "the outputs were not compared: there is no sample that both sides have outputs for"
     if not drift.passed:
         exceeded = "; ".join(text.replace("; the limit", ", the limit") for text in find_exceeded(drift))
-        return False, f"the outputs differ beyond the limits: {exceeded}"
+        return False, f"the outputs are not within the limits: {exceeded}"
     free = [  # no limit was applied to them: a figure that an output does not have keeps every limit
         o.name
         for o in drift.outputs

@@ -344,6 +344,7 @@ def _measure_numbers(name: str, reference: Array, candidate: Array, how: _How) -
         top1_agreement=_agreement(a, b, 1) if classes else None,
         top5_agreement=_agreement(a, b, 5) if classes else None,
         nonfinite=_count_nonfinite(ref) + _count_nonfinite(cand),
+        nonfinite_alike=int(np.count_nonzero(~finite & ((ref == cand) | (np.isnan(ref) & np.isnan(cand))))),
         slices=_measure_slices(a.reshape(shape), b.reshape(shape)),
         samples=how.share,
         snr_most_db=_measure_most(a, b, how.share),
@@ -609,7 +610,12 @@ def doubt_samples(drift: Drift) -> tuple[Caveat, ...]:
 
 def find_exceeded(drift: Drift) -> tuple[str, ...]:
     """Why a drift did not pass: a sentence for each output and limit that was not kept."""
-    sentences = [f"{o.name}: {o.nonfinite} values are not finite" for o in drift.outputs if o.nonfinite]
+    alike = {True: ", the same on both sides", False: ""}
+    sentences = [
+        f"{o.name}: {o.nonfinite} values are not finite{alike[o.nonfinite == 2 * o.nonfinite_alike]}"
+        for o in drift.outputs
+        if o.nonfinite
+    ]
     for output in drift.outputs:
         for name, limit in choose_limits(output, drift).items():
             figure, value = _find_figure(output, name)

@@ -54,7 +54,7 @@ def test_no_verdict_that_passes_stands_on_other_answers(median_ms: float, verdic
     document, row = judge(make_sides(median_ms, make_drift(**WRONG)))
     assert row.verdict == verdict and row.outputs_agree is False and row.ratio is not None
     assert row.failures[0] == (
-        "the outputs differ beyond the limits: logits: snr is 12.5, the limit is 60; "
+        "the outputs are not within the limits: logits: snr is 12.5, the limit is 60; "
         "logits: centred_cosine is 0.25, the limit is 0.9999"
     )
     assert document.comparison is not None and document.row.outputs_agree is False

@@ -109,7 +109,7 @@ def test_anything_non_finite_never_passes(bad: float, both: bool) -> None:
     if both:
         ref[0, 0] = bad
     drift, out = measure(ref, cand)
-    assert (drift.passed, out.nonfinite) == (False, 2 if both else 1)
+    assert (drift.passed, out.nonfinite, out.nonfinite_alike) == (False, 2 if both else 1, int(both))
     # The rest is still measured.
     assert out.max_abs_diff == 0.0 and out.cosine_mean == pytest.approx(1.0)
 

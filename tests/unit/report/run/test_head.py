@@ -163,10 +163,13 @@ def test_labels_decide_nothing_where_the_weights_are_random() -> None:
     assert found["FASTEST"].startswith("ort int8") and found["OUTPUTS"].startswith("not judged: random weights")
 
 
-def test_a_reference_that_is_not_finite_is_not_the_same() -> None:
-    own = make_drift(0, passed=False, nonfinite=3)
-    found = head(replace(PYTORCH, drift=replace(own, reference=PYTORCH.id)), ort(40, drift=own))
-    assert found["OUTPUTS"] == "not judged: its own outputs are not finite"
+def test_a_reference_that_is_not_finite_is_not_the_same_and_nor_is_what_equals_it() -> None:
+    own = make_drift(0, passed=False, nonfinite=4)
+    alike = replace(own, outputs=tuple(replace(output, nonfinite_alike=2) for output in own.outputs))
+    rows = replace(PYTORCH, drift=replace(alike, reference=PYTORCH.id)), ort(40, drift=own), ort(5, drift=alike)
+    assert head(*rows[:2])["OUTPUTS"] == "not judged: its own outputs are not finite"
+    assert head(rows[0], rows[2])["OUTPUTS"] == "not judged: logits: 4 values are not finite, the same on both sides"
+    assert "changed" in show(describe(*rows[:2])) and "enginebench deliver" not in show(describe(*rows[::2]))
 
 
 def test_a_graph_that_is_int8_itself_is_its_own_reference() -> None:
