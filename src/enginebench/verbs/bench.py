@@ -32,7 +32,7 @@ from enginebench.runs.campaign import Campaign
 from enginebench.runs.child.places import enter, find_available
 from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRequest, Stored, begin_record, check_request, holds_run
 from enginebench.runs.lock import lock_devices
-from enginebench.runs.plan import PlannedRow, list_devices, plan_rows, plan_stored, with_suffix
+from enginebench.runs.plan import PlannedRow, check_places, list_devices, plan_rows, plan_stored, with_suffix
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import choose_row_batch, merge_options, name_settings, pass_on, use_trtexec
 from enginebench.runs.targets import sides
@@ -301,6 +301,7 @@ def bench_sides(
         given.check_command(spec, request.measure)
     if other is not None and against is not None and against.stored is None:
         check_request(other)
+        check_places(other)
     folder = RunFolder(root)
     folder.check_free()
     record = begin_record(request, describe_machine(), verb="bench", command=command)

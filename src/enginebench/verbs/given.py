@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import asdict as to_fields
 from msgspec.structs import replace
 
 from enginebench.core.entry import find_kind
@@ -18,7 +19,7 @@ from enginebench.core.text import clean_lines
 from enginebench.engines.abilities import Composing
 from enginebench.engines.registry import find_device, find_entry, find_installed, open_backend, read_engine
 from enginebench.engines.registry import read_engines as read_engine_list
-from enginebench.options import Model, PathLike, Shared, Side, Texts
+from enginebench.options import Model, PathLike, Shared, Side, Texts, read_record
 from enginebench.report.progress import LiveReporter, PlainReporter
 from enginebench.runs import request
 from enginebench.runs.child import places
@@ -168,6 +169,21 @@ def judge_by(asked: RunRequest, options: Any) -> RunRequest:
         task=options["task"],
         max_metric_drop=request.choose_drop(options["max_metric_drop"], options["max_top1_drop"], metrics),
     )
+
+
+# Options that a request has under another name.
+_KEPT_AS = {"batch": "batches", "metric": "metrics", "timeout": "timeout_s", "time_limit": "time_limit_s"}
+_KEPT_AS |= {"limit": "limits", "input_dtype": "normalize", "max_top1_drop": "max_metric_drop"}
+_KEPT_AS |= {"input_shape": "input_shapes", "ort_extension": "operator_libraries"}
+
+
+def refuse_changes(record: type, options: Any, asked: Sequence[Struct], stored: Sequence[Struct]) -> None:
+    """Checks that what goes on is asked for as it was begun: whatever else were given would change nothing."""
+    now, then = ({n: v for one in records for n, v in to_fields(one).items()} for records in (asked, stored))
+    named = {n: _KEPT_AS.get(n, n) for n, option in read_record(record).items() if options[n] != option.default}
+    if changed := [f"--{n.replace('_', '-')}" for n, kept in named.items() if kept in now and now[kept] != then[kept]]:
+        what = "--resume continues with the options that it was begun with, and these are others"
+        raise UsageError(f"{', '.join(changed)}: {what}. Leave them out, or begin anew in another folder")
 
 
 def read_engines(given: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]:

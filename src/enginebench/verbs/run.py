@@ -82,10 +82,10 @@ class RunOptions(opts.Modules, opts.Judging, opts.Timing, opts.Shared, total=Fal
         Opt(
             "Continue the run in --out.",
             False,
-            more="It continues with the options given then. What named code or a file outside the folder must be given "
-            "again: `--data`, `--targets`, `--inputs`, `--weights`, `--metric`, `--ort-extension`, options of an "
-            "ENGINE; beside those only `--out`, `--wait`, `--trtexec` and `--json` count. Another MODEL, processor, "
-            "GPU or version of a package is refused: the results would not be comparable",
+            more="It continues with the options given then, which may be left out, but not changed. What named code "
+            "or a file outside the folder must be given again: `--data`, `--targets`, `--inputs`, `--weights`, "
+            "`--metric`, `--ort-extension`, options of an ENGINE. Another MODEL, processor, GPU or version of a "
+            "package is refused: the results would not be comparable",
         ),
     ]
     deliver: Annotated[
@@ -205,14 +205,16 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
             p99_limit_ms=options["p99_limit_ms"],
             load_p99_ms=options["load_p99_ms"],
         )
+        stored = RunFolder(root).read_record().request if resume else request
         if not resume:
             given.check_extra(request)
-        elif (stored := RunFolder(root).read_record().request.model) != taken.text and OBJECT.fullmatch(taken.text):
+        elif stored.model != taken.text and OBJECT.fullmatch(taken.text):
             raise UsageError(
-                f"{root} holds a run of {stored}, and this module is {taken.text}: another one, or one whose class a "
-                "script or notebook defines, which is another one in each process. Start a new run in another folder; "
-                "a run of package.module:factory can be continued anywhere"
+                f"{root} holds a run of {stored.model}, and this module is {taken.text}: another one, or one whose "
+                "class a script or notebook defines, which is another one in each process. Start a new run in another "
+                "folder; a run of package.module:factory can be continued anywhere"
             )
+        given.refuse_changes(RunOptions, options, (request.measure, request), (stored.measure, stored))
         yield request, reporter
 
 

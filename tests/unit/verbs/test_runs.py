@@ -123,6 +123,12 @@ def test_an_interrupt_keeps_what_was_measured_and_the_run_goes_on(
     kept = enginebench.read(tmp_path / "r")
     assert [row.processes for row in kept.rows] == [1, 1]
     children.before = lambda job: None
+    for changed in ({"engines": "ort"}, {"iters": 50}, {"max_top1_drop": 2.0}):
+        option = next(iter(changed)).replace("_", "-")
+        with pytest.raises(
+            UsageError, match=f"^--{option}: --resume continues with the options that it was begun with"
+        ):
+            enginebench.run(tiny_onnx, resume=True, **arguments | changed)
     whole = enginebench.run(tiny_onnx, resume=True, **arguments)
     assert [row.processes for row in whole.rows] == [2, 2]
     assert whole.results[0].measurements[0] == kept.results[0].measurements[0]

@@ -14,7 +14,7 @@ from enginebench import options as opts
 from enginebench.core.errors import UsageError
 from enginebench.core.features import find
 from enginebench.core.records import MeasureSpec
-from enginebench.features.tune.records import SearchRequest, TuneDocument
+from enginebench.features.tune.records import SearchRequest, TuneDocument, read_search
 from enginebench.features.tune.sections import list_tune
 from enginebench.features.tune.sitting import tune_model
 from enginebench.features.tune.space import Goal
@@ -130,8 +130,12 @@ def search(
     given.name_environments(options["env"])
     budget = options["time_budget"]
     with given.begin(model, options) as (taken, reporter):
-        options["precisions"] = given.name_precisions(options["precisions"], options["device"], reporter.say)
-        request = make_request(taken.text, options, taken.batch)
+        precisions = given.name_precisions(options["precisions"], options["device"], reporter.say)
+        request = make_request(taken.text, options | {"precisions": precisions}, taken.batch)
+        if options["resume"]:
+            stored = read_search(root).request
+            asked, begun = ((one.run.measure, one.run, one) for one in (request, stored))
+            given.refuse_changes(TuneOptions, options, asked, begun)
         document, notes = tune_model(
             request,
             root,

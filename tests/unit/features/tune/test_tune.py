@@ -103,6 +103,9 @@ def test_a_search_ends_as_a_document_a_page_and_a_run(tmp_path: Path, crash: Chi
         search(folder)
     with pytest.raises(UsageError, match="holds no search to continue"):
         search(folder / "nothing", resume=True)
+    changed = {"engines": "ort", "threads": 2, "goal": "throughput", "limit": "cosine=0.99", "time_budget": "1s"}
+    with pytest.raises(UsageError, match=r"^--engines, --goal: --resume continues with the options that it was"):
+        enginebench.tune("digits-mlp", out=folder, resume=True, **changed)  # type: ignore[arg-type]
 
 
 def test_ctrl_c_leaves_the_best_so_far_and_a_folder_that_goes_on(tmp_path: Path, crash: Children) -> None:
