@@ -73,12 +73,15 @@ def find_setting(result: Result) -> tuple[object, ...]:
 def find_baseline(result: Result, results: Iterable[Result], engine: str = "pytorch") -> Result | None:
     """The row that `result` is compared to: `engine` in FP32 with the same batch, scope and cache, else the first.
 
-    Only rows with samples count. Options of the engine do not: plain `pytorch` comes before `pytorch:x=y`. A row that
-    was relabelled FP32 is none: its graph is still in the shorter precision.
+    Only rows with samples that did not fail count; of an engine that was named no other is taken in place. Options of
+    the engine do not count: plain `pytorch` comes before `pytorch:x=y`. A row that was relabelled FP32 is none: its
+    graph is still in the shorter precision.
     """
-    group = [r for r in results if find_setting(r) == find_setting(result) and _list_measured(r)]
+    alike = (r for r in results if find_setting(r) == find_setting(result))
+    group = [r for r in alike if _list_measured(r) and r.status != "failed"]
     named = _find_named(filter(is_plain_fp32, group), engine)
-    return named or (group[0] if group else None)
+    left = group if engine in ("pytorch", "") else filter(None, [_find_named(group, engine)])
+    return named or next(iter(left), None)
 
 
 # What a user runs without EngineBench, first found first: a module by PyTorch as it is (on a GPU that allows TF32), a
@@ -106,9 +109,12 @@ def find_today(group: Sequence[Result], engine: str = "pytorch") -> Today:
         alike = [r for r in measured if precision in (None, r.requested_precision)]
         if row := _find_named(alike, name, exactly=owned):
             return Today(result=row, owned=owned)
-        failed = next((r for r in group if r.status == "failed" and format_engine(r.engine) == name), None)
-        if failed and precision is None:
-            return Today(result=None, lost=f"{name_result(failed)} failed")
+        lost = (r for r in group if r.status == "failed" or (r.status == "skipped" and not owned))
+        gone = next((r for r in lost if format_engine(r.engine) == name), None)
+        if gone and precision is None:
+            return Today(
+                result=None, lost=f"{name_result(gone)} {'failed' if gone.status == 'failed' else 'did not run'}"
+            )
     return Today(result=measured[0] if measured else None)
 
 

@@ -83,6 +83,8 @@ def test_the_baseline_that_wins_is_what_you_have() -> None:
 def test_a_baseline_that_failed_costs_the_ratio_alone() -> None:
     found = head(make_result(status="failed", reason="died"), ort(), make_result("openvino", median_ms=12, drift=AGREE))
     assert found["FASTEST"] == "ort fp32   10.0 ms   no ratio: pytorch fp32 failed"
+    found = head(make_result("openvino", status="skipped"), ort(), PYTORCH, baseline_engine="openvino")
+    assert found["FASTEST"] == "ort fp32   10.0 ms   no ratio: openvino fp32 did not run"
 
 
 def test_a_module_that_pytorch_never_ran_has_no_configuration_that_the_user_has() -> None:

@@ -39,6 +39,9 @@ def test_baseline_is_pytorch_fp32_of_the_same_kind() -> None:
     assert find_baseline(first, [first, other]) is first
     assert find_baseline(first, results, "ort") is first
     assert find_baseline(first, [make_result("pytorch", status="failed"), first]) is first
+    assert find_baseline(first, [replace(wanted, status="failed"), first]) is first, "though it has samples"
+    assert find_baseline(other, [other, make_result("ort", "int8")], "ort").engine.precision == "int8"  # type: ignore[union-attr]
+    assert find_baseline(first, [make_result("openvino", status="skipped"), first], "openvino") is None
     assert find_baseline(make_result(batch=3), results) is None
     relabelled = replace(make_result("pytorch", "int8"), engine=wanted.engine)  # its graph is still in INT8
     assert find_baseline(wanted, [relabelled, wanted]) is wanted
