@@ -18,7 +18,7 @@ from enginebench.report.numbers import (
     format_small,
     show_figure,
 )
-from enginebench.report.run.rows import Row
+from enginebench.report.run.rows import Row, takes_images
 from enginebench.report.scores import format_score
 from enginebench.report.table import Column, Span, Value
 from enginebench.stats.metrics.scores import find_metric, find_score
@@ -38,9 +38,7 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     timed = partial(_make_time, factor=UNITS_PER_MS[unit])
     metric = find_metric(rows)
     found = next((row.capacity for row in rows if row.capacity), None)
-    shapes = [[*row.shapes.values()] for row in rows]  # of pictures: four axes with one or three channels
-    pictures = (not s or (len(s) == 1 and len(s[0]) == 4 and bool({1, 3} & {s[0][1], s[0][3]})) for s in shapes)
-    items = "images/s" if all(pictures) else "inputs/s"
+    items = "images/s" if all(map(takes_images, rows)) else "inputs/s"
     overlap = any(row.scope == "pipelined" for row in rows)  # of which the rate is what counts
     return (
         Column("engine", name_engine),

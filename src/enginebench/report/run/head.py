@@ -10,14 +10,12 @@ from enginebench.core.names import show_engine
 from enginebench.core.records import Estimate, Outputs, Validity
 from enginebench.core.text import count_of
 from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_significant, format_small
-from enginebench.report.run.rows import Row, RunDocument, find_best_p99
+from enginebench.report.run.rows import Row, RunDocument, find_best_p99, takes_images
 from enginebench.stats.compare import MIN_REPETITIONS
 from enginebench.stats.headline import Headline
 
 _OUTPUTS: dict[Outputs, str] = {name: name.replace("_", " ") for name in get_args(Outputs)}
 _TIMES: dict[Validity, str] = {"valid": "good", "suspect": "medium", "invalid": "low"}
-# Of what was invented, the option that gives the real one.
-_CURES = {"weights": "--weights", "inputs": "--data"}
 # Of a warning that all configurations share, what TRUST says of it; the last three are in OUTPUTS.
 _SHARED = {
     "foreign_cpu": "other programs used the CPU",
@@ -191,7 +189,9 @@ def _join_alike(where: Sequence[str], texts: Sequence[str]) -> list[str]:
 def _format_outputs(headline: Headline, row: Row) -> str:
     why = headline.outputs_reason
     text = _OUTPUTS[headline.outputs] + (f": {why}" if why else "")
-    cures = [option for word, option in _CURES.items() if headline.outputs == "not_judged" and f" {word}" in why]
+    # Of what was invented, the option that gives the real one.
+    options = {"weights": "--weights", "inputs": "--data" if takes_images(row) else "--inputs"}
+    cures = [option for word, option in options.items() if headline.outputs == "not_judged" and f" {word}" in why]
     if not cures or not why.startswith("random"):
         return text
     seen = f". {row.precision} differs by {format_small(row.max_abs_diff)}" if row.max_abs_diff else ""

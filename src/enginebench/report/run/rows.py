@@ -213,6 +213,12 @@ def describe_row(standing: Standing) -> Row:
     )
 
 
+def takes_images(row: Row) -> bool:
+    """Whether the shapes, if known, are those of images: one input of four axes, with one or three channels."""
+    shapes = [*row.shapes.values()]
+    return not shapes or (len(shapes) == 1 and len(shapes[0]) == 4 and bool({1, 3} & {shapes[0][1], shapes[0][3]}))
+
+
 def find_best_p99(row: Row, rows: Sequence[Row]) -> Row | None:
     """The configuration of the same setting and clock whose p99 is clearly lower, and the lowest; none of one trial."""
     setting = attrgetter("batch", "shapes", "scope", "cache", "modelled", "clock", "status")

@@ -214,9 +214,12 @@ def test_random_weights_judge_nothing_and_decide_nothing(precision: str) -> None
 
 def test_random_inputs_are_named_with_their_cure() -> None:
     made = Caveat(code="random_inputs", message="outputs were compared on made-up inputs")
-    found = head(PYTORCH, ort(5, "int8", make_drift(0.08), caveats=(RANDOM, made)))
-    assert found["OUTPUTS"].startswith("not judged: random weights and inputs.")
-    assert found["OUTPUTS"].endswith("Give --weights and --data")
+    shown = describe(PYTORCH, ort(5, "int8", make_drift(0.08), caveats=(RANDOM, made)))
+    for shape, option in (((1, 3, 224, 224), "--data"), ((1, 512), "--inputs")):
+        rows = tuple(replace(row, shapes={"x": shape}) for row in shown.rows)
+        outputs = format_head(replace(shown, rows=rows))[1].lines[0]
+        assert outputs.startswith("not judged: random weights and inputs.")
+        assert outputs.endswith(f"Give --weights and {option}")
 
 
 def test_no_rounding_excuses_fp32_that_reads_the_graph_otherwise() -> None:
