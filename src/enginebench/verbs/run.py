@@ -148,9 +148,12 @@ def command(model: str, arguments: tuple[str, ...], shown: RunPrinted, **options
             request, root, reporter=reporter, resume=resume, wait=wait, command=told, on_results=seen
         )
     done = Run(root, record, tuple(results))
-    document, written = done.document, done.write_report(("html", "md", "csv", "png"))
+    document = done.document
     list_parts = partial(list_sections, folder=root, wide=shown["wide"], warnings=shown["warnings"])
-    door.show(document, shown, door.tables(list_parts))
+    try:
+        written = done.write_report(("html", "md", "csv", "png"))
+    finally:  # also where the disk is full
+        door.show(document, shown, door.tables(list_parts))
     if not shown["as_json"]:
         if lines := list(format_top_classes(RunFolder(root), record, document)):
             click.echo("\n".join(["", *lines]))

@@ -104,7 +104,7 @@ def explain_refusal(result: Result) -> str | None:
             "and gives; deliver one of ort"
         )
     if result.status != "ok":
-        return f"{result.id} is {result.status}{f' ({result.reason})' if result.reason else ''}: it has no results"
+        return f"{result.id} is {result.status}{f' ({result.reason})' if result.reason else ''}, not ok"
     if result.drift is not None and any(output.nonfinite for output in result.drift.outputs):
         return f"{result.id} has non-finite outputs"
     return None

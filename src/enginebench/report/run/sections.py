@@ -198,7 +198,7 @@ def _list_missing(document: RunDocument) -> Iterator[tuple[str, str]]:
 
 def _list_commands(document: RunDocument, folder: Path | None, printed: bool) -> Iterator[tuple[str, str]]:
     place = str(folder or "DIR")
-    known = {row.id for row in document.rows if not row.nonfinite}  # which `deliver` takes
+    known = {row.id for row in document.rows if row.status == "ok" and not row.nonfinite}  # which `deliver` takes
     if document.recommended is not None and document.recommended.id in known:
         short = shorten_ids(document.rows)[document.recommended.id]
         yield "Deploy it", shlex.join(["enginebench", "deliver", place, "--row", short, "--out", "ship"])

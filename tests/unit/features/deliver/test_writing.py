@@ -50,8 +50,8 @@ def test_what_a_bundle_does_not_do_is_refused(tmp_path: Path) -> None:
     pipelined = replace(result, measure=replace(result.measure, scope="pipelined"))
     assert "scope pipelined overlaps them" in (explain_refusal(pipelined) or "") and not explain_refusal(result)
     died = replace(result, status="failed", reason="the child died")
-    assert explain_refusal(replace(result, status="partial")) == f"{result.id} is partial: it has no results"
-    assert explain_refusal(died) == f"{result.id} is failed (the child died): it has no results"
+    assert explain_refusal(replace(result, status="partial")) == f"{result.id} is partial, not ok"
+    assert explain_refusal(died) == f"{result.id} is failed (the child died), not ok"
     label = TensorSpec(name="label", dtype=TEXT, shape=("batch",))
     graph = Artifact(kind="onnx", model="m", path="", sha256="0", files=(), inputs=(), outputs=(label,))
     refused = [
