@@ -100,10 +100,11 @@ def explain_p99(document: RunDocument, results: Sequence[Result]) -> dict[str, s
 def _recommend(document: RunDocument, winner: Sequence[Result]) -> RunDocument:
     """The document with the row that a search says to take as the recommended one, its headline without a ratio."""
     row = next((row for row in document.rows if row.id in {result.id for result in winner}), None)
-    if row is None:
+    found = rank_results(winner).headlines
+    if row is None or not found:  # also one that failed
         return replace(document, recommended=None, recommended_by="search", headlines=(), headline=None)
     outputs = {"outputs": row.outputs, "outputs_reason": row.outputs_reason}
-    searched = tuple(replace(h, state="searched", **outputs) for h in rank_results(winner).headlines)
+    searched = tuple(replace(h, state="searched", **outputs) for h in found)
     speedup = row.speedup.value if row.speedup else None
     ref = Ref(id=row.id, engine=row.engine, precision=row.precision, batch=row.batch, speedup=speedup)
     return replace(document, recommended=ref, recommended_by="search", headlines=searched, headline=searched[0])

@@ -360,6 +360,17 @@ def test_a_build_whose_time_ran_out_is_not_tried_again(
     assert len(list(limits)) < 95, "the limit is asked for anew"
 
 
+@pytest.mark.parametrize(("left_s", "status"), [(60.0, "failed"), (0.1, "partial")])
+def test_a_trial_that_the_end_of_all_time_cut_off_is_no_fault_of_its_row(bed: Bed, left_s: float, status: str) -> None:
+    def before(job: Any) -> None:
+        if isinstance(job, MeasureJob) and job.repetition == 1:
+            raise TimedOut("no response")
+
+    bed.children.before = before
+    (row,) = bed.start(bed.plan("1"), timeout_s=lambda: left_s).run()
+    assert (row.status, len(row.measurements)) == (status, 1)
+
+
 def test_labelled_data_is_counted_against_the_first_row_of_a_batch(bed: Bed) -> None:
     digits = read_packaged_onnx("digits-mlp")
     one = replace(IDEAL, processes=1)

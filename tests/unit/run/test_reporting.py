@@ -15,7 +15,7 @@ from enginebench.core.records import RESULT_SCHEMA, EngineSpec, LayerTime
 from enginebench.core.store import encode
 from enginebench.core.text import count_of
 from enginebench.report.run.rows import RunDocument, describe_run, find_best_p99
-from enginebench.runs.folder import check_inside, read_results
+from enginebench.runs.folder import RunFolder, check_inside, read_results
 from enginebench.runs.reporting import FORMATS, check_formats, describe_stored, explain_p99
 from enginebench.stats.stages import STAGES, DeviceTimes, describe_stages
 from enginebench.verbs.report import write_report
@@ -204,10 +204,13 @@ def test_the_final_of_a_search_recommends_what_the_search_says_to_take(
     assert json.loads((root / "run.json").read_text())["winner"] is None, "its own document says it"
 
 
-@pytest.mark.parametrize("lose", [False, True])
-def test_a_search_that_named_no_winner_recommends_none(tmp_path: Path, lose: bool) -> None:
-    root = write_final(tmp_path / "t", None)
-    if lose:
+@pytest.mark.parametrize("how", ["none", "lost", "failed"])
+def test_a_search_that_named_no_winner_recommends_none(tmp_path: Path, how: str) -> None:
+    root = write_final(tmp_path / "t", "default" if how == "failed" else None)
+    if how == "failed":
+        winner = next(row for row in read_results(root)[1] if row.id == "default")
+        RunFolder(root).write_result(replace(winner, status="failed", reason="died"))
+    if how == "lost":
         (root / "tune.json").unlink()
     document = describe_folder(root)
     assert document.recommended is None
