@@ -35,8 +35,10 @@ class BenchDocument(Struct, frozen=True, kw_only=True):
 def describe_bench(results: Sequence[Result], *, margin: float = MARGIN) -> BenchDocument:
     """The document of one result, or of two: then the first is the base and the second the candidate."""
     base, cand = (results[0] if len(results) > 1 else None), results[-1]
-    comparison = None
+    comparison = against = None
     if base:
+        compared = cand.drift is not None and cand.drift.reference == base.id
+        against = describe_row(weigh(_drop_own_drift(base), base, margin=margin, is_reference=compared))
         (comparison,) = diff_results([base], [cand], margin, neighbours=True, fed_alike=True).rows
     row = describe_row(weigh(_drop_own_drift(cand), base or cand, margin=margin))
     return BenchDocument(
@@ -44,7 +46,7 @@ def describe_bench(results: Sequence[Result], *, margin: float = MARGIN) -> Benc
         row=replace(row, outputs_agree=comparison.outputs_agree) if comparison else row,
         samples_ns=tuple(m.latency_ns for m in cand.measurements),
         warmup_dropped=tuple(m.warmup_dropped for m in cand.measurements),
-        against=describe_row(weigh(_drop_own_drift(base), base, margin=margin)) if base else None,
+        against=against,
         comparison=comparison,
     )
 
