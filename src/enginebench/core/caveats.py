@@ -231,11 +231,7 @@ TEMPLATES: dict[str, Template] = {
     ),
     "nonfinite.outputs": Template(
         "{count} output values are not finite, its own and the reference's together",
-        "use a wider precision; see `drift`",
-    ),
-    "nonfinite.outputs_fp32": Template(
-        "{count} output values are not finite, its own and the reference's together",
-        "look for the cause in the model; see `drift`",
+        "use a wider precision, or look for the cause in the model; see `drift`",
     ),
     "nonfinite.tensors": Template(
         "{count} tensors hold an infinity and get no range: {names}",

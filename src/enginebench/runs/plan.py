@@ -45,11 +45,7 @@ from enginebench.runs.folder import RunRequest
 # What these mean where no recipe is named; nothing else makes them.
 ONLY_RECIPES: dict[Precision | None, Recipe] = {"fp8": "tensorrt", "int4": "w4"}
 # Who runs what some engines of PyTorch modules do not.
-MODULE_LACKS = {
-    "int8": "pytorch-compile, ort or openvino",
-    "fp8": "tensorrt, or pytorch-compile on a GPU,",
-    "int4": "ort or openvino",
-}
+MODULE_LACKS = {"int8": "pytorch-compile, ort or openvino", "fp8": "tensorrt", "int4": "ort or openvino"}
 # Among the problems of a run: that there is no graph at all.
 EVERY_GRAPH = "onnx"
 

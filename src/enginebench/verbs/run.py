@@ -14,6 +14,7 @@ from enginebench import door
 from enginebench import options as opts
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.features import find
+from enginebench.core.names import format_options
 from enginebench.core.records import Result
 from enginebench.engines.registry import read_engine
 from enginebench.models.zoo import OBJECT
@@ -180,12 +181,10 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
     unasked = name_default_engines(shared.device, options["scope"])
     named = unasked if options["engines"] is None else options["engines"]
     chosen = given.read_engines(named)
-    if options["baseline"] is not None and read_engine(options["baseline"]) not in chosen:
-        listed = named if isinstance(named, str) else ",".join(named)
-        raise UsageError(f"--baseline {options['baseline']} is not among --engines {listed}")
     engines = chosen if resume else pass_on(chosen, options["extra"])
     if options["baseline"] is not None and read_engine(options["baseline"]) not in engines:
-        raise UsageError("--extra changes trtexec, which --baseline names without it; name another baseline")
+        listed = ",".join(format_options(*engine) for engine in engines)
+        raise UsageError(f"--baseline {options['baseline']} is not among --engines {listed}")
     # A stored run names its own engines.
     use_trtexec(options["trtexec"], ("trtexec",) if resume else (name for name, _ in chosen))
     timing = pick(requests.Timing, options)

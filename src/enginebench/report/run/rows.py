@@ -291,8 +291,7 @@ def _collect_caveats(result: Result, doubts: Sequence[Caveat]) -> tuple[Caveat, 
         found.append(make_caveat("outputs_not_compared", reference=result.drift.reference, why=why))
     found += doubt_samples(result.drift) if result.drift else ()
     if result.drift and (count := sum(o.nonfinite for o in result.drift.outputs)):
-        widest = result.requested_precision == "fp32"
-        found.append(make_caveat("nonfinite.outputs_fp32" if widest else "nonfinite.outputs", count=count))
+        found.append(make_caveat("nonfinite.outputs", count=count))
     return tuple(dict.fromkeys(found))
 
 
