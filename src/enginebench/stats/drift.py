@@ -610,12 +610,8 @@ def doubt_samples(drift: Drift) -> tuple[Caveat, ...]:
 
 def find_exceeded(drift: Drift) -> tuple[str, ...]:
     """Why a drift did not pass: a sentence for each output and limit that was not kept."""
-    alike = {True: ", the same on both sides", False: ""}
-    sentences = [
-        f"{o.name}: {o.nonfinite} values are not finite{alike[o.nonfinite == 2 * o.nonfinite_alike]}"
-        for o in drift.outputs
-        if o.nonfinite
-    ]
+    broken = ((o, ", the same on both sides" * (o.nonfinite == 2 * o.nonfinite_alike)) for o in drift.outputs)
+    sentences = [f"{o.name}: {o.nonfinite} values are not finite{alike}" for o, alike in broken if o.nonfinite]
     for output in drift.outputs:
         for name, limit in choose_limits(output, drift).items():
             figure, value = _find_figure(output, name)

@@ -143,7 +143,8 @@ class Board(Closing):
                 continue
             if answer.status == Status.OK:
                 return answer.payload
-            said = describe_status(answer.status)
+            known = answer.status in list(Status)
+            said = Status(answer.status).name.lower().replace("_", " ") if known else f"status {answer.status}"
             if answer.status == Status.BAD_LENGTH:
                 raise FeedError(f"the board refused {len(payload)} bytes for command {command}: {said}")
             if answer.status not in CURABLE:
@@ -178,10 +179,6 @@ class Board(Closing):
                 self._pending = b""
                 return None
             self._pending += self._line.read(left)
-
-
-def describe_status(status: int) -> str:
-    return Status(status).name.lower().replace("_", " ") if status in list(Status) else f"status {status}"
 
 
 def open_board(port: str, baud: int, timeout_s: float = TIMEOUT_S, retries: int = RETRIES) -> Board:

@@ -77,7 +77,9 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
             hint="the least time by this machine's roofline, over the median; and what sets it",
         ),
         Column(
-            "build s", _format_build, attrgetter("build_s"), when=_any("build_s"), align="decimal", wide=True, spare=6
+            "build s",  # at most so many where others were built at the same time
+            lambda r: "" if r.build_s is None else "≤ " * bool(r.built_beside) + format_significant(r.build_s, 2),
+            attrgetter("build_s"), when=_any("build_s"), align="decimal", wide=True, spare=6
         ),
         Column(
             "workspace MiB", _take_text("workspace_mb"), when=_any("workspace_mb"), align="right", wide=True, spare=7
@@ -152,11 +154,6 @@ def _format_capacity(found: Capacity) -> str:
         return f"below {format_significant(found.fails_qps)}" if found.fails_qps else ""
     fails = f" - {format_significant(found.fails_qps)}" if found.fails_qps else " or more"
     return format_significant(found.passes_qps) + fails + ("?" if found.suspect else "")
-
-
-def _format_build(row: Row) -> str:
-    """Seconds of the build; at most so many where others were built at the same time; "" where nothing was built."""
-    return "" if row.build_s is None else "≤ " * bool(row.built_beside) + format_significant(row.build_s, 2)
 
 
 def format_shares(row: Row) -> str:
