@@ -70,7 +70,8 @@ def compile_module(module: Any, options: Mapping[str, str]) -> Any:
     """The module as `torch.compile` wraps it; nothing is compiled before its first call."""
     import torch._dynamo.config as dynamo
 
-    inductor.pre_grad_custom_pass = Simplify()
+    # torchao has one there for x86, as soon as its quantizer is imported.
+    inductor.pre_grad_custom_pass = inductor.pre_grad_custom_pass or Simplify()
     mode = None if options["mode"] == "default" else options["mode"]
     if mode == "max-autotune" and options.get("cuda_graph") == "1":
         mode = "max-autotune-no-cudagraphs"
