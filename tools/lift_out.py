@@ -5,8 +5,8 @@
 In the copy the feature's folder is gone, and its tests: folders of its name, and files that import it; then
 tools/option_tables.py writes anew what names it. `--help` is printed, and `run` done over the engine `fake`. In a copy
 in which all the features are gone that were named every module is imported, and the checker of types reads it: one by
-one they would take their time each, and `tests/unit/test_rooms.py` shows that none imports another. With --tests also the
-unit and smoke tests of each copy.
+one they would take their time each, and `tests/unit/test_rooms.py` shows that none imports another. With --tests also
+the unit and smoke tests of each copy.
 """
 
 from __future__ import annotations
