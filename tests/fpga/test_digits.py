@@ -26,10 +26,10 @@ def test_all_digits_are_exact_and_classed_as_onnx_runtime_does(quantized, digits
     inputs, labels = digits
     network = read_network(quantized)
     rows = network.encode(inputs)
-    found = simulate_inferences(network, DesignOptions(lanes=8, divisor=12), rows, cache_dir)
+    found = simulate_inferences(network, DesignOptions(lanes=16, divisor=1), rows, cache_dir)
     assert (found.answers == network.infer_bytes(rows)).all()
-    assert found.cycles_per_inference == 332 and set(found.compute_cycles) == {332}
-    assert set(found.transaction_cycles) == {count_transaction_cycles(network, 8, 12)}
+    assert found.cycles_per_inference == 180 and set(found.compute_cycles) == {180}
+    assert set(found.transaction_cycles) == {count_transaction_cycles(network, 16, 1)}
     ours = network.decode(found.answers)
     assert len(find_differences(ours, run_ort(quantized, inputs), labels)) <= 2
     assert (ours.argmax(axis=1) == labels).mean() > 0.985
@@ -43,8 +43,8 @@ def test_width_of_the_multiplier_has_its_rate_of_mismatches(bits, share, quantiz
     assert (network.infer_bytes(network.encode(digits[0])) != exact).mean() <= share
 
 
-def test_row_of_the_digits_network(quantized, digits, tmp_path):
-    backend = create_backend(tmp_path / "cache")
+def test_row_of_the_digits_network(quantized, digits, cache_dir, tmp_path):
+    backend = create_backend(cache_dir)
     built = backend.build(read_onnx(quantized), SPEC, tmp_path)
     measured = backend.measure(built, SPEC, MeasureSpec(iters=5))
     # 70 bytes in and 46 back at 3 Mbaud, 1 ms of the adapter, 180 + 8 cycles at the Fmax of 16 lanes on an ECP5.

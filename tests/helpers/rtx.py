@@ -29,7 +29,7 @@ class Judge:
         self._folder = folder
         self._process: subprocess.Popen[str] | None = None
 
-    def build(self, graph: Path, precision: str = "fp32", **options: str) -> dict[str, Any]:
+    def build(self, graph: Path, precision: str = "fp32", /, **options: str) -> dict[str, Any]:
         """{products, layers, doubts} of the plan, or {refused} in the library's words, or {crashed}."""
         if self._process is None:
             command = [sys.executable, str(Path(__file__)), str(self._folder)]

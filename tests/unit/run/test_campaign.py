@@ -129,7 +129,7 @@ def test_rows_are_built_in_the_order_of_the_plan_and_measured_in_turns(bed: Bed)
     assert [(r.id, r.status) for r in results] == [(row.id, "ok") for row in rows]
     assert [bed.stored(row) for row in rows] == results
     assert (reporter.total, reporter.advanced) == (9, 9)
-    assert bed.children.closed == 6, "the process of every repetition is ended"
+    assert bed.children.closed == len(bed.children.environments) == 9, "every process is ended"
 
 
 def test_every_process_is_told_its_repetition_and_its_threads(bed: Bed) -> None:
