@@ -3,10 +3,9 @@
     python tools/lift_out.py [NAME...] [--tests]
 
 In the copy the feature's folder is gone, and its tests: folders of its name, and files that import it; then
-tools/option_tables.py writes anew what names it. `--help` is printed, and `run` done over the engine `fake`. In a copy
-in which all the features are gone that were named every module is imported, and the checker of types reads it: one by
-one they would take their time each, and `tests/unit/test_rooms.py` shows that none imports another. With --tests also
-the unit and smoke tests of each copy.
+tools/option_tables.py writes anew what names it. Every module is imported, `--help` printed, and `run` done over the
+engine `fake`; the checker of types reads a copy in which all the features are gone that were named, since one by one
+they would take its time each. With --tests also the unit and smoke tests of each copy.
 """
 
 from __future__ import annotations
@@ -68,14 +67,14 @@ def try_without(names: list[str], *, types: bool, tests: bool) -> bool:
         gone = sum(lift(copy, name) for name in names)
         said = [f"without {', '.join(names)} ({gone} files of tests gone):"]
         python = [sys.executable, "-W", "error::ImportWarning"]
-        run = ["-m", "enginebench", "run", GRAPH, "--engines", "fake", "--quick", "--time-limit", "0.1"]
+        run = ["-m", "enginebench", "run", GRAPH, "--engines", "fake", "--baseline", "fake", "--quick"]
         steps = {
             "tables": [*python, "tools/option_tables.py"],
+            "imports": [*python, "-c", IMPORTS],
             "help": [*python, "-m", "enginebench", "--help"],
             "run": [*python, *run, "--out", str(Path(folder) / "run")],
         }
         if types:
-            steps["imports"] = [*python, "-c", IMPORTS]
             steps["types"] = [sys.executable, "-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache" / "lifted")]
         if tests:
             steps["tests"] = [sys.executable, "tools/run_tests.py", "unit", "smoke", "--", "-q", "--tb=short", "-rfE"]
