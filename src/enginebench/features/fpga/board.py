@@ -129,7 +129,7 @@ def make_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) 
 
 def find_speed(part: str, lanes: int, multiplier_bits: int) -> float:
     """The median Fmax in MHz that place and route gave for the digits network."""
-    speeds = msgspec.json.decode(SPEEDS_FILE.read_bytes(), type=SpeedTable).speeds
+    speeds = read_speeds().speeds
     for speed in speeds:
         if (speed.part, speed.lanes, speed.multiplier_bits) == (part, lanes, multiplier_bits):
             return speed.fmax_mhz
@@ -138,6 +138,10 @@ def find_speed(part: str, lanes: int, multiplier_bits: int) -> float:
         f"no Fmax is known for part {part} with {lanes} lanes and a multiplier of {multiplier_bits} bits; give "
         f"clock_mhz=..., as enginebench fpga synth finds it. Known (part/lanes/bits): {known}"
     )
+
+
+def read_speeds() -> SpeedTable:
+    return msgspec.json.decode(SPEEDS_FILE.read_bytes(), type=SpeedTable)
 
 
 def _read_number(options: Mapping[str, str], key: str, read: Callable[[str], float], expected: str) -> float:
