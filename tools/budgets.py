@@ -105,7 +105,7 @@ def list_budgets() -> list[Budget]:
     src, tests = list_files(SRC), list_files(ROOT / "tests")
     longest, widest = measure_functions(src)
     return [
-        Budget("src, lines", count_lines(src), 53_000, 62_530),
+        Budget("src, lines", count_lines(src), 53_000, 62_535),
         Budget("src, lines of code", sum(map(count_code, src)), 37_000, 45_615),
         Budget("tests, lines", count_lines(tests), 34_000, 45_500),
         Budget("import closure of run, lines", count_lines(sorted(find_closure(ENTRY))), 30_000, 29_760),
