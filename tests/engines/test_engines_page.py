@@ -117,8 +117,8 @@ def test_a_run_plans_every_engine_that_is_there_and_no_other(
         elif precision == "int4" and entry.name not in ("ort", "openvino"):
             assert row.skip is not None, row.id
         elif entry.takes == "torch" and precision in ("int8", "fp8"):
-            compiled = {"int8": "", "fp8": "fp8@dynamic runs on"}[precision]
-            why = compiled if entry.name == "pytorch-compile" else f"has no {precision}; ask"
+            compiled = {"int8": "", "fp8": "fp8@static runs only on"}[precision]
+            why = compiled if entry.name == "pytorch-compile" else f"has no {precision}: ask"
             assert why in (row.skip or "") and bool(why) == bool(row.skip), row.id
         else:
             assert row.skip is None, row.id
