@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import MeasurementError
 from enginebench.core.text import count_of
 from enginebench.features.tune.proposals import Proposer, Tried, order_first
-from enginebench.features.tune.race import FAR, LOOKS, Final, Race
+from enginebench.features.tune.race import ALONE, FAR, LOOKS, Final, Race
 from enginebench.features.tune.records import MOST_FOR_FIRST, MOST_FOR_ONE, Budget, Dropped, Generation, SearchRecord
 from enginebench.features.tune.space import Arm, Setting
 from enginebench.features.tune.track import RACE_TIME_S, Lap, Track
@@ -113,7 +113,7 @@ class Search:
 
     def _find_spare(self, laps: int) -> float:
         """Seconds that are left beside so many laps and the final."""
-        rounds = 1 if self.leader in self.defaults else 2 * MIN_REPETITIONS  # a default has itself alone to beat
+        rounds = ALONE if self.leader in self.defaults else 2 * MIN_REPETITIONS  # a default has itself alone to beat
         final_s = min(MOST_FOR_FINAL * self.record.request.budget_s, rounds * self._final_lap_s)
         return self._budget.left_s - final_s - laps * self._lap_s
 
