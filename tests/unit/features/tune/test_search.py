@@ -210,6 +210,15 @@ def test_the_final_leaves_out_whoever_is_far_behind_the_best_default() -> None:
     assert search.final is not None and search.final.defaults == ("x fp32 2 threads",)
 
 
+@pytest.mark.parametrize("budget_s", [50.0, 90.0, 120.0])
+def test_a_default_that_leads_keeps_time_for_the_interval_of_its_own(budget_s: float) -> None:
+    track = Scripted(lap_s=4.0)
+    track.find_cost = lambda setting: 1.0 if setting == ARMS[0].default else 1.01  # type: ignore[method-assign]
+    search = run(track, replace(REQUEST, budget_s=budget_s))
+    assert search.final is not None and (search.final.challenger, search.final.rounds) == (ARMS[0].default.name, 3)
+    assert search.record.finished
+
+
 def test_a_build_that_is_ended_costs_its_share_alone() -> None:
     search = search_slowly(Slow({"z": 101.0}), 200.0)
     assert name(search) == "y:kept=1 fp32 2 threads" and search.record.spent_s <= 205.0
