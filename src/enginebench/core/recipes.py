@@ -118,10 +118,12 @@ def refuse_recipe(spec: EngineSpec, kind: ArtifactKind) -> str | None:
     """Why an engine, which starts from artifacts of this kind, cannot run models of its recipe; None if it can."""
     if spec.recipe not in RECIPES or _takes(spec, kind, RECIPES[spec.recipe], spec.precision):
         return None
-    record = RECIPES[spec.recipe]
+    record, engine = RECIPES[spec.recipe], spec.backend
+    takes = (o.precisions[0] + "@" + name for name, o in RECIPES.items() if _takes(spec, kind, o, o.precisions[0]))
     engines = _list_engines(record, spec.precision)
     places = ", ".join(f"{one} on {record.devices[one]}" if one in record.devices else one for one in engines)
-    return f"{spec.precision}@{spec.recipe} runs only on {places or 'engines of graphs'}"
+    here = f"{engine}{f' on {spec.device}' if engine in engines else ''} takes {', '.join(takes) or 'no recipe'}"
+    return f"{spec.precision}@{spec.recipe} runs only on {places or 'engines of graphs'}; {here}"
 
 
 def _list_engines(record: RecipeRecord, precision: Precision | None) -> tuple[str, ...]:

@@ -45,7 +45,11 @@ from enginebench.runs.folder import RunRequest
 # What these mean where no recipe is named; nothing else makes them.
 ONLY_RECIPES: dict[Precision | None, Recipe] = {"fp8": "tensorrt", "int4": "w4"}
 # Who runs what some engines of PyTorch modules do not.
-MODULE_LACKS = {"int8": "pytorch-compile, ort or openvino", "fp8": "tensorrt", "int4": "ort or openvino"}
+MODULE_LACKS = {
+    "int8": "pytorch-compile, ort or openvino",
+    "fp8": "pytorch-compile on a GPU or tensorrt",
+    "int4": "ort or openvino",
+}
 # Among the problems of a run: that there is no graph at all.
 EVERY_GRAPH = "onnx"
 
@@ -121,7 +125,7 @@ def check_places(request: RunRequest) -> None:
                 raise BackendUnavailable(why)
             return
         except EngineBenchError as error:
-            reasons.append(str(error))
+            reasons += str(error).split("; ")
     if reasons:
         raise BackendUnavailable(f"no configuration can run here: {'; '.join(dict.fromkeys(reasons))}")
 

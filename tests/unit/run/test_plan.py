@@ -170,7 +170,8 @@ def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(
         rows = plan_rows(asked, sources, probe=there)
         return {row.engine.backend: row.skip or (row.source and row.source.recipe) for row in rows}
 
-    why = "int8@dynamic runs only on ort, openvino, pytorch-compile on cuda"
+    why = "int8@dynamic runs only on ort, openvino, pytorch-compile on cuda; "
+    why += "ort-openvino takes int8@tensorrt, int8@cpu, int8@nncf"
     assert plan_all(request) == {"ort-openvino": why, "openvino": "w8", "ort": "dynamic"}
     assert plan_all(replace(request, any_engine=True)) == {"openvino": "w8", "ort": "dynamic"}
     assert plan_all(replace(only, any_engine=True)) == {"ort-openvino": why}, "where nothing else is left, why"
@@ -182,8 +183,14 @@ def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(
         ("cpu", ("int8", None), [("int8", "pt2e")], "pt2e", None),
         ("cuda:0", ("int8", None), [], None, None),
         ("cuda:0", ("fp8", "dynamic"), [], None, None),
-        ("cpu", ("fp8", None), [], None, "fp8@static runs only on pytorch-compile on cuda"),
-        ("cpu", ("int8", "cpu"), [], None, "int8@cpu runs only on engines of graphs"),
+        (
+            "cpu",
+            ("fp8", None),
+            [],
+            None,
+            "fp8@static runs only on pytorch-compile on cuda; pytorch-compile on cpu takes int8@pt2e",
+        ),
+        ("cpu", ("int8", "cpu"), [], None, "int8@cpu runs only on engines of graphs; pytorch-compile takes int8@pt2e"),
     ],
 )
 def test_a_compiled_module_starts_from_one_in_eight_bits_or_makes_it(

@@ -80,7 +80,11 @@ def test_a_wrong_option_is_refused_before_there_is_a_request(engine: str) -> Non
     ("engines", "precision", "reason"),
     [
         ("fake:env=nowhere,ort:env=nowhere", "fp32", "unknown environment 'nowhere'; known: [^;]*$"),
-        ("pytorch-compile,ort-openvino", "fp8@static", "fp8@static runs only on pytorch-compile on cuda$"),
+        (
+            "pytorch-compile,ort-openvino",
+            "fp8@static",
+            "fp8@static runs only on pytorch-compile on cuda; pytorch-compile on cpu takes int8@pt2e; ort-op",
+        ),
         ("ort", "fp8", "ort has no fp8: [^;]*$"),
     ],
 )
