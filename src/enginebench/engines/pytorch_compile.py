@@ -90,9 +90,9 @@ class Simplify(CustomGraphPass):  # type: ignore[misc]
     """Rewrites of a traced graph that leave what it computes as it is, and that PyTorch's compiler does not make.
 
     - A mask of attention that forbids nothing is left out. transformers makes one while it is traced (5.17), and with
-      its strides PyTorch has no fused kernel for it: BERT-base took 1.5 times as long on an H200.
-    - Where a convolution cuts an image into patches, each is multiplied as a row of a matrix: cuDNN took a tenth of
-      ViT-B/16's time for 1 % of its work, again on an H200. In 16 bits on GPUs only.
+      its strides PyTorch has no fused kernel for it.
+    - Where a convolution cuts an image into patches, each is multiplied as a row of a matrix, for which cuDNN takes
+      longer; sums are rounded in another order. In 16 bits on GPUs only. docs/gpu.md has what both gain.
     """
 
     def __call__(self, graph: Graph) -> None:
@@ -123,15 +123,21 @@ def drop_idle_mask(node: Node) -> None:
     for one in (each for each in node.graph.nodes if each in needed):
         copies[one] = constant.node_copy(one, copies.__getitem__)
     constant.output(copies[mask])
-    before = torch.get_rng_state()
+    before = _read_generators()
     try:
         with unset_fake_temporarily(), torch.no_grad():
             found = GraphModule({}, constant)()
     except Exception:  # what was traced within vmap, for one, does not run alone
         return
-    drawn = not torch.equal(before, torch.get_rng_state())
-    if not drawn and bool((found if found.dtype is torch.bool else found == 0).all()):
+    if all(map(torch.equal, before, _read_generators())) and bool(
+        (found if found.dtype is torch.bool else found == 0).all()
+    ):
         (node.update_kwarg if given == "attn_mask" else node.update_arg)(given, None)
+
+
+def _read_generators() -> list[Any]:
+    """The states of the random numbers: what moves them is no constant."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
 
 
 def multiply_patches(node: Node) -> None:

@@ -148,7 +148,7 @@ def list_arms(
             knobs[WAIT] = tuple(f"{share * limit_ms:g}" for share in WAITS)
         for name, option in options.items():
             idle = (goal == "latency" and option.under_load) or precision not in (option.only_in or (precision,))
-            idle |= bool(option.recipes) and (recipe or entry.recipe) not in option.recipes
+            idle |= bool(option.recipes) and (recipe or own or entry.recipe) not in option.recipes
             if option.search and name not in fixed and not idle:
                 knobs[name] = (option.default, *option.search)
         quiet = frozenset(name for name, option in options.items() if option.timing_only)

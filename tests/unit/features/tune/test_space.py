@@ -73,6 +73,8 @@ def test_knobs_that_do_nothing_for_the_goal_or_the_precision_are_none() -> None:
     assert "cast" not in arms["pytorch fp32"].knobs and "cast" in arms["pytorch bf16"].knobs
     assert "accuracy_level" not in find_arms("ort", INT8)["ort int8"].knobs
     assert find_arms("ort", ("int8", "w8"))["ort int8"].knobs["accuracy_level"] == ("0", "1", "4")
+    scaled = [find_arms("pytorch-compile", ("fp8", recipe), device="cuda:0") for recipe in (None, "dynamic")]
+    assert ["scales" in arms["pytorch-compile fp8"].knobs for arms in scaled] == [False, True], "static has its own"
     assert not find_arms("pytorch", INT8), "PyTorch has 8 bits only where it compiles"
     assert not find_arms("pytorch-compile", ("int8", "cpu"))
 

@@ -54,6 +54,7 @@ SCALES = choice(
     "FP8: scales per row of a linear layer's input and weights, or per tensor",
     search="tensor",
     only_in=("fp8",),
+    recipes=("dynamic",),
 )
 
 # A loop in Python that asks whether the GPU is done would keep the interpreter from the other streams.
