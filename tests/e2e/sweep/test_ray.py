@@ -61,6 +61,7 @@ class Nodes:
         resources = {MACHINE: 1, "box": 1}
         size = {"num_cpus": 1, "object_store_memory": OBJECT_STORE_BYTES}
         self.running.append(self.cluster.add_node(resources=resources, env_vars=variables, **size))
+        self.cluster.wait_for_nodes()  # one that was killed is listed as alive until the cluster notices
 
 
 @pytest.fixture(scope="module")
