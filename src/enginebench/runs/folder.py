@@ -81,6 +81,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     precisions: tuple[tuple[Precision | None, Recipe | None], ...] = (("fp32", None),)
     batches: tuple[int, ...] = (1,)
     any_engine: bool = False  # nobody asked for these: combinations that can never run are not planned
+    any_precision: bool = False  # nobody asked for these: on a CPU, BF16 by engines alone that cast themselves
     any_batch: bool = False  # nobody asked for these: a graph that fixes its batch runs at that
     device: str = "cpu"
     threads: int = 1

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.names import format_engine, format_precision, name_mix, parse_engine, parse_precision, row_id
 from enginebench.core.recipes import (
+    CASTS,
     FEW_BITS,
     RECIPES,
     TORCHAO,
@@ -92,14 +93,14 @@ def plan_rows(
             alike = [one.precision for one in request.wanted if (one.engine, one.batch, one.scope) == key]
             if request.wanted and not any(meets_precision(asked, spec.precision, spec.recipe) for asked in alike):
                 continue
-            listed = never if request.any_engine and _never_runs(spec, sources) else rows
+            listed = never if request.any_engine and never_runs(spec, sources) else rows
             answer = probe_elsewhere(spec) if OPTION in spec.options else probe(spec.backend)
             row = _plan_row(scoped, spec, sources, answer, problems or {})
             listed.setdefault(row.id, row)
     return list((rows or never).values())
 
 
-def _never_runs(spec: EngineSpec, sources: Sequence[Artifact]) -> bool:
+def never_runs(spec: EngineSpec, sources: Sequence[Artifact]) -> bool:
     """Whether nothing that a user could install or change lets the engine run this model in this precision."""
     kind = takes(spec.backend)
     other = kind == "torch" and bool(sources) and sources[0].kind != "torch"
@@ -166,13 +167,15 @@ def list_here(request: RunRequest) -> list[str]:
 def list_engines(request: RunRequest, sources: Sequence[Artifact]) -> list[EngineSpec]:
     """The engine of every row, in the order given, the named baseline (else `pytorch`) moved to the front.
 
-    Left out are recipes that run by name alone where engines of graphs can run, if nobody named recipe or engine.
+    Left out are recipes that run by name alone where engines of graphs can run, if nobody named recipe or engine, and
+    BF16 on a CPU, if nobody named it, of engines that need another graph or code for it.
     """
     mixes = {a.precision: name_mix(a.excluded) for a in reversed(sources) if a.kind == "onnx"}
     sizes, precisions = list_sizes(request, sources), _list_precisions(request, sources)
     first, listed = parse_engine(request.baseline or "pytorch"), list[EngineSpec]()
     engines = sorted(request.engines, key=lambda engine: engine != first)
     either = request.any_engine and {"onnx", "torch"} <= {a.kind for a in sources}
+    unasked = request.any_precision and precisions == request.precisions  # not the model's own
     for (shapes, batch), (precision, asked), (name, options) in product(sizes, precisions, engines):
         spec = EngineSpec(
             backend=name,
@@ -186,6 +189,8 @@ def list_engines(request: RunRequest, sources: Sequence[Artifact]) -> list[Engin
         )
         recipe = _choose_recipe(spec, asked)
         by_name = either and recipe in RECIPES and RECIPES[recipe].by_name
+        if unasked and precision == "bf16" and spec.device == "cpu" and (name, precision) not in CASTS:
+            continue
         if not by_name or (precision, recipe) in precisions or name == first[0]:
             listed.append(replace(spec, recipe=recipe))
     return listed

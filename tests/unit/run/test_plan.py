@@ -130,8 +130,31 @@ def test_the_recipe_that_is_slowest_to_build_runs_only_by_name_where_there_is_a_
     monkeypatch.setattr(sources, "_make_or_do_without", lambda *_: made)
     monkeypatch.setattr(sources, "_transform_all", transform)
     sources.gather_sources(asked, tmp_path, said)
-    line = "left out by default: int8@pt2e, the slowest to build; name it with --precisions int8,int8@pt2e"
+    line = "left out by default: int8@pt2e of pytorch-compile; name it with --precisions int8,int8@pt2e"
     assert (call(line) in said.say.call_args_list) == (planned == ["ort cpu"]) and transform.called
+
+
+@pytest.mark.parametrize(
+    ("changes", "source", "short"),
+    [
+        ({}, MODULE, ["openvino"]),
+        ({"any_precision": False}, MODULE, ["pytorch", "openvino"]),
+        ({"device": "cuda:0", "engines": (("pytorch", {}),)}, MODULE, ["pytorch"]),
+        ({}, replace(MODULE, precision="bf16"), ["pytorch", "openvino"]),  # the model's own
+    ],
+)
+def test_bf16_is_tried_unasked_on_a_cpu_by_engines_that_cast_themselves(
+    changes: dict[str, Any], source: Artifact, short: list[str]
+) -> None:
+    request = RunRequest(
+        model="toy",
+        engines=tuple(read_engines("pytorch,ort,openvino")),
+        precisions=(("fp32", None), ("bf16", None)),
+        any_engine=True,
+        any_precision=True,
+    )
+    rows = plan_rows(replace(request, **changes), (source, GRAPH)[: 1 + (source is MODULE)], probe=there)
+    assert [row.engine.backend for row in rows if row.engine.precision == "bf16"] == short
 
 
 def test_nothing_is_made_for_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

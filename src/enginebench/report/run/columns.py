@@ -28,7 +28,7 @@ OUTPUTS: dict[Outputs, str] = {name: name.replace("_", " ") for name in get_args
 OUTPUTS["within_limits"] = "within"
 # Fields of a row that no cell can hold, beside those that `list_fields` spreads over several.
 _NOT_IN_FILES = {"percentiles_ms", "effective_precision", "top1_accuracy", "stop_rules", "builds", "energy_interval_mj"}
-_NOT_IN_FILES |= {"ratio_to_fastest", "ratio_to_next"}
+_NOT_IN_FILES |= {"ratio_to_fastest", "ratio_to_next", "ratio_to_wider", "wider"}
 
 
 def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
