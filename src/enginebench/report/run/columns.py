@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from msgspec.structs import fields
 
-from enginebench.core.names import NOT_KNOWN
+from enginebench.core.names import NOT_KNOWN, show_precision
 from enginebench.core.records import Capacity, Estimate, Outputs
 from enginebench.core.shapes import format_shapes
 from enginebench.report.numbers import (
@@ -124,7 +124,11 @@ def name_engine(row: Row) -> str:
 
 def format_precision(row: Row) -> str:
     """`int8 nncf`; `int8 71%` where less ran in it than was asked; `fp32, not int8` where nothing did."""
-    parts = [row.precision or NOT_KNOWN, row.recipe or "", f"mix {row.mix}" if row.mix else ""]
+    parts = [
+        show_precision(row.engine, row.precision) or NOT_KNOWN,
+        row.recipe or "",
+        f"mix {row.mix}" if row.mix else "",
+    ]
     share = (row.effective_precision or {}).get(row.precision or "")
     if share is not None and any(caveat.code == "low_effective_precision" for caveat in row.caveats):
         parts.append(f"{share:.0%}")

@@ -46,7 +46,7 @@ def show_name(row: Row) -> str:
 
 def name_rows(rows: Sequence[Row]) -> dict[str, str]:
     """Row id -> `ort int8 (cpu)`, with the options of the engine only where another row would have the same name."""
-    plain = {row.id: show_engine(row.engine.partition(":")[0], row.precision, row.recipe, row.mix) for row in rows}
+    plain = {row.id: show_engine(row.engine, row.precision, row.recipe, row.mix, brief=True) for row in rows}
     plain |= {
         row.id: f"{plain[row.id]}, not {row.requested_precision}"
         for row in rows

@@ -12,6 +12,7 @@ from enginebench.report.page import format_fragment
 from enginebench.report.run.head import format_head, format_lines
 from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.report.run.sections import list_sections
+from enginebench.report.terminal import format_text
 from enginebench.stats.ranking import Rules
 from reports import show, write_markdown, write_page
 from samples import make_drift, make_estimate, make_machine, make_result
@@ -34,6 +35,12 @@ def ort(median_ms: float = 10, precision: str = "fp32", drift: Drift | None = AG
 
 
 PYTORCH = make_result(median_ms=20, drift=AGREE)
+
+
+def test_the_floats_beside_eight_bits_are_told() -> None:
+    mixed = make_result("openvino:floats=bf16", "int8@cpu", 5, drift=AGREE, seed=2)
+    assert "openvino int8+bf16 (cpu)   " in head(PYTORCH, mixed)["FASTEST"]
+    assert "int8+bf16 cpu" in format_text(list_sections(describe(PYTORCH, mixed)))
 
 
 def spoil(result: Result) -> Result:
