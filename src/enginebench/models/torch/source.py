@@ -173,7 +173,7 @@ def load_module(artifact: Artifact) -> nn.Module:
     It takes the artifact's inputs in their order, as positional arguments, and answers with one tensor, or with a tuple
     of tensors in the order of the artifact's outputs. Every call begins with the state that the module had first.
     """
-    module = _load(artifact)
+    module = _load(artifact).requires_grad_(False)  # an answer may be a parameter, which else is no plain array
     if state := read_state_names(artifact.caveats):
         assert isinstance(module, Flat)  # state is looked for in no other
         module.begin_anew(state)
