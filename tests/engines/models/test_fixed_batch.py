@@ -36,6 +36,11 @@ class Joined(nn.Module):
     def forward(self, parts):
         return self.inner(torch.cat(parts))
 
+class Alone(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.shape[0] == 1 else x
+
+def alone(): return Alone(), torch.randn(3, 8)
 def listed(): return Joined(), ([torch.randn(3, 8), torch.randn(3, 8)],)
 def three(): return Three(), torch.randn(3, 8)
 def free(): return nn.Linear(8, 4), torch.randn(3, 8)
@@ -116,6 +121,13 @@ def test_an_export_has_the_only_batch_where_none_was_asked_for(tmp_path: Path) -
     graph = make("three", tmp_path, **wishes).artifacts[-1]
     assert graph.inputs[0].shape == (3, 8)
     assert graph.export_check is not None and graph.export_check.batches == (3, 3)
+
+
+def test_a_graph_is_not_open_where_the_module_branches_on_a_batch_of_one(tmp_path: Path) -> None:
+    graph = make("alone", tmp_path, onnx=True, dynamic_batch=True).artifacts[-1]
+    assert graph.inputs[0].shape == (1, 8)
+    with pytest.raises(ModelError, match=r"alone at batch 1: .* or branch on the batch"):
+        make("alone", tmp_path, onnx_out=str(tmp_path / "a.onnx"), dynamic_batch=True)
 
 
 def test_tensors_in_a_list_are_one_call_in_the_lengths_of_the_example(tmp_path: Path) -> None:
