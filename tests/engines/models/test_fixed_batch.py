@@ -40,10 +40,11 @@ class Alone(nn.Module):
     def forward(self, x):
         return x * 2 if x.shape[0] == 1 else x
 
-def alone(): return Alone(), torch.randn(3, 8)
+def alone(): return Alone(), torch.randn(1, 8)
 def listed(): return Joined(), ([torch.randn(3, 8), torch.randn(3, 8)],)
 def three(): return Three(), torch.randn(3, 8)
 def free(): return nn.Linear(8, 4), torch.randn(3, 8)
+def steps(): return nn.LSTM(8, 6), torch.randn(5, 3, 8)
 def picture(): return nn.Conv2d(3, 5, 3), torch.randn(3, 9, 9)
 def state(): return nn.GRU(8, 6, num_layers=2, batch_first=True), (torch.randn(1, 5, 8), torch.zeros(2, 1, 6))
 """
@@ -88,7 +89,9 @@ def test_another_batch_is_refused_with_the_one_that_it_takes(built: int, tmp_pat
 
 
 def test_a_free_batch_stays_free_and_no_axis_of_a_picture_is_one(tmp_path: Path) -> None:
-    free, picture = (make_torch_artifact(f"user_batches:{name}", tmp_path) for name in ("free", "picture"))
+    names = ("free", "picture", "steps")
+    free, picture, steps = (make_torch_artifact(f"user_batches:{name}", tmp_path) for name in names)
+    assert (steps.inputs[0].shape, steps.inputs[0].sizes) == (("input_0", 3, 8), (5, 0, 0)), "time comes first"
     assert (free.inputs[0].shape, free.allowed) == ((1, 8), {})
     assert (picture.inputs[0].shape, picture.inputs[0].sizes) == (("input_0", 9, 9), (3, 0, 0))
     assert picture.allowed == {}
