@@ -55,6 +55,7 @@ class Plain(nn.Module):
         self.layer = nn.Linear(4, 3)
         self.drop = nn.Dropout(0.5)
         self.norm = nn.BatchNorm1d(3)
+        self.same = nn.InstanceNorm1d(3)  # in both modes, as it keeps no statistics
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.norm(self.drop(self.layer(x))) * FACTOR
