@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from enginebench.core.errors import ModelError
+from enginebench.core.errors import FeedError, ModelError
 from enginebench.core.records import Artifact, Availability, ModelSource
 from enginebench.core.shapes import concrete_shape
 from enginebench.models.precision.quantize import quantize
@@ -105,6 +105,8 @@ def test_a_recurrent_state_of_one_entry_fixes_the_batch_at_one(tmp_path: Path) -
 def test_the_users_entries_are_run_at_the_only_batch(tmp_path: Path) -> None:
     given = {"input": np.random.default_rng(0).standard_normal((7, 8), np.float32)}
     assert make_torch_artifact("user_batches:three", tmp_path, given=given).inputs[0].shape == (3, 8)
+    with pytest.raises(FeedError, match=r"input has torch\.float64, not torch\.float32"):
+        make_torch_artifact("user_batches:three", tmp_path, given={"input": given["input"].astype(np.float64)})
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def make_torch_artifact(
     else:
         with seed_torch(seed):
             module, own = build_module(ref, input_size)
-    examples = take_given(module, given, model) if given else own
+    examples = take_given(module, given, model, own) if given else own
     examples, first = _choose_examples(module, examples, own, input_shapes or {}, batch, model)
     doubts = list(_keep_state(module, examples))
     if isinstance(module, Flat) and module.came_training:  # its layers behave otherwise there
@@ -299,13 +299,21 @@ def _list_tensors(answer: torch.Tensor | tuple[torch.Tensor, ...]) -> list[torch
     return [answer] if isinstance(answer, torch.Tensor) else list(answer)
 
 
-def take_given(module: nn.Module, given: Mapping[str, Array], model: str) -> tuple[torch.Tensor, ...]:
-    """The user's arrays as example inputs, in the order of the module's."""
+def take_given(
+    module: nn.Module, given: Mapping[str, Array], model: str, own: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, ...]:
+    """The user's arrays as example inputs, in the order and in the dtypes of the module's `own`."""
     names = name_inputs(module, len(given))
     known = {names[0]: given[ONLY]} if set(given) == {ONLY} else given
     if set(names) != set(known):
         raise FeedError(f"{model} takes {', '.join(names)}; --inputs holds {', '.join(given)}. Name the arrays so")
-    return tuple(torch.from_numpy(np.array(known[name])) for name in names)
+    taken = tuple(torch.from_numpy(np.array(known[name])) for name in names)
+    pairs = [
+        (name, array.dtype, example.dtype) for name, array, example in zip(names, taken, own or taken, strict=True)
+    ]
+    if unlike := [f"{name} has {found}, not {wanted}" for name, found, wanted in pairs if found != wanted]:
+        raise FeedError(f"--inputs does not fit {model}: {'; '.join(unlike)}. Convert the arrays with astype")
+    return taken
 
 
 def _fill_weights(
