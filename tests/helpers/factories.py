@@ -1,5 +1,6 @@
 """PyTorch models that nobody here wrote, small and with random weights, as factories for MODEL; and a few odd ones."""
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,16 +65,17 @@ class Found:
 
 
 class Nested(nn.Module):
-    """Takes a dictionary and an option, answers with a dataclass."""
+    """Takes a dictionary and an option, answers with a dataclass and one of its parameters."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table = nn.Embedding(30, 8)
+        self.scale = nn.Parameter(torch.ones(1, 1))
 
     def forward(self, batch: dict[str, Any], scale: torch.Tensor | None = None) -> Found:
         hidden = self.table(batch["ids"]) * batch["mask"].unsqueeze(-1)
         scores = hidden.sum(-1) if scale is None else hidden.sum(-1) * scale
-        return Found(scores, [hidden, hidden.mean(1)])
+        return Found(scores, [hidden, hidden.mean(1), self.scale])
 
 
 def make_nested() -> Made:
@@ -151,6 +153,10 @@ def make_silent() -> Made:
 
 def make_raising() -> Made:
     raise KeyError("no such checkpoint")
+
+
+def make_exiting() -> Made:
+    sys.exit(2)
 
 
 def make_wrong_inputs() -> Made:

@@ -38,7 +38,7 @@ class ExportOptions(Modules, Shared, total=False):
         int | None,
         Opt("Fixed batch size. [1, or the only one that the model takes]", ge=1, more="Ignored with `--dynamic-batch`"),
     ]
-    dynamic_batch: Annotated[bool, Opt("Make the batch axis dynamic.", False, more="Compared at batch 2 and 5")]
+    dynamic_batch: Annotated[bool, Opt("Make the batch axis dynamic.", False, more="Compared at batch 2, 5 and 1")]
     dynamic_axes: Axes
     opset: Annotated[
         int | None,
@@ -104,7 +104,7 @@ def print_export(document: ExportDocument, _: object) -> None:
     click.echo(f"{artifact.path}: opset {artifact.opset}, sha256 {artifact.sha256[:12]}")
     if check is not None:
         click.echo(
-            f"against PyTorch at batch {' and '.join(map(str, check.batches))}: largest difference "
+            f"against PyTorch at batch {', '.join(map(str, check.batches))}: largest difference "
             f"{check.max_abs_diff:.1e} absolute, {check.max_rel_diff:.1e} relative"
         )
     for caveat in artifact.caveats:

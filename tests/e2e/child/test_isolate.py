@@ -80,11 +80,17 @@ def test_a_record_that_hangs_costs_no_times(tmp_path: Path) -> None:
     assert children_of(os.getpid()) == before
 
 
-def test_errors_raised_on_purpose_keep_their_class_and_exit_code(tmp_path: Path) -> None:
+def test_errors_raised_on_purpose_keep_their_class_and_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UsageError, match="nonsense"):
         run_child(make_job(tmp_path, nonsense="1"), timeout_s=60)
     with pytest.raises(ModelError, match="no such file"):
         run_child(SourceJob(source=ModelSource(model="absent.onnx"), out_dir=str(tmp_path)), timeout_s=60)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "asking.py").write_text("input('which weights?')")
+    with pytest.raises(ModelError, match=r"asking: EOFError: .* \(asking.py:1: input"):
+        run_child(SourceJob(source=ModelSource(model="asking:net"), out_dir=str(tmp_path)), timeout_s=60)
 
 
 def test_threads_wait_asleep_where_nothing_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def test_where_only_graphs_were_asked_for_a_failed_export_ends_the_run(cli: Cli)
 
 
 MODELS = {
-    "make_nested": (["input.ids", "input.mask"], ["outputs.scores", "outputs.parts.0", "outputs.parts.1"]),
+    "make_nested": (["input.ids", "input.mask"], ["outputs.scores", *(f"outputs.parts.{i}" for i in range(3))]),
     "make_bert": (["input_ids", "attention_mask"], ["outputs.logits"]),
     "make_t5_encoder": (["input_ids", "attention_mask"], ["outputs.last_hidden_state"]),
     "make_whisper_encoder": (["input_features"], ["outputs.last_hidden_state"]),
@@ -100,7 +100,8 @@ def test_a_bundle_calls_the_module_as_its_factory_says(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        ("make_raising", "the factory failed: KeyError: 'no such checkpoint'"),
+        ("make_raising", "the factory failed: KeyError: 'no such checkpoint' (factories.py:"),
+        ("make_exiting", "the factory failed: SystemExit: 2 (factories.py:"),
         ("make_wrong_inputs", "does not run on inputs of shape 1x4: RuntimeError"),
         ("make_writer", "writes into its input 'input'"),
         ("make_silent", "returns no tensor (dict); expected at least one"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from enginebench.core.errors import ModelError
+from enginebench.core.errors import FeedError, ModelError
 from enginebench.core.records import Artifact, Availability, ModelSource
 from enginebench.core.shapes import concrete_shape
 from enginebench.models.precision.quantize import quantize
@@ -36,9 +36,15 @@ class Joined(nn.Module):
     def forward(self, parts):
         return self.inner(torch.cat(parts))
 
+class Alone(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.shape[0] == 1 else x
+
+def alone(): return Alone(), torch.randn(1, 8)
 def listed(): return Joined(), ([torch.randn(3, 8), torch.randn(3, 8)],)
 def three(): return Three(), torch.randn(3, 8)
 def free(): return nn.Linear(8, 4), torch.randn(3, 8)
+def steps(): return nn.LSTM(8, 6), torch.randn(5, 3, 8)
 def picture(): return nn.Conv2d(3, 5, 3), torch.randn(3, 9, 9)
 def state(): return nn.GRU(8, 6, num_layers=2, batch_first=True), (torch.randn(1, 5, 8), torch.zeros(2, 1, 6))
 """
@@ -83,7 +89,9 @@ def test_another_batch_is_refused_with_the_one_that_it_takes(built: int, tmp_pat
 
 
 def test_a_free_batch_stays_free_and_no_axis_of_a_picture_is_one(tmp_path: Path) -> None:
-    free, picture = (make_torch_artifact(f"user_batches:{name}", tmp_path) for name in ("free", "picture"))
+    names = ("free", "picture", "steps")
+    free, picture, steps = (make_torch_artifact(f"user_batches:{name}", tmp_path) for name in names)
+    assert (steps.inputs[0].shape, steps.inputs[0].sizes) == (("input_0", 3, 8), (5, 0, 0)), "time comes first"
     assert (free.inputs[0].shape, free.allowed) == ((1, 8), {})
     assert (picture.inputs[0].shape, picture.inputs[0].sizes) == (("input_0", 9, 9), (3, 0, 0))
     assert picture.allowed == {}
@@ -97,6 +105,8 @@ def test_a_recurrent_state_of_one_entry_fixes_the_batch_at_one(tmp_path: Path) -
 def test_the_users_entries_are_run_at_the_only_batch(tmp_path: Path) -> None:
     given = {"input": np.random.default_rng(0).standard_normal((7, 8), np.float32)}
     assert make_torch_artifact("user_batches:three", tmp_path, given=given).inputs[0].shape == (3, 8)
+    with pytest.raises(FeedError, match=r"input has torch\.float64, not torch\.float32"):
+        make_torch_artifact("user_batches:three", tmp_path, given={"input": given["input"].astype(np.float64)})
 
 
 @pytest.mark.parametrize(
@@ -116,6 +126,13 @@ def test_an_export_has_the_only_batch_where_none_was_asked_for(tmp_path: Path) -
     graph = make("three", tmp_path, **wishes).artifacts[-1]
     assert graph.inputs[0].shape == (3, 8)
     assert graph.export_check is not None and graph.export_check.batches == (3, 3)
+
+
+def test_a_graph_is_not_open_where_the_module_branches_on_a_batch_of_one(tmp_path: Path) -> None:
+    graph = make("alone", tmp_path, onnx=True, dynamic_batch=True).artifacts[-1]
+    assert graph.inputs[0].shape == (1, 8)
+    with pytest.raises(ModelError, match=r"alone at batch 1: .* or branch on the batch"):
+        make("alone", tmp_path, onnx_out=str(tmp_path / "a.onnx"), dynamic_batch=True)
 
 
 def test_tensors_in_a_list_are_one_call_in_the_lengths_of_the_example(tmp_path: Path) -> None:

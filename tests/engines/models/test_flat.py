@@ -33,6 +33,7 @@ def test_a_dataclass_is_answered_by_its_fields() -> None:
     outputs = describe_outputs(flat, examples, "nested")
     assert [(s.name, s.shape) for s in outputs] == [
         ("outputs.scores", (1, 6)), ("outputs.parts.0", (1, 6, 8)), ("outputs.parts.1", (1, 8)),
+        ("outputs.parts.2", (1, 1)),
     ]  # fmt: skip
 
 

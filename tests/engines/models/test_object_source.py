@@ -17,6 +17,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from enginebench.core.errors import ArtifactError, ModelError, UsageError
 from enginebench.core.store import hash_files
@@ -54,6 +55,7 @@ class Plain(nn.Module):
         self.layer = nn.Linear(4, 3)
         self.drop = nn.Dropout(0.5)
         self.norm = nn.BatchNorm1d(3)
+        self.same = nn.InstanceNorm1d(3)  # in both modes, as it keeps no statistics
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.norm(self.drop(self.layer(x))) * FACTOR
@@ -117,6 +119,10 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], object]] = {
     "keyword inputs": (Keywords, {"shift": torch.zeros(5, 4), "scale": torch.zeros(5, 1), "x": torch.zeros(5, 4)}),
     "half precision": (lambda: nn.Linear(4, 2).half(), torch.zeros(5, 4, dtype=torch.float16)),
     "a hook": (lambda: add_hook(nn.Linear(4, 2)), torch.zeros(5, 4)),
+    "parametrizations": (
+        lambda: nn.Sequential(weight_norm(nn.Linear(4, 2)), spectral_norm(nn.Linear(2, 2))),
+        torch.zeros(5, 4),
+    ),
     "importable layers": (lambda: nn.Sequential(nn.Linear(4, 2), nn.ReLU()), torch.zeros(5, 4).numpy()),
 }
 

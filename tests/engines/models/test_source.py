@@ -1,3 +1,4 @@
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -5,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -16,13 +18,15 @@ from enginebench.models.task import hash_preprocess
 from enginebench.models.torch import source as torch_source
 from enginebench.models.torch import torchvision_import
 from enginebench.models.torch.source import load_module, make_torch_artifact
-from enginebench.models.torch.weights import calibrate_batch_norm, draw_zeros
+from enginebench.models.torch.weights import calibrate_batch_norm, draw_zeros, seed_torch
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.child.jobs import SourceAnswer, SourceJob
 from enginebench.runs.child.perform.sources import make_source
 
 WriteModule = Callable[[str, str], None]
 FACTORIES = """
+import random
+import numpy as np
 import torch
 from torch import nn
 
@@ -64,6 +68,14 @@ def zeros():
     module = nn.Linear(3, 2)
     nn.init.zeros_(module.weight)
     return module, torch.zeros(1, 3)
+
+class Shuffled(nn.Linear):
+    def __init__(self):
+        super().__init__(8, 8)
+        self.order = [*np.random.permutation(8).tolist(), random.random()]
+
+def shuffled():
+    return Shuffled(), torch.zeros(1, 8)
 
 def breaks():
     raise KeyError("no such checkpoint")
@@ -134,11 +146,16 @@ def test_random_weights_are_seeded_calibrated_and_marked(tmp_path: Path) -> None
 
 
 def test_making_and_loading_leave_the_callers_generator_alone(tmp_path: Path) -> None:
-    torch.manual_seed(7)
-    expected = torch.rand(3)
-    torch.manual_seed(7)
-    load_module(make_torch_artifact("digits-cnn", tmp_path, weights="random"))
-    assert torch.equal(torch.rand(3), expected)
+    def draw() -> tuple[float, float, float]:
+        return float(torch.rand(1)), np.random.mtrand.random(), random.random()
+
+    with seed_torch(7):
+        expected = draw()
+    with seed_torch(7):
+        artifact = make_torch_artifact("user_models:shuffled", tmp_path)
+        orders = [load_module(artifact).module.order for _ in range(2)]
+        assert orders[0] == orders[1], "what is in no state dict is the same in each process"
+        assert draw() == expected
 
 
 @pytest.mark.parametrize("model", ["resnet18", "timm:vit_tiny_patch16_224"])

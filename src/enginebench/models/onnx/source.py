@@ -168,7 +168,9 @@ def _read_file(path: Path) -> bytes:
             )
         data = path.read_bytes()
     except OSError as error:
-        raise ArtifactError(f"{path} cannot be read: {error.strerror}. Check the path") from error
+        raise ArtifactError(
+            f"{path} cannot be read: {error.strerror}. Check the path; `export` makes such a file"
+        ) from error
     if not data:
         raise ParseError(path, "", "an empty file", "an ONNX model")
     return data

@@ -16,6 +16,7 @@ from enginebench.core.records import TensorSpec
 from enginebench.core.text import name_type
 from enginebench.core.trees import HOLE, INPUT, list_leaves, name_answer, split_made
 from enginebench.models.objects import look_here
+from enginebench.models.torch.blame import find_line
 from enginebench.models.torch.flat import Flat, flatten
 from enginebench.models.torch.torchvision_import import import_torchvision, with_torchvision
 from enginebench.models.zoo import BUILTIN, ModelRef, require_packages
@@ -89,8 +90,8 @@ def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
     factory = _import_factory(ref)
     try:
         made = with_torchvision(factory)
-    except Exception as error:
-        raise ModelError(f"{ref.text}: the factory failed: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # user code: anything can come out of it, also the end of a script
+        raise ModelError(f"{ref.text}: the factory failed: {_explain(error)}") from error
     module, given, further = split_made(made)
     if not isinstance(module, nn.Module):
         raise ModelError(
@@ -111,6 +112,11 @@ def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
     return flat.eval(), examples
 
 
+def _explain(error: BaseException) -> str:
+    place = find_line(error)
+    return f"{type(error).__name__}: {error}{f' ({place})' if place else ''}"
+
+
 def _describe(value: object) -> str:
     names = [type(part).__name__ for part in value] if isinstance(value, tuple) else []
     return f"({', '.join(names)})" if isinstance(value, tuple) else type(value).__name__
@@ -121,10 +127,10 @@ def _import_factory(ref: ModelRef) -> Callable[[], object]:
     look_here()
     try:
         found: Any = with_torchvision(lambda: importlib.import_module(name))
-    except Exception as error:  # user code: anything can come out of it
+    except (Exception, SystemExit) as error:
         meant = f"{name.removesuffix('.py')}:{attribute}"
         hint = f". A module is meant, not its file: {meant}" if name.endswith(".py") else ""
-        raise ModelError(f"{ref.text}: cannot import {name}: {type(error).__name__}: {error}{hint}") from error
+        raise ModelError(f"{ref.text}: cannot import {name}: {_explain(error)}{hint}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             near = difflib.get_close_matches(part, [n for n in dir(found) if not n.startswith("_")], n=3)
@@ -266,9 +272,7 @@ def describe_outputs(module: nn.Module, examples: Sequence[torch.Tensor], model:
             answer = module.answer(*examples) if isinstance(module, Flat) else module(*examples)
     except Exception as error:  # user code, or shapes that the layers refuse
         shapes = ", ".join("x".join(map(str, e.shape)) for e in examples)
-        raise ModelError(
-            f"{model} does not run on inputs of shape {shapes}: {type(error).__name__}: {error}"
-        ) from error
+        raise ModelError(f"{model} does not run on inputs of shape {shapes}: {_explain(error)}") from error
     pairs = zip(name_inputs(module, len(examples)), versions, examples, strict=True)
     if changed := [name for name, version, example in pairs if example._version != version]:
         raise ModelError(

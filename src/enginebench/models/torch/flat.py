@@ -48,7 +48,8 @@ class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
         # What behaves otherwise in train mode, if the user's module came in it.
         kinds = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
         parts = (part for part in module.modules() if part.training and isinstance(part, kinds))
-        self.came_training = tuple(dict.fromkeys(type(part).__name__ for part in parts))
+        named = (type(part).__name__ for part in parts if getattr(part, "track_running_stats", True))
+        self.came_training = tuple(dict.fromkeys(named))
 
     def begin_anew(self, state: tuple[str, ...]) -> None:
         """From now on every call begins with the buffers of these names as they are now."""

@@ -27,6 +27,7 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingDependency(f"{missing.name}, which modules need,", 'pip install "enginebench[torch]"') from missing
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from enginebench.models.torch.architectures import stands_in_list
 from enginebench.models.torch.flat import NOT_SCRIPTED, Flat, flatten, holds_script
@@ -111,16 +112,25 @@ def _pickle(value: object) -> bytes:
 
 @contextmanager
 def _by_value(module: nn.Module) -> Iterator[None]:
-    """Classes of layers whose module a child could not import travel by value inside of the block."""
+    """Classes of layers whose module a child could not import travel by value inside of the block.
+
+    So do those that PyTorch makes for parametrizations, which refuse it outside of the block.
+    """
     with _registering:
         known = set(cloudpickle.list_registry_pickle_by_value())
         found = {type(part).__module__ for part in module.modules()} - known
         added = [sys.modules[name] for name in sorted(found) if name in sys.modules and not can_be_imported(name)]
         for one in added:
             cloudpickle.register_pickle_by_value(one)
+        kinds = dict.fromkeys(type(part) for part in module.modules() if is_parametrized(part))
+        refusals = [(kind, kind.__getstate__) for kind in kinds]
+        for kind in kinds:
+            del kind.__getstate__
         try:
             yield
         finally:
+            for kind, refusal in refusals:
+                kind.__getstate__ = refusal
             for one in added:
                 cloudpickle.unregister_pickle_by_value(one)
 

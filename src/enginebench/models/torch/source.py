@@ -58,6 +58,8 @@ PRECISIONS: dict[torch.dtype, Precision] = {torch.float32: "fp32", torch.float16
 CONFIG = "config"
 # Made-up inputs on which the lengths of the answers are looked at again.
 OTHER_SEEDS = (1, 2)
+# What the output of an entry may differ by beside another one, as a share of its largest value: more than rounding.
+ALIKE = 1e-2
 NUMPY_TYPES = ("float32", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 # What the first axis of the examples is: a batch of any length or of this one alone, or no batch, so that they are run
@@ -106,7 +108,7 @@ def make_torch_artifact(
     else:
         with seed_torch(seed):
             module, own = build_module(ref, input_size)
-    examples = take_given(module, given, model) if given else own
+    examples = take_given(module, given, model, own) if given else own
     examples, first = _choose_examples(module, examples, own, input_shapes or {}, batch, model)
     doubts = list(_keep_state(module, examples))
     if isinstance(module, Flat) and module.came_training:  # its layers behave otherwise there
@@ -173,7 +175,7 @@ def load_module(artifact: Artifact) -> nn.Module:
     It takes the artifact's inputs in their order, as positional arguments, and answers with one tensor, or with a tuple
     of tensors in the order of the artifact's outputs. Every call begins with the state that the module had first.
     """
-    module = _load(artifact)
+    module = _load(artifact).requires_grad_(False)  # an answer may be a parameter, which else is no plain array
     if state := read_state_names(artifact.caveats):
         assert isinstance(module, Flat)  # state is looked for in no other
         module.begin_anew(state)
@@ -245,7 +247,7 @@ def _choose_examples(
     same = all(a.shape == b.shape for a, b in zip(examples, changed, strict=True))
     if not examples[0].ndim or (same and not isinstance(module, Flat)):
         return changed, "open"
-    if not same and _run(module, changed) is not None:
+    if not same and _run(module, changed) is not None and _holds_batch(module, examples):
         return changed, "open"
     for tried in (examples, set_batch(examples, own[0].shape[0]) if own and own[0].ndim else examples):
         answers = _run(module, tried)
@@ -254,32 +256,64 @@ def _choose_examples(
         length = tried[0].shape[0]
         if _run(module, set_batch(tried, length + 1)) is not None:  # what it refuses is not another batch
             return (tried, "whole") if batch == 1 and not same else (changed, "open")
-        if any(shape[:1] == (length,) for shape in answers):
+        if any(tensor.shape[:1] == (length,) for tensor in answers):
             return tried, "fixed"
         return tried, "open" if same else "whole"
     return examples, "whole"  # whoever describes the outputs says what is wrong
 
 
-def _run(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> list[tuple[int, ...]] | None:
-    """The shapes of the answers; None where the module does not run on such examples."""
+def _holds_batch(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> bool:
+    """Whether the entries on the first axis are apart: the second has the same outputs alone as behind the first.
+
+    Steps of a sequence have others, such as those of `nn.LSTM`, whose first axis is time. Random outputs tell nothing.
+    """
+    length = examples[0].shape[0]
+    parts = [[e[part] if e.shape[:1] == (length,) else e for e in examples] for part in (slice(2), slice(1, 2))]
+    both, alone, again = (_run(module, parts[i]) for i in (0, 1, 1))
+    if length < 2 or both is None or alone is None or again is None:
+        return True
+    rows = [
+        (pair[1:], row)
+        for pair, row, same in zip(both, alone, again, strict=False)
+        if row.shape[:1] == (1,) and pair.shape == (2, *row.shape[1:]) and row.numel() and torch.equal(row, same)
+    ]
+    if not rows:
+        return [tensor.shape for tensor in both] != [tensor.shape for tensor in alone]
+    return all(
+        float((a - b).nan_to_num().abs().max()) <= ALIKE * float(b.abs().max())
+        for a, b in rows
+        if b.is_floating_point()
+    )
+
+
+def _run(module: nn.Module, examples: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+    """The answers; None where the module does not run on such examples."""
     try:
         with keep_buffers(module), torch.inference_mode():
-            return _list_shapes(module(*(example.clone() for example in examples)))
+            return _list_tensors(module(*(example.clone() for example in examples)))
     except Exception:  # user code, or shapes that the layers refuse
         return None
 
 
-def _list_shapes(answer: torch.Tensor | tuple[torch.Tensor, ...]) -> list[tuple[int, ...]]:
-    return [tuple(tensor.shape) for tensor in ((answer,) if isinstance(answer, torch.Tensor) else answer)]
+def _list_tensors(answer: torch.Tensor | tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    return [answer] if isinstance(answer, torch.Tensor) else list(answer)
 
 
-def take_given(module: nn.Module, given: Mapping[str, Array], model: str) -> tuple[torch.Tensor, ...]:
-    """The user's arrays as example inputs, in the order of the module's."""
+def take_given(
+    module: nn.Module, given: Mapping[str, Array], model: str, own: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, ...]:
+    """The user's arrays as example inputs, in the order and in the dtypes of the module's `own`."""
     names = name_inputs(module, len(given))
     known = {names[0]: given[ONLY]} if set(given) == {ONLY} else given
     if set(names) != set(known):
         raise FeedError(f"{model} takes {', '.join(names)}; --inputs holds {', '.join(given)}. Name the arrays so")
-    return tuple(torch.from_numpy(np.array(known[name])) for name in names)
+    taken = tuple(torch.from_numpy(np.array(known[name])) for name in names)
+    pairs = [
+        (name, array.dtype, example.dtype) for name, array, example in zip(names, taken, own or taken, strict=True)
+    ]
+    if unlike := [f"{name} has {found}, not {wanted}" for name, found, wanted in pairs if found != wanted]:
+        raise FeedError(f"--inputs does not fit {model}: {'; '.join(unlike)}. Convert the arrays with astype")
+    return taken
 
 
 def _fill_weights(
@@ -399,14 +433,14 @@ def _open_lengths(
         feeds = random_feeds(fixed, 1, seed)
         try:
             with torch.inference_mode():
-                found = _list_shapes(module(*(torch.from_numpy(feeds[spec.name]) for spec in inputs)))
+                answers = _list_tensors(module(*(torch.from_numpy(feeds[spec.name]) for spec in inputs)))
         except Exception:  # made-up values: a module may refuse them, and that says nothing
             return outputs
-        if [len(shape) for shape in found] != [len(spec.shape) for spec in outputs]:
+        if [tensor.ndim for tensor in answers] != [len(spec.shape) for spec in outputs]:
             return outputs
         named = [
-            tuple(axis if axis == shape[i] else f"{spec.name}_{i}" for i, axis in enumerate(spec.shape))
-            for spec, shape in zip(outputs, found, strict=True)
+            tuple(axis if axis == tensor.shape[i] else f"{spec.name}_{i}" for i, axis in enumerate(spec.shape))
+            for spec, tensor in zip(outputs, answers, strict=True)
         ]
         outputs = tuple(replace(spec, shape=shape) for spec, shape in zip(outputs, named, strict=True))
     return outputs

@@ -8,6 +8,7 @@ networks then shrink their signal layer by layer (standard deviation 1e-14 at th
 comparison of precisions compares rounding noise.
 """
 
+import random
 import socket
 import threading
 import urllib.error
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -159,10 +161,16 @@ def _explain(error: Exception) -> str:
 
 @contextmanager
 def seed_torch(seed: int) -> Iterator[None]:
-    """PyTorch's CPU generator set to `seed` inside, and as it was afterwards."""
+    """The generators of PyTorch on the CPU, NumPy and Python set to `seed` inside, and as they were afterwards."""
+    shared = np.random.mtrand._rand  # what `np.random.rand` and the like draw from
+    numpy, python = shared.get_state(), random.getstate()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        shared.seed(seed)
+        random.seed(seed)
         yield
+    shared.set_state(numpy)
+    random.setstate(python)
 
 
 class Undrawn(TorchFunctionMode):  # type: ignore[misc]  # PyTorch does not type it

@@ -37,7 +37,9 @@ def main() -> NoReturn:
     gc.set_threshold(GC_THRESHOLD, 50, 50)
     fd = int(os.environ[RESULT_FD])
     job = wait_for_job(fd)
-    follow_parent(sys.stdin.fileno())
+    parent = os.dup(sys.stdin.fileno())
+    os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())  # the user's code that asks gets no reply, at once
+    follow_parent(parent)
     try:
         answer = job.perform(lambda text: send(fd, Note(text=text)), partial(keep, fd))
         message: Answered[Any] | ErrorAnswer = Answered(answer=answer)

@@ -21,7 +21,9 @@ def load_own() -> Any:
     spec = facts.BUNDLE["module"]
     module, given, further = trees.split_made(make(spec))
     with np.load(facts.ARTIFACT.path, allow_pickle=False) as stored:
-        module.load_state_dict({name: torch.from_numpy(stored[name]) for name in stored.files}, strict=True)
+        module.requires_grad_(False).load_state_dict(
+            {name: torch.from_numpy(stored[name]) for name in stored.files}, strict=True
+        )
     if not spec["flat"]:
         return module
     return flat.Flat(module) if given is None else flat.flatten(module, given, further)[0]
