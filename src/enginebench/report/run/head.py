@@ -5,6 +5,7 @@ from itertools import compress
 from typing import get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from enginebench.core.names import show_engine
 from enginebench.core.records import Estimate, Outputs, Validity
@@ -40,13 +41,13 @@ class HeadLine(Struct, frozen=True):
 
 
 def show_name(row: Row) -> str:
-    """`openvino fp32`, `ort int8 (cpu)`."""
-    return show_engine(row.engine, row.precision, row.recipe, row.mix)
+    """`openvino fp32`, `ort int8 (cpu)`, `ort fp32 (against)`."""
+    return show_engine(row.engine, row.precision, row.recipe, row.mix) + " (against)" * row.against
 
 
 def name_rows(rows: Sequence[Row]) -> dict[str, str]:
     """Row id -> `ort int8 (cpu)`, with the options of the engine only where another row would have the same name."""
-    plain = {row.id: show_engine(row.engine.partition(":")[0], row.precision, row.recipe, row.mix) for row in rows}
+    plain = {row.id: show_name(replace(row, engine=row.engine.partition(":")[0])) for row in rows}
     plain |= {
         row.id: f"{plain[row.id]}, not {row.requested_precision}"
         for row in rows
