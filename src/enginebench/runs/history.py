@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.names import NOT_KNOWN, format_engine, slug
 from enginebench.core.records import Result
+from enginebench.core.shapes import show_shapes
 from enginebench.core.store import find_cache, read_result, write_atomic
 from enginebench.report.charts import render_png
 from enginebench.report.history import (
@@ -30,7 +31,7 @@ from enginebench.stats.quantiles import find_rank, median
 from enginebench.stats.validity import judge
 
 # Increase it when HistoryRow changes: figures of an older form are then computed again.
-_CACHE_FORM = 2
+_CACHE_FORM = 3
 # Fields of a row that are called so where they come from.
 _OF_RESULT = ("id", "model", "engine_version", "status", "size_bytes")
 _OF_ENGINE = ("recipe", "mix", "batch", "device", "threads")
@@ -131,6 +132,7 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
         started_utc=started or datetime.fromtimestamp(modified, UTC).isoformat(timespec="seconds"),
         engine=format_engine(engine),
         precision=engine.precision or NOT_KNOWN,
+        shapes=show_shapes(result.shapes) if result.shapes else "",
         validity=judge(kept)[0],
         clock=kept[0].clock if kept else None,
         n=len(pooled),

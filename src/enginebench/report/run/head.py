@@ -39,14 +39,14 @@ class HeadLine(Struct, frozen=True):
     lines: tuple[str, ...]
 
 
-def show_name(row: Row) -> str:
-    """`openvino fp32`, `ort int8 (cpu)`."""
-    return show_engine(row.engine, row.precision, row.recipe, row.mix)
+def show_name(row: Row, *, brief: bool = False) -> str:
+    """`openvino fp32`, `ort int8 (cpu)`, `ort fp32 (against)`; `brief`: without the options of the engine."""
+    return show_engine(row.engine, row.precision, row.recipe, row.mix, brief=brief) + " (against)" * row.against
 
 
 def name_rows(rows: Sequence[Row]) -> dict[str, str]:
     """Row id -> `ort int8 (cpu)`, with the options of the engine only where another row would have the same name."""
-    plain = {row.id: show_engine(row.engine, row.precision, row.recipe, row.mix, brief=True) for row in rows}
+    plain = {row.id: show_name(row, brief=True) for row in rows}
     plain |= {
         row.id: f"{plain[row.id]}, not {row.requested_precision}"
         for row in rows

@@ -141,6 +141,11 @@ class Row(Struct, frozen=True, kw_only=True):
     workspace_mb: str | None = None  # scratch memory that the builder was allowed
     calibration: str | None = None  # where the ranges of 8 bits come from
 
+    @property
+    def against(self) -> bool:
+        """Whether it is the other side of a `bench --against`, which may be named like the first."""
+        return self.id.endswith("-against")
+
 
 class RunDocument(Struct, frozen=True, kw_only=True):
     """What `run --json` prints and `report` reads."""

@@ -195,6 +195,14 @@ def test_a_graph_with_an_output_from_nowhere_is_incomplete(tmp_path: Path) -> No
         read_onnx(_save(model, tmp_path / "a.onnx"))
 
 
+@pytest.mark.parametrize("inputs", ["yb", "by"])
+def test_a_graph_with_a_cycle_reaches_no_engine(tmp_path: Path, inputs: str) -> None:
+    nodes = [helper.make_node("Relu", [name], [made]) for name, made in zip(inputs, "by", strict=True)]
+    path = _save(_make_model(nodes=nodes), tmp_path / "a.onnx")
+    with pytest.raises(ParseError, match="computed from itself; expected a graph without a cycle"):
+        read_onnx(path)
+
+
 def test_missing_files_folders_and_pipes(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="cannot be read: No such file"):
         read_onnx(tmp_path / "gone.onnx")

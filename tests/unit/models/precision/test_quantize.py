@@ -216,6 +216,13 @@ def test_of_two_branches_the_earlier_is_quantized(tmp_path):
     assert made_by[add.input[0]].name == "late"
 
 
+def test_a_tool_that_fails_logs_no_traceback(caplog):
+    model = build_graph("y = Relu (x)", {})
+    model.graph.node[0].domain = "acme"
+    model.opset_import.add(domain="acme", version=1)
+    assert prepare_graph(model).graph.node and not caplog.records
+
+
 def test_dead_channels_get_a_small_scale(tmp_path):
     weights = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
     weights[1], weights[2] = 0, 1e-30
