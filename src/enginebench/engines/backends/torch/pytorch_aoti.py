@@ -129,7 +129,9 @@ class PytorchAotiBackend:
             raise
         except Exception as error:  # of the exporter, the compiler, or the user's own code
             why = compiler.explain_failure(error).partition(". With ")[0]
-            raise ModelError(f"AOTInductor cannot compile {artifact.model}: {why}. pytorch runs it as it is") from error
+            failed = ModelError(f"AOTInductor cannot compile {artifact.model}: {why}. pytorch runs it as it is")
+            failed.log = str(error)
+            raise failed from error
         finally:
             if is_cuda(spec):
                 compiler.shutdown_compile_workers()
