@@ -27,7 +27,6 @@ from enginebench.engines.backends.torch.engine import (
     probe_cuda,
 )
 from enginebench.engines.backends.torch.entries import PYTORCH_AOTI
-from enginebench.engines.backends.torch.module import PRECISIONS as PRECISIONS
 from enginebench.engines.backends.torch.module import check_torch_request, load_ready_module
 from enginebench.engines.backends.torch.operators import COMPILED_GRAPH
 from enginebench.engines.proof import summarize_layers

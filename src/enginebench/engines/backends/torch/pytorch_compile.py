@@ -36,7 +36,6 @@ from enginebench.engines.backends.torch.engine import (
 )
 from enginebench.engines.backends.torch.entries import PYTORCH_COMPILE
 from enginebench.engines.backends.torch.generated import GeneratedCode
-from enginebench.engines.backends.torch.module import PRECISIONS as TORCH_PRECISIONS
 from enginebench.engines.backends.torch.module import check_torch_request, load_quantized, load_ready_module
 from enginebench.engines.pytorch import prepare_torch
 from enginebench.engines.pytorch_compile import COMPILING_CALLS, REASON, compile_module, compiles_whole
@@ -104,7 +103,6 @@ def reach_by_plain_path(folder: Path) -> Iterator[Path]:
 
 TREES = "reduce-overhead"
 NAME, OPTIONS = PYTORCH_COMPILE.name, PYTORCH_COMPILE.options
-PRECISIONS = (*TORCH_PRECISIONS, "int8")
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 CACHE_NAME = "inductor-cache"
 # What the compiler writes: modules of Triton, C++, and the settings that were fastest when it timed several.
