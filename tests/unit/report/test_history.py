@@ -108,8 +108,9 @@ def test_pictures_are_drawn_when_their_points_change(
     write_history(document, runs, tmp_path / "out")
     assert len(drawn) == 3
     (tmp_path / "out" / "trend-ort.png").unlink()
+    (tmp_path / "out" / "trend-pytorch.png").write_bytes(b"of another folder with the same --out")
     write_history(document, runs, tmp_path / "out")
-    assert drawn[3:] == ["Trend of ort"]
+    assert drawn[3:] == ["Trend of ort", "Trend of pytorch"]
 
 
 def test_trends_are_thinned_and_lines_have_colours(runs: Path) -> None:

@@ -197,7 +197,8 @@ def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(
     why += "ort-openvino takes int8@tensorrt, int8@cpu, int8@nncf"
     assert plan_all(request) == {"ort-openvino": why, "openvino": "w8", "ort": "dynamic"}
     assert plan_all(replace(request, any_engine=True)) == {"openvino": "w8", "ort": "dynamic"}
-    assert plan_all(replace(only, any_engine=True)) == {"ort-openvino": why}, "where nothing else is left, why"
+    beside = replace(only, any_engine=True, precisions=(("fp32", None), *only.precisions))
+    assert plan_all(beside) == {"ort-openvino": why}, "where nothing else runs the precision, why"
 
 
 @pytest.mark.parametrize(
@@ -230,8 +231,8 @@ def test_a_compiled_module_starts_from_one_in_eight_bits_or_makes_it(
         rows = plan_rows(request, sources, probe=there)
         return [(row.source and row.source.recipe, row.skip) for row in rows]
 
-    eager = f"pytorch has no {asked[0]}: ask {plan.MODULE_LACKS[asked[0]]} for it"
-    assert plan_both()[:3] == [(None, None), (None, None), (None, eager)]
+    eager = f"pytorch has no {asked[0]}, only fp32, "
+    assert plan_both()[:2] == [(None, None)] * 2 and str(plan_both()[2][1]).startswith(eager)
     assert plan_both()[3][1] == skip and (skip or plan_both()[3][0] == starts)
     fp8 = replace(request, precisions=(("fp8", None),))
     assert plan.list_transforms(fp8, (MODULE, GRAPH)) == ([("fp8", "static")] if device == "cuda:0" else [])

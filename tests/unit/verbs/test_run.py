@@ -1,7 +1,6 @@
 """The main job as a process of its own, with the public fake engine: results, faults, interrupts, continuation."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,6 @@ import pytest
 
 from enginebench.engines.fake import FakeEngine
 from processes import Cli
-
-CopyRun = Callable[[str], Path]
 
 FAST = ("--warmup", "2", "--iters", "30")
 

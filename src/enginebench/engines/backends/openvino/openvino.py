@@ -30,7 +30,6 @@ from enginebench.engines.backends.openvino.settings import (
     note_clock,
 )
 from enginebench.engines.openvino import OpenvinoEngine, check_declared, copy_outputs, list_fed, make_settings
-from enginebench.engines.openvino_settings import HINTS
 from enginebench.engines.proof import (
     Operator,
     count_watched_runs,
@@ -106,7 +105,7 @@ create_backend = OpenvinoBackend
 
 
 def check_openvino_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
-    check_request(artifact, spec, KINDS, HINTS)
+    check_request(artifact, spec, KINDS, OPENVINO.precisions)
     check_graph_precision(artifact, spec)
     options = read_options(spec, OPTIONS)
     if options["floats"] == "bf16" and spec.precision != "int8":
