@@ -88,8 +88,8 @@ def format_precision(precision: str | None, recipe: str | None, mix: str = "") -
 
 
 def show_precision(engine: str, precision: str | None) -> str | None:
-    """`int8+bf16` of an engine whose floats are in BF16."""
-    return f"{precision}+bf16" if "floats=bf16" in engine else precision
+    """`int8+bf16` of an engine whose floats beside INT8 are in BF16."""
+    return "int8+bf16" if precision == "int8" and "floats=bf16" in engine else precision
 
 
 def show_engine(engine: str, precision: str | None, recipe: str | None, mix: str = "", *, brief: bool = False) -> str:

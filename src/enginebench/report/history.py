@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from enginebench.core.errors import ArtifactError, MissingDependency
-from enginebench.core.names import format_precision
+from enginebench.core.names import format_precision, show_precision
 from enginebench.core.store import write_atomic
 from enginebench.core.text import clean_text, count_of
 from enginebench.report.charts import GREY, Spec, alt, finish
@@ -101,7 +101,7 @@ _COLUMNS = (
     Column("started", lambda row: row.started_utc[:16], spare=1),
     Column("model", attrgetter("model")),
     Column("engine", attrgetter("engine")),
-    Column("precision", lambda row: format_precision(row.precision, row.recipe, row.mix)),
+    Column("precision", lambda row: format_precision(show_precision(row.engine, row.precision), row.recipe, row.mix)),
     Column("batch", lambda row: str(row.batch), attrgetter("batch"), align="right", spare=2),
     Column("shapes", attrgetter("shapes"), when=lambda rows: any(row.shapes for row in rows), spare=1),
     Column("p50 ms", _show_p50, attrgetter("p50_ms"), align="decimal"),

@@ -40,7 +40,9 @@ PYTORCH = make_result(median_ms=20, drift=AGREE)
 def test_the_floats_beside_eight_bits_are_told() -> None:
     mixed = make_result("openvino:floats=bf16", "int8@cpu", 5, drift=AGREE, seed=2)
     assert "openvino int8+bf16 (cpu)   " in head(PYTORCH, mixed)["FASTEST"]
-    assert "int8+bf16 cpu" in format_text(list_sections(describe(PYTORCH, mixed)))
+    halved = make_result("openvino:floats=bf16", "bf16", 6, drift=AGREE, seed=3)
+    text = format_text(list_sections(describe(PYTORCH, mixed, halved)))
+    assert "int8+bf16 cpu" in text and "bf16+bf16" not in text
 
 
 def spoil(result: Result) -> Result:
@@ -101,6 +103,7 @@ def test_a_module_that_pytorch_never_ran_has_no_configuration_that_the_user_has(
     assert head(skipped, *rows)["FASTEST"].startswith("ort fp32, the baseline: no other configuration is faster")
     graph = [replace(r, artifacts=(replace(source, kind="onnx"),)) for r in rows]
     assert head(skipped, *graph)["FASTEST"].startswith("ort fp32, what you have")
+    assert "strict" not in head(*graph[::-1])["FASTEST"], "ort is what the user has, and strict FP32 as well"
 
 
 def test_the_baseline_that_was_named_is_found_with_its_options() -> None:
