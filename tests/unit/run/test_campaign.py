@@ -27,7 +27,7 @@ from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.runs import campaign as module
 from enginebench.runs.builds import compare_answers, count_builds, cut_common
-from enginebench.runs.campaign import Campaign, judge_outcome, judge_precisions
+from enginebench.runs.campaign import Campaign, judge_outcome, judge_precisions, label
 from enginebench.runs.child import arrays
 from enginebench.runs.child.jobs import Labelled, MeasureJob, PreloadJob, PrepareJob
 from enginebench.runs.child.perform import build
@@ -160,7 +160,7 @@ def test_a_failure_keeps_what_was_measured_and_stops_no_other(bed: Bed) -> None:
     assert bed.stored(rows[1]) == failed
     # A place in the order is that of the plan, whoever fails on the way: a resumed run has the same.
     assert [turn for turn in bed.children.turns if turn[1] == 3] == [("1", 3, 9), ("3", 3, 11)]
-    assert reporter.said == [f"{failed.id} failed in trial 3: killed by SIGSEGV"]
+    assert reporter.said == [f"{label(failed)} failed in trial 3: killed by SIGSEGV"]
 
 
 def test_a_row_that_cannot_be_built_stops_no_other_and_is_no_reference(bed: Bed) -> None:
@@ -447,7 +447,7 @@ def test_outputs_are_cut_to_what_both_answered() -> None:
 def test_another_precision_than_asked_is_named() -> None:
     right, wrong = make_result(), make_result("ort")
     judge_precisions([right, replace(wrong, status="skipped", requested_precision="int8")])
-    with pytest.raises(GateFailed, match=r"ort-fp32-b1: asked for int8, ran in fp32$"):
+    with pytest.raises(GateFailed, match=r"ort int8 b1: asked for int8, ran in fp32$"):
         judge_precisions([right, replace(wrong, requested_precision="int8")])
 
 
