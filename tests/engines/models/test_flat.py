@@ -37,6 +37,16 @@ def test_a_dataclass_is_answered_by_its_fields() -> None:
     ]  # fmt: skip
 
 
+class Clash(nn.Module):
+    def forward(self, x: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        return x + output
+
+
+def test_no_output_has_the_name_of_an_input() -> None:
+    flat, examples = flatten(Clash(), (torch.zeros(1, 2), torch.zeros(1, 2)))
+    assert [spec.name for spec in describe_outputs(flat, examples, "clash")] == ["output_"]
+
+
 def test_a_state_is_found_put_back_and_begun_anew() -> None:
     flat, examples = flatten(*factories.make_counter())
     assert find_state(flat, examples) == ("calls",)

@@ -273,7 +273,8 @@ def describe_outputs(module: nn.Module, examples: Sequence[torch.Tensor], model:
     except Exception as error:  # user code, or shapes that the layers refuse
         shapes = ", ".join("x".join(map(str, e.shape)) for e in examples)
         raise ModelError(f"{model} does not run on inputs of shape {shapes}: {_explain(error)}") from error
-    pairs = zip(name_inputs(module, len(examples)), versions, examples, strict=True)
+    inputs = name_inputs(module, len(examples))
+    pairs = zip(inputs, versions, examples, strict=True)
     if changed := [name for name, version, example in pairs if example._version != version]:
         raise ModelError(
             f"{model} writes into its input {changed[0]!r}, so that every call would see what the call before left. "
@@ -282,4 +283,5 @@ def describe_outputs(module: nn.Module, examples: Sequence[torch.Tensor], model:
     leaves = [leaf for _, leaf in list_leaves(answer) if isinstance(leaf, torch.Tensor)]
     if not leaves:
         raise ModelError(f"{model} returns no tensor ({_describe(answer)}); expected at least one")
-    return describe_tensors(name_answer(answer, lambda leaf: isinstance(leaf, torch.Tensor)), leaves)
+    names = name_answer(answer, lambda leaf: isinstance(leaf, torch.Tensor))
+    return describe_tensors([name + "_" * (name in inputs) for name in names], leaves)  # a graph has each name once
