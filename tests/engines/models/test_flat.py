@@ -28,15 +28,6 @@ def test_tensors_reach_the_module_where_the_examples_stood() -> None:
     assert flat(ids, other) == (ids, other), "what is no tensor is no part of the answer"
 
 
-def test_a_dataclass_is_answered_by_its_fields() -> None:
-    flat, examples = flatten(*factories.make_nested())
-    outputs = describe_outputs(flat, examples, "nested")
-    assert [(s.name, s.shape) for s in outputs] == [
-        ("outputs.scores", (1, 6)), ("outputs.parts.0", (1, 6, 8)), ("outputs.parts.1", (1, 8)),
-        ("outputs.parts.2", (1, 1)),
-    ]  # fmt: skip
-
-
 class Clash(nn.Module):
     def forward(self, x: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
         return x + output

@@ -8,9 +8,6 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-import torch
-import torch.fx
-
 import enginebench
 from enginebench.core.errors import list_causes
 
@@ -18,13 +15,18 @@ from enginebench.core.errors import list_causes
 _OWN = tuple(
     f"{Path(folder).resolve()}{os.sep}"
     for folder in (
-        Path(torch.__file__).parent,
         Path(enginebench.__file__).parent,
-        *(Path(sysconfig.get_path("purelib"), name) for name in ("onnxscript", "onnx_ir")),
+        *(Path(sysconfig.get_path("purelib"), name) for name in ("torch", "onnxscript", "onnx_ir")),
     )
 )
 _LIBRARY = str(Path(sysconfig.get_path("stdlib")).resolve())
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def explain(error: BaseException) -> str:
+    """`KeyError: 'head' (net.py:12: return x["head"])`: what the user's code raised, and where."""
+    place = find_line(error)
+    return f"{type(error).__name__}: {error}{f' ({place})' if place else ''}"
 
 
 def find_line(error: BaseException) -> str | None:
@@ -47,7 +49,7 @@ def find_line(error: BaseException) -> str | None:
 def _list_node_frames(error: BaseException) -> list[tuple[str, int]]:
     """Where the operator was called that the exporter was at."""
     nodes = (frame.f_locals.get("node") for frame, _ in traceback.walk_tb(error.__traceback__))
-    stacks = [str(node.meta.get("stack_trace") or "") for node in nodes if isinstance(node, torch.fx.Node)]
+    stacks = [str(getattr(node, "meta", {}).get("stack_trace") or "") for node in nodes]
     return [(path, int(line)) for path, line in _FRAME.findall("\n".join(stacks))]
 
 
