@@ -151,13 +151,5 @@ def make_silent() -> Made:
     return Silent(), torch.randn(1, 4)
 
 
-def make_raising() -> Made:
-    raise KeyError("no such checkpoint")
-
-
 def make_exiting() -> Made:
     sys.exit(2)
-
-
-def make_wrong_inputs() -> Made:
-    return nn.Linear(4, 4), torch.zeros(1, 4, dtype=torch.int64)

@@ -16,6 +16,12 @@ _LIBRARY = str(Path(sysconfig.get_path("stdlib")).resolve())
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
+def explain(error: BaseException) -> str:
+    """`KeyError: 'head' (net.py:12: return x["head"])`: what the user's code raised, and where."""
+    place = find_line(error)
+    return f"{type(error).__name__}: {error}{f' ({place})' if place else ''}"
+
+
 def find_line(error: BaseException) -> str | None:
     """`net.py:12: return x.mystery()` of the innermost frame that is neither PyTorch's nor Python's; None if none is.
 

@@ -9,12 +9,17 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from enginebench.core.errors import ModelError
+from enginebench.core.blame import explain
+from enginebench.core.errors import EngineBenchError, ModelError
+from enginebench.core.text import name_type
 
 VARIABLE = "ENGINEBENCH_OBJECTS"
 
@@ -82,6 +87,26 @@ def look_here() -> None:
     """Has imports look in the working folder, as `python -m` has it: a file beside the user is found."""
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
+
+
+def import_named(text: str, kind: type[EngineBenchError], told: str, expected: str) -> Any:
+    """What `package.module:function` names, found from the working folder; else an error that begins with `told`."""
+    name, _, attribute = text.partition(":")
+    look_here()
+    try:
+        found: Any = import_module(name)
+    except (Exception, SystemExit) as error:  # user code: anything can come out of it
+        hint = f". A module is meant, not its file: {name.removesuffix('.py')}:{attribute}" * name.endswith(".py")
+        raise kind(f"{told}: cannot import {name}: {explain(error)}{hint}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            near = get_close_matches(part, [n for n in dir(found) if not n.startswith("_")], n=3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise kind(f"{told}: {name} has no {attribute!r}{hint}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise kind(f"{told}: {attribute} is {name_type(found)}; expected {expected}")
+    return found
 
 
 def _list_allowed() -> tuple[WrittenObject, ...]:

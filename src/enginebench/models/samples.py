@@ -1,7 +1,6 @@
 """The user's inputs: read once from wherever they lie, kept one entry a file, and joined to what an engine is fed."""
 
 import hashlib
-import importlib
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,13 +9,14 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from enginebench.core.blame import explain
 from enginebench.core.errors import ArtifactError, FeedError, ModelError, ParseError, UsageError
 from enginebench.core.feeds import has_dtype
 from enginebench.core.protocols import Array
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import find_batch_axes, fits_shape, show_shape
 from enginebench.core.text import name_type
-from enginebench.models.objects import look_here
+from enginebench.models.objects import import_named
 
 # Of the folder beside a run's artifacts.
 SAMPLES = "samples"
@@ -44,11 +44,8 @@ def resolve_given(text: str) -> list[dict[str, Array]]:
         raise UsageError(
             f"--inputs {text}: no such folder; expected F.npz, a folder of such files, or package.module:function"
         )
-    look_here()
+    found = import_named(text, ModelError, f"--inputs {text}", "a function without arguments")
     try:
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
         made: Any = found()
         given = []
         for entry in [made] if isinstance(made, Mapping) else made:
@@ -59,8 +56,8 @@ def resolve_given(text: str) -> list[dict[str, Array]]:
             given.append({str(name): np.asarray(value) for name, value in entry.items()})
     except (FeedError, ModelError):
         raise
-    except Exception as error:  # user code: anything can come out of it
-        raise ModelError(f"--inputs {text}: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # user code: anything can come out of it
+        raise ModelError(f"--inputs {text}: {explain(error)}") from error
     if not given:
         raise ModelError(f"--inputs {text} returned nothing; expected one or more dictionaries of arrays")
     return given

@@ -18,13 +18,12 @@ from enginebench.core.protocols import Array
 from enginebench.core.records import Caveat, Drift, OutputDrift, Precision, Slices, Task
 from enginebench.stats.metrics.boxes import (
     LEAST_SCORE,
-    NAMED,
     Boxes,
     Layout,
     Matches,
     find_box_axis,
     find_layout,
-    holds_boxes,
+    find_named,
     match_boxes,
     read_boxes,
 )
@@ -230,16 +229,16 @@ class _How(Struct, frozen=True, kw_only=True):
 def _measure_outputs(
     reference: Mapping[str, Array], candidate: Mapping[str, Array], how: _How
 ) -> tuple[OutputDrift, ...]:
-    if how.task == "detection" or (how.task is None and holds_boxes(reference)):
+    if how.task == "detection" or (how.task is None and find_named(reference)):
         layout = how.layout or find_layout(reference)
         boxes = read_boxes(reference, layout), read_boxes(candidate, layout)
         found = match_boxes(*boxes)
         if found.decided:  # where neither side shows a box, nothing is decided, and the numbers have to do
-            read = NAMED if holds_boxes(reference) else tuple(reference)
+            read = find_named(reference) or tuple(reference)
             others = {name: (reference[name], candidate[name]) for name in reference if name not in read}
             return (
                 _measure_boxes([side[name] for side in (reference, candidate) for name in read], boxes, found),
-                *(_measure_beside(n, *o, how, reference["scores"].shape, boxes, found) for n, o in others.items()),
+                *(_measure_beside(n, *o, how, reference[read[1]].shape, boxes, found) for n, o in others.items()),
             )
     return tuple(_measure_output(name, reference[name], candidate[name], how) for name in reference)
 
@@ -435,10 +434,10 @@ def _measure_box_samples(
     reference: Mapping[str, Array], candidate: Mapping[str, Array], task: Task | None
 ) -> list[SampleDrift] | None:
     """Boxes matched sample by sample, as `measure_drift` matches those of all; None where no side shows any."""
-    if task != "detection" and not (task is None and holds_boxes(reference)):
+    if task != "detection" and not (task is None and find_named(reference)):
         return None
     sides = (reference, candidate)
-    if holds_boxes(reference) and reference["scores"].ndim == 1:  # one sample, without an axis of samples
+    if (named := find_named(reference)) and reference[named[1]].ndim == 1:  # one sample, without an axis of samples
         sides = ({n: a[None] for n, a in reference.items()}, {n: a[None] for n, a in candidate.items()})
     samples = [
         [{name: array[i : i + 1] for name, array in side.items()} for side in sides]

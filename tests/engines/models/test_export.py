@@ -134,14 +134,13 @@ def fixed(): return FixedBatch(), torch.zeros(2, 3)
 def branching(): return Branching(), torch.zeros(1, 3)
 def two(): return Two(), (torch.zeros(1, 5, dtype=torch.int64), torch.ones(1, 5, 1), torch.tensor(2.0))
 def traced(): return torch.jit.trace(nn.Linear(8, 4), torch.zeros(2, 8)), torch.zeros(1, 8)
-class BrainInside(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(8, 4).bfloat16()
+class BrainInside(nn.Linear):
     def forward(self, x):
-        return self.inner(x.bfloat16()).float()
+        with torch.autocast("cpu"):
+            return super().forward(x).float()
 
-def brain_inside(): return BrainInside(), torch.zeros(1, 8)
+def double(): return nn.Sequential(nn.Linear(8, 4), nn.GELU()).double(), torch.zeros(1, 8).double()
+def brain_inside(): return BrainInside(8, 4), torch.zeros(1, 8)
 def half(): return nn.Linear(8, 4).half(), torch.zeros(1, 8).half()
 """
 
@@ -218,11 +217,10 @@ def test_a_traced_module_runs_and_says_why_it_has_no_graph(user_model: UserModel
         export_onnx(artifact, tmp_path / "a.onnx")
 
 
-def test_what_the_runtime_lacks_in_bf16_is_named(user_model: UserModel, tmp_path: Path) -> None:
-    with pytest.raises(
-        ModelError, match=r"ONNX Runtime, which checks the export, has no Gemm in BF16 .* \(module\.float\(\)"
-    ):
-        export_onnx(user_model("brain_inside"), tmp_path / "a.onnx")
+@pytest.mark.parametrize(("name", "lacks"), [("brain_inside", "Gemm in BF16"), ("double", "Erf in FP64")])
+def test_what_the_runtime_lacks_is_named(name: str, lacks: str, user_model: UserModel, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=rf"which checks the export, has no {lacks} .* \(module\.float\(\)"):
+        export_onnx(user_model(name), tmp_path / "a.onnx")
 
 
 def test_half_precision_goes_through_as_it_is(user_model: UserModel, tmp_path: Path) -> None:

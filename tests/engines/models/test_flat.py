@@ -28,13 +28,14 @@ def test_tensors_reach_the_module_where_the_examples_stood() -> None:
     assert flat(ids, other) == (ids, other), "what is no tensor is no part of the answer"
 
 
-def test_a_dataclass_is_answered_by_its_fields() -> None:
-    flat, examples = flatten(*factories.make_nested())
-    outputs = describe_outputs(flat, examples, "nested")
-    assert [(s.name, s.shape) for s in outputs] == [
-        ("outputs.scores", (1, 6)), ("outputs.parts.0", (1, 6, 8)), ("outputs.parts.1", (1, 8)),
-        ("outputs.parts.2", (1, 1)),
-    ]  # fmt: skip
+class Clash(nn.Module):
+    def forward(self, x: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        return x + output
+
+
+def test_no_output_has_the_name_of_an_input() -> None:
+    flat, examples = flatten(Clash(), (torch.zeros(1, 2), torch.zeros(1, 2)))
+    assert [spec.name for spec in describe_outputs(flat, examples, "clash")] == ["output_"]
 
 
 def test_a_state_is_found_put_back_and_begun_anew() -> None:

@@ -582,8 +582,8 @@ def test_boxes_of_each_sample_are_matched():
     empty["scores"][2] = 0.01  # nothing is shown there, on either side
     rows = [row for row in measure_samples(empty, empty, "detection") if row.index == 2]
     assert [(row.output, row.agreement, row.max_abs_diff) for row in rows] == [("boxes", None, None)]
-    one = {name: array[0] for name, array in scene.items()}
-    assert [row.output for row in measure_samples(one, one)] == names
+    one = {f"outputs.{name}": array[0] for name, array in scene.items()}
+    assert [row.output for row in measure_samples(one, one)] == ["boxes", "outputs.masks", "outputs.depth"]
 
 
 @pytest.mark.parametrize(("score", "agreement"), [(0.9, 1), (0.24, 1), (0.19, 0), (0.01, 0)])

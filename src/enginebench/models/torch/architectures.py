@@ -4,19 +4,18 @@ import contextlib
 import difflib
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from msgspec.structs import replace
 from torch import nn
 
-from enginebench.core.blame import find_line
+from enginebench.core.blame import explain
 from enginebench.core.errors import BackendUnavailable, MissingDependency, ModelError, UsageError
 from enginebench.core.records import TensorSpec
-from enginebench.core.text import name_type
 from enginebench.core.trees import HOLE, INPUT, list_leaves, name_answer, split_made
-from enginebench.models.objects import look_here
+from enginebench.models.objects import import_named
 from enginebench.models.torch.flat import Flat, flatten
 from enginebench.models.torch.torchvision_import import import_torchvision, with_torchvision
 from enginebench.models.zoo import BUILTIN, ModelRef, require_packages
@@ -87,11 +86,12 @@ def import_timm() -> Any:
 
 def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
     """What the user's `package.module:factory` returns: (module, flat and in eval mode; example inputs or ())."""
-    factory = _import_factory(ref)
+    expected = "a function without arguments"
+    factory = with_torchvision(lambda: import_named(ref.name, ModelError, ref.text, expected))
     try:
         made = with_torchvision(factory)
     except (Exception, SystemExit) as error:  # user code: anything can come out of it, also the end of a script
-        raise ModelError(f"{ref.text}: the factory failed: {_explain(error)}") from error
+        raise ModelError(f"{ref.text}: the factory failed: {explain(error)}") from error
     module, given, further = split_made(made)
     if not isinstance(module, nn.Module):
         raise ModelError(
@@ -113,11 +113,6 @@ def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
     return flat.eval(), examples
 
 
-def _explain(error: BaseException) -> str:
-    place = find_line(error)
-    return f"{type(error).__name__}: {error}{f' ({place})' if place else ''}"
-
-
 def explain_program(made: object) -> str:
     """What to give in place of a program of torch.export, which is no module; "" of anything else."""
     return ". Give its .module()" if isinstance(made, torch.export.ExportedProgram) else ""
@@ -126,26 +121,6 @@ def explain_program(made: object) -> str:
 def _describe(value: object) -> str:
     names = [type(part).__name__ for part in value] if isinstance(value, tuple) else []
     return f"({', '.join(names)})" if isinstance(value, tuple) else type(value).__name__
-
-
-def _import_factory(ref: ModelRef) -> Callable[[], object]:
-    name, _, attribute = ref.name.partition(":")
-    look_here()
-    try:
-        found: Any = with_torchvision(lambda: importlib.import_module(name))
-    except (Exception, SystemExit) as error:
-        meant = f"{name.removesuffix('.py')}:{attribute}"
-        hint = f". A module is meant, not its file: {meant}" if name.endswith(".py") else ""
-        raise ModelError(f"{ref.text}: cannot import {name}: {_explain(error)}{hint}") from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            near = difflib.get_close_matches(part, [n for n in dir(found) if not n.startswith("_")], n=3)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise ModelError(f"{ref.text}: {name} has no {attribute!r}{hint}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise ModelError(f"{ref.text}: {attribute} is {name_type(found)}; expected a function without arguments")
-    return found  # type: ignore[no-any-return]
 
 
 def name_inputs(module: nn.Module, count: int) -> list[str]:
@@ -285,8 +260,9 @@ def describe_outputs(module: nn.Module, examples: Sequence[torch.Tensor], model:
             answer = module.answer(*examples) if isinstance(module, Flat) else module(*examples)
     except Exception as error:  # user code, or shapes that the layers refuse
         shapes = ", ".join("x".join(map(str, e.shape)) for e in examples)
-        raise ModelError(f"{model} does not run on inputs of shape {shapes}: {_explain(error)}") from error
-    pairs = zip(name_inputs(module, len(examples)), versions, examples, strict=True)
+        raise ModelError(f"{model} does not run on inputs of shape {shapes}: {explain(error)}") from error
+    inputs = name_inputs(module, len(examples))
+    pairs = zip(inputs, versions, examples, strict=True)
     if changed := [name for name, version, example in pairs if example._version != version]:
         raise ModelError(
             f"{model} writes into its input {changed[0]!r}, so that every call would see what the call before left. "
@@ -295,4 +271,5 @@ def describe_outputs(module: nn.Module, examples: Sequence[torch.Tensor], model:
     leaves = [leaf for _, leaf in list_leaves(answer) if isinstance(leaf, torch.Tensor)]
     if not leaves:
         raise ModelError(f"{model} returns no tensor ({_describe(answer)}); expected at least one")
-    return describe_tensors(name_answer(answer, lambda leaf: isinstance(leaf, torch.Tensor)), leaves)
+    names = name_answer(answer, lambda leaf: isinstance(leaf, torch.Tensor))
+    return describe_tensors([name + "_" * (name in inputs) for name in names], leaves)  # a graph has each name once

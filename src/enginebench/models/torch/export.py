@@ -51,6 +51,8 @@ CHECKED_BATCHES = (SMALLEST_DYNAMIC_EXAMPLE, 5, 1)
 # 3e-5 (the built-in ones, of which resnet50 differs most); half precision has 2^13 times the rounding step.
 GROSS_DIFFERENCE = {"float32": 1e-3, "float64": 1e-3}
 GROSS_DIFFERENCE_HALF = 5e-2
+# The types in which ONNX Runtime lacks operators on a CPU.
+UNUSUAL = {onnx.TensorProto.BFLOAT16: "BF16", onnx.TensorProto.DOUBLE: "FP64"}
 UNTRANSLATED = "has no ONNX translation"
 FIXED = "it fixes the batch itself"
 # The dynamo exporter's translations are written for opset 18; older graphs are made from those of 18.
@@ -337,7 +339,7 @@ def compare_with_torch(
 
     The relative difference of an output is its largest absolute difference over its largest absolute value.
     """
-    session = _open_session(path, module, model)
+    session = _open_session(path, model)
     differences = []
     for i, batch in enumerate(batches):
         specs = _lengthen(set_batch_axes(inputs, batch), opened or {}, by=i)  # open axes have another length each time
@@ -359,7 +361,7 @@ def compare_with_torch(
     )
 
 
-def _open_session(path: Path, module: nn.Module, model: str) -> Any:
+def _open_session(path: Path, model: str) -> Any:
     try:
         import onnxruntime
     except ModuleNotFoundError as error:
@@ -368,13 +370,14 @@ def _open_session(path: Path, module: nn.Module, model: str) -> Any:
     options.log_severity_level = 3  # errors; warnings about unused initializers concern nobody here
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # one of the runtime's kinds; most often it lacks an operator for BF16
-        found = re.search(r"Could not find an implementation for (\w+)\(\d+\) node with name '([^']*)'", str(error))
+    except Exception as error:  # one of the runtime's kinds; most often it lacks an operator for BF16 or FP64
+        found = re.search(r"Could not find an implementation for (\w+)\(\d+\) node with name", str(error))
         checker = f"{model} was exported, but ONNX Runtime, which checks the export,"
-        if found and any(tensor.dtype == torch.bfloat16 for tensor in module.state_dict().values()):
+        types = {info.type.tensor_type.elem_type for info in load_graph(path).graph.value_info}
+        if found and (lacking := [name for code, name in UNUSUAL.items() if code in types]):
             raise ModelError(
-                f"{checker} has no {found[1]} in BF16 on a CPU ({found[2]}). Give the model in FP32 (module.float(), "
-                "without casts to BF16); graphs in BF16 are made of that, with --precisions bf16"
+                f"{checker} has no {found[1]} in {lacking[0]} on a CPU. Give the model in FP32 (module.float(), no "
+                f"casts to {lacking[0]}); graphs in other precisions are made of that, with --precisions"
             ) from error
         raise ModelError(f"{checker} cannot open it: {first_line(error)}") from error
 

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -370,6 +371,8 @@ def _read_state(path: Path) -> State:
         raise ModelError(f"weights {path}: no such file; expected default, random, or a state dict") from error
     except Exception as error:  # unpickling, zip, end of file, permission: each of its own kind
         reason = str(error).strip().partition("\n")[0]
+        if isinstance(error, UnpicklingError):  # PyTorch's sentence is on what we do not do, in bold
+            reason = "it holds other Python objects, or is no file of torch.save"
         raise ModelError(
             f"weights {path} cannot be read as a state dict: {reason}. Make one with torch.save(m.state_dict(), path)"
         ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import linecache
 import math
@@ -18,7 +17,7 @@ from msgspec import Struct
 from enginebench.core.errors import FeedError, MissingDependency, UsageError
 from enginebench.core.records import Score, Task
 from enginebench.core.text import name_type
-from enginebench.models.objects import look_here
+from enginebench.models.objects import import_named
 from enginebench.runs.child.arrays import COUNTS, FAILURE, OUTPUTS, load_arrays
 from enginebench.runs.child.jobs import MetricsJob, ScoreJob
 from enginebench.runs.child.targets_file import read_targets
@@ -97,18 +96,7 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
 
 def load_metric(text: str) -> UserMetric:
     """The function that `package.module:function` names, from the user's folder."""
-    module, _, attribute = text.partition(":")
-    look_here()
-    try:
-        found: Any = importlib.import_module(module)
-    except Exception as error:  # user code: anything can come out of it
-        raise UsageError(f"--metric {text}: cannot import {module}: {type(error).__name__}: {error}") from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise UsageError(f"--metric {text}: {module} has no {attribute!r}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise UsageError(f"--metric {text}: {attribute} is {name_type(found)}; expected f(outputs, targets)")
+    found = import_named(text, UsageError, f"--metric {text}", "f(outputs, targets)")
     higher = getattr(found, "higher_is_better", True)
     if not isinstance(higher, bool):
         raise UsageError(f"--metric {text}: higher_is_better is {higher!r}; expected True or False")

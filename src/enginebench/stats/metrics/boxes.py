@@ -48,16 +48,18 @@ class Boxes(Struct, frozen=True, kw_only=True, eq=False):
         return {"boxes": self.boxes.astype(np.float32), "scores": self.scores.astype(np.float32), "labels": self.labels}
 
 
-def holds_boxes(outputs: Outputs) -> bool:
-    """Whether outputs are named as torchvision's detectors name theirs."""
-    return set(NAMED) <= set(outputs)
+def find_named(outputs: Outputs) -> tuple[str, ...]:
+    """The outputs that are named as torchvision's detectors name theirs, also as `outputs.0.boxes`; none are ()."""
+    places = [name.removesuffix(NAMED[0]) for name in outputs if name.rpartition(".")[2] == NAMED[0]]
+    names = tuple(places[0] + name for name in NAMED) if len(places) == 1 else ()
+    return names if set(names) <= set(outputs) else ()
 
 
 class Layout(Struct, frozen=True, kw_only=True):
     """How the numbers of a detector's outputs are read."""
 
     kind: Literal["named", "ended", "scores", "objects", "queries"]
-    outputs: tuple[str, ...] = ()  # of queries: boxes, then scores
+    outputs: tuple[str, ...] = ()  # boxes, scores and, where named, labels
     logits: bool = False  # scores of queries are read through a sigmoid
 
 
@@ -66,7 +68,9 @@ def read_boxes(outputs: Outputs, layout: Layout | None = None) -> Boxes:
     arrays = {name: np.asarray(array) for name, array in outputs.items()}
     layout = layout or find_layout(arrays)
     if layout.kind == "named":
-        boxes, scores, labels = (arrays[n] if arrays["boxes"].ndim > 2 else arrays[n][None] for n in NAMED)
+        boxes, scores, labels = (
+            arrays[n] if arrays[layout.outputs[0]].ndim > 2 else arrays[n][None] for n in layout.outputs
+        )
         named = zip(boxes.astype(np.float64), scores.astype(np.float64), labels.astype(np.int64), strict=True)
         return _stack([(b, np.where(c == NOTHING, -np.inf, s), c) for b, s, c in named])
     if layout.kind == "queries":
@@ -87,8 +91,8 @@ def find_layout(outputs: Outputs) -> Layout:
     of centre, size and scores (YOLO), or [samples, boxes, 5] of a single one; boxes of centre and size
     [samples, boxes, 4] beside scores [samples, boxes, classes] (DETR with a sigmoid).
     """
-    if holds_boxes(outputs):
-        return Layout(kind="named")
+    if find_named(outputs):
+        return Layout(kind="named", outputs=find_named(outputs))
     arrays = {name: np.asarray(array) for name, array in outputs.items()}
     shapes, why = [array.shape for array in arrays.values()], "no layout of boxes that is known"
     if len(shapes) == 1 and len(shapes[0]) == 3:

@@ -49,6 +49,7 @@ def test_layouts_of_detectors():
     ended = np.concatenate([CORNERS, SCORES[:, None], CLASSES[:, None]], axis=1)[None]
     assert list_first(read_boxes({"output0": ended})) == ALL
     named = {"boxes": CORNERS, "labels": CLASSES, "scores": SCORES}
+    assert list_first(read_boxes({f"outputs.0.{name}": array for name, array in named.items()})) == ALL
     assert list_first(read_boxes(named)) == ALL == list_first(read_boxes(read_boxes(named).as_outputs()))
     logits = np.full((1, 3, 2), -9.0)
     logits[0, np.arange(3), CLASSES] = np.log(SCORES / (1 - SCORES))
