@@ -421,6 +421,8 @@ class Campaign:
 
     def _failed(self, result: Result, when: str, error: EngineBenchError) -> Result:
         reason = str(error) if isinstance(error, UnsupportedOperator) else f"{when}: {error}"
+        advice = {c.advice: None for a in result.artifacts for c in a.caveats if c.template == "chosen_shapes.refused"}
+        reason = "; ".join((reason, *advice))
         self._reporter.say(f"{label(result)} failed {when}: {error}")
         said = "\n".join(text for text in (error.stderr_tail.rstrip(), error.log) if text)
         return replace(result, status="failed", reason=reason, stderr_tail=said or None)

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 import samples
 from enginebench.core.records import Drift, Result
 from enginebench.report.bench import BenchDocument, describe_bench, list_bench, state_verdict
+from enginebench.report.run.diff import list_diff
 from enginebench.report.terminal import format_text
 from enginebench.stats.diff import DiffRow, diff_results
 from enginebench.stats.drift import limits_between, measure_drift, refuse_drift
@@ -55,6 +56,8 @@ def test_sides_of_one_name_are_told_apart_and_a_ratio_has_one_interval() -> None
     text = " ".join(format_text(list_bench(document)).split())
     assert row.verdict == "not_shown" and text.count(" to ") == 1, text
     assert "main.onnx against resnet18" in text and "pytorch (against) fp32" in text
+    found = diff_results(sides[:1], sides[1:], neighbours=True, fed_alike=True)
+    assert list_diff(found)[0].title == "inconclusive (margin 2.0%)"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from asked import make_row
+from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -165,9 +166,12 @@ def test_a_failure_keeps_what_was_measured_and_stops_no_other(bed: Bed) -> None:
 
 def test_a_row_that_cannot_be_built_stops_no_other_and_is_no_reference(bed: Bed) -> None:
     bad, good, other = (bed.plan("1", fault="raise", at="build"), bed.plan("2"), bed.plan("3", bias="1"))
+    chosen = make_caveat("chosen_shapes.refused", shapes="x 1x128", why="no", option="x:1x128")
+    bad = replace(bad, chain=tuple(replace(artifact, caveats=(chosen,)) for artifact in bad.chain))
     failed, first, second = bed.start(bad, good, other).run()
     assert failed.status == "failed" and failed.measurements == () and failed.drift is None
     assert str(failed.reason).startswith("while it was built and checked: RuntimeError: the fake engine raised")
+    assert str(failed.reason).endswith(f"; {chosen.advice}") and "--input-shape" in chosen.advice
     assert bed.stored(bad) == failed
     assert [turn[0] for turn in bed.children.turns] == ["2", "3", "2", "3"]
     assert first.drift is not None and first.drift.passed and first.drift.reference == good.id

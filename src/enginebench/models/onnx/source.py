@@ -244,7 +244,7 @@ def _find_tensor(kind: Any) -> Any | None:
 
 
 def _name_kind(kind: str | None) -> str:
-    return f"a {kind.removesuffix('_type').replace('_', ' ')}" if kind else "no type"
+    return f"{kind.removesuffix('_type').replace('_', ' ')} type" if kind else "no type"
 
 
 def read_opset(model: ModelProto) -> int | None:

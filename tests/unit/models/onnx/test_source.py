@@ -87,7 +87,7 @@ def test_outputs_of_unknown_rank_are_allowed_and_inputs_are_not(tmp_path: Path) 
 
 def test_inputs_that_are_no_tensors_are_refused(tmp_path: Path) -> None:
     sequence = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, [3])
-    with pytest.raises(ArtifactError, match="a sequence; expected a tensor"):
+    with pytest.raises(ArtifactError, match="sequence type; expected a tensor"):
         read_onnx(_save(_make_model(inputs=[sequence]), tmp_path / "a.onnx"))
     with pytest.raises(ParseError, match="element type 99"):
         read_onnx(_save(_make_model(inputs=[_value("x", [3], 99)]), tmp_path / "c.onnx"))
