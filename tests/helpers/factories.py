@@ -114,17 +114,6 @@ def make_counter() -> Made:
     return Counter(), torch.randn(1, 4)
 
 
-class Writer(nn.Module):
-    """Writes into its input."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.add_(1) * 2
-
-
-def make_writer() -> Made:
-    return Writer(), torch.randn(1, 4)
-
-
 class Untranslated(nn.Module):
     """Calls what no ONNX operator does."""
 
@@ -136,22 +125,3 @@ class Untranslated(nn.Module):
 
 def make_untranslated() -> Made:
     return Untranslated(), torch.randn(1, 4, 4)
-
-
-class Silent(nn.Module):
-    """Answers with no tensor."""
-
-    def forward(self, x: torch.Tensor) -> dict[str, Any]:
-        return {"text": "none", "nothing": None}
-
-
-def make_silent() -> Made:
-    return Silent(), torch.randn(1, 4)
-
-
-def make_raising() -> Made:
-    raise KeyError("no such checkpoint")
-
-
-def make_wrong_inputs() -> Made:
-    return nn.Linear(4, 4), torch.zeros(1, 4, dtype=torch.int64)

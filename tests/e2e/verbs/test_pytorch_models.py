@@ -95,17 +95,3 @@ def test_a_bundle_calls_the_module_as_its_factory_says(cli: Cli) -> None:
     trusted = ("--allow-code", "factories:make_nested_with_option")
     done = cli("deliver", "r", "--row", row["id"], *trusted, "--out", "bundle", "--json", code=0)
     assert json.loads(done.stdout)["checked"] is True
-
-
-@pytest.mark.parametrize(
-    ("factory", "message"),
-    [
-        ("make_raising", "the factory failed: KeyError: 'no such checkpoint'"),
-        ("make_wrong_inputs", "does not run on inputs of shape 1x4: RuntimeError"),
-        ("make_writer", "writes into its input 'input'"),
-        ("make_silent", "returns no tensor (dict); expected at least one"),
-    ],
-)
-def test_faults_of_a_model_are_one_sentence(factory: str, message: str, cli: Cli) -> None:
-    done = cli("run", f"factories:{factory}", *FAST, "--engines", "pytorch,ort")
-    assert done.returncode == 5 and message in done.stderr and "Traceback" not in done.stderr
