@@ -116,17 +116,6 @@ def make_counter() -> Made:
     return Counter(), torch.randn(1, 4)
 
 
-class Writer(nn.Module):
-    """Writes into its input."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.add_(1) * 2
-
-
-def make_writer() -> Made:
-    return Writer(), torch.randn(1, 4)
-
-
 class Untranslated(nn.Module):
     """Calls what no ONNX operator does."""
 
@@ -138,17 +127,6 @@ class Untranslated(nn.Module):
 
 def make_untranslated() -> Made:
     return Untranslated(), torch.randn(1, 4, 4)
-
-
-class Silent(nn.Module):
-    """Answers with no tensor."""
-
-    def forward(self, x: torch.Tensor) -> dict[str, Any]:
-        return {"text": "none", "nothing": None}
-
-
-def make_silent() -> Made:
-    return Silent(), torch.randn(1, 4)
 
 
 def make_exiting() -> Made:

@@ -86,6 +86,20 @@ def program():
 def module_of_program():
     return nn.Sequential(program().module()), torch.ones(1, 3)
 
+class Writer(nn.Module):
+    def forward(self, x):
+        return x.add_(1) * 2
+
+class Silent(nn.Module):
+    def forward(self, x):
+        return {"text": "none"}
+
+def writer():
+    return Writer(), torch.zeros(1, 3)
+
+def silent():
+    return Silent(), torch.zeros(1, 3)
+
 def returns_text():
     return "a module"
 
@@ -374,6 +388,8 @@ def test_random_weights_replace_those_of_a_factory(tmp_path: Path) -> None:
         ("user_models:returns_text", "returned str; expected a torch.nn.Module"),
         ("user_models:program", "or (module, example inputs). Give its .module()"),
         ("user_models:bad_examples", "the example inputs are (list), and they cannot be used: there is no tensor"),
+        ("user_models:writer", "writes into its input 'input'"),
+        ("user_models:silent", "returns no tensor (dict); expected at least one"),
         ("user_models:waves", "'input' has dtype complex64, which no engine takes"),
         ("user_models:on_meta", "the module holds no weights that could be measured: Cannot copy out of meta tensor"),
         ("no_such_module_at_all:factory", "cannot import no_such_module_at_all: ModuleNotFoundError"),
