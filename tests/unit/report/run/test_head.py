@@ -37,6 +37,13 @@ def ort(median_ms: float = 10, precision: str = "fp32", drift: Drift | None = AG
 PYTORCH = make_result(median_ms=20, drift=AGREE)
 
 
+def test_of_a_batch_the_rate_is_told() -> None:
+    rows = [
+        make_result(name, median_ms=ms, batch=32, drift=AGREE, sd=1e-9) for name, ms in (("pytorch", 20), ("ort", 10))
+    ]
+    assert head(*rows)["FASTEST"].startswith("ort fp32   10.0 ms, 3,200 images/s   2.00x pytorch fp32")
+
+
 def test_the_floats_beside_eight_bits_are_told() -> None:
     mixed = make_result("openvino:floats=bf16", "int8@cpu", 5, drift=AGREE, seed=2)
     assert "openvino int8+bf16 (cpu)   " in head(PYTORCH, mixed)["FASTEST"]
