@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -94,10 +95,6 @@ class Points(nn.Module):
         return torch.nonzero(x > 1.0), x * 2
 
 
-def make_points() -> Made:
-    return Points(), torch.randn(1, 6, 6)
-
-
 class Counter(nn.Module):
     """Counts its calls in a buffer that the answer depends on."""
 
@@ -112,19 +109,11 @@ class Counter(nn.Module):
         return answer
 
 
-def make_counter() -> Made:
-    return Counter(), torch.randn(1, 4)
-
-
 class Writer(nn.Module):
     """Writes into its input."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.add_(1) * 2
-
-
-def make_writer() -> Made:
-    return Writer(), torch.randn(1, 4)
 
 
 class Untranslated(nn.Module):
@@ -136,10 +125,6 @@ class Untranslated(nn.Module):
         return values
 
 
-def make_untranslated() -> Made:
-    return Untranslated(), torch.randn(1, 4, 4)
-
-
 class Silent(nn.Module):
     """Answers with no tensor."""
 
@@ -147,9 +132,14 @@ class Silent(nn.Module):
         return {"text": "none", "nothing": None}
 
 
-def make_silent() -> Made:
-    return Silent(), torch.randn(1, 4)
-
-
 def make_exiting() -> Made:
     sys.exit(2)
+
+
+def _pair(kind: type[nn.Module], *shape: int) -> Made:
+    return kind(), torch.randn(*shape)
+
+
+make_points, make_counter = partial(_pair, Points, 1, 6, 6), partial(_pair, Counter, 1, 4)
+make_writer, make_untranslated = partial(_pair, Writer, 1, 4), partial(_pair, Untranslated, 1, 4, 4)
+make_silent = partial(_pair, Silent, 1, 4)
