@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -94,10 +95,6 @@ class Points(nn.Module):
         return torch.nonzero(x > 1.0), x * 2
 
 
-def make_points() -> Made:
-    return Points(), torch.randn(1, 6, 6)
-
-
 class Counter(nn.Module):
     """Counts its calls in a buffer that the answer depends on."""
 
@@ -112,10 +109,6 @@ class Counter(nn.Module):
         return answer
 
 
-def make_counter() -> Made:
-    return Counter(), torch.randn(1, 4)
-
-
 class Untranslated(nn.Module):
     """Calls what no ONNX operator does."""
 
@@ -125,9 +118,13 @@ class Untranslated(nn.Module):
         return values
 
 
-def make_untranslated() -> Made:
-    return Untranslated(), torch.randn(1, 4, 4)
-
-
 def make_exiting() -> Made:
     sys.exit(2)
+
+
+def _pair(kind: type[nn.Module], *shape: int) -> Made:
+    return kind(), torch.randn(*shape)
+
+
+make_points, make_counter = partial(_pair, Points, 1, 6, 6), partial(_pair, Counter, 1, 4)
+make_untranslated = partial(_pair, Untranslated, 1, 4, 4)

@@ -19,24 +19,27 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 def explain(error: BaseException) -> str:
     """`KeyError: 'head' (net.py:12: return x["head"])`: what the user's code raised, and where."""
     place = find_line(error)
-    return f"{type(error).__name__}: {error}{f' ({place})' if place else ''}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{f' ({place})' if place else ''}"
 
 
 def find_line(error: BaseException) -> str | None:
-    """`net.py:12: return x.mystery()` of the innermost frame that is neither PyTorch's nor Python's; None if none is.
+    """`net.py:12: return x.mystery()` of the user's innermost frame, else of an installed package's; None if none is.
 
     The forward pass runs while it is captured, so that its frames are those of the error; an operator that fails
     later keeps the stack that it was called with.
     """
+    places: list[tuple[bool, str, int]] = []
     for link in list_causes(error):
         quoted = [(path, int(line)) for path, line in _FRAME.findall(str(link))]
         raised = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(link.__traceback__)]
         # The innermost one counts: of the error itself, of what it quotes, then of the operator that was exported.
-        for path, line in reversed([*_list_node_frames(link), *quoted, *raised]):
-            if _is_users(path):
-                source = linecache.getline(path, line).strip()
-                return f"{_shorten(path)}:{line}" + (f": {source}" if source else "")
-    return None
+        listed = reversed([*_list_node_frames(link), *quoted, *raised])
+        places += [(_is_installed(path), path, line) for path, line in listed if _is_users(path)]
+    if not places:
+        return None
+    _, path, line = min(places, key=lambda place: place[0])  # the first of those that are not installed
+    source = linecache.getline(path, line).strip()
+    return f"{_shorten(path)}:{line}" + (f": {source}" if source else "")
 
 
 def _list_node_frames(error: BaseException) -> list[tuple[str, int]]:
@@ -51,8 +54,12 @@ def _is_users(path: str) -> bool:
     whole = str(Path(path).resolve())
     files = [file for name in _TOOLS if (file := getattr(sys.modules.get(name), "__file__", None))]
     own = tuple(f"{Path(file).resolve().parent}{os.sep}" for file in files)
-    installed = "site-packages" in whole or "dist-packages" in whole
-    return not path.startswith("<") and not whole.startswith(own) and (installed or not whole.startswith(_LIBRARY))
+    strange = path.startswith("<") or whole.startswith(own)
+    return not strange and (_is_installed(whole) or not whole.startswith(_LIBRARY))
+
+
+def _is_installed(path: str) -> bool:
+    return "site-packages" in path or "dist-packages" in path
 
 
 def _shorten(path: str) -> str:

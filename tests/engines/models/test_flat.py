@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import factories
-from enginebench.models.torch.architectures import describe_inputs, describe_outputs, examples_of_shapes
+from enginebench.models.torch.architectures import describe_inputs, examples_of_shapes
 from enginebench.models.torch.flat import Flat, find_state, flatten
 
 
@@ -26,16 +26,6 @@ def test_tensors_reach_the_module_where_the_examples_stood() -> None:
     positional, keywords = flat.answer(ids, other)
     assert positional == ({"ids": ids, "kind": "text"}, [None, other]) and keywords == {"scale": 2}
     assert flat(ids, other) == (ids, other), "what is no tensor is no part of the answer"
-
-
-class Clash(nn.Module):
-    def forward(self, x: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
-        return x + output
-
-
-def test_no_output_has_the_name_of_an_input() -> None:
-    flat, examples = flatten(Clash(), (torch.zeros(1, 2), torch.zeros(1, 2)))
-    assert [spec.name for spec in describe_outputs(flat, examples, "clash")] == ["output_"]
 
 
 def test_a_state_is_found_put_back_and_begun_anew() -> None:

@@ -39,31 +39,17 @@ class Two(nn.Module):
         hidden = self.table(ids) * mask
         return {"logits": self.head(hidden), "extra": [hidden.sum(-1)], "note": None}
 
-def pair():
-    return Two(), (torch.zeros(2, 5, dtype=torch.int64), torch.ones(2, 5, 1))
-
-def alone():
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
-
-def half():
-    return nn.Linear(3, 2).half(), (torch.zeros(1, 3).half(),)
-
-def brain():
-    return nn.Linear(3, 2).bfloat16(), (torch.zeros(1, 3).bfloat16(),)
-
+def pair(): return Two(), (torch.zeros(2, 5, dtype=torch.int64), torch.ones(2, 5, 1))
+def alone(): return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+def half(): return nn.Linear(3, 2).half(), (torch.zeros(1, 3).half(),)
+def brain(): return nn.Linear(3, 2).bfloat16(), (torch.zeros(1, 3).bfloat16(),)
 class Inside(nn.Module):
     def forward(self, x):
         return x.float() * 2
 
-def brain_inside():
-    return Inside(), (torch.zeros(1, 3).bfloat16(),)
-
-def waves():
-    return Inside(), torch.zeros(1, 3, dtype=torch.complex64)
-
-def on_meta():
-    return nn.Linear(3, 2, device="meta"), torch.zeros(1, 3)
-
+def brain_inside(): return Inside(), (torch.zeros(1, 3).bfloat16(),)
+def waves(): return Inside(), torch.zeros(1, 3, dtype=torch.complex64)
+def on_meta(): return nn.Linear(3, 2, device="meta"), torch.zeros(1, 3)
 def zeros():
     module = nn.Linear(3, 2)
     nn.init.zeros_(module.weight)
@@ -74,9 +60,7 @@ class Shuffled(nn.Linear):
         super().__init__(8, 8)
         self.order = [*np.random.permutation(8).tolist(), random.random()]
 
-def shuffled():
-    return Shuffled(), torch.zeros(1, 8)
-
+def shuffled(): return Shuffled(), torch.zeros(1, 8)
 def breaks():
     raise KeyError("no such checkpoint")
 
@@ -100,12 +84,8 @@ def writer():
 def silent():
     return Silent(), torch.zeros(1, 3)
 
-def returns_text():
-    return "a module"
-
-def bad_examples():
-    return nn.Linear(3, 2), ([1, 2, 3],)
-
+def returns_text(): return "a module"
+def bad_examples(): return nn.Linear(3, 2), ([1, 2, 3],)
 class Fixed(nn.Module):
     def __init__(self):
         super().__init__()
@@ -113,9 +93,7 @@ class Fixed(nn.Module):
     def forward(self, x):
         return self.norm(x.reshape(1, 3))
 
-def fixed():
-    return Fixed(), torch.zeros(1, 3)
-
+def fixed(): return Fixed(), torch.zeros(1, 3)
 class Sum(nn.Module):
     def __init__(self, large, small):
         super().__init__()

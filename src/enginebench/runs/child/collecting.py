@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import linecache
 import math
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +16,7 @@ from enginebench.core.errors import FeedError, MissingDependency, UsageError
 from enginebench.core.records import Score, Task
 from enginebench.core.text import name_type
 from enginebench.models.objects import import_named
+from enginebench.models.torch.blame import explain
 from enginebench.runs.child.arrays import COUNTS, FAILURE, OUTPUTS, load_arrays
 from enginebench.runs.child.jobs import MetricsJob, ScoreJob
 from enginebench.runs.child.targets_file import read_targets
@@ -55,7 +54,7 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
         try:
             found = self.function(given, targets.values)
         except Exception as error:  # user code: anything can come out of it
-            raise UsageError(f"--metric {self.text} {locate(error, self.function)}") from error
+            raise UsageError(f"--metric {self.text} raised {explain(error)}") from error
         if isinstance(found, str | bytes | Mapping) or found is None:
             told = repr(found) if isinstance(found, str) else name_type(found)
             raise UsageError(f"--metric {self.text} returned {told}; {EXPECTED}")
@@ -101,17 +100,6 @@ def load_metric(text: str) -> UserMetric:
     if not isinstance(higher, bool):
         raise UsageError(f"--metric {text}: higher_is_better is {higher!r}; expected True or False")
     return UserMetric(text=text, function=found, higher_is_better=higher)
-
-
-def locate(error: BaseException, function: Callable[..., Any]) -> str:
-    """What a user's function raised, and where in its own file: the line that the user can mend."""
-    frames = traceback.extract_tb(error.__traceback__)
-    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
-    told = f"raised {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    frame = (own or frames[1:] or frames)[-1]
-    line = linecache.getline(frame.filename, frame.lineno or 0).strip()
-    return f"{told} ({Path(frame.filename).name}, line {frame.lineno}: {line})"
 
 
 TARGETS = "targets"

@@ -93,7 +93,7 @@ def test_one_engines_answers_may_be_too_much_for_a_metric() -> None:
     broken = LOGITS.copy()
     broken[20] = np.nan
     kept = collect(("collected_metrics:strict", "top1"), {"out": broken}, LABELS)
-    assert "Input contains NaN (collected_metrics.py, line 11" in str(kept["failure/collected_metrics:strict"])
+    assert "Input contains NaN (collected_metrics.py:11" in str(kept["failure/collected_metrics:strict"])
     assert "counts/top1" in kept
 
 
