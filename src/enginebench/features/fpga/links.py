@@ -53,14 +53,12 @@ class Link(Struct, frozen=True, kw_only=True):
         """
         sizes = np.asarray(size_bytes, dtype=np.int64)
         latency = self.latency_s + (self.answer_latency_s if answer else 0.0)
-        return np.where(sizes > 0, latency + self._count_wire_bytes(sizes) / self.wire_bytes_per_s, 0.0)
-
-    def _count_wire_bytes(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        if not self.packet_bytes:
-            return sizes
-        full, rest = np.divmod(sizes, self.packet_bytes)
-        last = np.where(rest > 0, np.maximum(rest, self.minimum_bytes) + self.overhead_bytes, 0)
-        return full * (self.packet_bytes + self.overhead_bytes) + last
+        on_wire = sizes
+        if self.packet_bytes:
+            full, rest = np.divmod(sizes, self.packet_bytes)
+            last = np.where(rest > 0, np.maximum(rest, self.minimum_bytes) + self.overhead_bytes, 0)
+            on_wire = full * (self.packet_bytes + self.overhead_bytes) + last
+        return np.where(sizes > 0, latency + on_wire / self.wire_bytes_per_s, 0.0)
 
 
 NAMED = {

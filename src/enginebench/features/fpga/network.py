@@ -264,15 +264,7 @@ def make_layer(
 
 
 def fit_multipliers(network: Network, bits: int) -> Network:
-    """The network with multipliers of another width.
-
-    Args:
-        bits: width of the multiplier as a signed word, 4 to 32.
-
-    Raises:
-        UsageError: the width is out of range.
-        ModelError: a scale has no multiplier.
-    """
+    """The network with multipliers of another width, that of a signed word of 4 to 32 bits."""
     if not 4 <= bits <= 32:
         raise UsageError(f"a multiplier of {bits} bits; expected 4 to 32")
     scales = {i: x.accumulator_scale / x.quantization.scale for i, x in enumerate(network.layers) if x.quantization}

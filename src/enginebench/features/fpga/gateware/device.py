@@ -23,7 +23,7 @@ from enginebench.features.fpga.frames import (
     Command,
     Status,
 )
-from enginebench.features.fpga.gateware.engine import Engine, check_lanes
+from enginebench.features.fpga.gateware.engine import MOST_LANES, Engine
 from enginebench.features.fpga.gateware.uart import Receiver, Transmitter, check_divisor
 from enginebench.features.fpga.network import Network
 
@@ -55,7 +55,6 @@ class Device(wiring.Component):
     def __init__(
         self, network: Network, lanes: int, divisor: int, split: int = 0, timeout_cycles: int | None = None
     ) -> None:
-        check_design(network, lanes, divisor)
         self.network, self.lanes, self.divisor = network, lanes, divisor
         self.split = split
         self.timeout_cycles = timeout_cycles or max(TIMEOUT_CYCLES, TIMEOUT_BYTES * FRAME_BITS * divisor)
@@ -271,12 +270,14 @@ class Device(wiring.Component):
         return byte
 
 
-def check_design(network: Network, lanes: int, divisor: int) -> None:
-    """Checks that such a device is possible. Done before one is made: Amaranth warns about unused designs."""
-    check_lanes(lanes)
+def make_device(network: Network, lanes: int, divisor: int, split: int = 0) -> Device:
+    """A device that is possible. Checked before one is made: Amaranth warns about unused designs."""
+    if not 1 <= lanes <= MOST_LANES:
+        raise UsageError(f"{lanes} lanes; expected 1 to {MOST_LANES}")
     check_divisor(divisor)
     answer = network.outputs * network.answer_bytes
     if network.inputs > LARGEST_PAYLOAD or answer > LARGEST_PAYLOAD:
         raise UsageError(
             f"{network.inputs} bytes in and {answer} out; a frame carries at most {LARGEST_PAYLOAD} bytes each way"
         )
+    return Device(network, lanes, divisor, split)
