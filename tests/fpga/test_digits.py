@@ -29,7 +29,7 @@ def test_all_digits_are_exact_and_classed_as_onnx_runtime_does(quantized, digits
     rows = network.encode(inputs)
     found = simulate_inferences(Device(network, 16, 1), rows, cache_dir)
     assert (found.answers == network.infer_bytes(rows)).all()
-    assert found.cycles_per_inference == 180 and set(found.compute_cycles) == {180}
+    assert found.cycles_per_inference == 180
     assert set(found.transaction_cycles) == {count_transaction_cycles(network, 16, 1)}
     ours = network.decode(found.answers)
     assert len(find_differences(ours, run_ort(quantized, inputs), labels)) <= 2

@@ -65,12 +65,7 @@ class Board:
         self._sent = 0
 
     def infer(self, inputs: Array) -> tuple[Array, list[int]]:
-        """(real outputs [n, outputs], cycles of the engine for each), through UART and protocol.
-
-        Raises:
-            FeedError: an input has another size.
-            MeasurementError: the device gave a wrong answer, or none.
-        """
+        """(real outputs [n, outputs], cycles of the engine for each), through UART and protocol."""
         rows = self._network.encode(inputs.astype(np.float32))
         answers, cycles = [], []
         for first in range(0, len(rows), CHUNK):
@@ -104,16 +99,7 @@ class Board:
 
 
 def make_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> Board:
-    """The board for a quantized ONNX artifact. What the engine `fpga-sim` is handed.
-
-    Args:
-        options: part, lanes, multiplier_bits, link, and clock_mhz, where "" means the Fmax that was found for it.
-
-    Raises:
-        UsageError: an option is not a number or out of range, or no Fmax is known for it.
-        ModelError: the file is not a chain of quantized linear layers.
-        MissingDependency: a tool of the simulation is not installed.
-    """
+    """The board for a quantized ONNX artifact; `clock_mhz` of "" means the Fmax that was found for it."""
     part = find_part(options["part"])
     lanes, bits = (int(_read_number(options, key, int, "a whole number")) for key in ("lanes", "multiplier_bits"))
     if options["clock_mhz"] == "":

@@ -45,12 +45,7 @@ class Link(Struct, frozen=True, kw_only=True):
         return self.wire_bytes_per_s * self.packet_bytes / (self.packet_bytes + self.overhead_bytes)
 
     def transfer_s(self, size_bytes: NDArray[np.int64] | int, answer: bool = False) -> NDArray[np.float64]:
-        """Seconds that transfers of these sizes take; nothing to send takes no time at all.
-
-        Args:
-            size_bytes: payload of each transfer, bytes.
-            answer: whether it is the way back.
-        """
+        """Seconds that transfers of so many bytes of payload take; nothing to send takes no time at all."""
         sizes = np.asarray(size_bytes, dtype=np.int64)
         latency = self.latency_s + (self.answer_latency_s if answer else 0.0)
         on_wire = sizes

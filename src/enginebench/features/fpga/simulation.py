@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -50,7 +49,6 @@ class Simulated(Struct, frozen=True, kw_only=True, eq=False):
     answers: NDArray[np.int64]  # [n, outputs]
     cycles_per_inference: int  # counted by the device
     transaction_cycles: tuple[int, ...]  # of each inference: request's first start bit to answer's last stop bit
-    compute_cycles: tuple[int, ...]  # of each inference: cycles in which the engine was at work, seen on its pin
     simulated_cycles: int
     seconds: float  # of simulation, compilation left out
 
@@ -58,14 +56,10 @@ class Simulated(Struct, frozen=True, kw_only=True, eq=False):
 def simulate_inferences(
     device: Device, inputs: NDArray[np.int8], cache_dir: Path, say: Callable[[str], None] = lambda text: None
 ) -> Simulated:
-    """Every input through the device, one after the other, each answer awaited.
-
-    Args:
-        inputs: signed bytes [n, inputs], n at least 1.
-    """
+    """Every input, signed bytes [n, inputs], through the device, one after the other, each answer awaited."""
     say("making the circuit; compiling it takes up to a minute where --cache has none")
     library = compile_rtlil(convert_rtlil(device), cache_dir)
-    chunks: list[tuple[NDArray[np.int64], list[int], list[int]]] = []
+    answers, transactions = list[NDArray[np.int64]](), list[int]()
     total, seconds = 0, 0.0
 
     def run_timed(rx: Wave) -> tuple[Wave, Wave]:
@@ -79,19 +73,19 @@ def simulate_inferences(
     with CompiledDevice(library) as running:
         for first in range(0, len(inputs), CHUNK):
             say(f"simulating from input {first + 1} of {len(inputs)}")
-            chunks.append(run_chunk(device, inputs[first : first + CHUNK], first, run_timed))
+            found, took, _ = run_chunk(device, inputs[first : first + CHUNK], first, run_timed)
+            answers.append(found)
+            transactions += took
         # What the device counted for its last inference, asked over its line.
         number = len(inputs)
         request = waves.encode_bytes(pack_request(Command.CYCLES, number & 0xFF), device.divisor)
         answer_cycles = (FRAME_BYTES + CYCLES_FORMAT.size) * FRAME_BITS * device.divisor
         tx, _ = run_timed(np.concatenate([request, waves.rest(answer_cycles + MARGIN_CYCLES)]))
     (answer,), _ = read_answers(tx, device.divisor)
-    answers, transactions, computed = zip(*chunks, strict=True)
     return Simulated(
         answers=np.concatenate(answers),
         cycles_per_inference=unpack_cycles(take_answer(answer, number))[0],
-        transaction_cycles=tuple(chain(*transactions)),
-        compute_cycles=tuple(chain(*computed)),
+        transaction_cycles=tuple(transactions),
         simulated_cycles=total,
         seconds=seconds,
     )
@@ -102,10 +96,7 @@ def run_chunk(
 ) -> tuple[NDArray[np.int64], list[int], list[int]]:
     """(answers [n, outputs], cycles of each transaction, cycles of the engine for each) of inputs in one go.
 
-    Args:
-        inputs: signed bytes [n, inputs].
-        first: number of the first request, modulo 256 its sequence number.
-        run: the device at work.
+    `first` is the number of the first request, modulo 256 its sequence number; `run` is the device at work.
     """
     network, divisor = device.network, device.divisor
     slot = count_transaction_cycles(network, device.lanes, divisor) + MARGIN_CYCLES

@@ -108,12 +108,10 @@ class Device(wiring.Component):
                 m.d.sync += pause.eq(0)
                 with m.If(receiver.valid & (receiver.data == REQUEST_START)):
                     m.next = "command"
-            with take_byte("command"):
-                m.d.sync += command.eq(receiver.data)
-                m.next = "sequence"
-            with take_byte("sequence"):
-                m.d.sync += sequence.eq(receiver.data)
-                m.next = "length"
+            for state, register, following in (("command", command, "sequence"), ("sequence", sequence, "length")):
+                with take_byte(state):
+                    m.d.sync += register.eq(receiver.data)
+                    m.next = following
             with take_byte("length"):
                 m.d.sync += [length.eq(receiver.data), index.eq(0), blocked.eq(banks.taken.bit_select(banks.next, 1))]
                 m.next = "payload"
@@ -215,10 +213,9 @@ class Device(wiring.Component):
         with m.FSM():
             with send_byte("idle", ANSWER_START, crc.start.eq(1), valid=may_send):
                 m.next = "status"
-            with send_byte("status", status, crc.valid.eq(sent)):
-                m.next = "sequence"
-            with send_byte("sequence", sequence, crc.valid.eq(sent)):
-                m.next = "length"
+            for state, value, following in (("status", status, "sequence"), ("sequence", sequence, "length")):
+                with send_byte(state, value, crc.valid.eq(sent)):
+                    m.next = following
             with m.State("length"):
                 m.d.comb += [out.payload.eq(size), out.valid.eq(1), crc.valid.eq(sent)]
                 m.d.sync += index.eq(0)
