@@ -1,7 +1,7 @@
 """A sweep as sections: the fastest row of each engine, the machines, what came of searches, and what has no figures."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import astuple
 
@@ -22,9 +22,7 @@ _AGREE = {True: "same", False: "changed", None: ""}
 def _figure(title: str, name: str, spare: int = 0) -> Column:
     """`~` where the times were disturbed, `?` where samples or trials cannot carry the figure."""
 
-    def take(cell: SweepCell) -> Estimate | None:
-        found: Estimate | None = getattr(cell.row, name, None)
-        return found
+    take: Callable[[SweepCell], Estimate | None] = lambda cell: getattr(cell.row, name, None)  # noqa: E731
 
     def text(cell: SweepCell) -> str:
         found = take(cell)
@@ -33,10 +31,7 @@ def _figure(title: str, name: str, spare: int = 0) -> Column:
         mark = "~ " if name == "p50_ms" and cell.row.validity != "valid" else ""
         return mark + format_significant(found.value) + ("" if found.supported else "?")
 
-    def value(cell: SweepCell) -> float | None:
-        found = take(cell)
-        return found.value if found else None
-
+    value: Callable[[SweepCell], float | None] = lambda cell: found.value if (found := take(cell)) else None  # noqa: E731
     return Column(title, text, value, align="decimal", spare=spare)
 
 
