@@ -1,7 +1,7 @@
 """A sweep as sections: the fastest row of each engine, the machines, what came of searches, and what has no figures."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import astuple
 
@@ -22,7 +22,9 @@ _AGREE = {True: "same", False: "changed", None: ""}
 def _figure(title: str, name: str, spare: int = 0) -> Column:
     """`~` where the times were disturbed, `?` where samples or trials cannot carry the figure."""
 
-    take: Callable[[SweepCell], Estimate | None] = lambda cell: getattr(cell.row, name, None)  # noqa: E731
+    def take(cell: SweepCell) -> Estimate | None:
+        found: Estimate | None = getattr(cell.row, name, None)
+        return found
 
     def text(cell: SweepCell) -> str:
         found = take(cell)
@@ -31,7 +33,10 @@ def _figure(title: str, name: str, spare: int = 0) -> Column:
         mark = "~ " if name == "p50_ms" and cell.row.validity != "valid" else ""
         return mark + format_significant(found.value) + ("" if found.supported else "?")
 
-    value: Callable[[SweepCell], float | None] = lambda cell: found.value if (found := take(cell)) else None  # noqa: E731
+    def value(cell: SweepCell) -> float | None:
+        found = take(cell)
+        return found.value if found else None
+
     return Column(title, text, value, align="decimal", spare=spare)
 
 
