@@ -59,7 +59,8 @@ def simulate_inferences(
     """Every input, signed bytes [n, inputs], through the device, one after the other, each answer awaited."""
     say("making the circuit; compiling it takes up to a minute where --cache has none")
     library = compile_rtlil(convert_rtlil(device), cache_dir)
-    answers, transactions = list[NDArray[np.int64]](), list[int]()
+    answers: list[NDArray[np.int64]] = []
+    transactions: list[int] = []
     total, seconds = 0, 0.0
 
     def run_timed(rx: Wave) -> tuple[Wave, Wave]:
