@@ -3,9 +3,9 @@
     python tools/lift_out.py [NAME...] [--tests]
 
 In the copy the feature's folder is gone, and its tests: folders of its name, and files that import it; then
-tools/option_tables.py writes anew what names it. Every module is imported, `--help` printed, and `run` done over the
-engine `fake`; the checker of types reads a copy in which all the features are gone that were named, since one by one
-they would take its time each. With --tests also the unit and smoke tests of each copy.
+tools/option_tables.py writes anew what names it. Every module is imported, `--help` printed, `run` done over the
+engine `fake`, and the checker of types passes; so, too, where all of them are gone that were named. With --tests also
+the unit and smoke tests of each copy.
 """
 
 from __future__ import annotations
@@ -50,16 +50,15 @@ def main() -> int:
     if unknown := set(asked.names) - set(known):
         parser.error(f"no feature {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     names = asked.names or known
-    # Of several the checker of types reads one copy, without all of them; tests have their own workers.
     copies = [[name] for name in names] + ([names] if len(names) > 1 else [])
-    with ThreadPoolExecutor(1 if asked.tests else os.cpu_count()) as pool:
-        tried = pool.map(lambda gone: try_without(gone, types=gone == names, tests=asked.tests), copies)
+    with ThreadPoolExecutor(1 if asked.tests else os.cpu_count()) as pool:  # tests have their own workers
+        tried = pool.map(lambda gone: try_without(gone, tests=asked.tests), copies)
         failed = [" ".join(gone) for gone, works in zip(copies, tried, strict=True) if not works]
     print(f"copies: {len(copies)}; failed: {', '.join(failed) or 'none'}")
     return bool(failed)
 
 
-def try_without(names: list[str], *, types: bool, tests: bool) -> bool:
+def try_without(names: list[str], *, tests: bool) -> bool:
     """Whether everything works in a copy without these features; prints each step with its time."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy"
@@ -73,9 +72,9 @@ def try_without(names: list[str], *, types: bool, tests: bool) -> bool:
             "imports": [*python, "-c", IMPORTS],
             "help": [*python, "-m", "enginebench", "--help"],
             "run": [*python, *run, "--out", str(Path(folder) / "run")],
+            # What one copy learns of the modules, the next need not.
+            "types": [sys.executable, "-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache" / "lifted")],
         }
-        if types:
-            steps["types"] = [sys.executable, "-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache" / "lifted")]
         if tests:
             steps["tests"] = [sys.executable, "tools/run_tests.py", "unit", "smoke", "--", "-q", "--tb=short", "-rfE"]
         works = True

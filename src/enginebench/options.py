@@ -244,7 +244,10 @@ Builds: TypeAlias = Annotated[
 ]
 Precisions: TypeAlias = Annotated[
     Texts | None,
-    Opt("fp32, tf32, fp16, bf16, int8, fp8, int4; several separated by commas. [fp32; on a GPU fp32,fp16,bf16]"),
+    Opt(
+        "fp32, tf32, fp16, bf16, int8, fp8, int4; several separated by commas. [fp32, to which `run` with the default "
+        "engines adds OpenVINO's bf16 where the CPU multiplies in it; on a GPU fp32,fp16,bf16]"
+    ),
 ]
 Data: TypeAlias = Annotated[
     PathLike | None,

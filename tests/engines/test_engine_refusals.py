@@ -5,6 +5,7 @@ from pathlib import Path
 import onnxruntime
 import openvino
 import pytest
+from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, UnsupportedOperator
 from enginebench.core.protocols import Loadable
@@ -54,6 +55,16 @@ def test_a_graph_whose_shapes_do_not_fit_is_explained_by_both_engines(tmp_path: 
             load()
         found = explain_refusal("it cannot read m.onnx", caught.value)
         assert str(found).startswith("MatMul: it cannot read m.onnx: ") and "ncompatible" in str(found)
+
+
+def test_lengths_that_a_graph_does_not_take_are_explained(tmp_path: Path) -> None:
+    text = "g (float[n, m] x) => (float[3, 4] y) { t = Constant <value = int64[2] {3, 4}> () y = Reshape (x, t) }"
+    artifact = write_graph(tmp_path / "m.onnx", text)
+    sized = replace(artifact, inputs=(replace(artifact.inputs[0], sizes=(0, 5)),))
+    with pytest.raises(
+        ArtifactError, match=r"cannot compile the graph: Requested output shape \[3,4\] is incompatible"
+    ):
+        OpenvinoBackend().load(sized, EngineSpec(backend="openvino", precision="fp32"))
 
 
 def test_words_without_an_operator_are_told_as_they_are() -> None:

@@ -148,8 +148,6 @@ def test_quantized_aware_training_fits_every_recipe(graphs: Any) -> None:
         ("ort", "fp8", "no FP8"),
         ("ort", "tf32", "not tf32"),
         ("openvino", "fp8", "not fp8"),
-        ("pytorch", "int8", "few bits are for pytorch-compile"),
-        ("pytorch-compile", "fp8", "few bits are for pytorch-compile"),
     ],
 )
 def test_precisions_that_cannot_be_had_say_why(name: str, precision: Any, words: str, load_engine: Any) -> None:

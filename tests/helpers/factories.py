@@ -109,13 +109,6 @@ class Counter(nn.Module):
         return answer
 
 
-class Writer(nn.Module):
-    """Writes into its input."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.add_(1) * 2
-
-
 class Untranslated(nn.Module):
     """Calls what no ONNX operator does."""
 
@@ -123,13 +116,6 @@ class Untranslated(nn.Module):
         inverse, _ = torch.linalg.inv_ex(x @ x.transpose(1, 2) + torch.eye(4))
         values: torch.Tensor = torch.linalg.eigvalsh(inverse)
         return values
-
-
-class Silent(nn.Module):
-    """Answers with no tensor."""
-
-    def forward(self, x: torch.Tensor) -> dict[str, Any]:
-        return {"text": "none", "nothing": None}
 
 
 def make_exiting() -> Made:
@@ -141,5 +127,4 @@ def _pair(kind: type[nn.Module], *shape: int) -> Made:
 
 
 make_points, make_counter = partial(_pair, Points, 1, 6, 6), partial(_pair, Counter, 1, 4)
-make_writer, make_untranslated = partial(_pair, Writer, 1, 4), partial(_pair, Untranslated, 1, 4, 4)
-make_silent = partial(_pair, Silent, 1, 4)
+make_untranslated = partial(_pair, Untranslated, 1, 4, 4)

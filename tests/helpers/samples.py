@@ -1,5 +1,7 @@
 """A run as it comes from a machine: the rows that the tests of the report render."""
 
+from typing import Any
+
 import numpy as np
 from msgspec.structs import replace
 
@@ -60,9 +62,10 @@ def make_drift(max_abs: float, *, passed: bool = True, nonfinite: int = 0, centr
     return records.Drift(n=64, outputs=(output,), passed=passed, reference="pytorch-fp32-b1")
 
 
-def make_scores(top1: float | None, n: int = 450) -> tuple[records.Score, ...]:
-    """A row's scores: top-1 alone; None: none."""
-    return () if top1 is None else (records.Score(metric="top1", value=replace(make_estimate(top1), n=n), share=True),)
+def make_scores(value: float | None, n: int = 450, **more: object) -> tuple[records.Score, ...]:
+    """A row's scores: one, of top-1 unless `more` says otherwise; None: none."""
+    fields: dict[str, Any] = {"metric": "top1", "share": True, **more}
+    return () if value is None else (records.Score(value=replace(make_estimate(value), n=n), **fields),)
 
 
 def make_result(

@@ -16,7 +16,13 @@ from enginebench.door import program as group
 from processes import ROOT
 
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-PROSE = [ROOT / "README.md", ROOT / "SKILL.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PROSE = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "SKILL.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 # The folder inside a run keeps the name that stored runs have: one constant, and the pages that show it.
 FOLDER = re.compile(r'^ARTIFACTS = "artefacts"|`(?:\w/)?artefacts/')
 FOREIGN = re.compile(r"\bparted (by|with)\b|artefact", re.IGNORECASE)

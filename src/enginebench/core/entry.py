@@ -66,7 +66,9 @@ class Entry(Struct, frozen=True, kw_only=True):
     options: Mapping[str, Option] = {}
     gpu_options: Mapping[str, Option] = {}  # on a GPU, where they are others
     refuses: Mapping[str, str] = {}  # options of its kin that do nothing for it, each with the reason
-    lacks: Mapping[Precision, str] = {}  # precisions that it never runs, each with the reason
+    precisions: tuple[Precision, ...] = ()  # those that it runs; (): only its backend knows
+    gpu_precisions: tuple[Precision, ...] = ()  # on a GPU, where they are others
+    lacks: Mapping[Precision, str] = {}  # others, each with the reason why it never runs them
     device: str | None = None  # the device that it runs on, if that is not the CPU
     recipe: Recipe = "tensorrt"  # what `int8` means where no recipe is named: what its kernels were made for
     other_recipes: tuple[Recipe, ...] = ()  # that `tune` may try, too

@@ -87,8 +87,14 @@ def format_precision(precision: str | None, recipe: str | None, mix: str = "") -
     return f"{named} mix {mix}" if mix else named
 
 
-def show_engine(engine: str, precision: str | None, recipe: str | None, mix: str = "") -> str:
-    """ENGINE and PRECISION as they are read: `ort int8 (cpu)`."""
+def show_precision(engine: str, precision: str | None) -> str | None:
+    """`int8+bf16` of an engine whose floats beside INT8 are in BF16."""
+    return "int8+bf16" if precision == "int8" and "floats=bf16" in engine else precision
+
+
+def show_engine(engine: str, precision: str | None, recipe: str | None, mix: str = "", *, brief: bool = False) -> str:
+    """ENGINE and PRECISION as they are read: `ort int8 (cpu)`; `brief`: without the options of the engine."""
+    precision, engine = show_precision(engine, precision), engine.partition(":")[0] if brief else engine
     return f"{engine} {format_precision(precision, None, mix)}" + (f" ({recipe})" if recipe else "")
 
 

@@ -43,6 +43,7 @@ RECIPES: dict[Recipe, RecipeRecord] = {
     "tensorrt": RecipeRecord(precisions=("int8", "fp8")),
     "cpu": RecipeRecord(),
     "nncf": RecipeRecord(needs="data", tools=("onnx", "nncf")),
+    "smooth": RecipeRecord(needs="data", tools=("onnx", "nncf")),
     "dynamic": RecipeRecord(
         itself=("fp8",),
         needs="nothing",

@@ -26,15 +26,7 @@ from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds
 from enginebench.core.names import known
 from enginebench.core.protocols import Array, Feeds, RunCall
-from enginebench.core.records import (
-    Artifact,
-    ArtifactKind,
-    Availability,
-    EngineSpec,
-    LayerProfile,
-    Precision,
-    TensorSpec,
-)
+from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, LayerProfile, TensorSpec
 from enginebench.core.shapes import concrete_shape
 from enginebench.core.store import derive
 from enginebench.engines.proof import Operator, summarize_layers
@@ -43,7 +35,6 @@ from enginebench.engines.simulated import FAKE
 
 NAME, OPTIONS = FAKE.name, FAKE.options
 KINDS: tuple[ArtifactKind, ...] = ("onnx", "torch")
-PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8", "int4")
 
 # Where the process says which repetition it is (its speed is drawn from it), and on which descriptor it answers.
 REPETITION_VARIABLE = "ENGINEBENCH_REPETITION"
@@ -101,7 +92,7 @@ class FakeBackend:
 
         That is a factor on its times, drawn from the seed and the name of the folder.
         """
-        check_request(artifact, spec, KINDS, PRECISIONS)
+        check_request(artifact, spec, KINDS, FAKE.precisions)
         options = read_options(spec, OPTIONS)
         if options["fault"] == "slow_build":
             time.sleep(read_number(spec, "build_s", options["build_s"]))
@@ -116,7 +107,7 @@ class FakeBackend:
         return derive(artifact, [path], out_dir)
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> FakeEngine:
-        check_request(artifact, spec, KINDS, PRECISIONS)
+        check_request(artifact, spec, KINDS, FAKE.precisions)
         options = read_options(spec, OPTIONS)
         options |= TRICKS.get(options["trick"], {})
         numbers = {k: read_number(spec, k, options[k]) for k in ("run_sd", "seed", "latency_us", "process_sd", "after")}

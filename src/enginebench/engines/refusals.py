@@ -28,7 +28,7 @@ NOISE = (
 # Lines of OpenVINO that lead to a reason, and are none.
 LEAD_IN = re.compile(
     r"^(Exception from |Loading input model|Check '|FrontEnd API failed|Model wasn't fully converted|Summary:|"
-    r"While validating |(?:-- )?\S+ with a message|(?:-- )?Conversion is failed for)"
+    r"While validating |Shape inference input shapes|(?:-- )?\S+ with a message|(?:-- )?Conversion is failed for)"
 )
 LONGEST = 300
 

@@ -19,7 +19,7 @@ from enginebench.core.errors import BackendUnavailable, EngineBenchError, Missin
 from enginebench.core.features import find_each
 from enginebench.core.names import format_options, parse_engine, parse_engines
 from enginebench.core.protocols import Backend, ModuleLoader
-from enginebench.core.records import ArtifactKind, Availability, EngineSpec, Scope
+from enginebench.core.records import ArtifactKind, Availability, EngineSpec, Precision, Scope
 from enginebench.core.text import name_type
 from enginebench.engines.backends.onnxruntime.entries import ORT, ORT_CUDA, ORT_OPENVINO, ORT_TENSORRT, ORT_TENSORRT_RTX
 from enginebench.engines.backends.openvino.entries import OPENVINO
@@ -127,6 +127,12 @@ def list_unasked(kind: DeviceKind, scope: Scope = "compute") -> tuple[str, ...]:
 def choose_graph_engine(kind: DeviceKind) -> str:
     """The engine that takes whatever has a graph, where none is named."""
     return next(entry.name for entry in ENTRIES.values() if kind in entry.unasked and entry.takes == "onnx")
+
+
+def list_precisions(engine: str, device: str) -> tuple[Precision, ...]:
+    """Those that an ENGINE runs on a device; () where only its backend knows."""
+    entry = find_entry(parse_engine(engine)[0])
+    return (entry.gpu_precisions if device != "cpu" else ()) or entry.precisions
 
 
 def open_backend(name: str, loader: ModuleLoader | None = None, cache_dir: Path | None = None) -> Backend:

@@ -13,6 +13,7 @@ FAKE = Entry(
     module="enginebench.engines.fake",
     builds_with={},
     takes="onnx",
+    precisions=("fp32", "tf32", "fp16", "bf16", "int8", "fp8"),
     options={
         "latency_us": Option(default="0", meaning="time of one run"),
         "waiting": choice("busy|asleep", "how a run's time passes; asleep leaves others the core"),

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from enginebench.core.blame import explain
 from enginebench.core.errors import EngineBenchError, ModelError
 from enginebench.core.text import name_type
-from enginebench.models.torch.blame import explain
 
 VARIABLE = "ENGINEBENCH_OBJECTS"
 

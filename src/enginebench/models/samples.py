@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from enginebench.core.blame import explain
 from enginebench.core.errors import ArtifactError, FeedError, ModelError, ParseError, UsageError
 from enginebench.core.feeds import has_dtype
 from enginebench.core.protocols import Array
@@ -16,7 +17,6 @@ from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import find_batch_axes, fits_shape, show_shape
 from enginebench.core.text import name_type
 from enginebench.models.objects import import_named
-from enginebench.models.torch.blame import explain
 
 # Of the folder beside a run's artifacts.
 SAMPLES = "samples"

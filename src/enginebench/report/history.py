@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from enginebench.core.errors import ArtifactError, MissingDependency
-from enginebench.core.names import format_precision
+from enginebench.core.names import format_precision, show_precision
 from enginebench.core.store import write_atomic
 from enginebench.core.text import clean_text, count_of
 from enginebench.report.charts import GREY, Spec, alt, finish
@@ -37,6 +37,7 @@ class HistoryRow(Struct, frozen=True, kw_only=True):
     precision: str
     recipe: str | None
     batch: int
+    shapes: str  # of the inputs that were timed
     scope: str
     cache: str
     device: str
@@ -83,6 +84,7 @@ def identify_row(row: HistoryRow) -> str:
 def name_series(row: HistoryRow) -> str:
     """What must be alike for two rows to be points of one line."""
     parts = [row.model, format_precision(row.precision, row.recipe, row.mix), f"b{row.batch}"]
+    parts += [row.shapes] if row.shapes else []
     parts += [row.scope] if row.scope != "compute" else []
     parts += [row.device] if row.device != "cpu" else []
     return clean_text(" ".join([*parts, f"{row.threads}t"]))
@@ -99,8 +101,9 @@ _COLUMNS = (
     Column("started", lambda row: row.started_utc[:16], spare=1),
     Column("model", attrgetter("model")),
     Column("engine", attrgetter("engine")),
-    Column("precision", lambda row: format_precision(row.precision, row.recipe, row.mix)),
+    Column("precision", lambda row: format_precision(show_precision(row.engine, row.precision), row.recipe, row.mix)),
     Column("batch", lambda row: str(row.batch), attrgetter("batch"), align="right", spare=2),
+    Column("shapes", attrgetter("shapes"), when=lambda rows: any(row.shapes for row in rows), spare=1),
     Column("p50 ms", _show_p50, attrgetter("p50_ms"), align="decimal"),
     Column("p99 ms", lambda row: show_figure(row.p99_ms), attrgetter("p99_ms"), align="decimal", spare=3),
     Column("n", lambda row: str(row.n), attrgetter("n"), align="right", spare=4),
@@ -188,7 +191,7 @@ def draw_trend(engine: str, points: Sequence[Point]) -> Spec:
     return spec | {"datasets": {"points": list(points)}}
 
 
-_SETTINGS = ("model", "engine", "engine_version", "precision", "recipe", "batch", "scope", "cache", "device")
+_SETTINGS = ("model", "engine", "engine_version", "precision", "recipe", "batch", "shapes", "scope", "cache", "device")
 PARAMS: tuple[str, ...] = (*_SETTINGS, "threads", "clock", "validity", "metric", "cpu_model", "gpu")
 METRICS = ("p50_ms", "p99_ms", "mean_ms", "reference_ms", "score", "build_s", "size_bytes", "n", "processes")
 # Marks the runs that were written from here, so that a second export adds only what is new.

@@ -3,6 +3,7 @@
 import io
 import math
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -58,11 +59,22 @@ def draw_sections(sections: Sequence[Section]) -> RenderableType:
         if section.parts and not parts:
             continue
         drawn += [Text("")] if drawn else []
-        drawn += [Text(clean_text(section.title), style="bold")] if section.title else []
+        drawn += [_Title(clean_text(section.title))] if section.title else []
         for i, shown in enumerate(parts):
             drawn += [Text("")] if i or section.title else []
             drawn.append(shown if isinstance(shown, Text) else Padding(shown, (0, 0, 0, 2), expand=False))
     return Group(*drawn)
+
+
+class _Title:
+    """In lines that part no number from its unit."""
+
+    def __init__(self, text: str) -> None:
+        self.text = re.sub(r"(?<=\d) (?=[a-z])", "\N{NO-BREAK SPACE}", text)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = textwrap.wrap(self.text, options.max_width, break_on_hyphens=False)
+        yield Text("\n".join(lines).replace("\N{NO-BREAK SPACE}", " "), style="bold")
 
 
 def format_text(sections: Sequence[Section]) -> str:

@@ -32,7 +32,7 @@ from enginebench.core.limits import LEVELS
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.names import row_id as make_id
 from enginebench.core.records import Artifact, Caveat, Machine, Result, Status, Task
-from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_open_outputs, find_size
+from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_open_outputs, find_size, format_shapes
 from enginebench.core.store import write_atomic
 from enginebench.engines.registry import takes
 from enginebench.models.samples import find_samples, list_samples
@@ -421,7 +421,9 @@ class Campaign:
 
     def _failed(self, result: Result, when: str, error: EngineBenchError) -> Result:
         reason = str(error) if isinstance(error, UnsupportedOperator) else f"{when}: {error}"
-        self._reporter.say(f"{result.id} failed {when}: {error}")
+        advice = {c.advice: None for a in result.artifacts for c in a.caveats if c.template == "chosen_shapes.refused"}
+        reason = "; ".join((reason, *advice))
+        self._reporter.say(f"{label(result)} failed {when}: {error}")
         said = "\n".join(text for text in (error.stderr_tail.rstrip(), error.log) if text)
         return replace(result, status="failed", reason=reason, stderr_tail=said or None)
 
@@ -461,7 +463,7 @@ class Campaign:
             try:
                 answer = self._run_prepare(judge, replace(self._describe_prepare(judge), prove=False, labelled=None))
             except EngineBenchError as error:
-                self._reporter.say(f"{row.id} was not compared with FP32: {error}")
+                self._reporter.say(f"{label(row)} was not compared with FP32: {error}")
                 continue
             begun = self._begin(judge, status="partial")
             self._plain[judge.id] = self._describe_prepared(judge, begun, answer, 0)
@@ -530,7 +532,7 @@ class Campaign:
             except EngineBenchError as error:
                 if path == reference and self._judged.asked:
                     raise
-                self._reporter.say(f"{result.id} has no score: {error}")
+                self._reporter.say(f"{label(result)} has no score: {error}")
                 scored = add_doubts(replace(result, scores=()), make_caveat("no_score", reason=str(error)))
             self._keep_if_new(scored)
 
@@ -699,9 +701,12 @@ def judge_proof(result: Result, proof: Proof) -> Result:
     )
 
 
-def label(row: PlannedRow) -> str:
+def label(row: PlannedRow | Result) -> str:
+    """`ort int8@cpu b8`, and the shapes where a run has several."""
     spec = row.engine
-    return f"{format_engine(spec)} {format_precision(row.requested_precision, spec.recipe, spec.mix)} b{spec.batch}"
+    shapes = f" {format_shapes(spec.shapes)}" if spec.shapes else ""
+    name = f"{format_engine(spec)} {format_precision(row.requested_precision, spec.recipe, spec.mix)} b{spec.batch}"
+    return name + shapes
 
 
 def list_open_outputs(result: Result) -> set[str]:
@@ -723,11 +728,11 @@ def judge_outcome(results: Sequence[Result], request: RunRequest) -> None:
     fine = [r for r in wanted if r.status == "ok"]
     if wanted and wanted[0].status == "ok" and (len(fine) > 1 or len(results) == 1 or request.any_engine):
         return
-    ids: dict[str, list[str]] = {}
+    alike: dict[str, list[str]] = {}
     for r in results:
         if r.status != "ok":
-            ids.setdefault(r.reason or r.status, []).append(r.id)
-    bad = "; ".join(f"{', '.join(rows)}: {reason}" for reason, rows in ids.items()) or "there is no configuration"
+            alike.setdefault(r.reason or r.status, []).append(label(r))
+    bad = "; ".join(f"{', '.join(rows)}: {reason}" for reason, rows in alike.items()) or "there is no configuration"
     if wanted and wanted[0].status == "ok":
         raise MeasurementError(f"the baseline is ok, but no other configuration is. Not ok: {bad}")
     raise MeasurementError(f"the baseline and at least one other configuration must be ok. Not ok: {bad}")
@@ -736,7 +741,7 @@ def judge_outcome(results: Sequence[Result], request: RunRequest) -> None:
 def judge_precisions(results: Sequence[Result]) -> None:
     """Checks that every row ran in the precision that was asked for."""
     wrong = [
-        f"{r.id}: asked for {r.requested_precision}, ran in {r.engine.precision}"
+        f"{label(r)}: asked for {r.requested_precision}, ran in {r.engine.precision}"
         for r in results
         if r.status != "skipped" and r.engine.precision != r.requested_precision
     ]

@@ -81,6 +81,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     precisions: tuple[tuple[Precision | None, Recipe | None], ...] = (("fp32", None),)
     batches: tuple[int, ...] = (1,)
     any_engine: bool = False  # nobody asked for these: combinations that can never run are not planned
+    any_precision: bool = False  # nobody asked for these: on a CPU, BF16 by engines alone that cast themselves
     any_batch: bool = False  # nobody asked for these: a graph that fixes its batch runs at that
     device: str = "cpu"
     threads: int = 1
@@ -262,14 +263,15 @@ class RunFolder:
 
     def check_free(self) -> None:
         """Checks that a run can begin here: the folder holds none, or one that measured nothing."""
+        how = ""
         try:
             if held := holds_run(self.root):
-                self.read_record()
+                how = "" if self.read_record().verb == "bench" else "continue it with --resume or "
                 held = any(read_result(path).measurements for path in self.rows.glob("*.json"))
         except EngineBenchError:  # damaged, or not ours
             held = True
         if held:
-            raise UsageError(f"{self.root} holds a run already; continue it with --resume or choose another --out")
+            raise UsageError(f"{self.root} holds a run already; {how}choose another --out")
 
     def create(self, record: RunRecord) -> None:
         """Creates the folder and its `run.json`, in place of those of a run that measured nothing."""

@@ -11,9 +11,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench import __version__
 from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.names import NOT_KNOWN, format_engine, slug
 from enginebench.core.records import Result
+from enginebench.core.shapes import show_shapes
 from enginebench.core.store import find_cache, read_result, write_atomic
 from enginebench.report.charts import render_png
 from enginebench.report.history import (
@@ -30,7 +32,7 @@ from enginebench.stats.quantiles import find_rank, median
 from enginebench.stats.validity import judge
 
 # Increase it when HistoryRow changes: figures of an older form are then computed again.
-_CACHE_FORM = 2
+_CACHE_FORM = 3
 # Fields of a row that are called so where they come from.
 _OF_RESULT = ("id", "model", "engine_version", "status", "size_bytes")
 _OF_ENGINE = ("recipe", "mix", "batch", "device", "threads")
@@ -47,7 +49,7 @@ class _Seen(Struct, frozen=True, array_like=True):
 class _Cache(Struct, array_like=True):
     form: int = _CACHE_FORM
     seen: dict[str, _Seen] = {}
-    pictures: dict[str, str] = {}  # path of a picture -> hash of its points
+    pictures: dict[str, str] = {}  # path of a picture -> its seal
 
 
 class Trends(Struct, frozen=True, kw_only=True):
@@ -131,6 +133,7 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
         started_utc=started or datetime.fromtimestamp(modified, UTC).isoformat(timespec="seconds"),
         engine=format_engine(engine),
         precision=engine.precision or NOT_KNOWN,
+        shapes=show_shapes(result.shapes) if result.shapes else "",
         validity=judge(kept)[0],
         clock=kept[0].clock if kept else None,
         n=len(pooled),
@@ -148,7 +151,7 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
 
 
 def write_history(document: HistoryDocument, root: Path, out: Path) -> Trends:
-    """Writes history.csv and a trend picture for each engine; a picture with unchanged points is left as it is.
+    """Writes history.csv and a trend picture for each engine; a picture that shows these points already stays.
 
     Without the extra `report` there are no pictures, and a note says how to get them.
     """
@@ -161,16 +164,22 @@ def write_history(document: HistoryDocument, root: Path, out: Path) -> Trends:
     try:
         for engine, points in collect_trends(document.rows).items():
             path = out / f"trend-{slug(engine)}.png"
-            key, digest = str(path.absolute()), hashlib.sha256(msgspec.json.encode(points)).hexdigest()
-            if pictures.get(key) != digest or not path.is_file():
+            key = str(path.absolute())
+            if not path.is_file() or pictures.get(key) != _seal(path, points):
                 write_atomic(path, render_png(draw_trend(engine, points)))
-                pictures[key] = digest
+                pictures[key] = _seal(path, points)
             paths.append(path)
     except MissingDependency as error:
         return Trends(paths=tuple(paths), notes=(f"no trend charts: {error}",))
     if pictures != kept.pictures:
         _write_cache(place, _Cache(seen=kept.seen, pictures=pictures))
     return Trends(paths=tuple(paths))
+
+
+def _seal(path: Path, points: object) -> str:
+    """What this version drew of the points: the same as long as nobody else writes the file."""
+    state = path.stat()
+    return hashlib.sha256(msgspec.json.encode((__version__, state.st_size, state.st_mtime_ns, points))).hexdigest()
 
 
 def _find_cache_file(root: Path) -> Path:

@@ -7,9 +7,11 @@ from itertools import product
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.entry import find_kind
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.names import format_engine, format_precision, name_mix, parse_engine, parse_precision, row_id
 from enginebench.core.recipes import (
+    CASTS,
     FEW_BITS,
     RECIPES,
     TORCHAO,
@@ -38,18 +40,20 @@ from enginebench.core.shapes import (
     size_axes,
     takes_whole,
 )
-from enginebench.engines.registry import accepts, find_device, find_entry, find_installed, takes
+from enginebench.engines.registry import (
+    accepts,
+    find_device,
+    find_entry,
+    find_installed,
+    list_precisions,
+    list_unasked,
+    takes,
+)
 from enginebench.runs.child.places import OPTION, describe_place, probe_elsewhere
 from enginebench.runs.folder import RunRequest
 
 # What these mean where no recipe is named; nothing else makes them.
 ONLY_RECIPES: dict[Precision | None, Recipe] = {"fp8": "tensorrt", "int4": "w4"}
-# Who runs what some engines of PyTorch modules do not.
-MODULE_LACKS = {
-    "int8": "pytorch-compile, ort or openvino",
-    "fp8": "pytorch-compile on a GPU or tensorrt",
-    "int4": "ort or openvino",
-}
 # Among the problems of a run: that there is no graph at all.
 EVERY_GRAPH = "onnx"
 
@@ -84,7 +88,7 @@ def plan_rows(
     problems: Mapping[str, str] | None = None,
 ) -> list[PlannedRow]:
     """Every row of the request, each once: for each batch and precision all engines in a row, the baseline first."""
-    rows, never = dict[str, PlannedRow](), dict[str, PlannedRow]()
+    rows, never = dict[str, PlannedRow](), set[str]()
     for scope in dict.fromkeys(wanted.scope for wanted in request.wanted) or (request.measure.scope,):
         scoped = replace(request, measure=replace(request.measure, scope=scope))
         for spec in list_engines(scoped, sources):
@@ -92,14 +96,16 @@ def plan_rows(
             alike = [one.precision for one in request.wanted if (one.engine, one.batch, one.scope) == key]
             if request.wanted and not any(meets_precision(asked, spec.precision, spec.recipe) for asked in alike):
                 continue
-            listed = never if request.any_engine and _never_runs(spec, sources) else rows
             answer = probe_elsewhere(spec) if OPTION in spec.options else probe(spec.backend)
             row = _plan_row(scoped, spec, sources, answer, problems or {})
-            listed.setdefault(row.id, row)
-    return list((rows or never).values())
+            rows.setdefault(row.id, row)
+            if request.any_engine and never_runs(spec, sources):
+                never.add(row.id)
+    run = {row.requested_precision for row in rows.values() if row.id not in never}  # of the others, each says why
+    return [row for row in rows.values() if row.id not in never or row.requested_precision not in run]
 
 
-def _never_runs(spec: EngineSpec, sources: Sequence[Artifact]) -> bool:
+def never_runs(spec: EngineSpec, sources: Sequence[Artifact]) -> bool:
     """Whether nothing that a user could install or change lets the engine run this model in this precision."""
     kind = takes(spec.backend)
     other = kind == "torch" and bool(sources) and sources[0].kind != "torch"
@@ -108,10 +114,14 @@ def _never_runs(spec: EngineSpec, sources: Sequence[Artifact]) -> bool:
 
 def _refuse(spec: EngineSpec, kind: ArtifactKind) -> str | None:
     """Why an engine never runs a precision, or models of a recipe; None if it does."""
-    why = find_entry(spec.backend).lacks.get(spec.precision) if spec.precision else None
-    if kind == "torch" and spec.precision in FEW_BITS and spec.recipe is None:
-        why = f"ask {MODULE_LACKS[spec.precision]} for it"
-    return f"{spec.backend} has no {spec.precision}: {why}" if why else refuse_recipe(spec, kind)
+    precision, has = spec.precision, list_precisions(spec.backend, spec.device)
+    why = find_entry(spec.backend).lacks.get(precision) if precision else None
+    if why is None and ((refused := refuse_recipe(spec, kind)) or not has or precision in (None, *has)):
+        return refused
+    others = [name for name in list_unasked(find_kind(spec.device)) if precision in list_precisions(name, spec.device)]
+    only, reason = f", only {', '.join(has)}" if has else "", f": {why}" if why else ""
+    elsewhere = f"; engines that have it: {', '.join(others)}" if others else ""
+    return f"{spec.backend} has no {precision}{only}{reason}{elsewhere}"
 
 
 def check_places(request: RunRequest) -> None:
@@ -121,7 +131,8 @@ def check_places(request: RunRequest) -> None:
         try:
             if OPTION in spec.options:
                 describe_place(spec.options[OPTION])
-            if why := _refuse(spec, takes(spec.backend)):
+            # A graph in another precision keeps its own where nobody asked for one: that is FP32 here.
+            if spec.precision != "fp32" and (why := _refuse(spec, takes(spec.backend))):
                 raise BackendUnavailable(why)
             return
         except EngineBenchError as error:
@@ -166,13 +177,15 @@ def list_here(request: RunRequest) -> list[str]:
 def list_engines(request: RunRequest, sources: Sequence[Artifact]) -> list[EngineSpec]:
     """The engine of every row, in the order given, the named baseline (else `pytorch`) moved to the front.
 
-    Left out are recipes that run by name alone where engines of graphs can run, if nobody named recipe or engine.
+    Left out are recipes that run by name alone where engines of graphs can run, if nobody named recipe or engine, and
+    BF16 on a CPU, if nobody named it, of engines that need another graph or code for it.
     """
     mixes = {a.precision: name_mix(a.excluded) for a in reversed(sources) if a.kind == "onnx"}
     sizes, precisions = list_sizes(request, sources), _list_precisions(request, sources)
     first, listed = parse_engine(request.baseline or "pytorch"), list[EngineSpec]()
     engines = sorted(request.engines, key=lambda engine: engine != first)
     either = request.any_engine and {"onnx", "torch"} <= {a.kind for a in sources}
+    unasked = request.any_precision and precisions == request.precisions  # not the model's own
     for (shapes, batch), (precision, asked), (name, options) in product(sizes, precisions, engines):
         spec = EngineSpec(
             backend=name,
@@ -186,6 +199,8 @@ def list_engines(request: RunRequest, sources: Sequence[Artifact]) -> list[Engin
         )
         recipe = _choose_recipe(spec, asked)
         by_name = either and recipe in RECIPES and RECIPES[recipe].by_name
+        if unasked and precision == "bf16" and spec.device == "cpu" and (name, precision) not in CASTS:
+            continue
         if not by_name or (precision, recipe) in precisions or name == first[0]:
             listed.append(replace(spec, recipe=recipe))
     return listed

@@ -57,7 +57,7 @@ def describe_stored(record: RunRecord, results: Sequence[Result]) -> RunDocument
     machine = record.machine  # a configuration may have seen a GPU that nothing else named
     seen = next((r.machine.gpus for r in results if r.machine and r.machine.gpus), ())
     document = describe_run(
-        model=results[0].model if results else Path(request.model).name,
+        model=" against ".join(dict.fromkeys(r.model for r in results[::-1])) or Path(request.model).name,
         machine=machine and replace(machine, gpus=machine.gpus or seen),
         spec=msgspec.to_builtins(request),
         results=results,

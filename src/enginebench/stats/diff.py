@@ -260,6 +260,8 @@ def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbou
         found = replace(found, reasons=(*found.reasons, *doubts))
     name = cand.id if base.id == cand.id else f"{base.id} -> {cand.id}"
     times = Pair(before=_find_p50(base), after=_find_p50(cand))
+    differ = [f"the models differ: {base.model} against {cand.model}"] if base.model != cand.model else []
+    found = replace(found, reasons=(*found.reasons, *differ))
     row = DiffRow(id=name, p50_ms=times if times.before or times.after else None, skipped=skipped, **asdict(found))
     if fed_alike:
         agree, why = judge_answers(base, cand)
@@ -268,8 +270,7 @@ def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbou
         verdict: Verdict = "slower" if agree is False and row.verdict == "slower" else "not_comparable"
         reasons = (why, *row.reasons)
         return replace(row, verdict=verdict, outputs_agree=agree, reasons=reasons, repetitions_needed=None)
-    differ = [f"the models differ: {base.model} against {cand.model}"] if base.model != cand.model else []
-    return replace(row, reasons=(*row.reasons, *differ))
+    return row
 
 
 def _find_p50(result: Result) -> float | None:

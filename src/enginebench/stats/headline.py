@@ -140,7 +140,8 @@ def make_headline(
         against, why = _compare_with(today, faster, margin), reasons[faster.result.id]
         rejected = Rejected(id=faster.result.id, ratio=against.ratio if against else None, reason=why)
     strict = next((one for one in group if one.result.id == row.baseline and is_plain_fp32(one.result)), None)
-    other = strict is not None and today is not None and strict.result.id not in (today.id, row.result.id)
+    plain = today is None or is_plain_fp32(today)  # FP32 stands beside today's itself then
+    other = strict is not None and not plain and strict.result.id != row.result.id
     measured = [one for one in group if one.summary]
     outputs, outputs_reason = _judge_outputs(row, group, scored)
     alone = faster is not None and faster.outputs == "changed" and len(chosen) == 1

@@ -181,7 +181,8 @@ def trust_ratio(
     if not holds and found.verdict != "not_shown":
         doubts.append(f"without what other programs cost one side it may be {low:.3f} to {high:.3f}: across the margin")
     verdict = found.verdict if holds else "not_shown"
-    return replace(found, ratio=ratio, verdict=verdict, reasons=(*found.reasons, *doubts))
+    needed = found.repetitions_needed if good or ratio == found.ratio else None  # more leave what made it wider
+    return replace(found, ratio=ratio, verdict=verdict, reasons=(*found.reasons, *doubts), repetitions_needed=needed)
 
 
 def _leads(ratio: Estimate, trust: Trust, margin: float, step: float) -> bool:

@@ -163,8 +163,7 @@ def command(
     door.show(done.document, shown, door.tables(list_bench))
     if not shown["as_json"]:
         click.echo(f"\nStored in {root}", err=True)
-    done.check()
-    if shown["junit"] or shown["summary"]:
+    if shown["junit"] or shown["summary"]:  # also of a side that failed
         verdict = diff_results(results[:1], results[1:], options["margin"], neighbours=True, fed_alike=True)
         write_verdict(verdict, shown, gate=options["gate"])
     done.check(gate=options["gate"])
@@ -315,6 +314,9 @@ def bench_sides(
             rows = [replace(row, graph=str(graph.absolute()) if graph else None) for row in rows]
         if against is not None and other is not None:
             base = with_suffix(_plan_side(folder, other, against.stored, "against", reporter), "against")
+            if (mine := rows[0].engine.batch) != (theirs := base.engine.batch):
+                advice = f"give --batch {max(mine, theirs)}, or export both with a dynamic batch"
+                raise UsageError(f"{request.model} runs at batch {mine}, {other.model} at {theirs}: {advice}")
             rows = [replace(row, fed_as=base.model) for row in (base, *rows)]
         folder.write_record(replace(record, rows=tuple(row.id for row in rows)))
         limit_s, task = request.timeout_s, request.task

@@ -27,6 +27,7 @@ from enginebench.models.precision.calibration import (
 from enginebench.models.precision.calibration_data import CalibrationData, open_arrays, open_data, open_given
 from enginebench.models.zoo import resolve_model
 from enginebench.options import CalibCache, Libraries, Opt, PathLike, Printed, Progress, verb
+from enginebench.report.numbers import format_significant
 from enginebench.runs.progress import Reporter
 from enginebench.verbs.given import list_libraries, open_progress, to_path, to_text
 
@@ -125,8 +126,8 @@ def print_quantized(document: QuantizeDocument, _: object) -> None:
     artifact = document.artifact
     label = format_precision(artifact.precision, artifact.recipe, name_mix(artifact.excluded))
     click.echo(
-        f"{artifact.path}: {label}, {document.size_bytes / 1e6:.2f} MB (before {document.parent_bytes / 1e6:.2f} MB), "
-        f"sha256 {artifact.sha256[:12]}"
+        f"{artifact.path}: {label}, {format_significant(document.size_bytes / 1e6)} MB "
+        f"(before {format_significant(document.parent_bytes / 1e6)} MB), sha256 {artifact.sha256[:12]}"
     )
     if document.coverage is not None:
         click.echo(

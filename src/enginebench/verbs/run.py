@@ -188,18 +188,21 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
     # A stored run names its own engines.
     use_trtexec(options["trtexec"], ("trtexec",) if resume else (name for name, _ in chosen))
     timing = pick(requests.Timing, options)
+    any_engine = options["engines"] is None
     with given.begin(model, options) as (taken, reporter):
+        precisions = given.name_precisions(options["precisions"], shared.device, reporter.say, any_engine=any_engine)
         request = shared.make_request(
             taken.text,
             engines=engines,
-            precisions=given.read_precisions(given.name_precisions(options["precisions"], shared.device, reporter.say)),
+            precisions=given.read_precisions(precisions),
             batches=given.choose_batches(options["batch"], options, taken),
             measure=timing.make_measure(shared.seed, quick=options["quick"], builds=options["builds"]),
             input_size=options["input_size"],
         )
         request = replace(
             given.judge_by(request, options),
-            any_engine=options["engines"] is None,
+            any_engine=any_engine,
+            any_precision=options["precisions"] is None,
             dynamic_axes=given.read_axes(options["dynamic_axes"]),
             baseline=options["baseline"],
             quick=options["quick"],

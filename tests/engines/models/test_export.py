@@ -11,12 +11,13 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
+from enginebench.core import blame
 from enginebench.core.errors import MissingDependency, ModelError, UsageError
 from enginebench.core.records import Artifact, TensorSpec
 from enginebench.features.roofline.counting import describe_work
 from enginebench.models.onnx.source import read_onnx, read_packaged_onnx
 from enginebench.models.task import feed_digits, load_digits
-from enginebench.models.torch import blame, export
+from enginebench.models.torch import export
 from enginebench.models.torch.export import FixesBatch, compare_with_torch, export_onnx, set_batch_axes
 from enginebench.models.torch.source import load_module, make_torch_artifact
 

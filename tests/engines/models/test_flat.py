@@ -76,8 +76,19 @@ def test_values_are_those_that_the_examples_show(given: Any, values: list[tuple[
     assert describe(Whatever(), given) == values
 
 
-def test_zeros_that_look_up_a_table_stay_within_it() -> None:
+class Bags(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(7, 2)
+
+    def forward(self, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return self.bag(ids[0], offsets=offsets[0])
+
+
+def test_what_looks_up_a_table_stays_within_it_and_offsets_of_bags_are_zeros() -> None:
     assert describe(nn.Sequential(nn.Embedding(7, 2)), torch.zeros(1, 3, dtype=torch.int64)) == [(0, 6)]
+    bags = torch.zeros(2, 6, dtype=torch.int64), torch.tensor([[0, 4], [0, 1]])
+    assert describe(Bags(), bags) == [(0, 6), (0, 0)]
 
 
 def test_other_shapes_repeat_the_values_of_the_examples() -> None:

@@ -64,6 +64,18 @@ def shuffled(): return Shuffled(), torch.zeros(1, 8)
 def breaks():
     raise KeyError("no such checkpoint")
 
+class Writer(nn.Module):
+    def forward(self, x):
+        return x.add_(1) * 2
+
+class Silent(nn.Module):
+    def forward(self, x):
+        return {"text": "none"}
+
+def program(): return torch.export.export(nn.Linear(3, 2).eval(), (torch.ones(1, 3),))
+def module_of_program(): return nn.Sequential(program().module()), torch.ones(1, 3)
+def writer(): return Writer(), torch.zeros(1, 3)
+def silent(): return Silent(), torch.zeros(1, 3)
 def returns_text(): return "a module"
 def bad_examples(): return nn.Linear(3, 2), ([1, 2, 3],)
 class Fixed(nn.Module):
@@ -298,6 +310,11 @@ def test_factory_with_two_inputs_and_a_dictionary_of_outputs(tmp_path: Path) -> 
     assert torch.equal(first[0], again[0])  # the state was stored: a second call of the factory changes nothing
 
 
+def test_a_factory_may_return_the_module_of_an_exported_program(tmp_path: Path) -> None:
+    artifact = make_torch_artifact("user_models:module_of_program", tmp_path)
+    assert load_module(artifact)(torch.ones(1, 3)).shape == (1, 2)
+
+
 def test_factory_without_examples_needs_shapes(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--input-shape"):
         make_torch_artifact("user_models:alone", tmp_path)
@@ -339,7 +356,10 @@ def test_random_weights_replace_those_of_a_factory(tmp_path: Path) -> None:
         ("user_models:number", "number is an int; expected a function"),
         ("user_models:breaks", "the factory failed: KeyError: 'no such checkpoint'"),
         ("user_models:returns_text", "returned str; expected a torch.nn.Module"),
+        ("user_models:program", "or (module, example inputs). Give its .module()"),
         ("user_models:bad_examples", "the example inputs are (list), and they cannot be used: there is no tensor"),
+        ("user_models:writer", "writes into its input 'input'"),
+        ("user_models:silent", "returns no tensor (dict); expected at least one"),
         ("user_models:waves", "'input' has dtype complex64, which no engine takes"),
         ("user_models:on_meta", "the module holds no weights that could be measured: Cannot copy out of meta tensor"),
         ("no_such_module_at_all:factory", "cannot import no_such_module_at_all: ModuleNotFoundError"),

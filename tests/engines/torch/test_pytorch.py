@@ -369,7 +369,7 @@ CPP = "CppCompileError: C++ compile error"
             f"{CPP}: x.h:3: error: no such type",
         ),
         (CPP, f"{CPP}. With pytorch-compile:fullgraph=0 "),
-        ("Branching\n  Hint\n\nmore", "Branching Hint. With pytorch-compile:fullgraph=0 "),
+        ("Branching\n  Hint\n\nmore", "Branching. With pytorch-compile:fullgraph=0 "),
         ("", "RuntimeError. With "),
     ],
 )
@@ -397,8 +397,10 @@ def test_module_that_is_no_single_graph_is_refused_with_the_way_out(tmp_path: Pa
         return x + 1
 
     backend = PytorchCompileBackend(lambda artifact: Wrapped(break_graph), tmp_path)
-    with pytest.raises(ModelError, match="pytorch-compile:fullgraph=0"):
+    words = r"module: [^\n]* \([^ ]*test_pytorch\.py:\d+: torch\._dynamo\.graph_break\(\)\)\. With .*:fullgraph=0"
+    with pytest.raises(ModelError, match=words) as failed:
         backend.load(describe("y"), COMPILE)
+    assert "from user code" in failed.value.log
     with backend.load(describe("y"), replace(COMPILE, options={"fullgraph": "0"})) as engine:
         np.testing.assert_array_equal(run_on(engine, {"x": np.ones((1, 2), np.float32)})["y"], [[2, 2]])
 

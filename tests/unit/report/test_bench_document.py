@@ -7,7 +7,9 @@ from msgspec.structs import replace
 
 import samples
 from enginebench.core.records import Drift, Result
-from enginebench.report.bench import BenchDocument, describe_bench, state_verdict
+from enginebench.report.bench import BenchDocument, describe_bench, list_bench, state_verdict
+from enginebench.report.run.diff import list_diff
+from enginebench.report.terminal import format_text
 from enginebench.stats.diff import DiffRow, diff_results
 from enginebench.stats.drift import limits_between, measure_drift, refuse_drift
 from samples import make_result
@@ -45,6 +47,17 @@ def test_the_times_decide_where_the_answers_agree(median_ms: float, verdict: str
     assert row.failures == (("slower",) if verdict == "slower" else ())
     assert document.comparison is not None
     assert state_verdict(document.comparison).endswith("; the outputs agree within the limits.")
+
+
+def test_sides_of_one_name_are_told_apart_and_a_ratio_has_one_interval() -> None:
+    base, cand = make_sides(20.4, replace(make_drift(**SAME), reference="base-against"), sd=0.1)
+    sides = [replace(base, id="base-against", model="main.onnx"), cand]
+    document, row = judge(sides)
+    text = " ".join(format_text(list_bench(document)).split())
+    assert row.verdict == "not_shown" and text.count(" to ") == 1, text
+    assert "main.onnx against resnet18" in text and "pytorch (against) fp32" in text
+    found = diff_results(sides[:1], sides[1:], neighbours=True, fed_alike=True)
+    assert list_diff(found)[0].title == "inconclusive (margin 2.0%)"
 
 
 @pytest.mark.parametrize(

@@ -108,8 +108,9 @@ def test_pictures_are_drawn_when_their_points_change(
     write_history(document, runs, tmp_path / "out")
     assert len(drawn) == 3
     (tmp_path / "out" / "trend-ort.png").unlink()
+    (tmp_path / "out" / "trend-pytorch.png").write_bytes(b"of another folder with the same --out")
     write_history(document, runs, tmp_path / "out")
-    assert drawn[3:] == ["Trend of ort"]
+    assert drawn[3:] == ["Trend of ort", "Trend of pytorch"]
 
 
 def test_trends_are_thinned_and_lines_have_colours(runs: Path) -> None:
@@ -118,6 +119,8 @@ def test_trends_are_thinned_and_lines_have_colours(runs: Path) -> None:
             for batch in range(1, 31) for i in range(2)]  # fmt: skip
     (points,) = collect_trends(rows).values()
     assert len({p["series"] for p in points}) == 12 and OTHERS in {p["series"] for p in points}
+    (points,) = collect_trends([replace(row, shapes=shapes) for shapes in ("1x3x64x64", "1x3x32x32")]).values()
+    assert len({p["series"] for p in points}) == 2, "inputs of other shapes make another line"
     many = collect_trends([replace(row, p50_ms=1.0 + i) for i in range(5000)])
     (points,) = many.values()
     assert len(points) == 600 and points[-1]["p50"] == 5000.0

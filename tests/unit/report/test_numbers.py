@@ -2,13 +2,9 @@
 
 import pytest
 
-from enginebench.core.records import Estimate
 from enginebench.core.text import clean_text
 from enginebench.report.numbers import choose_unit, format_range, format_significant, format_small
-
-
-def make(value: float, low: float | None = None, high: float | None = None) -> Estimate:
-    return Estimate(value=value, low=low, high=high, level=0.95, n=10, method="")
+from samples import make_estimate
 
 
 @pytest.mark.parametrize(("value", "text"), [
@@ -20,8 +16,8 @@ def test_significant_digits(value: float, text: str) -> None:
 
 
 def test_ranges_and_differences() -> None:
-    assert format_range(make(2.02, 1.95, 2.1), "x") == "2.02x (1.95 to 2.10)"
-    assert format_range(make(2.02), "x") == "2.02x"
+    assert format_range(make_estimate(2.02, 1.95, 2.1), "x") == "2.02x (1.95 to 2.10)"
+    assert format_range(make_estimate(2.02), "x") == "2.02x"
     assert [format_small(v) for v in (0.0, 1.8e-6, 0.12)] == ["0", "2e-06", "1e-01"]
 
 

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from asked import make_row
+from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -27,7 +28,7 @@ from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.runs import campaign as module
 from enginebench.runs.builds import compare_answers, count_builds, cut_common
-from enginebench.runs.campaign import Campaign, judge_outcome, judge_precisions
+from enginebench.runs.campaign import Campaign, judge_outcome, judge_precisions, label
 from enginebench.runs.child import arrays
 from enginebench.runs.child.jobs import Labelled, MeasureJob, PreloadJob, PrepareJob
 from enginebench.runs.child.perform import build
@@ -160,14 +161,17 @@ def test_a_failure_keeps_what_was_measured_and_stops_no_other(bed: Bed) -> None:
     assert bed.stored(rows[1]) == failed
     # A place in the order is that of the plan, whoever fails on the way: a resumed run has the same.
     assert [turn for turn in bed.children.turns if turn[1] == 3] == [("1", 3, 9), ("3", 3, 11)]
-    assert reporter.said == [f"{failed.id} failed in trial 3: killed by SIGSEGV"]
+    assert reporter.said == [f"{label(failed)} failed in trial 3: killed by SIGSEGV"]
 
 
 def test_a_row_that_cannot_be_built_stops_no_other_and_is_no_reference(bed: Bed) -> None:
     bad, good, other = (bed.plan("1", fault="raise", at="build"), bed.plan("2"), bed.plan("3", bias="1"))
+    chosen = make_caveat("chosen_shapes.refused", shapes="x 1x128", why="no", option="x:1x128")
+    bad = replace(bad, chain=tuple(replace(artifact, caveats=(chosen,)) for artifact in bad.chain))
     failed, first, second = bed.start(bad, good, other).run()
     assert failed.status == "failed" and failed.measurements == () and failed.drift is None
     assert str(failed.reason).startswith("while it was built and checked: RuntimeError: the fake engine raised")
+    assert str(failed.reason).endswith(f"; {chosen.advice}") and "--input-shape" in chosen.advice
     assert bed.stored(bad) == failed
     assert [turn[0] for turn in bed.children.turns] == ["2", "3", "2", "3"]
     assert first.drift is not None and first.drift.passed and first.drift.reference == good.id
@@ -447,7 +451,7 @@ def test_outputs_are_cut_to_what_both_answered() -> None:
 def test_another_precision_than_asked_is_named() -> None:
     right, wrong = make_result(), make_result("ort")
     judge_precisions([right, replace(wrong, status="skipped", requested_precision="int8")])
-    with pytest.raises(GateFailed, match=r"ort-fp32-b1: asked for int8, ran in fp32$"):
+    with pytest.raises(GateFailed, match=r"ort int8 b1: asked for int8, ran in fp32$"):
         judge_precisions([right, replace(wrong, requested_precision="int8")])
 
 

@@ -130,8 +130,31 @@ def test_the_recipe_that_is_slowest_to_build_runs_only_by_name_where_there_is_a_
     monkeypatch.setattr(sources, "_make_or_do_without", lambda *_: made)
     monkeypatch.setattr(sources, "_transform_all", transform)
     sources.gather_sources(asked, tmp_path, said)
-    line = "left out by default: int8@pt2e, the slowest to build; name it with --precisions int8,int8@pt2e"
+    line = "left out by default: int8@pt2e of pytorch-compile; name it with --precisions int8,int8@pt2e"
     assert (call(line) in said.say.call_args_list) == (planned == ["ort cpu"]) and transform.called
+
+
+@pytest.mark.parametrize(
+    ("changes", "source", "short"),
+    [
+        ({}, MODULE, ["openvino"]),
+        ({"any_precision": False}, MODULE, ["pytorch", "openvino"]),
+        ({"device": "cuda:0", "engines": (("pytorch", {}),)}, MODULE, ["pytorch"]),
+        ({}, replace(MODULE, precision="bf16"), ["pytorch", "openvino"]),  # the model's own
+    ],
+)
+def test_bf16_is_tried_unasked_on_a_cpu_by_engines_that_cast_themselves(
+    changes: dict[str, Any], source: Artifact, short: list[str]
+) -> None:
+    request = RunRequest(
+        model="toy",
+        engines=tuple(read_engines("pytorch,ort,openvino")),
+        precisions=(("fp32", None), ("bf16", None)),
+        any_engine=True,
+        any_precision=True,
+    )
+    rows = plan_rows(replace(request, **changes), (source, GRAPH)[: 1 + (source is MODULE)], probe=there)
+    assert [row.engine.backend for row in rows if row.engine.precision == "bf16"] == short
 
 
 def test_nothing_is_made_for_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +197,8 @@ def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(
     why += "ort-openvino takes int8@tensorrt, int8@cpu, int8@nncf"
     assert plan_all(request) == {"ort-openvino": why, "openvino": "w8", "ort": "dynamic"}
     assert plan_all(replace(request, any_engine=True)) == {"openvino": "w8", "ort": "dynamic"}
-    assert plan_all(replace(only, any_engine=True)) == {"ort-openvino": why}, "where nothing else is left, why"
+    beside = replace(only, any_engine=True, precisions=(("fp32", None), *only.precisions))
+    assert plan_all(beside) == {"ort-openvino": why}, "where nothing else runs the precision, why"
 
 
 @pytest.mark.parametrize(
@@ -207,8 +231,8 @@ def test_a_compiled_module_starts_from_one_in_eight_bits_or_makes_it(
         rows = plan_rows(request, sources, probe=there)
         return [(row.source and row.source.recipe, row.skip) for row in rows]
 
-    eager = f"pytorch has no {asked[0]}: ask {plan.MODULE_LACKS[asked[0]]} for it"
-    assert plan_both()[:3] == [(None, None), (None, None), (None, eager)]
+    eager = f"pytorch has no {asked[0]}, only fp32, "
+    assert plan_both()[:2] == [(None, None)] * 2 and str(plan_both()[2][1]).startswith(eager)
     assert plan_both()[3][1] == skip and (skip or plan_both()[3][0] == starts)
     fp8 = replace(request, precisions=(("fp8", None),))
     assert plan.list_transforms(fp8, (MODULE, GRAPH)) == ([("fp8", "static")] if device == "cuda:0" else [])

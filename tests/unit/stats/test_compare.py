@@ -15,6 +15,7 @@ from enginebench.core.records import Artifact, EngineSpec, Measurement, MeasureS
 from enginebench.stats.compare import choose_clock, comparable, compare, compare_apart, count_needed, judge_spread
 from enginebench.stats.intervals import Spread
 from samples import make_machine
+from samples import make_result as make_row
 
 MACHINE = make_machine()
 
@@ -137,12 +138,8 @@ def make_result(**changes: Any) -> Result:
     artifact = Artifact(
         kind="onnx", model="m", path="m.onnx", sha256="0", files=(), inputs=(spec,), outputs=(), preprocess_sha256="p"
     )
-    measured = tuple(make_side(BASE, reference_ns=[1000, 1001]))
-    row = Result(
-        id="r", model="m", engine=EngineSpec(backend="ort"), measure=MeasureSpec(), requested_precision="fp32",
-        status="ok", artifacts=(artifact,), machine=MACHINE, measurements=measured,
-    )  # fmt: skip
-    return replace(row, **changes)
+    fields = {"measurements": tuple(make_side(BASE, reference_ns=[1000, 1001])), "artifacts": (artifact,)}
+    return replace(make_row("ort"), **{"machine": MACHINE, "measure": MeasureSpec(), **fields, **changes})
 
 
 def _with_shape(*shape: int | str, dtype: str = "float32") -> tuple[Artifact, ...]:

@@ -4,28 +4,14 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
-from enginebench.core.records import EngineSpec, Estimate, Measurement, MeasureSpec, Result, Score
+from enginebench.core.records import EngineSpec, MeasureSpec, Result
 from enginebench.stats.diff import DiffRow, diff_results
-from samples import make_drift
+from samples import make_drift, make_result, make_scores
 
 
 def make_row(**changes: object) -> Result:
-    measured = tuple(
-        Measurement(clock="host", latency_ns=[1_000_000 + i] * 9, blocks=(), stop_rule="iterations", repetition=i,
-                    reference_ns=[1000])
-        for i in range(6)
-    )  # fmt: skip
-    row = Result(
-        id="ort", model="m", engine=EngineSpec(backend="ort", precision="int8"), measure=MeasureSpec(),
-        requested_precision="int8", status="ok", measurements=measured, scores=make_scores(0.99),
-        effective_precision={"int8": 0.9, "fp32": 0.1},
-    )  # fmt: skip
-    return replace(row, **changes)
-
-
-def make_scores(value: float, n: int = 450, metric: str = "top1", **more: bool) -> tuple[Score, ...]:
-    estimate = Estimate(value=value, low=None, high=None, level=0.95, n=n, method="given")
-    return (Score(metric=metric, value=estimate, **{"share": True} | more),)
+    row = make_result("ort", "int8", accuracy=0.99)
+    return replace(row, **{"effective_precision": {"int8": 0.9, "fp32": 0.1}, **changes})
 
 
 def gate(cand: Result, **options: float | None) -> DiffRow:
@@ -124,7 +110,7 @@ def test_a_row_that_fails_now_fails_the_gate_whatever_is_allowed() -> None:
 
 def test_another_model_is_told() -> None:
     assert gate(make_row()).reasons == ()
-    assert gate(make_row(model="n")).reasons == ("the models differ: m against n",)
+    assert gate(make_row(model="n")).reasons == ("the models differ: resnet18 against n",)
 
 
 def test_nothing_but_skipped_rows_is_no_pass() -> None:

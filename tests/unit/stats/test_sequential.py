@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.limits import LEVELS, MARGIN, MOST
-from enginebench.core.records import Drift, Estimate, Result, Score
+from enginebench.core.records import Drift, Result
 from enginebench.stats.compare import can_change, find_level, list_open
 from enginebench.stats.diff import diff_results
 from enginebench.stats.intervals import Spread, quantile_of_t
 from enginebench.stats.ranking import USUAL, Rules, list_asked
 from enginebench.stats.standing import compare_rows, weigh
-from samples import make_result
+from samples import make_result, make_scores
 from scripts import load_script
 
 
@@ -104,8 +104,7 @@ def test_who_changes_the_outputs_is_asked_about_where_it_may_be_taken(simulation
     first, *rest = [simulation.make_row(name, np.exp(log) * 1e6) for name, log in logs.items()]
 
     def score(row: Result, top1: float) -> Result:
-        value = Estimate(value=top1, low=None, high=None, level=0.95, n=450, method="given")
-        return replace(row, scores=(Score(metric="top1", value=value, higher_is_better=True, share=True),))
+        return replace(row, scores=make_scores(top1))
 
     changed = [replace(row, drift=bad, requested_precision="int8") for row in rest]
     scored = [score(first, 0.99), *(score(row, 0.96) for row in changed)]

@@ -21,21 +21,18 @@ def describe(**kwargs: object) -> object:
     return describe_stages(**(fields | kwargs))  # type: ignore[arg-type]
 
 
-def test_shares_are_of_the_means_and_add_up() -> None:
+def test_shares_are_of_the_means_and_rates_of_their_sum() -> None:
     document = describe()
     assert [s.name for s in document.stages] == list(STAGES)
     assert sum(s.share for s in document.stages) == pytest.approx(1.0)
     decode = document.stages[0]
     assert (decode.p50_ms, decode.p99_ms, decode.mean_ms, decode.share) == (5.0, 6.0, 5.0, pytest.approx(5 / 12))
-
-
-def test_rates() -> None:
-    document = describe()
     assert (document.total_p50_ms, document.total_p99_ms) == (12.0, 13.0)
     assert document.serial_per_s == pytest.approx(4 / 0.012)
     assert document.overlap_gain == pytest.approx(1000.0 / (4 / 0.012))
     assert document.image_bytes == {"min": 90, "median": 110, "max": 130}
     assert (document.engine, document.precision, document.batches) == ("pytorch:wait=spin", "fp16", 2)
+    assert document.device_times is None
 
 
 def test_bounds_are_what_each_side_could_do_alone() -> None:
@@ -47,7 +44,6 @@ def test_bounds_are_what_each_side_could_do_alone() -> None:
 def test_the_device_has_a_clock_of_its_own() -> None:
     found = describe(device_ns={"h2d": [MS, 3 * MS], "compute": [MS], "d2h": [5]})
     assert found.device_times == DeviceTimes(h2d_ms=2.0, compute_ms=1.0, d2h_ms=5e-6)
-    assert describe().device_times is None
 
 
 def test_the_slowest_of_few_batches_is_no_p99() -> None:

@@ -40,6 +40,21 @@ def test_what_cannot_be_compared_says_why(cli: Cli, tmp_path: Path, fields: dict
     assert "outputs_not_compared" in {caveat["code"] for caveat in row["caveats"]}
 
 
+def test_a_side_that_fails_is_a_failure_for_ci(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    sides = ("--engine", "fake:fault=raise", "--against", "fake")
+    cli("bench", tiny_onnx, *sides, *FAST, "--junit", "j.xml", "--summary", "s.md", code=6)
+    failure = ElementTree.parse(tmp_path / "j.xml").getroot().find(".//failure")
+    assert failure is not None and "the candidate is failed" in str(failure.text)
+    assert "the candidate is failed" in (tmp_path / "s.md").read_text()
+
+
+def test_batches_that_differ_are_refused_before_anything_is_measured(cli: Cli, tmp_path: Path) -> None:
+    make_scale(tmp_path / "a.onnx", 1, shape="3, 4")
+    make_scale(tmp_path / "b.onnx", 1)
+    done = cli("bench", "a.onnx", "--engine", "ort", "--against", "ort@b.onnx", *FAST, code=2)
+    assert "a.onnx runs at batch 3, b.onnx at 1: give --batch 3" in done.stderr and "build" not in done.stderr
+
+
 def test_the_gate_fails_on_other_answers_however_fast(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
     sides = ("--engine", "fake:latency_us=50,bias=3", "--against", "fake:latency_us=2000")
     files = ("--junit", "j.xml", "--summary", "s.md", "--out", "b.json")

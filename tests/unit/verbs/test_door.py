@@ -20,15 +20,18 @@ from processes import Cli, environment
 HEAVY = ("torch", "onnxruntime", "openvino", "onnx", "scipy", "altair", "vl_convert", "numpy", "rich", "nncf")
 
 
+def run_code(code: str, place: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment(place), capture_output=True, text=True, check=False)
+
+
 def test_help_imports_no_engine_no_scipy_and_no_charts(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom enginebench.door import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
         f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(tmp_path), capture_output=True, text=True, check=True
-    )
+    done = run_code(code, tmp_path)
     assert done.stderr.strip() == "[]"
     assert "Find the fastest inference engine" in done.stdout
 
@@ -36,9 +39,7 @@ def test_help_imports_no_engine_no_scipy_and_no_charts(tmp_path: Path) -> None:
 def test_a_child_that_measures_is_pinned_before_numpy_begins_threads(tmp_path: Path) -> None:
     modules = "enginebench.runs.child.__main__, enginebench.runs.child.perform.measure"
     code = f"import sys, {modules}\nprint('numpy' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(tmp_path), capture_output=True, text=True, check=True
-    )
+    done = run_code(code, tmp_path)
     assert done.stdout.strip() == "False"
 
 
@@ -48,9 +49,7 @@ def test_a_report_imports_nothing_that_measures(tmp_path: Path) -> None:
         "for name in ('join_layers', 'explain_refusal'): find('offers', name)\n"
         "print([m for m in sys.modules if m in ('enginebench.runs.campaign', 'enginebench.runs.child.isolate')])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(tmp_path), capture_output=True, text=True, check=True
-    )
+    done = run_code(code, tmp_path)
     assert done.stdout.strip() == "[]"
 
 
@@ -58,8 +57,7 @@ def test_a_damaged_package_is_named_and_no_traceback_shown(tmp_path: Path) -> No
     (tmp_path / "numpy.py").write_text("raise ImportError('libopenblas.so: cannot open')")
     start = "from enginebench.door import main\nmain(['run', 'digits-mlp'])"
     code = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{start}"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, check=False)
+    done = run_code(code, tmp_path)
     assert done.returncode == 3 and "Traceback" not in done.stderr
     assert "run cannot start: ImportError: libopenblas.so: cannot open" in done.stderr
     assert "pip install --force-reinstall" in done.stderr

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import enginebench
 from enginebench import UsageError
+from enginebench.verbs import given
 from enginebench.verbs.given import name_precisions, read_numbers
 
 
@@ -60,3 +62,20 @@ def test_a_gpu_has_short_precisions_by_default_and_the_rest_is_named() -> None:
     assert said == ["left out by default: tf32 and formats below 16 bits; name them with --precisions"]
     assert name_precisions(None, "cpu", said.append) == "fp32" and len(said) == 1
     assert name_precisions(["int8"], "cuda:0", said.append) == ["int8"] and len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "asked", "any_engine", "named"),
+    [
+        (("avx2", "avx512_bf16"), None, True, "fp32,bf16"),
+        (("amx_bf16",), None, True, "fp32,bf16"),
+        (("avx2", "avx512_vnni"), None, True, "fp32"),
+        (("avx512_bf16",), None, False, "fp32"),
+        (("avx512_bf16",), "int8", True, "int8"),
+    ],
+)
+def test_bf16_is_tried_unasked_where_the_cpu_multiplies_in_it(
+    flags: tuple[str, ...], asked: str | None, any_engine: bool, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(given, "describe_machine", lambda: Mock(cpu_flags=flags))
+    assert name_precisions(asked, "cpu", print, any_engine=any_engine) == named

@@ -85,7 +85,13 @@ def test_a_wrong_option_is_refused_before_there_is_a_request(engine: str) -> Non
             "fp8@static",
             "fp8@static runs only on pytorch-compile on cuda; pytorch-compile on cpu takes int8@pt2e; ort-op",
         ),
-        ("ort", "fp8", "ort has no fp8: [^;]*$"),
+        (
+            "pytorch,ort,openvino",
+            "fp8",
+            "pytorch has no fp8, only fp32, fp16, bf16; ort has no fp8, only fp32, fp16, int8, int4: [^;]*; openvino "
+            "has no fp8, only fp32, fp16, bf16, int8, int4$",
+        ),
+        ("pytorch", "int4", "pytorch has no int4, only fp32, fp16, bf16; engines that have it: ort, openvino$"),
     ],
 )
 def test_what_no_engine_runs_is_refused_before_there_is_a_request(engines: str, precision: str, reason: str) -> None:

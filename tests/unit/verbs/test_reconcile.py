@@ -1,20 +1,16 @@
 """Why one plan has two times."""
 
+from msgspec.structs import replace
+
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Result
 from enginebench.verbs.bench import explain_difference
+from samples import make_result as make_row
 
 
 def make_result(backend: str, plan: str = "p", scope: str = "compute", **options: str) -> Result:
     artifact = Artifact(kind="plan", model="m", path="m.plan", sha256=plan, files=(), inputs=(), outputs=())
-    return Result(
-        id=backend,
-        model="m",
-        engine=EngineSpec(backend=backend, options=options),
-        measure=MeasureSpec(scope=scope),  # type: ignore[arg-type]
-        requested_precision="fp32",
-        status="ok",
-        artifacts=(artifact,),
-    )
+    measure, engine = MeasureSpec(scope=scope), EngineSpec(backend=backend, options=options)  # type: ignore[arg-type]
+    return replace(make_row(processes=0), id=backend, engine=engine, measure=measure, artifacts=(artifact,))
 
 
 def messages(*results: Result) -> list[str]:

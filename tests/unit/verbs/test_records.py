@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias, Unpack
+from typing import Annotated, Any, Literal, Unpack
 
 import click
 import pytest
@@ -11,8 +11,6 @@ from click.testing import CliRunner
 from enginebench import door
 from enginebench.core.errors import UsageError
 from enginebench.options import Opt, PathLike, Printed, Progress, verb
-
-OutFile: TypeAlias = Annotated[PathLike | None, Opt("A file.", path="file")]
 
 
 class SharedByTwo(Progress, total=False):

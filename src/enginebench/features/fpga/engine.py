@@ -22,7 +22,6 @@ from enginebench.core.records import (
     EngineSpec,
     Measurement,
     MeasureSpec,
-    Precision,
     TensorSpec,
 )
 from enginebench.engines.request import check_request, check_state, read_options
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 NAME, OPTIONS = FPGA_SIM.name, FPGA_SIM.options
 KINDS: tuple[ArtifactKind, ...] = ("onnx", "design")
-PRECISIONS: tuple[Precision, ...] = ("int8",)
 # Enough for a 99th percentile (architecture: at least 368 samples); each is an inference through the simulated UART.
 INFERENCES = 400
 
@@ -95,7 +93,7 @@ class FpgaSimBackend:
 
     def _open(self, artifact: Artifact, spec: EngineSpec, folder: Path) -> Board:
         """The board for a request that can be met; compiled designs are kept in the cache, or beside the artifact."""
-        check_request(artifact, spec, KINDS, PRECISIONS)
+        check_request(artifact, spec, KINDS, FPGA_SIM.precisions)
         if spec.batch != 1:
             raise BackendUnavailable(
                 f"engine {NAME} takes one input per request, not a batch of {spec.batch}; use --batch 1"

@@ -7,6 +7,7 @@ FPGA_SIM = Entry(
     name="fpga-sim",
     module="enginebench.features.fpga.engine",
     takes="onnx",
+    precisions=("int8",),
     options={
         "part": Option(
             default="ecp5-25k", choices=("ice40up5k", "ice40hx8k", "ecp5-25k"), meaning="the device whose clock counts"

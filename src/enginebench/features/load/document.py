@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from enginebench.core.names import format_engine, format_precision
+from enginebench.core.names import format_engine, format_precision, show_precision
 from enginebench.core.records import Capacity, Caveat, EngineSpec, Machine
 from enginebench.core.text import count_of
 from enginebench.stats.capacity import RESOLUTION, CapacityVerdict
@@ -80,7 +80,8 @@ class LoadDocument(Struct, frozen=True, kw_only=True):
 def describe_row(row: LoadRow) -> str:
     """The configuration in words: `ort fp32, 2 streams of 1 thread, batches up to 4`."""
     spec, streams = row.engine, count_of(row.streams, "streams")
-    name = f"{format_engine(spec)} {format_precision(spec.precision, spec.recipe, spec.mix)}"
+    engine = format_engine(spec)
+    name = f"{engine} {format_precision(show_precision(engine, spec.precision), spec.recipe, spec.mix)}"
     parts = [name, f"{streams} of {count_of(spec.threads, 'threads')}"]
     if spec.device != "cpu":
         parts = [f"{name} on {' and '.join(row.devices or [spec.device])}", streams]

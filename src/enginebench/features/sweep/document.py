@@ -13,8 +13,8 @@ from enginebench.stats.quantiles import median
 SWEEP_SCHEMA = "enginebench.sweep/1"
 
 
-class SweepRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The figures of one row, named as those of a run's row. Times in ms; what was not measured is left out."""
+class SweepRow(Struct, frozen=True, kw_only=True):
+    """The figures of one row, named as those of a run's row. Times in ms."""
 
     id: str
     status: Status

@@ -24,7 +24,6 @@ from enginebench.core.records import (
     LayerProfile,
     Measurement,
     MeasureSpec,
-    Precision,
     ShapeRange,
     TensorSpec,
 )
@@ -72,7 +71,6 @@ def plan_timing(measure: MeasureSpec) -> dict[str, Any]:
 
 
 NAME, OPTIONS = TRTEXEC.name, TRTEXEC.options
-PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 REPETITION_VARIABLE = "ENGINEBENCH_REPETITION"
 
 LOG = "trtexec_stdout.log"
@@ -119,7 +117,7 @@ class TrtexecBackend(PlanBackend):
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """A plan for this version, GPU and these settings: the stored one if there is one, else a new one."""
-        check_request(artifact, spec, ("onnx", "plan"), PRECISIONS, (spec.device,))
+        check_request(artifact, spec, ("onnx", "plan"), TRTEXEC.precisions, (spec.device,))
         options, tool = _read(spec)
         if artifact.kind == "plan":
             return self._adopt(artifact, spec, tool, options)

@@ -1,7 +1,7 @@
 """The entry of trtexec, which is not started here."""
 
 from enginebench.core.entry import Entry, Option, switch
-from enginebench.engines.backends.tensorrt.entries import BUILD_OPTIONS
+from enginebench.engines.backends.tensorrt.entries import BUILD_OPTIONS, PRECISIONS
 from enginebench.features.trtexec.executable import FIX, find_trtexec
 
 TRTEXEC = Entry(
@@ -12,6 +12,7 @@ TRTEXEC = Entry(
     builds_with={},
     takes="onnx",
     also_takes=("plan",),
+    precisions=PRECISIONS,
     options={
         **BUILD_OPTIONS,
         "path": Option(default="", outside=True, meaning="the executable, if it is not in $TRTEXEC or on PATH"),

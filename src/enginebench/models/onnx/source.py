@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -154,6 +155,12 @@ def load_graph(path: Path) -> ModelProto:
     made |= {value.name for value in graph.input} | _initializer_names(graph)
     if orphans := [value.name for value in graph.output if value.name not in made]:
         raise ParseError(path, f"output {orphans[0]!r}", "no node that makes it", "a complete graph")
+    try:  # OpenVINO reads a cycle until the memory of the machine is full
+        TopologicalSorter({name: node.input for node in graph.node for name in node.output if name}).prepare()
+    except CycleError as error:
+        raise ParseError(
+            path, f"tensor {error.args[1][0]!r}", "that it is computed from itself", "a graph without a cycle"
+        ) from error
     return model
 
 
@@ -237,7 +244,7 @@ def _find_tensor(kind: Any) -> Any | None:
 
 
 def _name_kind(kind: str | None) -> str:
-    return f"a {kind.removesuffix('_type').replace('_', ' ')}" if kind else "no type"
+    return f"{kind.removesuffix('_type').replace('_', ' ')} type" if kind else "no type"
 
 
 def read_opset(model: ModelProto) -> int | None:

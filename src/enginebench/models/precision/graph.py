@@ -115,9 +115,9 @@ def _correct_outputs(model: ModelProto) -> None:
 
 @contextlib.contextmanager
 def quiet_logging() -> Iterator[None]:
-    """Third-party code below `warning` of the root logger says nothing; ONNX Runtime's advice is for its own users."""
+    """Third-party code logs nothing below `critical`: a failure ends in our own error, advice is for its own users."""
     before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(logging.ERROR)
     onnxruntime.set_default_logger_severity(3)  # errors; its tools open sessions with the defaults
     try:
         yield

@@ -230,13 +230,13 @@ def _to_eight_bits(
     reduce_range: bool,
     left_out: Sequence[str],
 ) -> _Change:
-    if recipe == "nncf":
+    if recipe in ("nncf", "smooth"):
         if data is None:
             raise UsageError(
-                "int8@nncf takes its ranges itself and needs the data: give --calib F.npz, as enginebench calibrate "
-                "--keep-batches F.npz writes it"
+                f"int8@{recipe} takes its ranges itself and needs the data: give --calib F.npz, as enginebench "
+                "calibrate --keep-batches F.npz writes it"
             )
-        return _Change(model=quantize_with_nncf(prepared, data, left_out))
+        return _Change(model=quantize_with_nncf(prepared, data, left_out, smooth=recipe == "smooth"))
     if recipe == "dynamic":
         return _Change(model=quantize_dynamically(prepared, left_out, reduce_range))
     if quantizes_weights_only(recipe):

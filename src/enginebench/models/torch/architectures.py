@@ -11,11 +11,11 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
+from enginebench.core.blame import explain
 from enginebench.core.errors import BackendUnavailable, MissingDependency, ModelError, UsageError
 from enginebench.core.records import TensorSpec
 from enginebench.core.trees import HOLE, INPUT, list_leaves, name_answer, split_made
 from enginebench.models.objects import import_named
-from enginebench.models.torch.blame import explain
 from enginebench.models.torch.flat import Flat, flatten
 from enginebench.models.torch.torchvision_import import import_torchvision, with_torchvision
 from enginebench.models.zoo import BUILTIN, ModelRef, require_packages
@@ -96,6 +96,7 @@ def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
     if not isinstance(module, nn.Module):
         raise ModelError(
             f"{ref.text} returned {_describe(made)}; expected a torch.nn.Module, or (module, example inputs)"
+            f"{explain_program(module)}"
         )
     try:
         module = module.cpu()
@@ -110,6 +111,11 @@ def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
             f"{ref.text}: the example inputs are {_describe(given)}, and they cannot be used: {error}"
         ) from error
     return flat.eval(), examples
+
+
+def explain_program(made: object) -> str:
+    """What to give in place of a program of torch.export, which is no module; "" of anything else."""
+    return ". Give its .module()" if isinstance(made, torch.export.ExportedProgram) else ""
 
 
 def _describe(value: object) -> str:
@@ -208,7 +214,8 @@ def _find_values(example: torch.Tensor, rows: int | None, varied: bool) -> tuple
     """
     if not example.numel() or example.is_complex():
         return None
-    if not example.is_floating_point() and example.dtype != torch.bool and rows and not _is_varied(example):
+    whole = not example.is_floating_point() and example.dtype != torch.bool
+    if whole and rows and (rows == 1 or not _is_varied(example)):
         return 0, rows - 1
     low, high = float(example.min()), float(example.max())
     if low == high:
@@ -219,18 +226,24 @@ def _find_values(example: torch.Tensor, rows: int | None, varied: bool) -> tuple
 
 
 def _find_table_rows(module: nn.Module, examples: Sequence[torch.Tensor]) -> dict[int, int]:
-    """{place of an input: rows of the smallest table that it looks up directly}."""
-    places = {(example.data_ptr(), example.shape): i for i, example in enumerate(examples) if example.numel()}
-    tables = [m for m in module.modules() if isinstance(m, nn.Embedding)]
+    """{place of an input: rows of the smallest table that it, or a view of it, looks up directly}.
+
+    For the offsets of bags 1: zeros alone are sure to be ones.
+    """
+    places = {example.untyped_storage().data_ptr(): i for i, example in enumerate(examples) if example.numel()}
+    tables = [m for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     rows: dict[int, int] = {}
 
-    def watch(layer: nn.Embedding, given: tuple[Any, ...]) -> None:
-        if given and (place := places.get((given[0].data_ptr(), given[0].shape))) is not None:
-            rows[place] = min(layer.num_embeddings, rows.get(place, layer.num_embeddings))
+    def watch(layer: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        given = dict(zip(("input", "offsets"), args, strict=False)) | named
+        for name, count in (("input", layer.num_embeddings), ("offsets", 1)):
+            tensor = given.get(name)
+            if tensor is not None and (place := places.get(tensor.untyped_storage().data_ptr())) is not None:
+                rows[place] = min(count, rows.get(place, count))
 
     with contextlib.ExitStack() as hooks:
         for table in tables:
-            hooks.enter_context(table.register_forward_pre_hook(watch))
+            hooks.enter_context(table.register_forward_pre_hook(watch, with_kwargs=True))
         if tables:
             with torch.inference_mode():
                 module(*examples)

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
+from enginebench.core.blame import find_line
 from enginebench.core.errors import ArtifactError, MissingDependency, ModelError, UsageError, list_causes
 from enginebench.core.feeds import random_feeds
 from enginebench.core.names import known
@@ -33,7 +34,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from enginebench.models.onnx.source import describe_origin, load_graph, read_onnx
 from enginebench.models.precision.graph import load_whole_graph, read_versions, write_graph
 from enginebench.models.precision.lowering import lower_model
-from enginebench.models.torch.blame import find_line
 from enginebench.models.torch.flat import NOT_SCRIPTED, Flat, holds_script
 from enginebench.models.torch.source import load_module
 

@@ -33,10 +33,7 @@ def open_program(path: Path, text: str) -> tuple[Flat, tuple[torch.Tensor, ...]]
             "Expected a file that torch.export.save wrote, by this version or an older one"
         ) from error
     positional, keywords = program.example_inputs or _make_inputs(program)
-    module = program.module()
-    for method in ("train", "eval"):  # they only say that a program has one mode; it stays in that
-        vars(module).pop(method, None)
-    return flatten(module, positional, keywords)
+    return flatten(program.module(), positional, keywords)
 
 
 @contextmanager

@@ -45,6 +45,9 @@ class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
         self.names = names
         self.state: tuple[str, ...] = ()
         self.bytes = False
+        for part in module.modules():  # of torch.export: it refuses to be put into the one mode that it has
+            for method in ("train", "eval"):
+                vars(part).pop(method, None)
         # What behaves otherwise in train mode, if the user's module came in it.
         kinds = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
         parts = (part for part in module.modules() if part.training and isinstance(part, kinds))

@@ -29,7 +29,7 @@ except ModuleNotFoundError as missing:
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from enginebench.models.torch.architectures import stands_in_list
+from enginebench.models.torch.architectures import explain_program, stands_in_list
 from enginebench.models.torch.flat import NOT_SCRIPTED, Flat, flatten, holds_script
 
 # Digits of the pickle's SHA-256 in the name of a MODEL: they keep apart two modules of one class.
@@ -58,6 +58,7 @@ def offer_module(module: object, example_inputs: object) -> Iterator[Offered]:
     if not isinstance(module, nn.Module):
         raise UsageError(
             f"model is {name_type(module)}; expected a name, a path, or a torch.nn.Module with example_inputs"
+            f"{explain_program(module)}"
         )
     flat, examples = read_examples(module, example_inputs)
     data = pack_module(flat, examples)

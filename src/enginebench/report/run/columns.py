@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from msgspec.structs import fields
 
-from enginebench.core.names import NOT_KNOWN
+from enginebench.core.names import NOT_KNOWN, show_precision
 from enginebench.core.records import Capacity, Estimate, Outputs
 from enginebench.core.shapes import format_shapes
 from enginebench.report.numbers import (
@@ -28,7 +28,7 @@ OUTPUTS: dict[Outputs, str] = {name: name.replace("_", " ") for name in get_args
 OUTPUTS["within_limits"] = "within"
 # Fields of a row that no cell can hold, beside those that `list_fields` spreads over several.
 _NOT_IN_FILES = {"percentiles_ms", "effective_precision", "top1_accuracy", "stop_rules", "builds", "energy_interval_mj"}
-_NOT_IN_FILES |= {"ratio_to_fastest", "ratio_to_next"}
+_NOT_IN_FILES |= {"ratio_to_fastest", "ratio_to_next", "ratio_to_wider", "wider"}
 
 
 def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
@@ -118,13 +118,17 @@ def _make_scaled(title: str, name: str, factor: float, spare: int) -> Column:
 def name_engine(row: Row) -> str:
     """ENGINE, and what keeps its times from being a whole measurement."""
     marks: list[str] = [row.status] if row.status != "ok" else []
-    marks += ["modelled"] if row.modelled else []
+    marks += [name for name in ("modelled", "against") if getattr(row, name)]
     return row.engine + "".join(f" ({mark})" for mark in marks)
 
 
 def format_precision(row: Row) -> str:
     """`int8 nncf`; `int8 71%` where less ran in it than was asked; `fp32, not int8` where nothing did."""
-    parts = [row.precision or NOT_KNOWN, row.recipe or "", f"mix {row.mix}" if row.mix else ""]
+    parts = [
+        show_precision(row.engine, row.precision) or NOT_KNOWN,
+        row.recipe or "",
+        f"mix {row.mix}" if row.mix else "",
+    ]
     share = (row.effective_precision or {}).get(row.precision or "")
     if share is not None and any(caveat.code == "low_effective_precision" for caveat in row.caveats):
         parts.append(f"{share:.0%}")

@@ -34,7 +34,7 @@ _COLUMNS = (
 def list_diff(document: DiffDocument, *, gate: bool = False) -> list[Section]:
     """The table; settings that all ids end in, and reasons that all rows have, stand once or not at all."""
     ended = f", gate {'failed' if document.gate_failed else 'passed'}" if gate else ""
-    verdict = f"{document.verdict.replace('_', ' ')} (margin {document.margin:.1%}{ended})"
+    verdict = f"{format_verdict(document.verdict)} (margin {document.margin:.1%}{ended})"
     changes = [text for state in find_each("offers", "diff_notes") for text in state(document)]
     rows = document.rows if len(document.rows) > 1 else ()
     ends = takewhile(lambda parts: len(set(parts)) == 1, zip(*(row.id.split("-")[:1:-1] for row in rows), strict=False))

@@ -9,7 +9,7 @@ from msgspec import Struct
 from enginebench.core.names import show_engine
 from enginebench.core.records import Estimate, Outputs, Validity
 from enginebench.core.text import count_of
-from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_significant, format_small
+from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_significant, format_small, show_figure
 from enginebench.report.run.rows import Row, RunDocument, find_best_p99, takes_images
 from enginebench.stats.compare import MIN_REPETITIONS
 from enginebench.stats.headline import Headline
@@ -39,14 +39,14 @@ class HeadLine(Struct, frozen=True):
     lines: tuple[str, ...]
 
 
-def show_name(row: Row) -> str:
-    """`openvino fp32`, `ort int8 (cpu)`."""
-    return show_engine(row.engine, row.precision, row.recipe, row.mix)
+def show_name(row: Row, *, brief: bool = False) -> str:
+    """`openvino fp32`, `ort int8 (cpu)`, `ort fp32 (against)`; `brief`: without the options of the engine."""
+    return show_engine(row.engine, row.precision, row.recipe, row.mix, brief=brief) + " (against)" * row.against
 
 
 def name_rows(rows: Sequence[Row]) -> dict[str, str]:
     """Row id -> `ort int8 (cpu)`, with the options of the engine only where another row would have the same name."""
-    plain = {row.id: show_engine(row.engine.partition(":")[0], row.precision, row.recipe, row.mix) for row in rows}
+    plain = {row.id: show_name(row, brief=True) for row in rows}
     plain |= {
         row.id: f"{plain[row.id]}, not {row.requested_precision}"
         for row in rows
@@ -103,6 +103,9 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
     names = name_rows(document.rows)
     name, unit = names[row.id], choose_unit([row.p50_ms.value] if row.p50_ms else [])
     figure = f"{format_significant(row.p50_ms.value * UNITS_PER_MS[unit])} {unit}" if row.p50_ms else ""
+    if row.batch > 1 and row.throughput_per_s:
+        rate = f"{row.throughput_per_s:,.0f}" if row.throughput_per_s >= 100 else show_figure(row.throughput_per_s)
+        figure += f", {rate} {'images' if takes_images(row) else 'inputs'}/s"
     figure += ", modelled" * row.modelled
     whole = "" if row.status == "ok" else f" ({row.status})"
     ratio = _format_ratio(headline, rows, names)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from enginebench.core.caveats import limit_to_processes, make_caveat
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine
+from enginebench.core.recipes import FEW_BITS
 from enginebench.core.records import (
     Axes,
     BoundBy,
@@ -110,6 +111,8 @@ class Row(Struct, frozen=True, kw_only=True):
     verdict_to_fastest: Verdict | None = None
     ratio_to_next: Estimate | None = None  # of the next slower row's median to this one's, paired
     verdict_to_next: Verdict | None = None  # "faster": than the next slower row of its batch and shape
+    wider: str | None = None  # id of the same engine's fastest row with the next more bits
+    ratio_to_wider: Estimate | None = None  # of that row's median to this one's, paired
     start_s: float | None = None  # from loading to the first output in a new process, median
     p999_ms: Estimate | None = None
     outputs: Outputs = "not_judged"
@@ -137,6 +140,11 @@ class Row(Struct, frozen=True, kw_only=True):
     gpu: str | None = None  # its name
     workspace_mb: str | None = None  # scratch memory that the builder was allowed
     calibration: str | None = None  # where the ranges of 8 bits come from
+
+    @property
+    def against(self) -> bool:
+        """Whether it is the other side of a `bench --against`, which may be named like the first."""
+        return self.id.endswith("-against")
 
 
 class RunDocument(Struct, frozen=True, kw_only=True):
@@ -238,18 +246,29 @@ def group_rows(rows: Sequence[Row]) -> list[list[Row]]:
     return [sorted(group, key=lambda row: row.p50_ms.value if row.p50_ms else math.inf) for group in groups.values()]
 
 
-def _hold_against_next(rows: Sequence[Row], results: Sequence[Result], margin: float) -> tuple[Row, ...]:
-    """The rows with their ratio to the next slower one, and the verdict where there are trials enough for one."""
+def _hold_together(rows: Sequence[Row], results: Sequence[Result], margin: float) -> tuple[Row, ...]:
+    """The rows with their ratio to the next slower one, and the verdict where there are trials enough for one; and to
+    the same engine's row with more bits."""
     known = {result.id: result for result in results}
-    pairs = [pair for group in group_rows([row for row in rows if row.p50_ms]) for pair in pairwise(group)]
-    held = {}
-    for row, slower in pairs:
-        found = compare_rows(known[slower.id], known[row.id], margin)
-        if found.ratio is None:
-            continue
-        verdict = found.verdict if found.ratio.n >= MIN_REPETITIONS else None
-        held[row.id] = replace(row, ratio_to_next=found.ratio, verdict_to_next=verdict)
-    return tuple(held.get(row.id, row) for row in rows)
+    held = {row.id: row for row in rows}
+    for group in group_rows([row for row in rows if row.p50_ms]):
+        for row, slower in pairwise(group):
+            found = compare_rows(known[slower.id], known[row.id], margin)
+            if found.ratio is not None:
+                verdict = found.verdict if found.ratio.n >= MIN_REPETITIONS else None
+                held[row.id] = replace(row, ratio_to_next=found.ratio, verdict_to_next=verdict)
+        for row in group:
+            alike = [one for one in group if one.engine == row.engine and _class_bits(one) > _class_bits(row)]
+            if alike:  # the fastest of them in the next class
+                wider = min(alike, key=_class_bits)
+                ratio = compare_rows(known[wider.id], known[row.id], margin).ratio
+                held[row.id] = replace(held[row.id], wider=wider.id, ratio_to_wider=ratio)
+    return tuple(held.values())
+
+
+def _class_bits(row: Row) -> int:
+    """0 of eight bits and fewer, 1 of 16, 2 of 32."""
+    return 0 if row.precision in FEW_BITS else 1 if row.precision in ("fp16", "bf16") else 2
 
 
 def _describe_times(summary: Summary | None) -> dict[str, Any]:
@@ -304,7 +323,7 @@ def describe_run(
         model=model,
         machine=machine,
         spec=dict(spec),
-        rows=_hold_against_next([describe_row(standing) for standing in ranking.standings], results, rules.margin),
+        rows=_hold_together([describe_row(standing) for standing in ranking.standings], results, rules.margin),
         headline=ranking.headlines[0] if ranking.headlines else None,
         headlines=ranking.headlines,
         fastest=ranking.fastest,

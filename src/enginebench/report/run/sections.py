@@ -10,7 +10,7 @@ from enginebench.core.names import AS_BUILT, NOT_KNOWN, format_precision, shorte
 from enginebench.core.records import Estimate, Machine
 from enginebench.core.shapes import show_shapes
 from enginebench.core.text import count_of
-from enginebench.report.numbers import format_significant, format_small, show_figure
+from enginebench.report.numbers import format_ratio, format_significant, format_small, show_figure
 from enginebench.report.run.columns import format_shares, format_speedup, list_columns, take_span
 from enginebench.report.run.head import format_head, name_rows, show_name
 from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings, name_settings
@@ -147,7 +147,7 @@ def list_tables(document: RunDocument, *, wide: bool = False) -> list[Section]:
         setting = _name_setting(rows[0], varied)
         title = f"Configurations{f' of {setting}' if setting else ''}, fastest first"
         table = make_table(list_columns(rows), rows, wide=wide, title=title, keys=list_keys)
-        lines = _rank(rows)
+        lines = [*_rank(rows), *_list_gains(rows)]
         for row in rows:
             if row.id in named:  # what it costs beside its time
                 start = [f"first output in a new process {format_significant(row.start_s, 2)} s"] if row.start_s else []
@@ -169,6 +169,17 @@ def _rank(rows: Sequence[Row]) -> list[str]:
         alike = [f"{names[i]} and {names[i + 1]}" for i, row in enumerate(rows) if row.verdict_to_next == verdict]
         texts += [f"{', '.join(alike)}: {how}"] if alike else []
     return texts
+
+
+def _list_gains(rows: Sequence[Row]) -> list[str]:
+    """`bf16 against fp32: openvino 1.75 - 1.87x`: what fewer bits gain of an engine, where one ran in 16."""
+    known, gains = {row.id: row for row in rows}, dict[str, list[str]]()
+    for row in reversed(rows):
+        if row.wider in known and row.ratio_to_wider:
+            step = " against ".join(format_precision(one.precision, one.recipe) for one in (row, known[row.wider]))
+            gains.setdefault(step, []).append(f"{row.engine} {format_ratio(row.ratio_to_wider)}")
+    halved = any(row.precision in ("fp16", "bf16") for row in rows)
+    return ["; ".join(f"{step}: {', '.join(texts)}" for step, texts in gains.items())] if gains and halved else []
 
 
 def list_others(document: RunDocument) -> list[Section]:

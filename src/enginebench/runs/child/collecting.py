@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
+from enginebench.core.blame import explain
 from enginebench.core.errors import FeedError, MissingDependency, UsageError
 from enginebench.core.records import Score, Task
 from enginebench.core.text import name_type
 from enginebench.models.objects import import_named
-from enginebench.models.torch.blame import explain
 from enginebench.runs.child.arrays import COUNTS, FAILURE, OUTPUTS, load_arrays
 from enginebench.runs.child.jobs import MetricsJob, ScoreJob
 from enginebench.runs.child.targets_file import read_targets

@@ -34,7 +34,15 @@ from enginebench.runs.child.isolate import (
 )
 from enginebench.runs.child.jobs import BuildAnswer, BuildJob, Labelled, QuantizeJob, SourceAnswer, SourceJob
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import EVERY_GRAPH, PlannedRow, list_engines, list_here, list_transforms, plan_rows
+from enginebench.runs.plan import (
+    EVERY_GRAPH,
+    PlannedRow,
+    list_engines,
+    list_here,
+    list_transforms,
+    never_runs,
+    plan_rows,
+)
 from enginebench.runs.progress import Reporter
 from enginebench.runs.scoring import Judged, choose_metrics, open_metrics
 from enginebench.runs.trust import allow_code, trust_artifact
@@ -113,10 +121,14 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sour
     if made.no_graph is not None:
         reporter.say(f"no ONNX graph, so no engine that needs one: {made.no_graph}")
     kept = list_engines(request, made.artifacts)
-    every = list_engines(replace(request, any_engine=False), made.artifacts)
-    for label in dict.fromkeys(format_precision(s.precision, s.recipe) for s in every if s not in kept):
-        named = ",".join([*(format_precision(*pair) for pair in request.precisions), label])
-        reporter.say(f"left out by default: {label}, the slowest to build; name it with --precisions {named}")
+    every = list_engines(replace(request, any_engine=False, any_precision=False), made.artifacts)
+    left: dict[str, dict[str, None]] = {}
+    for spec in every:
+        if spec not in kept and not never_runs(spec, made.artifacts):
+            left.setdefault(format_precision(spec.precision, spec.recipe), {})[spec.backend] = None
+    for label, engines in left.items():
+        named = ",".join(dict.fromkeys([*(format_precision(*pair) for pair in request.precisions), label]))
+        reporter.say(f"left out by default: {label} of {', '.join(engines)}; name it with --precisions {named}")
     return _transform_all(request, made, place, reporter)
 
 

@@ -10,12 +10,13 @@ from msgspec.structs import replace
 
 import enginebench
 from enginebench.core.errors import ParseError, UsageError
-from enginebench.core.records import Block, EngineSpec, Measurement, MeasureSpec, Result
+from enginebench.core.records import EngineSpec
 from enginebench.core.store import encode
 from enginebench.features.fpga.budget import Budget, BudgetSpec, Transfer, command, compute_budget
 from enginebench.features.fpga.links import NAMED, parse_link
 from enginebench.report.bench import describe_bench
 from enginebench.stats.stages import describe_stages
+from samples import make_result
 
 # 64 bytes in, 10 out, at 100,000 bytes/s: 0.64 ms and 0.1 ms.
 PLAIN = BudgetSpec(
@@ -173,21 +174,8 @@ def ask(*args):
 
 
 def make_row(latency_ns=(2_000_000, 4_000_000, 9_000_000), batch=2):
-    measured = Measurement(
-        clock="host",
-        latency_ns=list(latency_ns),
-        blocks=(Block(start=0, stop=len(latency_ns), duration_ns=1),),
-        stop_rule="iterations",
-    )
-    return Result(
-        id="r",
-        model="m",
-        engine=EngineSpec(backend="fake", batch=batch),
-        measure=MeasureSpec(),
-        requested_precision="fp32",
-        status="ok",
-        measurements=(measured,),
-    )
+    row = make_result("fake", batch=batch, processes=1)
+    return replace(row, measurements=(replace(row.measurements[0], latency_ns=list(latency_ns)),))
 
 
 def test_term_of_a_stored_row_is_of_one_item(tmp_path):

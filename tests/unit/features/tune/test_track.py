@@ -7,18 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError
-from enginebench.core.records import (
-    Artifact,
-    Caveat,
-    Drift,
-    EngineSpec,
-    Estimate,
-    MeasureSpec,
-    OutputDrift,
-    Result,
-    Score,
-    TensorSpec,
-)
+from enginebench.core.records import Artifact, Caveat, MeasureSpec, Result, TensorSpec
 from enginebench.features.tune import track
 from enginebench.features.tune.space import Setting
 from enginebench.features.tune.track import Rows, find_refusal
@@ -26,25 +15,18 @@ from enginebench.runs.child.jobs import QuantizeJob
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.targets.sources import Sources
 from reporters import Silent
+from samples import make_drift, make_result
 
 
 def make_row(
     name: str = "c", *, passed: bool = True, cosine: float = 0.999, nonfinite: int = 0, score: float | None = None,
     status: str = "partial", compared: bool = True, unlike: tuple[str, ...] = (),
 ) -> Result:  # fmt: skip
-    output = OutputDrift(
-        name="y", mean_abs_diff=0.1, max_abs_diff=0.2, mean_rel_diff=0.1, cosine_mean=cosine, cosine_min=cosine,
-        centred_cosine_mean=cosine, snr_db=40.0, top1_agreement=0.99, top5_agreement=1.0, nonfinite=nonfinite,
-    )  # fmt: skip
-    limits = {"centred_cosine": 0.9}
-    drift = Drift(n=32, outputs=(output,), limits=limits, passed=passed, reference="r", unlike=unlike)
-    value = Estimate(value=score or 0, low=None, high=None, level=0.95, n=100, method="")
-    scores = () if score is None else (Score(metric="top1", value=value, share=True),)
-    return Result(
-        id=name, model="m", engine=EngineSpec(backend="fake"), measure=MeasureSpec(), requested_precision="fp32",
-        status=status, drift=drift if compared else None, scores=scores,
-        reason="it broke" if status != "partial" else None,
-    )  # fmt: skip
+    found = make_drift(0.2, passed=passed, nonfinite=nonfinite, centred=cosine)
+    output = replace(found.outputs[0], mean_abs_diff=0.1, cosine_mean=cosine, snr_db=40.0, top1_agreement=0.99)
+    drift = replace(found, outputs=(output,), limits={"centred_cosine": 0.9}, reference="r", unlike=unlike)
+    told = {"status": status, "reason": "it broke" if status != "partial" else None, "accuracy": score}
+    return make_result("fake", drift=drift if compared else None, processes=0, identity=name, **told)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

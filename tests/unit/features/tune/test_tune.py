@@ -64,6 +64,7 @@ def crash(children: Children) -> Children:
     return children
 
 
+@pytest.mark.feature("roofline")
 def test_a_search_ends_as_a_document_a_page_and_a_run(tmp_path: Path, crash: Children) -> None:
     folder = tmp_path / "t"
     document = search(folder)

@@ -6,17 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.errors import MeasurementError, UsageError
-from enginebench.core.records import (
-    Block,
-    Drift,
-    EngineSpec,
-    Estimate,
-    Measurement,
-    MeasureSpec,
-    OutputDrift,
-    Result,
-    Score,
-)
+from enginebench.core.records import MeasureSpec, Result
 from enginebench.features.versions import bisect as verb
 from enginebench.features.versions.bisect import (
     BisectDocument,
@@ -33,12 +23,11 @@ from enginebench.features.versions.bisect import (
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.targets.sides import Side
 from reporters import Silent
+from samples import make_drift, make_estimate, make_measurements, make_result, make_scores
 
 VERSIONS = ["1.23.1", "1.24.0", "1.24.4", "1.25.0", "1.26.0", "1.27.0"]
 MANY = [f"1.{minor}" for minor in range(10, 21)]
-ROW = Result(
-    id="r", model="m", engine=EngineSpec(backend="fake"), measure=MeasureSpec(), requested_precision="fp32", status="ok"
-)
+ROW = make_result("fake", processes=0)
 REQUEST = RunRequest(model="digits-mlp", engines=(("fake", {}),), measure=MeasureSpec(processes=6))
 
 
@@ -62,8 +51,7 @@ def test_versions_that_cannot_be_are_refused(versions: list[str], good: str, bad
 
 
 def score(row: Result, value: float, n: int = 450) -> Result:
-    estimate = Estimate(value=value, low=None, high=None, level=0.95, n=n, method="counted")
-    return replace(row, scores=(Score(metric="top1", value=estimate, share=True),))
+    return replace(row, scores=make_scores(value, n))
 
 
 def judge(base: Result, cand: Result, max_drop: float | None = None) -> TriedVersion:
@@ -88,7 +76,7 @@ def test_a_metric_judges_by_what_it_lost() -> None:
     [(True, "The outputs of p 2 agree with those of 1."), (None, "p 2 is not significantly different")],
 )
 def test_a_ratio_of_times_says_nothing_about_answers(agree: bool | None, said: str) -> None:
-    ratio = Estimate(value=0.945, low=0.9, high=0.99, level=0.95, n=6, method="m")
+    ratio = make_estimate(0.945, 0.9, 0.99)
     tried = TriedVersion(
         version="2", judgement="good", repetitions=6, verdict="not_shown", ratio=ratio, outputs_agree=agree
     )
@@ -106,24 +94,7 @@ def test_a_package_is_for_an_engine() -> None:
         find_engine_of("flask")
 
 
-AGREES = Drift(
-    n=4,
-    outputs=(
-        OutputDrift(
-            name="y", mean_abs_diff=0.0, max_abs_diff=0.0, mean_rel_diff=0.0, cosine_mean=1.0, cosine_min=1.0,
-            centred_cosine_mean=1.0, snr_db=None, top1_agreement=1.0, top5_agreement=None, nonfinite=0,
-        ),
-    ),
-    reference="r0",
-)  # fmt: skip
-
-
-def sample(median_ns: float, repetition: int) -> Measurement:
-    samples = [round(median_ns)] * 20
-    block = Block(start=0, stop=20, duration_ns=sum(samples))
-    return Measurement(
-        clock="host", latency_ns=samples, blocks=(block,), stop_rule="settled", repetition=repetition, order=repetition
-    )
+AGREES = replace(make_drift(0.0), reference="r0")
 
 
 @pytest.fixture
@@ -137,8 +108,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
         asked.append((*versions, request.measure.processes))  # type: ignore[arg-type]
         rows = []
         for i, version in enumerate(versions):
-            scatter = [1e3 * (1 + (process % 3 - 1) / 1000) for process in range(request.measure.processes)]
-            times = tuple(sample(float(version) * factor, process) for process, factor in enumerate(scatter))
+            times = make_measurements(float(version) / 1e3, processes=request.measure.processes, sd=0.001)
             status = "ok" if version != "666" else "failed"
             rows.append(replace(ROW, id=f"r{i}", measurements=times, status=status, drift=AGREES))
         return rows
@@ -209,9 +179,6 @@ def test_the_first_version_that_is_worse_by_a_metric_is_found(
     assert (document.first_bad, document.last_good, document.metric) == ("201.2", "201.1", "top1")
     assert format_outcome(document)[0] == "p 201.2 is the first that is worse by top1 (-0.02); 201.1 is not."
     assert all(judgement != "not_shown" for judgement in (tried.judgement for tried in document.tried))
-
-
-SERIES = [f"1.{i}" for i in range(12)]
 
 
 Found = tuple[str | None, str | None, tuple[str, ...]]

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from scipy import stats
 
-from enginebench.core.records import Artifact, Build, EngineSpec, Measurement, MeasureSpec, Result
+from enginebench.core.records import Artifact, Build, Measurement, MeasureSpec, Result
 from enginebench.stats.builds import describe_builds, doubt_builds, estimate_between, tell_best
 from enginebench.stats.compare import compare, compare_apart
 from enginebench.stats.summary import estimate_p50
+from samples import make_result
 
 
 def draw(rng: np.random.Generator, builds: int, processes: int, between: float, within: float) -> list[list[float]]:
@@ -33,10 +35,8 @@ def measure(groups: Sequence[Sequence[float]], scale: float = 1.0) -> list[Measu
 def make_row(groups: Sequence[Sequence[float]], hashes: Sequence[str | None], seconds: float = 10.0) -> Result:
     artifact = Artifact(kind="plan", model="m", path="p", sha256="0", files=(), inputs=(), outputs=())
     builds = [Build(artifact=artifact, build_s=seconds, fingerprint=text, max_abs_diff=0.0) for text in hashes]
-    return Result(
-        id="row", model="m", engine=EngineSpec(backend="fake"), measure=MeasureSpec(builds=len(groups)),
-        requested_precision="fp32", status="ok", measurements=tuple(measure(groups)), builds=tuple(builds),
-    )  # fmt: skip
+    row = replace(make_result("fake", processes=0), measure=MeasureSpec(builds=len(groups)))
+    return replace(row, measurements=tuple(measure(groups)), builds=tuple(builds))
 
 
 def test_deviations_are_those_of_the_textbook() -> None:

@@ -87,7 +87,7 @@ def test_outputs_of_unknown_rank_are_allowed_and_inputs_are_not(tmp_path: Path) 
 
 def test_inputs_that_are_no_tensors_are_refused(tmp_path: Path) -> None:
     sequence = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, [3])
-    with pytest.raises(ArtifactError, match="a sequence; expected a tensor"):
+    with pytest.raises(ArtifactError, match="sequence type; expected a tensor"):
         read_onnx(_save(_make_model(inputs=[sequence]), tmp_path / "a.onnx"))
     with pytest.raises(ParseError, match="element type 99"):
         read_onnx(_save(_make_model(inputs=[_value("x", [3], 99)]), tmp_path / "c.onnx"))
@@ -193,6 +193,14 @@ def test_a_graph_with_an_output_from_nowhere_is_incomplete(tmp_path: Path) -> No
     model = _make_model(outputs=[_value("z", [1])])
     with pytest.raises(ParseError, match="output 'z'"):
         read_onnx(_save(model, tmp_path / "a.onnx"))
+
+
+@pytest.mark.parametrize("inputs", ["yb", "by"])
+def test_a_graph_with_a_cycle_reaches_no_engine(tmp_path: Path, inputs: str) -> None:
+    nodes = [helper.make_node("Relu", [name], [made]) for name, made in zip(inputs, "by", strict=True)]
+    path = _save(_make_model(nodes=nodes), tmp_path / "a.onnx")
+    with pytest.raises(ParseError, match="computed from itself; expected a graph without a cycle"):
+        read_onnx(path)
 
 
 def test_missing_files_folders_and_pipes(tmp_path: Path) -> None:

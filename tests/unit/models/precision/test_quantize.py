@@ -216,6 +216,13 @@ def test_of_two_branches_the_earlier_is_quantized(tmp_path):
     assert made_by[add.input[0]].name == "late"
 
 
+def test_a_tool_that_fails_logs_no_traceback(caplog):
+    model = build_graph("y = Relu (x)", {})
+    model.graph.node[0].domain = "acme"
+    model.opset_import.add(domain="acme", version=1)
+    assert prepare_graph(model).graph.node and not caplog.records
+
+
 def test_dead_channels_get_a_small_scale(tmp_path):
     weights = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
     weights[1], weights[2] = 0, 1e-30
@@ -567,13 +574,14 @@ def test_one_tensor_may_be_always_0(residual, tmp_path):
         ("fp32", None, {}, "not a precision to quantize to: it is what the graph has"),
         ("tf32", None, {}, "setting of the engine"),
         ("fp16", "cpu", {}, "fp16 has no recipes"),
-        ("int8", "weak", {}, "recipes of int8: tensorrt, cpu, nncf, dynamic, w8"),
+        ("int8", "weak", {}, "recipes of int8: tensorrt, cpu, nncf, smooth, dynamic, w8"),
         ("int8", "qat", {}, "is unknown; recipes"),
         ("fp8", "cpu", {}, "recipes of fp8: tensorrt"),
         ("int8", "cpu", {"io_types": "cast"}, "stay FP32"),
         ("int8", "cpu", {}, "needs ranges"),
         ("fp8", None, {}, "needs ranges"),
-        ("int8", "nncf", {}, "needs the data"),
+        ("int8", "nncf", {}, "int8@nncf takes its ranges itself and needs the data"),
+        ("int8", "smooth", {}, "int8@smooth takes its ranges itself and needs the data"),
     ],
 )
 def test_refuses_what_cannot_be_had(residual, tmp_path, to, recipe, options, said):
@@ -631,3 +639,30 @@ def test_nncf(digits, tmp_path, name):
     # OpenVINO's kernels for CPUs without VNNI add pairs of products in 16 bits, where a third digit of 450 is lost.
     lost, alike = (0.005, 0.998) if "vnni" in Path("/proc/cpuinfo").read_text() else (0.01, 0.99)
     assert abs(right - found) <= lost and measure_centred_cosine(after, before) >= alike
+
+
+def test_outliers_are_smoothed_where_nobody_sees_a_transformer(tmp_path):
+    pytest.importorskip("nncf")
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.normal(size=(64, 32)), "v": rng.normal(size=(32, 8))}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="a"),
+        helper.make_node("Relu", ["a"], ["b"], name="b"),
+        helper.make_node("MatMul", ["b", "v"], ["y"], name="y"),
+    ]
+    ends = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", size])] for n, size in (("x", 64), ("y", 8))]
+    tensors = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()]
+    graph = helper.make_graph(nodes, "g", *ends, tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    artifact = read_onnx(save(model, tmp_path / "m.onnx"))
+    x = rng.normal(size=(64, 64)).astype(np.float32)
+    x[:, 0] *= 100
+    np.savez(tmp_path / "x.npz", x=x)
+    data = open_data(str(tmp_path / "x.npz"), model="m", inputs=artifact.inputs, n=64)
+    found, before = {}, run_graph(artifact.path, {"x": x})
+    for recipe in ("nncf", "smooth"):
+        made = quantize(artifact, "int8", recipe, tmp_path / f"{recipe}.onnx", data=data)
+        assert read_onnx(Path(made.path)).recipe == recipe
+        noise = run_graph(made.path, {"x": x}) - before
+        found[recipe] = float((noise**2).sum() / (before**2).sum())
+    assert found["smooth"] < found["nncf"] / 2

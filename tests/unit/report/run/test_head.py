@@ -12,6 +12,7 @@ from enginebench.report.page import format_fragment
 from enginebench.report.run.head import format_head, format_lines
 from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.report.run.sections import list_sections
+from enginebench.report.terminal import format_text
 from enginebench.stats.ranking import Rules
 from reports import show, write_markdown, write_page
 from samples import make_drift, make_estimate, make_machine, make_result
@@ -34,6 +35,21 @@ def ort(median_ms: float = 10, precision: str = "fp32", drift: Drift | None = AG
 
 
 PYTORCH = make_result(median_ms=20, drift=AGREE)
+
+
+def test_of_a_batch_the_rate_is_told() -> None:
+    rows = [
+        make_result(name, median_ms=ms, batch=32, drift=AGREE, sd=1e-9) for name, ms in (("pytorch", 20), ("ort", 10))
+    ]
+    assert head(*rows)["FASTEST"].startswith("ort fp32   10.0 ms, 3,200 images/s   2.00x pytorch fp32")
+
+
+def test_the_floats_beside_eight_bits_are_told() -> None:
+    mixed = make_result("openvino:floats=bf16", "int8@cpu", 5, drift=AGREE, seed=2)
+    assert "openvino int8+bf16 (cpu)   " in head(PYTORCH, mixed)["FASTEST"]
+    halved = make_result("openvino:floats=bf16", "bf16", 6, drift=AGREE, seed=3)
+    text = format_text(list_sections(describe(PYTORCH, mixed, halved)))
+    assert "int8+bf16 cpu" in text and "bf16+bf16" not in text
 
 
 def spoil(result: Result) -> Result:
@@ -94,6 +110,7 @@ def test_a_module_that_pytorch_never_ran_has_no_configuration_that_the_user_has(
     assert head(skipped, *rows)["FASTEST"].startswith("ort fp32, the baseline: no other configuration is faster")
     graph = [replace(r, artifacts=(replace(source, kind="onnx"),)) for r in rows]
     assert head(skipped, *graph)["FASTEST"].startswith("ort fp32, what you have")
+    assert "strict" not in head(*graph[::-1])["FASTEST"], "ort is what the user has, and strict FP32 as well"
 
 
 def test_the_baseline_that_was_named_is_found_with_its_options() -> None:

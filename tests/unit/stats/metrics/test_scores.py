@@ -8,7 +8,7 @@ from scipy import stats
 from scipy.spatial.distance import cosine
 
 from enginebench.core.errors import FeedError, UsageError
-from enginebench.core.records import Estimate, Score
+from enginebench.core.records import Score
 from enginebench.stats.metrics.labels import MIOU
 from enginebench.stats.metrics.metric import Facts, Metric, Targets, average
 from enginebench.stats.metrics.scores import (
@@ -23,13 +23,13 @@ from enginebench.stats.metrics.scores import (
     score_whole,
 )
 from enginebench.stats.metrics.tasks import count_absolute, count_cosine
+from samples import make_scores
 
 MAE = Metric(name="mae", higher_is_better=False, share=False)
 
 
 def make_score(value: float, *, higher: bool = True, share: bool = True, n: int = 100) -> Score:
-    estimate = Estimate(value=value, low=None, high=None, level=0.95, n=n, method="given")
-    return Score(metric="m", value=estimate, higher_is_better=higher, share=share)
+    return make_scores(value, n, metric="m", higher_is_better=higher, share=share)[0]
 
 
 def test_the_interval_of_a_mean_is_scipys():

@@ -8,6 +8,7 @@ ORT = Entry(
     axes="open",
     module="enginebench.engines.backends.onnxruntime.ort",
     takes="onnx",
+    precisions=("fp32", "fp16", "int8", "int4"),
     options={
         "spinning": choice(
             "run|always|never",
@@ -57,6 +58,7 @@ ORT_CUDA = Entry(
     axes="open",
     module="enginebench.engines.backends.onnxruntime.ort_cuda",
     takes="onnx",
+    precisions=("fp32", "tf32", "fp16", "bf16"),
     options={
         "cuda_graph": switch("capture the first runs and launch them as one", tried=True),
         # With it cuDNN writes in the session's log that it has no plan for some layouts: part of its search.
@@ -83,6 +85,7 @@ ORT_OPENVINO = Entry(
     name="ort-openvino",
     module="enginebench.engines.backends.onnxruntime.ort_openvino",
     takes="onnx",
+    precisions=("fp32", "fp16", "bf16", "int8"),
     options={"opt": ORT.options["opt"], "fallback": _FALLBACK, "force": FORCE},
     recipe="nncf",
     chooses_threads=("cpu",),
@@ -96,6 +99,7 @@ ORT_TENSORRT_RTX = Entry(
     name="ort-tensorrt-rtx",
     module="enginebench.engines.backends.onnxruntime.ort_tensorrt_rtx",
     takes="onnx",
+    precisions=("fp32", "fp16", "bf16", "int8", "fp8"),
     options={
         "graph": switch("launch as a CUDA graph", tried=True),
         "workspace_mb": Option(default="", meaning="scratch memory of the plan, in MiB"),
@@ -118,6 +122,7 @@ ORT_TENSORRT = Entry(
     tunes=True,
     module="enginebench.engines.backends.onnxruntime.ort_tensorrt",
     takes="onnx",
+    precisions=("fp32", "tf32", "fp16", "bf16", "int8", "fp8"),
     options={
         "graph": switch("launch as a CUDA graph", tried=True),
         "weak_typing": switch("set the precision by the provider's flags (TensorRT 10 and older)"),

@@ -21,7 +21,7 @@ from enginebench.core.feeds import check_feeds, join_samples
 from enginebench.core.operators import register_operators
 from enginebench.core.precisions import REORDER
 from enginebench.core.protocols import Array, Feeds
-from enginebench.core.records import TEXT, Artifact, Availability, EngineSpec, LayerProfile, Precision
+from enginebench.core.records import TEXT, Artifact, Availability, EngineSpec, LayerProfile
 from enginebench.core.store import derive
 from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
 from enginebench.engines import ort
@@ -39,7 +39,6 @@ from enginebench.engines.refusals import explain_refusal
 from enginebench.engines.request import answer_probe, check_graph_precision, check_request, read_options
 
 NAME, OPTIONS = ORT.name, ORT.options
-PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8", "int4")
 
 # ONNX Runtime's names of element types that NumPy has, too.
 DTYPES = {
@@ -75,7 +74,7 @@ class OrtBackend:
 
         With `ahead=1` the graph as it was optimised here, for this processor, as a file of its own.
         """
-        check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=ORT.lacks, text=True)
+        check_request(artifact, spec, ("onnx",), ORT.precisions, reasons=ORT.lacks, text=True)
         check_graph_precision(artifact, spec)
         options = read_options(spec, OPTIONS)
         if options["ahead"] == "0" or artifact.made_by.get(AHEAD):
@@ -88,7 +87,7 @@ class OrtBackend:
         return derive(artifact, [target], out_dir, made_by={AHEAD: onnxruntime.__version__})
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedOrtEngine:
-        check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=ORT.lacks, text=True)
+        check_request(artifact, spec, ("onnx",), ORT.precisions, reasons=ORT.lacks, text=True)
         check_graph_precision(artifact, spec)
         session = open_session(artifact, make_session_options(spec))
         check_interface(artifact, session)

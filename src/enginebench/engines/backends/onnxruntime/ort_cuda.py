@@ -10,7 +10,7 @@ import onnxruntime
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import BackendUnavailable, MissingDependency
 from enginebench.core.operators import register_operators
-from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile, Precision
+from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile
 from enginebench.engines import cuda
 from enginebench.engines.backends.onnxruntime.entries import ORT_CUDA
 from enginebench.engines.backends.onnxruntime.ort import check_interface
@@ -19,7 +19,6 @@ from enginebench.engines.proof import Operator, prove_precision, summarize_kerne
 from enginebench.engines.request import answer_probe, check_graph_precision, check_request, read_options
 
 NAME, OPTIONS = ORT_CUDA.name, ORT_CUDA.options
-PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
 WITHOUT = f"onnxruntime {onnxruntime.__version__} is a build without {PROVIDER}"
 FIX = "pip uninstall -y onnxruntime && pip install onnxruntime-gpu"
 
@@ -58,7 +57,7 @@ create_backend = OrtCudaBackend
 
 
 def check_ort_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
-    check_request(artifact, spec, ("onnx",), PRECISIONS, (spec.device,), reasons=ORT_CUDA.lacks)
+    check_request(artifact, spec, ("onnx",), ORT_CUDA.precisions, (spec.device,), reasons=ORT_CUDA.lacks)
     if spec.precision != "tf32":  # a setting of the session: its graph is FP32
         check_graph_precision(artifact, spec)
     options = read_options(spec, OPTIONS)

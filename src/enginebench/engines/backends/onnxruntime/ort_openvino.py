@@ -17,7 +17,7 @@ from enginebench.engines.backends.onnxruntime.entries import ORT_OPENVINO
 from enginebench.engines.backends.onnxruntime.ort import read_kernel_times, record_profile
 from enginebench.engines.backends.onnxruntime.providers import Provider, ProviderEngine, find_devices, open_session
 from enginebench.engines.backends.openvino.settings import choose_calm_window, find_node_dtype
-from enginebench.engines.openvino_settings import HINTS, find_hint, list_settings
+from enginebench.engines.openvino_settings import find_hint, list_settings
 from enginebench.engines.ort import make_plain_options
 from enginebench.engines.proof import Operator, settle_moves
 from enginebench.engines.request import (
@@ -30,7 +30,6 @@ from enginebench.engines.request import (
 
 NAME, OPTIONS = ORT_OPENVINO.name, ORT_OPENVINO.options
 PROVIDER = Provider(engine=NAME, module="onnxruntime_ep_openvino")
-PRECISIONS = tuple(HINTS)
 DEVICE = "CPU"
 PROVIDER_NAME = "OpenVINOExecutionProvider"
 # What the provider writes about a node of OpenVINO's own graph into ONNX Runtime's profile.
@@ -77,7 +76,7 @@ def find_device() -> Any:
 
 
 def check_provider_request(artifact: Artifact, spec: EngineSpec) -> None:
-    check_request(artifact, spec, ("onnx",), PRECISIONS)
+    check_request(artifact, spec, ("onnx",), ORT_OPENVINO.precisions)
     check_graph_precision(artifact, spec)
     options = read_options(spec, OPTIONS)
     if spec.precision == "bf16":

@@ -19,7 +19,7 @@ from enginebench.core.engine_api import read_index
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.operators import register_operators
 from enginebench.core.protocols import Feeds
-from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
+from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.core.shapes import concrete_shape
 from enginebench.engines.backends.onnxruntime.entries import ORT_TENSORRT
 from enginebench.engines.backends.onnxruntime.ort import KERNEL_TIME, probe_provider, record_profile
@@ -30,7 +30,6 @@ from enginebench.engines.request import check_request, read_options
 NAME, OPTIONS = ORT_TENSORRT.name, ORT_TENSORRT.options
 PROVIDER = "TensorrtExecutionProvider"
 FALLBACK = "CUDAExecutionProvider"
-PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 MIB = 1 << 20
 
 
@@ -48,12 +47,12 @@ class OrtTensorRtBackend:
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artifact as it is: engines are built while a session is loaded, and cached."""
-        check_request(artifact, spec, ("onnx",), PRECISIONS, (spec.device,))
+        check_request(artifact, spec, ("onnx",), ORT_TENSORRT.precisions, (spec.device,))
         make_provider_options(artifact, spec, self._cache_dir)
         return artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> OrtTensorRtEngine:
-        check_request(artifact, spec, ("onnx",), PRECISIONS, (spec.device,))
+        check_request(artifact, spec, ("onnx",), ORT_TENSORRT.precisions, (spec.device,))
         options = make_provider_options(artifact, spec, self._cache_dir)
         return OrtTensorRtEngine(artifact, spec, options)
 

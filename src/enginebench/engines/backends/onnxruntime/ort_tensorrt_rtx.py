@@ -7,7 +7,7 @@ from typing import Any
 
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import BackendUnavailable, EngineBenchError
-from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
+from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.core.shapes import concrete_shape, format_shapes
 from enginebench.engines.backends.onnxruntime.entries import ORT_TENSORRT_RTX
 from enginebench.engines.backends.onnxruntime.providers import Provider, ProviderEngine, find_devices, open_session
@@ -22,7 +22,6 @@ PROVIDER = Provider(
     preload=("libcudart.so.*",),
     needs=(("libcuda.so", "NVIDIA's driver is not installed here"),),
 )
-PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "int8", "fp8")
 MIB = 1 << 20
 
 
@@ -63,7 +62,7 @@ create_backend = OrtTensorRtRtxBackend
 
 
 def check_provider_request(artifact: Artifact, spec: EngineSpec) -> None:
-    check_request(artifact, spec, ("onnx",), PRECISIONS, (spec.device,))
+    check_request(artifact, spec, ("onnx",), ORT_TENSORRT_RTX.precisions, (spec.device,))
     check_graph_precision(artifact, spec)
     read_index(spec)
     make_provider_options(artifact, spec, None)

@@ -9,6 +9,7 @@ OPENVINO = Entry(
     module="enginebench.engines.backends.openvino.openvino",
     builds_with={},
     takes="onnx",
+    precisions=("fp32", "fp16", "bf16", "int8", "int4"),
     reopens=("openvino",),
     options={
         "shapes": choice(

@@ -6,6 +6,7 @@ import math
 import mmap
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,13 +88,15 @@ class GraphSource(Graph):
     def compile(
         self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int], settings: Mapping[str, Any]
     ) -> Any:
-        return compile_or_explain(self.open(shapes, values), settings)
+        with explaining():
+            return compile_model(self.open(shapes, values), settings)
 
 
-def compile_or_explain(model: Any, settings: Mapping[str, Any]) -> Any:
-    """As `compile_model`."""
+@contextmanager
+def explaining() -> Iterator[None]:
+    """What OpenVINO says while it gives a graph its shapes and compiles it, in one sentence."""
     try:
-        return compile_model(model, settings)
+        yield
     except EngineBenchError:
         raise
     except Exception as error:

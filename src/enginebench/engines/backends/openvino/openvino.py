@@ -21,7 +21,7 @@ from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, f
 from enginebench.core.text import count_of
 from enginebench.engines import openvino as engine
 from enginebench.engines.backends.openvino.entries import OPENVINO
-from enginebench.engines.backends.openvino.graphs import GraphSource, compile_or_explain, save_model
+from enginebench.engines.backends.openvino.graphs import GraphSource, explaining, save_model
 from enginebench.engines.backends.openvino.settings import (
     CUT_NS,
     choose_calm_window,
@@ -29,8 +29,14 @@ from enginebench.engines.backends.openvino.settings import (
     find_node_dtype,
     note_clock,
 )
-from enginebench.engines.openvino import OpenvinoEngine, check_declared, copy_outputs, list_fed, make_settings
-from enginebench.engines.openvino_settings import HINTS
+from enginebench.engines.openvino import (
+    OpenvinoEngine,
+    check_declared,
+    compile_model,
+    copy_outputs,
+    list_fed,
+    make_settings,
+)
 from enginebench.engines.proof import (
     Operator,
     count_watched_runs,
@@ -106,7 +112,7 @@ create_backend = OpenvinoBackend
 
 
 def check_openvino_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
-    check_request(artifact, spec, KINDS, HINTS)
+    check_request(artifact, spec, KINDS, OPENVINO.precisions)
     check_graph_precision(artifact, spec)
     options = read_options(spec, OPTIONS)
     if options["floats"] == "bf16" and spec.precision != "int8":
@@ -186,7 +192,8 @@ class WatchedOpenvinoEngine(OpenvinoEngine):
         if not self._watched:
             shapes = {name: view.shape for name, view in self._views.items()}
             model = self._check_open().open(shapes, self._values)
-            compiled = compile_or_explain(model, self._settings | COUNT)
+            with explaining():
+                compiled = compile_model(model, self._settings | COUNT)
             fed = list_fed(compiled)
             runs = record_profile(compiled, {name: view.copy() for name, view in self._views.items() if name in fed})
             # Those whose first input holds truth values: in counters these are eight bits, as INT8 is.

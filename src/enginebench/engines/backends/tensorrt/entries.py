@@ -1,9 +1,11 @@
 """The entry of TensorRT's Python API, which is not imported here."""
 
 from enginebench.core.entry import Entry, Option, choice, switch
+from enginebench.core.records import Precision
 from enginebench.engines.tensorrt_library import MODULES, RTX_MODULE
 
 # Of trtexec, too.
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 BUILD_OPTIONS = {
     "weak_typing": switch("set the precision by builder flags (TensorRT 10 and older); 0: the graph sets it"),
     "floats": choice(
@@ -36,6 +38,7 @@ TENSORRT = Entry(
     builds_with={},
     takes="onnx",
     also_takes=("plan",),
+    precisions=PRECISIONS,
     options={
         **BUILD_OPTIONS,
         "graph": switch("launch as a CUDA graph", on=True, tried=True),
@@ -68,6 +71,7 @@ TENSORRT_RTX = Entry(
     builds_with={},
     takes="onnx",
     also_takes=("plan",),
+    precisions=PRECISIONS,
     options={
         **{key: BUILD_OPTIONS[key] for key in _KEPT},
         "compute_capability": Option(

@@ -71,7 +71,6 @@ LIBRARY = Library(trt, "TensorRT for RTX")
 
 NAME, OPTIONS = TENSORRT_RTX.name, TENSORRT_RTX.options
 DEFAULTS = {key: option.default for key, option in BUILD_OPTIONS.items()}  # what TensorRT itself would be told
-PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 
 # Compute capabilities that the builder knows, and those of them without a type. Seen in 1.7.1.
 TARGETS = ("7.5", "8.0", "8.6", "8.9", "12.0", "12.1")
@@ -111,7 +110,7 @@ class TensorRtRtxBackend(PlanBackend):
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """A plan for these compute capabilities and settings, the stored one if there is one; no GPU is asked."""
-        check_request(artifact, spec, ("onnx", "plan"), PRECISIONS, (spec.device,))
+        check_request(artifact, spec, ("onnx", "plan"), TENSORRT_RTX.precisions, (spec.device,))
         options = read_options(spec, OPTIONS)
         if artifact.kind == "plan":  # finished: with the inputs and outputs that it names itself
             finished, path = open_plan(Path(artifact.path), spec, options), Path(artifact.path)
@@ -150,7 +149,7 @@ class TensorRtRtxBackend(PlanBackend):
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedPlanEngine:
         """The plan, compiled for this GPU and ready for arrays; what was compiled before is found again."""
-        check_request(artifact, spec, ("plan",), PRECISIONS, (spec.device,))
+        check_request(artifact, spec, ("plan",), TENSORRT_RTX.precisions, (spec.device,))
         options = read_options(spec, OPTIONS)
         plan = open_plan(Path(artifact.path), spec, options)
         from enginebench.engines.backends.tensorrt.engine import WatchedPlanEngine

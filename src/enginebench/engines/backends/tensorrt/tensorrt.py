@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from enginebench.core.caveats import make_caveat
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import BackendUnavailable
-from enginebench.core.records import Artifact, Availability, Caveat, EngineSpec, Precision
+from enginebench.core.records import Artifact, Availability, Caveat, EngineSpec
 from enginebench.engines import cuda
 from enginebench.engines.abilities import Reader
 from enginebench.engines.backends.tensorrt.builder import (
@@ -37,7 +37,6 @@ trt = import_tensorrt()
 LIBRARY = Library(trt)
 
 NAME, OPTIONS = TENSORRT.name, TENSORRT.options
-PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 
 
 class TensorRtBackend(PlanBackend):
@@ -62,7 +61,7 @@ class TensorRtBackend(PlanBackend):
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """A plan for this version, GPU and these settings: the stored one if there is one, else a new one."""
-        check_request(artifact, spec, ("onnx", "plan"), PRECISIONS, (spec.device,))
+        check_request(artifact, spec, ("onnx", "plan"), TENSORRT.precisions, (spec.device,))
         options = read_options(spec, OPTIONS)
         if artifact.kind == "onnx":
             check_version(LIBRARY)
@@ -86,7 +85,7 @@ class TensorRtBackend(PlanBackend):
         return keep_plan(out_dir / "plans", record, artifact, spec, build, settings.profiles)
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedPlanEngine:
-        check_request(artifact, spec, ("plan",), PRECISIONS, (spec.device,))
+        check_request(artifact, spec, ("plan",), TENSORRT.precisions, (spec.device,))
         options = read_options(spec, OPTIONS)
         cuda.use_device(read_index(spec))
         check_version(LIBRARY)

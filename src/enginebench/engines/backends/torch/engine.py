@@ -13,7 +13,8 @@ from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.protocols import ModuleLoader
 from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, LayerProfile, Precision
-from enginebench.engines.backends.torch.module import REASONS, load_ready_module
+from enginebench.engines.backends.torch.entries import CUDA_PRECISIONS
+from enginebench.engines.backends.torch.module import load_ready_module
 from enginebench.engines.backends.torch.operators import (
     describe_modules,
     mark_modules,
@@ -44,7 +45,6 @@ PROFILER = "PyTorch's profiler"
 EAGER_NOTE = "layers are modules; an operator outside of a module that has no children is one of its own"
 COMPILED_NOTE = "layers are modules, or several where torch.compile made one kernel of them"
 PLAIN_NOTE = "layers are operators and generated kernels: {why}"
-PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
 
 
 class Generated:
@@ -131,7 +131,7 @@ def check_cuda_request(
 ) -> dict[str, str]:
     """The options of a request that PyTorch can take on this GPU."""
     own: tuple[Precision, ...] = ("int8", "fp8") if "scales" in known and spec.recipe in ("dynamic", "static") else ()
-    check_request(artifact, spec, kinds, (*PRECISIONS, *own), (spec.device,), reasons=REASONS)
+    check_request(artifact, spec, kinds, (*CUDA_PRECISIONS, *own), (spec.device,))
     options = read_options(spec, known)
     if options["defaults"] == "1" and spec.precision != "tf32":
         raise UsageError(

@@ -3,8 +3,11 @@
 from typing import Any
 
 from enginebench.core.entry import DeviceKind, Entry, Family, choice, switch
+from enginebench.core.records import Precision
 from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
 
+CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16")
+CUDA_PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
 MODULE_OPTIONS = {
     "channels_last": switch("images and weights with their channels last", tried=True),
     "fold_bn": switch(
@@ -75,6 +78,8 @@ PYTORCH = Entry(
     axes="open",
     module="enginebench.engines.backends.torch.pytorch",
     takes="torch",
+    precisions=CPU_PRECISIONS,
+    gpu_precisions=CUDA_PRECISIONS,
     options=CPU_OPTIONS,
     gpu_options=CUDA_OPTIONS,
     chooses_threads=("cpu",),
@@ -91,6 +96,8 @@ PYTORCH_COMPILE = Entry(
     module="enginebench.engines.backends.torch.pytorch_compile",
     builds_with={},
     takes="torch",
+    precisions=(*CPU_PRECISIONS, "int8"),
+    gpu_precisions=(*CUDA_PRECISIONS, "int8", "fp8"),
     chooses_threads=("cpu",),
     options={**COMPILE_OPTIONS, **CPU_OPTIONS},
     gpu_options={**COMPILE_OPTIONS, "cuda_graph": CUDA_GRAPH, "scales": SCALES, **CUDA_OPTIONS},
@@ -108,6 +115,8 @@ PYTORCH_AOTI = Entry(
     builds_with={},
     takes="torch",
     also_takes=("aoti",),
+    precisions=CPU_PRECISIONS,
+    gpu_precisions=CUDA_PRECISIONS,
     chooses_threads=("cpu",),
     options={"freezing": COMPILE_OPTIONS["freezing"], **CPU_OPTIONS},
     gpu_options={"freezing": COMPILE_OPTIONS["freezing"], "cuda_graph": CUDA_GRAPH, **CUDA_OPTIONS},
@@ -120,6 +129,7 @@ PYTORCH_CUDAGRAPH = Entry(
     axes="fixed",
     module="enginebench.engines.backends.torch.pytorch_cudagraph",
     takes="torch",
+    precisions=CUDA_PRECISIONS,
     options=CUDA_OPTIONS,
     device="cuda:0",
     overlaps=("cuda",),

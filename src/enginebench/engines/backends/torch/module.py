@@ -13,13 +13,9 @@ from enginebench.core.protocols import ModuleLoader
 from enginebench.core.recipes import STEP, TORCHAO
 from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision, TensorSpec
 from enginebench.core.shapes import concrete_shape
+from enginebench.engines.backends.torch.entries import CPU_PRECISIONS
 from enginebench.engines.pytorch_module import DTYPES, find_reason, flatten_tensors, fold_part, place_module
 from enginebench.engines.request import check_instructions, check_request, read_options
-
-PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")
-REASONS: dict[Precision, str] = dict.fromkeys(
-    ("int8", "fp8", "int4"), "few bits are for pytorch-compile (int8, fp8), ort and openvino"
-)
 
 
 def check_torch_request(
@@ -27,7 +23,7 @@ def check_torch_request(
 ) -> dict[str, str]:
     """The options of a request that PyTorch can take on this CPU."""
     own: tuple[Precision, ...] = ("int8",) if "mode" in known and artifact.precision == "int8" else ()
-    check_request(artifact, spec, kinds, (*PRECISIONS, *own), reasons=REASONS)
+    check_request(artifact, spec, kinds, (*CPU_PRECISIONS, *own))
     options = read_options(spec, known)
     if spec.precision in DTYPES and spec.precision != artifact.precision:  # its own is run as it is, emulated or not
         check_instructions(spec, has_instructions(spec.precision), options["force"] == "1")

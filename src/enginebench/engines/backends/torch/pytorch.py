@@ -16,7 +16,6 @@ from enginebench.engines.backends.torch.engine import (
     probe_cuda,
 )
 from enginebench.engines.backends.torch.entries import PYTORCH
-from enginebench.engines.backends.torch.module import PRECISIONS as PRECISIONS
 from enginebench.engines.backends.torch.module import check_torch_request, load_ready_module
 from enginebench.engines.pytorch import prepare_torch
 

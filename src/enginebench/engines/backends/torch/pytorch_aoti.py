@@ -27,7 +27,6 @@ from enginebench.engines.backends.torch.engine import (
     probe_cuda,
 )
 from enginebench.engines.backends.torch.entries import PYTORCH_AOTI
-from enginebench.engines.backends.torch.module import PRECISIONS as PRECISIONS
 from enginebench.engines.backends.torch.module import check_torch_request, load_ready_module
 from enginebench.engines.backends.torch.operators import COMPILED_GRAPH
 from enginebench.engines.proof import summarize_layers
@@ -129,7 +128,9 @@ class PytorchAotiBackend:
             raise
         except Exception as error:  # of the exporter, the compiler, or the user's own code
             why = compiler.explain_failure(error).partition(". With ")[0]
-            raise ModelError(f"AOTInductor cannot compile {artifact.model}: {why}. pytorch runs it as it is") from error
+            failed = ModelError(f"AOTInductor cannot compile {artifact.model}: {why}. pytorch runs it as it is")
+            failed.log = str(error)
+            raise failed from error
         finally:
             if is_cuda(spec):
                 compiler.shutdown_compile_workers()

@@ -21,10 +21,12 @@ import torch
 import torch._inductor.config as inductor
 from torch._inductor import cpu_vec_isa
 
-from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError
+from enginebench.core.blame import find_line
+from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, list_causes
 from enginebench.core.protocols import ModuleLoader, RunCall
 from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.core.store import find_cache, write_atomic
+from enginebench.core.text import first_line
 from enginebench.engines.backends.torch.engine import (
     WatchedCudaTorchEngine,
     WatchedTorchEngine,
@@ -34,7 +36,6 @@ from enginebench.engines.backends.torch.engine import (
 )
 from enginebench.engines.backends.torch.entries import PYTORCH_COMPILE
 from enginebench.engines.backends.torch.generated import GeneratedCode
-from enginebench.engines.backends.torch.module import PRECISIONS as TORCH_PRECISIONS
 from enginebench.engines.backends.torch.module import check_torch_request, load_quantized, load_ready_module
 from enginebench.engines.pytorch import prepare_torch
 from enginebench.engines.pytorch_compile import COMPILING_CALLS, REASON, compile_module, compiles_whole
@@ -102,7 +103,6 @@ def reach_by_plain_path(folder: Path) -> Iterator[Path]:
 
 TREES = "reduce-overhead"
 NAME, OPTIONS = PYTORCH_COMPILE.name, PYTORCH_COMPILE.options
-PRECISIONS = (*TORCH_PRECISIONS, "int8")
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 CACHE_NAME = "inductor-cache"
 # What the compiler writes: modules of Triton, C++, and the settings that were fastest when it timed several.
@@ -247,20 +247,22 @@ class PytorchCompileBackend:
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
-                raise ModelError(f"torch.compile cannot compile the module: {explain_failure(error)}") from error
+                failed = ModelError(f"torch.compile cannot compile the module: {explain_failure(error)}")
+                failed.log = str(error)
+                raise failed from error
 
 
 create_backend = PytorchCompileBackend
 
 
 def explain_failure(error: Exception) -> str:
-    """What could not be compiled, in one line: the C++ compiler's own first complaint, or what may be left out."""
-    text = str(error)
-    reason = " ".join(text.split("\n\n")[0].split()) or type(error).__name__
-    complaint = next((line.strip() for line in text.splitlines() if "error:" in line), None)
-    if "CppCompileError" in reason and complaint:
-        return f"{reason}: {complaint}"
-    return f"{reason}. With {NAME}:fullgraph=0 the parts that it cannot compile run eagerly"
+    """What could not be compiled, and the user's line: the first words of the cause, without hints and stacks."""
+    complaint = next((line.strip() for line in str(error).splitlines() if "error:" in line), None)
+    if complaint and "CppCompileError" in first_line(error):
+        return f"{first_line(error)}: {complaint}"
+    where = f" ({place})" if (place := find_line(error)) else ""
+    reason = first_line(list(list_causes(error))[-1])
+    return f"{reason}{where}. With {NAME}:fullgraph=0 the parts that it cannot compile run eagerly"
 
 
 @contextmanager

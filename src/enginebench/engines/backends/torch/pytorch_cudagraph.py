@@ -6,7 +6,6 @@ from pathlib import Path
 import torch
 
 from enginebench.core.records import Artifact, Availability, EngineSpec
-from enginebench.engines.backends.torch.engine import PRECISIONS as PRECISIONS
 from enginebench.engines.backends.torch.engine import (
     WatchedCudaTorchEngine,
     check_cuda_request,

@@ -66,8 +66,8 @@ def join_rows(answers: Iterable[Mapping[str, Array]], apart: Collection[str] = (
 
 
 def ask_engine(engine: Engine, feeds: Feeds) -> dict[str, Array]:
-    engine.bind(feeds)
     try:
+        engine.bind(feeds)
         engine.run()
     except (EngineBenchError, MemoryError):
         raise

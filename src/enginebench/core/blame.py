@@ -1,4 +1,4 @@
-"""The line of the user's source that an error of PyTorch's exporter goes back to."""
+"""The line of the user's source that an error of PyTorch's exporter or compiler goes back to."""
 
 import linecache
 import os
@@ -8,17 +8,10 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-import enginebench
-from enginebench.core.errors import list_causes
+from .errors import list_causes
 
 # What nobody who asks for a line means: the tools themselves and Python's own library.
-_OWN = tuple(
-    f"{Path(folder).resolve()}{os.sep}"
-    for folder in (
-        Path(enginebench.__file__).parent,
-        *(Path(sysconfig.get_path("purelib"), name) for name in ("torch", "onnxscript", "onnx_ir")),
-    )
-)
+_TOOLS = ("torch", "enginebench", "onnxscript", "onnx_ir")
 _LIBRARY = str(Path(sysconfig.get_path("stdlib")).resolve())
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
@@ -52,13 +45,16 @@ def find_line(error: BaseException) -> str | None:
 def _list_node_frames(error: BaseException) -> list[tuple[str, int]]:
     """Where the operator was called that the exporter was at."""
     nodes = (frame.f_locals.get("node") for frame, _ in traceback.walk_tb(error.__traceback__))
-    stacks = [str(getattr(node, "meta", {}).get("stack_trace") or "") for node in nodes]
+    metas = (meta for node in nodes if isinstance(meta := getattr(node, "meta", None), dict))
+    stacks = [str(meta.get("stack_trace") or "") for meta in metas]
     return [(path, int(line)) for path, line in _FRAME.findall("\n".join(stacks))]
 
 
 def _is_users(path: str) -> bool:
     whole = str(Path(path).resolve())
-    strange = path.startswith("<") or whole.startswith(_OWN)
+    files = [file for name in _TOOLS if (file := getattr(sys.modules.get(name), "__file__", None))]
+    own = tuple(f"{Path(file).resolve().parent}{os.sep}" for file in files)
+    strange = path.startswith("<") or whole.startswith(own)
     return not strange and (_is_installed(path) or not whole.startswith(_LIBRARY))
 
 
