@@ -25,13 +25,13 @@ import numpy as np
 OURS = """
 import sys
 from pathlib import Path
-from enginebench.features.trtexec.times import select_timed, summarize_trace
+from enginebench.features.trtexec.times import summarize_trace
 from enginebench.features.trtexec.trace import read_trace
 from enginebench.features.trtexec.files import write_times
 path, out = Path(sys.argv[1]), Path(sys.argv[2])
 trace = read_trace(path)
-document = summarize_trace(trace, path, warmup_ms=0)
-write_times(document, select_timed(trace, path, 0, None), out)
+document, timed = summarize_trace(trace, path, warmup_ms=0)
+write_times(document, timed, out)
 """
 
 # What a script around trtexec does today: everything into memory, a frame, quantiles, CSV.

@@ -15,14 +15,14 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, ChildFailed, ParseError, UsageError
 from enginebench.core.names import parse_engine
-from enginebench.core.records import Artifact, Capacity, EngineSpec, Probe, TensorSpec
+from enginebench.core.records import Artifact, Capacity, EngineSpec, MeasureSpec, Probe, TensorSpec
 from enginebench.core.store import encode, read_record
 from enginebench.features.load import probe
 from enginebench.features.load.arrivals import RELEASED, Board, read_trace, schedule_constant, schedule_poisson
 from enginebench.features.load.document import LoadDocument, LoadSettings, describe_row
 from enginebench.features.load.jobs import ArriveJob, ServeJob
 from enginebench.features.load.rates import make_bench, name_row, widen_profile
-from enginebench.features.load.verb import check_settings, load_target, make_request, read_load, write_load
+from enginebench.features.load.verb import check_settings, load_target, read_load, write_load
 from enginebench.measure.pin import share_cpus
 from enginebench.measure.watch import BlockReading, BlockWatch
 from enginebench.models.zoo import DATA_DIR
@@ -45,7 +45,8 @@ EMPTY = LoadDocument(
 
 def load(folder: Path, *engines: str, model: str = GRAPH, inputs: str | None = None, **given: Any) -> LoadDocument:
     shared, named = Shared(threads=1, inputs=inputs), [parse_engine(engine) for engine in engines]
-    request = make_request(shared, model, named, [("fp32", None)], input_size=None, streams=1)
+    how: Any = {"batches": (1,), "measure": MeasureSpec(seed=0, processes=1), "input_size": None}
+    request = shared.make_request(model, engines=named, precisions=[("fp32", None)], **how)
     return load_target(request, LoadSettings(**{**QUICK, **given}), folder, reporter=Silent())
 
 

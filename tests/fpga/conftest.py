@@ -2,7 +2,7 @@
 
 import pytest
 
-from enginebench.features.fpga.verb import quantize_default
+from enginebench.features.fpga.verb import find_network_file
 
 
 @pytest.fixture(scope="session")
@@ -12,4 +12,4 @@ def cache_dir(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def quantized(tmp_path_factory):
-    return quantize_default(tmp_path_factory.mktemp("ein Netz é"))
+    return find_network_file(None, tmp_path_factory.mktemp("ein Netz é"))

@@ -71,7 +71,7 @@ def test_scale_without_multiplier_is_named():
     tiny = make_layer(weights, np.zeros(2), np.full(2, 1e-30), source, source, relu=False)
     network = make_network((3, 2))
     with pytest.raises(ModelError, match="shift"):
-        fit_multipliers(type(network)(layers=(tiny,), input_quantization=source, multiplier_bits=32), 32)
+        fit_multipliers(type(network)(layers=(tiny,), input_quantization=source), 32)
 
 
 def test_layer_that_overflows_is_refused():

@@ -24,7 +24,7 @@ def make_network(sizes=(64, 32, 10), seed=0, *, bits=32, zero_points=(3, -128, 3
         keep = None if wide and is_last else target
         layers.append(make_layer(weights, bias, scale, start, keep, relu=relu and not is_last))
         start = target
-    network = Network(layers=tuple(layers), input_quantization=source, multiplier_bits=bits)
+    network = Network(layers=tuple(layers), input_quantization=source)
     return fit_multipliers(network, bits)
 
 

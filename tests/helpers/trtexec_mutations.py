@@ -29,7 +29,7 @@ WORDS = [
 
 
 def read_times(data: bytes) -> None:
-    encode(summarize_trace(read_trace_bytes(data, FILE), FILE))
+    encode(summarize_trace(read_trace_bytes(data, FILE), FILE)[0])
 
 
 def read_log_file(data: bytes) -> None:

@@ -55,7 +55,7 @@ def _is_users(path: str) -> bool:
     files = [file for name in _TOOLS if (file := getattr(sys.modules.get(name), "__file__", None))]
     own = tuple(f"{Path(file).resolve().parent}{os.sep}" for file in files)
     strange = path.startswith("<") or whole.startswith(own)
-    return not strange and (_is_installed(path) or not whole.startswith(_LIBRARY))
+    return not strange and (_is_installed(whole) or not whole.startswith(_LIBRARY))
 
 
 def _is_installed(path: str) -> bool:

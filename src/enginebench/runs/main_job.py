@@ -90,9 +90,11 @@ def run_model(
     return record, list(campaign.results.values())
 
 
-def take_up(folder: RunFolder, request: RunRequest) -> RunRecord:
+def take_up(folder: RunFolder, request: RunRequest, verb: str = "run") -> RunRecord:
     """The folder's record, to go on with what `request` asks for again; code that others compiled is removed."""
     record = folder.read_record()
+    if record.verb != verb:
+        raise UsageError(f"{folder.root} holds the results of {record.verb}, which {verb} cannot continue")
     if Path(request.model).name != Path(record.request.model).name:
         raise UsageError(
             f"{folder.root} holds a run of {record.request.model}, not of {request.model}. Name that model, or another "

@@ -129,7 +129,7 @@ def bench(target: opts.Model, engine: Engine = None, **options: Unpack[BenchOpti
         GateFailed: under `gate`, the candidate is slower, its outputs differ, or the sides cannot be compared.
     """
     root = given.choose_root(options["out"], f"bench-{Path(given.name_model(target)).stem}")
-    with ask(target, engine, options) as (request, side, reporter), note_folder(root):
+    with ask(target, engine, options) as (request, side, reporter), note_folder(root, resume=False):
         results = bench_sides(request, side, root, reporter=reporter, wait=options["wait"], command=COMMAND.get())
         return Bench(root, tuple(results), options["margin"]).check(gate=options["gate"])
 

@@ -127,14 +127,12 @@ def make_frame(document: RunDocument) -> pandas.DataFrame:
 
 
 @contextmanager
-def note_folder(folder: Path) -> Iterator[None]:
+def note_folder(folder: Path, *, resume: bool = True) -> Iterator[None]:
     """Adds to an error or an interrupt where that lies which was measured before it."""
     try:
         yield
     except (EngineBenchError, KeyboardInterrupt) as error:
         if any((folder / "rows").glob("*.json")):
-            error.add_note(
-                f"what was measured is kept: enginebench.read({str(folder)!r}); to go on: the same call with "
-                f"out={str(folder)!r}, resume=True"
-            )
+            again = f"; to go on: the same call with out={str(folder)!r}, resume=True" if resume else ""
+            error.add_note(f"what was measured is kept: enginebench.read({str(folder)!r}){again}")
         raise

@@ -64,6 +64,12 @@ def shuffled(): return Shuffled(), torch.zeros(1, 8)
 def breaks():
     raise KeyError("no such checkpoint")
 
+def program():
+    return torch.export.export(nn.Linear(3, 2).eval(), (torch.ones(1, 3),))
+
+def module_of_program():
+    return nn.Sequential(program().module()), torch.ones(1, 3)
+
 class Writer(nn.Module):
     def forward(self, x):
         return x.add_(1) * 2
@@ -72,10 +78,12 @@ class Silent(nn.Module):
     def forward(self, x):
         return {"text": "none"}
 
-def program(): return torch.export.export(nn.Linear(3, 2).eval(), (torch.ones(1, 3),))
-def module_of_program(): return nn.Sequential(program().module()), torch.ones(1, 3)
-def writer(): return Writer(), torch.zeros(1, 3)
-def silent(): return Silent(), torch.zeros(1, 3)
+def writer():
+    return Writer(), torch.zeros(1, 3)
+
+def silent():
+    return Silent(), torch.zeros(1, 3)
+
 def returns_text(): return "a module"
 def bad_examples(): return nn.Linear(3, 2), ([1, 2, 3],)
 class Fixed(nn.Module):

@@ -417,7 +417,7 @@ def test_advice_on_what_the_real_8_6_printed() -> None:
     assert ask("resnet18-fp16-timing-cache.log.gz") == (None, "")
     # A crash without a word: lines that are no errors give no advice.
     ended = "[x] [I] Engine deserialized in 0.3 sec.\n[x] [I] [TRT] Loaded engine size: 1 MiB\n"
-    crash = process.Outcome(argv=(), exit_code=-11, log=Path("log"), text=ended)
+    crash = process.Outcome(exit_code=-11, log=Path("log"), text=ended)
     assert str(process.explain_failure(crash, "x", MeasurementError)) == (
         "x: trtexec printed no error (trtexec was ended by SIGSEGV). Full log: log"
     )

@@ -6,7 +6,7 @@ import pytest
 from enginebench.core.errors import UsageError
 from enginebench.features.fpga import waves
 from enginebench.features.fpga.frames import Command, Status, pack_request, split_answers, unpack_cycles, unpack_info
-from enginebench.features.fpga.gateware.device import Device, check_design
+from enginebench.features.fpga.gateware.device import Device, make_device
 from enginebench.features.fpga.simulation import count_transaction_cycles
 from networks import draw_inputs, make_network, simulate_pins
 
@@ -152,7 +152,7 @@ def test_noise_on_the_line_never_stops_it():
 def test_network_that_does_not_fit_into_frames_is_refused():
     for sizes in ((256, 2), (4, 64)):
         with pytest.raises(UsageError, match="255"):
-            check_design(make_network(sizes, wide=True), 4, 12)
+            make_device(make_network(sizes, wide=True), 4, 12)
     for lanes, divisor, said in ((0, 12, "64"), (65, 12, "64"), (4, 0, "65535")):
         with pytest.raises(UsageError, match=said):
-            check_design(SMALL, lanes, divisor)
+            make_device(SMALL, lanes, divisor)

@@ -225,8 +225,9 @@ def test_a_folder_that_holds_a_run_is_left_alone(tmp_path: Path, children: Child
     assert {p: p.read_bytes() for p in (tmp_path / "r").rglob("*.json")} == before and children.jobs == []
     folder = RunFolder(tmp_path / "r")
     folder.write_record(replace(folder.read_record(), verb="bench"))
-    with pytest.raises(UsageError, match="holds a run already; choose another --out"):  # nothing continues a bench
-        run(tmp_path / "r")
+    for resume, why in ((False, "holds a run already; choose another --out"), (True, "results of bench, which run")):
+        with pytest.raises(UsageError, match=why):  # nothing continues a bench
+            run(tmp_path / "r", resume=resume)
 
 
 def test_a_busy_device_is_refused_before_anything_is_made(

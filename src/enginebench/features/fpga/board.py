@@ -15,11 +15,10 @@ from enginebench.core.errors import UsageError
 from enginebench.core.records import TensorSpec
 from enginebench.features.fpga.compiled import CompiledDevice, compile_rtlil, convert_rtlil
 from enginebench.features.fpga.frames import BANKS, FRAME_BYTES
-from enginebench.features.fpga.gateware.device import Device, check_design
+from enginebench.features.fpga.gateware.device import Device, make_device
 from enginebench.features.fpga.links import Link, parse_link
-from enginebench.features.fpga.network import Network
 from enginebench.features.fpga.onnx_reader import read_network
-from enginebench.features.fpga.simulation import CHUNK, FIXED_CYCLES, DesignOptions, run_chunk
+from enginebench.features.fpga.simulation import CHUNK, FIXED_CYCLES, run_chunk
 from enginebench.features.fpga.synth import Part, find_part
 
 if TYPE_CHECKING:
@@ -53,30 +52,24 @@ class SpeedTable(Struct, frozen=True, kw_only=True):
 class Board:
     """One network on one part behind one link. What the engine `fpga-sim` runs."""
 
-    def __init__(self, network: Network, part: Part, lanes: int, clock_mhz: float, link: Link, cache_dir: Path) -> None:
-        self._network, self._link, self.clock_mhz = network, link, clock_mhz
+    def __init__(self, design: Device, part: Part, clock_mhz: float, link: Link, cache_dir: Path) -> None:
+        self._design, self._network, self._link, self.clock_mhz = design, design.network, link, clock_mhz
+        network = design.network
         shapes = network.input_shape or ("batch", network.inputs), network.output_shape or ("batch", network.outputs)
         self.inputs = (TensorSpec(name=network.input_name, dtype="float32", shape=shapes[0]),)  # as in the file
         self.outputs = (TensorSpec(name=network.output_name, dtype="float32", shape=shapes[1]),)
-        self._options = DesignOptions(lanes=lanes, divisor=DIVISOR, split=part.split)
-        rtlil = convert_rtlil(Device(network, lanes, DIVISOR, part.split))
+        rtlil = convert_rtlil(design)
         self.design_sha256 = hashlib.sha256(rtlil.encode()).hexdigest()
-        self.description = f"{part.name}, {lanes} lanes, {clock_mhz:.4g} MHz, {link.name}"
+        self.description = f"{part.name}, {design.lanes} lanes, {clock_mhz:.4g} MHz, {link.name}"
         self._device = CompiledDevice(compile_rtlil(rtlil, cache_dir))
         self._sent = 0
 
     def infer(self, inputs: Array) -> tuple[Array, list[int]]:
-        """(real outputs [n, outputs], cycles of the engine for each), through UART and protocol.
-
-        Raises:
-            FeedError: an input has another size.
-            MeasurementError: the device gave a wrong answer, or none.
-        """
+        """(real outputs [n, outputs], cycles of the engine for each), through UART and protocol."""
         rows = self._network.encode(inputs.astype(np.float32))
         answers, cycles = [], []
         for first in range(0, len(rows), CHUNK):
-            part = rows[first : first + CHUNK]
-            found, _, busy = run_chunk(self._network, self._options, part, self._sent, self._device.run)
+            found, _, busy = run_chunk(self._design, rows[first : first + CHUNK], self._sent, self._device.run)
             self._sent += len(found)
             answers.append(found)
             cycles += busy
@@ -106,16 +99,7 @@ class Board:
 
 
 def make_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> Board:
-    """The board for a quantized ONNX artifact. What the engine `fpga-sim` is handed.
-
-    Args:
-        options: part, lanes, multiplier_bits, link, and clock_mhz, where "" means the Fmax that was found for it.
-
-    Raises:
-        UsageError: an option is not a number or out of range, or no Fmax is known for it.
-        ModelError: the file is not a chain of quantized linear layers.
-        MissingDependency: a tool of the simulation is not installed.
-    """
+    """The board for a quantized ONNX artifact; `clock_mhz` of "" means the Fmax that was found for it."""
     part = find_part(options["part"])
     lanes, bits = (int(_read_number(options, key, int, "a whole number")) for key in ("lanes", "multiplier_bits"))
     if options["clock_mhz"] == "":
@@ -123,8 +107,8 @@ def make_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) 
     else:
         clock_mhz = _read_number(options, "clock_mhz", _read_clock, "a number of MHz above zero")
     network = read_network(Path(artifact.path), bits)
-    check_design(network, lanes, DIVISOR)
-    return Board(network, part, lanes, clock_mhz, parse_link(options["link"]), cache_dir)
+    link = parse_link(options["link"])
+    return Board(make_device(network, lanes, DIVISOR, part.split), part, clock_mhz, link, cache_dir)
 
 
 def find_speed(part: str, lanes: int, multiplier_bits: int) -> float:

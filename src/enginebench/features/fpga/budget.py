@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 import numpy as np
 from msgspec import Struct
@@ -33,6 +33,7 @@ LARGEST_TIME_MS = 1e15
 LARGEST_BYTES = 1 << 40
 # Points of the curve over the link rate, spread evenly on a logarithmic axis: four decades, ten points each.
 CURVE_POINTS = 41
+TERMS = ("pre", "copy_in", "compute", "copy_back", "post")
 # Each stage of `stages`, and the term of the budget that it belongs to.
 STAGE_TERMS = {
     "decode": "pre",
@@ -56,17 +57,17 @@ class Transfer(Struct, frozen=True, kw_only=True):
 
 
 class BudgetSpec(Struct, frozen=True, kw_only=True):
-    """What is known of one call. Times are of one item; a copy is a time or a `Transfer`.
+    """What is known of one call. Times are milliseconds of one item; a copy is a time or a `Transfer`.
 
     `call_ms` is paid once a call, whatever the batch (driver, launch), and counts as compute. `baseline_ms` is the
     time that one item takes on what the accelerator replaces.
     """
 
-    pre_ms: float = 0.0
+    pre: float = 0.0
     copy_in: float | Transfer = 0.0
-    compute_ms: float = 0.0
+    compute: float = 0.0
     copy_back: float | Transfer = 0.0
-    post_ms: float = 0.0
+    post: float = 0.0
     call_ms: float = 0.0
     batch: int = 1
     baseline_ms: float | None = None
@@ -164,18 +165,11 @@ def budget(**options: Unpack[BudgetOptions]) -> Budget:
     source, other = to_path(options["source"]), to_path(options["baseline_from"])
     if options["baseline_ms"] is not None and other is not None:
         raise UsageError("--baseline-ms and --baseline-from both set the baseline; keep one")
-    given = {
-        "pre": options["t_pre_ms"],
-        "copy_in": options["t_copy_in_ms"],
-        "compute": options["t_compute_ms"],
-        "copy_back": options["t_copy_back_ms"],
-        "post": options["t_post_ms"],
-    }
+    asked: Mapping[str, Any] = options
+    given: dict[str, float | None] = {name: asked[f"t_{name}_ms"] for name in TERMS}
     link, transfers = None if options["link"] is None else parse_link(options["link"]), {}
-    for name, item, frame in (
-        ("copy_in", options["bytes_in"], options["frame_bytes_in"]),
-        ("copy_back", options["bytes_out"], options["frame_bytes_out"]),
-    ):
+    for name, way in (("copy_in", "in"), ("copy_back", "out")):
+        item, frame = asked[f"bytes_{way}"], asked[f"frame_bytes_{way}"]
         if item is None and not frame:
             continue
         if link is None:
@@ -188,19 +182,12 @@ def budget(**options: Unpack[BudgetOptions]) -> Budget:
     stored = read_terms(source) if source else {}
     if not (transfers or stored or options["t_call_ms"]) and all(time is None for time in given.values()):
         raise UsageError("no term is given; start with --t-compute-ms, --bytes-in with --link, or --from result.json")
-    times = {name: stored.get(name, 0.0) if time is None else time for name, time in given.items()}
-    return compute_budget(
-        BudgetSpec(
-            pre_ms=times["pre"],
-            copy_in=transfers.get("copy_in", times["copy_in"]),
-            compute_ms=times["compute"],
-            copy_back=transfers.get("copy_back", times["copy_back"]),
-            post_ms=times["post"],
-            call_ms=options["t_call_ms"],
-            batch=options["batch"],
-            baseline_ms=math.fsum(read_terms(other).values()) if other else options["baseline_ms"],
-        )
+    terms: dict[str, Any] = {name: stored.get(name, 0.0) if time is None else time for name, time in given.items()}
+    baseline_ms = math.fsum(read_terms(other).values()) if other else options["baseline_ms"]
+    spec = BudgetSpec(
+        **terms | transfers, call_ms=options["t_call_ms"], batch=options["batch"], baseline_ms=baseline_ms
     )
+    return compute_budget(spec)
 
 
 @door.command(budget)
@@ -247,10 +234,13 @@ def compute_budget(spec: BudgetSpec) -> Budget:
     total = math.fsum(terms.values())
     without_compute = math.fsum(time for name, time in terms.items() if name != "compute")
     baseline = None if spec.baseline_ms is None else spec.baseline_ms * spec.batch
-    stage, slowest = find_bottleneck(spec, terms)
+    stages, link = dict(terms), spec.link  # what goes on at once when calls overlap
+    if link is not None and link.half_duplex:
+        stages["copies"] = stages.pop("copy_in") + stages.pop("copy_back")
+    stage, slowest = max(stages.items(), key=lambda stage: stage[1])
     rate, rate_note = find_break_even_rate(spec)
     batch, batch_note = find_break_even_batch(spec)
-    link, curve = spec.link, list[CurvePoint]()
+    curve = list[CurvePoint]()
     if link is not None:
         for factor in np.logspace(-2, 2, CURVE_POINTS).tolist():
             there = math.fsum(map(float, compute_terms(scale_rate(spec, factor), spec.batch).values()))
@@ -280,18 +270,14 @@ def compute_budget(spec: BudgetSpec) -> Budget:
 
 def compute_terms(spec: BudgetSpec, batch: NDArray[np.int64] | int) -> dict[str, NDArray[np.float64]]:
     """The five terms of a call, in milliseconds, for one batch or an array of them."""
-    count = np.asarray(batch, dtype=np.float64)
-    copies = {
-        name: 1e3 * copy.link.transfer_s(copy.size_bytes(batch), answer=name == "copy_back")
-        for name, copy in spec.transfers.items()
+    count, copies = np.asarray(batch, dtype=np.float64), spec.transfers
+    terms = {
+        name: 1e3 * copies[name].link.transfer_s(copies[name].size_bytes(batch), answer=name == "copy_back")
+        if name in copies
+        else getattr(spec, name) * count
+        for name in TERMS
     }
-    return {
-        "pre": spec.pre_ms * count,
-        "copy_in": copies["copy_in"] if isinstance(spec.copy_in, Transfer) else spec.copy_in * count,
-        "compute": spec.call_ms + spec.compute_ms * count,
-        "copy_back": copies["copy_back"] if isinstance(spec.copy_back, Transfer) else spec.copy_back * count,
-        "post": spec.post_ms * count,
-    }
+    return terms | {"compute": spec.call_ms + terms["compute"]}
 
 
 def scale_rate(spec: BudgetSpec, factor: float) -> BudgetSpec:
@@ -301,14 +287,6 @@ def scale_rate(spec: BudgetSpec, factor: float) -> BudgetSpec:
         for name, copy in spec.transfers.items()
     }
     return replace(spec, **faster)
-
-
-def find_bottleneck(spec: BudgetSpec, terms: Mapping[str, float]) -> tuple[str, float]:
-    """(name, milliseconds) of the slowest stage when calls overlap."""
-    stages = dict(terms)
-    if spec.link is not None and spec.link.half_duplex:
-        stages["copies"] = stages.pop("copy_in") + stages.pop("copy_back")
-    return max(stages.items(), key=lambda stage: stage[1])
 
 
 def find_break_even_rate(spec: BudgetSpec) -> tuple[float | None, str | None]:

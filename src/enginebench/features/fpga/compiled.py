@@ -54,12 +54,7 @@ class CompiledDevice(Closing):
 
 
 def compile_rtlil(rtlil: str, cache_dir: Path) -> Path:
-    """The library of a design with pins `rx`, `tx` and `computing`, compiled once and found again in `cache_dir`.
-
-    Raises:
-        MissingDependency: yosys or a C++ compiler is not installed.
-        BackendUnavailable: one of them failed; the message ends with its last words.
-    """
+    """The library of a design with pins `rx`, `tx` and `computing`, compiled once and found again in `cache_dir`."""
     shim = SHIM.read_text(encoding="utf-8")
     key = hashlib.sha256("\n".join((rtlil, shim, *COMPILER_FLAGS)).encode()).hexdigest()[:20]
     library = cache_dir / f"device-{key}.so"

@@ -90,11 +90,7 @@ class Board(Closing):
         return self.transact(Command.ECHO, data)
 
     def read_info(self) -> Info:
-        """What the board says about itself.
-
-        Raises:
-            MeasurementError: it speaks another version of the protocol.
-        """
+        """What the board says about itself."""
         info = unpack_info(self.transact(Command.INFO))
         if info.version != PROTOCOL_VERSION:
             raise MeasurementError(f"the board speaks protocol {info.version}; this driver speaks {PROTOCOL_VERSION}")
@@ -182,10 +178,5 @@ class Board(Closing):
 
 
 def open_board(port: str, baud: int, timeout_s: float = TIMEOUT_S, retries: int = RETRIES) -> Board:
-    """The board at a serial port.
-
-    Raises:
-        MissingDependency: pyserial is not installed.
-        BackendUnavailable: the port cannot be opened.
-    """
+    """The board at a serial port."""
     return Board(SerialLine(port, baud), timeout_s, retries)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -31,8 +31,6 @@ from enginebench.features.fpga.toolchain import find_package
 if TYPE_CHECKING:
     from enginebench.features.fpga.board import Board
 
-    MakeBoard: TypeAlias = Callable[[Artifact, Mapping[str, str], Path], Board]
-
 NAME, OPTIONS = FPGA_SIM.name, FPGA_SIM.options
 KINDS: tuple[ArtifactKind, ...] = ("onnx", "design")
 # Enough for a 99th percentile (architecture: at least 368 samples); each is an inference through the simulated UART.
@@ -42,8 +40,8 @@ INFERENCES = 400
 class FpgaSimBackend:
     name = NAME
 
-    def __init__(self, cache_dir: Path | None, make_board: MakeBoard | None = None) -> None:
-        self._cache_dir, self._make_board = cache_dir, make_board or _make_board
+    def __init__(self, cache_dir: Path | None) -> None:
+        self._cache_dir = cache_dir
 
     def probe(self) -> Availability:
         """Available; whether its tools are there shows when it is built."""
@@ -100,7 +98,7 @@ class FpgaSimBackend:
             )
         options = read_options(spec, OPTIONS)
         try:
-            return self._make_board(artifact, options, self._cache_dir or folder / "cache")
+            return make_board(artifact, options, self._cache_dir or folder / "cache")
         except ImportError as error:
             raise BackendUnavailable(
                 f'engine {NAME}: {error}. To add what it needs: pip install "enginebench[fpga]"'
@@ -110,11 +108,11 @@ class FpgaSimBackend:
 create_backend = FpgaSimBackend
 
 
-def _make_board(artifact: Artifact, options: Mapping[str, str], cache: Path) -> Board:
+def make_board(artifact: Artifact, options: Mapping[str, str], cache: Path) -> Board:
     find_package("amaranth")
-    from enginebench.features.fpga.board import make_board
+    from enginebench.features.fpga import board
 
-    return make_board(artifact, options, cache)
+    return board.make_board(artifact, options, cache)
 
 
 class FpgaSimEngine(Closing):

@@ -45,22 +45,15 @@ class Link(Struct, frozen=True, kw_only=True):
         return self.wire_bytes_per_s * self.packet_bytes / (self.packet_bytes + self.overhead_bytes)
 
     def transfer_s(self, size_bytes: NDArray[np.int64] | int, answer: bool = False) -> NDArray[np.float64]:
-        """Seconds that transfers of these sizes take; nothing to send takes no time at all.
-
-        Args:
-            size_bytes: payload of each transfer, bytes.
-            answer: whether it is the way back.
-        """
+        """Seconds that transfers of so many bytes of payload take; nothing to send takes no time at all."""
         sizes = np.asarray(size_bytes, dtype=np.int64)
         latency = self.latency_s + (self.answer_latency_s if answer else 0.0)
-        return np.where(sizes > 0, latency + self._count_wire_bytes(sizes) / self.wire_bytes_per_s, 0.0)
-
-    def _count_wire_bytes(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        if not self.packet_bytes:
-            return sizes
-        full, rest = np.divmod(sizes, self.packet_bytes)
-        last = np.where(rest > 0, np.maximum(rest, self.minimum_bytes) + self.overhead_bytes, 0)
-        return full * (self.packet_bytes + self.overhead_bytes) + last
+        on_wire = sizes
+        if self.packet_bytes:
+            full, rest = np.divmod(sizes, self.packet_bytes)
+            last = np.where(rest > 0, np.maximum(rest, self.minimum_bytes) + self.overhead_bytes, 0)
+            on_wire = full * (self.packet_bytes + self.overhead_bytes) + last
+        return np.where(sizes > 0, latency + on_wire / self.wire_bytes_per_s, 0.0)
 
 
 NAMED = {

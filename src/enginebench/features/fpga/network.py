@@ -30,12 +30,7 @@ SHIFT_SPREAD = 7
 
 
 def shift_right(values: ArrayLike, shift: ArrayLike) -> Integers:
-    """`values` / 2**shift as integers, rounded once: to the nearest, ties to even.
-
-    Args:
-        values: any int64.
-        shift: 0 to 62, one or as many as values.
-    """
+    """`values`, any int64, / 2**shift (0 to 62, one or as many as values), rounded to the nearest, ties to even."""
     numbers, shifts = np.asarray(values, dtype=np.int64), np.asarray(shift, dtype=np.int64)
     floor = numbers >> shifts
     rest = numbers - (floor << shifts)
@@ -164,7 +159,6 @@ class Layer(Struct, frozen=True, kw_only=True, eq=False):
 class Network(Struct, frozen=True, kw_only=True, eq=False):
     layers: tuple[Layer, ...]
     input_quantization: Quantization
-    multiplier_bits: int
     input_name: str = "input"
     output_name: str = "output"
     input_shape: tuple[int | str, ...] = ()
@@ -264,15 +258,7 @@ def make_layer(
 
 
 def fit_multipliers(network: Network, bits: int) -> Network:
-    """The network with multipliers of another width.
-
-    Args:
-        bits: width of the multiplier as a signed word, 4 to 32.
-
-    Raises:
-        UsageError: the width is out of range.
-        ModelError: a scale has no multiplier.
-    """
+    """The network with multipliers of another width, that of a signed word of 4 to 32 bits."""
     if not 4 <= bits <= 32:
         raise UsageError(f"a multiplier of {bits} bits; expected 4 to 32")
     scales = {i: x.accumulator_scale / x.quantization.scale for i, x in enumerate(network.layers) if x.quantization}
@@ -286,13 +272,9 @@ def fit_multipliers(network: Network, bits: int) -> Network:
         kept = np.minimum(shift, most)
         multiplier = np.where(shift > most, np.rint(scales[i] * 2.0**kept), multiplier).astype(np.int64)
         layers[i] = replace(layers[i], multiplier=multiplier, shift=kept)
-    return replace(network, layers=tuple(layers), multiplier_bits=bits)
+    return replace(network, layers=tuple(layers))
 
 
 def count_ideal_cycles(sizes: Sequence[tuple[int, int]], lanes: int) -> int:
-    """Cycles in which `lanes` multipliers can do all products: the sum over layers of ceil(outputs / lanes) * inputs.
-
-    Args:
-        sizes: (inputs, outputs) of each layer.
-    """
+    """Cycles in which `lanes` multipliers do all products: over layers the sum of ceil(outputs / lanes) * inputs."""
     return sum(-(-outputs // lanes) * inputs for inputs, outputs in sizes)

@@ -44,15 +44,7 @@ class _Pending:
 
 
 def read_network(path: Path, multiplier_bits: int = 32) -> Network:
-    """The network of a quantized ONNX file.
-
-    Args:
-        multiplier_bits: width of the requantizer's multiplier, 4 to 32; 32 agrees with ONNX Runtime.
-
-    Raises:
-        ParseError: it is not an ONNX file.
-        ModelError: it is not a chain of quantized linear layers; names the node.
-    """
+    """The network of a quantized ONNX file, with multipliers of 4 to 32 bits; 32 agree with ONNX Runtime."""
     try:
         graph = onnx.load(str(path)).graph
     except onnx.checker.ValidationError as error:  # above all of external data
@@ -95,7 +87,6 @@ class _Reader:
         return Network(
             layers=tuple(layer.finish() for layer in self.layers),
             input_quantization=self.input,
-            multiplier_bits=32,
             input_name=source.name,
             output_name=target.name,
             input_shape=_read_shape(source),

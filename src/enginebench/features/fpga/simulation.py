@@ -24,7 +24,7 @@ from enginebench.features.fpga.frames import (
     split_answers,
     unpack_cycles,
 )
-from enginebench.features.fpga.gateware.device import Device, check_design
+from enginebench.features.fpga.gateware.device import Device
 from enginebench.features.fpga.network import Network
 
 if TYPE_CHECKING:
@@ -45,40 +45,21 @@ LOAD_DELAY = 4  # to the cycle in which the sums are complete
 FIXED_CYCLES = 8
 
 
-class DesignOptions(Struct, frozen=True, kw_only=True):
-    lanes: int = 8
-    divisor: int = 12
-    split: int = 0
-
-
 class Simulated(Struct, frozen=True, kw_only=True, eq=False):
     answers: NDArray[np.int64]  # [n, outputs]
     cycles_per_inference: int  # counted by the device
     transaction_cycles: tuple[int, ...]  # of each inference: request's first start bit to answer's last stop bit
-    compute_cycles: tuple[int, ...]  # of each inference: cycles in which the engine was at work, seen on its pin
     simulated_cycles: int
     seconds: float  # of simulation, compilation left out
 
 
 def simulate_inferences(
-    network: Network,
-    options: DesignOptions,
-    inputs: NDArray[np.int8],
-    cache_dir: Path,
-    say: Callable[[str], None] = lambda text: None,
+    device: Device, inputs: NDArray[np.int8], cache_dir: Path, say: Callable[[str], None] = lambda text: None
 ) -> Simulated:
-    """Every input through the device, one after the other, each answer awaited.
-
-    Args:
-        inputs: signed bytes [n, inputs], n at least 1.
-    """
-    check_design(network, options.lanes, options.divisor)
+    """Every input, signed bytes [n, inputs], through the device, one after the other, each answer awaited."""
     say("making the circuit; compiling it takes up to a minute where --cache has none")
-    device = Device(network, options.lanes, options.divisor, options.split)
     library = compile_rtlil(convert_rtlil(device), cache_dir)
-    answers: list[NDArray[np.int64]] = []
-    transactions: list[int] = []
-    computed: list[int] = []
+    answers, transactions = list[NDArray[np.int64]](), list[int]()
     total, seconds = 0, 0.0
 
     def run_timed(rx: Wave) -> tuple[Wave, Wave]:
@@ -92,43 +73,39 @@ def simulate_inferences(
     with CompiledDevice(library) as running:
         for first in range(0, len(inputs), CHUNK):
             say(f"simulating from input {first + 1} of {len(inputs)}")
-            found, took, busy = run_chunk(network, options, inputs[first : first + CHUNK], first, run_timed)
+            found, took, _ = run_chunk(device, inputs[first : first + CHUNK], first, run_timed)
             answers.append(found)
             transactions += took
-            computed += busy
         # What the device counted for its last inference, asked over its line.
         number = len(inputs)
-        request = waves.encode_bytes(pack_request(Command.CYCLES, number & 0xFF), options.divisor)
-        answer_cycles = (FRAME_BYTES + CYCLES_FORMAT.size) * FRAME_BITS * options.divisor
+        request = waves.encode_bytes(pack_request(Command.CYCLES, number & 0xFF), device.divisor)
+        answer_cycles = (FRAME_BYTES + CYCLES_FORMAT.size) * FRAME_BITS * device.divisor
         tx, _ = run_timed(np.concatenate([request, waves.rest(answer_cycles + MARGIN_CYCLES)]))
-    (answer,), _ = read_answers(tx, options.divisor)
+    (answer,), _ = read_answers(tx, device.divisor)
     return Simulated(
         answers=np.concatenate(answers),
         cycles_per_inference=unpack_cycles(take_answer(answer, number))[0],
         transaction_cycles=tuple(transactions),
-        compute_cycles=tuple(computed),
         simulated_cycles=total,
         seconds=seconds,
     )
 
 
 def run_chunk(
-    network: Network, options: DesignOptions, inputs: NDArray[np.int8], first: int, run: RunCall
+    device: Device, inputs: NDArray[np.int8], first: int, run: RunCall
 ) -> tuple[NDArray[np.int64], list[int], list[int]]:
     """(answers [n, outputs], cycles of each transaction, cycles of the engine for each) of inputs in one go.
 
-    Args:
-        inputs: signed bytes [n, inputs].
-        first: number of the first request, modulo 256 its sequence number.
-        run: the device.
+    `first` is the number of the first request, modulo 256 its sequence number; `run` is the device at work.
     """
-    slot = count_transaction_cycles(network, options.lanes, options.divisor) + MARGIN_CYCLES
+    network, divisor = device.network, device.divisor
+    slot = count_transaction_cycles(network, device.lanes, divisor) + MARGIN_CYCLES
     line = [waves.rest(MARGIN_CYCLES)]  # then a request for each input, and a rest for each answer
     for i, row in enumerate(inputs):
-        request = waves.encode_bytes(pack_request(Command.INFER, (first + i) & 0xFF, row.tobytes()), options.divisor)
+        request = waves.encode_bytes(pack_request(Command.INFER, (first + i) & 0xFF, row.tobytes()), divisor)
         line += [request, waves.rest(slot - len(request))]
     tx, busy = run(np.concatenate(line))
-    found, ends = read_answers(tx, options.divisor)
+    found, ends = read_answers(tx, divisor)
     if len(found) != len(inputs):
         raise MeasurementError(f"{len(found)} replies to {len(inputs)} requests; the device lost some")
     kind = "<i1" if network.answer_bytes == 1 else "<i4"

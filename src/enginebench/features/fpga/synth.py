@@ -38,7 +38,6 @@ PARTS = {
     )
 }
 ALIASES = {"up5k": "ice40up5k", "hx8k": "ice40hx8k", "ecp5": "ecp5-25k"}
-SEEDS = (1, 2, 3)
 LUT_CELLS = re.compile(r"SB_LUT4|LUT4")
 
 MISFIT = re.compile(r"[Uu]nable to (find legal )?place|no more (Bels|bels)|too many|out of bels")
@@ -82,23 +81,9 @@ def find_part(name: str) -> Part:
 
 
 def synthesize(
-    rtlil: str,
-    part: Part,
-    out_dir: Path,
-    *,
-    lanes: int,
-    multiplier_bits: int,
-    divisor: int,
-    seeds: Sequence[int] = SEEDS,
+    rtlil: str, part: Part, out_dir: Path, *, lanes: int, multiplier_bits: int, divisor: int, seeds: Sequence[int]
 ) -> Synthesis:
-    """Netlist, then place and route once a seed; every log and report is kept in `out_dir`.
-
-    Raises:
-        MissingDependency: a tool is not installed.
-        BackendUnavailable: a tool failed for another reason than that the design does not fit.
-    """
-    if not seeds:
-        raise UsageError("no seed is given; place and route needs at least one, better three")
+    """Netlist, then place and route once a seed; every log and report is kept in `out_dir`."""
     write_atomic(out_dir / "design.il", rtlil.encode())
     script = f"read_rtlil design.il; {part.synth} -top top -json netlist.json"
     log = run_tool("yosys", ["-p", script], out_dir)

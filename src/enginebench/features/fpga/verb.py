@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict
 
 import click
 import numpy as np
@@ -96,16 +96,9 @@ def _synth(model: str | None, shown: Placement) -> None:
 
     This takes minutes. Every log is kept.
     """
-    part, lanes, bits = shown["part"], shown["lanes"], shown["multiplier_bits"]
-    document = synthesize_model(
-        model,
-        part=part,
-        lanes=lanes,
-        divisor=shown["divisor"],
-        multiplier_bits=bits,
-        seeds=shown["seeds"],
-        out_dir=Path(shown["out"] or f"results/fpga-{part}-{lanes}-{bits}"),
-    )
+    how: dict[str, Any] = {name: dict(shown)[name] for name in ("part", "lanes", "divisor", "multiplier_bits", "seeds")}
+    out = shown["out"] or "results/fpga-{part}-{lanes}-{multiplier_bits}".format(**how)
+    document = synthesize_model(model, **how, out_dir=Path(out))
     door.show(document, shown, lambda document, _: click.echo("\n".join(describe_synthesis(document))))
 
 
@@ -193,8 +186,12 @@ class SimulateDocument(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-def quantize_default(out_dir: Path) -> Path:
-    """`digits-mlp` in INT8 by the recipe of ONNX Runtime's row, calibrated on the training digits."""
+def find_network_file(model: str | None, out_dir: Path) -> Path:
+    """The file; by default `digits-mlp` in INT8 by the recipe of ONNX Runtime's row, calibrated on training digits."""
+    if model not in (None, DEFAULT_MODEL):
+        if not model.lower().endswith(".onnx"):
+            raise UsageError(f"{model!r}: the FPGA design runs {DEFAULT_MODEL} or a quantized .onnx file")
+        return Path(model)
     from enginebench.models.onnx.source import read_packaged_onnx
     from enginebench.models.precision.calibrate import calibrate
     from enginebench.models.precision.calibration_data import open_data
@@ -206,14 +203,6 @@ def quantize_default(out_dir: Path) -> Path:
     out_dir.mkdir(parents=True, exist_ok=True)
     target = out_dir / f"{DEFAULT_MODEL}.int8.onnx"
     return Path(quantize(artifact, "int8", DEFAULT_RECIPE, target, calibration=ranges, threads=1).path)
-
-
-def find_network_file(model: str | None, out_dir: Path) -> Path:
-    if model is None or model == DEFAULT_MODEL:
-        return quantize_default(out_dir)
-    if not model.lower().endswith(".onnx"):
-        raise UsageError(f"{model!r}: the FPGA design runs {DEFAULT_MODEL} or a quantized .onnx file")
-    return Path(model)
 
 
 def read_model(model: str | None, multiplier_bits: int) -> Network:
@@ -241,17 +230,18 @@ def simulate_model(
         cache_dir: folder that keeps compiled designs; None: they are not kept.
     """
     find_package("amaranth")
+    from enginebench.features.fpga.gateware.device import make_device
     from enginebench.features.fpga.network import count_ideal_cycles
     from enginebench.features.fpga.onnx_reader import read_network
-    from enginebench.features.fpga.simulation import DesignOptions, count_transaction_cycles, simulate_inferences
+    from enginebench.features.fpga.simulation import count_transaction_cycles, simulate_inferences
 
     lanes, divisor, bits = design
     with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
         path = find_network_file(model, Path(scratch))
         network = read_network(path, bits)
         inputs, labels = _choose_inputs(network, n)
-        rows, options = network.encode(inputs), DesignOptions(lanes=lanes, divisor=divisor)
-        found = simulate_inferences(network, options, rows, cache_dir or Path(scratch), say)
+        rows = network.encode(inputs)
+        found = simulate_inferences(make_device(network, lanes, divisor), rows, cache_dir or Path(scratch), say)
         theirs = _run_onnxruntime(path, network, inputs)
     ours = network.decode(found.answers)
     longest = max(found.transaction_cycles)
@@ -322,10 +312,9 @@ def find_differences(
 def make_rtlil(model: str | None, lanes: int, divisor: int, multiplier_bits: int, split: int = 0) -> str:
     network = read_model(model, multiplier_bits)
     from enginebench.features.fpga.compiled import convert_rtlil
-    from enginebench.features.fpga.gateware.device import Device, check_design
+    from enginebench.features.fpga.gateware.device import make_device
 
-    check_design(network, lanes, divisor)
-    return convert_rtlil(Device(network, lanes, divisor, split))
+    return convert_rtlil(make_device(network, lanes, divisor, split))
 
 
 def synthesize_model(

@@ -32,7 +32,6 @@ from enginebench.features.load.arrivals import (
 )
 from enginebench.features.load.jobs import ArriveAnswer, ArriveJob, ServeAnswer, ServeJob
 from enginebench.features.load.serving import Batcher, serve
-from enginebench.measure.machine import peak_memory_bytes
 from enginebench.measure.pin import pin_to
 from enginebench.runs.child.jobs import NoteCall
 from enginebench.runs.child.opening import load_all, open_for
@@ -82,10 +81,8 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeAnswer:
             busy_ns=work.busy_ns,
             stages=work.stages,
             depth=streams.depth,
-            engine_version=backend.probe().version,
             reasons=sink.reasons,
             energy_mj=energy[0] if energy else None,
-            peak_memory_bytes=peak_memory_bytes(),
             gpu=seen,
             caveats=doubt_telemetry(job.engine, gpu),
         )
@@ -147,18 +144,14 @@ def warm_up(streams: Streams, samples: Sequence[Feeds], max_batch: int) -> None:
     for sample in {find_kind_of(sample): sample for sample in samples}.values():
         for size in choose_buckets(max_batch):
             for _ in range(WARMUP_RUNS):
-                _fill_once(streams, [sample] * size)
-
-
-def _fill_once(streams: Streams, batch: Sequence[Feeds]) -> None:
-    left = streams.depth
-    for ticket in range(left):
-        streams.submit(ticket, batch)
-    while left:
-        ended = streams.collect(wait=True)
-        left -= len(ended)
-        if failed := next((one.error for one in ended if one.error), None):
-            raise MeasurementError(f"the engine cannot compute {len(batch)} requests together: {failed}")
+                left = streams.depth
+                for ticket in range(left):
+                    streams.submit(ticket, [sample] * size)
+                while left:
+                    ended = streams.collect(wait=True)
+                    left -= len(ended)
+                    if failed := next((one.error for one in ended if one.error), None):
+                        raise MeasurementError(f"the engine cannot compute {size} requests together: {failed}")
 
 
 def release_board(job: ArriveJob) -> ArriveAnswer:
@@ -221,7 +214,7 @@ class InlineStream:
     polled = False
 
     def __init__(self, lane: Lane, close: Callable[[], None], clock: Clock) -> None:
-        self._lane, self._close, self._clock = lane, close, clock
+        self._lane, self.close, self._clock = lane, close, clock
         self._ended: list[Ended] = []
 
     def submit(self, ticket: int, samples: Sequence[Feeds]) -> None:
@@ -231,9 +224,6 @@ class InlineStream:
         ended, self._ended = self._ended, []
         return ended
 
-    def close(self) -> None:
-        self._close()
-
 
 class OverlappedStreams:
     """Streams in the caller's own thread, of engines that work while it does something else: one batch on each."""
@@ -241,7 +231,7 @@ class OverlappedStreams:
     polled = True
 
     def __init__(self, lanes: Sequence[Mapping[int, Overlapping]], close: Callable[[], None], clock: Clock) -> None:
-        self._close, self._clock = close, clock
+        self.close, self._clock = close, clock
         self.depth = len(lanes)
         self._free = [*lanes]
         self._flying: list[Flight] = []
@@ -269,9 +259,6 @@ class OverlappedStreams:
                     ended.append(one)
             if ended or not wait:
                 return ended
-
-    def close(self) -> None:
-        self._close()
 
     def _look(self, flight: Flight) -> Ended | None:
         """What came of a submission, if it has ended."""

@@ -13,10 +13,8 @@ class ServeAnswer(Struct, frozen=True, kw_only=True):
     busy_ns: int  # summed over all streams
     stages: dict[str, int]  # nanoseconds by part of the server
     depth: int
-    engine_version: str | None = None
     reasons: dict[str, int] = {}  # why requests failed -> how many
     energy_mj: float | None = None  # of the device, in all
-    peak_memory_bytes: int | None = None
     gpu: BlockReading | None = None  # what was seen of an engine's GPU meanwhile
     caveats: tuple[Caveat, ...] = ()
 

@@ -88,13 +88,12 @@ def probe_open(plan: Plan, offsets: Times, samples: Times) -> LoadPoint:
 
 
 def join_answers(answers: Sequence[ServeAnswer]) -> ServeAnswer:
-    """What several servers say together: each was at work for the mean of their times, in memory of its own."""
+    """What several servers say together: each was at work for the mean of their times."""
     first, count = answers[0], len(answers)
     reasons: Counter[str] = Counter()
     for one in answers:
         reasons.update(one.reasons)
     energy = [one.energy_mj for one in answers if one.energy_mj is not None]
-    memory = [one.peak_memory_bytes for one in answers if one.peak_memory_bytes is not None]
     return replace(
         first,
         busy_ns=sum(one.busy_ns for one in answers),
@@ -102,7 +101,6 @@ def join_answers(answers: Sequence[ServeAnswer]) -> ServeAnswer:
         depth=sum(one.depth for one in answers),
         reasons=dict(reasons),
         energy_mj=sum(energy) if len(energy) == count else None,
-        peak_memory_bytes=sum(memory) if len(memory) == count else None,
         caveats=tuple(caveat for one in answers for caveat in one.caveats),
     )
 

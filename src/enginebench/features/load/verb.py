@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 
 from enginebench import door
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, ParseError, UsageError
-from enginebench.core.records import Artifact, MeasureSpec, Precision, Recipe
+from enginebench.core.records import Artifact, MeasureSpec
 from enginebench.core.shapes import free_batch
 from enginebench.core.store import encode, is_bundle, read_record, write_atomic
 from enginebench.core.text import stamp_utc
@@ -29,7 +29,6 @@ from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printe
 from enginebench.report.charts import load_bundle, render_png
 from enginebench.report.page import format_page
 from enginebench.report.table import Section
-from enginebench.runs import request as requests
 from enginebench.runs.campaign import CHECK_SAMPLES, label
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import PrepareJob
@@ -128,19 +127,16 @@ def measure_load(
         raise UsageError("--resume needs --out DIR, the folder of the load to continue")
     devices = list(dict.fromkeys(given.read_device(text) for text in options["device"].split(",")))
     options["device"] = devices[0]
+    same = ("scenario", "qps", "find_capacity", "percentile", "max_wait_ms", "rounds")
+    named: dict[str, Any] = {name: dict(options)[name] for name in same}
     settings = LoadSettings(
+        **named,
         devices=tuple(devices) if len(devices) > 1 else (),
-        scenario=options["scenario"],
-        qps=options["qps"],
-        find_capacity=options["find_capacity"],
         limit_ms=options["p99_limit_ms"],
-        percentile=options["percentile"],
         arrivals=str(options["arrivals"]),
         duration_s=options["duration"],
         streams=given.read_numbers("streams", options["streams"] or 1),
         max_batches=given.read_numbers("max-batch", options["max_batch"] or 1),
-        max_wait_ms=options["max_wait_ms"],
-        rounds=options["rounds"],
         time_budget_s=options["time_budget"],
     )
     check_settings(settings)
@@ -148,13 +144,14 @@ def measure_load(
     with given.begin(target, options) as (taken, reporter):
         fixed = {"--engine": engine, "--threads": options["threads"], "--input-shape": options["input_shape"]}
         bundle = read_target(taken.text, fixed | {"--input-dtype": options["input_dtype"]})
-        request = make_request(
-            shared,
+        # Threads of each stream are, unless given, its part of the cores that the generator leaves.
+        request = replace(shared, threads=shared.threads or count_stream_threads(max(settings.streams))).make_request(
             taken.text,
-            given.read_engines(engine) if engine else [],
-            given.read_precisions(options["precision"]),
+            engines=given.read_engines(engine) if engine else [],
+            precisions=given.read_precisions(options["precision"]),
+            batches=(1,),
+            measure=MeasureSpec(seed=shared.seed, processes=1),
             input_size=options["input_size"],
-            streams=max(settings.streams),
         )
         request = request if bundle is None else fill_request(request, bundle)
         how = {"wait": options["wait"], "resume": options["resume"]}
@@ -360,22 +357,6 @@ def take_up(request: RunRequest, settings: LoadSettings, root: Path) -> LoadDocu
     if changes:
         raise UsageError(f"{root} cannot be continued: {'; '.join(changes)}. Ask as before, or start a new load")
     return found
-
-
-def make_request(
-    shared: requests.Shared,
-    target: str,
-    engines: Sequence[tuple[str, dict[str, str]]],
-    precisions: Sequence[tuple[Precision, Recipe | None]],
-    *,
-    input_size: int | None,
-    streams: int,
-) -> RunRequest:
-    """The request; threads of each stream are, unless given, its part of the cores that the generator leaves."""
-    measure = MeasureSpec(seed=shared.seed, processes=1)
-    return replace(shared, threads=shared.threads or count_stream_threads(streams)).make_request(
-        target, engines=engines, precisions=precisions, batches=(1,), measure=measure, input_size=input_size
-    )
 
 
 def check_settings(settings: LoadSettings) -> None:

@@ -3,14 +3,10 @@
 import ast
 import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-
-from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, MissingDependency
 from enginebench.features.roofline.jobs import GraphWork, NodeWork, TensorWork
 from enginebench.models.onnx.macs import FACTORS, UNITS, Shape, count_macs
-from enginebench.models.onnx.source import load_graph
 
 try:
     import onnx
@@ -34,16 +30,10 @@ _BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 _FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE))
 
 
-def count_work(path: str | Path, shapes: Mapping[str, Shape], batch: int = 1) -> GraphWork:
-    """The work of a graph in an ONNX file, whose external data is not read.
+def describe_work(model: ModelProto, shapes: Mapping[str, Shape], batch: int = 1) -> GraphWork:
+    """The work of a graph. Nodes inside of branches and loops are not counted.
 
     An input that is not among `shapes` has `batch` on its first axis if that is open.
-    """
-    return describe_work(load_graph(Path(path)), shapes, batch)
-
-
-def describe_work(model: ModelProto, shapes: Mapping[str, Shape], batch: int = 1) -> GraphWork:
-    """As `count_work`, of a graph in memory. Nodes inside of branches and loops are not counted.
 
     Source of the counts: the operators' definitions in the ONNX specification; one multiply-accumulate for each product
     that the plain definition sums, whatever algorithm (Winograd, FFT) does with fewer.
@@ -93,22 +83,18 @@ def infer_tensors(model: ModelProto) -> dict[str, tuple[TensorWork, Shape]]:
             found[value.name] = (_describe_tensor(kind.elem_type, shape), shape)
     for tensor in inferred.graph.initializer:
         shape = tuple(tensor.dims)
-        found[tensor.name] = (_describe_tensor(tensor.data_type, shape, constant=True), shape)
-    for node in inferred.graph.node:
-        if node.op_type == "Constant" and node.output and node.output[0] in found:
-            tensor_work, shape = found[node.output[0]]
-            found[node.output[0]] = (replace(tensor_work, constant=True), shape)
+        found[tensor.name] = (_describe_tensor(tensor.data_type, shape), shape)
     return found
 
 
-def _describe_tensor(kind: int, shape: Shape, *, constant: bool = False) -> TensorWork:
+def _describe_tensor(kind: int, shape: Shape) -> TensorWork:
     bits = _BITS.get(TensorProto.DataType.Name(kind))
     try:
         each = bits / 8 if bits else float(onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize)
     except (KeyError, ValueError, TypeError):
         each = 0.0
     each = 2.0 if kind == TensorProto.BFLOAT16 else each
-    return TensorWork(values=math.prod(shape), bytes_each=each, constant=constant, floating=kind in _FLOATS)
+    return TensorWork(values=math.prod(shape), bytes_each=each, floating=kind in _FLOATS)
 
 
 def _describe_node(node: NodeProto, known: Mapping[str, tuple[TensorWork, Shape]]) -> NodeWork:

@@ -1,5 +1,6 @@
 """What `roofline`, and whoever bounds a row, asks of a child; and what every node of a graph has to do."""
 
+from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
@@ -13,11 +14,10 @@ Unit = Literal["conv", "gemm"]
 
 
 class TensorWork(Struct, frozen=True, kw_only=True):
-    """One tensor: how many values, in how many bytes each, and whether it is a constant (a weight)."""
+    """One tensor: how many values, in how many bytes each."""
 
     values: int
     bytes_each: float
-    constant: bool = False
     floating: bool = True  # an engine may keep it in a shorter type
 
     def count_bytes(self, widest: float | None = None) -> float:
@@ -54,10 +54,6 @@ class GraphWork(Struct, frozen=True, kw_only=True):
     outputs: tuple[str, ...]
     unknown: int = 0  # nodes of which something has no shape that can be inferred; they count as nothing
 
-    @property
-    def macs(self) -> int:
-        return sum(node.macs for node in self.nodes)
-
 
 class CeilingsAnswer(Struct, frozen=True, kw_only=True):
     ceilings: tuple[Ceiling, ...]
@@ -82,18 +78,15 @@ class CeilingsJob(Job[CeilingsAnswer], frozen=True, kw_only=True, tag="ceilings"
         return perform_ceilings(self, note)
 
 
-class WorkAnswer(Struct, frozen=True, kw_only=True):
-    work: GraphWork
-
-
-class WorkJob(Job[WorkAnswer], frozen=True, kw_only=True, tag="work"):
+class WorkJob(Job[GraphWork], frozen=True, kw_only=True, tag="work"):
     """Count what every node of an ONNX graph has to do, with inputs of these shapes."""
 
     path: str
     shapes: dict[str, tuple[int, ...]]
     batch: int = 1  # of inputs whose shapes are not given
 
-    def perform(self, note: NoteCall, keep: KeepCall[WorkAnswer]) -> WorkAnswer:
-        from enginebench.features.roofline.counting import count_work
+    def perform(self, note: NoteCall, keep: KeepCall[GraphWork]) -> GraphWork:
+        from enginebench.features.roofline.counting import describe_work
+        from enginebench.models.onnx.source import load_graph
 
-        return WorkAnswer(work=count_work(self.path, self.shapes, self.batch))
+        return describe_work(load_graph(Path(self.path)), self.shapes, self.batch)

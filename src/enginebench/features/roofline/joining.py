@@ -55,11 +55,11 @@ def join_layers(layers: Sequence[LayerTime], graph: GraphWork) -> Joining:
     told = [tuple(index.find(layer)) for layer in layers]
     owner: dict[str, int] = {}
     for number, layer in enumerate(layers):
-        if not _only_moves(layer):
+        if layer.precision != REORDER:
             owner.update({name: number for name in index.list_weighted(layer) if name not in owner})
     works = [any(index.nodes[name].macs for name in names) for names in told]
     for number in sorted(range(len(layers)), key=lambda i: not works[i]):
-        if not _only_moves(layers[number]):
+        if layers[number].precision != REORDER:
             for name in told[number]:
                 owner.setdefault(name, number)
     pull_products(graph, layers, told, owner)
@@ -82,10 +82,6 @@ def join_layers(layers: Sequence[LayerTime], graph: GraphWork) -> Joining:
         left=tuple(node.name for node in graph.nodes if node.name not in owner and not node.moves),
         unmapped_share=unmapped / total if total else None,
     )
-
-
-def _only_moves(layer: LayerTime) -> bool:
-    return layer.precision == REORDER
 
 
 class _Index:
@@ -145,7 +141,7 @@ class _Index:
             yield from self._list_between([node for part in split_name(name) for node in self._find_one(part)])
         elif parts := [part for part in (*split_name(name), *_PARTS.split(name)) if part != name]:
             yield from (node for part in parts for node in self._find_one(part.strip()))
-        elif _only_moves(layer):
+        elif layer.precision == REORDER:
             yield from self._find_moved(name)
 
     def _list_between(self, ends: Sequence[str]) -> Iterator[str]:
@@ -168,22 +164,16 @@ class _Index:
                 return (name,)
             if name in self._makers:
                 return (self._makers[name],)
-            if module := self._find_module(name):
-                return module
+            path, _, operator = name.partition(_MODULE_OPERATOR)
+            # Nodes of a PyTorch module by its path; `path: operator 2` is the second operator of that kind there.
+            module = self._find_operator(path, *_split_operator(operator)) if operator else self._scopes.get(name, ())
+            if found := self._weights.get(name) or module:
+                return tuple(found)
             shorter = _ENDINGS.sub("", name)
             if shorter == name:
                 return ()
             name = shorter
         return ()
-
-    def _find_module(self, name: str) -> tuple[str, ...]:
-        """Nodes of a PyTorch module by its path; `path: operator 2` is the second operator of that kind there."""
-        path, _, operator = name.partition(_MODULE_OPERATOR)
-        if name in self._weights:
-            return tuple(self._weights[name])
-        if not operator:
-            return tuple(self._scopes.get(name, ()))
-        return self._find_operator(path, *_split_operator(operator))
 
     def _find_operator(self, path: str, kind: str, count: int) -> tuple[str, ...]:
         """Nodes of one of a module's operators; of none where the graph has fewer than there are layers: it may have

@@ -207,7 +207,7 @@ class Works:
         if key not in self._known:
             job = WorkJob(path=graph.path, shapes=shapes, batch=engine.batch)
             try:
-                self._known[key] = run_child(job, timeout_s=WORK_TIMEOUT_S).work
+                self._known[key] = run_child(job, timeout_s=WORK_TIMEOUT_S)
             except EngineBenchError as error:
                 self._known[key] = error
         found = self._known[key]

@@ -10,8 +10,6 @@ from enginebench.core.records import Capacity, Caveat, Estimate, Result, Score, 
 from enginebench.report.run.rows import Row
 from enginebench.stats.quantiles import median
 
-SWEEP_SCHEMA = "enginebench.sweep/1"
-
 
 class SweepRow(Struct, frozen=True, kw_only=True):
     """The figures of one row, named as those of a run's row. Times in ms."""
@@ -110,7 +108,7 @@ class Tuned(Struct, frozen=True, kw_only=True):
 class SweepDocument(Struct, frozen=True, kw_only=True):
     """The JSON document of `sweep`, and of `report` on its store."""
 
-    schema: str = SWEEP_SCHEMA
+    schema: str = "enginebench.sweep/1"
     store: str
     cells: tuple[SweepCell, ...]
     failed: tuple[FailedCell, ...]

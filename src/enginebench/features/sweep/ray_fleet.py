@@ -15,10 +15,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from enginebench.core.engine_api import Closing
 from enginebench.core.errors import BackendUnavailable, MissingDependency
 from enginebench.core.text import clean_text
 from enginebench.features.sweep.records import Ended, GroupJob, Job
-from enginebench.features.sweep.schedule import Lost, answer
+from enginebench.features.sweep.schedule import Outcome, answer
 from enginebench.features.sweep.spec import HERE, Group, MachineEntry
 
 INSTALL = 'pip install "enginebench[ray]"'
@@ -77,7 +78,7 @@ def take_answer(ray: Any, reference: Any, timeout_s: float | None = None) -> byt
     return data if fits else "worker returned an invalid response"
 
 
-class RayFleet:
+class RayFleet(Closing):
     """The nodes of a cluster with the resource `machine`; `shared`: on one of several GPUs, a task for each."""
 
     def __init__(self, address: str, *, shared: bool = False, patience_s: float = PATIENCE_S) -> None:
@@ -85,10 +86,7 @@ class RayFleet:
         self._running: dict[Any, Job] = {}
         self._missing_since: dict[str, float] = {}
 
-    def __enter__(self) -> RayFleet:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         for reference in self._running:
             with suppress(Exception):  # the cluster may be gone
                 self._ray.cancel(reference, force=True)
@@ -126,7 +124,7 @@ class RayFleet:
         task = self._ray.remote(max_retries=0, num_cpus=0, **options)(answer)
         self._running[task.remote(msgspec.json.encode(job))] = job
 
-    def wait(self) -> list[tuple[Job, Ended | Lost]]:
+    def wait(self) -> list[tuple[Job, Outcome]]:
         while True:
             done, _ = self._ray.wait(list(self._running), num_returns=1, timeout=POLL_S)
             if done:
@@ -134,18 +132,18 @@ class RayFleet:
             if stranded := self._find_stranded():
                 return stranded
 
-    def _read(self, reference: Any) -> Ended | Lost:
+    def _read(self, reference: Any) -> Outcome:
         data = take_answer(self._ray, reference)
         if isinstance(data, str):
-            return Lost(reason=data)
+            return data
         try:
             return msgspec.json.decode(data, type=Ended)
         except msgspec.DecodeError as error:
-            return Lost(reason=f"its response cannot be read: {error}")
+            return f"its response cannot be read: {error}"
 
-    def _find_stranded(self) -> list[tuple[Job, Ended | Lost]]:
+    def _find_stranded(self) -> list[tuple[Job, Outcome]]:
         now = time.monotonic()
-        stranded: list[tuple[Job, Ended | Lost]] = []
+        stranded: list[tuple[Job, Outcome]] = []
         for reference, job in list(self._running.items()):
             machine = job.group.machine if isinstance(job, GroupJob) else None
             kind = machine.kind if machine else MACHINE

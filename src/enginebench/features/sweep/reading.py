@@ -182,8 +182,12 @@ def read_sweep(store: Store, reasons: dict[str, str] | None = None) -> SweepDocu
         if group.tune_budget_s is not None:
             names = [name_answer(group.id, batch) for batch in group.request.batches or (1,)]
             tuned += [answer for name in names if (answer := read_document(store, name, Tuned)) is not None]
-        for environment in environments:
-            _join(machines, environment)
+        for new in environments:
+            old = machines.setdefault((new.machine_kind, new.id), new)
+            if old is not new:
+                kernels = [k for k in (old.reference_ms, new.reference_ms) if k is not None]
+                joined = replace(old, rows=old.rows + new.rows, reference_ms=min(kernels, default=None))
+                machines[new.machine_kind, new.id] = joined
     document = SweepDocument(
         store=store.url,
         cells=tuple(cells),
@@ -206,14 +210,6 @@ def _list_failed(group: Group, cells: tuple[SweepCell, ...], reason: str) -> Ite
             continue
         told = row.reason or ("not finished" if row.status == "partial" else row.status) if row else "not measured yet"
         yield FailedCell(**spell_cell(cell), reason=reason or told)
-
-
-def _join(machines: dict[tuple[str, str], Environment], new: Environment) -> None:
-    old = machines.setdefault((new.machine_kind, new.id), new)
-    if old is not new:
-        kernels = [k for k in (old.reference_ms, new.reference_ms) if k is not None]
-        joined = replace(old, rows=old.rows + new.rows, reference_ms=min(kernels, default=None))
-        machines[new.machine_kind, new.id] = joined
 
 
 def _list_interference(store: Store, groups: tuple[Group, ...]) -> Iterator[Interference]:

@@ -88,5 +88,4 @@ class Ended(Struct, frozen=True, kw_only=True):
 
     ok: bool
     reason: str = ""
-    kind: str = ""  # class of the error
     rows: int = 0

@@ -76,23 +76,18 @@ def _assemble(
     details: dict[str, Any] | None = None,
 ) -> str:
     table = make_table(columns, cells)
-    lines = [_describe_line(table.columns, cell, link) for cell, link in zip(cells, links, strict=True)]
+    lines = []
+    for cell, link in zip(cells, links, strict=True):  # [text, what it is sorted by, link] of each column
+        texts = [clean_text(column.text(cell)) for column in table.columns]
+        shown = [[t, c.value(cell) if c.value else t] for t, c in zip(texts, table.columns, strict=True)]
+        if link:
+            shown[_P50].append(link)
+        lines.append({"cells": shown, "keys": {key: getattr(cell, name) for key, name in KEYS.items()}})
     numbers = [place for place, column in enumerate(table.columns) if column.align != "left"]
     empty = Table(columns=table.columns, rows=(), file="matrix")
     matrix = Section(title=count_of(len(cells), "lines"), name="matrix", parts=(empty,))
     data = {"lines": lines, "numbers": numbers, "keys": [*KEYS], "details": details or {}}
     return format_page(title, [head, matrix, *rest], data=data, script=SCRIPT.read_text(encoding="utf-8"), up=up)
-
-
-def _describe_line(columns: Sequence[Column], cell: SweepCell, link: str) -> dict[str, Any]:
-    """What a line of a table shows: [text, what it is sorted by, link] of each column."""
-    shown: list[list[Any]] = []
-    for column in columns:
-        text = clean_text(column.text(cell))
-        shown.append([text, column.value(cell) if column.value else text])
-    if link:
-        shown[_P50].append(link)
-    return {"cells": shown, "keys": {key: getattr(cell, name) for key, name in KEYS.items()}}
 
 
 def _describe_details(cell: SweepCell, row: SweepRow) -> dict[str, Any]:

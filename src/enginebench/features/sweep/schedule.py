@@ -3,10 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import EngineBenchError
@@ -23,10 +22,8 @@ from enginebench.runs.progress import Reporter, Silent
 MOST_LOSSES = 3
 
 
-class Lost(Struct, frozen=True, kw_only=True):
-    """A job that nobody answered: its worker was killed, or its machine is gone."""
-
-    reason: str
+# How a job ended, or why nobody answered it: its worker was killed, or its machine is gone.
+Outcome: TypeAlias = Ended | str
 
 
 class Fleet(Protocol):
@@ -36,7 +33,7 @@ class Fleet(Protocol):
     def start(self, job: Job) -> None:
         """Gives a job to a machine that is free, now or later."""
 
-    def wait(self) -> list[tuple[Job, Ended | Lost]]:
+    def wait(self) -> list[tuple[Job, Outcome]]:
         """The jobs that have ended since; waits for the first one."""
 
 
@@ -53,7 +50,7 @@ class LocalFleet:
     def start(self, job: Job) -> None:
         self._waiting.append(job)
 
-    def wait(self) -> list[tuple[Job, Ended | Lost]]:
+    def wait(self) -> list[tuple[Job, Outcome]]:
         job = self._waiting.pop(0)
         return [(job, perform(job, self._reporter))]
 
@@ -66,7 +63,7 @@ def perform(job: Job, reporter: Reporter) -> Ended:
         make_sources(job, reporter)
     except EngineBenchError as error:
         reporter.say(f"{job.group.id if isinstance(job, GroupJob) else job.request.model}: {error}")
-        return Ended(ok=False, reason=str(error), kind=type(error).__name__)
+        return Ended(ok=False, reason=str(error))
     return Ended(ok=True)
 
 
@@ -75,7 +72,7 @@ def answer(data: bytes) -> bytes:
     try:
         ended = perform(msgspec.json.decode(data, type=Job), Silent())
     except Exception as error:  # the driver is told in words, whatever it is
-        ended = Ended(ok=False, reason=f"{type(error).__name__}: {error}", kind=type(error).__name__)
+        ended = Ended(ok=False, reason=f"{type(error).__name__}: {error}")
     return msgspec.json.encode(ended)
 
 
@@ -133,14 +130,14 @@ class Schedule:
         self._running += 1
         self._fleet.start(job)
 
-    def _settle(self, job: Job, outcome: Ended | Lost) -> None:
+    def _settle(self, job: Job, outcome: Outcome) -> None:
         name = job.key if isinstance(job, SourcesJob) else job.group.id
-        if isinstance(outcome, Lost):
-            self._reporter.say(f"{name} was lost: {outcome.reason}")
+        if isinstance(outcome, str):
+            self._reporter.say(f"{name} was lost: {outcome}")
             if self._may_try_again(job, name):
                 self._start(job)
                 return
-            outcome = Ended(ok=False, reason=f"given up after {MOST_LOSSES} losses, at last: {outcome.reason}")
+            outcome = Ended(ok=False, reason=f"given up after {MOST_LOSSES} losses, at last: {outcome}")
         if isinstance(job, SourcesJob):
             # Without graphs for all, each group makes its own, and says in its rows why it cannot.
             for blocked in self._blocked.pop(job.key):

@@ -259,14 +259,8 @@ def _meets(cell: Cell, selection: Selection) -> bool:
     """Whether a cell agrees in every field; an engine's name stands for all its options, a file's for its path."""
     for name, value in _given(selection).items():
         own, wanted = getattr(cell, name), _list(value)
-        match name:
-            case "engine":
-                spellings, wanted = {own, own.partition(":")[0]}, [spell_engine(text) for text in wanted]
-            case "model":
-                spellings = {own, Path(own).name}
-            case _:
-                spellings = {own}
-        if spellings.isdisjoint(wanted):
+        short = {"engine": cell.engine.partition(":")[0], "model": Path(cell.model).name}.get(name, own)
+        if {own, short}.isdisjoint(map(spell_engine, wanted) if name == "engine" else wanted):
             return False
     return True
 
@@ -312,6 +306,16 @@ def want(cell: Cell) -> Wanted:
     return Wanted(engine=cell.engine, precision=cell.precision, batch=cell.batch, scope=cell.scope)
 
 
+# Fields of a request that are the sweep's and the model's own, by the same names.
+_MEASURED = ("warmup", "iters", "time_limit_s", "cache", "seed")
+_ASKED = ("timeout_s", "quick", "calibration_method")
+_ASKED_OF_MODEL = ("weights", "input_size", "inputs", "data", "targets", "task", "max_metric_drop", "p99_limit_ms")
+
+
+def _take(source: Struct, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in names}
+
+
 def make_request(spec: SweepSpec, model: ModelEntry, machine: MachineEntry, cells: Iterable[Cell]) -> RunRequest:
     wanted = tuple(map(want, cells))
     buckets = parse_buckets(model.input_shape)
@@ -327,28 +331,15 @@ def make_request(spec: SweepSpec, model: ModelEntry, machine: MachineEntry, cell
         device=parse_device(machine.device or spec.device),
         threads=machine.threads or spec.threads or 0,
         measure=MeasureSpec(
-            warmup=spec.warmup,
-            iters=spec.iters,
-            time_limit_s=spec.time_limit_s,
+            **_take(spec, _MEASURED),
             processes=1 if spec.quick else spec.processes,
             scope=wanted[0].scope,
-            cache=spec.cache,
-            seed=spec.seed,
             percentiles=PERCENTILES,
         ),
-        weights=model.weights,
-        input_size=model.input_size,
         input_shapes=buckets[0] if buckets else None,
-        inputs=model.inputs,
         baseline=spell_engine(spec.baseline) if spec.baseline else None,
-        timeout_s=spec.timeout_s,
-        quick=spec.quick,
-        data=model.data,
-        calibration_method=spec.calibration_method,
+        **_take(spec, _ASKED),
+        **_take(model, _ASKED_OF_MODEL),
         metrics=model.metric,
-        targets=model.targets,
-        task=model.task,
-        max_metric_drop=model.max_metric_drop,
-        p99_limit_ms=model.p99_limit_ms,
         load_p99_ms=limit if "load" in spec.steps else None,
     )

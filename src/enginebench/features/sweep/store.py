@@ -77,22 +77,14 @@ class FolderStore:
         write_atomic(self._find(name), data)
 
     def names(self, folder: str) -> list[tuple[str, str]]:
-        return sorted(self._walk(check_name(folder)))
-
-    def _walk(self, folder: str) -> Iterator[tuple[str, str]]:
-        try:
-            entries = list(os.scandir(self.root / folder))
-        except OSError:
-            return
-        for entry in entries:
-            name = f"{folder}/{entry.name}"
-            if not _NAME.fullmatch(name):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                yield from self._walk(name)
-            elif entry.is_file(follow_symlinks=False):
-                state = entry.stat(follow_symlinks=False)
-                yield name, f"{state.st_size}-{state.st_mtime_ns}"
+        found = []
+        for place, _, files in os.walk(self.root / check_name(folder)):
+            for path in (Path(place, file) for file in files):
+                name = path.relative_to(self.root).as_posix()
+                if _NAME.fullmatch(name) and path.is_file() and not path.is_symlink():
+                    state = path.stat()
+                    found.append((name, f"{state.st_size}-{state.st_mtime_ns}"))
+        return sorted(found)
 
     def fetch(self, name: str, path: Path) -> bool:
         source = self._find(name)

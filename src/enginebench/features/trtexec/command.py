@@ -114,15 +114,14 @@ def state_switches(tool: Trtexec, settings: RunSettings) -> list[str]:
     Up to 10 the first three are off, off-able and on-able by `--useCudaGraph`, `--noDataTransfers`, `--useSpinWait`;
     from 11.0 on those are the defaults, and the opposite has the options.
     """
-    if tool.accepts("noCudaGraph"):
-        switches = [] if settings.cuda_graph else ["--noCudaGraph"]
-        switches += ["--includeDataTransfers"] if settings.transfers else []
-        switches += [] if settings.spin_wait else ["--noSpinWait"]
-    else:
-        switches = ["--useCudaGraph"] if settings.cuda_graph else []
-        switches += [] if settings.transfers else ["--noDataTransfers"]
-        switches += ["--useSpinWait"] if settings.spin_wait else []
-    return [*switches, f"--infStreams={settings.streams}"]
+    usual = tool.accepts("noCudaGraph")
+    switches = (
+        (settings.cuda_graph, "--useCudaGraph", "--noCudaGraph"),
+        (not settings.transfers, "--noDataTransfers", "--includeDataTransfers"),
+        (settings.spin_wait, "--useSpinWait", "--noSpinWait"),
+    )
+    stated = [opposite if usual else flag for wanted, flag, opposite in switches if wanted != usual]
+    return [*stated, f"--infStreams={settings.streams}"]
 
 
 def check_extra(tool: Trtexec, extra: tuple[str, ...], composed: Sequence[str] = ()) -> tuple[str, ...]:
@@ -171,17 +170,15 @@ def _state_precision(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
 
 
 def _state_plan_kind(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
-    if settings.workspace_mb is not None:
+    stated = {
         # Without a suffix the unit is MiB. "512MiB" would be read as 512 bytes: the last letter counts.
-        yield f"--memPoolSize=workspace:{settings.workspace_mb}"
-    if settings.timing_cache:
-        yield f"--timingCacheFile={settings.timing_cache}"
-    if settings.optimization_level is not None:
-        yield f"--builderOptimizationLevel={settings.optimization_level}"
-    if settings.version_compatible:
-        yield "--versionCompatible"
-    if settings.exclude_lean:
-        yield "--excludeLeanRuntime"
+        f"--memPoolSize=workspace:{settings.workspace_mb}": settings.workspace_mb is not None,
+        f"--timingCacheFile={settings.timing_cache}": settings.timing_cache,
+        f"--builderOptimizationLevel={settings.optimization_level}": settings.optimization_level is not None,
+        "--versionCompatible": settings.version_compatible,
+        "--excludeLeanRuntime": settings.exclude_lean,
+    }
+    yield from (flag for flag, wanted in stated.items() if wanted)
     if settings.hardware_compatibility != "none":
         if settings.hardware_compatibility == "sameComputeCapability" and tool.version < (10, 9, 0):
             raise UsageError(

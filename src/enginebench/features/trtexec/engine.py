@@ -320,13 +320,17 @@ class TrtexecBackend(PlanBackend):
             for s in artifact.inputs
             if s.name in artifact.allowed or any(isinstance(a, str) for a in s.shape)
         }
+        implicit = _read_count(spec, options, "implicit_batch") if options["implicit_batch"] else None
+        if implicit not in (None, spec.batch):  # of a plan without a batch axis
+            told = f"implicit_batch={implicit}, and the configuration's batch is {spec.batch}"
+            raise UsageError(f"{told}: give --batch {implicit}")
         return RunSettings(
             cuda_graph=options["graph"] == "1",
             spin_wait=options["spin"] == "1",
             streams=_read_count(spec, options, "streams"),
             shapes={**dynamic, **read_shapes(options["shapes"])},
             profile_index=_read_count(spec, options, "profile_index", least=0),
-            implicit_batch=_read_implicit_batch(spec, options),
+            implicit_batch=implicit,
             plugins=read_plugins(options),
             device=read_index(spec),
         )
@@ -436,13 +440,3 @@ def _read_count(spec: EngineSpec, options: dict[str, str], key: str, least: int 
     if not text.isdecimal() or int(text) < least:
         raise UsageError(f"option {key}={text!r} of engine {spec.backend} must be a whole number, {least} or more")
     return int(text)
-
-
-def _read_implicit_batch(spec: EngineSpec, options: dict[str, str]) -> int | None:
-    """The batch of a plan without a batch axis, which must be that of the row."""
-    if not options["implicit_batch"]:
-        return None
-    batch = _read_count(spec, options, "implicit_batch")
-    if batch != spec.batch:
-        raise UsageError(f"implicit_batch={batch}, and the configuration's batch is {spec.batch}: give --batch {batch}")
-    return batch

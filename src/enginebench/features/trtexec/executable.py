@@ -45,7 +45,6 @@ class Trtexec(Struct, frozen=True, kw_only=True):
     """One trtexec: its version, and where there is an executable, the options that its help lists."""
 
     version: Version
-    build: int | None = None
     path: str | None = None
     listed: frozenset[str] = frozenset()
 
@@ -179,7 +178,7 @@ def _ask_trtexec(path: Path, changed_ns: int) -> Trtexec:
         )
     major, minor, patch = map(int, banner.version.split("."))
     listed = frozenset(_OPTION.findall(text))
-    return Trtexec(version=(major, minor, patch), build=banner.build, path=str(path), listed=listed)
+    return Trtexec(version=(major, minor, patch), path=str(path), listed=listed)
 
 
 def _require_executable(name: str, text: str) -> Path:

@@ -13,7 +13,7 @@ from enginebench.core.store import DECODE_ERRORS
 from enginebench.engines.abilities import PROCESS
 from enginebench.features.trtexec.log import parse_log, read_log
 from enginebench.features.trtexec.records import LogRun, Stat, TimesDocument
-from enginebench.features.trtexec.times import TimedQueries, select_timed, summarize_trace
+from enginebench.features.trtexec.times import TimedQueries, summarize_trace
 from enginebench.features.trtexec.trace import read_trace
 from enginebench.stats.layer_records import LayersDocument, ProfileDocument
 from enginebench.stats.plans.layers import parse_layers
@@ -225,9 +225,9 @@ def read_case_log(case: TrtexecCase) -> TrtexecCase:
 def read_case_times(case: TrtexecCase) -> TrtexecCase:
     """With its timing file; the log tells how much of it is warm-up."""
     path = case.files["times"]
-    trace = read_trace(path)
-    document = summarize_trace(trace, path, log=case.log, batch=case.log.batch if case.log else None)
-    return replace(case, times=document, timed=select_timed(trace, path, None, case.log))
+    batch = case.log.batch if case.log else None
+    document, timed = summarize_trace(read_trace(path), path, log=case.log, batch=batch)
+    return replace(case, times=document, timed=timed)
 
 
 def read_case_profile(case: TrtexecCase) -> TrtexecCase:
@@ -240,7 +240,7 @@ def read_case_profile(case: TrtexecCase) -> TrtexecCase:
 def read_compute_ms(path: Path) -> float:
     """The median GPU compute time of one query in ms, from a timing file or a log."""
     traced = sniff_kind(path) == "times" or path.name.lower().endswith(_JSON)
-    found = summarize_trace(read_trace(path), path, intervals=False) if traced else parse_log(path).choose_run()
+    found = summarize_trace(read_trace(path), path, intervals=False)[0] if traced else parse_log(path).choose_run()
     stat = found.gpu_compute_ms
     if stat is None or stat.median is None:
         raise ParseError(path, "", "no GPU compute time", "a timing file or a log with a performance summary")

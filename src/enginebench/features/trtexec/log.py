@@ -20,7 +20,7 @@ _NUMBER = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|inf|nan(?:\([a-
 _ROW = re.compile(rf"^({'|'.join(printed for printed, *_ in ROWS.values())}):\s*(min = .*)$")
 _ITEM = re.compile(rf"(min|max|mean|median|percentile\(([0-9.eE+-]{{1,20}})%\)) = ({_NUMBER}) ms")
 _FIELDS = {printed: name for name, (printed, *_) in ROWS.items()}
-_SCALARS = (
+_FIGURES = (
     ("throughput_qps", re.compile(rf"^Throughput: ({_NUMBER}) qps")),
     ("host_walltime_s", re.compile(rf"^Total Host Walltime: ({_NUMBER}) s")),
     ("gpu_compute_total_s", re.compile(rf"^Total GPU Compute Time: ({_NUMBER}) s")),
@@ -28,6 +28,7 @@ _SCALARS = (
     ("build_s", re.compile(rf"^Engine built in ({_NUMBER}) sec")),
     ("load_s", re.compile(rf"^Engine (?:loaded|deserialized) in ({_NUMBER}) sec")),
     ("warmup_ms", re.compile(rf"^Warmup completed \d{{1,18}} queries over ({_NUMBER}) ms")),
+    ("engine_bytes", re.compile(rf"^(?:Created|Loaded) engine with size: ({_NUMBER}) MiB")),
 )
 # Rows of the summary that hold one figure.
 _TOTALS = re.compile(r"^(?:Throughput|Total Host Walltime|Total GPU Compute Time): \S")
@@ -36,7 +37,6 @@ _COUNTS = (
     ("warmup_queries", re.compile(r"^Warmup completed (\d{1,18}) queries over")),
     ("profile_iterations", re.compile(r"^=== Profile \((\d{1,18}) iterations \) ===")),
 )
-_ENGINE_SIZE = re.compile(rf"^(?:Created|Loaded) engine with size: ({_NUMBER}) MiB")
 _LIBRARY_SIZE = re.compile(r"^Loaded engine size: (\d{1,9}) (?:MiB|MB)")
 # 8.0 prints `8001`.
 _VERSION = re.compile(r"^TensorRT version: (\d{1,9}(?:\.\d{1,9}){0,3})$")
@@ -69,11 +69,7 @@ _MAX_CONTINUATION = 20
 
 
 def parse_log(path: Path) -> LogDocument:
-    """All runs in the trtexec log `path`, exactly as it states them.
-
-    Args:
-        path: a text file, or the same in gzip; stdout, stderr, or both in any order.
-    """
+    """All runs in the trtexec log `path` (also in gzip; both pipes in any order), exactly as it states them."""
     return read_log(read_text(path), path)
 
 
@@ -211,15 +207,13 @@ def read_numbers(lines: list[Line]) -> tuple[dict[str, Any], tuple[str, ...]]:
     nonfinite: list[str] = []
     for line in lines:
         read_row(line.text, fields, nonfinite)
-        for name, pattern in _SCALARS:
+        for name, pattern in _FIGURES:
             if name not in fields and (match := pattern.search(line.text)):
-                fields[name] = read_number(match[1], name, nonfinite)
+                number = read_number(match[1], name, nonfinite)
+                fields[name] = round(number * 2**20) if name == "engine_bytes" and number is not None else number
         for name, pattern in _COUNTS:
             if name not in fields and (match := pattern.match(line.text)):
                 fields[name] = int(match[1])
-        if "engine_bytes" not in fields and (match := _ENGINE_SIZE.match(line.text)):
-            size = read_number(match[1], "engine_bytes", nonfinite)
-            fields["engine_bytes"] = None if size is None else round(size * 2**20)
     return fields, tuple(nonfinite)
 
 
@@ -254,7 +248,7 @@ def note_unread(lines: list[Line]) -> tuple[str, ...]:
     rows = [(line.text, row[2]) for line in lines if (row := _ROW.match(line.text))]
     unread = [text for text, figures in rows if figures.count(" = ") > len(_ITEM.findall(figures))]
     totals = [line.text for line in lines if _TOTALS.match(line.text)]
-    unread += [text for text in totals if not any(pattern.search(text) for _, pattern in _SCALARS)]
+    unread += [text for text in totals if not any(pattern.search(text) for _, pattern in _FIGURES)]
     if not unread:
         return ()
     count = count_of(len(unread), "rows")

@@ -46,8 +46,6 @@ _PASSED = re.compile(r"^&&&& PASSED TensorRT\.trtexec", re.MULTILINE)
 
 # Lines that only say that something else went wrong before.
 _CONSEQUENCES = ("Engine set up failed", "Failed to create engine from model or file", "Building engine failed")
-
-
 # What the CUDA runtime says where it cannot run at all, as it begins. Any other failure is one of the run.
 # Source: cudaError_t, driver_types.h (codes 3, 34, 35, 46, 100, 802, 803, 804) and cudaGetErrorString.
 _NO_CUDA = (
@@ -55,8 +53,6 @@ _NO_CUDA = (
     r"|CUDA-capable device\(s\) is/are busy|system not yet initialized"
     r"|system has unsupported display driver|forward compatibility was attempted)"
 )
-
-
 # Seen once in a profile run beside three builds on the same GPU, and never alone.
 NOT_READY = "Cuda failure: device not ready"
 
@@ -110,7 +106,6 @@ ADVICE = (
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    argv: tuple[str, ...]
     exit_code: int
     log: Path
     text: str
@@ -136,7 +131,7 @@ def run_trtexec(argv: list[str], log: Path, folder: Path) -> Outcome:
         raise MissingDependency(f"{argv[0]}, started in {folder},", "set TRTEXEC=/path/to/trtexec") from error
     except OSError as error:
         raise ArtifactError(f"cannot run {argv[0]} with its log at {log}: {error}") from error
-    return Outcome(argv=tuple(argv), exit_code=code, log=log, text=text)
+    return Outcome(exit_code=code, log=log, text=text)
 
 
 def find_devices(path: str) -> tuple[tuple[str, ...], str | None]:

@@ -21,8 +21,6 @@ Quantity = Literal[
     "enqueue",
 ]
 
-LOG_SCHEMA = "enginebench.parse-log/1"
-TIMES_SCHEMA = "enginebench.parse-times/1"
 # The rows of a summary: field -> (what logs call it, what tables call it, the time of a trace that it is of).
 ROWS: dict[str, tuple[str, str, Quantity]] = {
     "latency_ms": ("Latency", "latency", "latency"),
@@ -111,7 +109,7 @@ class Joint(Struct, frozen=True, kw_only=True):
 class LogDocument(Struct, frozen=True, kw_only=True):
     """All runs in one log file, in the order in which they started."""
 
-    schema: str = LOG_SCHEMA
+    schema: str = "enginebench.parse-log/1"
     path: str
     joint: Joint | None = None
     runs: tuple[LogRun, ...]
@@ -125,7 +123,7 @@ class LogDocument(Struct, frozen=True, kw_only=True):
 class TimesDocument(Struct, frozen=True, kw_only=True):
     """A timing trace as numbers; times in ms. `trtexec` holds the same rows by trtexec's own percentile rule."""
 
-    schema: str = TIMES_SCHEMA
+    schema: str = "enginebench.parse-times/1"
     path: str
     model: str | None = None
     precision: str | None = None

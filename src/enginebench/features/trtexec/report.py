@@ -28,7 +28,6 @@ from enginebench.stats.layer_records import LayerGroup, LayersDocument, Profiled
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SCHEMA = "enginebench.report-trtexec/1"
 TOP_LAYERS = 30
 _DIGITS = 5
 # Of one or two pixels on the width of a chart.
@@ -83,7 +82,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
 
 
 class TrtexecReport(Struct, frozen=True, kw_only=True):
-    schema: str = SCHEMA
+    schema: str = "enginebench.report-trtexec/1"
     cases: tuple[Metrics, ...]
     notes: tuple[str, ...] = ()
 
@@ -127,6 +126,7 @@ def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metric
         fields |= {"mean_ms": stat.mean, "p50_ms": stat.percentiles.get("50", stat.median), **tails}
     if layers is not None:
         fields |= {name: getattr(layers, name) for name in ("shares_of", "by_precision", "by_type", "overhead")}
+    pools = dict(pool.strip().partition(": ")[::2] for pool in build.get("Memory Pools", "").split(","))
     # The precision of the build; of a plan that was loaded that of its layers.
     shares = {name: group.share or 0.0 for name, group in layers.by_precision.items()} if layers else {}
     return Metrics(
@@ -140,7 +140,8 @@ def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metric
         **fields,
         precision=log.precision or judge_precision(None, shares)[0],
         model=Path(log.model).name if log.model else None,
-        workspace=find_workspace(build),
+        # The limit as the log prints it: "default", "512 MiB".
+        workspace=(pools["workspace"] or None) if "workspace" in pools else build.get("Workspace"),
         calibration=build.get("Calibration") or None,
         build_options=build,
         tensorrt_version=log.version,
@@ -154,12 +155,6 @@ def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metric
         files={kind: path.name for kind, path in case.files.items()},
         pictures=pictures,
     )
-
-
-def find_workspace(build: dict[str, str]) -> str | None:
-    """The workspace limit as the log prints it: "default", "512 MiB"."""
-    pools = dict(pool.strip().partition(": ")[::2] for pool in build.get("Memory Pools", "").split(","))
-    return (pools["workspace"] or None) if "workspace" in pools else build.get("Workspace")
 
 
 def draw_case(case: TrtexecCase) -> dict[str, Spec]:
@@ -181,14 +176,19 @@ def draw_case(case: TrtexecCase) -> dict[str, Spec]:
 
 
 def draw_series(values_ms: NDArray[np.float64], title: str, seconds: NDArray[np.float64] | None = None) -> Spec:
-    """The run as it went: median, fastest and slowest of neighbouring queries.
+    """The run as it went: median, fastest and slowest of neighbouring queries; without `seconds` they are numbered.
 
-    Args:
-        values_ms: times in the order of the run, at least one of them finite, ms.
-        seconds: when each query began, s; by default they are numbered.
+    At least one of the times, which stand in the order of the run, is finite.
     """
     alt = import_altair()
-    buckets, each = gather_neighbours(values_ms, seconds)
+    places = np.arange(len(values_ms), dtype=np.float64) if seconds is None else seconds
+    parts = np.array_split(np.arange(len(values_ms)), min(_BUCKETS, len(values_ms)))
+    buckets: list[Row] = [
+        {"at": float(places[p[0]]), "median": float(np.median(v)), "min": float(v.min()), "max": float(v.max())}
+        for p in parts
+        if len(v := values_ms[p][np.isfinite(values_ms[p])])
+    ]
+    each = len(parts[0])  # queries of the largest bucket
     place = "query" if seconds is None else "seconds since the first query"
     x = alt.X("at:Q", title=place, scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=10))
     base = read_rows(buckets).encode(x=x)
@@ -200,18 +200,6 @@ def draw_series(values_ms: NDArray[np.float64], title: str, seconds: NDArray[np.
     line = base.mark_line(color=BLUE, strokeWidth=1.2).encode(y=alt.Y("median:Q"))
     subtitle = f"{len(values_ms):,} queries; line: median, band: fastest to slowest of {each:,} neighbouring queries"
     return finish(alt.layer(band, line), title, subtitle, height=240)
-
-
-def gather_neighbours(values_ms: NDArray[np.float64], seconds: NDArray[np.float64] | None) -> tuple[list[Row], int]:
-    """(fastest, median and slowest of each bucket of neighbours, how many queries the largest bucket has)."""
-    places = np.arange(len(values_ms), dtype=np.float64) if seconds is None else seconds
-    parts = np.array_split(np.arange(len(values_ms)), min(_BUCKETS, len(values_ms)))
-    buckets: list[Row] = [
-        {"at": float(places[p[0]]), "median": float(np.median(v)), "min": float(v.min()), "max": float(v.max())}
-        for p in parts
-        if len(v := values_ms[p][np.isfinite(values_ms[p])])
-    ]
-    return buckets, len(parts[0])
 
 
 def list_layer_times(profile: ProfileDocument, layers: LayersDocument | None = None) -> list[LayerTime]:

@@ -155,12 +155,7 @@ def report_any(path: str, formats: Sequence[str], options: Mapping[str, Any]) ->
 def report_folder(
     folder: Path, formats: Sequence[str], said: Mapping[str, Any] | None = None
 ) -> tuple[Written, TrtexecReport]:
-    """Writes the reports of a folder with files of trtexec; `said` stands in place of what its files say.
-
-    Raises:
-        UsageError: it holds no file of trtexec.
-        ParseError: nothing in it can be read.
-    """
+    """Writes the reports of a folder with files of trtexec; `said` stands in place of what its files say."""
     cases = read_folder(folder)
     charts: dict[str, list[Chart]] = {}
     notes: tuple[str, ...] = ()

@@ -49,8 +49,8 @@ def summarize_trace(
     warmup_ms: float | None = None,
     log: LogRun | None = None,
     intervals: bool = True,
-) -> TimesDocument:
-    """The figures of the timing file `path`, read as `trace`.
+) -> tuple[TimesDocument, TimedQueries]:
+    """The figures of the timing file `path`, read as `trace`, and the queries that they are of.
 
     Args:
         batch: images in one query; without it images_per_s is None.
@@ -68,7 +68,7 @@ def summarize_trace(
     stats = {name: make_stat(column) for name, column in finite.items() if len(column)}
     total_s = float(timed.columns["compute"].sum()) / 1e3
     nonfinite = sum(len(rows[name]) - len(finite[name]) for name in rows)
-    return TimesDocument(
+    document = TimesDocument(
         path=str(path),
         model=log.model if log else None,
         precision=log.precision if log else None,
@@ -87,9 +87,10 @@ def summarize_trace(
         intervals={"latency_ms": estimate_row(rows["latency_ms"])} if intervals else {},
         nonfinite=nonfinite,
         layout=trace.layout,
-        notes=(*note_damage(timed.columns), *note_resolution(timed.columns), *note_streams(log)),
+        notes=(*list_notes(timed.columns), *note_streams(log)),
         caveats=tuple(list_doubts(n, nonfinite)),
     )
+    return document, timed
 
 
 def select_timed(trace: Trace, path: Path, warmup_ms: float | None, log: LogRun | None) -> TimedQueries:
@@ -174,30 +175,24 @@ def is_in_order(columns: dict[Quantity, Column]) -> bool:
     return not bool(np.any(np.diff(columns["start_h2d"]) < 0))
 
 
-def note_damage(columns: dict[Quantity, Column]) -> tuple[str, ...]:
-    """Notes on what no run of trtexec leaves: queries out of order, times below zero."""
-    notes = []
+def list_notes(columns: dict[Quantity, Column]) -> Iterator[str]:
+    """What no run of trtexec leaves: queries out of order, times below zero; and how coarse enqueue times are."""
     if not is_in_order(columns):
-        notes.append("queries do not begin one after the other: several runs in one file? No walltime, no throughput")
+        yield ("queries do not begin one after the other: several runs in one file? No walltime, no throughput")
     negative = sum(int(np.sum(columns[quantity] < 0)) for *_, quantity in ROWS.values() if quantity in columns)
     if negative:
-        notes.append(f"{count_of(negative, 'times')} below zero, which no clock gives: the figures contain them")
-    return tuple(notes)
+        yield f"{count_of(negative, 'times')} below zero, which no clock gives: the figures contain them"
+    # They are differences of stamps that have six digits each.
+    last = float(columns["end_enqueue"][-1]) if {"enqueue", "end_enqueue"} <= columns.keys() else math.nan
+    if math.isfinite(last) and last > 0:
+        step_ms = 10.0 ** (math.floor(math.log10(last)) - 5)
+        yield f"enqueue times come from stamps of six digits: steps of {step_ms:g} ms at the end of the run"
 
 
 def note_streams(log: LogRun | None) -> tuple[str, ...]:
     """A note where queries of several streams overlap."""
     streams = (log and log.streams) or 1
     return (f"{streams} streams: queries overlap, so only the throughput means something",) if streams > 1 else ()
-
-
-def note_resolution(columns: dict[Quantity, Column]) -> tuple[str, ...]:
-    """A note where the enqueue times are coarse: they are differences of stamps that have six digits each."""
-    last = float(columns["end_enqueue"][-1]) if {"enqueue", "end_enqueue"} <= columns.keys() else math.nan
-    if not (math.isfinite(last) and last > 0):
-        return ()
-    step_ms = 10.0 ** (math.floor(math.log10(last)) - 5)
-    return (f"enqueue times come from stamps of six digits: steps of {step_ms:g} ms at the end of the run",)
 
 
 def make_stat(ascending: Column) -> Stat:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 # A printed median has six digits and comes from 32-bit floats; beyond this the log and the times are of two runs.
 # Source: operator<< of C++ prints six significant digits; rounding twice moves the last one.
 MEDIAN_TOLERANCE = 2e-5
-
-
 # Column of a trace -> field of a Measurement.
 FIELDS = {"latency": "latency_ns", "compute": "device_ns", "enqueue": "enqueue_ns", "h2d": "h2d_ns", "d2h": "d2h_ns"}
 
@@ -37,12 +35,11 @@ class ToolFiles(PlanFiles):
         import numpy as np
 
         from enginebench.features.trtexec.log import parse_log
-        from enginebench.features.trtexec.times import select_timed, summarize_trace
+        from enginebench.features.trtexec.times import summarize_trace
         from enginebench.features.trtexec.trace import read_trace
 
-        trace, run = read_trace(times), parse_log(log).choose_run()
-        columns = select_timed(trace, times, None, run).columns
-        document = summarize_trace(trace, times, batch=batch, log=run, intervals=False)
+        run = parse_log(log).choose_run()
+        document, (columns, *_) = summarize_trace(read_trace(times), times, batch=batch, log=run, intervals=False)
         n = len(columns["latency"])
         start = max(drop, n - keep if keep is not None else 0)
         if start >= n or (keep is not None and n < keep):

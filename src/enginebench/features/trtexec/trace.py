@@ -132,7 +132,14 @@ def decode_columns(data: bytes | mmap.mmap, start: int, names: list[str], path: 
         try:
             entries: list[Any] = decoder.decode(b"[%b]" % piece)
         except DECODE_ERRORS as error:
-            entries = decode_nonfinite(piece, list[loose], error, (path, position, count))  # type: ignore[valid-type]
+            # trtexec wrote nan or inf, which are no JSON: they are read as None.
+            cleaned, replaced = _NONFINITE.subn(rb"\1null", piece)
+            try:
+                if not replaced:
+                    raise error
+                entries = msgspec.json.decode(b"[%b]" % cleaned, type=list[loose])  # type: ignore[valid-type]
+            except DECODE_ERRORS as cause:
+                raise explain_entry(cause, path, position, count) from cause
         for name, attribute in zip(names, attributes, strict=True):
             columns[name].append(np.array(list(map(attrgetter(attribute), entries)), np.float64))  # nan of None
         count += len(entries)
@@ -178,18 +185,6 @@ def explain_end(data: bytes | mmap.mmap, position: int, path: Path) -> ParseErro
         return ParseError(path, f"byte {len(data)}", cut, "a closing ']'", f"The file is cut: {advice}")
     found = bytes(data[position : position + 20])
     return ParseError(path, f"byte {position}", repr(found.decode("utf-8", "replace")), "',' or ']' after an entry")
-
-
-def decode_nonfinite(piece: bytes, kind: Any, error: Exception, place: tuple[Path, int, int]) -> list[Any]:
-    """The entries of a piece in which trtexec wrote nan or inf, which are no JSON; as None."""
-    cleaned, replaced = _NONFINITE.subn(rb"\1null", piece)
-    try:
-        if not replaced:
-            raise error
-        entries: list[Any] = msgspec.json.decode(b"[%b]" % cleaned, type=kind)
-    except DECODE_ERRORS as cause:
-        raise explain_entry(cause, *place) from cause
-    return entries
 
 
 def explain_entry(error: Exception, path: Path, position: int, count: int) -> ParseError:

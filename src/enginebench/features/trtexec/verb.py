@@ -14,7 +14,7 @@ from enginebench.features.trtexec import log as logs
 from enginebench.features.trtexec.folder import find_profile, read_compute_ms
 from enginebench.features.trtexec.records import ROWS, LogDocument, LogRun, Stat, TimesDocument
 from enginebench.features.trtexec.report import format_bounds, list_layer_times
-from enginebench.features.trtexec.trace import Trace, read_trace
+from enginebench.features.trtexec.trace import read_trace
 from enginebench.options import Opt, PathLike, Printed, TopK, verb
 from enginebench.report.charts import draw_layers
 from enginebench.report.layer_table import DIGITS, format_cell, format_remainder, format_share, list_groups
@@ -215,7 +215,7 @@ def parse_times(file: PathLike, **options: Unpack[TimesOptions]) -> TimesDocumen
     Raises:
         ParseError: a file cannot be read; names path and position.
     """
-    return _summarize(read_trace(Path(file)), file, _read_run(options), options)
+    return _read_times(file, options)[0]
 
 
 @verb(ProfileOptions)
@@ -266,14 +266,11 @@ def _record(document: Document, options: Recorded) -> Document:
     )
 
 
-def _summarize(trace: Trace, file: PathLike, run: LogRun | None, options: TimesOptions) -> TimesDocument:
-    document = times.summarize_trace(trace, Path(file), batch=options["batch"], warmup_ms=options["warmup_ms"], log=run)
-    return _record(document, options)
-
-
-def _read_run(options: TimesOptions) -> LogRun | None:
-    log = to_path(options["log"])
-    return logs.parse_log(log).choose_run() if log else None
+def _read_times(file: PathLike, options: TimesOptions) -> tuple[TimesDocument, times.TimedQueries]:
+    trace, log = read_trace(Path(file)), to_path(options["log"])
+    run, asked = logs.parse_log(log).choose_run() if log else None, (options["batch"], options["warmup_ms"])
+    document, timed = times.summarize_trace(trace, Path(file), batch=asked[0], warmup_ms=asked[1], log=run)
+    return _record(document, options), timed
 
 
 def _read_profile(path: Path | None) -> ProfileDocument | None:
@@ -289,10 +286,8 @@ def _log(file: str, shown: Written, **options: Unpack[Recorded]) -> None:
 
 @door.command(parse_times, "FILE", shown=Written, name="times")
 def _times(file: str, shown: Written, **options: Unpack[TimesOptions]) -> None:
-    run, trace, warmup_ms = _read_run(options), read_trace(Path(file)), options["warmup_ms"]
-    document = _summarize(trace, file, run, options)
+    document, timed = _read_times(file, options)
     door.show(document, shown, door.tables(list_times))
-    timed = times.select_timed(trace, Path(file), warmup_ms, run)
     door.write(document, shown["out"], lambda folder: files.write_times(document, timed, folder))
 
 

@@ -233,7 +233,7 @@ def tune_model(
     allow_request(request.run)
     check_request(request.run)
     if resume:
-        record, run = read_search(root), take_up(folder, request.run)
+        record, run = read_search(root), take_up(folder, request.run, "tune")
         # Paths stand in run.json in a form that says nothing about the user.
         record = replace(record, request=replace(record.request, run=run.request))
     else:

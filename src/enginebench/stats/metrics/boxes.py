@@ -261,15 +261,7 @@ def _match_sample(reference: Boxes, candidate: Boxes, overlaps: Floats, i: int) 
 
 
 def prepare_map(outputs: Outputs, targets: Targets) -> Ask:
-    """Mean average precision over the thresholds 0.50 to 0.95 and the classes, as COCO has it.
-
-    Args:
-        targets: for each sample {"boxes": [[x1, y1, x2, y2], ...], "labels": [...]}.
-
-    Raises:
-        FeedError: the targets have another form.
-        MissingDependency: pycocotools is not installed.
-    """
+    """Mean average precision over the thresholds 0.50 to 0.95 and the classes, as COCO has it."""
     found = read_boxes(outputs)
     turned = (found.boxes[..., 2:] < found.boxes[..., :2]).any(axis=-1)
     if 2 * int(turned.sum()) > int((found.labels != NOTHING).sum()):

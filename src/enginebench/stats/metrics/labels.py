@@ -105,10 +105,7 @@ def read_labels(answers: Any, right: Any, targets: Targets, axes: tuple[int, ...
 
     Whole numbers are class ids already, whatever their type. Scores with one axis more are classes along that axis, the
     last or the second; scores of the same shape are one class, yes from 0.5 on. What is not finite is -1, no class.
-
-    Args:
-        answers: [samples, ...].
-        axes: where the classes may be; of two that fit the first is taken.
+    Classes may be along one of `axes`; of two that fit the first is taken.
     """
     shape = right.shape
     while answers.ndim > len(shape) and answers.shape[-1] == 1:

@@ -31,15 +31,9 @@ def estimate_share(hits: int, n: int) -> Estimate:
     share, z = hits / n, Z
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return Estimate(
-        value=share,
-        # At the ends the bound is the share itself; rounding would put it beside.
-        low=0.0 if hits == 0 else max(0.0, centre - half),
-        high=1.0 if hits == n else min(1.0, centre + half),
-        level=LEVEL,
-        n=n,
-        method="Wilson score interval",
-    )
+    # At the ends the bound is the share itself; rounding would put it beside.
+    bounds = 0.0 if hits == 0 else max(0.0, centre - half), 1.0 if hits == n else min(1.0, centre + half)
+    return _describe(share, bounds, n, "Wilson score interval")
 
 
 def estimate_paired_difference(gained: int, lost: int, n: int) -> Estimate:
@@ -54,14 +48,8 @@ def estimate_paired_difference(gained: int, lost: int, n: int) -> Estimate:
     b, c, total = gained + 0.5, lost + 0.5, n + 2
     centre = (b - c) / total
     half = Z * math.sqrt((b + c) - (b - c) ** 2 / total) / total
-    return Estimate(
-        value=(gained - lost) / n,
-        low=max(-1.0, centre - half),
-        high=min(1.0, centre + half),
-        level=LEVEL,
-        n=n,
-        method="paired difference, Agresti-Min adjusted Wald interval",
-    )
+    bounds, method = (max(-1.0, centre - half), min(1.0, centre + half)), "Agresti-Min adjusted Wald interval"
+    return _describe((gained - lost) / n, bounds, n, f"paired difference, {method}")
 
 
 def compute_mcnemar_p(gained: int, lost: int) -> float:
@@ -132,12 +120,7 @@ def loses_too_much(base: Score, cand: Score, max_drop: float | None = None) -> b
 
 
 def score_counts(metric: Metric, counts: Floats, reference: Floats | None = None) -> Score:
-    """The score of counts that were taken sample by sample.
-
-    Args:
-        counts: [samples, columns].
-        reference: the same of the reference, of the same samples in the same order.
-    """
+    """The score of counts [samples, columns]; those of the reference are of the same samples in the same order."""
     if metric.finish is divide and _are_hits(counts) and (reference is None or _are_hits(reference)):
         hits, n = counts[:, 0], len(counts)
         score = describe_score(metric.facts, estimate_share(int(hits.sum()), n))

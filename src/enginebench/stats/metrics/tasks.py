@@ -77,7 +77,9 @@ def read_answers(outputs: Outputs, task: Task | None, targets: Targets) -> Outpu
     if task == "segmentation":
         return {name: read_map(np.asarray(array)) for name, array in outputs.items()}
     if task in SEQUENTIAL:
-        return {name: _read_sequence(array, targets) for name, array in outputs.items()}
+        # An output of scores over time is decoded; any other, such as lengths, stays as it is.
+        plain = {n: isinstance(a, np.ndarray) and a.dtype.kind == "f" and a.ndim != 3 for n, a in outputs.items()}
+        return {n: array if plain[n] else read_sequences(array, targets) for n, array in outputs.items()}
     return outputs
 
 
@@ -87,10 +89,3 @@ def read_map(array: Any) -> Any:
         return array
     best = array[:, 0] >= YES if array.shape[1] == 1 else array.argmax(axis=1)
     return best.astype(np.uint8 if array.shape[1] < UNLABELLED else np.int32)
-
-
-def _read_sequence(array: Any, targets: Targets) -> Any:
-    """An output of scores over time decoded; any other, such as lengths, as it is."""
-    if isinstance(array, np.ndarray) and array.dtype.kind == "f" and array.ndim != 3:
-        return array
-    return read_sequences(array, targets)

@@ -20,17 +20,17 @@ from samples import make_result
 
 # 64 bytes in, 10 out, at 100,000 bytes/s: 0.64 ms and 0.1 ms.
 PLAIN = BudgetSpec(
-    pre_ms=0.1,
+    pre=0.1,
     copy_in=Transfer(link=parse_link("1e5"), item_bytes=64),
-    compute_ms=0.2,
+    compute=0.2,
     copy_back=Transfer(link=parse_link("1e5"), item_bytes=10),
-    post_ms=0.06,
+    post=0.06,
     baseline_ms=2.2,
 )
 
 
 def test_terms_by_hand_add_up():
-    spec = BudgetSpec(pre_ms=1, copy_in=2, compute_ms=4, copy_back=2, post_ms=1, baseline_ms=20)
+    spec = BudgetSpec(pre=1, copy_in=2, compute=4, copy_back=2, post=1, baseline_ms=20)
     budget = compute_budget(spec)
     assert budget.terms_ms == {"pre": 1, "copy_in": 2, "compute": 4, "copy_back": 2, "post": 1}
     assert (budget.total_ms, budget.speedup, budget.speedup_bound) == (10, 2, pytest.approx(20 / 6))
@@ -62,7 +62,7 @@ def test_latencies_leave_less_for_the_bytes():
 
 def test_batch_spreads_what_a_call_costs_once():
     # A call costs 1 ms, an item 0.125 ms, on the baseline 0.375 ms: 1 + b/8 <= 3b/8 from b = 4.
-    spec = BudgetSpec(call_ms=1.0, compute_ms=0.125, baseline_ms=0.375)
+    spec = BudgetSpec(call_ms=1.0, compute=0.125, baseline_ms=0.375)
     budget = compute_budget(spec)
     assert (budget.break_even_batch, budget.speedup) == (4, pytest.approx(0.375 / 1.125))
     eight = compute_budget(replace(spec, batch=8))
@@ -76,7 +76,7 @@ def test_uart_of_the_digits_network():
     link = parse_link("uart:115200+usb:1")
     spec = BudgetSpec(
         copy_in=Transfer(link=link, item_bytes=64, frame_bytes=6),
-        compute_ms=351 / 12e3,
+        compute=351 / 12e3,
         copy_back=Transfer(link=link, item_bytes=10, frame_bytes=6),
         baseline_ms=0.022,
     )
@@ -94,7 +94,7 @@ def test_half_duplex_copies_share_the_link():
 
 
 def test_zero_compute_leaves_bounds_open():
-    budget = compute_budget(BudgetSpec(compute_ms=1.0, baseline_ms=3.0))
+    budget = compute_budget(BudgetSpec(compute=1.0, baseline_ms=3.0))
     assert (budget.speedup, budget.speedup_bound, budget.compute_gain_bound) == (3.0, None, None)
     nothing = compute_budget(BudgetSpec(baseline_ms=3.0))
     assert (nothing.total_ms, nothing.speedup, nothing.throughput_serial_per_s) == (0.0, None, None)

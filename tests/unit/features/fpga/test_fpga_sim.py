@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from boards import INPUT, OUTPUT, NumberBoard
 from enginebench.core.errors import BackendUnavailable, FeedError, UsageError
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
+from enginebench.features.fpga import engine as module
 from enginebench.features.fpga import verb
 from enginebench.features.fpga.engine import FpgaSimBackend
 
@@ -25,8 +26,8 @@ def artifact(tmp_path):
 
 
 @pytest.fixture
-def opened():
-    """(backend, boards that it opened, options and caches that it asked for)"""
+def opened(monkeypatch):
+    """(boards that were opened, options and caches that were asked for)"""
     boards, asked = [], []
 
     def make_board(artifact, options, cache_dir):
@@ -34,31 +35,32 @@ def opened():
         boards.append(NumberBoard())
         return boards[-1]
 
-    return make_board, boards, asked
+    monkeypatch.setattr(module, "make_board", make_board)
+    return boards, asked
 
 
 def test_measurement_is_modelled_and_says_so(opened, artifact, tmp_path):
-    backend = FpgaSimBackend(tmp_path, opened[0])
+    backend = FpgaSimBackend(tmp_path)
     measured = backend.measure(artifact, SPEC, MeasureSpec(iters=7))
     assert (measured.clock, measured.latency_ns) == ("modelled", [1350] * 7)
     assert (measured.h2d_ns, measured.device_ns, measured.d2h_ns) == ([300] * 7, [1000] * 7, [50] * 7)
     assert measured.throughput_pipelined_per_s == 1e6
     assert [c.code for c in measured.caveats] == ["modelled"]
     assert len(backend.measure(artifact, SPEC, MeasureSpec()).latency_ns) >= 368
-    assert all(board.closed for board in opened[1])
+    assert all(board.closed for board in opened[0])
 
 
 def test_design_keeps_its_chain(opened, artifact, tmp_path):
-    assert FpgaSimBackend(None, opened[0]).probe().available
-    built = FpgaSimBackend(None, opened[0]).build(artifact, SPEC, tmp_path)
+    assert FpgaSimBackend(None).probe().available
+    built = FpgaSimBackend(None).build(artifact, SPEC, tmp_path)
     assert (built.kind, built.precision, built.parent_sha256, built.sha256) == ("design", "int8", "a" * 64, "d" * 64)
-    assert opened[2][0][2] == tmp_path / "cache"
+    assert opened[1][0][2] == tmp_path / "cache"
     assert [c.code for c in built.caveats] == ["modelled"]
-    FpgaSimBackend(None, opened[0]).measure(built, SPEC, MeasureSpec(iters=1))
+    FpgaSimBackend(None).measure(built, SPEC, MeasureSpec(iters=1))
 
 
 def test_engine_answers_what_the_board_answers(opened, artifact, tmp_path):
-    with FpgaSimBackend(tmp_path, opened[0]).load(artifact, SPEC) as engine:
+    with FpgaSimBackend(tmp_path).load(artifact, SPEC) as engine:
         for use in (lambda: engine.run, engine.fetch):
             with pytest.raises(UsageError, match="bind"):
                 use()
@@ -87,16 +89,17 @@ def test_engine_answers_what_the_board_answers(opened, artifact, tmp_path):
 )
 def test_what_it_cannot_do_is_refused(change, error, opened, artifact, tmp_path):
     with pytest.raises(error):
-        FpgaSimBackend(tmp_path, opened[0]).build(artifact, replace(SPEC, **change), tmp_path)
-    assert not opened[1]
+        FpgaSimBackend(tmp_path).build(artifact, replace(SPEC, **change), tmp_path)
+    assert not opened[0]
 
 
-def test_missing_package_is_named(artifact, tmp_path):
+def test_missing_package_is_named(artifact, tmp_path, monkeypatch):
     def make_board(*args):
         raise ModuleNotFoundError("No module named 'amaranth'", name="amaranth")
 
+    monkeypatch.setattr(module, "make_board", make_board)
     with pytest.raises(BackendUnavailable, match=r"enginebench\[fpga\]"):
-        FpgaSimBackend(tmp_path, make_board).load(artifact, SPEC)
+        FpgaSimBackend(tmp_path).load(artifact, SPEC)
 
 
 def test_without_onnx_runtime_a_simulation_is_compared_with_nothing(monkeypatch, tmp_path):

@@ -19,12 +19,13 @@ import enginebench
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.names import parse_engine
+from enginebench.core.records import MeasureSpec
 from enginebench.core.store import encode
 from enginebench.features.load import verb, winners
 from enginebench.features.load.document import LoadDocument, LoadSettings
 from enginebench.features.load.probe import Interrupted, Plan
 from enginebench.features.load.rates import Prober
-from enginebench.features.load.verb import load_target, make_request, read_load
+from enginebench.features.load.verb import load_target, read_load
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.request import Shared
 from enginebench.stats.queueing import LoadPoint, Stamps, describe_point
@@ -99,7 +100,8 @@ def load(folder: Path, **given: Any) -> LoadDocument:
     resume = given.pop("resume", False)
     engines = [parse_engine(text) for text in ENGINES]
     model = given.pop("model", str(DATA_DIR / "digits-mlp.onnx"))
-    request = make_request(Shared(threads=1), model, engines, [("fp32", None)], input_size=None, streams=1)
+    how: Any = {"batches": (1,), "measure": MeasureSpec(seed=0, processes=1), "input_size": None}
+    request = Shared(threads=1).make_request(model, engines=engines, precisions=[("fp32", None)], **how)
     return load_target(request, LoadSettings(**{**USUAL, **given}), folder, reporter=Silent(), resume=resume)
 
 

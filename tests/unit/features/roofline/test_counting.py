@@ -6,8 +6,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from enginebench.core.errors import ArtifactError
-from enginebench.features.roofline.counting import count_work, describe_work
-from enginebench.features.roofline.jobs import GraphWork
+from enginebench.features.roofline.counting import describe_work
+from enginebench.features.roofline.jobs import GraphWork, WorkJob
 
 
 def describe(nodes: list[onnx.NodeProto], shape: list[object], weights: dict[str, tuple[int, ...]]) -> GraphWork:
@@ -21,17 +21,21 @@ def describe(nodes: list[onnx.NodeProto], shape: list[object], weights: dict[str
     return describe_work(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), {"x": (2, 8, 10, 10)})
 
 
+def sum_macs(work: GraphWork) -> int:
+    return sum(node.macs for node in work.nodes)
+
+
 def test_a_convolution_counts_each_product_of_each_output_value() -> None:
     conv = helper.make_node("Conv", ["x", "w"], ["y"], name="c", pads=[1, 1, 1, 1])
     found = describe([conv], ["n", 8, "h", "w"], {"w": (16, 8, 3, 3)})
-    assert found.macs == 2 * 16 * 10 * 10 * 8 * 9
+    assert sum_macs(found) == 2 * 16 * 10 * 10 * 8 * 9
     assert found.nodes[0].unit == "conv" and found.unknown == 0
-    assert found.tensors["y"].values == 2 * 16 * 100 and found.tensors["w"].constant
+    assert found.tensors["y"].values == 2 * 16 * 100
 
 
 def test_a_depthwise_convolution_counts_one_channel_and_a_stride_what_it_looks_at() -> None:
     depthwise = helper.make_node("Conv", ["x", "w"], ["y"], group=8, pads=[1, 1, 1, 1])
-    assert describe([depthwise], [2, 8, 10, 10], {"w": (8, 1, 3, 3)}).macs == 2 * 8 * 100 * 9
+    assert sum_macs(describe([depthwise], [2, 8, 10, 10], {"w": (8, 1, 3, 3)})) == 2 * 8 * 100 * 9
     strided = helper.make_node("Conv", ["x", "w"], ["y"], strides=[2, 2])
     (node,) = describe([strided], [2, 8, 10, 10], {"w": (16, 8, 1, 1)}).nodes
     assert node.macs == 2 * 16 * 25 * 8
@@ -43,7 +47,7 @@ def test_a_depthwise_convolution_counts_one_channel_and_a_stride_what_it_looks_a
     [("MatMul", (10, 5), 2 * 8 * 10 * 5 * 10), ("ConvTranspose", (8, 4, 2, 2), 2 * 8 * 100 * 4 * 4), ("Add", (1,), 0)],
 )
 def test_products_count_and_additions_do_not(op: str, weight: tuple[int, ...], macs: int) -> None:
-    assert describe([helper.make_node(op, ["x", "w"], ["y"])], [2, 8, 10, 10], {"w": weight}).macs == macs
+    assert sum_macs(describe([helper.make_node(op, ["x", "w"], ["y"])], [2, 8, 10, 10], {"w": weight})) == macs
 
 
 def test_a_product_of_a_flattened_input_is_found_through_the_reshape() -> None:
@@ -55,7 +59,7 @@ def test_a_product_of_a_flattened_input_is_found_through_the_reshape() -> None:
         helper.make_node("Gemm", ["flat", "w"], ["y"], transB=1),
     ]
     found = describe(nodes, ["n", 8, 10, 10], {"w": (7, 800)})
-    assert found.macs == 2 * 7 * 800
+    assert sum_macs(found) == 2 * 7 * 800
     assert [node.moves for node in found.nodes] == [True, True, True, True, False]
 
 
@@ -66,7 +70,7 @@ def test_what_has_no_shape_is_counted_as_unknown() -> None:
         helper.make_node("MatMul", ["f", "w"], ["y"]),
     ]
     found = describe(nodes, [2, 8, 10, 10], {"w": (3, 4)})
-    assert found.macs == 0
+    assert sum_macs(found) == 0
     assert found.unknown >= 1
 
 
@@ -74,7 +78,7 @@ def test_a_damaged_file_is_refused(tmp_path: pytest.TempPathFactory) -> None:
     path = tmp_path / "damaged.onnx"  # type: ignore[operator]
     path.write_bytes(b"no graph")
     with pytest.raises(ArtifactError, match="damaged"):
-        count_work(path, {})
+        WorkJob(path=str(path), shapes={}).perform(print, print)
 
 
 def test_a_node_says_which_modules_and_which_operator_it_was_exported_from() -> None:

@@ -32,8 +32,8 @@ from in_process import Children
 from reporters import Silent
 
 
-def tensor(values: int, *, constant: bool = False) -> TensorWork:
-    return TensorWork(values=values, bytes_each=4, constant=constant)
+def tensor(values: int) -> TensorWork:
+    return TensorWork(values=values, bytes_each=4)
 
 
 # x -> conv(w) -> relu -> gemm(v) -> y
@@ -44,8 +44,8 @@ GRAPH = GraphWork(
         NodeWork(name="view", op="Reshape", inputs=("b",), outputs=("c",), moves=True),
         NodeWork(name="gemm", op="Gemm", inputs=("c", "v"), outputs=("y",), macs=1_000, unit="gemm"),
     ),
-    tensors={"x": tensor(1000), "w": tensor(500, constant=True), "a": tensor(2000), "b": tensor(2000),
-             "c": tensor(2000), "v": tensor(100_000, constant=True), "y": tensor(10)},
+    tensors={"x": tensor(1000), "w": tensor(500), "a": tensor(2000), "b": tensor(2000),
+             "c": tensor(2000), "v": tensor(100_000), "y": tensor(10)},
     outputs=("y",),
 )  # fmt: skip
 LIMITS = Limits(

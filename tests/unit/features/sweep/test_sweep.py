@@ -15,7 +15,7 @@ from enginebench.features.sweep import verb
 from enginebench.features.sweep.document import SweepDocument
 from enginebench.features.sweep.reading import find_rows_folder, read_group, read_sweep
 from enginebench.features.sweep.records import Ended, GroupJob, SourcesJob
-from enginebench.features.sweep.schedule import MOST_LOSSES, LocalFleet, Lost, Schedule, perform
+from enginebench.features.sweep.schedule import MOST_LOSSES, LocalFleet, Schedule, perform
 from enginebench.features.sweep.spec import SweepSpec, list_groups, read_spec
 from enginebench.features.sweep.store import Store, open_store
 from enginebench.features.sweep.verb import plan_sweep, run_sweep, take_up
@@ -126,12 +126,12 @@ class Losing(LocalFleet):
             self.lost.append(job)
             raise SystemExit
 
-    def wait(self) -> list[tuple[GroupJob | SourcesJob, Ended | Lost]]:
+    def wait(self) -> list[tuple[GroupJob | SourcesJob, Ended | str]]:
         job = self._waiting.pop(0)
         try:
             return [(job, perform(job, self._reporter))]
         except SystemExit:
-            return [(job, Lost(reason="the worker died"))]
+            return [(job, "the worker died")]
 
 
 def run_losing(fleet: Losing, spec: SweepSpec, folder: Path) -> tuple[Store, Schedule]:

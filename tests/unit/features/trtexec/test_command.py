@@ -303,7 +303,6 @@ def test_versions() -> None:
 def test_an_executable_says_what_it_is(version: str, tmp_path: Path) -> None:
     found = read_trtexec(install_trtexec(tmp_path / "a b", version))
     assert found.version_text.startswith(version)
-    assert found.build == TABLE["versions"][version]["build"]
     assert found.accepts("streams")  # known, and absent from help
     assert found.accepts("noCudaGraph") == version.startswith("11")
 

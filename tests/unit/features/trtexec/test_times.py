@@ -21,7 +21,7 @@ FILE = Path("times.json")
 
 def summarize(data: bytes | str, **options: Any) -> TimesDocument:
     data = data.encode() if isinstance(data, str) else data
-    return summarize_trace(read_trace_bytes(data, FILE), FILE, **options)
+    return summarize_trace(read_trace_bytes(data, FILE), FILE, **options)[0]
 
 
 def test_the_figures_are_those_of_the_queries() -> None:
@@ -193,7 +193,7 @@ def test_a_shell_may_have_changed_the_encoding(encoding: str) -> None:
 
 
 def summarize_file(path: Path) -> TimesDocument:
-    return summarize_trace(read_trace(path), path)
+    return summarize_trace(read_trace(path), path)[0]
 
 
 def test_files_on_disk_plain_packed_and_absent(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from enginebench.features.fpga.frames import (
     Command,
     Status,
 )
-from enginebench.features.fpga.gateware.engine import Engine, check_lanes
+from enginebench.features.fpga.gateware.engine import MOST_LANES, Engine
 from enginebench.features.fpga.gateware.uart import Receiver, Transmitter, check_divisor
 from enginebench.features.fpga.network import Network
 
@@ -55,7 +55,6 @@ class Device(wiring.Component):
     def __init__(
         self, network: Network, lanes: int, divisor: int, split: int = 0, timeout_cycles: int | None = None
     ) -> None:
-        check_design(network, lanes, divisor)
         self.network, self.lanes, self.divisor = network, lanes, divisor
         self.split = split
         self.timeout_cycles = timeout_cycles or max(TIMEOUT_CYCLES, TIMEOUT_BYTES * FRAME_BITS * divisor)
@@ -109,12 +108,10 @@ class Device(wiring.Component):
                 m.d.sync += pause.eq(0)
                 with m.If(receiver.valid & (receiver.data == REQUEST_START)):
                     m.next = "command"
-            with take_byte("command"):
-                m.d.sync += command.eq(receiver.data)
-                m.next = "sequence"
-            with take_byte("sequence"):
-                m.d.sync += sequence.eq(receiver.data)
-                m.next = "length"
+            for state, register, following in (("command", command, "sequence"), ("sequence", sequence, "length")):
+                with take_byte(state):
+                    m.d.sync += register.eq(receiver.data)
+                    m.next = following
             with take_byte("length"):
                 m.d.sync += [length.eq(receiver.data), index.eq(0), blocked.eq(banks.taken.bit_select(banks.next, 1))]
                 m.next = "payload"
@@ -216,10 +213,9 @@ class Device(wiring.Component):
         with m.FSM():
             with send_byte("idle", ANSWER_START, crc.start.eq(1), valid=may_send):
                 m.next = "status"
-            with send_byte("status", status, crc.valid.eq(sent)):
-                m.next = "sequence"
-            with send_byte("sequence", sequence, crc.valid.eq(sent)):
-                m.next = "length"
+            for state, value, following in (("status", status, "sequence"), ("sequence", sequence, "length")):
+                with send_byte(state, value, crc.valid.eq(sent)):
+                    m.next = following
             with m.State("length"):
                 m.d.comb += [out.payload.eq(size), out.valid.eq(1), crc.valid.eq(sent)]
                 m.d.sync += index.eq(0)
@@ -271,12 +267,14 @@ class Device(wiring.Component):
         return byte
 
 
-def check_design(network: Network, lanes: int, divisor: int) -> None:
-    """Checks that such a device is possible. Done before one is made: Amaranth warns about unused designs."""
-    check_lanes(lanes)
+def make_device(network: Network, lanes: int, divisor: int, split: int = 0) -> Device:
+    """A device that is possible. Checked before one is made: Amaranth warns about unused designs."""
+    if not 1 <= lanes <= MOST_LANES:
+        raise UsageError(f"{lanes} lanes; expected 1 to {MOST_LANES}")
     check_divisor(divisor)
     answer = network.outputs * network.answer_bytes
     if network.inputs > LARGEST_PAYLOAD or answer > LARGEST_PAYLOAD:
         raise UsageError(
             f"{network.inputs} bytes in and {answer} out; a frame carries at most {LARGEST_PAYLOAD} bytes each way"
         )
+    return Device(network, lanes, divisor, split)

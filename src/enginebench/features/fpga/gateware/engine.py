@@ -18,7 +18,6 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
-from enginebench.core.errors import UsageError
 from enginebench.features.fpga.network import HIGH, Layer, Network, count_ideal_cycles
 
 # Cycles from the issue of the last activation of a group to its complete sums: memory, register, product, sum.
@@ -39,9 +38,6 @@ class Engine(wiring.Component):
     """
 
     def __init__(self, network: Network, lanes: int, split: int = 0) -> None:
-        check_lanes(lanes)
-        if not 0 <= split < 32:
-            raise UsageError(f"a multiplication split at bit {split}; expected 0 to 31")
         self.network, self.lanes, self.split = network, lanes, split
         self.input_bits = ceil_log2(network.inputs)
         self.answer_bits = ceil_log2(network.outputs)
@@ -323,13 +319,6 @@ def round_up(floor: Any, half: Any, sticky: Any) -> Any:
 def fit(value: Signal, bits: int) -> Any:
     """`value` with exactly this many bits."""
     return Cat(value[:bits], C(0, max(0, bits - len(value))))
-
-
-def check_lanes(lanes: int) -> int:
-    """`lanes` if an engine can have as many."""
-    if not 1 <= lanes <= MOST_LANES:
-        raise UsageError(f"{lanes} lanes; expected 1 to {MOST_LANES}")
-    return lanes
 
 
 class ParameterTable:

@@ -14,11 +14,10 @@ from enginebench.features.fpga.frames import FRAME_BITS
 LARGEST_DIVISOR = (1 << 16) - 1
 
 
-def check_divisor(divisor: int) -> int:
-    """`divisor` if a UART can have it. On a line with a clock of its own it should be 4 or more."""
+def check_divisor(divisor: int) -> None:
+    """Checks that a UART can have it. On a line with a clock of its own it should be 4 or more."""
     if not 1 <= divisor <= LARGEST_DIVISOR:
         raise UsageError(f"a UART divisor of {divisor}; expected 1 to {LARGEST_DIVISOR} clock cycles per bit")
-    return divisor
 
 
 class Receiver(wiring.Component):
@@ -29,7 +28,7 @@ class Receiver(wiring.Component):
     """
 
     def __init__(self, divisor: int) -> None:
-        self.divisor = check_divisor(divisor)
+        self.divisor = divisor
         super().__init__({"line": In(1, init=1), "data": Out(8), "valid": Out(1), "error": Out(1), "busy": Out(1)})
 
     def elaborate(self, platform: Any) -> Module:
@@ -75,7 +74,7 @@ class Transmitter(wiring.Component):
     """Bytes onto a line; the next one follows without a gap, 10 * divisor cycles after its predecessor."""
 
     def __init__(self, divisor: int) -> None:
-        self.divisor = check_divisor(divisor)
+        self.divisor = divisor
         super().__init__({"bytes": In(stream.Signature(8)), "line": Out(1, init=1), "busy": Out(1)})
 
     def elaborate(self, platform: Any) -> Module:
