@@ -1,7 +1,7 @@
 """What a search may set: for each engine and precision its knobs, each with the values that it may take."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from enginebench.core.entry import DeviceKind, find_kind
 from enginebench.core.names import format_options, format_precision, known
-from enginebench.core.recipes import FEW_BITS, RECIPES, choose_module_recipe, refuse_recipe
-from enginebench.core.records import EngineSpec, Precision, Recipe
+from enginebench.core.recipes import FEW_BITS, RECIPES, choose_module_recipe
+from enginebench.core.records import Artifact, EngineSpec, Precision, Recipe
 from enginebench.engines.registry import find_device, find_entry, takes
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import choose_graph_recipe
+from enginebench.runs.plan import choose_graph_recipe, explain_never
 
 Goal = Literal["latency", "throughput", "capacity"]
 
@@ -117,19 +117,23 @@ def list_arms(
     streams: tuple[int, ...],
     limit_ms: float | None = None,  # of which waiting for a batch may take a part
     one_fp32: bool = False,  # FP32 only judges the outputs: the first engine's will do
-) -> list[Arm]:
+    sources: Sequence[Artifact] = (),
+) -> tuple[list[Arm], dict[str, str]]:
     """Every engine in every precision of a request, with what may be set beside the options that the user fixed.
+
+    And `ENGINE PRECISION` of those that never run a model with such sources, each with the reason.
 
     Engines that compile for long come last: where the budget ends before them, the others have run. Under the goal
     `latency` one request is computed at a time, so that streams and batches are no knobs.
     """
-    arms = []
+    arms, never = [], dict[str, str]()
     for (asked, recipe), (engine, fixed) in itertools.product(request.precisions, request.engines):
         precision, entry, kind = known(asked), find_entry(engine), find_kind(find_device(engine, request.device))
         device = find_device(engine, request.device)
         own = choose_module_recipe(engine, precision, device) if takes(engine) == "torch" else None
         asked_for = EngineSpec(backend=engine, device=device, precision=precision, recipe=recipe)
-        if precision in FEW_BITS and takes(engine) == "torch" and (own is None or refuse_recipe(asked_for, "torch")):
+        if why := explain_never(asked_for, sources):
+            never[f"{engine} {precision}"] = why
             continue
         options = entry.gpu_options if kind == "cuda" and entry.gpu_options else entry.options
         free = goal == "latency" and kind in entry.chooses_threads
@@ -158,7 +162,7 @@ def list_arms(
     arms.sort(key=lambda arm: arm.tunes)
     judges = [arm for arm in arms if one_fp32 and arm.precision == "fp32"][:1]
     judges = [replace(arm, knobs={name: tried[:1] for name, tried in arm.knobs.items()}) for arm in judges]
-    return [*judges, *(arm for arm in arms if not one_fp32 or arm.precision != "fp32")]
+    return [*judges, *(arm for arm in arms if not one_fp32 or arm.precision != "fp32")], never
 
 
 def list_thread_counts(default: int, most: int, asked: int | None) -> tuple[int, ...]:

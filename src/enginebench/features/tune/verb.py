@@ -181,5 +181,11 @@ def make_request(model: str, options: TuneOptions, known_batch: int | None = Non
     run, limit_ms = given.judge_by(run, options), options["p99_limit_ms"]
     only_judges = ("fp32", None) not in precisions
     return SearchRequest(
-        run=run, goal=goal, limits=limits, threads=shared.threads, p99_limit_ms=limit_ms, fp32_only_judges=only_judges
+        run=run,
+        goal=goal,
+        limits=limits,
+        threads=shared.threads,
+        p99_limit_ms=limit_ms,
+        any_engine=not options["engines"],
+        fp32_only_judges=only_judges,
     )

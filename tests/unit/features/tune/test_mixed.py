@@ -36,7 +36,7 @@ def search(tmp_path_factory):
         measure=MeasureSpec(processes=1, iters=20),
     )
     request = SearchRequest(run=run, limits={"centred_cosine": 0.95}, threads=1)
-    arms = list_arms(run, "latency", threads=(1,), streams=(1,))
+    arms, _ = list_arms(run, "latency", threads=(1,), streams=(1,))
     folder = RunFolder(tmp_path_factory.mktemp("search"))
     folder.artifacts.mkdir(parents=True)
     sources = gather_sources(run, folder.artifacts, Silent())

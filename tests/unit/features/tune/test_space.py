@@ -35,7 +35,7 @@ def find_arms(
     request = RunRequest(
         model="m", engines=tuple(read_engines(engines)), precisions=precisions or (FP32,), device=device
     )
-    arms = list_arms(request, goal, threads=(2, 1), streams=(1, 2), **given)
+    arms, _ = list_arms(request, goal, threads=(2, 1), streams=(1, 2), **given)
     return {f"{arm.engine} {arm.precision}": arm for arm in arms}
 
 
@@ -181,7 +181,7 @@ ENGINES = (("pytorch", {}), ("pytorch-compile", {"cuda_graph": "1"}), ("pytorch-
 
 def make_arms(device: str = "cuda:0", engines: tuple[tuple[str, dict[str, str]], ...] = ENGINES) -> list[Arm]:
     request = RunRequest(model="m", engines=engines, precisions=PRECISIONS, device=device)  # type: ignore[arg-type]
-    return list_arms(request, "latency", threads=(4,), streams=(1,))
+    return list_arms(request, "latency", threads=(4,), streams=(1,))[0]
 
 
 def keep(path: Path) -> list[Artifact]:
