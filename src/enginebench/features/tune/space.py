@@ -66,6 +66,7 @@ class Arm(Struct, frozen=True, kw_only=True):
     tunes: bool = False  # its engine compiles for long, alone
     timing_only: frozenset[str] = frozenset()  # knobs on which no output depends
     dear: frozenset[tuple[str, str]] = frozenset()  # values that take minutes to build
+    only: dict[str, tuple[Recipe, ...]] = {}  # knobs that do something to graphs of these recipes alone
 
     def find_core(self, chosen: Mapping[str, str]) -> tuple[str, ...]:
         """What outputs depend on: settings that share it answer alike."""
@@ -79,8 +80,9 @@ class Arm(Struct, frozen=True, kw_only=True):
     def set(self, chosen: Mapping[str, str]) -> Setting:
         """The setting with these values; every other knob is left at its default, and an option unnamed."""
         values = {name: chosen.get(name, values[0]) for name, values in self.knobs.items()}
-        options = {name: value for name, value in values.items() if name not in KNOBS and value != self.knobs[name][0]}
         recipe, _, method = values.get(RECIPE, "").partition("/")
+        changed = {name: value for name, value in values.items() if name not in KNOBS and value != self.knobs[name][0]}
+        options = {name: value for name, value in changed.items() if recipe in self.only.get(name, (recipe,))}
         max_batch = int(values.get(BATCH, "1"))
         return Setting(
             engine=self.engine,
@@ -150,15 +152,17 @@ def list_arms(
             knobs |= {STREAMS: tuple(map(str, counts)), BATCH: tuple(map(str, BATCHES[kind]))}
         if limit_ms is not None:
             knobs[WAIT] = tuple(f"{share * limit_ms:g}" for share in WAITS)
+        made = {value.partition("/")[0] for value in knobs.get(RECIPE, ())}
         for name, option in options.items():
             idle = (goal == "latency" and option.under_load) or precision not in (option.only_in or (precision,))
-            idle |= bool(option.recipes) and (recipe or own or entry.recipe) not in option.recipes
+            idle |= bool(option.recipes) and made.isdisjoint(option.recipes)
             if option.search and name not in fixed and not idle:
                 knobs[name] = (option.default, *option.search)
         quiet = frozenset(name for name, option in options.items() if option.timing_only)
         dear = frozenset((name, value) for name, option in options.items() for value in option.dear)
         arm = Arm(engine=engine, fixed=fixed, precision=precision, knobs=knobs, tunes=entry.tunes)
-        arms.append(replace(arm, timing_only=quiet, dear=dear))
+        only = {name: option.recipes for name, option in options.items() if option.recipes}
+        arms.append(replace(arm, timing_only=quiet, dear=dear, only=only))
     arms.sort(key=lambda arm: arm.tunes)
     judges = [arm for arm in arms if one_fp32 and arm.precision == "fp32"][:1]
     judges = [replace(arm, knobs={name: tried[:1] for name, tried in arm.knobs.items()}) for arm in judges]

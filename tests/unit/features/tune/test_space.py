@@ -71,8 +71,11 @@ def test_knobs_that_do_nothing_for_the_goal_or_the_precision_are_none() -> None:
     assert "recipe" not in find_arms("ort", FP32)["ort fp32"].knobs
     arms = find_arms("pytorch", FP32, ("bf16", None))
     assert "cast" not in arms["pytorch fp32"].knobs and "cast" in arms["pytorch bf16"].knobs
-    assert "accuracy_level" not in find_arms("ort", INT8)["ort int8"].knobs
-    assert find_arms("ort", ("int8", "w8"))["ort int8"].knobs["accuracy_level"] == ("0", "1", "4")
+    assert "accuracy_level" not in find_arms("ort", ("int8", "cpu"))["ort int8"].knobs
+    for weights_only in ("int8", "w8"), ("int4", None), INT8:  # w8 is searched unasked
+        (arm,) = find_arms("ort", weights_only).values()
+        assert arm.knobs["accuracy_level"] == ("0", "1", "4")
+    assert arm.set({"recipe": "w8", "accuracy_level": "4"}).options and not arm.set({"accuracy_level": "4"}).options
     scaled = [find_arms("pytorch-compile", ("fp8", recipe), device="cuda:0") for recipe in (None, "dynamic")]
     assert ["scales" in arms["pytorch-compile fp8"].knobs for arms in scaled] == [False, True], "static has its own"
     assert not find_arms("pytorch", INT8), "PyTorch has 8 bits only where it compiles"
@@ -112,7 +115,8 @@ def test_a_setting_is_read_back_as_it_was_made(goal: str) -> None:
     for arm in find_arms("ort:arena=none,openvino,pytorch-compile,fake", FP32, INT8, goal=goal).values():
         for changes in range(3):
             for chosen in proposals.list_choices(arm, changes, {name: v[0] for name, v in arm.knobs.items()}):
-                assert arm.read(arm.set(chosen)) == chosen
+                read = arm.read(setting := arm.set(chosen))
+                assert read is not None and arm.set(read) == setting and (read == chosen or "accuracy_level" in chosen)
     x, y = ARMS
     assert x.read(y.default) is None and y.read(x.default) is None
     assert x.read(x.set({"mode": "unheard-of"})) is None
