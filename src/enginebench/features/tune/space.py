@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.entry import DeviceKind, find_kind
-from enginebench.core.names import format_options, format_precision, known
+from enginebench.core.names import format_options, format_precision, known, show_precision
 from enginebench.core.recipes import FEW_BITS, RECIPES, choose_module_recipe
 from enginebench.core.records import Artifact, EngineSpec, Precision, Recipe
 from enginebench.engines.registry import find_device, find_entry, takes
@@ -47,7 +47,8 @@ class Setting(Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """What people read: two different settings never share it."""
-        parts = [format_options(self.engine, self.options), format_precision(self.precision, self.recipe)]
+        engine = format_options(self.engine, self.options)
+        parts = [engine, format_precision(show_precision(engine, self.precision), self.recipe)]
         parts += filter(None, (self.method, self.graph))
         parts.append(f"{self.threads} thread{'s' if self.threads > 1 else ''}")
         parts += [f"{self.streams} streams"] if self.streams > 1 else []
