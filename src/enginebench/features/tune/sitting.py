@@ -13,6 +13,7 @@ from enginebench.core.errors import BackendUnavailable, MissingDependency
 from enginebench.core.features import find
 from enginebench.core.names import format_options, format_precision
 from enginebench.core.precisions import REORDER
+from enginebench.core.recipes import BF16
 from enginebench.core.records import Artifact, Bound, LayerTime, Machine, Result
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import count_of
@@ -324,6 +325,9 @@ def find_arms(request: SearchRequest, machine: Machine, sources: Sequence[Artifa
     arms, never = list_arms(
         run, request.goal, threads=threads, streams=streams, limit_ms=limit_ms, one_fp32=one_fp32, sources=sources
     )
+    if BF16.isdisjoint(machine.cpu_flags):  # engines refuse it
+        lacking = [{name: tuple(v for v in tried if v != "bf16") for name, tried in arm.knobs.items()} for arm in arms]
+        arms = [replace(arm, knobs=knobs) for arm, knobs in zip(arms, lacking, strict=True)]
     if all(one_fp32 and arm.precision == "fp32" for arm in arms):
         reasons = "; ".join(dict.fromkeys([*absent.values(), *never.values()]))
         raise BackendUnavailable(f"no configuration can run here: {reasons}")

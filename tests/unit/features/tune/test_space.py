@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from enginebench.core.entry import Entry
 from enginebench.core.records import Artifact, Precision, Recipe
@@ -20,8 +21,11 @@ from enginebench.features.tune.proposals import (
     make_proposer,
     order_first,
 )
+from enginebench.features.tune.records import SearchRequest
+from enginebench.features.tune.sitting import find_arms as find_arms_here
 from enginebench.features.tune.space import Arm, list_arms, list_stream_counts, list_thread_counts
 from enginebench.runs.folder import RunRequest
+from samples import make_machine
 from tracks import ARMS
 
 INT8: tuple[Precision, Recipe | None] = ("int8", None)
@@ -233,3 +237,13 @@ def test_what_was_fixed_stays_and_an_engine_without_combinations_has_none() -> N
     arms = make_arms("cpu", engines=(("ort", {}),))
     assert next(s.options for s in list_known(arms, ["convolutions"], "cpu")) == {"arena": "none", "spinning": "always"}
     assert order_first(arms, [])[0] == arms[0].default
+
+
+@pytest.mark.parametrize("flags", [("avx512_vnni", "avx512_bf16"), ("avx512_vnni",)])
+def test_a_cpu_begins_with_the_rows_that_were_fastest_if_it_has_their_instructions(flags: tuple[str, ...]) -> None:
+    run = RunRequest(model="m", engines=(("ort", {}), ("openvino", {})), precisions=(("fp32", None), ("int8", None)))
+    machine = replace(make_machine(), cpu_flags=flags, cpus_allowed=(0, 1))
+    arms, _ = find_arms_here(SearchRequest(run=run, threads=2), machine, [])
+    mixed = ["openvino:floats=bf16 int8+bf16@cpu 2 threads"] * ("avx512_bf16" in flags)
+    assert [one.name for one in list_known(arms, ["transformers"], "cpu")] == ["ort int8@dynamic 2 threads", *mixed]
+    assert [one.name for one in list_known(arms, ["recurrent"], "cpu")] == mixed

@@ -179,20 +179,16 @@ def test_contradictions_are_refused(changes: dict[str, Any], message: str) -> No
 
 def test_engines_that_cannot_run_are_left_out_and_alone_they_are_an_error() -> None:
     """Of a graph PyTorch is none, as in `run`; that is told where it was named, and where nobody runs the precision."""
-    machine, graph = (
-        describe_machine(),
-        Artifact(kind="onnx", model="m", path="m.onnx", sha256="", files=(), inputs=(), outputs=()),
-    )
-    engines = (("pytorch", {}), ("fake", {}), ("tensorrt", {}))
+    machine = describe_machine()
+    graph = Artifact(kind="onnx", model="m", path="m.onnx", sha256="", files=(), inputs=(), outputs=())
+    engines = (("pytorch", {}), ("ort", {}), ("tensorrt", {}))
     named = replace(REQUEST, run=replace(REQUEST.run, engines=engines, precisions=(("fp32", None), ("fp8", None))))
-    missing, never = "Not run: tensorrt: ", "pytorch needs a PyTorch model; MODEL is a graph."
-    for request, others in [(named, ["fp32", "fp8"]), (replace(named, any_engine=True), ["fp8"])]:
-        arms, told = find_arms(request, machine, [graph])
-        assert [(arm.engine, arm.precision) for arm in arms] == [("fake", "fp32")]
-        assert told[0].startswith(missing) and told[1:] == [f"Not run: pytorch {p}: {never}" for p in others]
-    with pytest.raises(
-        BackendUnavailable, match=r"no configuration can run here: .*TensorRT.*; pytorch needs a PyTorch"
-    ):
+    for request, told in [(named, ["pytorch fp32"]), (replace(named, any_engine=True), [])]:
+        arms, lines = find_arms(request, machine, [graph])
+        assert [(arm.engine, arm.precision) for arm in arms] == [("ort", "fp32")]
+        assert [line.split(": ")[1] for line in lines] == ["tensorrt", *told, "pytorch fp8", "ort fp8"]
+        assert lines[-2] == "Not run: pytorch fp8: pytorch needs a PyTorch model; MODEL is a graph."
+    with pytest.raises(BackendUnavailable, match=r"no configuration can run here: tensorrt .*; pytorch needs"):
         find_arms(replace(named, run=replace(named.run, engines=engines[::2])), machine, [graph])
 
 
