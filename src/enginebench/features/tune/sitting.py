@@ -326,8 +326,7 @@ def find_arms(request: SearchRequest, machine: Machine, sources: Sequence[Artifa
         run, request.goal, threads=threads, streams=streams, limit_ms=limit_ms, one_fp32=one_fp32, sources=sources
     )
     if BF16.isdisjoint(machine.cpu_flags):  # engines refuse it
-        lacking = [{name: tuple(v for v in tried if v != "bf16") for name, tried in arm.knobs.items()} for arm in arms]
-        arms = [replace(arm, knobs=knobs) for arm, knobs in zip(arms, lacking, strict=True)]
+        arms = [replace(a, knobs={n: tuple(v for v in vs if v != "bf16") for n, vs in a.knobs.items()}) for a in arms]
     if all(one_fp32 and arm.precision == "fp32" for arm in arms):
         reasons = "; ".join(dict.fromkeys([*absent.values(), *never.values()]))
         raise BackendUnavailable(f"no configuration can run here: {reasons}")

@@ -183,6 +183,7 @@ def test_engines_that_cannot_run_are_left_out_and_alone_they_are_an_error() -> N
     graph = Artifact(kind="onnx", model="m", path="m.onnx", sha256="", files=(), inputs=(), outputs=())
     engines = (("pytorch", {}), ("ort", {}), ("tensorrt", {}))
     named = replace(REQUEST, run=replace(REQUEST.run, engines=engines, precisions=(("fp32", None), ("fp8", None))))
+    assert ask(engines=None).any_engine and not ask().any_engine
     for request, told in [(named, ["pytorch fp32"]), (replace(named, any_engine=True), [])]:
         arms, lines = find_arms(request, machine, [graph])
         assert [(arm.engine, arm.precision) for arm in arms] == [("ort", "fp32")]
