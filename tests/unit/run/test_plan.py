@@ -194,7 +194,7 @@ def test_a_recipe_that_an_engine_cannot_run_is_refused_before_its_graph_is_made(
         return {row.engine.backend: row.skip or (row.source and row.source.recipe) for row in rows}
 
     why = "int8@dynamic runs only on ort, openvino, pytorch-compile on cuda; "
-    why += "ort-openvino takes int8@tensorrt, int8@cpu, int8@nncf"
+    why += "ort-openvino takes int8@tensorrt, int8@cpu, int8@nncf, int8@smooth"
     assert plan_all(request) == {"ort-openvino": why, "openvino": "w8", "ort": "dynamic"}
     assert plan_all(replace(request, any_engine=True)) == {"openvino": "w8", "ort": "dynamic"}
     beside = replace(only, any_engine=True, precisions=(("fp32", None), *only.precisions))
