@@ -56,6 +56,7 @@ from enginebench.runs.folder import RunRequest
 ONLY_RECIPES: dict[Precision | None, Recipe] = {"fp8": "tensorrt", "int4": "w4"}
 # Among the problems of a run: that there is no graph at all.
 EVERY_GRAPH = "onnx"
+NEEDS_MODULE = "needs a PyTorch model; MODEL is a graph"
 
 
 class PlannedRow(Struct, frozen=True, kw_only=True):
@@ -99,17 +100,17 @@ def plan_rows(
             answer = probe_elsewhere(spec) if OPTION in spec.options else probe(spec.backend)
             row = _plan_row(scoped, spec, sources, answer, problems or {})
             rows.setdefault(row.id, row)
-            if request.any_engine and never_runs(spec, sources):
+            if request.any_engine and explain_never(spec, sources):
                 never.add(row.id)
     run = {row.requested_precision for row in rows.values() if row.id not in never}  # of the others, each says why
     return [row for row in rows.values() if row.id not in never or row.requested_precision not in run]
 
 
-def never_runs(spec: EngineSpec, sources: Sequence[Artifact]) -> bool:
-    """Whether nothing that a user could install or change lets the engine run this model in this precision."""
+def explain_never(spec: EngineSpec, sources: Sequence[Artifact]) -> str | None:
+    """Why the engine can never run this model in this precision, whatever a user installs or changes; None: it may."""
     kind = takes(spec.backend)
     other = kind == "torch" and bool(sources) and sources[0].kind != "torch"
-    return other or _refuse(spec, kind) is not None
+    return f"{format_engine(spec)} {NEEDS_MODULE}" if other else _refuse(spec, kind)
 
 
 def _refuse(spec: EngineSpec, kind: ArtifactKind) -> str | None:
@@ -361,8 +362,7 @@ def _reason_to_skip(
     if label in problems and (kind != "torch" or start):
         return f"no {'module' if kind == 'torch' else 'graph'} in {label}: {problems[label]}"
     if source is None:
-        needs = "a PyTorch model; MODEL is a graph" if kind == "torch" else f"a graph in {label}"
-        return f"{format_engine(spec)} needs {needs}"
+        return f"{format_engine(spec)} {NEEDS_MODULE if kind == 'torch' else f'needs a graph in {label}'}"
     if takes_whole(source.inputs) and spec.batch != 1:
         return f"no axis of the inputs can be a batch of {spec.batch}; leave --batch out"
     static = find_fixed_batch(source) if source.kind in ("onnx", "aoti") else None

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import UsageError
 from enginebench.core.names import parse_precision
+from enginebench.core.recipes import BF16
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, Recipe
 from enginebench.core.text import clean_lines
 from enginebench.engines.abilities import Composing
@@ -26,9 +27,6 @@ from enginebench.runs import request
 from enginebench.runs.child import places
 from enginebench.runs.folder import RunRequest, default_folder
 from enginebench.runs.progress import Reporter, Silent
-
-# Instructions that multiply in BF16: with them OpenVINO needs no other graph to be up to twice as fast as in FP32.
-BF16 = {"avx512_bf16", "amx_bf16"}
 
 
 def share(options: Shared) -> request.Shared:

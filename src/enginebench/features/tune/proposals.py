@@ -19,7 +19,8 @@ from enginebench.core.store import read_record
 from enginebench.engines.registry import ENTRIES
 from enginebench.features.tune.records import TuneDocument
 from enginebench.features.tune.space import STREAMS, Arm, Setting
-from enginebench.runs.folder import TUNE_FILE
+from enginebench.runs.folder import TUNE_FILE, holds_run, read_results
+from enginebench.stats.quantiles import median
 
 # Knobs that `Walk` changes at once: three changes away from the best is as good as drawn blindly.
 MOST_CHANGES = 2
@@ -46,23 +47,36 @@ Gains = Mapping[tuple[str, str, str], float]
 
 
 def read_gains(root: Path) -> Gains:
-    """What each option gained in the searches that lie beside `root`, of any model, on average.
+    """What each option gained in the searches and runs that lie beside `root`, of any model, on average.
 
-    It orders what is proposed, and decides nothing; a search that cannot be read has no say.
+    It orders what is proposed, and decides nothing; a folder that cannot be read has no say.
     """
     logs = defaultdict[tuple[str, str, str], list[float]](list)
-    for path in sorted(root.absolute().parent.glob(f"*/{TUNE_FILE}")):
+    for folder in sorted(root.absolute().parent.glob("*/")):
         try:
-            found = [one for one in read_record(path, TuneDocument).candidates if one.speed and one.speed > 0.0]
-            rows = [(one, *parse_engine(one.candidate.split()[0]), one.candidate.split()[1]) for one in found]
+            rows = list(_list_speeds(folder))
         except (EngineBenchError, IndexError):
             continue
-        defaults = {(engine, precision): one.speed for one, engine, _, precision in rows if one.default}
-        for one, engine, options, precision in rows:
-            if one.speed and (base := defaults.get((engine, precision))):
+        defaults = {(engine, kind): speed for speed, default, kind, engine, _ in rows if default}
+        for speed, _, kind, engine, options in rows:
+            if base := defaults.get((engine, kind)):
                 for name, value in options.items():
-                    logs[engine, name, value].append(math.log(one.speed / base) / len(options))
+                    logs[engine, name, value].append(math.log(speed / base) / len(options))
     return {key: math.fsum(values) / len(values) for key, values in logs.items()}
+
+
+def _list_speeds(folder: Path) -> Iterator[tuple[float, bool, object, str, dict[str, str]]]:
+    """(speed, whether its options are the default, what compares, engine, options) of what was measured in a folder."""
+    if (folder / TUNE_FILE).exists():
+        for one in read_record(folder / TUNE_FILE, TuneDocument).candidates:
+            engine, precision = one.candidate.split()[:2]
+            if one.speed and one.speed > 0.0:
+                yield one.speed, one.default, precision.replace("+bf16", ""), *parse_engine(engine)
+    elif holds_run(folder):
+        for row in read_results(folder)[1]:
+            kind = row.engine.precision, row.engine.recipe, row.engine.batch, row.measure.scope
+            if row.status == "ok" and (times := [ns for one in row.measurements for ns in one.latency_ns]):
+                yield 1 / median(times), not row.engine.options, kind, row.engine.backend, row.engine.options
 
 
 class Walk:
@@ -172,8 +186,7 @@ def list_known(arms: Sequence[Arm], families: Sequence[Family], kind: DeviceKind
     for arm in sorted(arms, key=rank) if kind == "cuda" else arms:
         combinations = ENTRIES[arm.engine].known_good.get(kind, {}) if arm.engine in ENTRIES else {}
         for options in (combinations[family] for family in families if family in combinations):
-            free = all(value in arm.knobs.get(name, (value,)) for name, value in options.items())
-            if free and all(arm.fixed.get(name, value) == value for name, value in options.items()):
+            if all(value in (arm.fixed.get(name), *arm.knobs.get(name, ())) for name, value in options.items()):
                 streams = {STREAMS: arm.knobs[STREAMS][-1]} if STREAMS in arm.knobs else {}
                 setting = arm.set({**{name: value for name, value in options.items() if name in arm.knobs}, **streams})
                 found.setdefault(setting.name, setting)

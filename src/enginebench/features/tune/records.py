@@ -30,6 +30,7 @@ class SearchRequest(Struct, frozen=True, kw_only=True):
     threads: int | None = None  # asked for; None: the search chooses
     p99_limit_ms: float | None = None  # of the goal `capacity`
     candidates: int = 12  # that are proposed at a time
+    any_engine: bool = False  # nobody asked for these: of what can never run only what nobody else does is told
     fp32_only_judges: bool = False  # nobody asked for it: one default in it gives the outputs to compare with
 
     @property

@@ -13,7 +13,8 @@ from enginebench.core.errors import BackendUnavailable, MissingDependency
 from enginebench.core.features import find
 from enginebench.core.names import format_options, format_precision
 from enginebench.core.precisions import REORDER
-from enginebench.core.records import Bound, LayerTime, Machine, Result
+from enginebench.core.recipes import BF16
+from enginebench.core.records import Artifact, Bound, LayerTime, Machine, Result
 from enginebench.core.store import encode, write_atomic
 from enginebench.core.text import count_of
 from enginebench.engines.registry import find_installed
@@ -56,7 +57,7 @@ from enginebench.runs.folder import (
 )
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.main_job import find_sources, take_up
-from enginebench.runs.plan import list_devices
+from enginebench.runs.plan import list_devices, list_here
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored, write_reports
 from enginebench.runs.targets.sources import choose_judged, judge_sources
@@ -247,12 +248,12 @@ def tune_model(
             folder.create(run)
             write_search(folder.root, record)
         budget, remains = Budget(record.request.budget_s, record.spent_s), list[str]()
-        search, proposers = _open(folder, run, record, budget, reporter)
+        search, proposers, never = _open(folder, run, record, budget, reporter)
 
         def describe() -> TuneDocument:
             document = describe_search(search, run.machine, proposed_by=[p.name for p in proposers])
             lines = (p.describe(search.tried) for p in proposers if isinstance(p, MixedProposer))
-            notes = (*document.notes, *(line for found in lines for line in found), *remains)
+            notes = (*never, *document.notes, *(line for found in lines for line in found), *remains)
             return replace(document, notes=notes, started_utc=run.started_utc)
 
         try:
@@ -285,7 +286,7 @@ def tune_run(run: RunRequest, root: Path, *, threads: int | None, budget_s: floa
 
 def _open(
     folder: RunFolder, run: RunRecord, record: SearchRecord, budget: Budget, reporter: Reporter
-) -> tuple[Search, list[Proposer]]:
+) -> tuple[Search, list[Proposer], list[str]]:
     request = record.request
     known, sources = find_sources(folder, run, reporter)
     if known is not run:
@@ -296,7 +297,7 @@ def _open(
     )
     rows = Rows(request.run, sources, folder.artifacts, reporter)
     rows.find_left = lambda: max(0.1, budget.left_s)
-    arms = find_arms(request, run.machine)
+    arms, never = find_arms(request, run.machine, sources.artifacts)
     proposers: list[Proposer] = [make_proposer(arms, request.run.measure.seed, read_gains(folder.root))]
     if any(arm.precision in ("int8", "fp8") for arm in arms):
         proposers.insert(0, MixedProposer(request, arms, rows, folder, reporter))
@@ -306,15 +307,14 @@ def _open(
         track.find_limit = budget.limit_child
     good = list_known(arms, find_families(sources.artifacts), find_kind(request.run.device))
     store = partial(write_search, folder.root)
-    return Search(record, arms, track, proposers, budget, reporter, store=store, known=good), proposers
+    return Search(record, arms, track, proposers, budget, reporter, store=store, known=good), proposers, never
 
 
-def find_arms(request: SearchRequest, machine: Machine) -> list[Arm]:
-    found = {name: find_installed(name) for name, _ in request.run.engines}
-    engines = tuple((name, options) for name, options in request.run.engines if found[name].available)
-    if not engines:
-        reasons = "; ".join(f"{name}: {one.reason}" for name, one in found.items())
-        raise BackendUnavailable(f"no engine can run here: {reasons}")
+def find_arms(request: SearchRequest, machine: Machine, sources: Sequence[Artifact]) -> tuple[list[Arm], list[str]]:
+    """What is searched, and a line for each engine that was named and cannot run."""
+    here = list_here(request.run)
+    absent = {name: str(find_installed(name).reason) for name, _ in request.run.engines if name not in here}
+    engines = tuple((name, options) for name, options in request.run.engines if name in here)
     cores = default_threads()
     threads = list_thread_counts(cores, len(machine.cpus_allowed), request.threads)
     if request.goal != "latency" and request.threads is None:
@@ -322,7 +322,17 @@ def find_arms(request: SearchRequest, machine: Machine) -> list[Arm]:
     streams = list_stream_counts(cores)
     run, limit_ms = replace(request.run, engines=engines), request.p99_limit_ms
     one_fp32 = request.fp32_only_judges
-    return list_arms(run, request.goal, threads=threads, streams=streams, limit_ms=limit_ms, one_fp32=one_fp32)
+    arms, never = list_arms(
+        run, request.goal, threads=threads, streams=streams, limit_ms=limit_ms, one_fp32=one_fp32, sources=sources
+    )
+    if BF16.isdisjoint(machine.cpu_flags):  # engines refuse it
+        arms = [replace(a, knobs={n: tuple(v for v in vs if v != "bf16") for n, vs in a.knobs.items()}) for a in arms]
+    if all(one_fp32 and arm.precision == "fp32" for arm in arms):
+        reasons = "; ".join(dict.fromkeys([*absent.values(), *never.values()]))
+        raise BackendUnavailable(f"no configuration can run here: {reasons}")
+    ran = {arm.precision for arm in arms}
+    told = {name: why for name, why in never.items() if not (request.any_engine and name.split()[1] in ran)}
+    return arms, [f"Not run: {name}: {why}." for name, why in (absent | told).items()]
 
 
 def write_tune(root: Path, document: TuneDocument, record: RunRecord | None = None) -> tuple[str, ...]:

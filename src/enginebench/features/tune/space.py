@@ -1,19 +1,19 @@
 """What a search may set: for each engine and precision its knobs, each with the values that it may take."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.entry import DeviceKind, find_kind
-from enginebench.core.names import format_options, format_precision, known
-from enginebench.core.recipes import FEW_BITS, RECIPES, choose_module_recipe, refuse_recipe
-from enginebench.core.records import EngineSpec, Precision, Recipe
+from enginebench.core.names import format_options, format_precision, known, show_precision
+from enginebench.core.recipes import FEW_BITS, RECIPES, choose_module_recipe
+from enginebench.core.records import Artifact, EngineSpec, Precision, Recipe
 from enginebench.engines.registry import find_device, find_entry, takes
 from enginebench.runs.folder import RunRequest
-from enginebench.runs.plan import choose_graph_recipe
+from enginebench.runs.plan import choose_graph_recipe, explain_never
 
 Goal = Literal["latency", "throughput", "capacity"]
 
@@ -47,7 +47,8 @@ class Setting(Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """What people read: two different settings never share it."""
-        parts = [format_options(self.engine, self.options), format_precision(self.precision, self.recipe)]
+        engine = format_options(self.engine, self.options)
+        parts = [engine, format_precision(show_precision(engine, self.precision), self.recipe)]
         parts += filter(None, (self.method, self.graph))
         parts.append(f"{self.threads} thread{'s' if self.threads > 1 else ''}")
         parts += [f"{self.streams} streams"] if self.streams > 1 else []
@@ -66,6 +67,7 @@ class Arm(Struct, frozen=True, kw_only=True):
     tunes: bool = False  # its engine compiles for long, alone
     timing_only: frozenset[str] = frozenset()  # knobs on which no output depends
     dear: frozenset[tuple[str, str]] = frozenset()  # values that take minutes to build
+    only: dict[str, tuple[Recipe, ...]] = {}  # knobs that do something to graphs of these recipes alone
 
     def find_core(self, chosen: Mapping[str, str]) -> tuple[str, ...]:
         """What outputs depend on: settings that share it answer alike."""
@@ -79,8 +81,9 @@ class Arm(Struct, frozen=True, kw_only=True):
     def set(self, chosen: Mapping[str, str]) -> Setting:
         """The setting with these values; every other knob is left at its default, and an option unnamed."""
         values = {name: chosen.get(name, values[0]) for name, values in self.knobs.items()}
-        options = {name: value for name, value in values.items() if name not in KNOBS and value != self.knobs[name][0]}
         recipe, _, method = values.get(RECIPE, "").partition("/")
+        changed = {name: value for name, value in values.items() if name not in KNOBS and value != self.knobs[name][0]}
+        options = {name: value for name, value in changed.items() if recipe in self.only.get(name, (recipe,))}
         max_batch = int(values.get(BATCH, "1"))
         return Setting(
             engine=self.engine,
@@ -117,19 +120,23 @@ def list_arms(
     streams: tuple[int, ...],
     limit_ms: float | None = None,  # of which waiting for a batch may take a part
     one_fp32: bool = False,  # FP32 only judges the outputs: the first engine's will do
-) -> list[Arm]:
+    sources: Sequence[Artifact] = (),
+) -> tuple[list[Arm], dict[str, str]]:
     """Every engine in every precision of a request, with what may be set beside the options that the user fixed.
+
+    And `ENGINE PRECISION` of those that never run a model with such sources, each with the reason.
 
     Engines that compile for long come last: where the budget ends before them, the others have run. Under the goal
     `latency` one request is computed at a time, so that streams and batches are no knobs.
     """
-    arms = []
+    arms, never = [], dict[str, str]()
     for (asked, recipe), (engine, fixed) in itertools.product(request.precisions, request.engines):
         precision, entry, kind = known(asked), find_entry(engine), find_kind(find_device(engine, request.device))
         device = find_device(engine, request.device)
         own = choose_module_recipe(engine, precision, device) if takes(engine) == "torch" else None
         asked_for = EngineSpec(backend=engine, device=device, precision=precision, recipe=recipe)
-        if precision in FEW_BITS and takes(engine) == "torch" and (own is None or refuse_recipe(asked_for, "torch")):
+        if why := explain_never(asked_for, sources):
+            never[f"{engine} {precision}"] = why
             continue
         options = entry.gpu_options if kind == "cuda" and entry.gpu_options else entry.options
         free = goal == "latency" and kind in entry.chooses_threads
@@ -146,19 +153,21 @@ def list_arms(
             knobs |= {STREAMS: tuple(map(str, counts)), BATCH: tuple(map(str, BATCHES[kind]))}
         if limit_ms is not None:
             knobs[WAIT] = tuple(f"{share * limit_ms:g}" for share in WAITS)
+        made = {value.partition("/")[0] for value in knobs.get(RECIPE, ())}
         for name, option in options.items():
             idle = (goal == "latency" and option.under_load) or precision not in (option.only_in or (precision,))
-            idle |= bool(option.recipes) and (recipe or own or entry.recipe) not in option.recipes
+            idle |= bool(option.recipes) and made.isdisjoint(option.recipes)
             if option.search and name not in fixed and not idle:
                 knobs[name] = (option.default, *option.search)
         quiet = frozenset(name for name, option in options.items() if option.timing_only)
         dear = frozenset((name, value) for name, option in options.items() for value in option.dear)
         arm = Arm(engine=engine, fixed=fixed, precision=precision, knobs=knobs, tunes=entry.tunes)
-        arms.append(replace(arm, timing_only=quiet, dear=dear))
+        only = {name: option.recipes for name, option in options.items() if option.recipes}
+        arms.append(replace(arm, timing_only=quiet, dear=dear, only=only))
     arms.sort(key=lambda arm: arm.tunes)
     judges = [arm for arm in arms if one_fp32 and arm.precision == "fp32"][:1]
     judges = [replace(arm, knobs={name: tried[:1] for name, tried in arm.knobs.items()}) for arm in judges]
-    return [*judges, *(arm for arm in arms if not one_fp32 or arm.precision != "fp32")]
+    return [*judges, *(arm for arm in arms if not one_fp32 or arm.precision != "fp32")], never
 
 
 def list_thread_counts(default: int, most: int, asked: int | None) -> tuple[int, ...]:

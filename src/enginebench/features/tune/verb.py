@@ -179,7 +179,5 @@ def make_request(model: str, options: TuneOptions, known_batch: int | None = Non
         raise UsageError("a search is about one batch and one set of shapes: give one --input-shape")
     check_places(replace(run, precisions=tuple(precisions)))
     run, limit_ms = given.judge_by(run, options), options["p99_limit_ms"]
-    only_judges = ("fp32", None) not in precisions
-    return SearchRequest(
-        run=run, goal=goal, limits=limits, threads=shared.threads, p99_limit_ms=limit_ms, fp32_only_judges=only_judges
-    )
+    unasked = {"any_engine": not options["engines"], "fp32_only_judges": ("fp32", None) not in precisions}
+    return SearchRequest(run=run, goal=goal, limits=limits, threads=shared.threads, p99_limit_ms=limit_ms, **unasked)

@@ -37,10 +37,10 @@ from enginebench.runs.folder import RunRequest
 from enginebench.runs.plan import (
     EVERY_GRAPH,
     PlannedRow,
+    explain_never,
     list_engines,
     list_here,
     list_transforms,
-    never_runs,
     plan_rows,
 )
 from enginebench.runs.progress import Reporter
@@ -124,7 +124,7 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sour
     every = list_engines(replace(request, any_engine=False, any_precision=False), made.artifacts)
     left: dict[str, dict[str, None]] = {}
     for spec in every:
-        if spec not in kept and not never_runs(spec, made.artifacts):
+        if spec not in kept and not explain_never(spec, made.artifacts):
             left.setdefault(format_precision(spec.precision, spec.recipe), {})[spec.backend] = None
     for label, engines in left.items():
         named = ",".join(dict.fromkeys([*(format_precision(*pair) for pair in request.precisions), label]))

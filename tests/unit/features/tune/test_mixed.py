@@ -36,7 +36,7 @@ def search(tmp_path_factory):
         measure=MeasureSpec(processes=1, iters=20),
     )
     request = SearchRequest(run=run, limits={"centred_cosine": 0.95}, threads=1)
-    arms = list_arms(run, "latency", threads=(1,), streams=(1,))
+    arms, _ = list_arms(run, "latency", threads=(1,), streams=(1,))
     folder = RunFolder(tmp_path_factory.mktemp("search"))
     folder.artifacts.mkdir(parents=True)
     sources = gather_sources(run, folder.artifacts, Silent())
@@ -178,5 +178,5 @@ def test_a_search_with_8_bits_asks_for_precision_by_layer_first(search, precisio
     request = replace(search.request, run=replace(search.request.run, precisions=precisions))
     sources = tuple(search.folder.relative(artifact) for artifact in search.sources.artifacts)
     run = begin_record(request.run, describe_machine(), verb="tune", sources=sources)
-    _, proposers = open_search(search.folder, run, SearchRecord(request=request), Budget(60.0), Silent())
+    _, proposers, _ = open_search(search.folder, run, SearchRecord(request=request), Budget(60.0), Silent())
     assert (proposers[0].name == "precision by layer") == (first is not None)

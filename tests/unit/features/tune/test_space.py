@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from enginebench.core.entry import Entry
 from enginebench.core.records import Artifact, Precision, Recipe
@@ -20,8 +21,11 @@ from enginebench.features.tune.proposals import (
     make_proposer,
     order_first,
 )
+from enginebench.features.tune.records import SearchRequest
+from enginebench.features.tune.sitting import find_arms as find_arms_here
 from enginebench.features.tune.space import Arm, list_arms, list_stream_counts, list_thread_counts
 from enginebench.runs.folder import RunRequest
+from samples import make_machine
 from tracks import ARMS
 
 INT8: tuple[Precision, Recipe | None] = ("int8", None)
@@ -35,7 +39,7 @@ def find_arms(
     request = RunRequest(
         model="m", engines=tuple(read_engines(engines)), precisions=precisions or (FP32,), device=device
     )
-    arms = list_arms(request, goal, threads=(2, 1), streams=(1, 2), **given)
+    arms, _ = list_arms(request, goal, threads=(2, 1), streams=(1, 2), **given)
     return {f"{arm.engine} {arm.precision}": arm for arm in arms}
 
 
@@ -71,8 +75,11 @@ def test_knobs_that_do_nothing_for_the_goal_or_the_precision_are_none() -> None:
     assert "recipe" not in find_arms("ort", FP32)["ort fp32"].knobs
     arms = find_arms("pytorch", FP32, ("bf16", None))
     assert "cast" not in arms["pytorch fp32"].knobs and "cast" in arms["pytorch bf16"].knobs
-    assert "accuracy_level" not in find_arms("ort", INT8)["ort int8"].knobs
-    assert find_arms("ort", ("int8", "w8"))["ort int8"].knobs["accuracy_level"] == ("0", "1", "4")
+    assert "accuracy_level" not in find_arms("ort", ("int8", "cpu"))["ort int8"].knobs
+    for weights_only in ("int8", "w8"), ("int4", None), INT8:  # w8 is searched unasked
+        (arm,) = find_arms("ort", weights_only).values()
+        assert arm.knobs["accuracy_level"] == ("0", "1", "4")
+    assert arm.set({"recipe": "w8", "accuracy_level": "4"}).options and not arm.set({"accuracy_level": "4"}).options
     scaled = [find_arms("pytorch-compile", ("fp8", recipe), device="cuda:0") for recipe in (None, "dynamic")]
     assert ["scales" in arms["pytorch-compile fp8"].knobs for arms in scaled] == [False, True], "static has its own"
     assert not find_arms("pytorch", INT8), "PyTorch has 8 bits only where it compiles"
@@ -112,7 +119,8 @@ def test_a_setting_is_read_back_as_it_was_made(goal: str) -> None:
     for arm in find_arms("ort:arena=none,openvino,pytorch-compile,fake", FP32, INT8, goal=goal).values():
         for changes in range(3):
             for chosen in proposals.list_choices(arm, changes, {name: v[0] for name, v in arm.knobs.items()}):
-                assert arm.read(arm.set(chosen)) == chosen
+                read = arm.read(setting := arm.set(chosen))
+                assert read is not None and arm.set(read) == setting and (read == chosen or "accuracy_level" in chosen)
     x, y = ARMS
     assert x.read(y.default) is None and y.read(x.default) is None
     assert x.read(x.set({"mode": "unheard-of"})) is None
@@ -181,7 +189,7 @@ ENGINES = (("pytorch", {}), ("pytorch-compile", {"cuda_graph": "1"}), ("pytorch-
 
 def make_arms(device: str = "cuda:0", engines: tuple[tuple[str, dict[str, str]], ...] = ENGINES) -> list[Arm]:
     request = RunRequest(model="m", engines=engines, precisions=PRECISIONS, device=device)  # type: ignore[arg-type]
-    return list_arms(request, "latency", threads=(4,), streams=(1,))
+    return list_arms(request, "latency", threads=(4,), streams=(1,))[0]
 
 
 def keep(path: Path) -> list[Artifact]:
@@ -229,3 +237,13 @@ def test_what_was_fixed_stays_and_an_engine_without_combinations_has_none() -> N
     arms = make_arms("cpu", engines=(("ort", {}),))
     assert next(s.options for s in list_known(arms, ["convolutions"], "cpu")) == {"arena": "none", "spinning": "always"}
     assert order_first(arms, [])[0] == arms[0].default
+
+
+@pytest.mark.parametrize("flags", [("avx512_vnni", "avx512_bf16"), ("avx512_vnni",)])
+def test_a_cpu_begins_with_the_rows_that_were_fastest_if_it_has_their_instructions(flags: tuple[str, ...]) -> None:
+    run = RunRequest(model="m", engines=(("ort", {}), ("openvino", {})), precisions=(("fp32", None), ("int8", None)))
+    machine = replace(make_machine(), cpu_flags=flags, cpus_allowed=(0, 1))
+    arms, _ = find_arms_here(SearchRequest(run=run, threads=2), machine, [])
+    mixed = ["openvino:floats=bf16 int8+bf16@cpu 2 threads"] * ("avx512_bf16" in flags)
+    assert [one.name for one in list_known(arms, ["transformers"], "cpu")] == ["ort int8@dynamic 2 threads", *mixed]
+    assert [one.name for one in list_known(arms, ["recurrent"], "cpu")] == mixed

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 import enginebench
 from enginebench.core.errors import BackendUnavailable, ChildFailed, UsageError
-from enginebench.core.records import Capacity, MeasureSpec
+from enginebench.core.records import Artifact, Capacity, MeasureSpec
 from enginebench.core.store import read_record
 from enginebench.features.tune import sitting, under_load
 from enginebench.features.tune.records import SearchRequest, TuneDocument, read_search
@@ -178,12 +178,20 @@ def test_contradictions_are_refused(changes: dict[str, Any], message: str) -> No
         ask(**changes)
 
 
-def test_engines_that_cannot_run_here_are_left_out_and_alone_they_are_an_error() -> None:
+def test_engines_that_cannot_run_are_left_out_and_alone_they_are_an_error() -> None:
+    """Of a graph PyTorch is none, as in `run`; that is told where it was named, and where nobody runs the precision."""
     machine = describe_machine()
-    run = replace(REQUEST.run, engines=(("fake", {}), ("tensorrt", {})))
-    assert [arm.engine for arm in find_arms(replace(REQUEST, run=run), machine)] == ["fake"]
-    with pytest.raises(BackendUnavailable, match="no engine can run here: tensorrt"):
-        find_arms(replace(REQUEST, run=replace(run, engines=(("tensorrt", {}),))), machine)
+    graph = Artifact(kind="onnx", model="m", path="m.onnx", sha256="", files=(), inputs=(), outputs=())
+    engines = (("pytorch", {}), ("ort", {}), ("tensorrt", {}))
+    named = replace(REQUEST, run=replace(REQUEST.run, engines=engines, precisions=(("fp32", None), ("fp8", None))))
+    assert ask(engines=None).any_engine and not ask().any_engine
+    for request, told in [(named, ["pytorch fp32"]), (replace(named, any_engine=True), [])]:
+        arms, lines = find_arms(request, machine, [graph])
+        assert [(arm.engine, arm.precision) for arm in arms] == [("ort", "fp32")]
+        assert [line.split(": ")[1] for line in lines] == ["tensorrt", *told, "pytorch fp8", "ort fp8"]
+        assert lines[-2] == "Not run: pytorch fp8: pytorch needs a PyTorch model; MODEL is a graph."
+    with pytest.raises(BackendUnavailable, match=r"no configuration can run here: tensorrt .*; pytorch needs"):
+        find_arms(replace(named, run=replace(named.run, engines=engines[::2])), machine, [graph])
 
 
 @pytest.fixture

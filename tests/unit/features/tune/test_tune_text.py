@@ -19,6 +19,7 @@ from enginebench.report.charts import render_png
 from enginebench.report.page import format_page
 from reports import draw
 from samples import make_machine
+from stored_run import make_results, write_run
 from tracks import ARMS, DISTURBED
 
 
@@ -131,9 +132,10 @@ def test_the_answer_says_what_is_left_of_the_hardware_and_where_the_time_goes() 
     assert next(state_remains(row, None, "no roofline is stored")).endswith("not known: no roofline is stored.")
 
 
-def test_what_gained_in_other_searches_is_proposed_first_and_what_cannot_be_read_has_no_say(tmp_path: Path) -> None:
+def test_what_gained_before_is_proposed_first_and_what_cannot_be_read_has_no_say(tmp_path: Path) -> None:
     other: dict[str, list[tuple[str, float, bool]]] = {
         "m": [("x fp32 2 threads", 0.5, True), ("x:mode=good fp32 2 threads", 1.0, False)],
+        "n": [("y int8@cpu 2 threads", 0.5, True), ("y:floats=bf16 int8+bf16@cpu 2 threads", 1.0, False)],
         "cut": [],
     }
     for name, rows in other.items():
@@ -141,8 +143,14 @@ def test_what_gained_in_other_searches_is_proposed_first_and_what_cannot_be_read
         found = [make_candidate(c, v, 1.0, default=d) for c, v, d in rows]
         text = encode(replace(BEATEN, candidates=tuple(found))) if rows else b"{"
         (tmp_path / name / "tune.json").write_bytes(text)
+    row = make_results()[0]
+    slow, fast = (replace(row.measurements[0], latency_ns=[ns]) for ns in (2000, 1000))
+    named = EngineSpec(backend="ort", options={"opt": "none"})
+    plain = replace(row, id="plain", engine=replace(named, options={}), measurements=(slow,))
+    write_run(tmp_path / "run", [plain, replace(plain, id="named", engine=named, measurements=(fast,))])
     gains = read_gains(tmp_path / "mine")
-    assert gains == {("x", "mode", "good"): pytest.approx(math.log(2))}
+    twice = pytest.approx(math.log(2))
+    assert gains == {("x", "mode", "good"): twice, ("y", "floats", "bf16"): twice, ("ort", "opt", "none"): twice}
     known = [Tried(setting=arm.default, cost=1.0 + i) for i, arm in enumerate(ARMS)]
     assert Walk(ARMS, gains).propose(1, known)[0].name == "x:mode=good fp32 2 threads"
     assert Walk(ARMS).propose(1, known)[0].name == "x fp32 1 thread"

@@ -42,11 +42,13 @@ ORT = Entry(
     # Seen with ONNX Runtime 1.31: a BF16 graph does not load, "Could not find an implementation for Conv(22)".
     lacks={p: f"ONNX Runtime's CPU provider has no {p.upper()} convolution or matrix product" for p in ("bf16", "fp8")},
     recipe="cpu",
-    other_recipes=("tensorrt", "dynamic", "w8"),
+    other_recipes=("dynamic", "tensorrt", "w8"),
     chooses_threads=("cpu",),
     any_batch=("cpu",),
     unasked={"cpu": {}},
-    known_good={"cpu": {"convolutions": {"arena": "none", "spinning": "always"}}},
+    known_good={
+        "cpu": {"convolutions": {"arena": "none", "spinning": "always"}, "transformers": {"recipe": "dynamic"}}
+    },
     distributions=("onnxruntime", "onnxruntime-gpu"),
     extra="ort",
     packages=("onnxruntime", "onnx"),
