@@ -13,7 +13,7 @@ from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.names import format_options
 from enginebench.core.store import encode, write_atomic
 from enginebench.measure.pin import default_threads
-from enginebench.options import InputSize, Model, Opt, PathLike, Precision, Printed, Shared, Texts, Wait, verb
+from enginebench.options import InputSize, Model, Native, Opt, PathLike, Precision, Shared, Texts, Wait, verb
 from enginebench.report.stages import list_stages
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.other_jobs import StagesJob
@@ -46,7 +46,7 @@ class StagesOptions(Shared, total=False):
     wait: Wait
 
 
-class StagesPrinted(Printed, total=False):
+class StagesPrinted(Native, total=False):
     out: Annotated[str | None, Opt("Also write the JSON document to this file.", path="file")]
 
 

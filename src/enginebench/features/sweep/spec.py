@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from enginebench.core.aoti import is_package
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.features import list_names
 from enginebench.core.names import format_options, parse_precision, slug
@@ -315,6 +316,10 @@ def want(cell: Cell) -> Wanted:
 def make_request(spec: SweepSpec, model: ModelEntry, machine: MachineEntry, cells: Iterable[Cell]) -> RunRequest:
     wanted = tuple(map(want, cells))
     buckets = parse_buckets(model.input_shape)
+    if is_package(Path(model.name)):
+        raise UsageError(
+            f"model {model.name} is a package, compiled for one machine; name the model that it was made of"
+        )
     if len(buckets) > 1:
         raise UsageError(f"model {model.name}: input_shape gives several shapes of one input; a sweep takes one")
     limit = spec.load_p99_ms if model.load_p99_ms is None else model.load_p99_ms
