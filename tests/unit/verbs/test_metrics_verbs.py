@@ -96,7 +96,7 @@ def test_data_are_what_checks_are_made_on(cli: Cli, own: Path) -> None:
             2,
             "my_metrics.py, line 12: return",
         ),
-        (["--data", "drawn"], 2, "of floats or uint8, 3 x SIDE x SIDE. Give prepared arrays instead, --inputs F.npz"),
+        (["--data", "drawn"], 2, "of floats or uint8, 3 x SIDE x SIDE. For others give run prepared arrays"),
     ],
 )
 def test_what_cannot_be_judged_is_explained(cli: Cli, own: Path, arguments: list[str], code: int, words: str) -> None:
