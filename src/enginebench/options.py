@@ -278,6 +278,14 @@ Extra: TypeAlias = Annotated[
     ),
 ]
 TopK: TypeAlias = Annotated[int, Opt("Number of layers to show and draw.", 30, ge=1)]
+Limit: TypeAlias = Annotated[
+    Mapping[str, float] | Texts | None,
+    Opt(
+        "Limits for outputs: cosine=0.99,top1=0.98, as in drift. [those of each precision]",
+        metavar="NAME=VALUE",
+        multiple=True,
+    ),
+]
 Margin: TypeAlias = Annotated[
     float,
     Opt(

@@ -102,6 +102,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     metrics: tuple[str, ...] = ()  # those of the task if there are none; the first one decides
     targets: str | None = None  # the file of right answers
     task: Task | None = None
+    limits: dict[str, float] | None = None  # of the outputs; None: those of each precision
     max_metric_drop: float | None = None  # in the metric's own unit; None: a point of a share, a hundredth of others
     p99_limit_ms: float | None = None
     load_p99_ms: float | None = None  # limit under which the capacity of the rows that won is looked for

@@ -71,6 +71,7 @@ def run_model(
         judged = judge_sources(judged, wanted, sources, reporter)
         rows = plan_rows(wanted, sources, problems=record.problems)
         how: dict[str, Any] = {"timeout_s": wanted.timeout_s, "judged": judged, "task": wanted.task}
+        how["limits"] = wanted.limits
         how["rules"] = Rules(
             baseline_engine=wanted.baseline or "pytorch",
             max_metric_drop=wanted.max_metric_drop,
