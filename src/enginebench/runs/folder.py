@@ -134,6 +134,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     sources: tuple[Artifact, ...] = ()
     problems: dict[str, str] = {}  # PRECISION -> why no graph could be made in it
+    notes: tuple[str, ...] = ()  # what the defaults leave out, and why there is no accuracy
     took_s: float | None = None  # with what it took before it was continued
     winner: str | None = None  # the row that a search says to take; stands in its own document, not in `run.json`
 

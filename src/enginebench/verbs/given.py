@@ -214,7 +214,7 @@ def name_precisions(
     if asked is not None or find_kind(device or "cpu") == "cpu":
         unasked = any_engine and not BF16.isdisjoint(describe_machine().cpu_flags)
         return asked or ("fp32,bf16" if unasked else "fp32")
-    say("left out by default: tf32 and formats below 16 bits; name them with --precisions")
+    say(request.LEFT_OUT_ON_GPUS)
     return "fp32,fp16,bf16"
 
 
