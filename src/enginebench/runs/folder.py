@@ -7,7 +7,7 @@ import itertools
 import os
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -202,7 +202,12 @@ def check_request(request: RunRequest) -> None:
         raise UsageError(f"--weights {request.weights}: {request.model} is a graph and brings its own; leave it out")
     for library in request.operator_libraries:
         find_library(library)
-    for option, name in list_outside(request):
+    check_outside(list_outside(request))
+
+
+def check_outside(named: Iterable[tuple[str, str]]) -> None:
+    """Checks that what is named so outside of a folder is there."""
+    for option, name in named:
         if option in ("--metric", "--ort-extension") or (option == "--inputs" and ":" in name):
             continue
         if not name or not Path(name).expanduser().exists():
