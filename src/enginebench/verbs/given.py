@@ -26,6 +26,7 @@ from enginebench.runs import request
 from enginebench.runs.child import places
 from enginebench.runs.folder import RunRequest, default_folder
 from enginebench.runs.progress import Reporter, Silent
+from enginebench.stats.drift import LIMITS
 
 # Instructions that multiply in BF16: with them OpenVINO needs no other graph to be up to twice as fast as in FP32.
 BF16 = {"avx512_bf16", "amx_bf16"}
@@ -147,6 +148,35 @@ def read_numbers(name: str, given: int | str | Iterable[int]) -> tuple[int, ...]
     if len(numbers) < len(pieces) or not pieces or min(numbers) < 1 or len(set(numbers)) != len(numbers):
         raise UsageError(f"--{name} {given!r}: expected distinct positive numbers, separated by commas")
     return tuple(numbers)
+
+
+def read_limits(given: Mapping[str, float] | Texts | None) -> dict[str, float] | None:
+    """The limits of {"cosine": 0.99} or of `cosine=0.99,top1=0.98`; None if there are none."""
+    texts = [f"{name}={value}" for name, value in given.items()] if isinstance(given, Mapping) else given or ()
+    limits: dict[str, float] = {}
+    for piece in list_texts(texts if isinstance(texts, str) else ",".join(texts)) if texts else ():
+        name, sep, text = piece.partition("=")
+        lead = f"--limit {piece!r}: "
+        if name not in LIMITS or not sep or name in limits:
+            raise UsageError(f"{lead}expected NAME=VALUE, each NAME once and one of {', '.join(LIMITS)}")
+        try:
+            value, least = float(text), LIMITS[name][1]
+        except ValueError as error:
+            raise UsageError(f"{lead}{text!r} is not a number") from error
+        wrong = {
+            "nan is not a limit; give a number": value != value,
+            "no sample would have to meet snr; give a fraction above 0, at most 1": name == "samples" and value <= 0,
+            f"{name} is at most 1, so that no outputs can meet it; give 1 or less": least
+            and name != "snr"
+            and value > 1,
+            f"{name} is at least 0, so that no outputs can meet it; give 0 or more": not least and value < 0,
+        }
+        if why := next((why for why, holds in wrong.items() if holds), ""):
+            raise UsageError(lead + why)
+        limits[name] = value
+    if "samples" in limits and "snr" not in limits:
+        raise UsageError("--limit samples=...: the fraction of samples within the limit of snr; give snr=... as well")
+    return limits or None
 
 
 def read_share(given: float | str) -> float:

@@ -28,7 +28,6 @@ from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored
 from enginebench.runs.request import name_default_engines, pass_on, use_trtexec
 from enginebench.verbs import given
-from enginebench.verbs.drift import read_limits
 from enginebench.verbs.runs import Run, note_folder
 
 
@@ -208,7 +207,7 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
             dynamic_axes=given.read_axes(options["dynamic_axes"]),
             baseline=options["baseline"],
             quick=options["quick"],
-            limits=read_limits(options["limit"]),
+            limits=given.read_limits(options["limit"]),
             calibration_method=options["calibration_method"],
             p99_limit_ms=options["p99_limit_ms"],
             load_p99_ms=options["load_p99_ms"],

@@ -45,11 +45,6 @@ MODEL = ("run", "digits-cnn", "--engines", "fake")
         (("load", "TINY", "--engine", "fake", "--arrivals", "nosuch.txt"), 5, "nosuch.txt"),
         (("load", "TINY", "--engine", "fake", "--arrivals", "late.txt"), 5, "late.txt, line 2: found '1'"),
         (("tune", "TINY", "--engines", "fake", "--data", "nosuch"), 2, "--data nosuch: no such file"),
-        (
-            ("drift", "fake@a.onnx", "fake@a.onnx", "--inputs", "/nope.npz"),
-            2,
-            "--inputs /nope.npz: no such file or folder",
-        ),
         (("stages", "nosuch", "--engine", "fake"), 2, "unknown model 'nosuch'"),
         (("quantize", "TINY", "--to", "bf16", "--calib", "late.txt"), 2, "--to bf16 takes no ranges"),
         (

@@ -115,17 +115,17 @@ def open_data(
         return make_fake(inputs, n, seed)
     if text == "digits":
         return _open_digits(model, inputs, n, seed, split)
-    if text == SAMPLE_PHOTOS:
-        preprocess = choose_preprocess(model, input_size, inputs)
-        return _mark_guess(_open_sample_photos(preprocess, inputs, n, seed, split), model, input_size)
     path = check_source(text)
-    assert path is not None  # the words were served
-    if not path.is_dir():
+    if path is not None and not path.is_dir():
         return open_arrays(path, inputs, n)
-    if {file.suffix.lower() for file in path.iterdir() if not file.name.startswith(".")} in ({".npy"}, {".npz"}):
+    if path and {file.suffix.lower() for file in path.iterdir() if file.name[0] != "."} in ({".npy"}, {".npz"}):
         return open_given(text, inputs, n)
-    images = open_images(path, choose_preprocess(model, input_size, inputs), inputs, n, seed)
-    return _mark_guess(images, model, input_size)
+    preprocess, guessed = choose_preprocess(model, input_size, inputs), doubt_preprocess(model, input_size)
+    if path is None:
+        images = _open_sample_photos(preprocess, inputs, n, seed, split)
+    else:
+        images = open_images(path, preprocess, inputs, n, seed)
+    return replace(images, preprocess_sha256=EXTERNAL, caveats=guessed) if guessed else images
 
 
 def check_source(text: str) -> Path | None:
@@ -139,11 +139,6 @@ def check_source(text: str) -> Path | None:
     raise UsageError(
         f"--data {text!r}: {fault}; expected a folder of images, an .npy or .npz file, digits, {SAMPLE_PHOTOS} or fake"
     )
-
-
-def _mark_guess(data: CalibrationData, model: str, input_size: int | None) -> CalibrationData:
-    guessed = doubt_preprocess(model, input_size)
-    return replace(data, preprocess_sha256=EXTERNAL, caveats=guessed) if guessed else data
 
 
 def make_fake(inputs: Sequence[TensorSpec], n: int, seed: int) -> CalibrationData:
