@@ -117,7 +117,7 @@ def read_record(record: type) -> dict[str, Opt]:
 @functools.cache
 def list_options(record: type) -> dict[str, Opt]:
     """The options of a record by name: its own first, then those that it inherits."""
-    groups = [group.__annotations__ for group in (Judging, Timing, Trusting, Shared, Printed, Progress)]
+    groups = [group.__annotations__ for group in (Judging, Timing, Trusting, Native, Shared, Printed, Progress)]
     place = {id(hint): i for i, hint in enumerate(hint for group in groups for hint in group.values())}
     ranks = {name: place.get(id(hint), -1) for name, hint in record.__annotations__.items()}
     found = {n: o for n, o in read_record(record).items() if o.feature in {"", *list_features()}}
@@ -278,6 +278,14 @@ Extra: TypeAlias = Annotated[
     ),
 ]
 TopK: TypeAlias = Annotated[int, Opt("Number of layers to show and draw.", 30, ge=1)]
+Limit: TypeAlias = Annotated[
+    Mapping[str, float] | Texts | None,
+    Opt(
+        "Limits for outputs: cosine=0.99,top1=0.98, as in drift. [those of each precision]",
+        metavar="NAME=VALUE",
+        multiple=True,
+    ),
+]
 Margin: TypeAlias = Annotated[
     float,
     Opt(
@@ -312,8 +320,21 @@ def _allow(names: Sequence[str]) -> None:
     allow_code(*names)
 
 
-class Trusting(Printed, total=False):
-    """The same of verbs that open stored files; Python callers have `allow_code`."""
+class Native(Printed, total=False):
+    """The same of verbs that open MODEL in an engine; Python callers have `allow_code`."""
+
+    allow_native_code: Annotated[
+        bool,
+        Opt(
+            "Run packages of AOTInductor that are given or stored; they are native code.",
+            False,
+            then=lambda _: _allow(["native-code"]),
+        ),
+    ]
+
+
+class Trusting(Native, total=False):
+    """The same of verbs that open stored files."""
 
     allow_code: Annotated[
         Sequence[str],
@@ -324,14 +345,6 @@ class Trusting(Printed, total=False):
             multiple=True,
             then=_allow,
             more="`key=value` is an option of its ENGINE; repeat it for several ([what runs code](what-runs-code.md))",
-        ),
-    ]
-    allow_native_code: Annotated[
-        bool,
-        Opt(
-            "Run packages of AOTInductor that are given or stored; they are native code.",
-            False,
-            then=lambda _: _allow(["native-code"]),
         ),
     ]
 

@@ -13,10 +13,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Array
-from enginebench.core.records import Artifact, Normalize, TensorSpec
+from enginebench.core.records import Artifact, Caveat, Normalize, TensorSpec
 from enginebench.core.shapes import concrete_shape, show_shape
 from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
 from enginebench.models.pictures import Pictures
@@ -77,11 +78,26 @@ def preprocess_for(model: str, input_size: int | None = None, inputs: Sequence[T
 
 
 def choose_preprocess(model: str, input_size: int | None, inputs: Sequence[TensorSpec] = ()) -> Preprocess:
-    """How the model wants its pictures."""
-    preprocess = preprocess_for(model, input_size, inputs)
-    if preprocess is None:
-        raise UsageError(f"{model}: how its images are prepared is not known; stages needs a built-in or timm model")
-    return preprocess
+    """The model's own preprocessing; of one that is the user's, what most models of such pictures take."""
+    if (preprocess := preprocess_for(model, input_size, inputs)) is not None:
+        return preprocess
+    shape = concrete_shape(inputs[0], 1) if len(inputs) == 1 else ()
+    channels_last = len(shape) == 4 and shape[-1] == 3
+    sides = shape[1:3] if channels_last else shape[2:]
+    colours = len(shape) == 4 and (channels_last or shape[1] == 3)
+    if colours and sides[0] == sides[1] and inputs[0].dtype.startswith(("float", "uint8")):
+        return preprocess_imagenet(sides[0], layout="HWC" if channels_last else "CHW").fit(inputs)
+    told = ", ".join(f"{s.name} {s.dtype}[{show_shape(s.shape)}]" for s in inputs) or "what only its engine knows"
+    raise UsageError(
+        f"{model} takes {told}; images are prepared for one input of floats or uint8, 3 x SIDE x SIDE. For others give "
+        "run prepared arrays, --inputs F.npz, with --targets for the labels"
+    )
+
+
+def doubt_preprocess(model: str, input_size: int | None) -> tuple[Caveat, ...]:
+    """The doubt that nobody said how pictures are prepared for a model that is the user's; else none."""
+    guessed = make_caveat("external_preprocess", what="images were prepared as ImageNet's are")
+    return () if preprocess_for(model, input_size) is not None else (guessed,)
 
 
 def hash_preprocess(model: str, input_size: int | None = None, inputs: Sequence[TensorSpec] = ()) -> str | None:

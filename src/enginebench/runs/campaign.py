@@ -105,11 +105,12 @@ class Campaign:
         reporter: Reporter,
         judged: Judged | None = None,
         task: Task | None = None,
+        limits: Mapping[str, float] | None = None,
         rules: Rules = USUAL,
     ) -> None:
         self._folder, self._rules = folder, rules
         self._judged = judged
-        self._task = task
+        self._task, self._limits = task, limits
         self._rows = {row.id: row for row in rows}
         self._machine = machine
         self._timeout_s = timeout_s if callable(timeout_s) else lambda: timeout_s
@@ -492,7 +493,8 @@ class Campaign:
         if row.fed_as is not None and (unlike := compare_questions(base, result) or list_unlike(wanted, answers)):
             return replace(result, drift=refuse_drift(reference_id, unlike))
         between = base.requested_precision, result.requested_precision, self._task
-        limits, undecided = limits_between(*between), limits_undecided(*between)
+        undecided = limits_undecided(*between) if self._limits is None else None
+        limits = limits_between(*between) if self._limits is None else self._limits
         try:
             asked = self._count_asked(result, outputs, calls)
             drift = measure_drift(wanted, answers, limits, asked=asked, task=self._task, undecided=undecided)

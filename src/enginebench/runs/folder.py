@@ -7,7 +7,7 @@ import itertools
 import os
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -102,6 +102,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     metrics: tuple[str, ...] = ()  # those of the task if there are none; the first one decides
     targets: str | None = None  # the file of right answers
     task: Task | None = None
+    limits: dict[str, float] | None = None  # of the outputs; None: those of each precision
     max_metric_drop: float | None = None  # in the metric's own unit; None: a point of a share, a hundredth of others
     p99_limit_ms: float | None = None
     load_p99_ms: float | None = None  # limit under which the capacity of the rows that won is looked for
@@ -133,6 +134,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     sources: tuple[Artifact, ...] = ()
     problems: dict[str, str] = {}  # PRECISION -> why no graph could be made in it
+    notes: tuple[str, ...] = ()  # what the defaults leave out, and why there is no accuracy
     took_s: float | None = None  # with what it took before it was continued
     winner: str | None = None  # the row that a search says to take; stands in its own document, not in `run.json`
 
@@ -200,7 +202,12 @@ def check_request(request: RunRequest) -> None:
         raise UsageError(f"--weights {request.weights}: {request.model} is a graph and brings its own; leave it out")
     for library in request.operator_libraries:
         find_library(library)
-    for option, name in list_outside(request):
+    check_outside(list_outside(request))
+
+
+def check_outside(named: Iterable[tuple[str, str]]) -> None:
+    """Checks that what is named so outside of a folder is there."""
+    for option, name in named:
         if option in ("--metric", "--ort-extension") or (option == "--inputs" and ":" in name):
             continue
         if not name or not Path(name).expanduser().exists():

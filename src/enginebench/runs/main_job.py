@@ -25,7 +25,7 @@ from enginebench.runs.folder import (
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices, plan_rows
 from enginebench.runs.progress import Reporter
-from enginebench.runs.targets.sources import Sources, choose_judged, gather_sources, judge_sources
+from enginebench.runs.targets.sources import Sources, choose_judged, gather_sources, judge_sources, note_unlabelled
 from enginebench.stats.ranking import Rules
 
 
@@ -69,8 +69,10 @@ def run_model(
             folder.write_record(record)
         sources = tuple(map(folder.open, record.sources))  # rows that were not begun start from them
         judged = judge_sources(judged, wanted, sources, reporter)
+        record = replace(record, notes=tuple(dict.fromkeys((*record.notes, *note_unlabelled(judged)))))
         rows = plan_rows(wanted, sources, problems=record.problems)
         how: dict[str, Any] = {"timeout_s": wanted.timeout_s, "judged": judged, "task": wanted.task}
+        how["limits"] = wanted.limits
         how["rules"] = Rules(
             baseline_engine=wanted.baseline or "pytorch",
             max_metric_drop=wanted.max_metric_drop,
@@ -131,4 +133,4 @@ def find_sources(folder: RunFolder, record: RunRecord, reporter: Reporter) -> tu
         return record, Sources(artifacts=tuple(map(folder.open, record.sources)), problems=record.problems)
     found = gather_sources(record.request, folder.artifacts, reporter)
     stored = tuple(folder.relative(a) for a in found.artifacts)
-    return replace(record, sources=stored, problems=found.problems), found
+    return replace(record, sources=stored, problems=found.problems, notes=found.notes), found

@@ -28,6 +28,8 @@ from enginebench.runs.folder import RunRequest, check_request
 from enginebench.runs.plan import check_places
 from enginebench.runs.trust import allow_code, allow_engines, allow_model
 
+# What the precisions are that `run` and `tune` leave out on a GPU unless they are asked for.
+LEFT_OUT_ON_GPUS = "left out by default: tf32 and formats below 16 bits; name them with --precisions"
 # The percentiles of a row that nobody asked others of.
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 

@@ -635,6 +635,16 @@ def tell_broken(output: OutputDrift, limits: Mapping[str, float]) -> dict[str, s
     }
 
 
+def find_kept(drift: Drift) -> str:
+    """`agreement=0.98`: one of the limits, as outputs that break it would keep it; "" if none would do alone."""
+    for name in (n for n in reversed(drift.limits) if LIMITS[n][1] and n != "samples"):
+        figures = (_find_figure(output, name)[1] or 0.0 for output in drift.outputs)
+        least = math.floor(1000 * min((f if f > 0 else 0.0 for f in figures), default=0.0)) / 1000
+        if 0 < least < drift.limits[name] and all(keeps_limits(o, {name: least}) for o in drift.outputs):
+            return f"{name}={least:g}"
+    return ""
+
+
 def holds_values(output: OutputDrift) -> bool:
     """Whether there was anything in an output that could be compared."""
     return bool(output.nonfinite) or output.max_abs_diff is not None or output.agreement is not None

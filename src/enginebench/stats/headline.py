@@ -9,6 +9,7 @@ from msgspec import Struct
 from enginebench.core.records import Estimate, Measurement, Outputs, RatioValidity, Result, Validity
 from enginebench.core.shapes import format_shapes
 from enginebench.stats.compare import Comparison, Times, choose_clock
+from enginebench.stats.drift import find_kept
 from enginebench.stats.quantiles import median
 from enginebench.stats.standing import Standing, compare_rows, find_today, is_plain_fp32
 from enginebench.stats.validity import WIDE_RATIO, find_worst
@@ -26,6 +27,7 @@ class Rejected(Struct, frozen=True, kw_only=True):
     id: str
     ratio: Estimate | None  # against the headline's baseline
     reason: str
+    limit: str = ""  # as `--limit` takes it: one that its outputs would keep
 
 
 class Headline(Struct, frozen=True, kw_only=True):
@@ -138,7 +140,9 @@ def make_headline(
     rejected, faster = None, next((one for one in ranked[:place] if one.result.id in reasons), None)
     if faster is not None:
         against, why = _compare_with(today, faster, margin), reasons[faster.result.id]
-        rejected = Rejected(id=faster.result.id, ratio=against.ratio if against else None, reason=why)
+        drift = faster.result.drift if faster.outputs == "changed" and not scored else None
+        cure = find_kept(drift) if drift else ""
+        rejected = Rejected(id=faster.result.id, ratio=against.ratio if against else None, reason=why, limit=cure)
     strict = next((one for one in group if one.result.id == row.baseline and is_plain_fp32(one.result)), None)
     plain = today is None or is_plain_fp32(today)  # FP32 stands beside today's itself then
     other = strict is not None and not plain and strict.result.id != row.result.id

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
+from enginebench.core.aoti import is_package
 from enginebench.core.caveats import format_caveat, make_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.features import list_features
@@ -275,6 +276,8 @@ def build_package(model: str, out: Path, asked: BuildOptions, reporter: Reporter
         raise UsageError(f"engine {name} builds while it loads, so there is no file to keep. Use bench or run")
     if given := [*list_settings(asked), *filter(asked.get, ("calib", "calib_cache"))]:
         raise UsageError(f"engine {name} takes no {', '.join(given)}; it has --precision, --batch and --device")
+    if is_package(Path(model)):
+        raise UsageError(f"{model} is a package already; {name} builds from the model that it was made of")
     if out.suffix != ".pt2":
         raise UsageError(f"--out {out}: PyTorch opens packages whose names end in .pt2")
     if recipe is not None or precision in FEW_BITS:

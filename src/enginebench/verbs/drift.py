@@ -27,7 +27,7 @@ from enginebench.runs.targets import sides
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.stats import drift as judging
 from enginebench.stats.drift import LIMITS
-from enginebench.verbs.given import list_texts, open_progress, share, take_side, to_path
+from enginebench.verbs.given import open_progress, read_limits, share, take_side, to_path
 
 Limits: TypeAlias = Mapping[str, float] | opts.Texts
 
@@ -113,38 +113,6 @@ def judge(document: DriftDocument) -> DriftDocument:
     if document.gate and not document.passed:
         raise GateFailed("; ".join(document.exceeded) or "there was nothing to compare")
     return document
-
-
-def read_limits(given: Limits | None) -> dict[str, float] | None:
-    """The limits of {"cosine": 0.99} or of `cosine=0.99,top1=0.98`; None if there are none."""
-    texts = [f"{name}={value}" for name, value in given.items()] if isinstance(given, Mapping) else given or ()
-    limits: dict[str, float] = {}
-    for piece in list_texts(texts if isinstance(texts, str) else ",".join(texts)) if texts else ():
-        name, sep, value = piece.partition("=")
-        if name not in LIMITS or not sep or name in limits:
-            raise UsageError(f"--limit {piece!r}: expected NAME=VALUE, each NAME once and one of {', '.join(LIMITS)}")
-        limits[name] = _parse_value(f"--limit {piece!r}: ", name, value)
-    if "samples" in limits and "snr" not in limits:
-        raise UsageError(
-            "--limit samples=...: the fraction of the samples within the limit of snr; give snr=... as well"
-        )
-    return limits or None
-
-
-def _parse_value(lead: str, name: str, text: str) -> float:
-    try:
-        value, least = float(text), LIMITS[name][1]
-    except ValueError as error:
-        raise UsageError(f"{lead}{text!r} is not a number") from error
-    for wrong, why in (
-        (value != value, "nan is not a limit; give a number"),
-        (name == "samples" and value <= 0, "no sample would have to meet snr; give a fraction above 0, at most 1"),
-        (least and name != "snr" and value > 1, f"{name} is at most 1, so that no outputs can meet it; give 1 or less"),
-        (not least and value < 0, f"{name} is at least 0, so that no outputs can meet it; give 0 or more"),
-    ):
-        if wrong:
-            raise UsageError(lead + why)
-    return value
 
 
 def _measure(

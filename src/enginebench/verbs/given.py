@@ -27,6 +27,7 @@ from enginebench.runs import request
 from enginebench.runs.child import places
 from enginebench.runs.folder import RunRequest, default_folder
 from enginebench.runs.progress import Reporter, Silent
+from enginebench.stats.drift import LIMITS
 
 
 def share(options: Shared) -> request.Shared:
@@ -147,6 +148,35 @@ def read_numbers(name: str, given: int | str | Iterable[int]) -> tuple[int, ...]
     return tuple(numbers)
 
 
+def read_limits(given: Mapping[str, float] | Texts | None) -> dict[str, float] | None:
+    """The limits of {"cosine": 0.99} or of `cosine=0.99,top1=0.98`; None if there are none."""
+    texts = [f"{name}={value}" for name, value in given.items()] if isinstance(given, Mapping) else given or ()
+    limits: dict[str, float] = {}
+    for piece in list_texts(texts if isinstance(texts, str) else ",".join(texts)) if texts else ():
+        name, sep, text = piece.partition("=")
+        lead = f"--limit {piece!r}: "
+        if name not in LIMITS or not sep or name in limits:
+            raise UsageError(f"{lead}expected NAME=VALUE, each NAME once and one of {', '.join(LIMITS)}")
+        try:
+            value, least = float(text), LIMITS[name][1]
+        except ValueError as error:
+            raise UsageError(f"{lead}{text!r} is not a number") from error
+        wrong = {
+            "nan is not a limit; give a number": value != value,
+            "no sample would have to meet snr; give a fraction above 0, at most 1": name == "samples" and value <= 0,
+            f"{name} is at most 1, so that no outputs can meet it; give 1 or less": least
+            and name != "snr"
+            and value > 1,
+            f"{name} is at least 0, so that no outputs can meet it; give 0 or more": not least and value < 0,
+        }
+        if why := next((why for why, holds in wrong.items() if holds), ""):
+            raise UsageError(lead + why)
+        limits[name] = value
+    if "samples" in limits and "snr" not in limits:
+        raise UsageError("--limit samples=...: the fraction of samples within the limit of snr; give snr=... as well")
+    return limits or None
+
+
 def read_share(given: float | str) -> float:
     """A fraction between 0 and 1, also as `5%`."""
     text = str(given)
@@ -212,7 +242,7 @@ def name_precisions(
     if asked is not None or find_kind(device or "cpu") == "cpu":
         unasked = any_engine and not BF16.isdisjoint(describe_machine().cpu_flags)
         return asked or ("fp32,bf16" if unasked else "fp32")
-    say("left out by default: tf32 and formats below 16 bits; name them with --precisions")
+    say(request.LEFT_OUT_ON_GPUS)
     return "fp32,fp16,bf16"
 
 

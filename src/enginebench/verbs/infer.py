@@ -19,7 +19,7 @@ from enginebench.core.shapes import format_shapes
 from enginebench.core.text import clean_text
 from enginebench.engines.registry import find_device, find_entry, read_engine, takes
 from enginebench.models.samples import name_only, resolve_given, take_sizes
-from enginebench.options import GraphEngine, Model, Modules, Opt, PathLike, Printed, Shared, verb
+from enginebench.options import GraphEngine, Model, Modules, Native, Opt, PathLike, Shared, verb
 from enginebench.runs.child.arrays import load_arrays, save_arrays
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import SourceJob
@@ -46,7 +46,7 @@ class InferOptions(Modules, Shared, total=False):
     engine: GraphEngine
 
 
-class InferPrinted(Printed, total=False):
+class InferPrinted(Native, total=False):
     out: Annotated[str, Opt("File for the outputs.", "outputs.npz", path="file", more="One array for each, by name")]
 
 

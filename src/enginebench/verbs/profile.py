@@ -45,7 +45,7 @@ class ProfileOptions(opts.Modules, opts.Shared, total=False):
     wait: opts.Wait
 
 
-class ProfilePrinted(opts.Printed, total=False):
+class ProfilePrinted(opts.Native, total=False):
     topk: opts.TopK
     out: Annotated[str | None, Opt("Folder for the JSON, the CSV and the chart.", path="folder")]
 

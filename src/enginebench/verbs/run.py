@@ -68,6 +68,7 @@ class RunOptions(opts.Modules, opts.Judging, opts.Timing, opts.Shared, total=Fal
             feature="load",
         ),
     ]
+    limit: opts.Limit
     strict_precision: Annotated[
         bool, Opt("Exit with code 4 if a configuration ran in another precision than requested.", False)
     ]
@@ -206,6 +207,7 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
             dynamic_axes=given.read_axes(options["dynamic_axes"]),
             baseline=options["baseline"],
             quick=options["quick"],
+            limits=given.read_limits(options["limit"]),
             calibration_method=options["calibration_method"],
             p99_limit_ms=options["p99_limit_ms"],
             load_p99_ms=options["load_p99_ms"],

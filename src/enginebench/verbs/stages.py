@@ -13,7 +13,7 @@ from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.names import format_options
 from enginebench.core.store import encode, write_atomic
 from enginebench.measure.pin import default_threads
-from enginebench.options import InputSize, Model, Opt, PathLike, Precision, Printed, Shared, Texts, Wait, verb
+from enginebench.options import InputSize, Model, Native, Opt, PathLike, Precision, Shared, Texts, Wait, verb
 from enginebench.report.stages import list_stages
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.other_jobs import StagesJob
@@ -46,7 +46,7 @@ class StagesOptions(Shared, total=False):
     wait: Wait
 
 
-class StagesPrinted(Printed, total=False):
+class StagesPrinted(Native, total=False):
     out: Annotated[str | None, Opt("Also write the JSON document to this file.", path="file")]
 
 
@@ -60,10 +60,10 @@ def stages(target: Model, **options: Unpack[StagesOptions]) -> StagesDocument:
     copies, which shows what a pipeline gains. Several engines stand side by side; one that fails is left out.
 
     Args:
-        target: a model whose preprocessing is known: a built-in one or timm:NAME.
+        target: a model of images, as `run` takes it; for one of your own they are prepared as ImageNet's are.
 
     Raises:
-        UsageError: the model's preprocessing is not known, or there are fewer pictures than a batch.
+        UsageError: the model takes no images, or there are fewer pictures than a batch.
         DependencyError: the engine cannot be had here.
         ArtifactError: the pictures cannot be read.
         DeviceBusy: another run holds the device, and `wait` is false.
@@ -96,23 +96,23 @@ def command(target: str, shown: StagesPrinted, **options: Unpack[StagesOptions])
 def measure_stages(request: RunRequest, options: StagesOptions, reporter: Reporter) -> StagesDocument:
     """The times of one row; the time limit of `request` applies to each of the two measurements."""
     from enginebench.models.photos import make_photos, read_photos, write_photos
-    from enginebench.models.task import choose_preprocess
+    from enginebench.models.task import choose_preprocess, doubt_preprocess
     from enginebench.models.zoo import resolve_model
 
     resolve_model(request.model)
-    choose_preprocess(request.model, request.input_size)  # refused before pictures and graphs are made
     (batch,), n, images = request.batches, options["n"], to_path(options["images"])
     if n < batch:
         raise UsageError(f"--n {n} is less than a batch of {batch}; use a larger --n or a smaller --batch")
-    if images is None:
-        reporter.step(f"generating {n} photographs")
-    photos = make_photos(n, request.measure.seed) if images is None else read_photos(images, n)
-    if (kept := to_path(options["save_images"])) is not None:
-        write_photos(kept, photos)
+    photos = None if images is None else read_photos(images, n)
     with open_scratch() as scratch, lock_devices(list_devices(request), wait=options["wait"], on_wait=reporter.say):
-        folder = scratch / "photos"
-        write_photos(folder, photos)
         row, source = plan_one(request, scratch / ARTIFACTS, reporter)
+        choose_preprocess(row.model, request.input_size, source.inputs)  # refused before pictures are made
+        if photos is None:
+            reporter.step(f"generating {n} photographs")
+            photos = make_photos(n, request.measure.seed)
+        folder = scratch / "photos"
+        for place in filter(None, (folder, to_path(options["save_images"]))):
+            write_photos(place, photos)
         job = StagesJob(
             model=row.model,
             artifact=source,
@@ -140,6 +140,6 @@ def measure_stages(request: RunRequest, options: StagesOptions, reporter: Report
         image_bytes=[len(photo) for photo in photos],
         top_classes=answer.top_classes,
         engine_version=answer.engine_version,
-        caveats=job.artifact.caveats,
+        caveats=(*job.artifact.caveats, *doubt_preprocess(request.model, request.input_size)),
     )
     return replace(document, takes_bytes=job.artifact.normalize is not None)

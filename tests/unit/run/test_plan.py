@@ -13,6 +13,7 @@ from enginebench.runs import plan
 from enginebench.runs.child.jobs import SourceAnswer
 from enginebench.runs.folder import RunRequest
 from enginebench.runs.plan import EVERY_GRAPH, plan_rows
+from enginebench.runs.request import LEFT_OUT_ON_GPUS
 from enginebench.runs.targets import sources
 
 AXES = ("batch", 4)
@@ -126,11 +127,12 @@ def test_the_recipe_that_is_slowest_to_build_runs_only_by_name_where_there_is_a_
     assert [f"{row.engine.backend} {row.engine.recipe}" for row in rows if row.engine.recipe] == planned
     transforms = plan.list_transforms(asked, made.artifacts)
     assert (("int8", "pt2e") in transforms) == ("pytorch-compile pt2e" in planned)
-    said, transform = Mock(), Mock()
+    said, transform = Mock(), Mock(return_value=sources.Sources(artifacts=()))
     monkeypatch.setattr(sources, "_make_or_do_without", lambda *_: made)
     monkeypatch.setattr(sources, "_transform_all", transform)
-    sources.gather_sources(asked, tmp_path, said)
     line = "left out by default: int8@pt2e of pytorch-compile; name it with --precisions int8,int8@pt2e"
+    notes = sources.gather_sources(replace(asked, any_precision=True), tmp_path, said).notes
+    assert (LEFT_OUT_ON_GPUS in notes) == (asked.device != "cpu") and (line in notes) == (planned == ["ort cpu"])
     assert (call(line) in said.say.call_args_list) == (planned == ["ort cpu"]) and transform.called
 
 

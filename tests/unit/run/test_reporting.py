@@ -196,9 +196,11 @@ def test_the_final_of_a_search_recommends_what_the_search_says_to_take(
     head = document.headline
     assert head is not None and (head.id, head.state, head.ratio, head.tied_with) == (winner, "searched", None, ())
     assert {row.baseline for row in document.rows} == {winner} and document.rows[0].id == winner
+    RunFolder(root).write_record(replace(record, notes=("left out by default: int8@pt2e",), winner=None))
     write_report(root, ("html", "md", "json"))
     for name in ("report.html", "report.md"):
         text = (root / name).read_text()
+        assert "left out by default: int8@pt2e" in text
         assert "as reported by the search that measured these" in text and "FASTEST" in text
     assert json.loads((root / "report.json").read_text())["recommended"]["id"] == winner
     assert json.loads((root / "run.json").read_text())["winner"] is None, "its own document says it"

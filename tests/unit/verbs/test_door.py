@@ -86,6 +86,9 @@ def test_the_short_help_is_one_line(verb: str) -> None:
     assert command.name == verb
     assert command.help
     assert VERBS[verb].sentence.endswith(".") and len(VERBS[verb].sentence) <= 80 - len("  calibrate  ")
+    declared = vars(command).get("declared", {})
+    if verb not in ("export", "calibrate") and {"weights", "threads"} <= declared.keys():  # it runs a MODEL
+        assert "allow_native_code" in declared
 
 
 def test_help_lists_every_verb_below_its_group() -> None:

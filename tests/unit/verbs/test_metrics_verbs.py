@@ -92,7 +92,7 @@ def test_data_are_what_checks_are_made_on(cli: Cli, own: Path) -> None:
         (["--data", "in.npz"], 2, "has no labels; give them, one for each sample, with --targets"),
         (["--inputs", "in.npz", "--targets", "nowhere.csv"], 5, "no such file"),
         (["--inputs", "in.npz", "--targets", "t.npy", "--metric", "my_metrics:boom"], 2, "my_metrics.py:12: return"),
-        (["--data", "drawn"], 2, "of floats or uint8, 3 x SIDE x SIDE. Give prepared arrays instead, --inputs F.npz"),
+        (["--data", "drawn"], 2, "of floats or uint8, 3 x SIDE x SIDE. For others give run prepared arrays"),
     ],
 )
 def test_what_cannot_be_judged_is_explained(cli: Cli, own: Path, arguments: list[str], code: int, words: str) -> None:

@@ -25,6 +25,7 @@ from enginebench.runs.child.perform.stages import (
     time_serial,
 )
 from enginebench.stats.stages import STAGES
+from graphs import build_residual
 from processes import Cli
 
 SMALL = Preprocess(resize=8, crop=8, colour="RGB", scale=255.0, mean=(0.0,) * 3, std=(1.0,) * 3, layout="CHW")
@@ -124,16 +125,16 @@ def test_overlapped_lanes_sleep_while_they_wait(entry: Entry) -> None:
     assert not choose_waiting(EngineSpec(backend="pytorch")).options
 
 
-@pytest.mark.parametrize("engine", [(), ("--engine", "ort")])
-@pytest.mark.parametrize(
-    ("model", "why"), [("nope", "unknown model 'nope'"), ("net.onnx", "how its images are prepared is not known")]
-)
-def test_a_model_is_refused_before_pictures_are_made(
-    cli: Cli, tmp_path: Path, model: str, why: str, engine: tuple[str, ...]
+@pytest.mark.parametrize(("model", "why"), [("nope", "unknown model 'nope'"), ("tiny", "3 x SIDE x SIDE"), ("net", "")])
+def test_any_model_of_images_is_timed_and_another_refused_before_pictures_are_made(
+    cli: Cli, tiny_onnx: Path, tmp_path: Path, model: str, why: str
 ) -> None:
-    (tmp_path / "net.onnx").write_bytes(b"not opened")
-    done = cli("stages", model, *engine)
-    assert (done.returncode, "generating" in done.stderr) == (2, False) and why in done.stderr
+    target = {"tiny": tiny_onnx, "net": tmp_path / "net.onnx"}.get(model, model)
+    if model == "net":
+        (tmp_path / "net.onnx").write_bytes(build_residual().SerializeToString())
+    done = cli("stages", target, "--engine", "ort", "--n", 2, "--time-limit", 0.01, code=2 if why else 0)
+    assert ("generating" in done.stderr) == (not why) and why in done.stderr
+    assert why or "images were prepared as ImageNet's are" in " ".join(done.stdout.split())
 
 
 def test_a_picture_that_cannot_be_decoded_is_named(cli: Cli, tmp_path: Path) -> None:

@@ -246,6 +246,8 @@ def test_a_stored_package_is_opened_only_where_the_command_allows_native_code(
     for options, marked in (((), False), (("--allow-native-code",), True)):
         done = cli("drift", f"r/rows/{ROW}.json", "fake@tiny.onnx", *options)
         assert ("--allow-native-code" in done.stderr, (place / "mark").exists()) == (not marked, marked), done.stderr
+    built = cli("build", "evil.pt2", "--engine", "pytorch-aoti", "--out", "x.pt2", code=2)
+    assert "evil.pt2 is a package already" in built.stderr
 
 
 def test_a_library_is_loaded_from_where_the_command_names_it(cli: Cli, place: Path, watch: list[str]) -> None:

@@ -12,20 +12,26 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from enginebench.core.aoti import is_package
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.features import list_names
+from enginebench.core.limits import MOST
 from enginebench.core.names import format_options, parse_precision, slug
-from enginebench.core.records import Cache, MeasureSpec, Scope, Task
+from enginebench.core.records import Cache, Scope, Task
 from enginebench.core.store import DECODE_ERRORS
 from enginebench.engines.registry import read_engine
 from enginebench.runs.folder import RunRequest, Wanted
-from enginebench.runs.request import PERCENTILES, parse_buckets, parse_device
+from enginebench.runs.request import Timing, parse_axes, parse_buckets, parse_device, read_normalize
 from enginebench.stats.compare import MIN_REPETITIONS
 
 # A specification is written by hand; a file beyond this is another one.
 SPEC_LIMIT_BYTES = 1 << 20
 # More rows than anybody can read, or measure in a year: a slip in an axis.
 MOST_CELLS = 200_000
+# What `make_request` reads by itself, and the fields that `run` has as options of timing.
+SET_HERE = {"model", "engines", "precisions", "batches", "device", "threads", "baseline", "load_p99_ms", "normalize"}
+SET_HERE |= {"dynamic_axes"}
+TIMED = {name: name for name in ("warmup", "iters", "processes", "cache")} | {"time_limit": "time_limit_s"}
 # The kind of a machine that nobody named.
 HERE = "local"
 
@@ -44,6 +50,10 @@ class ModelEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     weights: str = "default"
     input_size: int | None = None
     input_shape: tuple[str, ...] = ()
+    input_dtype: Literal["uint8"] | None = None
+    normalize: str | None = None
+    dynamic_axes: tuple[str, ...] = ()
+    ort_extension: tuple[str, ...] = ()
     inputs: str | None = None
     data: str | None = None
     metric: tuple[str, ...] = ()
@@ -91,7 +101,8 @@ class SweepSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     device: str = "cpu"
     threads: Count | None = None
     quick: bool = False
-    processes: Count = 10
+    processes: Count | None = None  # as `run` takes them: 6 to 10
+    builds: Annotated[int, Meta(ge=2)] | None = None
     time_limit_s: Positive = 1.0
     warmup: int | None = None
     iters: int | None = None
@@ -163,7 +174,7 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
         raise UsageError(f"baseline {spec.baseline} is not among the engines of the sweep: {', '.join(spec.engines)}")
     for step in set(spec.steps) - {"measure", *list_names("functions")}:
         raise UsageError(f'steps has "{step}", and there is no such verb here')
-    if "tune" in spec.steps and (processes := 1 if spec.quick else spec.processes) < MIN_REPETITIONS:
+    if "tune" in spec.steps and (processes := 1 if spec.quick else spec.processes or MOST) < MIN_REPETITIONS:
         raise UsageError(
             f'steps has "tune", whose final gives a verdict, which needs {MIN_REPETITIONS} trials each: '
             f"{'leave quick out' if spec.quick else f'raise processes, now {processes}'}"
@@ -306,23 +317,18 @@ def want(cell: Cell) -> Wanted:
     return Wanted(engine=cell.engine, precision=cell.precision, batch=cell.batch, scope=cell.scope)
 
 
-# Fields of a request that are the sweep's and the model's own, by the same names.
-_MEASURED = ("warmup", "iters", "time_limit_s", "cache", "seed")
-_ASKED = ("timeout_s", "quick", "calibration_method")
-_ASKED_OF_MODEL = ("weights", "input_size", "inputs", "data", "targets", "task", "max_metric_drop", "p99_limit_ms")
-
-
-def _take(source: Struct, names: Iterable[str]) -> dict[str, Any]:
-    return {name: getattr(source, name) for name in names}
-
-
 def make_request(spec: SweepSpec, model: ModelEntry, machine: MachineEntry, cells: Iterable[Cell]) -> RunRequest:
     wanted = tuple(map(want, cells))
     buckets = parse_buckets(model.input_shape)
+    if is_package(Path(model.name)):
+        raise UsageError(
+            f"model {model.name} is a package, compiled for one machine; name the model that it was made of"
+        )
     if len(buckets) > 1:
         raise UsageError(f"model {model.name}: input_shape gives several shapes of one input; a sweep takes one")
     limit = spec.load_p99_ms if model.load_p99_ms is None else model.load_p99_ms
-    return RunRequest(
+    timing = Timing(scope=wanted[0].scope, **{name: getattr(spec, own) for name, own in TIMED.items()})
+    request = RunRequest(
         model=model.name,
         engines=tuple(map(read_engine, dict.fromkeys(w.engine for w in wanted))),
         precisions=tuple(map(parse_precision, dict.fromkeys(w.precision for w in wanted))),
@@ -330,16 +336,17 @@ def make_request(spec: SweepSpec, model: ModelEntry, machine: MachineEntry, cell
         wanted=wanted,
         device=parse_device(machine.device or spec.device),
         threads=machine.threads or spec.threads or 0,
-        measure=MeasureSpec(
-            **_take(spec, _MEASURED),
-            processes=1 if spec.quick else spec.processes,
-            scope=wanted[0].scope,
-            percentiles=PERCENTILES,
-        ),
+        measure=timing.make_measure(spec.seed, quick=spec.quick, builds=spec.builds),
+        normalize=read_normalize(model.input_dtype, model.normalize),
+        dynamic_axes=parse_axes(model.dynamic_axes),
+        operator_libraries=model.ort_extension,
         input_shapes=buckets[0] if buckets else None,
         baseline=spell_engine(spec.baseline) if spec.baseline else None,
-        **_take(spec, _ASKED),
-        **_take(model, _ASKED_OF_MODEL),
         metrics=model.metric,
         load_p99_ms=limit if "load" in spec.steps else None,
     )
+    # Whatever else a request has under the same name.
+    for entry in (spec, model):
+        same = set(entry.__struct_fields__).intersection(RunRequest.__struct_fields__).difference(SET_HERE)
+        request = replace(request, **{name: getattr(entry, name) for name in same})
+    return request

@@ -24,7 +24,6 @@ from enginebench.runs.plan import check_places
 from enginebench.runs.request import name_default_engines
 from enginebench.stats.compare import MIN_REPETITIONS
 from enginebench.verbs import given
-from enginebench.verbs.drift import Limits, read_limits
 
 UNITS_OF_TIME = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
@@ -53,14 +52,7 @@ class TuneOptions(opts.Modules, opts.Judging, opts.Shared, total=False):
         str | float | None,
         Opt("Time for the search: 20m, 90s, 1.5h. [20m; with --resume what is left]", metavar="TIME"),
     ]
-    limit: Annotated[
-        Limits | None,
-        Opt(
-            "Limits for outputs: cosine=0.99,top1=0.98, as in drift. [those of each precision]",
-            metavar="NAME=VALUE",
-            multiple=True,
-        ),
-    ]
+    limit: opts.Limit
     data: opts.Data
     p99_limit_ms: Annotated[float | None, Opt("SLO of the goal capacity.", gt=0, metavar="X", feature="load")]
     batch: Annotated[int | None, Opt("Batch size of the goal latency. [that of --input-shape, else 1]", ge=1)]
@@ -151,7 +143,7 @@ def search(
 
 
 def make_request(model: str, options: TuneOptions, known_batch: int | None = None) -> SearchRequest:
-    goal, limits, processes = options["goal"], read_limits(options["limit"]), options["processes"]
+    goal, limits, processes = options["goal"], given.read_limits(options["limit"]), options["processes"]
     batch = options["batch"] or (None if options["input_shape"] else known_batch)
     if options["resume"] and options["out"] is None:
         raise UsageError("--resume needs --out DIR, the folder of the search to continue")

@@ -130,7 +130,7 @@ def bisect(
         )
 
 
-@door.command(bisect, "MODEL")
+@door.command(bisect, "MODEL", shown=opts.Native)
 def command(
     model: str, package: str, good: str, bad: str, shown: opts.Printed, **options: Unpack[BisectOptions]
 ) -> None:

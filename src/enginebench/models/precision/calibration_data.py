@@ -20,7 +20,7 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.preprocess import EXTERNAL
 from enginebench.core.protocols import Array
 from enginebench.core.records import Caveat, TensorSpec
-from enginebench.core.shapes import concrete_shape, find_batch_axes, show_shape
+from enginebench.core.shapes import find_batch_axes
 from enginebench.core.store import DECODE_ERRORS
 from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
 from enginebench.models.pictures import import_pillow
@@ -35,7 +35,14 @@ from enginebench.models.samples import (
     read_file,
     resolve_given,
 )
-from enginebench.models.task import Preprocess, feed_digits, load_digits, preprocess_for, preprocess_imagenet
+from enginebench.models.task import (
+    Preprocess,
+    choose_preprocess,
+    doubt_preprocess,
+    feed_digits,
+    load_digits,
+    preprocess_for,
+)
 from enginebench.models.zoo import BUILTIN, MODELS_EXTRA
 
 Split = Literal["calibrate", "evaluate"]
@@ -108,17 +115,17 @@ def open_data(
         return make_fake(inputs, n, seed)
     if text == "digits":
         return _open_digits(model, inputs, n, seed, split)
-    if text == SAMPLE_PHOTOS:
-        preprocess = _find_preprocess(model, input_size, inputs)
-        return _mark_guess(_open_sample_photos(preprocess, inputs, n, seed, split), model, input_size)
     path = check_source(text)
-    assert path is not None  # the words were served
-    if not path.is_dir():
+    if path is not None and not path.is_dir():
         return open_arrays(path, inputs, n)
-    if {file.suffix.lower() for file in path.iterdir() if not file.name.startswith(".")} in ({".npy"}, {".npz"}):
+    if path and {file.suffix.lower() for file in path.iterdir() if file.name[0] != "."} in ({".npy"}, {".npz"}):
         return open_given(text, inputs, n)
-    images = open_images(path, _find_preprocess(model, input_size, inputs), inputs, n, seed)
-    return _mark_guess(images, model, input_size)
+    preprocess, guessed = choose_preprocess(model, input_size, inputs), doubt_preprocess(model, input_size)
+    if path is None:
+        images = _open_sample_photos(preprocess, inputs, n, seed, split)
+    else:
+        images = open_images(path, preprocess, inputs, n, seed)
+    return replace(images, preprocess_sha256=EXTERNAL, caveats=guessed) if guessed else images
 
 
 def check_source(text: str) -> Path | None:
@@ -132,32 +139,6 @@ def check_source(text: str) -> Path | None:
     raise UsageError(
         f"--data {text!r}: {fault}; expected a folder of images, an .npy or .npz file, digits, {SAMPLE_PHOTOS} or fake"
     )
-
-
-def _find_preprocess(model: str, input_size: int | None, inputs: Sequence[TensorSpec]) -> Preprocess:
-    """The model's own preprocessing; of one that is the user's, what most models of such pictures take."""
-    if (preprocess := preprocess_for(model, input_size, inputs)) is not None:
-        return preprocess
-    spec = inputs[0]
-    shape = concrete_shape(spec, 1)
-    channels_last = len(shape) == 4 and shape[-1] == 3
-    sides = shape[1:3] if channels_last else shape[2:]
-    colours = len(shape) == 4 and (channels_last or shape[1] == 3)
-    if len(inputs) == 1 and colours and sides[0] == sides[1] and spec.dtype.startswith(("float", "uint8")):
-        return preprocess_imagenet(sides[0], layout="HWC" if channels_last else "CHW").fit(inputs)
-    told = ", ".join(f"{s.name} {s.dtype}[{show_shape(s.shape)}]" for s in inputs)
-    raise UsageError(
-        f"{model} takes {told}; images are prepared for one input of floats or uint8, 3 x SIDE x SIDE. Give prepared "
-        "arrays instead, --inputs F.npz, with --targets for the labels"
-    )
-
-
-def _mark_guess(data: CalibrationData, model: str, input_size: int | None) -> CalibrationData:
-    """The data; with the doubt that nobody said how pictures are prepared for a model that is the user's."""
-    if preprocess_for(model, input_size) is not None:
-        return data
-    guessed = explain_external("images were prepared as ImageNet's are")
-    return replace(data, preprocess_sha256=EXTERNAL, caveats=(guessed,))
 
 
 def make_fake(inputs: Sequence[TensorSpec], n: int, seed: int) -> CalibrationData:

@@ -109,6 +109,8 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
     figure += ", modelled" * row.modelled
     whole = "" if row.status == "ok" else f" ({row.status})"
     ratio = _format_ratio(headline, rows, names)
+    limit = headline.rejected.limit if headline.rejected else ""
+    cure = f". Accept it with --limit {limit}" if limit else ""
     what = "what you have" if headline.is_today and not document.spec.get("baseline") else "the baseline"
     if headline.state == "tie":
         n, noun = (row.builds.builds, "builds") if row.builds else (row.processes, "trials")
@@ -125,7 +127,7 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
         choice = ", ".join(what if why == "what you have" else why for why in headline.choice)
         yield f"take {name}{whole}: {choice}   {figure}{ratio}"
     elif headline.state == "none_agrees" and headline.rejected:
-        yield f"{where}none with the same outputs: {_format_rejected(headline, names, ' and ')}"
+        yield f"{where}none with the same outputs: {_format_rejected(headline, names, ' and ')}{cure}"
         yield f"keep {name}, {what}   {figure}"
     elif headline.state == "baseline":
         kind = " of those within the limits" if headline.rejected else ""
@@ -140,7 +142,7 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
     if headline.strict_ratio is not None:
         yield f"{_format_factor(headline.strict_ratio)} strict fp32"
     if headline.rejected and headline.state != "none_agrees":
-        yield f"{_format_rejected(headline, names, ', but ')}: not recommended"
+        yield f"{_format_rejected(headline, names, ', but ')}: not recommended{cure}"
     best, reason = find_best_p99(row, document.rows), document.p99_reasons.get(row.id)
     if best and best.p99_ms and row.p99_ms:
         why = f"; largest difference: {reason}" if reason else ""

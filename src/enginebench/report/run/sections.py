@@ -185,7 +185,7 @@ def _list_gains(rows: Sequence[Row]) -> list[str]:
 def list_others(document: RunDocument) -> list[Section]:
     """What was not run and why, and what else the rows show."""
     limit = document.spec.get("p99_limit_ms")
-    texts = [*list_remarks(document), *describe_limit(list_batches(document.rows), limit)]
+    texts = [*document.notes, *list_remarks(document), *describe_limit(list_batches(document.rows), limit)]
     lines = [*_list_missing(document), *(("", text) for text in (*texts, *state_builds(document.rows)))]
     return [Section(parts=(Notes(lines=tuple(lines), kind="list"),))] if lines else []
 

@@ -16,7 +16,7 @@ from enginebench.engines.registry import accepts, find_device, find_entry, has_e
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import SourceJob
 from enginebench.runs.child.other_jobs import InferJob
-from enginebench.runs.folder import RunFolder, Stored
+from enginebench.runs.folder import RunFolder, Stored, check_outside
 from enginebench.runs.plan import add_shapes, find_fixed_batch
 from enginebench.runs.progress import Reporter
 from enginebench.runs.request import Shared
@@ -107,6 +107,7 @@ class SideRequest(Struct, frozen=True, kw_only=True):
 
 
 def ask_sides(shared: Shared, input_size: int | None, profile_index: int | None = None) -> SideRequest:
+    check_outside([("--inputs", shared.inputs)] if shared.inputs is not None else [])
     return SideRequest(
         device=shared.device,
         threads=shared.count_threads(),

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.entry import find_kind
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ChildFailed, EngineBenchError, UsageError
 from enginebench.core.names import format_engine, format_precision, known, name_mix
 from enginebench.core.recipes import RECIPES, find_needs
@@ -44,6 +45,7 @@ from enginebench.runs.plan import (
     plan_rows,
 )
 from enginebench.runs.progress import Reporter
+from enginebench.runs.request import LEFT_OUT_ON_GPUS
 from enginebench.runs.scoring import Judged, choose_metrics, open_metrics
 from enginebench.runs.trust import allow_code, trust_artifact
 
@@ -94,6 +96,7 @@ class Sources(Struct, frozen=True, kw_only=True):
 
     artifacts: tuple[Artifact, ...]
     problems: dict[str, str] = {}
+    notes: tuple[str, ...] = ()  # what the defaults leave out
 
 
 def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sources:
@@ -126,10 +129,12 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sour
     for spec in every:
         if spec not in kept and not explain_never(spec, made.artifacts):
             left.setdefault(format_precision(spec.precision, spec.recipe), {})[spec.backend] = None
+    notes = [LEFT_OUT_ON_GPUS] if request.any_precision and find_kind(request.device) != "cpu" else []
     for label, engines in left.items():
         named = ",".join(dict.fromkeys([*(format_precision(*pair) for pair in request.precisions), label]))
-        reporter.say(f"left out by default: {label} of {', '.join(engines)}; name it with --precisions {named}")
-    return _transform_all(request, made, place, reporter)
+        notes.append(f"left out by default: {label} of {', '.join(engines)}; name it with --precisions {named}")
+        reporter.say(notes[-1])
+    return replace(_transform_all(request, made, place, reporter), notes=tuple(notes))
 
 
 def _complete(artifact: Artifact, request: RunRequest, place: Path) -> Artifact:
@@ -316,10 +321,17 @@ def judge_sources(
         return judged
     if judged.metrics and judged.labelled.targets is None and Path(judged.labelled.data).is_dir():
         judged = choose_judged(request, sources)
-    if judged is not None and (why := judged.labelled.unlabelled):
-        n = count_of(judged.labelled.n, "images")
-        reporter.say(f"no accuracy, outputs are compared on {n} of {judged.labelled.data}: {why}")
+    for note in note_unlabelled(judged):
+        reporter.say(note)
     return judged
+
+
+def note_unlabelled(judged: Judged | None) -> tuple[str, ...]:
+    """Why there is no accuracy, where pictures have no labels."""
+    if judged is None or not (why := judged.labelled.unlabelled):
+        return ()
+    n = count_of(judged.labelled.n, "images")
+    return (f"no accuracy, outputs are compared on {n} of {judged.labelled.data}: {why}",)
 
 
 def choose_source(sources: tuple[Artifact, ...], engine: EngineSpec, kind: ArtifactKind) -> Artifact:

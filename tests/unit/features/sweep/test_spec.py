@@ -1,11 +1,14 @@
 """What a sweep asks for: its cells, its groups, and what is refused."""
 
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from enginebench.core.errors import EngineBenchError, ParseError, UsageError
+from enginebench.core.records import Normalize
 from enginebench.features.sweep.spec import MOST_CELLS, list_cells, list_groups, read_spec, show_model
+from enginebench.runs.request import Timing
 
 MATRIX = """
 engines = ["fake", "fake:latency_us=100", "ort"]
@@ -23,6 +26,7 @@ kind = "small"
 threads = 1
 """
 
+TIMING = {"warmup": None, "iters": None, "time_limit": 1.0, "processes": None, "scope": "compute", "cache": "hot"}
 ONE = 'engines = ["fake"]\n[[model]]\nname = "digits-cnn"\n{}\n'
 
 
@@ -56,6 +60,11 @@ def test_a_group_has_the_rows_of_one_model_on_one_kind_and_its_own_settings(tmp_
     assert len({g.id for g in groups}) == 4
     assert [g.request.threads for g in groups] == [0, 1, 0, 1]
     assert [g.request.max_metric_drop for g in groups] == [None, None, 0.02, 0.02]
+    assert {g.request.measure for g in groups} == {Timing(**TIMING).make_measure(0)}  # as `run` without options
+    more = 'input_dtype = "uint8"\nnormalize = "0.5/0.25"\ndynamic_axes = ["x:2"]\nort_extension = ["a.so"]\n'
+    (one,) = list_groups(read_spec(write(tmp_path, "builds = 2\n" + ONE.format(more))))
+    assert (one.request.normalize, one.request.dynamic_axes) == (Normalize(mean=(127.5,), std=(63.75,)), {"x": (2,)})
+    assert one.request.operator_libraries == ("a.so",) and one.request.measure.builds == 2
     assert all(len(g.request.wanted) == 12 == len(set(g.cells)) for g in groups)
 
 
@@ -66,6 +75,10 @@ def test_files_beside_the_specification_are_found_from_anywhere(tmp_path: Path, 
     assert spec.model[0].name == str(tiny_onnx)
     assert show_model(spec.model[0].name) == "tiny.onnx"
     assert list_groups(spec)[0].id.startswith("tiny-")
+    with zipfile.ZipFile(tiny_onnx, "w") as archive:
+        archive.writestr("m/data/aotinductor/model/c.so", "")
+    with pytest.raises(UsageError, match=r"tiny\.onnx is a package, compiled for one machine"):
+        list_groups(spec)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from enginebench.core.protocols import Array, CopyClock, DeviceClock, Engine, Lo
 from enginebench.core.records import EngineSpec
 from enginebench.engines.registry import find_entry
 from enginebench.models.pictures import import_pillow
-from enginebench.models.task import Preprocess, choose_preprocess
+from enginebench.models.task import Preprocess, choose_preprocess, hash_preprocess
 from enginebench.runs.child.jobs import NoteCall
 from enginebench.runs.child.other_jobs import StagesAnswer, StagesJob
 from enginebench.stats.stages import STAGES
@@ -39,7 +39,7 @@ def perform_stages(job: StagesJob, note: NoteCall) -> StagesAnswer:
 
     photos = read_photos(Path(job.images_dir), job.n)
     preprocess = choose_preprocess(job.model, job.input_size, job.artifact.inputs)
-    check_prepared_alike(job.artifact, preprocess.sha256())
+    check_prepared_alike(job.artifact, hash_preprocess(job.model, job.input_size, job.artifact.inputs))
     backend = open_for(job.engine, job.out_dir)
     if not isinstance(backend, Loadable):
         raise UsageError(f"{job.engine.backend} times itself; stages needs an engine that it can feed")
