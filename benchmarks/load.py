@@ -24,13 +24,14 @@ sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT / "src")]
 
 from enginebench.core.errors import EngineBenchError  # noqa: E402
 from enginebench.core.names import parse_engine, parse_precision  # noqa: E402
-from enginebench.core.records import Artifact, EngineSpec  # noqa: E402
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec  # noqa: E402
 from enginebench.features.load.arrivals import MemoryBoard, schedule_poisson  # noqa: E402
 from enginebench.features.load.document import LoadDocument, LoadSettings, describe_row  # noqa: E402
 from enginebench.features.load.jobs import ServeJob  # noqa: E402
 from enginebench.features.load.probe import Plan  # noqa: E402
 from enginebench.features.load.rates import Bench, Prober, name_row  # noqa: E402
-from enginebench.features.load.verb import load_target, make_request  # noqa: E402
+from enginebench.features.load.verb import load_target  # noqa: E402
+from enginebench.measure.pin import count_stream_threads  # noqa: E402
 from enginebench.report.progress import PlainReporter  # noqa: E402
 from enginebench.runs.request import Shared  # noqa: E402
 from enginebench.stats.capacity import CapacitySearch  # noqa: E402
@@ -157,13 +158,13 @@ def run(
 ) -> LoadDocument:
     """What `load` finds."""
     names = [parse_engine(text) for text in engines.split(" ")]
-    request = make_request(
-        Shared(threads=threads, **shared),
+    request = Shared(threads=threads or count_stream_threads(1), **shared).make_request(
         model,
-        names,
-        [parse_precision(text) for text in precisions.split(",")],
+        engines=names,
+        precisions=[parse_precision(text) for text in precisions.split(",")],
+        batches=(1,),
+        measure=MeasureSpec(processes=1),
         input_size=None,
-        streams=1,
     )
     with TemporaryDirectory() as folder:
         return load_target(request, settings, Path(folder), reporter=PlainReporter())

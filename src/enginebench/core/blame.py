@@ -30,24 +30,22 @@ def find_line(error: BaseException) -> str | None:
     """
     places: list[tuple[bool, str, int]] = []
     for link in list_causes(error):
-        quoted = [(path, int(line)) for path, line in _FRAME.findall(str(link))]
         raised = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(link.__traceback__)]
+        # Where the operator was called that the exporter was at.
+        nodes = (frame.f_locals.get("node") for frame, _ in traceback.walk_tb(link.__traceback__))
+        metas = (meta for node in nodes if isinstance(meta := getattr(node, "meta", None), dict))
+        texts = "\n".join([*(str(meta.get("stack_trace") or "") for meta in metas), str(link)])
         # The innermost one counts: of the error itself, of what it quotes, then of the operator that was exported.
-        listed = reversed([*_list_node_frames(link), *quoted, *raised])
+        listed = reversed([*((path, int(line)) for path, line in _FRAME.findall(texts)), *raised])
         places += [(_is_installed(path), path, line) for path, line in listed if _is_users(path)]
     if not places:
         return None
     _, path, line = min(places, key=lambda place: place[0])  # the first of those that are not installed
-    source = linecache.getline(path, line).strip()
-    return f"{_shorten(path)}:{line}" + (f": {source}" if source else "")
-
-
-def _list_node_frames(error: BaseException) -> list[tuple[str, int]]:
-    """Where the operator was called that the exporter was at."""
-    nodes = (frame.f_locals.get("node") for frame, _ in traceback.walk_tb(error.__traceback__))
-    metas = (meta for node in nodes if isinstance(meta := getattr(node, "meta", None), dict))
-    stacks = [str(meta.get("stack_trace") or "") for meta in metas]
-    return [(path, int(line)) for path, line in _FRAME.findall("\n".join(stacks))]
+    source, whole = linecache.getline(path, line).strip(), Path(path).resolve()
+    # As an import would find it: below the working folder or a folder of `sys.path`.
+    homes = (home.resolve() for home in (Path.cwd(), *map(Path, sys.path)) if str(home))
+    home = next((home for home in homes if whole.is_relative_to(home)), whole.parent)
+    return f"{whole.relative_to(home)}:{line}" + (f": {source}" if source else "")
 
 
 def _is_users(path: str) -> bool:
@@ -60,12 +58,3 @@ def _is_users(path: str) -> bool:
 
 def _is_installed(path: str) -> bool:
     return "site-packages" in path or "dist-packages" in path
-
-
-def _shorten(path: str) -> str:
-    """The path as an import would find it: below the working folder or a folder of `sys.path`."""
-    whole = Path(path).resolve()
-    for folder in (Path.cwd(), *map(Path, sys.path)):
-        if str(folder) and whole.is_relative_to(folder.resolve()):
-            return str(whole.relative_to(folder.resolve()))
-    return whole.name

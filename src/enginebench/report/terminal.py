@@ -66,14 +66,12 @@ def draw_sections(sections: Sequence[Section]) -> RenderableType:
     return Group(*drawn)
 
 
-class _Title:
+class _Title(str):
     """In lines that part no number from its unit."""
 
-    def __init__(self, text: str) -> None:
-        self.text = re.sub(r"(?<=\d) (?=[a-z])", "\N{NO-BREAK SPACE}", text)
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = textwrap.wrap(self.text, options.max_width, break_on_hyphens=False)
+        whole = re.sub(r"(?<=\d) (?=[a-z])", "\N{NO-BREAK SPACE}", self)
+        lines = textwrap.wrap(whole, options.max_width, break_on_hyphens=False)
         yield Text("\n".join(lines).replace("\N{NO-BREAK SPACE}", " "), style="bold")
 
 

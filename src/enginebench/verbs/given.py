@@ -158,19 +158,14 @@ def read_limits(given: Mapping[str, float] | Texts | None) -> dict[str, float] |
         if name not in LIMITS or not sep or name in limits:
             raise UsageError(f"{lead}expected NAME=VALUE, each NAME once and one of {', '.join(LIMITS)}")
         try:
-            value, least = float(text), LIMITS[name][1]
+            value, most = float(text), LIMITS[name][1]
         except ValueError as error:
             raise UsageError(f"{lead}{text!r} is not a number") from error
-        wrong = {
-            "nan is not a limit; give a number": value != value,
-            "no sample would have to meet snr; give a fraction above 0, at most 1": name == "samples" and value <= 0,
-            f"{name} is at most 1, so that no outputs can meet it; give 1 or less": least
-            and name != "snr"
-            and value > 1,
-            f"{name} is at least 0, so that no outputs can meet it; give 0 or more": not least and value < 0,
-        }
-        if why := next((why for why, holds in wrong.items() if holds), ""):
-            raise UsageError(lead + why)
+        far = "less" if most and name != "snr" and value > 1 else "more" if not most and value < 0 else ""
+        if value != value or far or (name == "samples" and value <= 0):
+            end = f"; {name} is at {'most 1' if most else 'least 0'}, so that no outputs can meet it" if far else ""
+            kind = "a fraction above 0" if name == "samples" else "a number"
+            raise UsageError(f"{lead}expected {kind}{end}")
         limits[name] = value
     if "samples" in limits and "snr" not in limits:
         raise UsageError("--limit samples=...: the fraction of samples within the limit of snr; give snr=... as well")
@@ -233,14 +228,11 @@ def read_engines(given: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]
 
 
 def name_precisions(
-    asked: Texts | None, device: str | None, say: Callable[[str], object], *, any_engine: bool = False
+    asked: Texts | None, device: str | None, say: Callable[[str], object], any_cpu: bool = False
 ) -> Texts:
-    """The precisions asked for, else the defaults; on a GPU `say` is then told what these leave out.
-
-    With the default engines BF16 is one of them where the CPU multiplies in it.
-    """
+    """The precisions asked for, else the defaults, of `any_cpu` BF16 if it has that; what a GPU's leave out is said."""
     if asked is not None or find_kind(device or "cpu") == "cpu":
-        unasked = any_engine and not BF16.isdisjoint(describe_machine().cpu_flags)
+        unasked = any_cpu and not BF16.isdisjoint(describe_machine().cpu_flags)
         return asked or ("fp32,bf16" if unasked else "fp32")
     say(request.LEFT_OUT_ON_GPUS)
     return "fp32,fp16,bf16"

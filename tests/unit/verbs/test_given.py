@@ -78,4 +78,4 @@ def test_bf16_is_tried_unasked_where_the_cpu_multiplies_in_it(
     flags: tuple[str, ...], asked: str | None, any_engine: bool, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(given, "describe_machine", lambda: Mock(cpu_flags=flags))
-    assert name_precisions(asked, "cpu", print, any_engine=any_engine) == named
+    assert name_precisions(asked, "cpu", print, any_cpu=any_engine) == named

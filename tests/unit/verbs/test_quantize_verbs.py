@@ -73,7 +73,10 @@ def test_prints_what_was_done(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["mlp.onnx", "--to", "int8@static"], "unknown recipe 'static' of int8; known: tensorrt, cpu, nncf, dynamic"),
+        (
+            ["mlp.onnx", "--to", "int8@static"],
+            "unknown recipe 'static' of int8; known: tensorrt, cpu, nncf, smooth, dynamic",
+        ),
         (["mlp.onnx", "--to", "int8", "--inputs", "x.npy", "--calib-cache", "c"], "keep one"),
         (["mlp.onnx", "--to", "int8@nncf", "--calib", "x.npy", "--calib-cache", "c"], "none to write"),
         (["mlp.onnx", "--to", "int8", "--calib", "digits"], "calibrate digits-cnn --data digits --out calib.json"),

@@ -280,11 +280,8 @@ def _holds_batch(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> bool:
     ]
     if not rows:
         return [tensor.shape for tensor in both] != [tensor.shape for tensor in alone]
-    return all(
-        float((a - b).nan_to_num().abs().max()) <= ALIKE * float(b.abs().max())
-        for a, b in rows
-        if b.is_floating_point()
-    )
+    floats = ((a - b, b) for a, b in rows if b.is_floating_point())
+    return all(float(apart.nan_to_num().abs().max()) <= ALIKE * float(b.abs().max()) for apart, b in floats)
 
 
 def _run(module: nn.Module, examples: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
@@ -309,10 +306,8 @@ def take_given(
     if set(names) != set(known):
         raise FeedError(f"{model} takes {', '.join(names)}; --inputs holds {', '.join(given)}. Name the arrays so")
     taken = tuple(torch.from_numpy(np.array(known[name])) for name in names)
-    pairs = [
-        (name, array.dtype, example.dtype) for name, array, example in zip(names, taken, own or taken, strict=True)
-    ]
-    if unlike := [f"{name} has {found}, not {wanted}" for name, found, wanted in pairs if found != wanted]:
+    pairs = zip(names, taken, own or taken, strict=True)
+    if unlike := [f"{name} has {a.dtype}, not {b.dtype}" for name, a, b in pairs if a.dtype != b.dtype]:
         raise FeedError(f"--inputs does not fit {model}: {'; '.join(unlike)}. Convert the arrays with astype")
     return taken
 

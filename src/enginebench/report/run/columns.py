@@ -118,7 +118,7 @@ def _make_scaled(title: str, name: str, factor: float, spare: int) -> Column:
 def name_engine(row: Row) -> str:
     """ENGINE, and what keeps its times from being a whole measurement."""
     marks: list[str] = [row.status] if row.status != "ok" else []
-    marks += [name for name in ("modelled", "against") if getattr(row, name)]
+    marks += ["modelled"] * row.modelled + ["against"] * row.id.endswith("-against")
     return row.engine + "".join(f" ({mark})" for mark in marks)
 
 

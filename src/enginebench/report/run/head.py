@@ -41,7 +41,9 @@ class HeadLine(Struct, frozen=True):
 
 def show_name(row: Row, *, brief: bool = False) -> str:
     """`openvino fp32`, `ort int8 (cpu)`, `ort fp32 (against)`; `brief`: without the options of the engine."""
-    return show_engine(row.engine, row.precision, row.recipe, row.mix, brief=brief) + " (against)" * row.against
+    return show_engine(row.engine, row.precision, row.recipe, row.mix, brief=brief) + " (against)" * row.id.endswith(
+        "-against"
+    )
 
 
 def name_rows(rows: Sequence[Row]) -> dict[str, str]:

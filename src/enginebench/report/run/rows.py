@@ -141,11 +141,6 @@ class Row(Struct, frozen=True, kw_only=True):
     workspace_mb: str | None = None  # scratch memory that the builder was allowed
     calibration: str | None = None  # where the ranges of 8 bits come from
 
-    @property
-    def against(self) -> bool:
-        """Whether it is the other side of a `bench --against`, which may be named like the first."""
-        return self.id.endswith("-against")
-
 
 class RunDocument(Struct, frozen=True, kw_only=True):
     """What `run --json` prints and `report` reads."""
@@ -248,8 +243,7 @@ def group_rows(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _hold_together(rows: Sequence[Row], results: Sequence[Result], margin: float) -> tuple[Row, ...]:
-    """The rows with their ratio to the next slower one, and the verdict where there are trials enough for one; and to
-    the same engine's row with more bits."""
+    """The rows with their ratio to the next slower one, with a verdict after enough trials, and to more bits."""
     known = {result.id: result for result in results}
     held = {row.id: row for row in rows}
     for group in group_rows([row for row in rows if row.p50_ms]):
@@ -260,8 +254,7 @@ def _hold_together(rows: Sequence[Row], results: Sequence[Result], margin: float
                 held[row.id] = replace(row, ratio_to_next=found.ratio, verdict_to_next=verdict)
         for row in group:
             alike = [one for one in group if one.engine == row.engine and _class_bits(one) > _class_bits(row)]
-            if alike:  # the fastest of them in the next class
-                wider = min(alike, key=_class_bits)
+            if wider := min(alike, key=_class_bits, default=None):  # the fastest in the next class
                 ratio = compare_rows(known[wider.id], known[row.id], margin).ratio
                 held[row.id] = replace(held[row.id], wider=wider.id, ratio_to_wider=ratio)
     return tuple(held.values())

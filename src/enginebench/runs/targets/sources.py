@@ -328,10 +328,9 @@ def judge_sources(
 
 def note_unlabelled(judged: Judged | None) -> tuple[str, ...]:
     """Why there is no accuracy, where pictures have no labels."""
-    if judged is None or not (why := judged.labelled.unlabelled):
-        return ()
-    n = count_of(judged.labelled.n, "images")
-    return (f"no accuracy, outputs are compared on {n} of {judged.labelled.data}: {why}",)
+    data = judged.labelled if judged else None
+    what = f"no accuracy, outputs are compared on {count_of(data.n, 'images')} of {data.data}: " if data else ""
+    return (what + data.unlabelled,) if data and data.unlabelled else ()
 
 
 def choose_source(sources: tuple[Artifact, ...], engine: EngineSpec, kind: ArtifactKind) -> Artifact:
