@@ -704,11 +704,9 @@ def judge_proof(result: Result, proof: Proof) -> Result:
 
 
 def label(row: PlannedRow | Result) -> str:
-    """`ort int8@cpu b8`, and the shapes where a run has several."""
     spec = row.engine
-    shapes = f" {format_shapes(spec.shapes)}" if spec.shapes else ""
-    name = f"{format_engine(spec)} {format_precision(row.requested_precision, spec.recipe, spec.mix)} b{spec.batch}"
-    return name + shapes
+    precision = format_precision(row.requested_precision, spec.recipe, spec.mix)
+    return f"{format_engine(spec)} {precision} b{spec.batch} {format_shapes(spec.shapes)}".rstrip()
 
 
 def list_open_outputs(result: Result) -> set[str]:

@@ -25,7 +25,14 @@ from enginebench.runs.folder import (
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.plan import list_devices, plan_rows
 from enginebench.runs.progress import Reporter
-from enginebench.runs.targets.sources import Sources, choose_judged, gather_sources, judge_sources, note_unlabelled
+from enginebench.runs.targets.sources import (
+    Limit,
+    Sources,
+    choose_judged,
+    gather_sources,
+    judge_sources,
+    note_unlabelled,
+)
 from enginebench.stats.ranking import Rules
 
 
@@ -127,10 +134,12 @@ def list_changes(then: Machine, now: Machine) -> list[str]:
     return [f"{what} was {old or 'none'}, now {new or 'none'}" for what, old, new in parts if old != new]
 
 
-def find_sources(folder: RunFolder, record: RunRecord, reporter: Reporter) -> tuple[RunRecord, Sources]:
+def find_sources(
+    folder: RunFolder, record: RunRecord, told: Reporter, limit: Limit = None
+) -> tuple[RunRecord, Sources]:
     """The artifacts to start from, those of the record or made now, and the record with them."""
     if record.sources:
         return record, Sources(artifacts=tuple(map(folder.open, record.sources)), problems=record.problems)
-    found = gather_sources(record.request, folder.artifacts, reporter)
+    found = gather_sources(record.request, folder.artifacts, told, limit)
     stored = tuple(folder.relative(a) for a in found.artifacts)
     return replace(record, sources=stored, problems=found.problems, notes=found.notes), found

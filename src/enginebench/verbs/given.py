@@ -227,9 +227,7 @@ def read_engines(given: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]
     return engines
 
 
-def name_precisions(
-    asked: Texts | None, device: str | None, say: Callable[[str], object], any_cpu: bool = False
-) -> Texts:
+def name_precisions(asked: Texts | None, device: str | None, say: Callable[..., Any], any_cpu: bool = False) -> Texts:
     """The precisions asked for, else the defaults, of `any_cpu` BF16 if it has that; what a GPU's leave out is said."""
     if asked is not None or find_kind(device or "cpu") == "cpu":
         unasked = any_cpu and not BF16.isdisjoint(describe_machine().cpu_flags)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, call
+from unittest.mock import MagicMock, Mock, call
 
 import pytest
 from msgspec.structs import replace
@@ -128,7 +128,7 @@ def test_the_recipe_that_is_slowest_to_build_runs_only_by_name_where_there_is_a_
     transforms = plan.list_transforms(asked, made.artifacts)
     assert (("int8", "pt2e") in transforms) == ("pytorch-compile pt2e" in planned)
     said, transform = Mock(), Mock(return_value=sources.Sources(artifacts=()))
-    monkeypatch.setattr(sources, "_make_or_do_without", lambda *_: made)
+    monkeypatch.setattr(sources, "_make", lambda *_: made)
     monkeypatch.setattr(sources, "_transform_all", transform)
     line = "left out by default: int8@pt2e of pytorch-compile; name it with --precisions int8,int8@pt2e"
     notes = sources.gather_sources(replace(asked, any_precision=True), tmp_path, said).notes
@@ -242,3 +242,15 @@ def test_a_compiled_module_starts_from_one_in_eight_bits_or_makes_it(
     assert plan.list_transforms(request, (MODULE, GRAPH)) == []
     needed = 'torchao is not installed. To add it: pip install "enginebench[torchao]"'
     assert plan_both()[3][1] == (skip or needed)
+
+
+def test_a_graph_takes_no_longer_than_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = MagicMock()
+    fakes: dict[str, Any] = {"list_transforms": [("int8", "nncf")], "describe_graph": None, "_take_graph": GRAPH}
+    for name, value in (fakes | {"_begin_telling": ("int8", print), "Child": child, "find_variables": {}}).items():
+        monkeypatch.setattr(sources, name, lambda *_, value=value: value)
+    monkeypatch.setattr(sources, "wait_until_sure", lambda *_, **__: None)
+    request = RunRequest(model="toy", engines=(("openvino", {}),), timeout_s=600)
+    for limit, seconds in ((None, 600), (lambda: 7.0, 7.0)):
+        sources._transform_all(request, SourceAnswer(artifacts=(GRAPH,)), tmp_path, Mock(), limit)
+        assert child.__enter__().start.call_args.kwargs["timeout_s"] == seconds

@@ -288,7 +288,7 @@ def _open(
     folder: RunFolder, run: RunRecord, record: SearchRecord, budget: Budget, reporter: Reporter
 ) -> tuple[Search, list[Proposer], list[str]]:
     request = record.request
-    known, sources = find_sources(folder, run, reporter)
+    known, sources = find_sources(folder, run, reporter, lambda: max(0.1, budget.left_s))
     if known is not run:
         folder.write_record(known)
     judged = judge_sources(choose_judged(request.run), request.run, sources.artifacts, reporter)

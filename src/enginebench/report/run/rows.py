@@ -252,17 +252,15 @@ def _hold_together(rows: Sequence[Row], results: Sequence[Result], margin: float
             if found.ratio is not None:
                 verdict = found.verdict if found.ratio.n >= MIN_REPETITIONS else None
                 held[row.id] = replace(row, ratio_to_next=found.ratio, verdict_to_next=verdict)
+        bits = {
+            row.id: 8 if row.precision in FEW_BITS else 16 if row.precision in ("fp16", "bf16") else 32 for row in group
+        }
         for row in group:
-            alike = [one for one in group if one.engine == row.engine and _class_bits(one) > _class_bits(row)]
-            if wider := min(alike, key=_class_bits, default=None):  # the fastest in the next class
+            alike = [one for one in group if one.engine == row.engine and bits[one.id] > bits[row.id]]
+            if wider := min(alike, key=lambda one: bits[one.id], default=None):  # the fastest of the next more
                 ratio = compare_rows(known[wider.id], known[row.id], margin).ratio
                 held[row.id] = replace(held[row.id], wider=wider.id, ratio_to_wider=ratio)
     return tuple(held.values())
-
-
-def _class_bits(row: Row) -> int:
-    """0 of eight bits and fewer, 1 of 16, 2 of 32."""
-    return 0 if row.precision in FEW_BITS else 1 if row.precision in ("fp16", "bf16") else 2
 
 
 def _describe_times(summary: Summary | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -59,6 +59,8 @@ COMPARED_ENTRIES, QUICK_ENTRIES = 256, 64
 PICTURE_TASKS: tuple[Task | None, ...] = (None, "classification", "embedding")
 # Ranges of the FP32 graph, taken once for all graphs of a run that need them.
 RANGES = "calib.json"
+# The seconds that are left of what all may take; None: as many as each may take.
+Limit: TypeAlias = Callable[[], float] | None
 
 
 def make_sources(job: SourceJob, *, threads: int, timeout_s: float, reporter: Reporter) -> tuple[Artifact, ...]:
@@ -80,17 +82,6 @@ def _make(job: SourceJob, threads: int, timeout_s: float, reporter: Reporter) ->
     return answer
 
 
-def _make_or_do_without(job: SourceJob, threads: int, timeout_s: float, reporter: Reporter) -> SourceAnswer:
-    """As `_make`; an export that takes its process with it costs the graph alone, too."""
-    try:
-        return _make(job, threads, timeout_s, reporter)
-    except ChildFailed as error:
-        if job.needs_onnx or not job.onnx:
-            raise
-        alone = _make(replace(job, onnx=False), threads, timeout_s, reporter)
-        return replace(alone, no_graph=f"{job.source.model} cannot be exported: {error}")
-
-
 class Sources(Struct, frozen=True, kw_only=True):
     """What rows can start from, and PRECISION (`EVERY_GRAPH`: any) -> why there is no graph in it."""
 
@@ -99,7 +90,7 @@ class Sources(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # what the defaults leave out
 
 
-def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sources:
+def gather_sources(request: RunRequest, place: Path, reporter: Reporter, limit: Limit = None) -> Sources:
     """Makes the sources of a request in `place`, in every precision that its rows need."""
     kinds = {takes(name) for name in list_here(request)}
     job = SourceJob(
@@ -114,7 +105,13 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sour
     # Of an interrupted attempt: its weights may have differed if they could not be downloaded then, and its inputs.
     (place / RANGES).unlink(missing_ok=True)
     shutil.rmtree(place / SAMPLES, ignore_errors=True)
-    made = _make_or_do_without(job, request.threads, request.timeout_s, reporter)
+    try:
+        made = _make(job, request.threads, request.timeout_s, reporter)
+    except ChildFailed as error:  # an export that takes its process with it costs the graph alone, too
+        if job.needs_onnx or not job.onnx:
+            raise
+        alone = _make(replace(job, onnx=False), request.threads, request.timeout_s, reporter)
+        made = replace(alone, no_graph=f"{job.source.model} cannot be exported: {error}")
     made = replace(made, artifacts=tuple(_complete(artifact, request, place) for artifact in made.artifacts))
     if request.inputs is not None and find_samples(place) is None:
         raise UsageError(
@@ -126,15 +123,14 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sour
     kept = list_engines(request, made.artifacts)
     every = list_engines(replace(request, any_engine=False, any_precision=False), made.artifacts)
     left: dict[str, dict[str, None]] = {}
-    for spec in every:
-        if spec not in kept and not explain_never(spec, made.artifacts):
-            left.setdefault(format_precision(spec.precision, spec.recipe), {})[spec.backend] = None
+    for spec in (one for one in every if one not in kept and not explain_never(one, made.artifacts)):
+        left.setdefault(format_precision(spec.precision, spec.recipe), {})[spec.backend] = None
     notes = [LEFT_OUT_ON_GPUS] if request.any_precision and find_kind(request.device) != "cpu" else []
     for label, engines in left.items():
         named = ",".join(dict.fromkeys([*(format_precision(*pair) for pair in request.precisions), label]))
         notes.append(f"left out by default: {label} of {', '.join(engines)}; name it with --precisions {named}")
         reporter.say(notes[-1])
-    return replace(_transform_all(request, made, place, reporter), notes=tuple(notes))
+    return replace(_transform_all(request, made, place, reporter, limit), notes=tuple(notes))
 
 
 def _complete(artifact: Artifact, request: RunRequest, place: Path) -> Artifact:
@@ -185,7 +181,7 @@ def plan_one(request: RunRequest, place: Path, reporter: Reporter) -> tuple[Plan
     return row, row.source
 
 
-def _transform_all(request: RunRequest, answer: SourceAnswer, place: Path, reporter: Reporter) -> Sources:
+def _transform_all(request: RunRequest, answer: SourceAnswer, place: Path, reporter: Reporter, limit: Limit) -> Sources:
     """Every graph, and module in eight bits, that the rows need, side by side; ranges are taken by the first alone."""
     made, works = answer.artifacts, dict[str, Work[Any]]()
     artifacts, problems = list(made), {EVERY_GRAPH: answer.no_graph} if answer.no_graph else {}
@@ -199,7 +195,8 @@ def _transform_all(request: RunRequest, answer: SourceAnswer, place: Path, repor
             wait_until_sure([*works.values()], left=left)
             child = stack.enter_context(Child(PATIENCE | find_variables(job)))
             label, tell = _begin_telling(request, job, reporter)
-            works[label] = child.start(job, timeout_s=request.timeout_s, on_note=tell)
+            most_s = [request.timeout_s, *([limit()] if limit else [])]
+            works[label] = child.start(job, timeout_s=min(most_s), on_note=tell)
             ranges += [works[label]] if needs == "ranges" else []
         wait_until_sure([*works.values()])
         for label, work in works.items():
