@@ -164,8 +164,8 @@ def read_limits(given: Mapping[str, float] | Texts | None) -> dict[str, float] |
         far = "less" if most and name != "snr" and value > 1 else "more" if not most and value < 0 else ""
         if value != value or far or (name == "samples" and value <= 0):
             end = f"; {name} is at {'most 1' if most else 'least 0'}, so that no outputs can meet it" if far else ""
-            kind = "a fraction above 0" if name == "samples" else "a number"
-            raise UsageError(f"{lead}expected {kind}{end}")
+            kind = "a fraction above 0, at most 1" if name == "samples" else "a number"
+            raise UsageError(f"{lead}give {kind}{end}")
         limits[name] = value
     if "samples" in limits and "snr" not in limits:
         raise UsageError("--limit samples=...: the fraction of samples within the limit of snr; give snr=... as well")
