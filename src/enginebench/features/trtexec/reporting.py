@@ -53,7 +53,10 @@ def _text(title: str, name: str) -> Column:
 
 def _figure(title: str, name: str) -> Column:
     take: Callable[[object], float | None] = attrgetter(name)
-    known: Callable[[Sequence[object]], bool] = lambda cases: any(take(case) is not None for case in cases)  # noqa: E731
+
+    def known(cases: Sequence[object]) -> bool:
+        return any(take(case) is not None for case in cases)
+
     return Column(title, lambda case: _show(take(case)), take, align="right", when=known)
 
 
