@@ -73,7 +73,11 @@ def lower_model(model: ModelProto, newest: int) -> ModelProto:
         NewerTypes: for its types alone.
     """
     opset = read_opset(model) or newest
-    lowered = _inline_newer(model, opset, newest)
+    try:
+        lowered = _inline_newer(model, opset, newest)
+    except RuntimeError as error:  # the inliner's own, of an optional input that is left out, for one
+        newer = sorted({n.op_type for n in walk_nodes(model) if not defs.has(n.op_type, newest, "")})
+        raise UnsupportedOperator(f"the definition of {', '.join(newer)} cannot be inlined: {error}") from error
     if newest <= LAST_WITH_WHOLE_SHAPES:
         _cut_shapes(lowered)
     shapes = _read_shapes(lowered)
@@ -92,7 +96,9 @@ def lower_model(model: ModelProto, newest: int) -> ModelProto:
             entry.version = newest
     same = [n.SerializeToString() for n in walk_nodes(lowered)] == [n.SerializeToString() for n in walk_nodes(model)]
     name_nodes(lowered)
-    lowered.ir_version = min(lowered.ir_version, helper.find_min_ir_version_for(lowered.opset_import))
+    lowered.ir_version = min(
+        lowered.ir_version, helper.find_min_ir_version_for(lowered.opset_import, ignore_unknown=True)
+    )
     try:
         onnx.checker.check_model(lowered, full_check=True)
     except Exception as error:  # the checker and shape inference each have their own

@@ -116,6 +116,14 @@ def test_a_definition_with_computed_axes_is_folded(tmp_path: Path) -> None:
     assert made.opset == 20
 
 
+def test_domains_of_others_stay_as_they_are(tmp_path: Path) -> None:
+    model, _ = SAME["gelu"]
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))  # ONNX Runtime's quantizer adds it
+    made, _ = lower(model, tmp_path)
+    assert made.opset == 17
+
+
 def test_branches_are_lowered_too(tmp_path: Path) -> None:
     branch = "g () => (float[2, 4, 1] m) <int64[1] a = {-1}> { m = ReduceMean (x, a) }"
     choice = f"y = If (c) <then_branch = {branch}, else_branch = {branch}>"
@@ -156,6 +164,10 @@ REFUSED = {
     "unequal parts": (
         build("[cut] y, z = Split <axis = 2, num_outputs = 2> (x)", [2, 4, 3], shape=(2, 4, 5)),
         r"^Split \(node 'cut'\): it cuts 5 into 2 parts",
+    ),
+    "a definition that the inliner cannot follow": (
+        build("y = AffineGrid (x, n)", [2, 4, 6, 2], {"n": np.array([2, 3, 4, 6])}, shape=(2, 2, 3)),
+        "definition of AffineGrid cannot be inlined",
     ),
     "a type": (
         build("[short] e = Cast <to = 17> (x) y = Cast <to = 1> (e)", SHAPE),  # an FP8
