@@ -181,7 +181,7 @@ def _lower_node(node: NodeProto, newer: Any, older: Any, shapes: Shapes, constan
     names = dict(zip((value.name for value in newer.inputs), node.input, strict=False))
     kept = {attribute.name: attribute for attribute in node.attribute}
     made = []
-    if axes := names.get("axes"):
+    if (axes := names.get("axes")) and all(value.name != "axes" for value in older.inputs):
         if axes not in constants:
             raise _explain(node, f"its axes {axes!r} are computed")
         if "axes" in older.attributes and (numbers := constants[axes].tolist()):

@@ -60,6 +60,10 @@ SAME: dict[str, tuple[ModelProto, list[str]]] = {
         ["Shape", "Slice", "Shape", "Slice", "Concat", "Expand", "Concat"],
     ),
     "max over all": (build("y = ReduceMax (x)", [1, 1, 1]), ["ReduceMax"]),
+    "axes that are computed in both": (
+        build("c = Identity (a) y = Unsqueeze (x, c)", [1, 2, 4, 6], {"a": np.array([0])}, 21),
+        ["Identity", "Unsqueeze"],
+    ),
     "gelu": (build("y = Gelu (x)", SHAPE), ["Div", "Erf", "Sum", "Mul", "Mul"]),
     "gelu in FP16": (build("y = Gelu (x)", SHAPE, kind=TensorProto.FLOAT16), ["Div", "Erf", "Sum", "Mul", "Mul"]),
     "gelu by tanh": (
