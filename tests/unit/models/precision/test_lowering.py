@@ -199,3 +199,11 @@ def test_a_form_that_answers_otherwise_is_refused(tmp_path: Path, monkeypatch: p
     with pytest.raises(UnsupportedOperator, match=r"output 'y' of the lowered graph is .* off"):
         lower(build("m = ReduceMean (x, a) y = Sub (x, m)", SHAPE, LAST), tmp_path)
     assert not (tmp_path / "made").exists()
+
+
+def test_a_value_on_the_edge_of_a_step_of_8_bits_may_round_to_either_side(tmp_path: Path) -> None:
+    text = "q = QuantizeLinear (c, one) d = DequantizeLinear (q, one) y = Mul (x, d)"
+    half = np.float32(0.5)
+    forms = [build(text, SHAPE, {"c": c, "one": np.float32(1)}) for c in (half, np.nextafter(half, np.float32(1)))]
+    onnx.save(forms[0], tmp_path / "given.onnx")
+    lowering.compare_answers(*forms, read_onnx(tmp_path / "given.onnx"))
