@@ -258,7 +258,9 @@ def compare_answers(model: ModelProto, lowered: ModelProto, artifact: Artifact) 
         wanted, found = (_run(_pass_pairs(form), artifact.operator_libraries, feeds) for form in (model, lowered))
     except Exception as error:  # every failure of ONNX Runtime has a class of its own
         raise UnsupportedOperator(f"the two forms cannot be compared in ONNX Runtime: {error}") from error
-    limit = TOLERANCE if artifact.precision in ("fp32", "tf32") else TOLERANCE_SHORT
+    kinds = {tensor.data_type for tensor in model.graph.initializer}
+    short = artifact.precision in ("fp16", "bf16") or not kinds.isdisjoint((TensorProto.FLOAT16, TensorProto.BFLOAT16))
+    limit = TOLERANCE_SHORT if short else TOLERANCE
     for value, want, have in zip(model.graph.output, wanted, found, strict=True):
         want, have = (np.asarray(array, np.float64) for array in (want, have))
         off = math.inf  # a share of the largest value; where shapes or what is finite differ, infinite
