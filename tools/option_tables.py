@@ -1,4 +1,4 @@
-"""What is generated of docs/cli.md and `features/__init__.py`: verbs and options as declared, fields from the records.
+"""What is generated of docs/cli.md, docs/fleet.md and `features/__init__.py`: verbs and options as declared, fields.
 
     python tools/option_tables.py
 
@@ -27,6 +27,7 @@ from enginebench.verbs.read import DOCUMENTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "cli.md"
+FLEET = ROOT / "docs" / "fleet.md"
 IMPORTS = ROOT / "src" / "enginebench" / "features" / "__init__.py"
 COMMON = [option.name for option in options.list_options(options.Shared).values() if not option.program] + ["as_json"]
 TABLE = re.compile(r"^\| (?:option|document) \|.*\n(?:\|.*\|\n?|\n(?=\|))*", re.MULTILINE)
@@ -141,6 +142,14 @@ def _name_fields(kind: type[msgspec.Struct]) -> str:
     return " ".join(f"`{name}`" for name in kind.__struct_fields__)
 
 
+def write_fields(page: str) -> str:
+    """The page on sweeps with the options of `run` that the TOML file takes."""
+    from enginebench.features.sweep.spec import OPTIONS
+
+    names = textwrap.fill(f"precedence: {', '.join(f'`{name}`' for name in sorted(OPTIONS))}.", 120)
+    return re.sub(r"^precedence: .*?\.$", names, page, flags=re.MULTILINE | re.DOTALL)
+
+
 def write_imports(module: str) -> str:
     """The list of what features bring to the public interface, for type checkers."""
     lines = []
@@ -153,4 +162,6 @@ def write_imports(module: str) -> str:
 
 if __name__ == "__main__":
     IMPORTS.write_text(write_imports(IMPORTS.read_text("utf-8")), "utf-8")
+    if "sweep" in list_features():
+        FLEET.write_text(write_fields(FLEET.read_text("utf-8")), "utf-8")
     PAGE.write_text(write_tables(PAGE.read_text("utf-8")), "utf-8")

@@ -24,9 +24,9 @@ from enginebench.engines.registry import (
 )
 from enginebench.models.zoo import require_packages
 from enginebench.runs.child.places import enter
-from enginebench.runs.folder import RunRequest, check_request
+from enginebench.runs.folder import RunRequest, allow_request, check_request
 from enginebench.runs.plan import check_places
-from enginebench.runs.trust import allow_code, allow_engines, allow_model
+from enginebench.runs.trust import allow_code
 
 # What the precisions are that `run` and `tune` leave out on a GPU unless they are asked for.
 LEFT_OUT_ON_GPUS = "left out by default: tf32 and formats below 16 bits; name them with --precisions"
@@ -47,10 +47,6 @@ class Shared(Struct, frozen=True, kw_only=True):
     inputs: str | None = None
     ort_extension: tuple[str, ...] = ()
     normalize: Normalize | None = None
-
-    def __post_init__(self) -> None:
-        """What the user names may be named by stored files, too."""
-        allow_code(*self.ort_extension)
 
     def count_threads(self) -> int:
         from enginebench.measure.pin import default_threads
@@ -75,6 +71,7 @@ class Shared(Struct, frozen=True, kw_only=True):
 
     def make_source(self, model: str, input_size: int | None = None) -> ModelSource:
         require_packages(model)
+        allow_code(*self.ort_extension)
         return ModelSource(
             model=model,
             weights=self.weights,
@@ -98,13 +95,9 @@ class Shared(Struct, frozen=True, kw_only=True):
         dry: bool = False,
     ) -> RunRequest:
         """The request for rows of `model`: one engine, precision and batch (None: not given) make one row."""
-        if dry and self.normalize is not None:
-            raise UsageError("--dry-run opens no model: export it with --input-dtype uint8, and give the graph")
         if measure.scope == "pipelined" and measure.cache == "cold":
             raise UsageError("--cache cold needs a gap between batches, and --scope pipelined leaves none. Use hot")
         engines = tuple(engines)
-        allow_engines(engines)
-        allow_model(model)
         for name, options in engines:
             place = find_device(name, self.device)
             if measure.scope == "pipelined":
@@ -129,7 +122,8 @@ class Shared(Struct, frozen=True, kw_only=True):
             inputs=self.inputs,
             operator_libraries=self.ort_extension,
         )
-        if not dry:  # of which only the command is printed: its files need not be there
+        if not dry:  # nothing runs here: files need not be there, and nothing that is named is allowed
+            allow_request(found)
             check_request(found)
             check_places(found)
         return found

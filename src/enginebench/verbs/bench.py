@@ -181,6 +181,8 @@ def ask(
         raise UsageError("--against-precision is that of the other side; add --against SIDE")
     given.name_environments(options["env"])
     shared, timing = given.share(options), pick(requests.Timing, options)
+    if dry and shared.normalize is not None:
+        raise UsageError("--dry-run opens no model: export it with --input-dtype uint8, and give the graph")
     fixed: dict[str, object] = {"--engine": engine, "--extra": extra}
     settings = ("batch", "threads", "input_shape", "inputs", "input_size", "input_dtype", "profile_index", "cuda_graph")
     fixed |= {f"--{name.replace('_', '-')}": options.get(name) for name in settings}

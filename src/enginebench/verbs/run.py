@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, Unpack
+from typing import Annotated, Any, Literal, Unpack
 
 import click
 from msgspec.structs import replace
@@ -188,30 +188,17 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
         raise UsageError(f"--baseline {options['baseline']} is not among --engines {listed}")
     # A stored run names its own engines.
     use_trtexec(options["trtexec"], ("trtexec",) if resume else (name for name, _ in chosen))
-    timing = pick(requests.Timing, options)
     any_engine = options["engines"] is None
     with given.begin(model, options) as (taken, reporter):
         precisions = given.name_precisions(options["precisions"], shared.device, reporter.say, any_cpu=any_engine)
-        request = shared.make_request(
+        request = make_request(
             taken.text,
+            options,
             engines=engines,
             precisions=given.read_precisions(precisions),
             batches=given.choose_batches(options["batch"], options, taken),
-            measure=timing.make_measure(shared.seed, quick=options["quick"], builds=options["builds"]),
-            input_size=options["input_size"],
         )
-        request = replace(
-            given.judge_by(request, options),
-            any_engine=any_engine,
-            any_precision=options["precisions"] is None,
-            dynamic_axes=given.read_axes(options["dynamic_axes"]),
-            baseline=options["baseline"],
-            quick=options["quick"],
-            limits=given.read_limits(options["limit"]),
-            calibration_method=options["calibration_method"],
-            p99_limit_ms=options["p99_limit_ms"],
-            load_p99_ms=options["load_p99_ms"],
-        )
+        request = replace(request, any_engine=any_engine, any_precision=options["precisions"] is None)
         stored = RunFolder(root).read_record().request if resume else request
         if not resume:
             given.check_extra(request)
@@ -223,6 +210,19 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
             )
         given.refuse_changes(RunOptions, options, (request.measure, request), (stored.measure, stored))
         yield request, reporter
+
+
+def make_request(model: str, options: RunOptions, **how: Any) -> RunRequest:
+    """The request of the options that are one value for all rows; `how`: see `Shared.make_request`."""
+    shared, timing = given.share(options), pick(requests.Timing, options)
+    measure = timing.make_measure(shared.seed, quick=options["quick"], builds=options["builds"])
+    request = shared.make_request(model, measure=measure, input_size=options["input_size"], **how)
+    return replace(
+        given.judge_by(request, options),
+        dynamic_axes=given.read_axes(options["dynamic_axes"]),
+        limits=given.read_limits(options["limit"]),
+        **{name: options[name] for name in ("baseline", "quick", "calibration_method", "p99_limit_ms", "load_p99_ms")},
+    )
 
 
 @contextmanager

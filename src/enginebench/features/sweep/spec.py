@@ -1,12 +1,15 @@
 """What a sweep asks for: a TOML file, and the cells (one row each) and groups (measured together) that it comes to."""
 
 import math
+import os
 import re
 import tomllib
+import types
+from collections import abc
 from collections.abc import Iterable, Mapping
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct
@@ -17,59 +20,71 @@ from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.features import list_names
 from enginebench.core.limits import MOST
 from enginebench.core.names import format_options, parse_precision, slug
-from enginebench.core.records import Cache, Scope, Task
+from enginebench.core.records import Scope
 from enginebench.core.store import DECODE_ERRORS
 from enginebench.engines.registry import read_engine
+from enginebench.options import fill, read_record
 from enginebench.runs.folder import RunRequest, Wanted
-from enginebench.runs.request import Timing, parse_axes, parse_buckets, parse_device, read_normalize
+from enginebench.runs.request import parse_device
 from enginebench.stats.compare import MIN_REPETITIONS
+from enginebench.verbs.run import RunOptions, make_request
 
 # A specification is written by hand; a file beyond this is another one.
 SPEC_LIMIT_BYTES = 1 << 20
 # More rows than anybody can read, or measure in a year: a slip in an axis.
 MOST_CELLS = 200_000
-# What `make_request` reads by itself, and the fields that `run` has as options of timing.
-SET_HERE = {"model", "engines", "precisions", "batches", "device", "threads", "baseline", "load_p99_ms", "normalize"}
-SET_HERE |= {"dynamic_axes"}
-TIMED = {name: name for name in ("warmup", "iters", "processes", "cache")} | {"time_limit": "time_limit_s"}
+# Options of `run` that a sweep does not have: its matrix has lists of these,
+LEFT_OUT = {"engines", "precisions", "batch", "scope"}
+# its store is the folder, it always waits, and its cells say what failed; these are of one machine, or of an ENGINE.
+LEFT_OUT |= {"out", "resume", "deliver", "wait", "strict_precision", "env", "trtexec", "extra"}
+OPTIONS = {name: o for name, o in read_record(RunOptions).items() if name not in LEFT_OUT and not o.program}
+# How earlier versions spelt some.
+EARLIER = {"time_limit_s": "time_limit", "timeout_s": "timeout"}
 # The kind of a machine that nobody named.
 HERE = "local"
 
-Count = Annotated[int, Meta(ge=1)]
-Positive = Annotated[float, Meta(gt=0, le=1e9)]  # finite
-NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
 Some = Meta(min_length=1)
 Text = str | tuple[str, ...]
 Numbers = int | tuple[int, ...]
 
 
-class ModelEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One model, and what is asked of it alone."""
+class Options(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Options of `run`, each None where it is not given."""
+
+    def __post_init__(self) -> None:
+        for name, value in list_options(self).items():
+            try:
+                OPTIONS[name].check(value)
+            except UsageError as error:  # msgspec adds where in the file it is
+                raise ValueError(f"Expected {OPTIONS[name].expect()}, got {name}={value!r}") from error
+
+
+def as_toml(kind: Any) -> Any:
+    """The type of an option as TOML has it: a path is a text, and what can be gone through an array."""
+    origin, inner = get_origin(kind), tuple(map(as_toml, get_args(kind)))
+    if origin is None or origin is os.PathLike:
+        return str if origin else kind
+    if origin in (types.UnionType, Union):
+        return Union[inner]  # noqa: UP007
+    return dict[inner] if origin is abc.Mapping else tuple[*inner, ...]  # type: ignore[valid-type,misc]
+
+
+if not TYPE_CHECKING:  # what `check` checks may come as anything
+    _kinds = {n: Any if get_origin(o.kind) in (None, Literal) else as_toml(o.kind) | None for n, o in OPTIONS.items()}
+    _fields = [(name, _kinds[EARLIER.get(name, name)], None) for name in (*OPTIONS, *EARLIER)]
+    Options = msgspec.defstruct("Options", _fields, bases=(Options,), frozen=True, kw_only=True)
+
+
+class ModelEntry(Options, frozen=True, kw_only=True):
+    """One model, with options for it alone."""
 
     name: str
-    weights: str = "default"
-    input_size: int | None = None
-    input_shape: tuple[str, ...] = ()
-    input_dtype: Literal["uint8"] | None = None
-    normalize: str | None = None
-    dynamic_axes: tuple[str, ...] = ()
-    ort_extension: tuple[str, ...] = ()
-    inputs: str | None = None
-    data: str | None = None
-    metric: tuple[str, ...] = ()
-    targets: str | None = None
-    task: Task | None = None
-    max_metric_drop: NotNegative | None = None
-    p99_limit_ms: Positive | None = None
-    load_p99_ms: Positive | None = None
 
 
-class MachineEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MachineEntry(Options, frozen=True, kw_only=True):
     """One kind of machine, and how Ray knows a node of it: by a resource of that name, unless labels are given."""
 
     kind: str
-    device: str | None = None
-    threads: Count | None = None
     resources: dict[str, float] = {}
     labels: dict[str, str] = {}
     price_per_hour: float | None = None
@@ -86,31 +101,19 @@ class Selection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     scope: Text | None = None
 
 
-class SweepSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SweepSpec(Options, frozen=True, kw_only=True):
+    """What is asked for; an option of the machine goes before that of the model, and this before that for all."""
+
     engines: Annotated[tuple[str, ...], Some]
     model: Annotated[tuple[ModelEntry, ...], Some]
     machine: tuple[MachineEntry, ...] = ()
     precisions: Annotated[tuple[str, ...], Some] = ("fp32",)
-    batches: Annotated[tuple[Count, ...], Some] = (1,)
+    batches: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Some] = (1,)
     scopes: Annotated[tuple[Scope, ...], Some] = ("compute",)
     include: tuple[Selection, ...] = ()
     exclude: tuple[Selection, ...] = ()
     steps: tuple[Literal["measure", "load", "tune"], ...] = ("measure",)
-    load_p99_ms: Positive | None = None
-    baseline: str | None = None
-    device: str = "cpu"
-    threads: Count | None = None
-    quick: bool = False
-    processes: Count | None = None  # as `run` takes them: 6 to 10
-    builds: Annotated[int, Meta(ge=2)] | None = None
-    time_limit_s: Positive = 1.0
-    warmup: int | None = None
-    iters: int | None = None
-    cache: Cache = "hot"
-    seed: int = 0
-    timeout_s: Positive = 900.0
-    calibration_method: Literal["minmax", "entropy", "percentile"] = "minmax"
-    tune_budget_s: Positive = 1200.0
+    tune_budget_s: Annotated[float, Meta(gt=0, le=1e9)] = 1200.0  # finite
 
 
 class Cell(Struct, frozen=True, kw_only=True, order=True):
@@ -141,28 +144,24 @@ def read_spec(path: Path) -> SweepSpec:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}. Name the TOML file of the sweep") from error
     try:
-        spec = msgspec.toml.decode(data, type=SweepSpec)
+        found = tomllib.loads(data.decode())
+        spec = msgspec.convert(found, SweepSpec)
     except msgspec.ValidationError as error:
-        text, _, where = str(error).partition(" - at `")
-        found = text.replace("Object contains unknown", "an unknown").replace("Object missing required", "no")
-        expected = "a specification of a sweep"
-        if text.startswith("Expected "):
-            expected, _, found = text.removeprefix("Expected ").partition(", got ")
-        where = where.rstrip("`")
-        raise ParseError(path, where, found or _show_value(data, where), expected, "See docs/fleet.md") from error
-    except DECODE_ERRORS as error:
+        raise _explain(path, found, *str(error).split(" - at `$")) from error
+    except (ValueError, *DECODE_ERRORS) as error:
         raise ParseError(path, "", str(error), "TOML") from error
     return anchor_paths(check_spec(spec), path.parent)
 
 
-def _show_value(data: bytes, where: str) -> str:
-    """The value at a path such as `$.batches[0]`; msgspec says `[...]` for a key of a table that may have any."""
-    if "[...]" in where:
-        return "another value"
-    value: Any = tomllib.loads(data.decode())
-    for key, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", where):
-        value = value[int(index)] if index else value[key]
-    return repr(value)[:80]
+def _explain(path: Path, value: Any, text: str, where: str = "") -> ParseError:
+    """The error at a place such as `.batches[0]`, where msgspec does not always say what it found."""
+    where = where and f"${where.rstrip('`')}"
+    if told := re.fullmatch(r"Expected (.*?)(?:, got (.*))?", text):
+        for key, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", "" if told[2] else where):
+            value = value[int(index)] if index else value[key]
+        return ParseError(path, where, told[2] or repr(value)[:80], told[1], "See docs/fleet.md")
+    found = text.replace("Object contains unknown", "an unknown").replace("Object missing required", "no")
+    return ParseError(path, where, found, "a specification of a sweep", "See docs/fleet.md")
 
 
 def check_spec(spec: SweepSpec) -> SweepSpec:
@@ -170,27 +169,43 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
     engines = tuple(spell_engine(text) for text in spec.engines)
     for text in spec.precisions:
         parse_precision(text)
-    if spec.baseline is not None and spell_engine(spec.baseline) not in engines:
-        raise UsageError(f"baseline {spec.baseline} is not among the engines of the sweep: {', '.join(spec.engines)}")
     for step in set(spec.steps) - {"measure", *list_names("functions")}:
         raise UsageError(f'steps has "{step}", and there is no such verb here')
-    if "tune" in spec.steps and (processes := 1 if spec.quick else spec.processes or MOST) < MIN_REPETITIONS:
-        raise UsageError(
-            f'steps has "tune", whose final gives a verdict, which needs {MIN_REPETITIONS} trials each: '
-            f"{'leave quick out' if spec.quick else f'raise processes, now {processes}'}"
-        )
     if "tune" in spec.steps and set(spec.scopes) != {"compute"}:
         raise UsageError('steps has "tune", which searches in the scope compute alone: leave scopes out')
-    if "load" in spec.steps and spec.load_p99_ms is None and all(m.load_p99_ms is None for m in spec.model):
-        raise UsageError('steps has "load", which needs load_p99_ms: the limit that requests are to meet')
     machines = spec.machine or (MachineEntry(kind=HERE),)
     _check_once("model", [show_model(model.name) for model in spec.model])
     _check_once("machine", [machine.kind for machine in machines])
     for machine in machines:
-        parse_device(machine.device or spec.device)
         if not slug(machine.kind) or machine.kind.startswith("-"):
             raise UsageError(f"machine kind {machine.kind!r}: expected letters and digits, such as h200")
+    groups = [merge_options(spec, *entries) for entries in product(spec.model, machines)]
+    if "load" in spec.steps and all(options["load_p99_ms"] is None for options in groups):
+        raise UsageError('steps has "load", which needs load_p99_ms: the limit that requests are to meet')
+    for options in groups:
+        parse_device(options["device"])
+        base, quick = options["baseline"], options["quick"]
+        if base is not None and spell_engine(base) not in engines:
+            raise UsageError(f"baseline {base} is not among the engines of the sweep: {', '.join(spec.engines)}")
+        processes = 1 if quick else options["processes"] or MOST
+        if "tune" in spec.steps and processes < MIN_REPETITIONS:
+            raise UsageError(
+                f'steps has "tune", whose final gives a verdict, which needs {MIN_REPETITIONS} trials each: '
+                f"{'leave quick out' if quick else f'raise processes, now {processes}'}"
+            )
     return replace(spec, engines=engines, machine=machines, batches=tuple(dict.fromkeys(spec.batches)))
+
+
+def list_options(entry: Options) -> dict[str, Any]:
+    """The options that an entry gives, by their names."""
+    found = {EARLIER.get(name, name): value for name, value in _given(entry).items()}
+    return {name: value for name, value in found.items() if name in OPTIONS}
+
+
+def merge_options(*entries: Options) -> RunOptions:
+    """All options of `run`; the last entry that gives one decides."""
+    given = {name: value for entry in entries for name, value in list_options(entry).items()}
+    return cast(RunOptions, fill(RunOptions, given))
 
 
 def spell_engine(text: str) -> str:
@@ -216,13 +231,17 @@ def _check_once(what: str, names: list[str]) -> None:
 def anchor_paths(spec: SweepSpec, folder: Path) -> SweepSpec:
     """The specification with the files that it names beside itself written in full."""
 
-    def anchor(text: str | None) -> str | None:
-        path = folder / text if text else folder
-        return str(path.absolute()) if text and not Path(text).is_absolute() and path.exists() else text
+    def anchor(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(anchor, value))
+        return str((folder / value).absolute()) if value and (folder / value).exists() else value
 
-    files = ("name", "data", "inputs", "targets")
-    models = tuple(replace(model, **{name: anchor(getattr(model, name)) for name in files}) for model in spec.model)
-    return replace(spec, model=models)
+    def change(entry: Any, *more: str) -> Any:
+        files = (n for n, o in OPTIONS.items() if "PathLike" in str(o.kind))
+        return replace(entry, **{name: anchor(getattr(entry, name)) for name in (*files, *more)})
+
+    models, machines = (change(model, "name") for model in spec.model), map(change, spec.machine)
+    return change(replace(spec, model=tuple(models), machine=tuple(machines)))  # type: ignore[no-any-return]
 
 
 def list_cells(spec: SweepSpec) -> tuple[Cell, ...]:
@@ -258,8 +277,8 @@ def _cross(axes: Mapping[str, list[Any]]) -> list[Cell]:
     return [Cell(**dict(zip(names, values, strict=True))) for values in product(*(axes[name] for name in names))]
 
 
-def _given(selection: Selection) -> dict[str, Any]:
-    return {name: value for name, value in msgspec.structs.asdict(selection).items() if value is not None}
+def _given(entry: Struct) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.structs.asdict(entry).items() if value is not None}
 
 
 def _list(value: Any) -> list[Any]:
@@ -291,18 +310,17 @@ def list_groups(spec: SweepSpec) -> tuple[Group, ...]:
     found: dict[tuple[str, str], list[Cell]] = {}
     for cell in list_cells(spec):
         found.setdefault((cell.model, cell.machine), []).append(cell)
-    entries = {model.name: model for model in spec.model}
-    kinds = {machine.kind: machine for machine in spec.machine}
+    entries = {(model.name, machine.kind): (model, machine) for model, machine in product(spec.model, spec.machine)}
     return tuple(
         Group(
-            id=name_group(model, kind),
-            model=model,
-            machine=kinds[kind],
-            request=make_request(spec, entries[model], kinds[kind], cells),
+            id=name_group(*key),
+            model=key[0],
+            machine=entries[key][1],
+            request=make_group_request(spec, *entries[key], cells),
             cells=tuple(cells),
             tune_budget_s=spec.tune_budget_s if "tune" in spec.steps else None,
         )
-        for (model, kind), cells in found.items()
+        for key, cells in found.items()
     )
 
 
@@ -317,36 +335,24 @@ def want(cell: Cell) -> Wanted:
     return Wanted(engine=cell.engine, precision=cell.precision, batch=cell.batch, scope=cell.scope)
 
 
-def make_request(spec: SweepSpec, model: ModelEntry, machine: MachineEntry, cells: Iterable[Cell]) -> RunRequest:
-    wanted = tuple(map(want, cells))
-    buckets = parse_buckets(model.input_shape)
+def make_group_request(spec: SweepSpec, model: ModelEntry, machine: MachineEntry, cells: Iterable[Cell]) -> RunRequest:
     if is_package(Path(model.name)):
         raise UsageError(
             f"model {model.name} is a package, compiled for one machine; name the model that it was made of"
         )
-    if len(buckets) > 1:
+    options, wanted = merge_options(spec, model, machine), tuple(map(want, cells))
+    engines = map(read_engine, dict.fromkeys(w.engine for w in wanted))
+    precisions = map(parse_precision, dict.fromkeys(w.precision for w in wanted))
+    request = make_request(model.name, options, engines=engines, precisions=precisions, batches=None, dry=True)
+    if request.buckets:
         raise UsageError(f"model {model.name}: input_shape gives several shapes of one input; a sweep takes one")
-    limit = spec.load_p99_ms if model.load_p99_ms is None else model.load_p99_ms
-    timing = Timing(scope=wanted[0].scope, **{name: getattr(spec, own) for name, own in TIMED.items()})
-    request = RunRequest(
-        model=model.name,
-        engines=tuple(map(read_engine, dict.fromkeys(w.engine for w in wanted))),
-        precisions=tuple(map(parse_precision, dict.fromkeys(w.precision for w in wanted))),
-        batches=tuple(dict.fromkeys(w.batch for w in wanted)),
+    return replace(
+        request,
         wanted=wanted,
-        device=parse_device(machine.device or spec.device),
-        threads=machine.threads or spec.threads or 0,
-        measure=timing.make_measure(spec.seed, quick=spec.quick, builds=spec.builds),
-        normalize=read_normalize(model.input_dtype, model.normalize),
-        dynamic_axes=parse_axes(model.dynamic_axes),
-        operator_libraries=model.ort_extension,
-        input_shapes=buckets[0] if buckets else None,
-        baseline=spell_engine(spec.baseline) if spec.baseline else None,
-        metrics=model.metric,
-        load_p99_ms=limit if "load" in spec.steps else None,
+        batches=tuple(dict.fromkeys(w.batch for w in wanted)),
+        any_batch=False,
+        threads=options["threads"] or 0,
+        measure=replace(request.measure, scope=wanted[0].scope),
+        baseline=spell_engine(request.baseline) if request.baseline else None,
+        load_p99_ms=request.load_p99_ms if "load" in spec.steps else None,
     )
-    # Whatever else a request has under the same name.
-    for entry in (spec, model):
-        same = set(entry.__struct_fields__).intersection(RunRequest.__struct_fields__).difference(SET_HERE)
-        request = replace(request, **{name: getattr(entry, name) for name in same})
-    return request

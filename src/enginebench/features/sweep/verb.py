@@ -177,7 +177,8 @@ def take_up(
             f"{store.url} was begun by an earlier version, whose files lie otherwise; `report` and `history` read it. "
             "Choose another --out"
         )
-    if changed := [f for f in spec.__struct_fields__ if getattr(spec, f) != getattr(known.spec, f)]:
+    if list_groups(spec) != list_groups(known.spec):
+        changed = [f for f in spec.__struct_fields__ if getattr(spec, f) != getattr(known.spec, f)]
         raise UsageError(f"{store.url} holds a sweep with other options ({', '.join(changed)}); choose another --out")
     if known.shared != shared:
         raise UsageError(f"{store.url} was begun {'with' if known.shared else 'without'} --share-machine; continue so")

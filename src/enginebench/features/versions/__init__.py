@@ -18,5 +18,5 @@ FEATURE = Feature(
         "make_environment": "env:make_environment",
         "remove_environment": "env:remove_environment",
     },
-    documents={"enginebench.env/1": "env:EnvironmentsDocument", "enginebench.bisect/1": "bisect:BisectDocument"},
+    documents={"enginebench.env/1": "env:EnvironmentsDocument", "enginebench.bisect/2": "bisect:BisectDocument"},
 )

@@ -234,6 +234,22 @@ def list_versions(package: str) -> list[str]:
     return [version.strip() for version in found[1].split(",")][::-1]
 
 
+def cut_range(versions: Sequence[str], package: str, good: str, bad: str) -> list[str]:
+    """The versions from the good one to the bad one; `1.24` stands for the newest 1.24."""
+    ends = []
+    for text in (good, bad):
+        series = [v for v in versions if v == text or v.startswith(f"{text}.")]
+        if not series:
+            rest = f" and {len(versions) - 8} earlier ones" if len(versions) > 8 else ""
+            raise UsageError(
+                f"{package} {text} is not on the package index; there are {', '.join(versions[-8:])}{rest}"
+            )
+        ends.append(versions.index(text if text in series else series[-1]))
+    if ends[0] >= ends[1]:
+        raise UsageError(f"--bad {bad} is not a later version of {package} than --good {good}")
+    return list(versions[ends[0] : ends[1] + 1])
+
+
 @door.command(remove_environment, "NAME", name="remove")
 def _remove(name: str, shown: Printed) -> None:
     place = remove_environment(name)

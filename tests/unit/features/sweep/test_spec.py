@@ -1,14 +1,24 @@
 """What a sweep asks for: its cells, its groups, and what is refused."""
 
+import importlib.util
+import sys
 import zipfile
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 
 from enginebench.core.errors import EngineBenchError, ParseError, UsageError
-from enginebench.core.records import Normalize
-from enginebench.features.sweep.spec import MOST_CELLS, list_cells, list_groups, read_spec, show_model
-from enginebench.runs.request import Timing
+from enginebench.features.sweep import spec as specs
+from enginebench.features.sweep.spec import MOST_CELLS, OPTIONS, list_cells, list_groups, read_spec, show_model
+from enginebench.options import Opt
+from enginebench.runs.folder import RunRequest
+from enginebench.verbs import run
+from pages import read_page
+from processes import ROOT
+
+sys.path.insert(0, str(ROOT / "tools"))
+import option_tables
 
 MATRIX = """
 engines = ["fake", "fake:latency_us=100", "ort"]
@@ -26,7 +36,6 @@ kind = "small"
 threads = 1
 """
 
-TIMING = {"warmup": None, "iters": None, "time_limit": 1.0, "processes": None, "scope": "compute", "cache": "hot"}
 ONE = 'engines = ["fake"]\n[[model]]\nname = "digits-cnn"\n{}\n'
 
 
@@ -60,12 +69,50 @@ def test_a_group_has_the_rows_of_one_model_on_one_kind_and_its_own_settings(tmp_
     assert len({g.id for g in groups}) == 4
     assert [g.request.threads for g in groups] == [0, 1, 0, 1]
     assert [g.request.max_metric_drop for g in groups] == [None, None, 0.02, 0.02]
-    assert {g.request.measure for g in groups} == {Timing(**TIMING).make_measure(0)}  # as `run` without options
-    more = 'input_dtype = "uint8"\nnormalize = "0.5/0.25"\ndynamic_axes = ["x:2"]\nort_extension = ["a.so"]\n'
-    (one,) = list_groups(read_spec(write(tmp_path, "builds = 2\n" + ONE.format(more))))
-    assert (one.request.normalize, one.request.dynamic_axes) == (Normalize(mean=(127.5,), std=(63.75,)), {"x": (2,)})
-    assert one.request.operator_libraries == ("a.so",) and one.request.measure.builds == 2
     assert all(len(g.request.wanted) == 12 == len(set(g.cells)) for g in groups)
+
+
+# What an option is set to where its type alone does not say what it may be.
+SET = {"dynamic_axes": '["x:2"]', "input_shape": "{x = [1, 64]}", "limit": '"cosine=0.9"', "normalize": '"0.5/0.25"'}
+SET |= {"metric": '["top5"]', "warmup": '"200ms"', "device": '"cuda:1"', "baseline": '"fake"', "task": '"text"'}
+SET |= {"cache": '"cold"', "calibration_method": '"entropy"', "input_dtype": '"uint8"'}
+
+
+@pytest.mark.feature("load", "load_p99_ms")
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_of_run_stands_at_the_top_in_a_model_or_in_a_machine(tmp_path: Path, name: str) -> None:
+    value = SET.get(name, {bool: "true", int: "7", float: "2"}.get(OPTIONS[name].kind, '"x"'))
+    line = f"{name} = {value}\n" + 'input_dtype = "uint8"\n' * (name == "normalize")
+
+    def ask(*places: str) -> list[RunRequest]:
+        text = "engines = ['fake']\n{}[[model]]\nname = 'digits-cnn'\n{}[[machine]]\nkind = 'a'\n{}"
+        load = 'steps = ["measure", "load"]\n' * (name == "load_p99_ms" and any(places))
+        groups = list_groups(read_spec(write(tmp_path, load + text.format(*places))))
+        return [group.request for group in groups]
+
+    plain = ask("", "", "")
+    everywhere = [ask(line, "", ""), ask("", line, ""), ask("", "", line)]
+    assert plain not in everywhere and everywhere[1:] == everywhere[:1] * 2
+
+
+def test_a_new_option_of_run_is_a_field_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class More(run.RunOptions, total=False):
+        colours: Annotated[int, Opt("How many.", 1, ge=1)]
+
+    monkeypatch.setattr(run, "RunOptions", More)
+    found = importlib.util.find_spec(specs.__name__)
+    assert found is not None and found.loader is not None
+    anew = importlib.util.module_from_spec(found)
+    found.loader.exec_module(anew)
+    spec = anew.read_spec(write(tmp_path, "colours = 2\n" + ONE.format("colours = 3")))
+    assert anew.merge_options(spec, *spec.model)["colours"] == 3
+    with pytest.raises(ParseError, match=r"model\[0\]: found colours=0; expected a whole number, at least 1"):
+        anew.read_spec(write(tmp_path, ONE.format("colours = 0")))
+
+
+def test_the_page_names_the_options() -> None:
+    page = read_page("fleet.md")
+    assert option_tables.write_fields(page) == page, "make tables"
 
 
 def test_files_beside_the_specification_are_found_from_anywhere(tmp_path: Path, tiny_onnx: Path) -> None:
@@ -98,12 +145,19 @@ def test_files_beside_the_specification_are_found_from_anywhere(tmp_path: Path, 
         (MATRIX.replace("[1, 8]", str(list(range(1, MOST_CELLS // 20)))), UsageError, "Part it"),
         ('steps = ["load"]\n' + MATRIX, UsageError, '"load"|load_p99_ms'),
         ('baseline = "openvino"\n' + MATRIX, UsageError, "not among the engines"),
-        ("load_p99_ms = nan\n" + MATRIX, ParseError, "load_p99_ms: found nan; expected `float` > 0"),
-        ("seed = 'x'\n" + MATRIX, ParseError, "seed: found `str`; expected `int`"),
-        (ONE.format("max_metric_drop = nan"), ParseError, "max_metric_drop: found nan; expected"),
-        (ONE.format("max_metric_drop = -1"), ParseError, "expected `float` >= 0"),
-        (ONE.format("p99_limit_ms = 0"), ParseError, r"model\[0\].p99_limit_ms"),
-        (ONE.format("load_p99_ms = inf"), ParseError, r"model\[0\].load_p99_ms"),
+        ("load_p99_ms = nan\n" + MATRIX, ParseError, "found load_p99_ms=nan; expected a finite number, more than 0"),
+        ("seed = 'x'\n" + MATRIX, ParseError, "found seed='x'; expected a whole number, at least 0 and at most"),
+        (
+            ONE.format("max_metric_drop = nan"),
+            ParseError,
+            r"model\[0\]: found max_metric_drop=nan; expected a finite number, at least 0",
+        ),
+        (ONE.format("max_metric_drop = -1"), ParseError, "found max_metric_drop=-1; expected"),
+        (ONE.format("p99_limit_ms = 0"), ParseError, r"model\[0\]: found p99_limit_ms=0; expected"),
+        (ONE.format("load_p99_ms = inf"), ParseError, r"model\[0\]: found load_p99_ms=inf; expected"),
+        (ONE.format('cache = "warm"'), ParseError, "found cache='warm'; expected one of hot, cold"),
+        (ONE.format("metric = [1]"), ParseError, r"model\[0\].metric\[0\]: found `int`; expected `str`"),
+        (ONE.format("time_limit_s = 0"), ParseError, "found time_limit=0; expected"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, text: str, error: type[EngineBenchError], said: str) -> None:
