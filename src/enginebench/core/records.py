@@ -99,11 +99,13 @@ class Normalize(Struct, frozen=True, kw_only=True):
     """What a graph does first with a picture in bytes: less `mean`, divided by `std`, both in levels of 0 to 255.
 
     Of `shape` both are broadcast. As a user gives it, without `mean` it is the model's own, and there is no shape yet.
+    `input` is the picture; "": the only one.
     """
 
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     shape: tuple[int, ...] = ()
+    input: str = ""
 
 
 class ModelSource(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 import torch
+from msgspec.structs import replace
 from PIL import Image
 
 from enginebench.core.errors import ArtifactError, FeedError, ParseError, UsageError
@@ -198,6 +199,37 @@ def test_a_graph_of_the_users_takes_bytes_and_warns_where_it_normalizes_itself(s
     own = know_normalize(Normalize(), "digits-cnn")
     assert [know_normalize(own, "digits-cnn", w).shape for w in ("default", "w.pt")] == [own.shape, own.shape]
     assert know_normalize(known, "digits-cnn", "w.pt") == known
+
+
+@pytest.mark.parametrize("model", ["factories:make_masked", "m.onnx"])
+def test_of_several_inputs_the_named_one_comes_in_bytes(model: str, tmp_path: Path) -> None:
+    """Outputs are those of the floats, of the module and of the graph, and the other input is as it was."""
+    if model == "m.onnx":
+        ends = "(float[batch, 1, 4, 4] mask, float[batch, 3, 4, 4] image) => (float[batch, 3, 4, 4] y)"
+        model = str(write_text(tmp_path / model, f"{ends} {{ y = Mul (image, mask) }}", {}))
+    known = read_normalize("uint8", "image:0.1,0.2,0.3/0.5,0.6,0.7")
+    made = make(model, tmp_path / "b", normalize=known)
+    for artifact in made:
+        assert {spec.name: spec.dtype for spec in artifact.inputs} == {"image": "uint8", "mask": "float32"}
+        assert artifact.normalize is not None and artifact.normalize.shape == (3, 1, 1)
+    rng = np.random.default_rng(0)
+    levels, mask = rng.integers(0, 256, (1, 3, 4, 4), np.uint8), rng.random((1, 1, 4, 4), np.float32)
+    mean, std = (np.array(n, np.float32).reshape(3, 1, 1) for n in ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7)))
+    arrays = {"image": levels, "mask": mask}
+    found = [ort.InferenceSession(made[-1].path).run(None, arrays)[0]]
+    if made[0].kind == "torch":
+        ordered = [torch.from_numpy(arrays[spec.name]) for spec in made[0].inputs]
+        found.append(load_module(made[0])(*ordered).numpy())
+    for answer in found:
+        np.testing.assert_allclose(answer, (levels / np.float32(255) - mean) / std * mask, rtol=1e-4, atol=1e-5)
+    np.savez(tmp_path / "f.npz", image=mask.repeat(3, 1), mask=mask)
+    for wishes, kind, why in (
+        ({"normalize": replace(known, input="other")}, UsageError, "Of several inputs name the image"),
+        ({"normalize": replace(known, input="")}, UsageError, "Of several inputs name the image"),
+        ({"normalize": known, "inputs": str(tmp_path / "f.npz")}, FeedError, "arrays that are not uint8"),
+    ):
+        with pytest.raises(kind, match=why):
+            make(model, tmp_path / "no", **wishes)  # type: ignore[arg-type]  # of several kinds
 
 
 TURNED = "t = Transpose <perm = [0, 1, 3, 2]> (x)"
