@@ -334,7 +334,9 @@ def build_package(model: str, out: Path, asked: BuildOptions, reporter: Reporter
     if "aoti" not in accepts(name):
         raise UsageError(f"engine {name} builds while it loads, so there is no file to keep. Use bench or run")
     if given := [*list_settings(asked), *filter(asked.get, ("calib", "calib_cache"))]:
-        raise UsageError(f"engine {name} takes no {', '.join(given)}; it has --precision, --batch and --device")
+        raise UsageError(
+            f"engine {name} takes no {', '.join(given)}; it has --precision, --batch, --device and --input-dtype"
+        )
     if is_package(Path(model)):
         raise UsageError(f"{model} is a package already; {name} builds from the model that it was made of")
     if out.suffix != ".pt2":

@@ -9,7 +9,7 @@ from enginebench.core.names import slug
 from enginebench.core.records import Capacity
 from enginebench.features.load.document import LoadDocument, describe_row
 from enginebench.report.charts import GREY, ORANGE, Row, finish, import_altair, read_rows
-from enginebench.report.numbers import format_significant, format_verdict
+from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_significant, format_verdict
 from enginebench.report.run.charts import PALETTE
 from enginebench.report.run.remarks import find_key, word_notes
 from enginebench.report.run.sections import name_machine
@@ -91,7 +91,10 @@ def _describe_stages(document: LoadDocument) -> Iterator[str]:
             name = find_busiest(point) or ""
             others = ", ".join(f"{part} {share:.0%}" for part, share in point.stages.items() if part != name)
             share = point.stages[name]
-            busy = f"{name} is the bottleneck, busy {share:.0%} of the time ({others}). {CHANGES[name]}."
+            servers = 1 if name == "generator" else len(row.devices) or 1
+            each = choose_unit([ms := 1e3 * share * servers / (point.achieved_per_s or rate or float("inf"))])
+            cost = f"{_show(ms * UNITS_PER_MS[each])} {each} a request"
+            busy = f"{name} is the bottleneck, busy {share:.0%} of the time, {cost} ({others}). {CHANGES[name]}."
             if name == "compute" and (point.batch or row.max_batch) < LIMITING_SHARE * row.max_batch:
                 fill = f"in batches of {_show(point.batch)} on average, at most {row.max_batch}"
                 busy = f"{name} is busy {share:.0%} of the time ({others}), {fill}: more requests fill them."

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import MeasurementError
-from enginebench.core.records import Artifact, Block, Capacity, EngineSpec, Gpu, TensorSpec
+from enginebench.core.records import Artifact, Block, BlockReading, Capacity, EngineSpec, Gpu, TensorSpec
 from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings
 from enginebench.features.load.jobs import ServeJob
 from enginebench.features.load.probe import Plan
 from enginebench.features.load.rates import Bench, Prober, name_row
 from enginebench.features.load.sections import describe_capacity, list_load
 from enginebench.features.load.winners import load_row
-from enginebench.measure.watch import BlockReading, make_block
+from enginebench.measure.watch import make_block
 from enginebench.report.terminal import format_text
 from enginebench.runs.folder import RunFolder
 from enginebench.stats.capacity import CapacitySearch
@@ -108,7 +108,7 @@ def test_the_answer_names_votes_and_does_not_blame_a_part_that_has_room() -> Non
     told = {"model": "m", "scenario": "server", "arrivals": "poisson", "limit_ms": 1.0, "percentile": 99.0, "seed": 0}
     for batch, text in (
         (12.0, "in batches of 12.0 on average, at most 64"),
-        (60.0, "compute is the bottleneck, busy 98%"),
+        (60.0, "compute is the bottleneck, busy 98% of the time, 109 ms a request (host 40%)"),
     ):
         points = (replace(POINT, row="r", stages={"compute": 0.98, "host": 0.4}, batch=batch),)
         document = LoadDocument(rows=(row,), points=points, machine=machine, **told)
