@@ -95,15 +95,8 @@ class Points(nn.Module):
         return torch.nonzero(x > 1.0), x * 2
 
 
-class Masked(nn.Module):
-    """A picture as the second input."""
-
-    def forward(self, mask: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-        return image * mask
-
-
-def make_masked() -> Made:
-    return Masked(), (torch.rand(1, 1, 4, 4), torch.rand(1, 3, 4, 4))
+def make_likeness() -> Made:
+    return nn.CosineSimilarity(), (torch.rand(1, 3, 4, 4), torch.rand(1, 3, 4, 4))
 
 
 class Counter(nn.Module):

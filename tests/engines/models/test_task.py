@@ -201,28 +201,23 @@ def test_a_graph_of_the_users_takes_bytes_and_warns_where_it_normalizes_itself(s
     assert know_normalize(known, "digits-cnn", "w.pt") == known
 
 
-@pytest.mark.parametrize("model", ["factories:make_masked", "m.onnx"])
+@pytest.mark.parametrize("model", ["factories:make_likeness", "m.onnx"])
 def test_of_several_inputs_the_named_one_comes_in_bytes(model: str, tmp_path: Path) -> None:
-    """Outputs are those of the floats, of the module and of the graph, and the other input is as it was."""
     if model == "m.onnx":
-        ends = "(float[batch, 1, 4, 4] mask, float[batch, 3, 4, 4] image) => (float[batch, 3, 4, 4] y)"
-        model = str(write_text(tmp_path / model, f"{ends} {{ y = Mul (image, mask) }}", {}))
-    known = read_normalize("uint8", "image:0.1,0.2,0.3/0.5,0.6,0.7")
-    made = make(model, tmp_path / "b", normalize=known)
-    for artifact in made:
-        assert {spec.name: spec.dtype for spec in artifact.inputs} == {"image": "uint8", "mask": "float32"}
-        assert artifact.normalize is not None and artifact.normalize.shape == (3, 1, 1)
-    rng = np.random.default_rng(0)
-    levels, mask = rng.integers(0, 256, (1, 3, 4, 4), np.uint8), rng.random((1, 1, 4, 4), np.float32)
-    mean, std = (np.array(n, np.float32).reshape(3, 1, 1) for n in ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7)))
-    arrays = {"image": levels, "mask": mask}
-    found = [ort.InferenceSession(made[-1].path).run(None, arrays)[0]]
-    if made[0].kind == "torch":
-        ordered = [torch.from_numpy(arrays[spec.name]) for spec in made[0].inputs]
-        found.append(load_module(made[0])(*ordered).numpy())
-    for answer in found:
-        np.testing.assert_allclose(answer, (levels / np.float32(255) - mean) / std * mask, rtol=1e-4, atol=1e-5)
-    np.savez(tmp_path / "f.npz", image=mask.repeat(3, 1), mask=mask)
+        ends = "(float[batch, 3, 4, 4] x1, float[batch, 3, 4, 4] x2) => (float[batch, 3, 4, 4] y)"
+        model = str(write_text(tmp_path / model, f"{ends} {{ y = Mul (x1, x2) }}", {}))
+    known = read_normalize("uint8", "x2:0.1,0.2,0.3/0.5,0.6,0.7")
+    plain, made = make(model, tmp_path / "f"), make(model, tmp_path / "b", normalize=known)
+    assert known and [[s.dtype for s in artifact.inputs] for artifact in made] == [["float32", "uint8"]] * len(made)
+    x1, levels = (np.random.default_rng(0).integers(0, 256, (1, 3, 4, 4), np.uint8) for _ in range(2))
+    mean, std = (np.array(n, np.float32).reshape(3, 1, 1) for n in (known.mean, known.std))
+    given = {"x1": x1.astype(np.float32), "x2": levels}
+    floats = given | {"x2": (levels - mean) / std}
+    expected, answer = (ort.InferenceSession(m[-1].path).run(None, f)[0] for m, f in ((plain, floats), (made, given)))
+    answers = [answer, *(load_module(m)(*map(torch.from_numpy, given.values())).numpy() for m in made[:-1])]
+    for answer in answers:
+        np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
+    np.savez(tmp_path / "f.npz", **floats)
     for wishes, kind, why in (
         ({"normalize": replace(known, input="other")}, UsageError, "Of several inputs name the image"),
         ({"normalize": replace(known, input="")}, UsageError, "Of several inputs name the image"),

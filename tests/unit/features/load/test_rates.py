@@ -118,26 +118,20 @@ def test_the_answer_names_votes_and_does_not_blame_a_part_that_has_room() -> Non
 
 def test_a_warning_is_told_once_and_percentiles_of_few_requests_are_marked() -> None:
     engines = [EngineSpec(backend=name) for name in ("fake", "ort")]
-    rows = tuple(LoadRow(id=e.backend, engine=e, streams=1, max_batch=1, max_wait_ms=0.0) for e in engines)
+    rows = [LoadRow(id=e.backend, engine=e, streams=1, max_batch=1, max_wait_ms=0.0) for e in engines]
     few = make_caveat("too_few_samples.requests", n=9, percentile="99", needed=459)
+    doubts = {"fake": ((DISTURBED, few), (DISTURBED,)), "ort": ((DISTURBED,), ())}
+    points = [replace(POINT, row=row, caveats=found) for row, both in doubts.items() for found in both]
+    points[1] = replace(points[1], offered=500)
     told = {"model": "m", "scenario": "server", "arrivals": "poisson", "limit_ms": None, "percentile": 99.0, "seed": 0}
-
-    def show(names: str, **having: int) -> str:
-        """Two points of each configuration; so many of which have the doubt about other programs."""
-        points = [
-            replace(POINT, row=row.id, offered=500 if i else 9, caveats=(DISTURBED,) * (i < having[row.id]))
-            for row in rows
-            if row.id in names
-            for i in range(2)
-        ]
-        points[0] = replace(points[0], caveats=(*points[0].caveats, few))
-        kept = tuple(row for row in rows if row.id in names)
-        return " ".join(format_text(list_load(LoadDocument(rows=kept, points=tuple(points), **told))).split())
-
-    both = show("fake,ort", fake=2, ort=1)
+    both, alone = (
+        " ".join(
+            format_text(list_load(LoadDocument(rows=tuple(rows[:n]), points=tuple(points[: 2 * n]), **told))).split()
+        )
+        for n in (2, 1)
+    )
     assert "- all (3 of 4 points): other programs" in both and both.count("other programs") == 1
     assert "- fake fp32, 1 stream of 1 thread (1 of 2 points): 9 requests are too few" in both
-    alone = show("fake", fake=2)
     assert "- other programs used" in alone and "- 1 of 2 points: 9 requests" in alone
     assert "9 1.00 1.00? 1.00?" in alone and "1.00 1.00 1.00 " in alone
 
