@@ -372,7 +372,8 @@ def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions,
     if out.exists() and Path(model).exists() and out.samefile(model):
         raise UsageError(f"--out {out} is the graph itself, which the engine file would replace; choose another --out")
     if is_made(model, options) and not (found := find_available(spec)).available:  # told before an export is paid for
-        raise BackendUnavailable(f"engine {spec.backend}: {found.reason}. To add: {found.fix}")
+        fix = f". To add: {found.fix}" if found.fix else ""
+        raise BackendUnavailable(f"engine {spec.backend}: {found.reason}{fix}")
     artifact = make_graph(model, name_folder(out), options, reporter)
     onnx = Path(artifact.path)
     check_batch_axis(artifact, spec)

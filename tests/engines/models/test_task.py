@@ -192,7 +192,7 @@ def test_a_graph_of_the_users_takes_bytes_and_warns_where_it_normalizes_itself(s
         ({"normalize": Normalize(mean=(0.0,), std=(1.0,))}, UsageError, "its 1 channels"),
         ({"model": "digits-cnn", "normalize": Normalize(mean=(127.5,), std=(25.5,))}, UsageError, "which is known"),
         ({"model": "digits-cnn", "normalize": known}, UsageError, "which is known"),
-        ({"normalize": known, "inputs": str(tmp_path / "f.npy")}, FeedError, "arrays that are not uint8"),
+        ({"normalize": known, "inputs": str(tmp_path / "f.npy")}, FeedError, "has images of float32"),
     ):
         with pytest.raises(kind, match=why):
             make(**{"model": model, "place": tmp_path / "no", **wishes})  # type: ignore[arg-type]  # of several kinds
@@ -221,7 +221,7 @@ def test_of_several_inputs_the_named_one_comes_in_bytes(model: str, tmp_path: Pa
     for wishes, kind, why in (
         ({"normalize": replace(known, input="other")}, UsageError, "Of several inputs name the image"),
         ({"normalize": replace(known, input="")}, UsageError, "Of several inputs name the image"),
-        ({"normalize": known, "inputs": str(tmp_path / "f.npz")}, FeedError, "arrays that are not uint8"),
+        ({"normalize": known, "inputs": str(tmp_path / "f.npz")}, FeedError, "has images of float32"),
     ):
         with pytest.raises(kind, match=why):
             make(model, tmp_path / "no", **wishes)  # type: ignore[arg-type]  # of several kinds

@@ -51,8 +51,8 @@ def make_source(job: SourceJob, note: NoteCall) -> SourceAnswer:
     wish = job.source.normalize
     known = None if wish is None else know_normalize(wish, model, job.source.weights)
     pictures = [a for feeds in given or () for n, a in feeds.items() if known and known.input in ("", n)]
-    if any(array.dtype != "uint8" for array in pictures):
-        raise FeedError("--inputs has arrays that are not uint8, as --input-dtype says of them; give bytes, 0 to 255")
+    if other := next((str(array.dtype) for array in pictures if array.dtype != "uint8"), None):
+        raise FeedError(f"--inputs has images of {other}, where --input-dtype says uint8; give bytes, 0 to 255")
     if Path(model).suffix.lower() in PLAN_SUFFIXES:
         if known is not None:
             raise UsageError(f"--input-dtype uint8: {model} is built already. Build it of a graph that takes bytes")
