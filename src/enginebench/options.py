@@ -305,6 +305,21 @@ Top1Drop: TypeAlias = Annotated[
 CalibCache: TypeAlias = Annotated[
     PathLike | None, Opt("Ranges as TensorRT's text cache; with --calib written there, unless it exists.", path="file")
 ]
+InputDtype: TypeAlias = Annotated[
+    Literal["uint8"] | None,
+    Opt(
+        "uint8: the model takes images as bytes and normalizes them itself. [the model's own]",
+        more="See [images as bytes](inputs.md#images-as-bytes)",
+    ),
+]
+Normalize: TypeAlias = Annotated[
+    str | None,
+    Opt(
+        "With --input-dtype: by channel, for pixels scaled to 0 to 1. [known for built-in and timm models]",
+        metavar="[NAME:]MEAN/STD",
+        more="As in `0.485,0.456,0.406/0.229,0.224,0.225`; NAME is the image among several inputs",
+    ),
+]
 Precision: TypeAlias = Annotated[str, Opt("fp32, tf32, fp16, bf16, int8, fp8 or int4.", "fp32")]
 
 
@@ -405,21 +420,8 @@ class Shared(Progress, total=False):
             more="See [inputs](inputs.md)",
         ),
     ]
-    input_dtype: Annotated[
-        Literal["uint8"] | None,
-        Opt(
-            "uint8: the model takes images as bytes and normalizes them itself. [the model's own]",
-            more="See [images as bytes](inputs.md#images-as-bytes)",
-        ),
-    ]
-    normalize: Annotated[
-        str | None,
-        Opt(
-            "With --input-dtype: by channel, for pixels scaled to 0 to 1. [known for built-in and timm models]",
-            metavar="MEAN/STD",
-            more="As in `0.485,0.456,0.406/0.229,0.224,0.225`",
-        ),
-    ]
+    input_dtype: InputDtype
+    normalize: Normalize
     ort_extension: Libraries
     weights: Annotated[
         PathLike,

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, ChildFailed, ParseError, UsageError
 from enginebench.core.names import parse_engine
-from enginebench.core.records import Artifact, Capacity, EngineSpec, MeasureSpec, Probe, TensorSpec
+from enginebench.core.records import Artifact, BlockReading, Capacity, EngineSpec, MeasureSpec, Probe, TensorSpec
 from enginebench.core.store import encode, read_record
 from enginebench.features.load import probe
 from enginebench.features.load.arrivals import RELEASED, Board, read_trace, schedule_constant, schedule_poisson
@@ -24,7 +24,7 @@ from enginebench.features.load.jobs import ArriveJob, ServeJob
 from enginebench.features.load.rates import make_bench, name_row, widen_profile
 from enginebench.features.load.verb import check_settings, load_target, read_load, write_load
 from enginebench.measure.pin import share_cpus
-from enginebench.measure.watch import BlockReading, BlockWatch
+from enginebench.measure.watch import BlockWatch
 from enginebench.models.zoo import DATA_DIR
 from enginebench.runs.child.isolate import Child
 from enginebench.runs.request import Shared

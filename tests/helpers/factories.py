@@ -95,6 +95,10 @@ class Points(nn.Module):
         return torch.nonzero(x > 1.0), x * 2
 
 
+def make_likeness() -> Made:
+    return nn.CosineSimilarity(), (torch.rand(1, 3, 4, 4), torch.rand(1, 3, 4, 4))
+
+
 class Counter(nn.Module):
     """Counts its calls in a buffer that the answer depends on."""
 

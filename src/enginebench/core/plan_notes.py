@@ -5,8 +5,11 @@ from pathlib import Path
 from msgspec import Struct
 
 from enginebench.core.errors import ParseError
-from enginebench.core.records import Artifact, Precision, Recipe, ShapeRange
+from enginebench.core.records import Artifact, Normalize, Precision, Recipe, ShapeRange
 from enginebench.core.store import encode, hash_file, read_record, write_atomic
+
+# What a note says that an artifact says, too.
+KEPT = ("recipe", "allowed", "made_with", "preprocess_sha256", "normalize")
 
 
 class PlanNote(Struct, frozen=True, kw_only=True):
@@ -18,11 +21,13 @@ class PlanNote(Struct, frozen=True, kw_only=True):
     recipe: Recipe | None = None
     allowed: dict[str, ShapeRange] = {}
     made_with: dict[str, str] = {}
+    preprocess_sha256: str | None = None
+    normalize: Normalize | None = None
 
 
 def write_note(plan: Path, artifact: Artifact, requested: Precision | None) -> None:
     """Notes beside `plan` how `artifact`, which it is a copy of, was asked for."""
-    kept = {name: getattr(artifact, name) for name in ("recipe", "allowed", "made_with")}
+    kept = {name: getattr(artifact, name) for name in KEPT}
     note = PlanNote(sha256=hash_file(plan), requested_precision=requested, **kept)
     write_atomic(_name_note(plan), encode(note, indent=2))
 

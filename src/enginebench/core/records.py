@@ -99,11 +99,13 @@ class Normalize(Struct, frozen=True, kw_only=True):
     """What a graph does first with a picture in bytes: less `mean`, divided by `std`, both in levels of 0 to 255.
 
     Of `shape` both are broadcast. As a user gives it, without `mean` it is the model's own, and there is no shape yet.
+    `input` is the picture; "": the only one.
     """
 
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     shape: tuple[int, ...] = ()
+    input: str = ""
 
 
 class ModelSource(Struct, frozen=True, kw_only=True):
@@ -260,12 +262,9 @@ class MeasureSpec(Struct, frozen=True, kw_only=True):
     percentiles: tuple[float, ...] = (50.0, 90.0, 95.0, 99.0)
 
 
-class Block(Struct, frozen=True, kw_only=True):
-    """Neighbouring samples that were watched together: samples[start:stop]."""
+class BlockReading(Struct, frozen=True, kw_only=True):
+    """What was seen during one block; None where it cannot be seen here."""
 
-    start: int
-    stop: int
-    duration_ns: int
     foreign_cpu_cores: float | None = None  # cores kept busy by others, of those that the process is pinned to
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
@@ -273,6 +272,14 @@ class Block(Struct, frozen=True, kw_only=True):
     power_w: float | None = None
     throttle_reasons: tuple[str, ...] = ()  # those that NVML gave for the clock being below what it could be
     marks: tuple[Mark, ...] = ()
+
+
+class Block(BlockReading, frozen=True, kw_only=True):
+    """Neighbouring samples that were watched together: samples[start:stop]."""
+
+    start: int
+    stop: int
+    duration_ns: int
 
 
 class Gpu(Struct, frozen=True, kw_only=True):

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.protocols import Array, CacheFlusher, CopyClock, DeviceClock, EmptyCall, Engine, Feeds, RunCall
-from enginebench.core.records import Block, Measurement, MeasureSpec, Scope, StopRule
+from enginebench.core.records import Block, BlockReading, Measurement, MeasureSpec, Scope, StopRule
 from enginebench.core.streams import Overlapping
 from enginebench.core.text import stamp_utc
 from enginebench.measure.stopping import BLOCK_NS, WINDOW_CALLS, WINDOW_NS, StoppingRule, WarmupRule, make_stopping_rule
-from enginebench.measure.watch import BlockReading, Watch, make_block, note_doubts
+from enginebench.measure.watch import Watch, make_block, note_doubts
 
 Clock = Callable[[], int]
 Reader = tuple[Callable[[], int], "array[int]"]

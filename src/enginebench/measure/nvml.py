@@ -10,8 +10,7 @@ from typing import Any
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.cuda_devices import find_bus_id, find_handle
-from enginebench.core.records import Mark
-from enginebench.measure.watch import BlockReading
+from enginebench.core.records import BlockReading, Mark
 
 # A block below this share of the default SM clock is marked. NVBench, which set the value, throws such samples away;
 # here they are kept and marked. Source: NVBench, `--throttle-threshold`.

@@ -10,11 +10,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.records import Block, Caveat, Mark
+from enginebench.core.records import Block, BlockReading, Caveat
 from enginebench.measure.topology import ROOT, read_cpuset, read_text
 
 # /proc/stat counts in ticks of 10 ms, so one tick more or less is 0.1 core in a block of 100 ms; the threshold
@@ -31,18 +30,6 @@ _NS = 1_000_000_000
 # spin went to sleep 3,900 times in 100 ms, and 0.25 core was busy that no process used: 6.5 us each. A machine of one's
 # own needs less, and then a little of a neighbour stays unseen in such blocks, and in no others.
 SLEEP_NS = 6_500
-
-
-class BlockReading(Struct, frozen=True, kw_only=True):
-    """What was seen during one block; None where it cannot be seen here."""
-
-    foreign_cpu_cores: float | None = None
-    sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    temperature_c: int | None = None
-    power_w: float | None = None
-    throttle_reasons: tuple[str, ...] = ()
-    marks: tuple[Mark, ...] = ()
 
 
 class Watch(Protocol):

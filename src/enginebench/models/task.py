@@ -123,23 +123,26 @@ def know_normalize(given: Normalize, model: str, weights: str = "default") -> No
     off = [abs(a - b) for a, b in zip((*given.mean, *given.std), (*mean, *std), strict=False)]
     if off and (len(given.mean) != len(mean) or max(off) > 1):  # in levels, of which there are 256
         raise UsageError(f"--normalize is not how images are normalized for {model}, which is known; leave it out")
-    return Normalize(mean=mean, std=std, shape=(1,) if preprocess.layout == "flat" else ())
+    return replace(given, mean=mean, std=std, shape=(1,) if preprocess.layout == "flat" else ())
 
 
 def take_bytes(artifact: Artifact, known: Normalize, input_size: int | None = None) -> Artifact:
-    """The artifact with bytes for its one picture; what opens or writes it puts the normalization first."""
+    """The artifact with bytes for its picture; what opens or writes it puts the normalization first."""
     told = ", ".join(f"{spec.name} {spec.dtype}[{show_shape(spec.shape)}]" for spec in artifact.inputs)
-    channels, shape = len(known.mean), next((spec.shape for spec in artifact.inputs), ())
+    pictures = [spec for spec in artifact.inputs if known.input in ("", spec.name)]
+    channels, shape = len(known.mean), pictures[0].shape if pictures else ()
     axes = [axis for axis in (1, 3) if len(shape) == 4 and shape[axis] == channels]
-    if [spec.dtype for spec in artifact.inputs] != ["float32"] or (len(axes) != 1 and not known.shape):
+    if [spec.dtype for spec in pictures] != ["float32"] or (len(axes) != 1 and not known.shape):
         raise UsageError(
             f"--input-dtype uint8: {artifact.model} takes {told}; expected one image of float32, its {channels} "
-            "channels (one for each number of --normalize) on axis 1 or on axis 3, not on both"
+            "channels (one for each number of --normalize) on axis 1 or on axis 3, not on both. Of several inputs name "
+            "the image: --normalize NAME:MEAN/STD"
         )
-    inputs = (replace(artifact.inputs[0], dtype="uint8", values=(0, 255)),)
-    placed = replace(known, shape=known.shape or ((channels, 1, 1) if axes == [1] else (channels,)))
+    inputs = tuple(replace(s, dtype="uint8", values=(0, 255)) if s in pictures else s for s in artifact.inputs)
+    placed = (channels, 1, 1) if axes == [1] else (channels,)
     prepared = hash_preprocess(artifact.model, input_size, inputs)
-    return replace(artifact, inputs=inputs, normalize=placed, preprocess_sha256=prepared)
+    normalize = replace(known, shape=known.shape or placed, input=pictures[0].name)
+    return replace(artifact, inputs=inputs, normalize=normalize, preprocess_sha256=prepared)
 
 
 def preprocess_imagenet(

@@ -10,23 +10,22 @@ from rich.text import Text
 
 from enginebench.core.text import clean_lines
 
+# Of a bar: what runs, how much of it is done, since when.
+COLUMNS = (
+    TextColumn("{task.description}", markup=False),
+    BarColumn(bar_width=20),
+    TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+    TimeElapsedColumn(),
+)
+
 
 class LiveReporter:
     """A bar that says what runs now."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            # The display itself must not disturb what is measured.
-            refresh_per_second=2,
-        )
+        # The display itself must not disturb what is measured.
+        self._progress = Progress(SpinnerColumn(), *COLUMNS, console=console, transient=True, refresh_per_second=2)
         self._task = self._progress.add_task("starting", total=1)
 
     def __enter__(self) -> LiveReporter:

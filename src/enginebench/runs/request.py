@@ -315,16 +315,17 @@ def read_normalize(dtype: str | None, text: str | None) -> Normalize | None:
     """What --input-dtype and --normalize ask for."""
     if dtype is None and text is not None:
         raise UsageError("--normalize is for --input-dtype uint8; give both or neither")
+    name, _, numbers = (text or "").rpartition(":")
     try:
-        mean, std = ([float(number) for number in part.split(",")] for part in text.split("/")) if text else ((), ())
+        mean, std = ([255 * float(n) for n in part.split(",")] for part in numbers.split("/")) if text else ((), ())
         if len(mean) != len(std) or not all(map(math.isfinite, (*mean, *std))) or any(value <= 0 for value in std):
             raise ValueError
     except ValueError as error:
         raise UsageError(
-            f"--normalize {text}: expected MEAN/STD, a number for each channel, of pixels scaled to 0 to 1, as in "
-            "0.485,0.456,0.406/0.229,0.224,0.225"
+            f"--normalize {text}: expected MEAN/STD or NAME:MEAN/STD, a number for each channel, of pixels scaled to 0 "
+            "to 1, as in 0.485,0.456,0.406/0.229,0.224,0.225"
         ) from error
-    return None if dtype is None else Normalize(mean=tuple(255 * m for m in mean), std=tuple(255 * s for s in std))
+    return None if dtype is None else Normalize(mean=tuple(mean), std=tuple(std), input=name)
 
 
 def choose_batches(given: tuple[int, ...] | None, shapes: dict[str, tuple[int, ...]] | None) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias, Unpack
+from typing import Annotated, Any, Literal, TypeAlias, Unpack
 
 import click
 from msgspec import Struct
@@ -17,25 +17,38 @@ from msgspec.structs import replace
 from enginebench import door
 from enginebench.core.aoti import is_package
 from enginebench.core.caveats import format_caveat, make_caveat
-from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.features import list_features
 from enginebench.core.names import format_precision, known, parse_precision, slug
 from enginebench.core.plan_notes import write_note
 from enginebench.core.recipes import FEW_BITS, find_graph_precision
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, ModelSource, Precision
-from enginebench.core.store import copy_file, encode, hash_file
+from enginebench.core.store import bring_files, copy_file, encode, hash_file
 from enginebench.engines.abilities import Composed
 from enginebench.engines.registry import accepts, check_options, find_device, find_entry, read_engine
 from enginebench.measure.pin import default_threads
 from enginebench.models.precision.calibration_data import keep_batches
-from enginebench.options import CalibCache, DryRunning, Extra, Opt, PathLike, Printed, Progress, Trtexec, verb
+from enginebench.models.zoo import require_packages, resolve_model
+from enginebench.options import (
+    CalibCache,
+    DryRunning,
+    Extra,
+    InputDtype,
+    Normalize,
+    Opt,
+    PathLike,
+    Printed,
+    Progress,
+    Trtexec,
+    verb,
+)
 from enginebench.runs.child.isolate import run_child
 from enginebench.runs.child.jobs import BuildAnswer, BuildJob, ProbeJob, Proof, SourceJob
 from enginebench.runs.child.places import enter, find_available, find_place
 from enginebench.runs.child.proving import doubt_record
 from enginebench.runs.lock import lock_devices
 from enginebench.runs.progress import Reporter
-from enginebench.runs.request import join_argv, merge_options
+from enginebench.runs.request import join_argv, merge_options, read_normalize
 from enginebench.runs.targets.scratch import open_scratch
 from enginebench.runs.targets.sources import make_sources
 from enginebench.runs.trust import allow_model
@@ -119,6 +132,8 @@ class BuildOptions(Progress, total=False):
     trtexec: Trtexec
     extra: Extra
     device: Annotated[str | None, Opt("cuda:N; also cpu for pytorch-aoti. [cuda:0; cpu for pytorch-aoti]")]
+    input_dtype: InputDtype
+    normalize: Normalize
     timeout: Annotated[float, Opt("Seconds that the build may take.", 7200.0, ge=1)]
 
 
@@ -131,14 +146,14 @@ Out: TypeAlias = Annotated[PathLike, Opt("The engine file. [F.plan; MODEL.pt2 fo
 
 @verb(BuildOptions)
 def build(onnx: PathLike, out: Out, **options: Unpack[BuildOptions]) -> BuildDocument:
-    """Build an engine file from F.onnx; with pytorch-aoti from a PyTorch model.
+    """Build an engine file from F.onnx, or from a PyTorch model, which is exported first unless for pytorch-aoti.
 
     Example: enginebench build model.onnx --precision fp16 --out model.plan
 
     The log, the layers and the timing cache are kept beside the engine. Arguments after -- go to trtexec unchanged.
 
     Args:
-        onnx: the graph; for pytorch-aoti the MODEL.
+        onnx: the graph, or a MODEL as `run` takes it; pytorch-aoti takes no graph.
 
     Raises:
         UsageError: options that contradict each other, or that the engine does not have.
@@ -146,11 +161,11 @@ def build(onnx: PathLike, out: Out, **options: Unpack[BuildOptions]) -> BuildDoc
         ArtifactError: the graph cannot be quantized or built; names the first error and the log.
     """
     package = find_entry(read_engine(options["engine"])[0]).takes == "torch"
-    spec = None if package else plan_engine(Path(onnx), options)
+    model, spec = os.fspath(onnx), None if package else plan_engine(os.fspath(onnx), options)
     with open_progress(options["progress"]) as reporter:
         if spec is None:
-            return build_package(os.fspath(onnx), Path(out), options, reporter)
-        return build_engine(Path(onnx), Path(out), spec, options, reporter)
+            return build_package(model, Path(out), options, reporter)
+        return build_engine(model, Path(out), spec, options, reporter)
 
 
 @door.command(build, "F.onnx|MODEL", "[ARG]...", shown=BuildPrinted)
@@ -158,23 +173,26 @@ def command(
     onnx: str, arguments: tuple[str, ...], out: str | None, shown: BuildPrinted, **options: Unpack[BuildOptions]
 ) -> None:
     package = find_entry(read_engine(options["engine"])[0]).takes == "torch"
-    target = out or (f"{slug(onnx)}.pt2" if package else Path(onnx).with_suffix(".plan"))
+    own = Path(onnx).with_suffix(".plan") if onnx.lower().endswith(".onnx") else f"{slug(onnx)}.plan"
+    target = Path(out or (f"{slug(onnx)}.pt2" if package else own))
     check_dry_run(shown)
     options["extra"] = (*options["extra"], *map(shlex.quote, arguments))
     if not shown["dry_run"]:
         return door.show(build(onnx, target, **options), shown, print_build)
     if package:
         raise UsageError(f"--dry-run shows the command of trtexec; {options['engine']} has none. Leave it out")
-    from enginebench.models.onnx.source import read_onnx_head
-
-    source, spec, before = Path(onnx), plan_engine(Path(onnx), options), list[str]()
-    artifact = read_onnx_head(source)
+    spec, before = plan_engine(onnx, options), list[str]()
+    with open_progress(False) as reporter:
+        artifact = make_graph(onnx, name_folder(target), options, reporter, dry=True)
+    source = Path(artifact.path)
+    if is_made(onnx, options):
+        before.append(f"{onnx}: its graph would be written to {source} first")
     check_batch_axis(artifact, spec)
     if needs_graph(spec, artifact.precision):
         graph = quantized_path(source, spec)
         before.append(f"{source} is {artifact.precision}; it would be quantized to {graph} first")
         artifact = replace(artifact, path=str(graph))
-    composed = open_composing(spec).compose_build(artifact, str(Path(target)), spec, shown["tensorrt_version"])
+    composed = open_composing(spec).compose_build(artifact, str(target), spec, shown["tensorrt_version"])
     return print_dry_run(composed, before, shown)
 
 
@@ -240,14 +258,55 @@ def list_settings(options: BuildOptions) -> dict[str, str]:
     return {key: str(value) for key, value in settings.items() if value not in (None, "")}
 
 
-def plan_engine(onnx: Path, asked: BuildOptions) -> EngineSpec:
+def is_made(model: str, asked: BuildOptions) -> bool:
+    """Whether the graph is made first: exported, or changed to take bytes."""
+    wish = read_normalize(asked["input_dtype"], asked["normalize"])
+    return wish is not None or resolve_model(model).kind != "onnx"
+
+
+def name_folder(out: Path) -> Path:
+    """The folder of the log, the layers and a graph that is made."""
+    return out.with_name(f"{out.name}.build").absolute()
+
+
+def make_graph(model: str, folder: Path, asked: BuildOptions, reporter: Reporter, *, dry: bool = False) -> Artifact:
+    """The graph that is built from: the user's as it is, else one that is made, or with `dry` would be, in `folder`."""
+    from enginebench.models.onnx.source import read_onnx_head
+
+    if not is_made(model, asked):
+        return read_onnx_head(Path(model))
+    with open_scratch() as scratch:
+        made = make_source(model, scratch, asked, reporter, onnx=True)
+        if not dry:
+            with open_folder(folder):
+                bring_files(made.files, Path(made.path).parent, folder)
+    return replace(made, path=str(folder / Path(made.path).name))
+
+
+def make_source(model: str, scratch: Path, asked: BuildOptions, reporter: Reporter, *, onnx: bool) -> Artifact:
+    """The model as `run` makes it, with `onnx` as a graph."""
+    require_packages(model)
+    allow_model(model)
+    wish = read_normalize(asked["input_dtype"], asked["normalize"])
+    job = SourceJob(
+        source=ModelSource(model=model, normalize=wish),
+        out_dir=str(scratch),
+        batch=asked["batch"] or 1,
+        onnx=onnx,
+        needs_onnx=onnx,
+    )
+    return make_sources(job, threads=default_threads(), timeout_s=asked["timeout"], reporter=reporter)[-1]
+
+
+def plan_engine(onnx: str, asked: BuildOptions) -> EngineSpec:
     """The engine that is asked for; without a precision in that of the graph."""
     from enginebench.models.onnx.source import read_onnx_head
 
     (name, own), precision, batch = read_engine(asked["engine"]), asked["precision"], asked["batch"]
     if (device := read_device(asked["device"] or "cuda:0")) == "cpu":
         raise UsageError("--device cpu: plans are built on a GPU; give cuda:N, for example cuda:0")
-    wanted, recipe = parse_precision(precision) if precision else (read_onnx_head(onnx).precision, None)
+    head = read_onnx_head(Path(onnx)) if precision is None and resolve_model(onnx).kind == "onnx" else None
+    wanted, recipe = (head.precision, None) if head else parse_precision(precision or "fp32")
     options = list_settings(asked)
     if name != "trtexec" and options.keys() & {"path", "extra"}:
         raise UsageError(f"--trtexec, --extra and arguments after -- are for the engine trtexec, not for {name}")
@@ -275,7 +334,9 @@ def build_package(model: str, out: Path, asked: BuildOptions, reporter: Reporter
     if "aoti" not in accepts(name):
         raise UsageError(f"engine {name} builds while it loads, so there is no file to keep. Use bench or run")
     if given := [*list_settings(asked), *filter(asked.get, ("calib", "calib_cache"))]:
-        raise UsageError(f"engine {name} takes no {', '.join(given)}; it has --precision, --batch and --device")
+        raise UsageError(
+            f"engine {name} takes no {', '.join(given)}; it has --precision, --batch, --device and --input-dtype"
+        )
     if is_package(Path(model)):
         raise UsageError(f"{model} is a package already; {name} builds from the model that it was made of")
     if out.suffix != ".pt2":
@@ -286,11 +347,8 @@ def build_package(model: str, out: Path, asked: BuildOptions, reporter: Reporter
     threads = default_threads()
     spec = EngineSpec(backend=name, options=own, device=device, precision=precision, batch=batch, threads=threads)
     check_options(spec)
-    allow_model(model)
     with open_scratch() as scratch:
-        source = ModelSource(model=model)
-        job = SourceJob(source=source, out_dir=str(scratch), batch=batch, onnx=False, needs_onnx=False)
-        (artifact,) = make_sources(job, threads=threads, timeout_s=asked["timeout"], reporter=reporter)
+        artifact = make_source(model, scratch, asked, reporter, onnx=False)
         if artifact.kind != "torch":
             raise UsageError(f"{model} is of kind {artifact.kind}; {name} builds from a PyTorch model")
         reporter.step(f"{model}: building with {name}")
@@ -303,23 +361,26 @@ def build_package(model: str, out: Path, asked: BuildOptions, reporter: Reporter
         return describe_build(answer, out, precision, device)
 
 
-def build_engine(onnx: Path, out: Path, spec: EngineSpec, options: BuildOptions, reporter: Reporter) -> BuildDocument:
+def build_engine(model: str, out: Path, spec: EngineSpec, options: BuildOptions, reporter: Reporter) -> BuildDocument:
     """Builds the engine file `out`. Log, layers and cache stay in `<out>.build`, where a repeat finds the plan.
 
     A graph in another precision than asked for is quantized first, unless typing is weak; `reporter` says so.
     """
-    from enginebench.models.onnx.source import read_onnx_head
-
     calib, calib_cache = to_path(options["calib"]), to_path(options["calib_cache"])
     if "plan" not in accepts(spec.backend):
         raise UsageError(f"engine {spec.backend} builds while it loads, so there is no file to keep. Use bench or run")
-    if out.exists() and out.samefile(onnx):
+    if out.exists() and Path(model).exists() and out.samefile(model):
         raise UsageError(f"--out {out} is the graph itself, which the engine file would replace; choose another --out")
-    artifact = read_onnx_head(onnx)
+    if is_made(model, options) and not (found := find_available(spec)).available:  # told before an export is paid for
+        fix = f". To add: {found.fix}" if found.fix else ""
+        raise BackendUnavailable(f"engine {spec.backend}: {found.reason}{fix}")
+    artifact = make_graph(model, name_folder(out), options, reporter)
+    onnx = Path(artifact.path)
     check_batch_axis(artifact, spec)
     if find_entry(spec.backend).find_program is not None:  # a wrong option is told before a graph is quantized
         open_composing(spec).compose_build(artifact, str(out), spec, None)
-    doubts = judge_ranges(artifact, calib, calib_cache) if spec.options.get("weak_typing") == "1" else ()
+    doubts = artifact.caveats if is_made(model, options) else ()
+    doubts += judge_ranges(artifact, calib, calib_cache) if spec.options.get("weak_typing") == "1" else ()
     if needs_graph(spec, artifact.precision):
         if find_available(spec).available:  # it is asked, where it runs, for what its version is known not to build
             ahead = ProbeJob(engine=spec.backend, to_build=(artifact, enter(spec)))
@@ -335,16 +396,17 @@ def build_engine(onnx: Path, out: Path, spec: EngineSpec, options: BuildOptions,
     reporter.step(f"{onnx.name}: building with {spec.backend}")
     # A builder that times kernels: a run beside it would spoil its choice, and it would spoil the run's times.
     busy = (spec.device,) if find_entry(spec.backend).tunes else ()
-    with open_folder(out.with_name(f"{out.name}.build").absolute()) as folder, lock_devices(busy, on_wait=reporter.say):
+    with open_folder(name_folder(out)) as folder, lock_devices(busy, on_wait=reporter.say):
         spec = keep_calibration(spec, artifact, folder)
         answer = run_child(
             BuildJob(source=str(onnx.absolute()), engine=spec, out_dir=str(folder)),
             timeout_s=options["timeout"],
             on_note=lambda text: reporter.step(f"{onnx.name}: {text}"),
         )
+    kept: dict[str, Any] = {name: getattr(artifact, name) for name in ("normalize", "preprocess_sha256")}
     if spec.options.get("weak_typing") == "1" and (ranges := calib or calib_cache):
-        made_with = answer.artifact.made_with | {"calibration": ranges.name}
-        answer = replace(answer, artifact=replace(answer.artifact, made_with=made_with))
+        kept["made_with"] = answer.artifact.made_with | {"calibration": ranges.name}
+    answer = replace(answer, artifact=replace(answer.artifact, **kept))
     document = describe_build(answer, out, known(spec.precision), spec.device, doubts)
     write_note(out, answer.artifact, spec.precision)
     return document

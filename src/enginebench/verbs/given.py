@@ -22,7 +22,7 @@ from enginebench.engines.registry import find_device, find_entry, find_installed
 from enginebench.engines.registry import read_engines as read_engine_list
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Model, PathLike, Shared, Side, Texts, read_record
-from enginebench.report.progress import LiveReporter, PlainReporter
+from enginebench.report.progress import COLUMNS, LiveReporter, PlainReporter
 from enginebench.runs import request
 from enginebench.runs.child import places
 from enginebench.runs.folder import RunRequest, default_folder
@@ -293,15 +293,9 @@ class NotebookReporter:
     """A bar in the output of a notebook's cell, drawn anew when something happens: no thread, no widgets."""
 
     def __init__(self, display: Any) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress
 
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TimeElapsedColumn(),
-            auto_refresh=False,
-        )
+        self._progress = Progress(*COLUMNS, auto_refresh=False)
         self._task = self._progress.add_task("starting", total=1)
         self._shown = display(self._progress, display_id=True)
 

@@ -6,6 +6,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 import torch
+from msgspec.structs import replace
 from PIL import Image
 
 from enginebench.core.errors import ArtifactError, FeedError, ParseError, UsageError
@@ -191,13 +192,39 @@ def test_a_graph_of_the_users_takes_bytes_and_warns_where_it_normalizes_itself(s
         ({"normalize": Normalize(mean=(0.0,), std=(1.0,))}, UsageError, "its 1 channels"),
         ({"model": "digits-cnn", "normalize": Normalize(mean=(127.5,), std=(25.5,))}, UsageError, "which is known"),
         ({"model": "digits-cnn", "normalize": known}, UsageError, "which is known"),
-        ({"normalize": known, "inputs": str(tmp_path / "f.npy")}, FeedError, "arrays that are not uint8"),
+        ({"normalize": known, "inputs": str(tmp_path / "f.npy")}, FeedError, "has images of float32"),
     ):
         with pytest.raises(kind, match=why):
             make(**{"model": model, "place": tmp_path / "no", **wishes})  # type: ignore[arg-type]  # of several kinds
     own = know_normalize(Normalize(), "digits-cnn")
     assert [know_normalize(own, "digits-cnn", w).shape for w in ("default", "w.pt")] == [own.shape, own.shape]
     assert know_normalize(known, "digits-cnn", "w.pt") == known
+
+
+@pytest.mark.parametrize("model", ["factories:make_likeness", "m.onnx"])
+def test_of_several_inputs_the_named_one_comes_in_bytes(model: str, tmp_path: Path) -> None:
+    if model == "m.onnx":
+        ends = "(float[batch, 3, 4, 4] x1, float[batch, 3, 4, 4] x2) => (float[batch, 3, 4, 4] y)"
+        model = str(write_text(tmp_path / model, f"{ends} {{ y = Mul (x1, x2) }}", {}))
+    known = read_normalize("uint8", "x2:0.1,0.2,0.3/0.5,0.6,0.7")
+    plain, made = make(model, tmp_path / "f"), make(model, tmp_path / "b", normalize=known)
+    assert known and [[s.dtype for s in artifact.inputs] for artifact in made] == [["float32", "uint8"]] * len(made)
+    x1, levels = (np.random.default_rng(0).integers(0, 256, (1, 3, 4, 4), np.uint8) for _ in range(2))
+    mean, std = (np.array(n, np.float32).reshape(3, 1, 1) for n in (known.mean, known.std))
+    given = {"x1": x1.astype(np.float32), "x2": levels}
+    floats = given | {"x2": (levels - mean) / std}
+    expected, answer = (ort.InferenceSession(m[-1].path).run(None, f)[0] for m, f in ((plain, floats), (made, given)))
+    answers = [answer, *(load_module(m)(*map(torch.from_numpy, given.values())).numpy() for m in made[:-1])]
+    for answer in answers:
+        np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
+    np.savez(tmp_path / "f.npz", **floats)
+    for wishes, kind, why in (
+        ({"normalize": replace(known, input="other")}, UsageError, "Of several inputs name the image"),
+        ({"normalize": replace(known, input="")}, UsageError, "Of several inputs name the image"),
+        ({"normalize": known, "inputs": str(tmp_path / "f.npz")}, FeedError, "has images of float32"),
+    ):
+        with pytest.raises(kind, match=why):
+            make(model, tmp_path / "no", **wishes)  # type: ignore[arg-type]  # of several kinds
 
 
 TURNED = "t = Transpose <perm = [0, 1, 3, 2]> (x)"

@@ -140,6 +140,34 @@ def test_a_plan_alone_without_pytorch_or_onnx(cli: Cli, tmp_path: Path, graph: P
     assert rows["trtexec fp32"]["cosine"] > 0.9999
 
 
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [("digits-cnn", ("--precision", "fp16")), ("GRAPH", ("--engine", "tensorrt", "--normalize", "0/0.0627451"))],
+)
+def test_a_plan_takes_bytes_and_says_so(
+    cli: Cli, tmp_path: Path, graph: Path, model: str, options: tuple[str, ...]
+) -> None:
+    """Levels of 0 to 16, which the model divides by 16: its trained weights tell a wrong picture by its outputs."""
+    variables, own = make_environment(tmp_path, "10.16", "10.16"), model == "GRAPH"
+    command = ("build", graph if own else model, "--input-dtype", "uint8", *options, "--out", "n.plan")
+    if not own:
+        dry = succeed(cli, *command, "--dry-run", env=variables)
+        assert "/n.plan.build/model.fp16.onnx " in dry.stdout and "1x1x8x8" in dry.stdout
+        assert not (tmp_path / "n.plan.build").exists()
+    made = read_document(cli, *command, "--json", env=variables)["artifact"]
+    assert ([s["dtype"] for s in made["inputs"]], made["normalize"]["mean"]) == (["uint8"], [0.0])
+    assert (tmp_path / "n.plan.build" / ("mein netz.uint8.onnx" if own else "model.onnx")).is_file()
+    levels, found = np.random.default_rng(0).integers(0, 17, (1, 1, 8, 8), np.uint8), []
+    for target, engine, array in (("n.plan", "tensorrt", levels), (graph, "ort", (levels / 16).astype(np.float32))):
+        np.savez(tmp_path / "in.npz", input=array)
+        succeed(cli, "infer", target, "in.npz", "--engine", engine, "--out", "out.npz", env=variables)
+        found.append(next(iter(np.load(tmp_path / "out.npz").values())))
+    np.testing.assert_allclose(found[0], found[1], atol=3e-2 * np.abs(found[1]).max())
+    succeed(cli, "bench", "n.plan", "--engine", "tensorrt", "--out", "b", *SHORT, env=variables)
+    (row,) = (json.loads(path.read_text()) for path in (tmp_path / "b" / "rows").glob("*.json"))
+    assert made["normalize"] in [artifact["normalize"] for artifact in row["artifacts"]]
+
+
 def test_trtexec_alone_as_on_a_jetson(cli: Cli, tmp_path: Path, graph: Path) -> None:
     """Neither NVML nor a Python package of TensorRT: GPU and version are those of trtexec's log, everywhere."""
     variables = make_environment(tmp_path, "8.6.0", None)
@@ -298,6 +326,8 @@ def test_what_would_be_passed_over_is_refused(cli: Cli, tmp_path: Path, graph: P
         ("build", graph, "--engine", "tensorrt", "--extra", "--verbose"): "for the engine trtexec, not for tensorrt",
         ("build", graph, "--engine", "tensorrt", "--trtexec", "t"): "for the engine trtexec, not for tensorrt",
         ("build", graph, "--out", graph): "is the graph itself",
+        ("build", graph, "--normalize", "0/1"): "--normalize is for --input-dtype",
+        ("build", graph, "--input-dtype", "uint8", "--dry-run", *version): "is not known; give --normalize",
         ("build", graph, "--engine", "trtexec:refit=0", "--refit", "--dry-run", *version): "contradicts refit=1",
         ("bench", "m.plan", "--engine", "trtexec:graph=1", "--no-cuda-graph", "--dry-run", *version): "contradicts",
         ("bench", "m.plan", "--engine", "trtexec", *version): "add --dry-run",

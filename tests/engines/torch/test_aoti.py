@@ -12,8 +12,9 @@ from calls import run_on
 from enginebench.core import aoti
 from enginebench.core.errors import ArtifactError, BackendUnavailable, FeedError, UsageError
 from enginebench.core.feeds import random_feeds
-from enginebench.core.records import Artifact, EngineSpec, ModelSource
+from enginebench.core.records import Artifact, EngineSpec, ModelSource, Normalize
 from enginebench.engines.registry import open_backend
+from enginebench.models.task import know_normalize, take_bytes
 from enginebench.models.torch.source import load_module, make_torch_artifact
 from enginebench.runs import trust
 from enginebench.runs.child.jobs import SourceJob
@@ -26,7 +27,8 @@ SPEC = EngineSpec(backend="pytorch-aoti", threads=1, batch=2)
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return make_torch_artifact("digits-mlp", tmp_path_factory.mktemp("source"), batch=2)
+    made = make_torch_artifact("digits-mlp", tmp_path_factory.mktemp("source"), batch=2)
+    return take_bytes(made, know_normalize(Normalize(), "digits-mlp"))
 
 
 @pytest.fixture(scope="module")

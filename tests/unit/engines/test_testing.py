@@ -14,9 +14,8 @@ from enginebench import testing
 from enginebench.core.entry import Entry, Option
 from enginebench.core.errors import FeedError
 from enginebench.core.feeds import check_feeds
-from enginebench.core.records import Availability
+from enginebench.core.records import Availability, BlockReading
 from enginebench.engines.request import check_request, check_state, read_options
-from enginebench.measure.watch import BlockReading
 from enginebench.testing import CHECKS, DEEP, LAYERS, Inconclusive, check_backend, expect_scores, make_weights
 
 ENTRY = Entry(name="sound", module="nowhere", takes="onnx", options={"size": Option(default="1", meaning="nothing")})

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from enginebench.core.errors import MeasurementError, UsageError
-from enginebench.core.records import Measurement, MeasureSpec
+from enginebench.core.records import BlockReading, Measurement, MeasureSpec
 from enginebench.measure.loop import OVERHEAD_CALLS, measure_call_overhead, measure_engine, measure_left, paused_gc
-from enginebench.measure.watch import BlockReading
 from scripted import ScriptedClock, ScriptedDevice, ScriptedEngine
 
 MS = 1_000_000

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from enginebench.core.records import BlockReading
 from enginebench.measure.nvml import ENERGY_PERIOD_NS, GpuWatch, find_marks, open_gpu_watch, read_index
-from enginebench.measure.watch import BlockReading, JointWatch
+from enginebench.measure.watch import JointWatch
 from scripted import ScriptedClock
 
 OWN = 4711

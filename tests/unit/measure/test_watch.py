@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from enginebench.core.records import BlockReading
 from enginebench.measure import watch
-from enginebench.measure.watch import BlockReading, BlockWatch, measure_own_cpu_ns
+from enginebench.measure.watch import BlockWatch, measure_own_cpu_ns
 from machines import LayOut
 from scripted import ScriptedClock
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from enginebench.core.caveats import make_caveat
-from enginebench.core.records import Mark, Measurement
-from enginebench.measure.watch import BlockReading, make_block
+from enginebench.core.records import BlockReading, Mark, Measurement
+from enginebench.measure.watch import make_block
 from enginebench.stats.queueing import (
     DONE,
     DROPPED,

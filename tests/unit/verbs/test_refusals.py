@@ -53,6 +53,7 @@ MODEL = ("run", "digits-cnn", "--engines", "fake")
             "late.txt",
         ),  # it looks for what FP16 cannot hold
         (("build", "a:b", "--engine", "pytorch-aoti", "--dry-run"), 2, "pytorch-aoti has none"),
+        (("build", "digits-cnn", "--engine", "pytorch-aoti", "--normalize", "0/1"), 2, "is for --input-dtype uint8"),
         (("sweep", "spec.toml", "--dry-run", "--kind", "nosuch"), 2, "--kind nosuch is not in the sweep"),
     ],
 )

@@ -2,8 +2,7 @@
 
 from msgspec import Struct
 
-from enginebench.core.records import Artifact, Caveat, EngineSpec
-from enginebench.measure.watch import BlockReading
+from enginebench.core.records import Artifact, BlockReading, Caveat, EngineSpec
 from enginebench.runs.child.jobs import Job, KeepCall, NoteCall
 
 

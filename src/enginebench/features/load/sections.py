@@ -1,20 +1,20 @@
 """What `load` measured, as sections and pictures: the capacities and verdicts, every point, and the warnings."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
-from enginebench.core.caveats import find_sentence, format_caveat
 from enginebench.core.names import slug
-from enginebench.core.records import Capacity, Caveat
-from enginebench.core.text import count_of
+from enginebench.core.records import Capacity
 from enginebench.features.load.document import LoadDocument, describe_row
 from enginebench.report.charts import GREY, ORANGE, Row, finish, import_altair, read_rows
-from enginebench.report.numbers import format_significant, format_verdict
+from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_significant, format_verdict
 from enginebench.report.run.charts import PALETTE
+from enginebench.report.run.remarks import find_key, word_notes
 from enginebench.report.run.sections import name_machine
-from enginebench.report.table import Chart, Column, Section, make_notes, make_table
-from enginebench.stats.queueing import LoadPoint, find_busiest
+from enginebench.report.table import Chart, Column, Notes, Section, make_notes, make_table
+from enginebench.stats.queueing import LoadPoint, find_busiest, strict_min_samples
 from enginebench.stats.ranking import find_front
 
 FOOTER = (
@@ -23,10 +23,20 @@ FOOTER = (
 )
 
 
+RANKS = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
+
+
 def _figure(title: str, name: str, spare: int = 0) -> Column:
-    """A percentile that falls among requests that never ended is a dash."""
     take: Callable[[LoadPoint], float | None] = attrgetter(name)
-    return Column(title, lambda point: _show(take(point)), take, align="decimal", spare=spare)
+    hint = "?: too few requests for this percentile" if name in RANKS else ""
+    return Column(title, lambda point: _show_figure(point, name), take, align="decimal", spare=spare, hint=hint)
+
+
+def _show_figure(point: LoadPoint, name: str) -> str:
+    """A percentile that falls among requests that never ended is a dash; of too few requests it has a mark."""
+    value = getattr(point, name)
+    few = name in RANKS and value is not None and point.offered < strict_min_samples(RANKS[name], 0)
+    return _show(value) + "?" * few
 
 
 COLUMNS = (
@@ -56,17 +66,17 @@ def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Se
         if points := [point for point in document.points if point.row == row.id and _take_rate(point)]:
             one = max(points, key=lambda point: _take_rate(point) or 0.0)
             rate = _show(_take_rate(one))
-            answers.append(f"{describe_row(row)}: p99 {_show(one.p99_ms)} ms at {rate} requests a second")
+            answers.append(f"{describe_row(row)}: p99 {_show_figure(one, 'p99_ms')} ms at {rate} requests a second")
     answers += _describe_stages(document)
     device = next((row.engine.device for row in document.rows), "cpu")
     machine = name_machine(document.machine, device) if document.machine else ""
     title = " · ".join(filter(None, (document.model, f"scenario {document.scenario}", machine, document.started_utc)))
-    warnings = make_notes([*describe_doubts(document)], "list")
+    warnings = list_doubts(document)
     return [
         Section(title=title, parts=tuple(make_notes(answers))),
         *([Section(title="Charts", name="pictures", parts=tuple(pictures))] if pictures else []),
         *_list_rows(document),
-        *([Section(title="Warnings", name="warnings", parts=tuple(warnings))] if warnings else []),
+        *([Section(title="Warnings", name="warnings", parts=(warnings,))] if warnings.lines else []),
     ]
 
 
@@ -81,7 +91,10 @@ def _describe_stages(document: LoadDocument) -> Iterator[str]:
             name = find_busiest(point) or ""
             others = ", ".join(f"{part} {share:.0%}" for part, share in point.stages.items() if part != name)
             share = point.stages[name]
-            busy = f"{name} is the bottleneck, busy {share:.0%} of the time ({others}). {CHANGES[name]}."
+            servers = 1 if name == "generator" else len(row.devices) or 1
+            each = choose_unit([ms := 1e3 * share * servers / (point.achieved_per_s or rate or float("inf"))])
+            cost = f"{_show(ms * UNITS_PER_MS[each])} {each} a request"
+            busy = f"{name} is the bottleneck, busy {share:.0%} of the time, {cost} ({others}). {CHANGES[name]}."
             if name == "compute" and (point.batch or row.max_batch) < LIMITING_SHARE * row.max_batch:
                 fill = f"in batches of {_show(point.batch)} on average, at most {row.max_batch}"
                 busy = f"{name} is busy {share:.0%} of the time ({others}), {fill}: more requests fill them."
@@ -148,17 +161,18 @@ def describe_verdicts(document: LoadDocument) -> Iterator[str]:
         yield f"{names[verdict.candidate]} against {names[verdict.base]}: {found}{times}{why}{more}."
 
 
-def describe_doubts(document: LoadDocument) -> Iterator[str]:
-    """Every doubt of every configuration; those that differ in their numbers alone in one sentence."""
-    for row in document.rows:
-        points = [point for point in document.points if point.row == row.id]
-        alike: dict[object, list[Caveat]] = {}
-        for caveat in [caveat for point in points for caveat in point.caveats]:
-            alike.setdefault(find_sentence(caveat), []).append(caveat)
-        for found in alike.values():
-            where = f" ({len(found)} of {count_of(len(points), 'points')})" if len(points) > 1 else ""
-            yield f"{describe_row(row)}{where}: {format_caveat(*found)}"
-    yield from (format_caveat(caveat) for caveat in document.caveats)
+def list_doubts(document: LoadDocument) -> Notes:
+    """Every doubt once; of several configurations with those that have it, and of several points with their number."""
+    names, counts = {row.id: describe_row(row) for row in document.rows}, Counter(p.row for p in document.points)
+    found = [(point.row, caveat) for point in document.points for caveat in point.caveats]
+    lines = []
+    for key, sentence in word_notes([*(caveat for _, caveat in found), *document.caveats]).items():
+        told = Counter(row for row, caveat in found if find_key(caveat) == key)
+        points, every = sum(counts[row] for row in told), len(told) == len(names) > 1
+        label = "all" if every else "; ".join(names[row] for row in told if len(names) > 1)
+        where = f"{told.total()} of {points} points" if points > told.total() else ""
+        lines.append((f"{label} ({where})" if label and where else label or where, sentence))
+    return Notes(lines=tuple(lines), kind="list")
 
 
 Named: TypeAlias = Sequence[tuple[str, LoadPoint]]  # with the name of its configuration

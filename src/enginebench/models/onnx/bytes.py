@@ -23,7 +23,8 @@ def put_first(artifact: Artifact, known: Normalize) -> Artifact:
     Sub and Div, as after an export: no recipe puts Q/DQ nodes on these, where they would round levels away.
     """
     made, path = take_bytes(artifact, known), Path(artifact.path)
-    model, name, normalize = load_graph(path), made.inputs[0].name, made.normalize or known
+    model, normalize = load_graph(path), made.normalize or known
+    name = normalize.input
     cast, less, last = (f"bytes_of_{name}_{step}" for step in ("cast", "less_mean", "normalized"))
     for node in walk_nodes(model.graph.node):
         node.input[:] = [last if given == name else given for given in node.input]
@@ -47,7 +48,7 @@ def doubt_twice(artifacts: Sequence[Artifact], known: Normalize) -> tuple[Artifa
     graph = next((artifact for artifact in artifacts if artifact.kind == "onnx"), None)
     if graph is None or not any(known.mean):  # of 0: only scaled, as whoever gave it knows
         return tuple(artifacts)
-    nodes, name = load_graph(Path(graph.path)).graph.node, graph.inputs[0].name
+    nodes, name = load_graph(Path(graph.path)).graph.node, (graph.normalize or known).input
     for _ in ("Cast", "Sub", "Div"):
         name = next((node.output[0] for node in nodes if name in node.input), "")
     name = next((node.output[0] for node in nodes if name in node.input and node.op_type == "Transpose"), name)

@@ -44,7 +44,7 @@ class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
         self.call = call
         self.names = names
         self.state: tuple[str, ...] = ()
-        self.bytes = False
+        self.bytes: int | None = None  # which input is a picture in bytes
         for part in module.modules():  # of torch.export: it refuses to be put into the one mode that it has
             for method in ("train", "eval"):
                 vars(part).pop(method, None)
@@ -69,8 +69,9 @@ class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
                 now.copy_(first)
             else:  # it grows with each call
                 setattr(self.module.get_submodule(owner), last, first.clone())
-        if self.bytes:
-            inputs = ((inputs[0].to(self.bytes_mean.dtype) - self.bytes_mean) / self.bytes_std,)
+        if (at := self.bytes) is not None:
+            picture = (inputs[at].to(self.bytes_mean.dtype) - self.bytes_mean) / self.bytes_std
+            inputs = (*inputs[:at], picture, *inputs[at + 1 :])
         if self.call is None:
             return self.module(*inputs)
         tensors = iter(inputs)
@@ -86,12 +87,12 @@ class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
         return list(self.names) if self.names else name_positional(self.module.forward, count)
 
 
-def take_bytes(module: nn.Module, mean: Sequence[float], std: Sequence[float], shape: Sequence[int]) -> Flat:
-    """The module with a picture in bytes as its one input, which is less `mean`, divided by `std`."""
+def take_bytes(module: nn.Module, names: list[str], input: str, shape: Sequence[int], **by: Sequence[float]) -> Flat:
+    """The module, whose inputs have these names, with a picture in bytes as `input`, less `mean`, divided by `std`."""
     flat = module if isinstance(module, Flat) else Flat(module, names=(INPUT,)).eval()
-    flat.bytes = True
-    flat.register_buffer("bytes_mean", torch.tensor(mean).reshape(*shape), persistent=False)
-    flat.register_buffer("bytes_std", torch.tensor(std).reshape(*shape), persistent=False)
+    flat.bytes = names.index(input) if input else 0
+    for name, numbers in by.items():
+        flat.register_buffer(f"bytes_{name}", torch.tensor(numbers).reshape(*shape), persistent=False)
     return flat
 
 

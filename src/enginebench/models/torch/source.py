@@ -181,7 +181,7 @@ def load_module(artifact: Artifact) -> nn.Module:
         assert isinstance(module, Flat)  # state is looked for in no other
         module.begin_anew(state)
     if artifact.normalize is not None and artifact.recipe not in ("pt2e", "static"):  # such a program holds it
-        return take_bytes(module, **asdict(artifact.normalize))
+        return take_bytes(module, [spec.name for spec in artifact.inputs], **asdict(artifact.normalize))
     return module
 
 

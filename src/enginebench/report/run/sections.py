@@ -93,7 +93,9 @@ def list_facts(document: RunDocument) -> list[str]:
     same = [name for name in _SETTING if not _varies(rows, name)]
     parts = [_name_setting(rows[0], same)] if rows else []
     timed = dict.fromkeys(show_shapes(row.shapes) for row in rows if row.shapes)
-    parts += ["; ".join(timed) + " in bytes" * bool(document.spec.get("normalize"))] if timed else []
+    if timed and (given := document.spec.get("normalize")):
+        timed = {f"{'; '.join(timed)}, {given.get('input') or ''}".removesuffix(", ") + " in bytes": None}
+    parts += ["; ".join(timed)] if timed else []
     threads = {row.threads for row in rows}
     devices = {row.device for row in rows}
     if document.machine is None or len(devices) != 1:

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import MeasurementError
-from enginebench.core.records import Artifact, Block, Capacity, EngineSpec, Gpu, TensorSpec
+from enginebench.core.records import Artifact, Block, BlockReading, Capacity, EngineSpec, Gpu, TensorSpec
 from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings
 from enginebench.features.load.jobs import ServeJob
 from enginebench.features.load.probe import Plan
 from enginebench.features.load.rates import Bench, Prober, name_row
 from enginebench.features.load.sections import describe_capacity, list_load
 from enginebench.features.load.winners import load_row
-from enginebench.measure.watch import BlockReading, make_block
+from enginebench.measure.watch import make_block
 from enginebench.report.terminal import format_text
 from enginebench.runs.folder import RunFolder
 from enginebench.stats.capacity import CapacitySearch
@@ -108,12 +108,32 @@ def test_the_answer_names_votes_and_does_not_blame_a_part_that_has_room() -> Non
     told = {"model": "m", "scenario": "server", "arrivals": "poisson", "limit_ms": 1.0, "percentile": 99.0, "seed": 0}
     for batch, text in (
         (12.0, "in batches of 12.0 on average, at most 64"),
-        (60.0, "compute is the bottleneck, busy 98%"),
+        (60.0, "compute is the bottleneck, busy 98% of the time, 109 ms a request (host 40%)"),
     ):
         points = (replace(POINT, row="r", stages={"compute": 0.98, "host": 0.4}, batch=batch),)
         document = LoadDocument(rows=(row,), points=points, machine=machine, **told)
         shown = " ".join(format_text(list_load(document)).split())
         assert text in shown and "GPU: H200" in shown
+
+
+def test_a_warning_is_told_once_and_percentiles_of_few_requests_are_marked() -> None:
+    engines = [EngineSpec(backend=name) for name in ("fake", "ort")]
+    rows = [LoadRow(id=e.backend, engine=e, streams=1, max_batch=1, max_wait_ms=0.0) for e in engines]
+    few = make_caveat("too_few_samples.requests", n=9, percentile="99", needed=459)
+    doubts = {"fake": ((DISTURBED, few), (DISTURBED,)), "ort": ((DISTURBED,), ())}
+    points = [replace(POINT, row=row, caveats=found) for row, both in doubts.items() for found in both]
+    points[1] = replace(points[1], offered=500)
+    told = {"model": "m", "scenario": "server", "arrivals": "poisson", "limit_ms": None, "percentile": 99.0, "seed": 0}
+    both, alone = (
+        " ".join(
+            format_text(list_load(LoadDocument(rows=tuple(rows[:n]), points=tuple(points[: 2 * n]), **told))).split()
+        )
+        for n in (2, 1)
+    )
+    assert "- all (3 of 4 points): other programs" in both and both.count("other programs") == 1
+    assert "- fake fp32, 1 stream of 1 thread (1 of 2 points): 9 requests are too few" in both
+    assert "- other programs used" in alone and "- 1 of 2 points: 9 requests" in alone
+    assert "9 1.00 1.00? 1.00?" in alone and "1.00 1.00 1.00 " in alone
 
 
 def test_a_limit_that_no_rate_holds_costs_a_rough_search_seconds() -> None:

@@ -71,7 +71,8 @@ def test_fewer_bits_are_held_against_the_next_more_of_the_same_engine() -> None:
 
 def test_what_was_timed_in_bytes_says_so() -> None:
     timed = replace(make_result(), shapes={"x": (1, 3)})
-    assert [list_facts(describe(timed, normalize=n))[1] for n in (None, {"mean": [0.5]})] == ["1x3", "1x3 in bytes"]
+    told = [list_facts(describe(timed, normalize=n))[1] for n in (None, {"mean": [0.5]}, {"input": "x"})]
+    assert told == ["1x3", "1x3 in bytes", "1x3, x in bytes"]
 
 
 def test_a_page_is_named_where_there_is_one(tmp_path: Path) -> None:

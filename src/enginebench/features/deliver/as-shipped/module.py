@@ -12,8 +12,9 @@ from measured.models.torch import flat, torchvision_import
 
 def load_module() -> Any:
     """The module as its engine takes it: its tensors in a row, on the CPU."""
-    module, normalize = load_own(), facts.BUNDLE["artifact"]["normalize"]
-    return flat.take_bytes(module, **normalize) if normalize else module
+    module, told = load_own(), facts.BUNDLE["artifact"]
+    names = [spec["name"] for spec in told["inputs"]]
+    return flat.take_bytes(module, names, **told["normalize"]) if told["normalize"] else module
 
 
 def load_own() -> Any:

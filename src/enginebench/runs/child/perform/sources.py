@@ -21,7 +21,7 @@ from enginebench.core.errors import (
     UsageError,
 )
 from enginebench.core.names import PLAN_SUFFIXES
-from enginebench.core.plan_notes import read_note, write_note
+from enginebench.core.plan_notes import KEPT, read_note, write_note
 from enginebench.core.protocols import Feeds
 from enginebench.core.recipes import FEW_BITS, find_needs
 from enginebench.core.records import Artifact, Normalize
@@ -50,8 +50,9 @@ def make_source(job: SourceJob, note: NoteCall) -> SourceAnswer:
     no_graph = None
     wish = job.source.normalize
     known = None if wish is None else know_normalize(wish, model, job.source.weights)
-    if known is not None and any(array.dtype != "uint8" for feeds in given or () for array in feeds.values()):
-        raise FeedError("--inputs has arrays that are not uint8, as --input-dtype says of them; give bytes, 0 to 255")
+    pictures = [a for feeds in given or () for n, a in feeds.items() if known and known.input in ("", n)]
+    if other := next((str(array.dtype) for array in pictures if array.dtype != "uint8"), None):
+        raise FeedError(f"--inputs has images of {other}, where --input-dtype says uint8; give bytes, 0 to 255")
     if Path(model).suffix.lower() in PLAN_SUFFIXES:
         if known is not None:
             raise UsageError(f"--input-dtype uint8: {model} is built already. Build it of a graph that takes bytes")
@@ -137,7 +138,7 @@ def _make_from_torch(
         ) from error
 
     note("loading the model")
-    source = job.source
+    source, first = job.source, given[0] if given else {}
     made = make_torch_artifact(
         source.model,
         Path(job.out_dir),
@@ -146,7 +147,7 @@ def _make_from_torch(
         input_size=source.input_size,
         batch=job.batch,
         input_shapes=source.input_shapes,
-        given={n: a if known is None else a.astype("float32") for n, a in given[0].items()} if given else None,
+        given={n: a.astype("float32") if known and known.input in ("", n) else a for n, a in first.items()},
     )
     if known is not None:
         made = take_bytes(made, known, source.input_size)
@@ -231,9 +232,7 @@ def _take_plan(path: Path, out_dir: Path) -> Artifact:
         inputs=(),
         outputs=(),
         precision=note.requested_precision if note else None,
-        recipe=note.recipe if note else None,
-        allowed=note.allowed if note else {},
-        made_with=note.made_with if note else {},
+        **{name: getattr(note, name) for name in KEPT if note},
     )
     if note is not None and path.resolve() != home.resolve():
         write_note(home, plan, note.requested_precision)

@@ -7,11 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError
-from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
+from enginebench.core.records import Artifact, BlockReading, EngineSpec, MeasureSpec
 from enginebench.engines.registry import open_backend
 from enginebench.measure import nvml, watch
 from enginebench.measure.nvml import NO_TELEMETRY
-from enginebench.measure.watch import BlockReading
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_data
