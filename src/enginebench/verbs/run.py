@@ -191,7 +191,7 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
     timing = pick(requests.Timing, options)
     any_engine = options["engines"] is None
     with given.begin(model, options) as (taken, reporter):
-        precisions = given.name_precisions(options["precisions"], shared.device, reporter.say, any_cpu=any_engine)
+        precisions = given.name_precisions(options["precisions"], shared.device, any_cpu=any_engine)
         request = shared.make_request(
             taken.text,
             engines=engines,

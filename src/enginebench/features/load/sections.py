@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
-from enginebench.core.caveats import find_sentence, format_caveat
 from enginebench.core.names import slug
-from enginebench.core.records import Capacity, Caveat
-from enginebench.core.text import count_of
+from enginebench.core.records import Capacity
 from enginebench.features.load.document import LoadDocument, describe_row
 from enginebench.report.charts import GREY, ORANGE, Row, finish, import_altair, read_rows
-from enginebench.report.numbers import format_significant, format_verdict
+from enginebench.report.numbers import format_significant, format_time, format_verdict
 from enginebench.report.run.charts import PALETTE
+from enginebench.report.run.remarks import gather_notes, name_having
 from enginebench.report.run.sections import name_machine
 from enginebench.report.table import Chart, Column, Section, make_notes, make_table
 from enginebench.stats.queueing import LoadPoint, find_busiest
@@ -60,10 +59,10 @@ def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Se
     answers += _describe_stages(document)
     device = next((row.engine.device for row in document.rows), "cpu")
     machine = name_machine(document.machine, device) if document.machine else ""
-    title = " · ".join(filter(None, (document.model, f"scenario {document.scenario}", machine, document.started_utc)))
-    warnings = make_notes([*describe_doubts(document)], "list")
+    facts = document.model, f"scenario {document.scenario}", machine, format_time(document.started_utc)
+    warnings = make_notes(describe_doubts(document), "list")
     return [
-        Section(title=title, parts=tuple(make_notes(answers))),
+        Section(title=" · ".join(filter(None, facts)), parts=tuple(make_notes(answers))),
         *([Section(title="Charts", name="pictures", parts=tuple(pictures))] if pictures else []),
         *_list_rows(document),
         *([Section(title="Warnings", name="warnings", parts=tuple(warnings))] if warnings else []),
@@ -148,17 +147,14 @@ def describe_verdicts(document: LoadDocument) -> Iterator[str]:
         yield f"{names[verdict.candidate]} against {names[verdict.base]}: {found}{times}{why}{more}."
 
 
-def describe_doubts(document: LoadDocument) -> Iterator[str]:
-    """Every doubt of every configuration; those that differ in their numbers alone in one sentence."""
-    for row in document.rows:
-        points = [point for point in document.points if point.row == row.id]
-        alike: dict[object, list[Caveat]] = {}
-        for caveat in [caveat for point in points for caveat in point.caveats]:
-            alike.setdefault(find_sentence(caveat), []).append(caveat)
-        for found in alike.values():
-            where = f" ({len(found)} of {count_of(len(points), 'points')})" if len(points) > 1 else ""
-            yield f"{describe_row(row)}{where}: {format_caveat(*found)}"
-    yield from (format_caveat(caveat) for caveat in document.caveats)
+def describe_doubts(document: LoadDocument) -> Iterator[str | tuple[str, str]]:
+    """(who has it, the sentence) of every doubt; those that differ in their numbers alone are one."""
+    names = {row.id: describe_row(row) for row in document.rows}
+    noted = [(names[point.row], point.caveats) for point in document.points]
+    for having, text, _ in gather_notes(noted):
+        few = f"{len(having)} of {len(noted)} points" if len(having) < len(noted) else ""
+        yield ", ".join(filter(None, (name_having(having, [*names.values()]), few))), text
+    yield from (text for _, text, _ in gather_notes([("", document.caveats)]))
 
 
 Named: TypeAlias = Sequence[tuple[str, LoadPoint]]  # with the name of its configuration

@@ -60,7 +60,7 @@ from enginebench.runs.main_job import find_sources, take_up
 from enginebench.runs.plan import list_devices, list_here
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored, write_reports
-from enginebench.runs.targets.sources import choose_judged, judge_sources
+from enginebench.runs.targets.sources import choose_judged, judge_sources, note_unlabelled
 from enginebench.stats.metrics.scores import find_score
 from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import find_front, find_quality, round_quality
@@ -248,12 +248,12 @@ def tune_model(
             folder.create(run)
             write_search(folder.root, record)
         budget, remains = Budget(record.request.budget_s, record.spent_s), list[str]()
-        search, proposers, never = _open(folder, run, record, budget, reporter)
+        search, proposers, before = _open(folder, run, record, budget, reporter)
 
         def describe() -> TuneDocument:
             document = describe_search(search, run.machine, proposed_by=[p.name for p in proposers])
             lines = (p.describe(search.tried) for p in proposers if isinstance(p, MixedProposer))
-            notes = (*never, *document.notes, *(line for found in lines for line in found), *remains)
+            notes = (*before, *document.notes, *(line for found in lines for line in found), *remains)
             return replace(document, notes=notes, started_utc=run.started_utc)
 
         try:
@@ -291,7 +291,7 @@ def _open(
     known, sources = find_sources(folder, run, reporter, lambda: max(0.1, budget.left_s))
     if known is not run:
         folder.write_record(known)
-    judged = judge_sources(choose_judged(request.run), request.run, sources.artifacts, reporter)
+    judged = judge_sources(choose_judged(request.run), request.run, sources.artifacts)
     campaign = Campaign(
         folder, [], run.machine, timeout_s=budget.limit_child, reporter=reporter, judged=judged, task=request.run.task
     )
@@ -307,7 +307,8 @@ def _open(
         track.find_limit = budget.limit_child
     good = list_known(arms, find_families(sources.artifacts), find_kind(request.run.device))
     store = partial(write_search, folder.root)
-    return Search(record, arms, track, proposers, budget, reporter, store=store, known=good), proposers, never
+    notes = [*known.notes, *note_unlabelled(judged), *never]
+    return Search(record, arms, track, proposers, budget, reporter, store=store, known=good), proposers, notes
 
 
 def find_arms(request: SearchRequest, machine: Machine, sources: Sequence[Artifact]) -> tuple[list[Arm], list[str]]:

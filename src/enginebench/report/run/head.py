@@ -26,7 +26,7 @@ _SHARED = {
     "no_device_telemetry": "GPU not watched",
     "no_foreign_cpu_figure": "other programs not watched",
 }
-TOLD = {*_SHARED, "environment", "single_process", "random_weights", "random_inputs"}
+TOLD = {*_SHARED, "single_process", "random_weights", "random_inputs"}
 # Configurations that a tie names; of more their number is told.
 _NAMED = 3
 _LABEL = 10
@@ -110,7 +110,7 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
         figure += f", {rate} {'images' if takes_images(row) else 'inputs'}/s"
     figure += ", modelled" * row.modelled
     whole = "" if row.status == "ok" else f" ({row.status})"
-    ratio = _format_ratio(headline, rows, names)
+    ratio = "" if headline.tie_reason else _format_ratio(headline, rows, names)  # which says why in its place
     limit = headline.rejected.limit if headline.rejected else ""
     cure = f". Accept it with --limit {limit}" if limit else ""
     what = "what you have" if headline.is_today and not document.spec.get("baseline") else "the baseline"

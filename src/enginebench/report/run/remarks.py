@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
-from enginebench.core.caveats import find_sentence, format_caveat
+from enginebench.core.caveats import find_sentence, format_kinds
 from enginebench.core.precisions import REORDER, UNKNOWN
 from enginebench.core.records import Caveat
 from enginebench.report.numbers import format_significant
@@ -10,8 +10,6 @@ from enginebench.report.run.head import TOLD, name_rows, show_name
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.table import Notes
 from enginebench.stats.effective import list_shares
-
-_NOT_RUN = "not run: "
 
 
 def list_remarks(document: RunDocument) -> list[str]:
@@ -73,48 +71,53 @@ def name_settings(rows: Sequence[Row]) -> dict[str, str]:
 
 def list_warnings(document: RunDocument) -> Notes:
     """Every warning once, with the configurations that have it, and the ranges of figures in which it differs."""
-    names, lines = name_settings(document.rows), []
-    for having, every, sentence, _ in _collect_warnings(document):
-        told = dict.fromkeys(names[one] for one in having)
-        link = "; " if any(", " in name for name in told) else ", "  # names with settings have commas of their own
-        lines.append(("all" if every else link.join(told), sentence))
-    return Notes(lines=tuple(lines), kind="list")
+    name, (every, found) = name_settings(document.rows).__getitem__, _gather_warnings(document)
+    told = [(name_having(map(name, having), [*map(name, every)]), text) for having, text, _ in found]
+    return Notes(lines=tuple(told), kind="list")
 
 
 def count_warnings(document: RunDocument) -> int:
-    """Those that are not in the head already; why something was not run stands below the tables."""
-    found = _collect_warnings(document)
-    return sum(not ((every and code in TOLD) or text.startswith(_NOT_RUN)) for _, every, text, code in found)
+    """Those that are not in the head already."""
+    every, found = _gather_warnings(document)
+    return sum(not (1 < len(every) == len({*having}) and code in TOLD) for having, _, code in found)
 
 
-def _collect_warnings(document: RunDocument) -> Iterator[tuple[list[str], bool, str, str]]:
-    """(ids that have it, whether all measured ones do, the sentence, its code), in the order in which they come."""
-    measured = {row.id for row in document.rows if row.n}
-    having: dict[Hashable, dict[str, None]] = {}
-    found: list[Caveat | str] = []
-    for row in document.rows:
-        skipped = [f"{_NOT_RUN}{row.reason}"] if row.status == "skipped" and row.reason else []
-        notes: list[Caveat | str] = [*_list_own(row), *row.caveats] if row.n else [*skipped]
-        found += notes
+def _gather_warnings(document: RunDocument) -> tuple[list[str], Iterator[tuple[list[str], str, str]]]:
+    """(ids of what was measured, their warnings); why others were not run or failed stands below the tables."""
+    rows = [row for row in document.rows if row.n]
+    return [row.id for row in rows], gather_notes([(row.id, [*_list_own(row), *row.caveats]) for row in rows])
+
+
+def gather_notes(noted: Iterable[tuple[str, Iterable[Caveat | str]]]) -> Iterator[tuple[list[str], str, str]]:
+    """(names that have it, the sentence for all of them, its code) of each warning, in the order in which they come.
+
+    Whatever was made up in the same configurations is one sentence.
+    """
+    alike: dict[Hashable, list[tuple[str, Caveat | str]]] = {}
+    for name, notes in noted:
         for note in notes:
-            having.setdefault(find_key(note), {})[row.id] = None
-    codes = {find_key(note): note.code for note in found if isinstance(note, Caveat)}
-    for key, sentence in word_notes(found).items():
-        yield [*having[key]], len(measured) > 1 and measured <= set(having[key]), sentence, codes.get(key, "")
+            own = find_sentence(note) if isinstance(note, Caveat) else note
+            alike.setdefault(own, []).append((name, note))
+    kinds: dict[Hashable, list[list[Caveat]]] = {}
+    found: dict[Hashable, tuple[list[str], str, str]] = {}
+    for key, members in alike.items():
+        names, caveats = [name for name, _ in members], [note for _, note in members if isinstance(note, Caveat)]
+        code = caveats[0].code if caveats else ""
+        key = (*names,) if code.startswith("random_") else key
+        kinds.setdefault(key, []).append(caveats)
+        found[key] = names, format_kinds(kinds[key]) if caveats else str(key), code
+    yield from found.values()
 
 
-def find_key(note: Caveat | str) -> Hashable:
-    """Equal for warnings that one sentence tells."""
-    return find_sentence(note) if isinstance(note, Caveat) else note
-
-
-def word_notes(notes: Iterable[Caveat | str]) -> dict[Hashable, str]:
-    """Key -> the one sentence that tells all warnings of that key, in the order in which they first come."""
-    alike: dict[Hashable, list[Caveat | str]] = {}
-    for note in notes:
-        alike.setdefault(find_key(note), []).append(note)
-    caveats = {key: [note for note in members if isinstance(note, Caveat)] for key, members in alike.items()}
-    return {key: format_caveat(*caveats[key]) if caveats[key] else str(alike[key][0]) for key in alike}
+def name_having(having: Iterable[str], every: Sequence[str]) -> str:
+    """`all`, `all but ort fp32` or their names, whichever is shorter; "" where there is no other."""
+    names = dict.fromkeys(having)
+    rest = [name for name in every if name not in names]
+    if not rest:
+        return "all" if len(every) > 1 else ""
+    # Names with settings have commas of their own.
+    told = [("; " if any(", " in name for name in some) else ", ").join(some) for some in (names, rest)]
+    return min(told[0], f"all but {told[1]}", key=len)
 
 
 def _list_own(row: Row) -> Iterator[str]:
@@ -125,7 +128,7 @@ def _list_own(row: Row) -> Iterator[str]:
         yield f"times are of the {row.clock} clock; ratios compare device clocks"
     if row.outputs == "changed":
         yield f"outputs changed: {row.outputs_reason}"
-    elif row.outputs_agree is False:
+    elif row.outputs_agree is False and not row.outputs_reason.startswith("random"):  # which has its own warning
         yield f"outputs not judged: {row.outputs_reason}"
     if row.n and row.outputs_agree is None and row.is_reference is False:
         yield "outputs were not compared with those of another configuration"

@@ -287,7 +287,9 @@ def _bound_energy(measurements: Sequence[Measurement]) -> tuple[float, float] | 
 
 def _collect_caveats(result: Result, doubts: Sequence[Caveat]) -> tuple[Caveat, ...]:
     """Every doubt about a row once: of the row, its artifacts, its processes, its samples, its outputs."""
-    found = [*(result.machine.caveats if result.machine else ()), *result.caveats]
+    # Older versions warned of every virtual machine; TRUST says where that matters.
+    found = [c for c in (result.machine.caveats if result.machine else ()) if "virtual" not in c.template + c.message]
+    found += result.caveats
     found += [caveat for artifact in result.artifacts for caveat in artifact.caveats]
     # Of the processes one a code; where not every process has it, with the number of those that do.
     each = [{caveat.code: caveat for caveat in m.caveats} for m in result.measurements]

@@ -10,7 +10,7 @@ from enginebench.core.names import AS_BUILT, NOT_KNOWN, format_precision, shorte
 from enginebench.core.records import Estimate, Machine
 from enginebench.core.shapes import show_shapes
 from enginebench.core.text import count_of
-from enginebench.report.numbers import format_ratio, format_significant, format_small, show_figure
+from enginebench.report.numbers import format_ratio, format_significant, format_small, format_time, show_figure
 from enginebench.report.run.columns import format_shares, format_speedup, list_columns, take_span
 from enginebench.report.run.head import format_head, name_rows, show_name
 from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings, name_settings
@@ -52,8 +52,7 @@ def list_report(
 
     `refusals`: id of each row -> why it cannot be delivered, or None; nothing for a report that does not say.
     """
-    started = f"{started_utc[:16].replace('T', ' ')} UTC"
-    facts = " · ".join([*list_facts(document), *([started] if started_utc else [])])
+    facts = " · ".join(filter(None, [*list_facts(document), format_time(started_utc)]))
     top: list[Table | Notes] = [*make_notes([facts]), format_answer(document)]
     deploy = tuple(line for line in _list_commands(document, Path(), True) if line[0] == "Deploy it")
     top += [Notes(lines=deploy, kind="command")] if deploy else []
