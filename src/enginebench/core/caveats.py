@@ -263,10 +263,6 @@ TEMPLATES: dict[str, Template] = {
         "{operators} read weight-only quantized weights; no precision is named after them: reported as {precision}",
         "compare size and outputs with those of the FP32 graph; with accuracy_level=4 such nodes multiply in 8 bits",
     ),
-    "partly_compared.answers": Template(
-        "outputs were compared over {n} of {asked} samples",
-        "the other samples are unknown; enginebench drift compares as many as --n asks for",
-    ),
     "partly_compared.data": Template(
         "{data} holds {n} of the {asked} samples that were asked for", "the intervals are those of what there is"
     ),
@@ -277,12 +273,8 @@ TEMPLATES: dict[str, Template] = {
         "calibrate with --data DIR",
     ),
     "random_calibration.tensorrt": Template(
-        "INT8 without calibration data or cache: TensorRT makes up the ranges",
-        "times are valid, outputs are not; give calib_data or calib_cache, or quantize the graph",
-    ),
-    "random_calibration.trtexec": Template(
-        "INT8 without a calibration cache: TensorRT makes up the ranges",
-        "times are valid, outputs are not; give --calib-cache, or quantize the graph",
+        "INT8 without calibration: TensorRT makes up the ranges, so times are valid and outputs are not",
+        "quantize the graph, or give a calibration cache (trtexec: --calib-cache, tensorrt: calib_cache)",
     ),
     "random_inputs": Template("the inputs are random (seed {seed})", "give --inputs F.npz, or --data DIR"),
     "random_inputs.check": Template(

@@ -78,11 +78,3 @@ def format_ratio(estimate: Estimate) -> str:
     if any(float(f"{end:.{decimals}f}") == 1 != end for end in (low, high)):
         decimals += 1
     return f"{low:.{decimals}f} - {high:.{decimals}f}x"
-
-
-def read_label(label: str) -> float:
-    """A percentile's label as a number; what a damaged log has instead goes last."""
-    try:
-        return float(label)
-    except ValueError:
-        return float("inf")

@@ -8,7 +8,7 @@ from enginebench.core.names import slug
 from enginebench.core.records import Capacity
 from enginebench.features.load.document import LoadDocument, describe_row
 from enginebench.report.charts import GREY, ORANGE, Row, finish, import_altair, read_rows
-from enginebench.report.numbers import format_significant, format_time, format_verdict
+from enginebench.report.numbers import format_time, format_verdict, show_figure
 from enginebench.report.run.charts import PALETTE
 from enginebench.report.run.remarks import gather_notes, name_having
 from enginebench.report.run.sections import name_machine
@@ -25,11 +25,11 @@ FOOTER = (
 def _figure(title: str, name: str, spare: int = 0) -> Column:
     """A percentile that falls among requests that never ended is a dash."""
     take: Callable[[LoadPoint], float | None] = attrgetter(name)
-    return Column(title, lambda point: _show(take(point)), take, align="decimal", spare=spare)
+    return Column(title, lambda point: show_figure(take(point), "-"), take, align="decimal", spare=spare)
 
 
 COLUMNS = (
-    Column("req/s", lambda point: ("~ " if point.validity != "valid" else "") + _show(_take_rate(point)),
+    Column("req/s", lambda point: ("~ " if point.validity != "valid" else "") + show_figure(_take_rate(point), "-"),
            lambda point: _take_rate(point), align="decimal"),
     Column("done", lambda p: f"{p.completed}" if p.completed == p.offered else f"{p.completed}/{p.offered}",
            lambda point: point.completed, align="right", spare=3),
@@ -54,8 +54,8 @@ def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Se
     for row in document.rows if not answers else ():  # of each configuration what the highest rate came to
         if points := [point for point in document.points if point.row == row.id and _take_rate(point)]:
             one = max(points, key=lambda point: _take_rate(point) or 0.0)
-            rate = _show(_take_rate(one))
-            answers.append(f"{describe_row(row)}: p99 {_show(one.p99_ms)} ms at {rate} requests a second")
+            rate = show_figure(_take_rate(one))
+            answers.append(f"{describe_row(row)}: p99 {show_figure(one.p99_ms, '-')} ms at {rate} requests a second")
     answers += _describe_stages(document)
     device = next((row.engine.device for row in document.rows), "cpu")
     machine = name_machine(document.machine, device) if document.machine else ""
@@ -82,11 +82,11 @@ def _describe_stages(document: LoadDocument) -> Iterator[str]:
             share = point.stages[name]
             busy = f"{name} is the bottleneck, busy {share:.0%} of the time ({others}). {CHANGES[name]}."
             if name == "compute" and (point.batch or row.max_batch) < LIMITING_SHARE * row.max_batch:
-                fill = f"in batches of {_show(point.batch)} on average, at most {row.max_batch}"
+                fill = f"in batches of {show_figure(point.batch, '-')} on average, at most {row.max_batch}"
                 busy = f"{name} is busy {share:.0%} of the time ({others}), {fill}: more requests fill them."
             if share < LIMITING_SHARE:
                 busy = f"no bottleneck: no part is busy for half of the time ({name} {share:.0%}, {others})."
-            yield f"{describe_row(row)}: at {_show(rate)} requests a second {busy}"
+            yield f"{describe_row(row)}: at {show_figure(rate, '-')} requests a second {busy}"
 
 
 # A part that is at work for less than half of the time is not what a service waits for.
@@ -117,22 +117,18 @@ def _take_rate(point: LoadPoint) -> float | None:
     return point.qps if point.qps is not None else point.achieved_per_s
 
 
-def _show(value: float | None) -> str:
-    return "-" if value is None else format_significant(value, 3)
-
-
 def describe_capacity(capacity: Capacity) -> str:
     what = f"p{capacity.percentile:g} of at most {capacity.limit_ms:g} ms"
     why = {"settled": "", "budget": " (the search was ended before the ends met)", "nothing passes": ""}[capacity.ended]
     if capacity.suspect:
         why += "; probes that it rests on were disturbed: see the warnings"
     if capacity.passes_qps is None:
-        lowest = f"; it fails at {_show(capacity.fails_qps)} requests a second" if capacity.fails_qps else ""
+        lowest = f"; it fails at {show_figure(capacity.fails_qps, '-')} requests a second" if capacity.fails_qps else ""
         return f"no rate that was tried meets {what}{lowest}{why}."
-    fails = f"fails at {_show(capacity.fails_qps)}" if capacity.fails_qps else "no rate that was tried fails"
+    fails = f"fails at {show_figure(capacity.fails_qps, '-')}" if capacity.fails_qps else "no rate that was tried fails"
     votes = [probe.passed for probe in capacity.probes if probe.qps == capacity.passes_qps]
     often = "" if all(votes) else f" (in {sum(votes)} of {len(votes)} probes)"
-    return f"passes at {_show(capacity.passes_qps)} requests a second{often}, {fails}: {what}{why}."
+    return f"passes at {show_figure(capacity.passes_qps, '-')} requests a second{often}, {fails}: {what}{why}."
 
 
 def describe_verdicts(document: LoadDocument) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from enginebench.core.text import clean_text, count_of
-from enginebench.features.tune.records import Finalist, TuneDocument
+from enginebench.features.tune.records import TuneDocument
 from enginebench.report.charts import GREY, Row, Spec, finish, import_altair, read_rows
 from enginebench.report.numbers import format_range, format_ratio, format_time, format_verdict
 from enginebench.report.run.charts import PALETTE
@@ -69,11 +69,6 @@ def _list_answer(document: TuneDocument) -> list[Section]:
     answer = make_notes([*state_answer(document)])
     challenger = document.challenger and document.challenger.candidate
 
-    def describe_verdict(row: Finalist) -> str:
-        """`0.98 - 1.04x, inconclusive: 3 of the 6 trials that a verdict needs`."""
-        why = f": {row.reason}" if row.verdict == "not_shown" and row.reason else ""
-        return f"{format_ratio(row.ratio)}, {format_verdict(row.verdict)}{why}" if row.ratio else "-"
-
     columns = (
         Column("final", lambda row: row.candidate),
         Column("", lambda row: ", ".join(["challenger"] * (row.candidate == challenger) + ["default"] * row.default)),
@@ -84,7 +79,10 @@ def _list_answer(document: TuneDocument) -> list[Section]:
                 + (format_range(row.cost, times=batch) if row.cost else row.reason or "-")
             ),
         ),
-        Column("challenger is", describe_verdict),
+        Column(
+            "challenger is",
+            lambda one: f"{format_ratio(one.ratio)}, {format_verdict(one.verdict)}" if one.ratio else "-",
+        ),
     )
     final = make_table(columns, document.final, file="final")
     return [

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from enginebench.core.entry import find_kind
-from enginebench.core.errors import BackendUnavailable, MissingDependency
+from enginebench.core.errors import MissingDependency, refuse_all
 from enginebench.core.features import find
 from enginebench.core.names import format_options, format_precision
 from enginebench.core.precisions import REORDER
@@ -91,10 +91,9 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
     if untried:
         told = f"{', '.join(untried[:SHOWN])}{', ...' if len(untried) > SHOWN else ''}"
         count = sum(setting.name in untried for setting in search.defaults)
-        best = (
-            f" {count_of(count, 'defaults')} among them may be faster than those that were measured." if count else ""
-        )
-        notes.append(f"No time was left for {count_of(len(untried), 'settings')}: {told}.{best}")
+        notes.append(f"No time was left for {count_of(len(untried), 'settings')}: {told}.")
+        if count:
+            notes[-1] += f" {count_of(count, 'defaults')} among them may be faster than those that were measured."
     candidates = _describe_candidates(search)
     finalists = tuple(_describe_finalist(search, setting) for setting in dict.fromkeys(search.record.finalists))
     return TuneDocument(
@@ -329,8 +328,7 @@ def find_arms(request: SearchRequest, machine: Machine, sources: Sequence[Artifa
     if BF16.isdisjoint(machine.cpu_flags):  # engines refuse it
         arms = [replace(a, knobs={n: tuple(v for v in vs if v != "bf16") for n, vs in a.knobs.items()}) for a in arms]
     if all(one_fp32 and arm.precision == "fp32" for arm in arms):
-        reasons = "; ".join(dict.fromkeys([*absent.values(), *never.values()]))
-        raise BackendUnavailable(f"no configuration can run here: {reasons}")
+        raise refuse_all([*absent.values(), *never.values()])
     ran = {arm.precision for arm in arms}
     told = {name: why for name, why in never.items() if not (request.any_engine and name.split()[1] in ran)}
     return arms, [f"Not run: {name}: {why}." for name, why in (absent | told).items()]

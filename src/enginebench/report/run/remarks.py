@@ -71,33 +71,27 @@ def name_settings(rows: Sequence[Row]) -> dict[str, str]:
 
 def list_warnings(document: RunDocument) -> Notes:
     """Every warning once, with the configurations that have it, and the ranges of figures in which it differs."""
-    name, (every, found) = name_settings(document.rows).__getitem__, _gather_warnings(document)
-    told = [(name_having(map(name, having), [*map(name, every)]), text) for having, text, _ in found]
-    return Notes(lines=tuple(told), kind="list")
+    return Notes(lines=tuple((having, text) for having, text, _ in _gather_warnings(document)), kind="list")
 
 
 def count_warnings(document: RunDocument) -> int:
-    """Those that are not in the head already."""
-    every, found = _gather_warnings(document)
-    return sum(not (1 < len(every) == len({*having}) and code in TOLD) for having, _, code in found)
+    """Those that are not in the head already; why something was not run or failed stands below the tables."""
+    return sum(not (having == "all" and code in TOLD) for having, _, code in _gather_warnings(document))
 
 
-def _gather_warnings(document: RunDocument) -> tuple[list[str], Iterator[tuple[list[str], str, str]]]:
-    """(ids of what was measured, their warnings); why others were not run or failed stands below the tables."""
-    rows = [row for row in document.rows if row.n]
-    return [row.id for row in rows], gather_notes([(row.id, [*_list_own(row), *row.caveats]) for row in rows])
+def _gather_warnings(document: RunDocument) -> Iterator[tuple[str, str, str]]:
+    """(who has it, the sentence, its code) of each."""
+    names, rows = name_settings(document.rows), [row for row in document.rows if row.n]
+    found = gather_notes([(names[row.id], [*_list_own(row), *row.caveats]) for row in rows])
+    every = [names[row.id] for row in rows]
+    return ((name_having(having, every), text, code) for having, text, code in found)
 
 
 def gather_notes(noted: Iterable[tuple[str, Iterable[Caveat | str]]]) -> Iterator[tuple[list[str], str, str]]:
-    """(names that have it, the sentence for all of them, its code) of each warning, in the order in which they come.
-
-    Whatever was made up in the same configurations is one sentence.
-    """
+    """(who has it, the sentence, its code) of each warning in order; all that was made up for the same ones is one."""
     alike: dict[Hashable, list[tuple[str, Caveat | str]]] = {}
-    for name, notes in noted:
-        for note in notes:
-            own = find_sentence(note) if isinstance(note, Caveat) else note
-            alike.setdefault(own, []).append((name, note))
+    for name, note in ((name, note) for name, notes in noted for note in notes):
+        alike.setdefault(find_sentence(note) if isinstance(note, Caveat) else note, []).append((name, note))
     kinds: dict[Hashable, list[list[Caveat]]] = {}
     found: dict[Hashable, tuple[list[str], str, str]] = {}
     for key, members in alike.items():
