@@ -145,11 +145,11 @@ def describe_verdicts(document: LoadDocument) -> Iterator[str]:
 
 def describe_doubts(document: LoadDocument) -> Iterator[str | tuple[str, str]]:
     """(who has it, the sentence) of every doubt; those that differ in their numbers alone are one."""
-    names = {row.id: describe_row(row) for row in document.rows}
-    noted = [(names[point.row], point.caveats) for point in document.points]
+    every = {row.id: (describe_row(row), "") for row in document.rows}
+    noted = [(point.row, point.caveats) for point in document.points]
     for having, text, _ in gather_notes(noted):
         few = f"{len(having)} of {len(noted)} points" if len(having) < len(noted) else ""
-        yield ", ".join(filter(None, (name_having(having, [*names.values()]), few))), text
+        yield ", ".join(filter(None, (name_having(having, every), few))), text
     yield from (text for _, text, _ in gather_notes([("", document.caveats)]))
 
 

@@ -40,11 +40,7 @@ def _figure(title: str, name: str, spare: int = 0) -> Column:
         mark = "~ " if name == "p50_ms" and cell.row.validity != "valid" else ""
         return mark + format_significant(found.value) + ("" if found.supported else "?")
 
-    def value(cell: SweepCell) -> float | None:
-        found = take(cell)
-        return found.value if found else None
-
-    return Column(title, text, value, align="decimal", spare=spare)
+    return Column(title, text, lambda cell: e.value if (e := take(cell)) else None, align="decimal", spare=spare)
 
 
 COLUMNS = (

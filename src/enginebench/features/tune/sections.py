@@ -149,7 +149,7 @@ def _explain_open(document: TuneDocument) -> str:
 
 def list_warnings(document: TuneDocument) -> Iterator[str | tuple[str, str]]:
     """Every warning about rows of the final, then those about the machine."""
-    every = [row.candidate for row in document.final]
+    every = {row.candidate: (row.candidate, "") for row in document.final}
     for having, text, _ in gather_notes([(row.candidate, row.caveats) for row in document.final]):
         yield name_having(having, every), text
     if shaky := [one.candidate for one in document.candidates if one.validity != "valid"]:

@@ -1,6 +1,6 @@
 """What is said beside the tables of a run: remarks and warnings."""
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from enginebench.core.caveats import find_sentence, format_kinds
 from enginebench.core.precisions import REORDER, UNKNOWN
@@ -81,9 +81,10 @@ def count_warnings(document: RunDocument) -> int:
 
 def _gather_warnings(document: RunDocument) -> Iterator[tuple[str, str, str]]:
     """(who has it, the sentence, its code) of each."""
-    names, rows = name_settings(document.rows), [row for row in document.rows if row.n]
-    found = gather_notes([(names[row.id], [*_list_own(row), *row.caveats]) for row in rows])
-    every = [names[row.id] for row in rows]
+    names, whole = name_rows(document.rows), name_settings(document.rows)
+    rows = [row for row in document.rows if row.n]
+    every = {row.id: (names[row.id], whole[row.id].removeprefix(names[row.id]).removeprefix(", ")) for row in rows}
+    found = gather_notes([(row.id, [*_list_own(row), *row.caveats]) for row in rows])
     return ((name_having(having, every), text, code) for having, text, code in found)
 
 
@@ -103,15 +104,17 @@ def gather_notes(noted: Iterable[tuple[str, Iterable[Caveat | str]]]) -> Iterato
     yield from found.values()
 
 
-def name_having(having: Iterable[str], every: Sequence[str]) -> str:
-    """`all`, `all but ort fp32` or their names, whichever is shorter; "" where there is no other."""
-    names = dict.fromkeys(having)
-    rest = [name for name in every if name not in names]
-    if not rest:
+def name_having(having: Iterable[str], every: Mapping[str, tuple[str, str]]) -> str:
+    """`all`, `batch 8: all but ort fp32` or names, the shortest; "" for an only one. `every`: id -> (name, setting)."""
+    some, told = {*having}, list[str]()
+    if some >= every.keys():
         return "all" if len(every) > 1 else ""
-    # Names with settings have commas of their own.
-    told = [("; " if any(", " in name for name in some) else ", ").join(some) for some in (names, rest)]
-    return min(told[0], f"all but {told[1]}", key=len)
+    for setting in dict.fromkeys(setting for _, setting in every.values()):
+        alike = [(one, name) for one, (name, own) in every.items() if own == setting]
+        names, rest = (", ".join(n for one, n in alike if (one in some) == has) for has in (True, False))
+        if names:
+            told.append(": ".join(filter(None, (setting, min(names, f"all but {rest}", key=len) if rest else ""))))
+    return "; ".join(told)
 
 
 def _list_own(row: Row) -> Iterator[str]:

@@ -90,7 +90,8 @@ def test_a_warning_names_its_configurations_and_the_range_of_its_figures() -> No
     document = describe(*(replace(row, caveats=(*row.caveats, *made_up)) for row in (make_result(), tool)))
     found, told = list_warnings(document).lines, "and outputs were compared on random inputs (seed 0); give --weights"
     assert [label for label, text in found if told in text] == ["all"]
-    assert [name_having(some, "abcde") for some in ("ab", "abcd", "abcde")] == ["a, b", "all but e", "all"]
+    every = {name: (name.lower(), "of A" * name.isupper()) for name in "abcdeA"}
+    assert [name_having(some, every) for some in ("ab", "abcd", "aA")] == ["a, b", "all but e", "a; of A"]
     assert ("trtexec fp32", "times are of the device clock; ratios compare device clocks") in found
     assert any(label == "trtexec fp32" and text.startswith("no ratio: clocks differ") for label, text in found)
 
