@@ -22,7 +22,6 @@ import msgspec
 from rich.console import Console
 
 from enginebench.report.markdown import format_sections
-from enginebench.report.run.head import format_lines
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.run.sections import list_report, list_sections
 from enginebench.report.terminal import print_sections
@@ -52,7 +51,6 @@ def render_archive(archive: Path) -> str:
         (root,) = Path(folder).iterdir()
         document = describe_stored(*read_results(root))
     parts = {
-        "answer": format_lines(document),
         "terminal": render_terminal(document),
         "markdown": render_markdown(document),
         "json": [f"{row.id} {hash_row(row)}" for row in document.rows],

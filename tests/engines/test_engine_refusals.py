@@ -85,3 +85,9 @@ def test_operators_and_reasons_in_messages_that_were_seen() -> None:
     assert shorten_words(several) == "No conversion rule found for operations: DynamicQuantizeLSTM, ai.onnx.ml.ZipMap"
     assert find_operator("Det-17 is odd") is None
     assert len(shorten_words("x" * 10_000)) < 400
+    older = "Unsupported model IR version: 14, max supported IR version: 13"
+    under = "ONNX Runtime only *guarantees* support. Opset 28 is under development, so. Support is till opset 26."
+    for words, told in ((older, "IR version 14, this version reads up to 13"), (under, "opset 28, this")):
+        assert shorten_words(words).startswith(f"the file has {told}")
+    for mixed in ("m must have the same dtype, but got A and B", "Input type (a) and bias type (b) should be the same"):
+        assert shorten_words(mixed).endswith("the model casts in its forward. Give the engine cast=autocast")

@@ -101,9 +101,6 @@ TEMPLATES: dict[str, Template] = {
         "memory",
         "compare with --scope compute",
     ),
-    "environment.no_pinning": Template(
-        "this system cannot pin a process to cores", "rely on paired ratios, not absolute times"
-    ),
     "environment.not_pinned": Template(
         "the process could not be pinned to its CPUs", "on Linux, allow sched_setaffinity; elsewhere expect more spread"
     ),
@@ -133,9 +130,6 @@ TEMPLATES: dict[str, Template] = {
     "environment.torchvision": Template(
         "torchvision's own operators do not load with this PyTorch; those of detectors run in Python",
         "this makes PyTorch slower than necessary; install the torchvision built for it",
-    ),
-    "environment.virtual": Template(
-        "running in a VM, where CPU speed may change unnoticed", "rely on paired ratios, not absolute times"
     ),
     "eval_mode": Template(
         "the module came in train mode and was put into eval mode, in which its layers differ: {layers}",
@@ -269,10 +263,6 @@ TEMPLATES: dict[str, Template] = {
         "{operators} read weight-only quantized weights; no precision is named after them: reported as {precision}",
         "compare size and outputs with those of the FP32 graph; with accuracy_level=4 such nodes multiply in 8 bits",
     ),
-    "partly_compared.answers": Template(
-        "outputs were compared over {n} of {asked} samples",
-        "the other samples are unknown; enginebench drift compares as many as --n asks for",
-    ),
     "partly_compared.data": Template(
         "{data} holds {n} of the {asked} samples that were asked for", "the intervals are those of what there is"
     ),
@@ -283,12 +273,8 @@ TEMPLATES: dict[str, Template] = {
         "calibrate with --data DIR",
     ),
     "random_calibration.tensorrt": Template(
-        "INT8 without calibration data or cache: TensorRT makes up the ranges",
-        "times are valid, outputs are not; give calib_data or calib_cache, or quantize the graph",
-    ),
-    "random_calibration.trtexec": Template(
-        "INT8 without a calibration cache: TensorRT makes up the ranges",
-        "times are valid, outputs are not; give --calib-cache, or quantize the graph",
+        "INT8 without calibration: TensorRT makes up the ranges, so times are valid and outputs are not",
+        "quantize the graph, or give a calibration cache (trtexec: --calib-cache, tensorrt: calib_cache)",
     ),
     "random_inputs": Template("the inputs are random (seed {seed})", "give --inputs F.npz, or --data DIR"),
     "random_inputs.check": Template(
@@ -426,17 +412,25 @@ def find_sentence(caveat: Caveat) -> tuple[object, ...]:
 
 def format_caveat(caveat: Caveat, *alike: Caveat) -> str:
     """What was seen and what to do, as every table, page and terminal tells it; of several, with their ranges."""
-    message, advice = caveat.message, caveat.advice
-    if alike and caveat.figures:
-        template = TEMPLATES[caveat.template]
-        ranges: dict[str, object] = {  # each figure over all of them; a text as it stands in the first
-            name: _Range([cast("float", one.figures[name]) for one in (caveat, *alike)])
-            if isinstance(value, int | float)
-            else value
-            for name, value in caveat.figures.items()
-        }
-        message, advice = _word(template, ranges)
+    return format_kinds([(caveat, *alike)])
+
+
+def format_kinds(kinds: Sequence[Sequence[Caveat]]) -> str:
+    """One sentence on doubts of several kinds: what was seen, then what to do."""
+    messages, advices = zip(*map(_word_alike, kinds), strict=True)
+    message, advice = (", and ".join(dict.fromkeys(filter(None, texts))) for texts in (messages, advices))
     return clean_lines(f"{message.rstrip('.')}; {advice}" if advice else message)
+
+
+def _word_alike(alike: Sequence[Caveat]) -> tuple[str, str]:
+    first = alike[0]
+    if len(alike) == 1 or not first.figures:
+        return first.message, first.advice
+    ranges: dict[str, object] = {  # each figure over all of them; a text as it stands in the first
+        name: _Range([cast("float", one.figures[name]) for one in alike]) if isinstance(value, int | float) else value
+        for name, value in first.figures.items()
+    }
+    return _word(TEMPLATES[first.template], ranges)
 
 
 def _word(template: Template, figures: Mapping[str, object]) -> tuple[str, str]:

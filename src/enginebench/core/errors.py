@@ -18,7 +18,7 @@ EngineBenchError                 1
 Doubt about a number is not an error: it is a `Caveat` in the record.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .engine_api import ArtifactError as ArtifactError
@@ -37,6 +37,13 @@ class MissingDependency(DependencyError):
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(f"{what} is not installed. To add it: {fix}")
         self.what, self.fix = what, fix
+
+
+def refuse_all(reasons: Iterable[str]) -> BackendUnavailable:
+    """That no configuration can run, with each reason once; several have lines of their own."""
+    first, *others = dict.fromkeys(reasons)
+    told = "\n- ".join(("", first, *others)) if others else f" {first}"
+    return BackendUnavailable(f"no configuration can run here:{told}")
 
 
 class GateFailed(EngineBenchError):

@@ -57,8 +57,15 @@ def find_cache() -> Path:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Writes `data` to `path` so that a reader, or a kill, sees the old file or the new one, never half of it."""
-    with _replace_atomic(path) as file:
+    with replace_atomic(path) as file:
         file.write(data)
+
+
+def refuse_pointer(path: Path) -> None:
+    """Refuses what Git LFS leaves in place of a file. Source: Git LFS specification, "The Pointer"."""
+    with suppress(OSError), path.open("rb") as file:
+        if file.read(42) == b"version https://git-lfs.github.com/spec/v1":
+            raise ParseError(path, "", "a pointer of Git LFS", "the file itself", "Fetch it: git lfs pull")
 
 
 def write_document(document: msgspec.Struct, path: Path) -> Path:
@@ -76,7 +83,7 @@ def copy_file(source: Path, target: Path) -> None:
     """
     with _explain_reading(source):
         given = source.open("rb")
-    with given, _replace_atomic(target) as file:
+    with given, replace_atomic(target) as file:
         with suppress(OSError):  # Btrfs, XFS, ...; another file system shares nothing, and nothing was written
             fcntl.ioctl(file.fileno(), FICLONE, given.fileno())
             return
@@ -97,7 +104,7 @@ def _explain_reading(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _replace_atomic(path: Path) -> Iterator[BinaryIO]:
+def replace_atomic(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which replaces `path` when it is complete; otherwise it is removed and the old one stays."""
     temporary = ""
     try:

@@ -25,6 +25,16 @@ NOISE = (
     r"/onnxruntime_src/\S+ .*?\)(?: const)?(?:::<lambda\(\)>)? (?=[A-Z\[])",
     r"^-- ",
 )
+# What is said in place of a message that does not name the cure.
+NEWER = "pip install --upgrade onnxruntime, or export the model with a lower --opset"
+CURES = {
+    r"Unsupported model IR version: (\d+), max supported IR version: (\d+)":
+        rf"the file has IR version \1, this version reads up to \2: {NEWER}",
+    r"ONNX Runtime only \*guarantees.* Opset (\d+) is under development.* till opset (\d+)\.":
+        rf"the file has opset \1, this version reads up to \2: {NEWER}",
+    r"(must have the same dtype, but got .*|Input type .* and \w+ type .* should be the same)":
+        r"\1: the model casts in its forward. Give the engine cast=autocast",
+}  # fmt: skip
 # Lines of OpenVINO that lead to a reason, and are none.
 LEAD_IN = re.compile(
     r"^(Exception from |Loading input model|Check '|FrontEnd API failed|Model wasn't fully converted|Summary:|"
@@ -55,8 +65,8 @@ def find_operator(words: str) -> str | None:
 def shorten_words(words: str) -> str:
     """The reason in a message of several lines, without codes and places in source code."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
-    for noise in NOISE:
-        lines = [re.sub(noise, "", line) for line in lines]
+    for pattern, said in (dict.fromkeys(NOISE, "") | CURES).items():
+        lines = [re.sub(pattern, said, line) for line in lines]
     reasons = [line for line in lines if not LEAD_IN.match(line)]
     reason = (reasons or lines or [""])[0]
     return reason if len(reason) <= LONGEST else f"{reason[:LONGEST]} ..."

@@ -236,12 +236,8 @@ def _ask_sysctl(names: Sequence[str]) -> dict[str, str]:
 def _note_doubts(machine: Machine, root: Path) -> Iterator[Caveat]:
     if machine.governor and "powersave" in machine.governor:
         yield make_caveat("environment.powersave")
-    if not hasattr(os, "sched_setaffinity"):
-        yield make_caveat("environment.no_pinning")
     if machine.cpu_quota_cores is not None and machine.cpu_quota_cores < len(machine.cpus_allowed):
         yield make_caveat("environment.quota", cores=machine.cpu_quota_cores)
-    if machine.virtual and "hypervisor" in machine.virtual:
-        yield make_caveat("environment.virtual")
     source = read_text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
     if source in ("hpet", "acpi_pm", "jiffies"):
         yield make_caveat("environment.clock_source", source=source)

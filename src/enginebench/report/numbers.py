@@ -33,6 +33,11 @@ def format_significant(value: float, digits: int = 3) -> str:
     return f"{rounded:.{max(0, digits - 1 - magnitude)}f}"
 
 
+def format_time(utc: str) -> str:
+    """`2026-11-26 17:01 UTC`; "" where it is not known."""
+    return f"{utc[:16].replace('T', ' ')} UTC" if utc else ""
+
+
 def show_figure(value: float | None, missing: str = "") -> str:
     """Three digits, or what stands for a figure that there is not."""
     return missing if value is None else format_significant(value)
@@ -73,11 +78,3 @@ def format_ratio(estimate: Estimate) -> str:
     if any(float(f"{end:.{decimals}f}") == 1 != end for end in (low, high)):
         decimals += 1
     return f"{low:.{decimals}f} - {high:.{decimals}f}x"
-
-
-def read_label(label: str) -> float:
-    """A percentile's label as a number; what a damaged log has instead goes last."""
-    try:
-        return float(label)
-    except ValueError:
-        return float("inf")

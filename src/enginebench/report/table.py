@@ -1,6 +1,6 @@
 """What every report is made of: sections of tables, notes and charts, which four renderers draw."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -89,6 +89,7 @@ def list_texts(left: Sequence[str], right: Sequence[str] = (), spare: Sequence[s
     return tuple(replace(column, spare=order.get(column.title, 0)) for column in columns)
 
 
-def make_notes(texts: Sequence[str], kind: Literal["list", "text"] = "text") -> list[Notes]:
-    """The sentences as one part; none where there are none."""
-    return [Notes(lines=tuple(("", text) for text in texts), kind=kind)] if texts else []
+def make_notes(texts: Iterable[str | tuple[str, str]], kind: Literal["list", "text"] = "text") -> list[Notes]:
+    """The sentences, some with labels, as one part; none where there are none."""
+    lines = tuple(("", text) if isinstance(text, str) else text for text in texts)
+    return [Notes(lines=lines, kind=kind)] if lines else []

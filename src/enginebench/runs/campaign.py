@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import (
     ArtifactError,
-    BackendUnavailable,
     DependencyError,
     EngineBenchError,
     GateFailed,
@@ -27,6 +26,7 @@ from enginebench.core.errors import (
     TimedOut,
     UnsupportedOperator,
     UsageError,
+    refuse_all,
 )
 from enginebench.core.limits import LEVELS
 from enginebench.core.names import format_engine, format_precision
@@ -722,8 +722,7 @@ def add_doubts(result: Result, *doubts: Caveat) -> Result:
 def judge_outcome(results: Sequence[Result], request: RunRequest) -> None:
     """Checks that the baseline and at least one other row are ok; the baseline alone where nobody named the others."""
     if results and all(r.status == "skipped" for r in results):
-        reasons = dict.fromkeys(r.reason or r.status for r in results)
-        raise BackendUnavailable(f"no configuration can run here: {'; '.join(reasons)}")
+        raise refuse_all(r.reason or r.status for r in results)
     wanted = [r for r in results if r.status != "skipped"]
     fine = [r for r in wanted if r.status == "ok"]
     if wanted and wanted[0].status == "ok" and (len(fine) > 1 or len(results) == 1 or request.any_engine):

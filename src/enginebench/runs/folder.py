@@ -31,7 +31,7 @@ from enginebench.core.records import (
     Scope,
     Task,
 )
-from enginebench.core.store import encode, hash_file, is_bundle, read_record, read_result, write_atomic
+from enginebench.core.store import encode, hash_file, is_bundle, read_record, read_result, refuse_pointer, write_atomic
 from enginebench.core.text import stamp_utc
 from enginebench.models.zoo import resolve_model
 from enginebench.runs.trust import (
@@ -192,13 +192,13 @@ def allow_request(request: RunRequest) -> None:
 def check_request(request: RunRequest) -> None:
     """Checks that the model and what else a request names is there, before anything is waited for or built."""
     path = Path(request.model)
-    graph = path.suffix.lower() in (".onnx", *PLAN_SUFFIXES)
+    refuse_pointer(path)
     if path.suffix.lower() in PLAN_SUFFIXES:
         if not path.is_file():
             raise ModelError(f"model {request.model!r}: no such file. Check the path; `enginebench build` makes one")
     elif not is_bundle(path):
         resolve_model(request.model)
-    if graph and request.weights != "default":
+    if path.suffix.lower() in (".onnx", *PLAN_SUFFIXES) and request.weights != "default":
         raise UsageError(f"--weights {request.weights}: {request.model} is a graph and brings its own; leave it out")
     for library in request.operator_libraries:
         find_library(library)
@@ -214,6 +214,7 @@ def check_outside(named: Iterable[tuple[str, str]]) -> None:
             kinds = ("F.npz", "a folder of such files", "package.module:function") if option == "--inputs" else ()
             expected = ", ".join((*OUTSIDE[option[2:]], *(kinds or ("a path",))))
             raise UsageError(f"{option} {name or repr(name)}: no such file or folder; expected {expected}")
+        refuse_pointer(Path(name).expanduser())
 
 
 def default_folder(model: str, now: datetime | None = None) -> Path:

@@ -75,7 +75,7 @@ def run_model(
             record = replace(record, rows=tuple(row.id for row in planned))
             folder.write_record(record)
         sources = tuple(map(folder.open, record.sources))  # rows that were not begun start from them
-        judged = judge_sources(judged, wanted, sources, reporter)
+        judged = judge_sources(judged, wanted, sources)
         record = replace(record, notes=tuple(dict.fromkeys((*record.notes, *note_unlabelled(judged)))))
         rows = plan_rows(wanted, sources, problems=record.problems)
         how: dict[str, Any] = {"timeout_s": wanted.timeout_s, "judged": judged, "task": wanted.task}

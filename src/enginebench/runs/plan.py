@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.entry import find_kind
-from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError
+from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError, refuse_all
 from enginebench.core.names import format_engine, format_precision, name_mix, parse_engine, parse_precision, row_id
 from enginebench.core.recipes import (
     CASTS,
@@ -137,9 +137,9 @@ def check_places(request: RunRequest) -> None:
                 raise BackendUnavailable(why)
             return
         except EngineBenchError as error:
-            reasons += str(error).split("; ")
+            reasons.append(str(error))
     if reasons:
-        raise BackendUnavailable(f"no configuration can run here: {'; '.join(dict.fromkeys(reasons))}")
+        raise refuse_all(reasons)
 
 
 def meets_precision(asked: str, precision: Precision | None, recipe: Recipe | None) -> bool:

@@ -593,7 +593,7 @@ def doubt_samples(drift: Drift) -> tuple[Caveat, ...]:
     """The doubts about a comparison: its samples, answers that hardly differ, slices that are lost, boxes."""
     doubts = []
     if drift.asked is not None and drift.n < drift.asked:
-        doubts.append(make_caveat("partly_compared.answers", n=drift.n, asked=drift.asked))
+        doubts.append(make_caveat("partly_compared.outputs", n=drift.n, asked=drift.asked))
     # Finite outputs of the reference for every sample, all zero for one.
     constant = [
         o.max_abs_diff is not None and o.agreement is None and not o.nonfinite and o.centred_cosine_mean is None

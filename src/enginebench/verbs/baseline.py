@@ -11,6 +11,7 @@ from enginebench import door
 from enginebench.core.store import encode
 from enginebench.core.text import clean_text, count_of
 from enginebench.options import Opt, PathLike, Printed, Store, verb
+from enginebench.report.numbers import format_time
 from enginebench.runs import baselines
 from enginebench.runs.baselines import Baseline, BaselineList, find_store
 from enginebench.verbs.given import to_path
@@ -104,7 +105,9 @@ def print_baselines(found: BaselineList, console: Console) -> None:
     if not found.baselines:
         click.echo(f"no baselines in {found.store}; save one with: enginebench baseline save NAME DIR", err=True)
         return
-    lines = [(b.name, b.model, str(b.rows), b.started_utc, b.reason or b.cpu_model) for b in found.baselines]
+    lines = [
+        (b.name, b.model, str(b.rows), format_time(b.started_utc), b.reason or b.cpu_model) for b in found.baselines
+    ]
     table = make_table(list_texts(("name", "model", "rows", "measured", "CPU")), lines)
     print_sections([Section(parts=(table,))], console)
 

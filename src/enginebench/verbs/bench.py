@@ -21,7 +21,16 @@ from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, parse_precision
 from enginebench.core.records import Caveat, Result
 from enginebench.core.shapes import format_shapes
-from enginebench.core.store import bring_files, copy_file, encode, hash_file, is_bundle, read_record, write_atomic
+from enginebench.core.store import (
+    bring_files,
+    copy_file,
+    encode,
+    hash_file,
+    is_bundle,
+    read_record,
+    replace_atomic,
+    write_atomic,
+)
 from enginebench.engines.abilities import PROCESS, KeepsLog
 from enginebench.engines.registry import check_options, find_entry, open_backend, read_engine
 from enginebench.measure.machine import describe_machine
@@ -154,6 +163,9 @@ def command(
         out = Path(shown["out"]) if shown["out"] is not None else None
         file = out if out is not None and out.suffix.lower() == ".json" else None
         root = given.choose_root(out if file is None else None, f"bench-{stem}")
+        for path in (file, shown["log"], shown["junit"]):
+            if path is not None:
+                _check_writable(Path(path))
         results = bench_sides(request, side, root, reporter=reporter, wait=options["wait"], command=COMMAND.get())
     if shown["log"] is not None and (logs := find_logs(root, results[-1])):
         write_atomic(Path(shown["log"]), b"".join(path.read_bytes().rstrip(b"\n") + b"\n" for path in logs))
@@ -167,6 +179,12 @@ def command(
         verdict = diff_results(results[:1], results[1:], options["margin"], neighbours=True, fed_alike=True)
         write_verdict(verdict, shown, gate=options["gate"])
     done.check(gate=options["gate"])
+
+
+def _check_writable(path: Path) -> None:
+    """Checks, before anything is measured for it, that a file can be written there."""
+    with suppress(EOFError), replace_atomic(path):
+        raise EOFError  # so that nothing is left
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -227,12 +227,11 @@ def read_engines(given: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]
     return engines
 
 
-def name_precisions(asked: Texts | None, device: str | None, say: Callable[..., Any], any_cpu: bool = False) -> Texts:
-    """The precisions asked for, else the defaults, of `any_cpu` BF16 if it has that; what a GPU's leave out is said."""
+def name_precisions(asked: Texts | None, device: str | None, any_cpu: bool = False) -> Texts:
+    """The precisions asked for, else the defaults, of `any_cpu` BF16 if it has that."""
     if asked is not None or find_kind(device or "cpu") == "cpu":
         unasked = any_cpu and not BF16.isdisjoint(describe_machine().cpu_flags)
         return asked or ("fp32,bf16" if unasked else "fp32")
-    say(request.LEFT_OUT_ON_GPUS)
     return "fp32,fp16,bf16"
 
 

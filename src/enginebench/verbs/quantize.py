@@ -169,6 +169,9 @@ def quantize_file(
     if out.resolve() == path.resolve():
         raise UsageError(f"--out {out} is the file to be quantized; choose another --out")
     artifact = replace(read_onnx(path), operator_libraries=list_libraries(options["ort_extension"]))
+    if artifact.precision in FEW_BITS and (calib or inputs or calib_cache):
+        own = f"{path} is {artifact.precision} with ranges of its own"
+        raise UsageError(f"{own}: leave out --calib, --inputs and --calib-cache, or quantize the FP32 graph")
     if needs == "data" or (to == "fp16" and calib is None and calib_cache is None):
         # What its inputs are like where nobody gives one, as `calibrate` makes them up.
         artifact = replace(artifact, inputs=settle_inputs(artifact).inputs)

@@ -190,7 +190,7 @@ def ask(model: opts.Model, options: RunOptions, root: Path) -> Iterator[tuple[Ru
     use_trtexec(options["trtexec"], ("trtexec",) if resume else (name for name, _ in chosen))
     any_engine = options["engines"] is None
     with given.begin(model, options) as (taken, reporter):
-        precisions = given.name_precisions(options["precisions"], shared.device, reporter.say, any_cpu=any_engine)
+        precisions = given.name_precisions(options["precisions"], shared.device, any_cpu=any_engine)
         request = make_request(
             taken.text,
             options,

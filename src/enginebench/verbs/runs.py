@@ -15,7 +15,7 @@ from enginebench.core.records import Result
 from enginebench.options import PathLike
 from enginebench.report.page import format_fragment
 from enginebench.report.run.columns import list_fields
-from enginebench.report.run.head import format_lines
+from enginebench.report.run.head import format_head
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.run.sections import list_sections
 from enginebench.report.terminal import format_text
@@ -56,7 +56,7 @@ class Run:
     @property
     def answer(self) -> str:
         """The three lines FASTEST, OUTPUTS and TRUST, as every report begins."""
-        return "\n".join(format_lines(self.document))
+        return "\n".join(f"{line.label:<10}" + f"\n{'':10}".join(line.lines) for line in format_head(self.document))
 
     @property
     def fastest(self) -> Ref | None:

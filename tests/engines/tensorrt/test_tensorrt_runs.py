@@ -537,7 +537,7 @@ def test_rows_say_over_how_many_samples_they_were_compared(cli: Cli, tmp_path: P
         (row["engine"], row["batch"]): [c["message"] for c in row["caveats"] if c["code"] == "partly_compared"]
         for row in json.loads(done.stdout)["rows"]
     }
-    assert doubts.pop(("trtexec", 1)) == ["outputs were compared over 4 of 32 samples"]
+    assert doubts.pop(("trtexec", 1)) == ["outputs were compared on 4 of 32 samples"]
     assert len(doubts) == 5 and not any(doubts.values())
 
 

@@ -17,8 +17,7 @@ from enginebench.models.task import find_own_data, preprocess_for, sample_feeds
 from enginebench.runs.child.arrays import save_answers
 from enginebench.runs.classes import format_columns
 from enginebench.runs.folder import RunFolder, RunRequest
-from enginebench.runs.targets.sources import choose_judged, judge_sources
-from reporters import Silent
+from enginebench.runs.targets.sources import choose_judged, judge_sources, note_unlabelled
 
 REQUEST = RunRequest(
     model="resnet18",
@@ -59,9 +58,8 @@ def test_a_flat_folder_is_compared_and_has_no_accuracy(flat: Path) -> None:
     judged = choose_judged(replace(REQUEST, data=str(flat)))
     assert judged is not None and judged.metrics == () and judged.labelled.metrics == ()
     assert judged.labelled.n == 3 and "0.png is not in a class folder" in str(judged.labelled.unlabelled)
-    reporter = Silent()
-    assert judge_sources(judged, REQUEST, (), reporter) == judged
-    assert len(reporter.said) == 1 and reporter.said[0].startswith("no accuracy, outputs are compared on 3 images of")
+    assert judge_sources(judged, REQUEST, ()) == judged
+    assert note_unlabelled(judged)[0].startswith("no accuracy, outputs are compared on 3 images of")
 
 
 @pytest.mark.parametrize("asked", [{"metrics": ("top1",)}, {"max_metric_drop": 0.01}])
@@ -83,10 +81,10 @@ def test_folders_that_are_no_classes_are_no_labels(tmp_path: Path) -> None:
         kind="onnx", model="mine.onnx", path="", sha256="", files=(), inputs=INPUT,
         outputs=(TensorSpec(name="output", dtype="float32", shape=("batch", 7)),),
     )  # fmt: skip
-    settled = judge_sources(judged, own, (graph,), Silent())
+    settled = judge_sources(judged, own, (graph,))
     assert settled is not None and "2 class folders, the model 7" in str(settled.labelled.unlabelled)
     with pytest.raises(UsageError, match="A metric needs"):
-        judge_sources(judged, replace(own, metrics=("top1",)), (graph,), Silent())
+        judge_sources(judged, replace(own, metrics=("top1",)), (graph,))
 
 
 def test_pictures_go_into_any_model_that_takes_pictures(flat: Path) -> None:

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from enginebench.core.records import Caveat, EngineSpec, Result
 from enginebench.report.run.diff import explain_diff_row
-from enginebench.report.run.head import format_lines
+from enginebench.report.run.head import format_head
 from enginebench.report.run.remarks import list_remarks, list_warnings
 from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.report.run.sections import list_batches, list_sections
@@ -24,7 +24,7 @@ def describe(*results: Result, **more: object) -> RunDocument:
 
 def answer(*results: Result, **more: object) -> str:
     document = describe(*results, **more)
-    return " ".join([*format_lines(document), *list_remarks(document)])
+    return " ".join([*(text for line in format_head(document) for text in line.lines), *list_remarks(document)])
 
 
 @pytest.mark.parametrize("change", [{"reference": "gone"}, {"n": 0}, {"outputs": ()}])

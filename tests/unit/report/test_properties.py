@@ -13,7 +13,7 @@ from enginebench.report.bench import describe_bench
 from enginebench.report.csv_table import format_csv
 from enginebench.report.run.columns import list_fields
 from enginebench.report.run.diff import explain_diff_row, format_junit
-from enginebench.report.run.head import format_head, format_lines, name_rows
+from enginebench.report.run.head import format_head, name_rows
 from enginebench.report.run.rows import Row, RunDocument, describe_run
 from enginebench.report.run.sections import find_largest, list_batches, list_sections
 from enginebench.stats.diff import diff_results
@@ -145,7 +145,7 @@ def test_winners_are_whole_measured_and_marked(results: list[Result]) -> None:
     document = describe(results)
     rows = {row.id: row for row in document.rows}
     finished = {(row.batch, row.scope) for row in document.rows if row.n and row.status == "ok"}
-    text = "\n".join(format_lines(document))
+    text = str(format_head(document))
     for ref in filter(None, (document.fastest, document.recommended)):
         row = rows[ref.id]
         assert row.status == "ok" or ((row.batch, row.scope) not in finished and f"({row.status})" in text)
@@ -166,7 +166,7 @@ def test_every_report_begins_with_the_three_lines(results: list[Result]) -> None
     assert {(h.batch, h.scope) for h in document.headlines} == timed  # one is named wherever anything was timed
     for headline in document.headlines:
         row = next(row for row in document.rows if row.id == headline.id)
-        assert name_rows(document.rows)[row.id] in " ".join(format_lines(document))
+        assert name_rows(document.rows)[row.id] in str(format_head(document))
         assert headline.ratio is None or headline.ratio_validity in ("good", "medium", "low")
         if headline.outputs in ("same", "within_limits") and not any(r.scores for r in results):
             assert may_agree(next(r for r in results if r.id == row.id), row, results)

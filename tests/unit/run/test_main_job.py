@@ -250,13 +250,12 @@ def test_pictures_without_labels_are_compared_and_fed(tmp_path: Path, children: 
     for i in range(40):
         pixels = np.random.default_rng(i).integers(0, 256, (20, 16, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(tmp_path / "flat" / f"{i}.png")
-    reporter = Silent()
     request = replace(REQUEST, model=str(graph), data=str(tmp_path / "flat"))
-    _, results = run(tmp_path / "r", request, reporter=reporter)
+    record, results = run(tmp_path / "r", request)
     assert [(r.status, r.scores) for r in results] == [("ok", ())] * 2
     assert [(r.drift.n, r.drift.asked, r.drift.passed) for r in results if r.drift] == [(40, 40, True)] * 2
     assert not {c.code for r in results for c in r.caveats} & {"random_inputs", "no_score"}
-    told = [text for text in reporter.said if "no accuracy" in text]
+    told = [text for text in record.notes if "no accuracy" in text]
     assert len(told) == 1 and "compared on 40 images" in told[0] and "is not in a class folder" in told[0]
     assert len(list((tmp_path / "r" / "artefacts" / "samples").iterdir())) == 32, "those that are timed"
     with pytest.raises(UsageError, match=r"digits-mlp.onnx takes input .*SIDE"):

@@ -133,7 +133,7 @@ def test_the_recipe_that_is_slowest_to_build_runs_only_by_name_where_there_is_a_
     line = "left out by default: int8@pt2e of pytorch-compile; name it with --precisions int8,int8@pt2e"
     notes = sources.gather_sources(replace(asked, any_precision=True), tmp_path, said).notes
     assert (LEFT_OUT_ON_GPUS in notes) == (asked.device != "cpu") and (line in notes) == (planned == ["ort cpu"])
-    assert (call(line) in said.say.call_args_list) == (planned == ["ort cpu"]) and transform.called
+    assert call(line) not in said.say.call_args_list and transform.called, "notes are shown once, with the result"
 
 
 @pytest.mark.parametrize(

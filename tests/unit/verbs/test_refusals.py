@@ -31,12 +31,16 @@ MODEL = ("run", "digits-cnn", "--engines", "fake")
         ((*MODEL[:3], "fake:latency_us=-1"), 2, "latency_us='-1' of engine fake must be a number, zero or more"),
         ((*MODEL, "--targets", "nosuch.npy"), 2, "--targets nosuch.npy: no such file"),
         ((*MODEL, "--weights", "nosuch.pt"), 2, "nosuch.pt: no such file or folder; expected default, random, a path"),
+        ((*MODEL, "--weights", "lfs.onnx"), 5, "lfs.onnx: found a pointer of Git LFS; expected the file itself. Fetch"),
+        (("run", "lfs.onnx", "--engines", "fake"), 5, "lfs.onnx: found a pointer of Git LFS"),
+        (("quantize", "lfs.onnx", "--to", "fp16"), 5, "lfs.onnx: found a pointer of Git LFS"),
+        (("bench", "TINY", "--engine", "fake", "--out", "late.txt/r.json"), 5, "cannot write late.txt/r.json"),
         (("run", "TINY", "--weights", "nosuch.pt"), 2, "tiny.onnx is a graph and brings its own"),
         (("run", "TINY", "--weights", "random"), 2, "tiny.onnx is a graph and brings its own"),
         (
             ("bench", "TINY", "--engine", "fake", "--against-precision", "fp16"),
             2,
-            "--against-precision is that of the other side",
+            "precision is that of the other side",
         ),
         (("bench", "TINY", "--engine", "fake", "--against", "ort", "--against-precision", "fp8"), 3, "ort has no fp8"),
         (("bench", "nosuch.plan", "--engine", "tensorrt"), 5, "model 'nosuch.plan': no such file"),
@@ -51,7 +55,7 @@ MODEL = ("run", "digits-cnn", "--engines", "fake")
             ("quantize", "TINY", "--to", "fp16", "--calib", "late.txt"),
             5,
             "late.txt",
-        ),  # it looks for what FP16 cannot hold
+        ),  # it looks for what it cannot hold
         (("build", "a:b", "--engine", "pytorch-aoti", "--dry-run"), 2, "pytorch-aoti has none"),
         (("build", "digits-cnn", "--engine", "pytorch-aoti", "--normalize", "0/1"), 2, "is for --input-dtype uint8"),
         (("sweep", "spec.toml", "--dry-run", "--kind", "nosuch"), 2, "--kind nosuch is not in the sweep"),
@@ -65,6 +69,7 @@ def test_at_once(
     cli: Cli, tiny_onnx: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     (tmp_path / "late.txt").write_text("2\n1\n")
+    (tmp_path / "lfs.onnx").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     (tmp_path / "spec.toml").write_text(
         'engines = ["fake"]\n[[model]]\nname = "digits-mlp"\n[[machine]]\nkind = "this"\n'
     )

@@ -1,6 +1,5 @@
 """What `load` measured, as sections and pictures: the capacities and verdicts, every point, and the warnings."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
@@ -9,11 +8,11 @@ from enginebench.core.names import slug
 from enginebench.core.records import Capacity
 from enginebench.features.load.document import LoadDocument, describe_row
 from enginebench.report.charts import GREY, ORANGE, Row, finish, import_altair, read_rows
-from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_significant, format_verdict
+from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_time, format_verdict, show_figure
 from enginebench.report.run.charts import PALETTE
-from enginebench.report.run.remarks import find_key, word_notes
+from enginebench.report.run.remarks import gather_notes, name_having
 from enginebench.report.run.sections import name_machine
-from enginebench.report.table import Chart, Column, Notes, Section, make_notes, make_table
+from enginebench.report.table import Chart, Column, Section, make_notes, make_table
 from enginebench.stats.queueing import LoadPoint, find_busiest, strict_min_samples
 from enginebench.stats.ranking import find_front
 
@@ -36,11 +35,11 @@ def _show_figure(point: LoadPoint, name: str) -> str:
     """A percentile that falls among requests that never ended is a dash; of too few requests it has a mark."""
     value = getattr(point, name)
     few = name in RANKS and value is not None and point.offered < strict_min_samples(RANKS[name], 0)
-    return _show(value) + "?" * few
+    return show_figure(value, "-") + "?" * few
 
 
 COLUMNS = (
-    Column("req/s", lambda point: ("~ " if point.validity != "valid" else "") + _show(_take_rate(point)),
+    Column("req/s", lambda point: ("~ " if point.validity != "valid" else "") + show_figure(_take_rate(point), "-"),
            lambda point: _take_rate(point), align="decimal"),
     Column("done", lambda p: f"{p.completed}" if p.completed == p.offered else f"{p.completed}/{p.offered}",
            lambda point: point.completed, align="right", spare=3),
@@ -65,18 +64,18 @@ def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Se
     for row in document.rows if not answers else ():  # of each configuration what the highest rate came to
         if points := [point for point in document.points if point.row == row.id and _take_rate(point)]:
             one = max(points, key=lambda point: _take_rate(point) or 0.0)
-            rate = _show(_take_rate(one))
+            rate = show_figure(_take_rate(one))
             answers.append(f"{describe_row(row)}: p99 {_show_figure(one, 'p99_ms')} ms at {rate} requests a second")
     answers += _describe_stages(document)
     device = next((row.engine.device for row in document.rows), "cpu")
     machine = name_machine(document.machine, device) if document.machine else ""
-    title = " · ".join(filter(None, (document.model, f"scenario {document.scenario}", machine, document.started_utc)))
-    warnings = list_doubts(document)
+    facts = document.model, f"scenario {document.scenario}", machine, format_time(document.started_utc)
+    warnings = make_notes(describe_doubts(document), "list")
     return [
-        Section(title=title, parts=tuple(make_notes(answers))),
+        Section(title=" · ".join(filter(None, facts)), parts=tuple(make_notes(answers))),
         *([Section(title="Charts", name="pictures", parts=tuple(pictures))] if pictures else []),
         *_list_rows(document),
-        *([Section(title="Warnings", name="warnings", parts=(warnings,))] if warnings.lines else []),
+        *([Section(title="Warnings", name="warnings", parts=tuple(warnings))] if warnings else []),
     ]
 
 
@@ -93,14 +92,14 @@ def _describe_stages(document: LoadDocument) -> Iterator[str]:
             share = point.stages[name]
             servers = 1 if name == "generator" else len(row.devices) or 1
             each = choose_unit([ms := 1e3 * share * servers / (point.achieved_per_s or rate or float("inf"))])
-            cost = f"{_show(ms * UNITS_PER_MS[each])} {each} a request"
+            cost = f"{show_figure(ms * UNITS_PER_MS[each], '-')} {each} a request"
             busy = f"{name} is the bottleneck, busy {share:.0%} of the time, {cost} ({others}). {CHANGES[name]}."
             if name == "compute" and (point.batch or row.max_batch) < LIMITING_SHARE * row.max_batch:
-                fill = f"in batches of {_show(point.batch)} on average, at most {row.max_batch}"
+                fill = f"in batches of {show_figure(point.batch, '-')} on average, at most {row.max_batch}"
                 busy = f"{name} is busy {share:.0%} of the time ({others}), {fill}: more requests fill them."
             if share < LIMITING_SHARE:
                 busy = f"no bottleneck: no part is busy for half of the time ({name} {share:.0%}, {others})."
-            yield f"{describe_row(row)}: at {_show(rate)} requests a second {busy}"
+            yield f"{describe_row(row)}: at {show_figure(rate, '-')} requests a second {busy}"
 
 
 # A part that is at work for less than half of the time is not what a service waits for.
@@ -131,22 +130,18 @@ def _take_rate(point: LoadPoint) -> float | None:
     return point.qps if point.qps is not None else point.achieved_per_s
 
 
-def _show(value: float | None) -> str:
-    return "-" if value is None else format_significant(value, 3)
-
-
 def describe_capacity(capacity: Capacity) -> str:
     what = f"p{capacity.percentile:g} of at most {capacity.limit_ms:g} ms"
     why = {"settled": "", "budget": " (the search was ended before the ends met)", "nothing passes": ""}[capacity.ended]
     if capacity.suspect:
         why += "; probes that it rests on were disturbed: see the warnings"
     if capacity.passes_qps is None:
-        lowest = f"; it fails at {_show(capacity.fails_qps)} requests a second" if capacity.fails_qps else ""
+        lowest = f"; it fails at {show_figure(capacity.fails_qps, '-')} requests a second" if capacity.fails_qps else ""
         return f"no rate that was tried meets {what}{lowest}{why}."
-    fails = f"fails at {_show(capacity.fails_qps)}" if capacity.fails_qps else "no rate that was tried fails"
+    fails = f"fails at {show_figure(capacity.fails_qps, '-')}" if capacity.fails_qps else "no rate that was tried fails"
     votes = [probe.passed for probe in capacity.probes if probe.qps == capacity.passes_qps]
     often = "" if all(votes) else f" (in {sum(votes)} of {len(votes)} probes)"
-    return f"passes at {_show(capacity.passes_qps)} requests a second{often}, {fails}: {what}{why}."
+    return f"passes at {show_figure(capacity.passes_qps, '-')} requests a second{often}, {fails}: {what}{why}."
 
 
 def describe_verdicts(document: LoadDocument) -> Iterator[str]:
@@ -161,18 +156,15 @@ def describe_verdicts(document: LoadDocument) -> Iterator[str]:
         yield f"{names[verdict.candidate]} against {names[verdict.base]}: {found}{times}{why}{more}."
 
 
-def list_doubts(document: LoadDocument) -> Notes:
-    """Every doubt once; of several configurations with those that have it, and of several points with their number."""
-    names, counts = {row.id: describe_row(row) for row in document.rows}, Counter(p.row for p in document.points)
-    found = [(point.row, caveat) for point in document.points for caveat in point.caveats]
-    lines = []
-    for key, sentence in word_notes([*(caveat for _, caveat in found), *document.caveats]).items():
-        told = Counter(row for row, caveat in found if find_key(caveat) == key)
-        points, every = sum(counts[row] for row in told), len(told) == len(names) > 1
-        label = "all" if every else "; ".join(names[row] for row in told if len(names) > 1)
-        where = f"{told.total()} of {points} points" if points > told.total() else ""
-        lines.append((f"{label} ({where})" if label and where else label or where, sentence))
-    return Notes(lines=tuple(lines), kind="list")
+def describe_doubts(document: LoadDocument) -> Iterator[str | tuple[str, str]]:
+    """(who has it, the sentence) of every doubt; those that differ in their numbers alone are one."""
+    every = {row.id: (describe_row(row), "") for row in document.rows}
+    noted = [(point.row, point.caveats) for point in document.points]
+    for having, text, _ in gather_notes(noted):
+        points = sum(row in having for row, _ in noted)
+        few = f"{len(having)} of {points} points" if len(having) < points else ""
+        yield ", ".join(filter(None, (name_having(having, every), few))), text
+    yield from (text for _, text, _ in gather_notes([("", document.caveats)]))
 
 
 Named: TypeAlias = Sequence[tuple[str, LoadPoint]]  # with the name of its configuration

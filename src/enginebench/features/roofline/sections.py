@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from enginebench.report.numbers import format_significant
+from enginebench.report.numbers import format_significant, format_time
 from enginebench.report.table import Section, list_texts, make_notes, make_table
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def list_ceilings(document: Ceilings) -> list[Section]:
     count = f"{document.processes} fresh processes" if document.processes > 1 else "one process"
     foot = f"The best that was observed, {count} each. One multiply-accumulate (MAC) is two operations."
     columns = list_texts(["peak", "precision", "threads"], ["best", "trials", "unit"])
-    title = " · ".join(filter(None, (machine, document.measured_utc)))
+    title = " · ".join(filter(None, (machine, format_time(document.measured_utc))))
     return [Section(title=title, parts=(make_table(columns, lines), *make_notes([foot, *document.notes])))]
 
 

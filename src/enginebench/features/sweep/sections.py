@@ -5,12 +5,19 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import astuple
 
-from enginebench.core.caveats import find_sentence, format_caveat
-from enginebench.core.records import Caveat, Estimate
+from enginebench.core.records import Estimate
 from enginebench.core.text import count_of
 from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow, Tuned
 from enginebench.features.sweep.records import SweepPlan
-from enginebench.report.numbers import format_range, format_ratio, format_significant, format_verdict, show_figure
+from enginebench.report.numbers import (
+    format_range,
+    format_ratio,
+    format_significant,
+    format_time,
+    format_verdict,
+    show_figure,
+)
+from enginebench.report.run.remarks import gather_notes
 from enginebench.report.scores import format_figure
 from enginebench.report.table import Column, Section, list_texts, make_notes, make_table
 
@@ -33,11 +40,7 @@ def _figure(title: str, name: str, spare: int = 0) -> Column:
         mark = "~ " if name == "p50_ms" and cell.row.validity != "valid" else ""
         return mark + format_significant(found.value) + ("" if found.supported else "?")
 
-    def value(cell: SweepCell) -> float | None:
-        found = take(cell)
-        return found.value if found else None
-
-    return Column(title, text, value, align="decimal", spare=spare)
+    return Column(title, text, lambda cell: e.value if (e := take(cell)) else None, align="decimal", spare=spare)
 
 
 COLUMNS = (
@@ -65,7 +68,11 @@ COLUMNS = (
 def list_sweep(document: SweepDocument) -> list[Section]:
     measured = [cell for cell in document.cells if cell.row is not None and cell.row.status == "ok"]
     table = make_table(COLUMNS, measured[:MOST_SHOWN], wide=False)
-    more = f"{count_of(len(measured), 'rows')}, the first {MOST_SHOWN} shown" if len(measured) > MOST_SHOWN else ""
+    more = (
+        f"{count_of(len(measured), 'configurations')}, the first {MOST_SHOWN} shown"
+        if len(measured) > MOST_SHOWN
+        else ""
+    )
     warnings = make_notes([*describe_doubts([cell.row for cell in measured if cell.row])], "list")
     return [
         Section(title=state_answer(document), parts=(table, *make_notes([more] if more else []), *warnings)),
@@ -76,9 +83,11 @@ def list_sweep(document: SweepDocument) -> list[Section]:
 def state_answer(document: SweepDocument) -> str:
     """Which engine is the fastest most often, how much was measured, on what, and when."""
     kinds = len({cell.machine_kind for cell in document.cells})
-    text = f"{count_of(len(document.cells), 'rows')} on {kinds} {'kind' if kinds == 1 else 'kinds'} of machine"
+    text = (
+        f"{count_of(len(document.cells), 'configurations')} on {kinds} {'kind' if kinds == 1 else 'kinds'} of machine"
+    )
     devices = dict.fromkeys(", ".join(machine.gpus) or machine.cpu_model for machine in document.machines)
-    text = " · ".join(filter(None, [text, *(devices if len(devices) < 3 else ()), document.started_utc]))
+    text = " · ".join(filter(None, [text, *(devices if len(devices) < 3 else ()), format_time(document.started_utc)]))
     best = [min(cells, key=rank_cell) for cells in group_cells(document, "model", "machine_kind").values()]
     counts = Counter(cell.engine for cell in best if cell.row and cell.row.status == "ok" and cell.row.p50_ms)
     if not counts:
@@ -158,11 +167,9 @@ def describe_doubts(rows: Sequence[SweepRow]) -> Iterator[str]:
     """What a `?` stands for, then every warning with the number of its rows, the commonest first."""
     if any(e is not None and not e.supported for row in rows for e in (row.p50_ms, row.p99_ms, row.speedup)):
         yield "? a single trial, or too few samples for this percentile"
-    alike: dict[object, list[Caveat]] = {}
-    for caveat in (caveat for row in rows for caveat in row.caveats):
-        alike.setdefault(find_sentence(caveat), []).append(caveat)
-    for found in sorted(alike.values(), key=len, reverse=True):
-        yield f"{len(found)} of {count_of(len(rows), 'rows')}: {format_caveat(*found)}"
+    found = gather_notes([("", row.caveats) for row in rows])
+    for having, text, _ in sorted(found, key=lambda one: len(one[0]), reverse=True):
+        yield f"{'all' if len(having) == len(rows) else f'{len(having)} of {len(rows)}'}: {text}"
 
 
 def _show_outputs(row: SweepRow | None) -> str:

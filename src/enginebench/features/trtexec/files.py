@@ -14,7 +14,6 @@ from enginebench.features.trtexec.records import ROWS, Stat
 from enginebench.features.trtexec.times import PERCENTILES, TimedQueries, find_trtexec_index
 from enginebench.report.csv_table import write_table
 from enginebench.report.layer_table import write_layer_times
-from enginebench.report.numbers import read_label
 from enginebench.stats.quantiles import find_rank
 
 if TYPE_CHECKING:
@@ -33,6 +32,14 @@ _SHARED = ("model", "precision", "batch")
 _OF_RUN = (*_SHARED, "status", "version", "device", "throughput_qps", "queries", "host_walltime_s", "gpu_cov_percent",
            "build_s", "engine_bytes")  # fmt: skip
 _OF_TIMES = (*_SHARED, "n", "throughput_qps", "images_per_s", "host_walltime_s")
+
+
+def read_label(label: str) -> float:
+    """A percentile's label as a number; what a damaged log has instead goes last."""
+    try:
+        return float(label)
+    except ValueError:
+        return float("inf")
 
 
 def _write_rows(path: Path, rows: Sequence[Mapping[str, Cell]]) -> Path:

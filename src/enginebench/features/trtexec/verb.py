@@ -18,7 +18,7 @@ from enginebench.features.trtexec.trace import read_trace
 from enginebench.options import Opt, PathLike, Printed, TopK, verb
 from enginebench.report.charts import draw_layers
 from enginebench.report.layer_table import DIGITS, format_cell, format_remainder, format_share, list_groups
-from enginebench.report.numbers import format_significant, read_label
+from enginebench.report.numbers import format_significant
 from enginebench.report.table import Section, Table, list_texts, make_notes, make_table
 from enginebench.stats.layer_diff import compare_layers
 from enginebench.stats.layer_records import LayersDocument, ProfileDocument
@@ -61,7 +61,7 @@ def _list_stats(document: object) -> list[Table]:
     stats: dict[str, Stat] = {name: stat for name in ROWS if (stat := getattr(document, name)) is not None}
     if not stats:
         return []
-    labels = sorted({label for stat in stats.values() for label in stat.percentiles} - {"50"}, key=read_label)
+    labels = sorted({label for stat in stats.values() for label in stat.percentiles} - {"50"}, key=files.read_label)
     lines = [(name, *(format_cell(getattr(s, name)) for s in stats.values())) for name in ("min", "mean", "median")]
     lines += [(f"p{label}", *(format_cell(s.percentiles.get(label)) for s in stats.values())) for label in labels]
     lines.append(("max", *(format_cell(stat.max) for stat in stats.values())))

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import msgspec
 
 from enginebench.core.text import clean_text, count_of
-from enginebench.features.tune.records import Finalist, TuneDocument
+from enginebench.features.tune.records import TuneDocument
 from enginebench.report.charts import GREY, Row, Spec, finish, import_altair, read_rows
-from enginebench.report.numbers import format_range, format_ratio, format_verdict
+from enginebench.report.numbers import format_range, format_ratio, format_time, format_verdict
 from enginebench.report.run.charts import PALETTE
-from enginebench.report.run.remarks import word_notes
+from enginebench.report.run.remarks import gather_notes, name_having
 from enginebench.report.run.sections import name_machine
 from enginebench.report.table import Chart, Column, Section, list_texts, make_notes, make_table
 
@@ -62,16 +62,12 @@ def _shorten_names(document: TuneDocument) -> TuneDocument:
 def _list_answer(document: TuneDocument) -> list[Section]:
     same = {one.threads for one in (document.winner, document.default, document.challenger) if one}
     threads = same.pop() if len(same) == 1 else None
-    facts = [f"goal: {document.goal}", name_machine(document.machine, document.device, threads), document.started_utc]
+    machine = name_machine(document.machine, document.device, threads)
+    facts = [f"goal: {document.goal}", machine, format_time(document.started_utc)]
     batch = document.winner.batch if document.winner and document.goal == "latency" else 1
-    warnings = make_notes([*list_warnings(document)], "list")
+    warnings = make_notes(list_warnings(document), "list")
     answer = make_notes([*state_answer(document)])
     challenger = document.challenger and document.challenger.candidate
-
-    def describe_verdict(row: Finalist) -> str:
-        """`0.98 - 1.04x, inconclusive: 3 of the 6 trials that a verdict needs`."""
-        why = f": {row.reason}" if row.verdict == "not_shown" and row.reason else ""
-        return f"{format_ratio(row.ratio)}, {format_verdict(row.verdict)}{why}" if row.ratio else "-"
 
     columns = (
         Column("final", lambda row: row.candidate),
@@ -83,7 +79,10 @@ def _list_answer(document: TuneDocument) -> list[Section]:
                 + (format_range(row.cost, times=batch) if row.cost else row.reason or "-")
             ),
         ),
-        Column("challenger is", describe_verdict),
+        Column(
+            "challenger is",
+            lambda one: f"{format_ratio(one.ratio)}, {format_verdict(one.verdict)}" if one.ratio else "-",
+        ),
     )
     final = make_table(columns, document.final, file="final")
     return [
@@ -135,7 +134,7 @@ def state_answer(document: TuneDocument) -> Iterator[str]:
     counts = Counter("before the race" if one.round == 0 else "in the race" for one in document.dropped)
     told = ", ".join(f"{count} dropped {when}" for when, count in counts.items())
     yield (
-        f"{count_of(len(document.candidates), 'settings')} in {document.generations} generations"
+        f"{count_of(len(document.candidates), 'settings')} in {count_of(document.generations, 'generations')}"
         f"{f', {told}' if told else ''}; {count_of(document.processes, 'measurements')} in {document.spent_s:.0f} s"
         f"{'' if document.finished else ' (not finished)'}."
     )
@@ -148,16 +147,15 @@ def _explain_open(document: TuneDocument) -> str:
     return f" ({why})" if why and document.verdict == "not_shown" else ""
 
 
-def list_warnings(document: TuneDocument) -> Iterator[str]:
-    """Every warning about a row of the final, then those about the machine."""
-    for row in document.final:
-        yield from (f"{row.candidate}: {text}" for text in word_notes(row.caveats).values())
+def list_warnings(document: TuneDocument) -> Iterator[str | tuple[str, str]]:
+    """Every warning about rows of the final, then those about the machine."""
+    every = {row.candidate: (row.candidate, "") for row in document.final}
+    for having, text, _ in gather_notes([(row.candidate, row.caveats) for row in document.final]):
+        yield name_having(having, every), text
     if shaky := [one.candidate for one in document.candidates if one.validity != "valid"]:
-        yield (
-            f"The race was disturbed for {count_of(len(shaky), 'settings')}, which may have been dropped for that: "
-            f"{', '.join(shaky[:SHOWN])}{', ...' if len(shaky) > SHOWN else ''}."
-        )
-    yield from word_notes(document.caveats).values()
+        text = f"the race was disturbed for {count_of(len(shaky), 'settings')}, which may have been dropped for that: "
+        yield f"{text}{', '.join(shaky[:SHOWN])}{', ...' if len(shaky) > SHOWN else ''}"
+    yield from (text for _, text, _ in gather_notes([("", document.caveats)]))
 
 
 NAME, TITLE = "frontier", "Speed over quality"

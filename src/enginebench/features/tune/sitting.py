@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from enginebench.core.entry import find_kind
-from enginebench.core.errors import BackendUnavailable, MissingDependency
+from enginebench.core.errors import MissingDependency, refuse_all
 from enginebench.core.features import find
 from enginebench.core.names import format_options, format_precision
 from enginebench.core.precisions import REORDER
@@ -60,7 +60,7 @@ from enginebench.runs.main_job import find_sources, take_up
 from enginebench.runs.plan import list_devices, list_here
 from enginebench.runs.progress import Reporter
 from enginebench.runs.reporting import describe_stored, write_reports
-from enginebench.runs.targets.sources import choose_judged, judge_sources
+from enginebench.runs.targets.sources import choose_judged, judge_sources, note_unlabelled
 from enginebench.stats.metrics.scores import find_score
 from enginebench.stats.quantiles import median
 from enginebench.stats.ranking import find_front, find_quality, round_quality
@@ -91,10 +91,9 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
     if untried:
         told = f"{', '.join(untried[:SHOWN])}{', ...' if len(untried) > SHOWN else ''}"
         count = sum(setting.name in untried for setting in search.defaults)
-        best = (
-            f" {count_of(count, 'defaults')} among them may be faster than those that were measured." if count else ""
-        )
-        notes.append(f"No time was left for {count_of(len(untried), 'settings')}: {told}.{best}")
+        notes.append(f"No time was left for {count_of(len(untried), 'settings')}: {told}.")
+        if count:
+            notes[-1] += f" {count_of(count, 'defaults')} among them may be faster than those that were measured."
     candidates = _describe_candidates(search)
     finalists = tuple(_describe_finalist(search, setting) for setting in dict.fromkeys(search.record.finalists))
     return TuneDocument(
@@ -248,12 +247,12 @@ def tune_model(
             folder.create(run)
             write_search(folder.root, record)
         budget, remains = Budget(record.request.budget_s, record.spent_s), list[str]()
-        search, proposers, never = _open(folder, run, record, budget, reporter)
+        search, proposers, before = _open(folder, run, record, budget, reporter)
 
         def describe() -> TuneDocument:
             document = describe_search(search, run.machine, proposed_by=[p.name for p in proposers])
             lines = (p.describe(search.tried) for p in proposers if isinstance(p, MixedProposer))
-            notes = (*never, *document.notes, *(line for found in lines for line in found), *remains)
+            notes = (*before, *document.notes, *(line for found in lines for line in found), *remains)
             return replace(document, notes=notes, started_utc=run.started_utc)
 
         try:
@@ -291,7 +290,7 @@ def _open(
     known, sources = find_sources(folder, run, reporter, lambda: max(0.1, budget.left_s))
     if known is not run:
         folder.write_record(known)
-    judged = judge_sources(choose_judged(request.run), request.run, sources.artifacts, reporter)
+    judged = judge_sources(choose_judged(request.run), request.run, sources.artifacts)
     campaign = Campaign(
         folder, [], run.machine, timeout_s=budget.limit_child, reporter=reporter, judged=judged, task=request.run.task
     )
@@ -307,7 +306,8 @@ def _open(
         track.find_limit = budget.limit_child
     good = list_known(arms, find_families(sources.artifacts), find_kind(request.run.device))
     store = partial(write_search, folder.root)
-    return Search(record, arms, track, proposers, budget, reporter, store=store, known=good), proposers, never
+    notes = [*known.notes, *note_unlabelled(judged), *never]
+    return Search(record, arms, track, proposers, budget, reporter, store=store, known=good), proposers, notes
 
 
 def find_arms(request: SearchRequest, machine: Machine, sources: Sequence[Artifact]) -> tuple[list[Arm], list[str]]:
@@ -328,8 +328,7 @@ def find_arms(request: SearchRequest, machine: Machine, sources: Sequence[Artifa
     if BF16.isdisjoint(machine.cpu_flags):  # engines refuse it
         arms = [replace(a, knobs={n: tuple(v for v in vs if v != "bf16") for n, vs in a.knobs.items()}) for a in arms]
     if all(one_fp32 and arm.precision == "fp32" for arm in arms):
-        reasons = "; ".join(dict.fromkeys([*absent.values(), *never.values()]))
-        raise BackendUnavailable(f"no configuration can run here: {reasons}")
+        raise refuse_all([*absent.values(), *never.values()])
     ran = {arm.precision for arm in arms}
     told = {name: why for name, why in never.items() if not (request.any_engine and name.split()[1] in ran)}
     return arms, [f"Not run: {name}: {why}." for name, why in (absent | told).items()]

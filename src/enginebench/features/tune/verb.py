@@ -21,7 +21,7 @@ from enginebench.features.tune.space import Goal
 from enginebench.options import COMMAND, Opt, PathLike, verb
 from enginebench.runs.folder import format_resume
 from enginebench.runs.plan import check_places
-from enginebench.runs.request import name_default_engines
+from enginebench.runs.request import LEFT_OUT_ON_GPUS, name_default_engines
 from enginebench.stats.compare import MIN_REPETITIONS
 from enginebench.verbs import given
 
@@ -122,7 +122,9 @@ def search(
     given.name_environments(options["env"])
     budget = options["time_budget"]
     with given.begin(model, options) as (taken, reporter):
-        precisions = given.name_precisions(options["precisions"], options["device"], reporter.say)
+        precisions = given.name_precisions(options["precisions"], options["device"])
+        if options["precisions"] is None and precisions != "fp32":
+            reporter.say(LEFT_OUT_ON_GPUS)
         request = make_request(taken.text, options | {"precisions": precisions}, taken.batch)
         if options["resume"]:
             stored = read_search(root).request

@@ -20,7 +20,7 @@ from enginebench.core.names import format_precision
 from enginebench.core.recipes import RECIPES
 from enginebench.core.records import TEXT, Artifact, Caveat, Precision, Recipe, TensorSpec
 from enginebench.core.shapes import name_axes
-from enginebench.core.store import DECODE_ERRORS, hash_files
+from enginebench.core.store import DECODE_ERRORS, hash_files, refuse_pointer
 
 try:
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -168,6 +168,7 @@ def _read_file(path: Path) -> bytes:
     try:
         if path.exists() and not path.is_file():
             raise ArtifactError(f"{path} is not a regular file; expected an ONNX file")
+        refuse_pointer(path)
         size = path.stat().st_size
         if size > LARGEST_PROTOBUF_BYTES:
             raise ParseError(
@@ -410,6 +411,7 @@ def _check_data_file(path: Path, location: str, end: int) -> Path:
     if size is None:
         raise ArtifactError(f"{path}: external data file {data} is missing. Copy it beside the model")
     if size < end:
+        refuse_pointer(data)
         raise ArtifactError(
             f"{path}: external data file {data} has {size} bytes; expected at least {end}. Copy it again"
         )

@@ -70,7 +70,7 @@ def draw_run(document: RunDocument, results: Sequence[Result], stages: Sequence[
     ]
     proofs = list_proofs(document, labels)
     return [
-        *(draw(*given) for draw, given in drawn if len(given[0]) > (draw is _draw_quality)),
+        *(draw(*given) for draw, given in drawn if len(given[0]) > (draw in (_draw_speedups, _draw_quality))),
         *_draw_layers(known, labels, document.fastest.id if document.fastest else ""),
         *([_draw_proofs(proofs)] if proofs else []),
     ]
@@ -278,7 +278,9 @@ def _draw_layers(results: Sequence[Result], labels: dict[str, str], fastest: str
 
 
 def _draw_proofs(points: list[Point]) -> Chart:
-    x = alt.X("share:Q", title="fraction of time", axis=alt.Axis(format=".0%"), stack="zero")
+    x = alt.X(
+        "share:Q", title="fraction of time", axis=alt.Axis(format=".0%"), stack="zero", scale=alt.Scale(nice=False)
+    )
     tooltip = _tips(row="row", asked="asked for", precision="ran in", share="fraction of time")
     encoded = {"x": x, "color": _colour_precisions(points), "tooltip": tooltip}
     spec = _draw_bars("proofs", points, "Precision verification", "from the runtimes' own records", **encoded)

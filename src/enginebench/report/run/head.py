@@ -26,10 +26,9 @@ _SHARED = {
     "no_device_telemetry": "GPU not watched",
     "no_foreign_cpu_figure": "other programs not watched",
 }
-TOLD = {*_SHARED, "environment", "single_process", "random_weights", "random_inputs"}
+TOLD = {*_SHARED, "single_process", "random_weights", "random_inputs"}
 # Configurations that a tie names; of more their number is told.
 _NAMED = 3
-_LABEL = 10
 
 
 class HeadLine(Struct, frozen=True):
@@ -83,15 +82,6 @@ def format_head(document: RunDocument) -> list[HeadLine]:
     ]
 
 
-def format_lines(document: RunDocument) -> list[str]:
-    """The head as text: labels in a column of their own."""
-    return [
-        f"{line.label if i == 0 else '':<{_LABEL}}{text}"
-        for line in format_head(document)
-        for i, text in enumerate(line.lines)
-    ]
-
-
 def format_missing(document: RunDocument) -> list[str]:
     """The configurations without results, so that another one may stand first."""
     if not document.missing:
@@ -111,16 +101,14 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
     figure += ", modelled" * row.modelled
     whole = "" if row.status == "ok" else f" ({row.status})"
     ratio = _format_ratio(headline, rows, names)
+    ratio = "" if headline.tie_reason and headline.tie_reason in ratio else ratio  # said once
     limit = headline.rejected.limit if headline.rejected else ""
     cure = f". Accept it with --limit {limit}" if limit else ""
     what = "what you have" if headline.is_today and not document.spec.get("baseline") else "the baseline"
     if headline.state == "tie":
         n, noun = (row.builds.builds, "builds") if row.builds else (row.processes, "trials")
-        few = (
-            f"are too close to call after {count_of(n, noun)} each"
-            if n < MIN_REPETITIONS
-            else "do not differ significantly"
-        )
+        few = f"are too close to call after {count_of(n, noun)} each"
+        few = few if n < MIN_REPETITIONS else "do not differ significantly"
         few = f"cannot be ranked: {headline.tie_reason}" if headline.tie_reason else few
         equal = f"are equal within {document.margin:.0%}" if headline.equivalent else few
         tied = [name, *(names[i] for i in headline.tied_with)]

@@ -1,8 +1,8 @@
 """What is said beside the tables of a run: remarks and warnings."""
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
-from enginebench.core.caveats import find_sentence, format_caveat
+from enginebench.core.caveats import find_sentence, format_kinds
 from enginebench.core.precisions import REORDER, UNKNOWN
 from enginebench.core.records import Caveat
 from enginebench.report.numbers import format_significant
@@ -10,8 +10,6 @@ from enginebench.report.run.head import TOLD, name_rows, show_name
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.table import Notes
 from enginebench.stats.effective import list_shares
-
-_NOT_RUN = "not run: "
 
 
 def list_remarks(document: RunDocument) -> list[str]:
@@ -73,48 +71,50 @@ def name_settings(rows: Sequence[Row]) -> dict[str, str]:
 
 def list_warnings(document: RunDocument) -> Notes:
     """Every warning once, with the configurations that have it, and the ranges of figures in which it differs."""
-    names, lines = name_settings(document.rows), []
-    for having, every, sentence, _ in _collect_warnings(document):
-        told = dict.fromkeys(names[one] for one in having)
-        link = "; " if any(", " in name for name in told) else ", "  # names with settings have commas of their own
-        lines.append(("all" if every else link.join(told), sentence))
-    return Notes(lines=tuple(lines), kind="list")
+    return Notes(lines=tuple((having, text) for having, text, _ in _gather_warnings(document)), kind="list")
 
 
 def count_warnings(document: RunDocument) -> int:
-    """Those that are not in the head already; why something was not run stands below the tables."""
-    found = _collect_warnings(document)
-    return sum(not ((every and code in TOLD) or text.startswith(_NOT_RUN)) for _, every, text, code in found)
+    """Those that are not in the head already; why something was not run or failed stands below the tables."""
+    return sum(not (having == "all" and code in TOLD) for having, _, code in _gather_warnings(document))
 
 
-def _collect_warnings(document: RunDocument) -> Iterator[tuple[list[str], bool, str, str]]:
-    """(ids that have it, whether all measured ones do, the sentence, its code), in the order in which they come."""
-    measured = {row.id for row in document.rows if row.n}
-    having: dict[Hashable, dict[str, None]] = {}
-    found: list[Caveat | str] = []
-    for row in document.rows:
-        skipped = [f"{_NOT_RUN}{row.reason}"] if row.status == "skipped" and row.reason else []
-        notes: list[Caveat | str] = [*_list_own(row), *row.caveats] if row.n else [*skipped]
-        found += notes
-        for note in notes:
-            having.setdefault(find_key(note), {})[row.id] = None
-    codes = {find_key(note): note.code for note in found if isinstance(note, Caveat)}
-    for key, sentence in word_notes(found).items():
-        yield [*having[key]], len(measured) > 1 and measured <= set(having[key]), sentence, codes.get(key, "")
+def _gather_warnings(document: RunDocument) -> Iterator[tuple[str, str, str]]:
+    """(who has it, the sentence, its code) of each."""
+    names, whole = name_rows(document.rows), name_settings(document.rows)
+    rows = [row for row in document.rows if row.n]
+    every = {row.id: (names[row.id], whole[row.id].removeprefix(names[row.id]).removeprefix(", ")) for row in rows}
+    found = gather_notes([(row.id, [*_list_own(row), *row.caveats]) for row in rows])
+    return ((name_having(having, every), text, code) for having, text, code in found)
 
 
-def find_key(note: Caveat | str) -> Hashable:
-    """Equal for warnings that one sentence tells."""
-    return find_sentence(note) if isinstance(note, Caveat) else note
+def gather_notes(noted: Iterable[tuple[str, Iterable[Caveat | str]]]) -> Iterator[tuple[list[str], str, str]]:
+    """(who has it, the sentence, its code) of each warning in order; all that was made up for the same ones is one."""
+    alike: dict[Hashable, list[tuple[str, Caveat | str]]] = {}
+    for name, note in ((name, note) for name, notes in noted for note in notes):
+        alike.setdefault(find_sentence(note) if isinstance(note, Caveat) else note, []).append((name, note))
+    kinds: dict[Hashable, list[list[Caveat]]] = {}
+    found: dict[Hashable, tuple[list[str], str, str]] = {}
+    for key, members in alike.items():
+        names, caveats = [name for name, _ in members], [note for _, note in members if isinstance(note, Caveat)]
+        code = caveats[0].code if caveats else ""
+        key = (*names,) if code.startswith("random_") else key
+        kinds.setdefault(key, []).append(caveats)
+        found[key] = names, format_kinds(kinds[key]) if caveats else str(key), code
+    yield from found.values()
 
 
-def word_notes(notes: Iterable[Caveat | str]) -> dict[Hashable, str]:
-    """Key -> the one sentence that tells all warnings of that key, in the order in which they first come."""
-    alike: dict[Hashable, list[Caveat | str]] = {}
-    for note in notes:
-        alike.setdefault(find_key(note), []).append(note)
-    caveats = {key: [note for note in members if isinstance(note, Caveat)] for key, members in alike.items()}
-    return {key: format_caveat(*caveats[key]) if caveats[key] else str(alike[key][0]) for key in alike}
+def name_having(having: Iterable[str], every: Mapping[str, tuple[str, str]]) -> str:
+    """`all`, `batch 8: all but ort fp32` or names, the shortest; "" for an only one. `every`: id -> (name, setting)."""
+    some, told = {*having}, list[str]()
+    if some >= every.keys():
+        return "all" if len(every) > 1 else ""
+    for setting in dict.fromkeys(setting for _, setting in every.values()):
+        alike = [(one, name) for one, (name, own) in every.items() if own == setting]
+        names, rest = (", ".join(n for one, n in alike if (one in some) == has) for has in (True, False))
+        if names:
+            told.append(": ".join(filter(None, (setting, min(names, f"all but {rest}", key=len) if rest else ""))))
+    return "; ".join(told)
 
 
 def _list_own(row: Row) -> Iterator[str]:
@@ -125,7 +125,7 @@ def _list_own(row: Row) -> Iterator[str]:
         yield f"times are of the {row.clock} clock; ratios compare device clocks"
     if row.outputs == "changed":
         yield f"outputs changed: {row.outputs_reason}"
-    elif row.outputs_agree is False:
+    elif row.outputs_agree is False and not row.outputs_reason.startswith("random"):  # which has its own warning
         yield f"outputs not judged: {row.outputs_reason}"
     if row.n and row.outputs_agree is None and row.is_reference is False:
         yield "outputs were not compared with those of another configuration"

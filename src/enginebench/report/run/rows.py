@@ -252,9 +252,7 @@ def _hold_together(rows: Sequence[Row], results: Sequence[Result], margin: float
             if found.ratio is not None:
                 verdict = found.verdict if found.ratio.n >= MIN_REPETITIONS else None
                 held[row.id] = replace(row, ratio_to_next=found.ratio, verdict_to_next=verdict)
-        bits = {
-            row.id: 8 if row.precision in FEW_BITS else 16 if row.precision in ("fp16", "bf16") else 32 for row in group
-        }
+        bits = {r.id: 8 if r.precision in FEW_BITS else 16 if r.precision in ("fp16", "bf16") else 32 for r in group}
         for row in group:
             alike = [one for one in group if one.engine == row.engine and bits[one.id] > bits[row.id]]
             if wider := min(alike, key=lambda one: bits[one.id], default=None):  # the fastest of the next more
@@ -287,7 +285,9 @@ def _bound_energy(measurements: Sequence[Measurement]) -> tuple[float, float] | 
 
 def _collect_caveats(result: Result, doubts: Sequence[Caveat]) -> tuple[Caveat, ...]:
     """Every doubt about a row once: of the row, its artifacts, its processes, its samples, its outputs."""
-    found = [*(result.machine.caveats if result.machine else ()), *result.caveats]
+    # Older versions warned of every virtual machine; TRUST says where that matters.
+    found = [c for c in (result.machine.caveats if result.machine else ()) if "virtual" not in c.template + c.message]
+    found += result.caveats
     found += [caveat for artifact in result.artifacts for caveat in artifact.caveats]
     # Of the processes one a code; where not every process has it, with the number of those that do.
     each = [{caveat.code: caveat for caveat in m.caveats} for m in result.measurements]

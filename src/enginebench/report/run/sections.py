@@ -4,13 +4,12 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from enginebench.core.names import AS_BUILT, NOT_KNOWN, format_precision, shorten_ids
 from enginebench.core.records import Estimate, Machine
 from enginebench.core.shapes import show_shapes
 from enginebench.core.text import count_of
-from enginebench.report.numbers import format_ratio, format_significant, format_small, show_figure
+from enginebench.report.numbers import format_ratio, format_significant, format_small, format_time, show_figure
 from enginebench.report.run.columns import format_shares, format_speedup, list_columns, take_span
 from enginebench.report.run.head import format_head, name_rows, show_name
 from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings, name_settings
@@ -52,8 +51,7 @@ def list_report(
 
     `refusals`: id of each row -> why it cannot be delivered, or None; nothing for a report that does not say.
     """
-    started = f"{started_utc[:16].replace('T', ' ')} UTC"
-    facts = " · ".join([*list_facts(document), *([started] if started_utc else [])])
+    facts = " · ".join(filter(None, [*list_facts(document), format_time(started_utc)]))
     top: list[Table | Notes] = [*make_notes([facts]), format_answer(document)]
     deploy = tuple(line for line in _list_commands(document, Path(), True) if line[0] == "Deploy it")
     top += [Notes(lines=deploy, kind="command")] if deploy else []
@@ -188,8 +186,8 @@ def list_others(document: RunDocument) -> list[Section]:
     """What was not run and why, and what else the rows show."""
     limit = document.spec.get("p99_limit_ms")
     texts = [*document.notes, *list_remarks(document), *describe_limit(list_batches(document.rows), limit)]
-    lines = [*_list_missing(document), *(("", text) for text in (*texts, *state_builds(document.rows)))]
-    return [Section(parts=(Notes(lines=tuple(lines), kind="list"),))] if lines else []
+    notes = make_notes([*_list_missing(document), *texts, *state_builds(document.rows)], "list")
+    return [Section(parts=tuple(notes))] if notes else []
 
 
 def _list_missing(document: RunDocument) -> Iterator[tuple[str, str]]:
@@ -279,18 +277,18 @@ _COLUMNS = (
     Column("engine", lambda row: row.engine),
     Column("precision", lambda row: format_precision(row.precision, row.recipe)),
     Column("builds", lambda row: str(row.builds.builds), align="right"),
-    Column("different", lambda row: _show(row.builds.distinct, str), align="right"),
+    Column("different", lambda row: str(row.builds.distinct or "-"), align="right"),
     Column("p50 ms", lambda row: _show_medians(row.builds), align="right"),
     Column("between builds", lambda row: _show_share(row.builds.between), align="right"),
-    Column("within one", lambda row: _show(row.builds.within, "{:.2%}".format), align="right"),
-    Column("outputs apart", lambda row: _show(row.builds.max_abs_diff, format_small), align="right"),
+    Column("within one", lambda row: "-" if row.builds.within is None else f"{row.builds.within:.2%}", align="right"),
+    Column(
+        "outputs apart",
+        lambda row: "-" if row.builds.max_abs_diff is None else format_small(row.builds.max_abs_diff),
+        align="right",
+    ),
     Column("best gains", lambda row: _show_share(row.builds.best.gain) if row.builds.best else "-", align="right"),
     Column("extra builds s", lambda row: show_figure(row.builds.best and row.builds.best.cost_s, "-"), align="right"),
 )
-
-
-def _show(value: Any, show: Callable[[Any], str]) -> str:
-    return "-" if value is None else show(value)
 
 
 def make_builds(rows: Sequence[Row]) -> list[Table | Notes]:
@@ -328,10 +326,8 @@ def _show_medians(effect: BuildEffect) -> str:
 
 
 def _show_share(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return "-"
-    if estimate.low is None or estimate.high is None:
-        return f"{estimate.value:.2%}"
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.2%}" if estimate else "-"
     return f"{estimate.value:.2%} ({estimate.low:.2%} to {estimate.high:.2%})"
 
 

@@ -129,7 +129,6 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter, limit: 
     for label, engines in left.items():
         named = ",".join(dict.fromkeys([*(format_precision(*pair) for pair in request.precisions), label]))
         notes.append(f"left out by default: {label} of {', '.join(engines)}; name it with --precisions {named}")
-        reporter.say(notes[-1])
     return replace(_transform_all(request, made, place, reporter, limit), notes=tuple(notes))
 
 
@@ -310,17 +309,10 @@ def _explain_pictures(folder: Path, request: RunRequest, sources: Sequence[Artif
     return f"--task {request.task}: images are cropped for the model, and the targets would not fit them"
 
 
-def judge_sources(
-    judged: Judged | None, request: RunRequest, sources: Sequence[Artifact], reporter: Reporter
-) -> Judged | None:
-    """What was chosen before the sources were made, in the light of them; tells where there will be no accuracy."""
-    if judged is None or judged.labelled.data is None:
-        return judged
-    if judged.metrics and judged.labelled.targets is None and Path(judged.labelled.data).is_dir():
-        judged = choose_judged(request, sources)
-    for note in note_unlabelled(judged):
-        reporter.say(note)
-    return judged
+def judge_sources(judged: Judged | None, request: RunRequest, sources: Sequence[Artifact]) -> Judged | None:
+    """What was chosen before the sources were made, in the light of them."""
+    data = judged.labelled.data if judged and judged.metrics and judged.labelled.targets is None else None
+    return choose_judged(request, sources) if data is not None and Path(data).is_dir() else judged
 
 
 def note_unlabelled(judged: Judged | None) -> tuple[str, ...]:

@@ -130,8 +130,8 @@ def test_a_warning_is_told_once_and_percentiles_of_few_requests_are_marked() -> 
         )
         for n in (2, 1)
     )
-    assert "- all (3 of 4 points): other programs" in both and both.count("other programs") == 1
-    assert "- fake fp32, 1 stream of 1 thread (1 of 2 points): 9 requests are too few" in both
+    assert "- all, 3 of 4 points: other programs" in both and both.count("other programs") == 1
+    assert "- fake fp32, 1 stream of 1 thread, 1 of 2 points: 9 requests are too few" in both
     assert "- other programs used" in alone and "- 1 of 2 points: 9 requests" in alone
     assert "9 1.00 1.00? 1.00?" in alone and "1.00 1.00 1.00 " in alone
 

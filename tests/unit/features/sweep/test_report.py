@@ -95,7 +95,7 @@ def test_a_sweep_marks_doubt_where_the_number_stands() -> None:
     assert single.split()[-4:] == ["0.0139?", "0.0654", "about", "0.014x"]
     (disturbed,) = [line for line in lines if " ort " in line]
     assert "~ 0.00631" in disturbed and "?" not in disturbed
-    assert any("1 of 2 rows: measured in a single trial" in line for line in lines)
+    assert any("1 of 2: measured in a single trial" in line for line in lines)
     assert any("? a single trial" in line for line in lines)
 
 

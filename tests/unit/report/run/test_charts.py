@@ -46,7 +46,7 @@ def charts() -> dict[str, Chart]:
 
 def test_every_chart_that_the_rows_can_fill(charts: dict[str, Chart]) -> None:
     assert list(charts) == NAMES
-    assert [c.name for c in draw([make_result()])] == ["speedup", "latency_hist", "percentiles", "latency_over_time"]
+    assert [c.name for c in draw([make_result()])] == ["latency_hist", "percentiles", "latency_over_time"]
     assert draw([make_result(status="failed", reason="died")]) == []
 
 

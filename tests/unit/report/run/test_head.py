@@ -9,7 +9,7 @@ from enginebench.core.records import Artifact, Block, Caveat, Drift, MeasureSpec
 from enginebench.core.text import count_of
 from enginebench.report.markdown import escape
 from enginebench.report.page import format_fragment
-from enginebench.report.run.head import format_head, format_lines
+from enginebench.report.run.head import format_head
 from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.report.run.sections import list_sections
 from enginebench.report.terminal import format_text
@@ -297,4 +297,3 @@ def test_every_format_prints_the_same_lines() -> None:
         for piece in line.lines:
             assert re.sub(r"\s+", " ", piece) in terminal and escape(piece) in markdown
             assert f">{piece}</dd>" in page and piece in notebook
-    assert len(format_lines(document)) == 4

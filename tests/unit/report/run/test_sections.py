@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from enginebench.core.caveats import make_caveat
 from enginebench.core.names import find_rows, row_id, shorten_ids
 from enginebench.core.records import Result
-from enginebench.report.run.remarks import list_remarks, list_warnings
+from enginebench.report.run.remarks import list_remarks, list_warnings, name_having
 from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.report.run.sections import list_facts, list_sections, list_tables
 from enginebench.report.table import Table
@@ -87,7 +87,12 @@ def test_a_page_is_named_where_there_is_one(tmp_path: Path) -> None:
 def test_a_warning_names_its_configurations_and_the_range_of_its_figures() -> None:
     tool = make_result("trtexec", identity="t")
     tool = replace(tool, measurements=tuple(replace(m, clock="device") for m in tool.measurements))
-    found = list_warnings(describe(make_result(), tool)).lines
+    made_up = [make_caveat("random_weights", seed=0, reason="asked"), make_caveat("random_inputs.check", seed=0)]
+    document = describe(*(replace(row, caveats=(*row.caveats, *made_up)) for row in (make_result(), tool)))
+    found, told = list_warnings(document).lines, "and outputs were compared on random inputs (seed 0); give --weights"
+    assert [label for label, text in found if told in text] == ["all"]
+    every = {name: (name.lower(), "of A" * name.isupper()) for name in "abcdeA"}
+    assert [name_having(some, every) for some in ("ab", "abcd", "aA")] == ["a, b", "all but e", "a; of A"]
     assert ("trtexec fp32", "times are of the device clock; ratios compare device clocks") in found
     assert any(label == "trtexec fp32" and text.startswith("no ratio: clocks differ") for label, text in found)
 

@@ -71,7 +71,8 @@ def check(predictor: Any) -> bool:
         found = join((answer[name] for answer in answers), shape)
         figures, kept = compare(join(reference, shape), found, facts.BUNDLE["limits"])
         texts = ", ".join(f"{key} {value:.6g}" for key, value in figures.items())
-        print(f"{name}: {texts}: {'within' if kept else 'NOT within'} {facts.BUNDLE['limits']}")
+        limits = ", ".join(f"{key} {value:g}" for key, value in facts.BUNDLE["limits"].items())
+        print(f"{name}: {texts}: {'within' if kept else 'NOT within'} the limits ({limits})")
         passed = passed and kept
     return passed
 
