@@ -33,8 +33,19 @@ GROUP = 32
 
 def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> OpenvinoEngine:
     """An engine on `spec.threads` threads; `options` has a value for each."""
-    graph = Graph(openvino.Core().read_model(artifact.path), static=options["shapes"] == "static")
+    graph = Graph(read_graph(artifact), static=options["shapes"] == "static")
     return OpenvinoEngine(graph, artifact, settings=make_settings(spec, options), batch=spec.batch)
+
+
+def read_graph(artifact: Artifact) -> Any:
+    """OpenVINO's model of a file; an input that only a Dropout reads, named after what that makes, has its own name."""
+    model = openvino.Core().read_model(artifact.path)
+    known = list_fed(model)
+    if len(model.inputs) == len(artifact.inputs):
+        for port, spec in zip(model.inputs, artifact.inputs, strict=True):
+            if spec.name not in known:
+                port.get_tensor().add_names({spec.name})
+    return model
 
 
 class Graph:

@@ -60,6 +60,10 @@ SAME: dict[str, tuple[ModelProto, list[str]]] = {
         ["Shape", "Slice", "Shape", "Slice", "Concat", "Expand", "Concat"],
     ),
     "max over all": (build("y = ReduceMax (x)", [1, 1, 1]), ["ReduceMax"]),
+    "axes that are computed in both": (
+        build("c = Identity (a) y = Unsqueeze (x, c)", [1, 2, 4, 6], {"a": np.array([0])}, 21),
+        ["Identity", "Unsqueeze"],
+    ),
     "gelu": (build("y = Gelu (x)", SHAPE), ["Div", "Erf", "Sum", "Mul", "Mul"]),
     "gelu in FP16": (build("y = Gelu (x)", SHAPE, kind=TensorProto.FLOAT16), ["Div", "Erf", "Sum", "Mul", "Mul"]),
     "gelu by tanh": (
@@ -116,6 +120,14 @@ def test_a_definition_with_computed_axes_is_folded(tmp_path: Path) -> None:
     assert made.opset == 20
 
 
+def test_domains_of_others_stay_as_they_are(tmp_path: Path) -> None:
+    model, _ = SAME["gelu"]
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))  # ONNX Runtime's quantizer adds it
+    made, _ = lower(model, tmp_path)
+    assert made.opset == 17
+
+
 def test_branches_are_lowered_too(tmp_path: Path) -> None:
     branch = "g () => (float[2, 4, 1] m) <int64[1] a = {-1}> { m = ReduceMean (x, a) }"
     choice = f"y = If (c) <then_branch = {branch}, else_branch = {branch}>"
@@ -157,6 +169,10 @@ REFUSED = {
         build("[cut] y, z = Split <axis = 2, num_outputs = 2> (x)", [2, 4, 3], shape=(2, 4, 5)),
         r"^Split \(node 'cut'\): it cuts 5 into 2 parts",
     ),
+    "a definition that the inliner cannot follow": (
+        build("y = AffineGrid (x, n)", [2, 4, 6, 2], {"n": np.array([2, 3, 4, 6])}, shape=(2, 2, 3)),
+        "definition of AffineGrid cannot be inlined",
+    ),
     "a type": (
         build("[short] e = Cast <to = 17> (x) y = Cast <to = 1> (e)", SHAPE),  # an FP8
         "Cast.*short",
@@ -183,3 +199,11 @@ def test_a_form_that_answers_otherwise_is_refused(tmp_path: Path, monkeypatch: p
     with pytest.raises(UnsupportedOperator, match=r"output 'y' of the lowered graph is .* off"):
         lower(build("m = ReduceMean (x, a) y = Sub (x, m)", SHAPE, LAST), tmp_path)
     assert not (tmp_path / "made").exists()
+
+
+def test_a_value_on_the_edge_of_a_step_of_8_bits_may_round_to_either_side(tmp_path: Path) -> None:
+    text = "q = QuantizeLinear (c, one) d = DequantizeLinear (q, one) y = Mul (x, d)"
+    half = np.float32(0.5)
+    forms = [build(text, SHAPE, {"c": c, "one": np.float32(1)}) for c in (half, np.nextafter(half, np.float32(1)))]
+    onnx.save(forms[0], tmp_path / "given.onnx")
+    lowering.compare_answers(*forms, read_onnx(tmp_path / "given.onnx"))

@@ -18,7 +18,7 @@ from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDepe
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Feeds
 from enginebench.core.records import TEXT, Artifact, Caveat
-from enginebench.engines.openvino import Graph, compile_model
+from enginebench.engines.openvino import Graph, compile_model, read_graph
 from enginebench.engines.refusals import explain_refusal
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class GraphSource(Graph):
         self._artifact = artifact
         self._rewritable: Rewritable | None = None
         try:
-            self.whole = read_model(artifact.path)
+            self.whole = read_model(artifact)
         except ArtifactError as refusal:
             if not static or artifact.kind != "onnx":
                 raise
@@ -103,13 +103,14 @@ def explaining() -> Iterator[None]:
         raise explain_refusal("OpenVINO cannot compile the graph", error) from error
 
 
-def read_model(path: str) -> Any:
+def read_model(artifact: Artifact) -> Any:
+    path = artifact.path
     if path.endswith(".onnx") and is_misread(Path(path)):
         raise UnsupportedOperator(
             f"QLinearConv: OpenVINO cannot read {path}: it takes the scales of weights along the wrong axis"
         )
     try:
-        return openvino.Core().read_model(path)
+        return read_graph(artifact)
     except Exception as error:
         raise explain_refusal(f"OpenVINO cannot read {path}", error) from error
 
