@@ -5,7 +5,7 @@ import math
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 from rich import box
@@ -59,20 +59,23 @@ def draw_sections(sections: Sequence[Section]) -> RenderableType:
         if section.parts and not parts:
             continue
         drawn += [Text("")] if drawn else []
-        drawn += [_Title(clean_text(section.title))] if section.title else []
+        drawn += [_Whole(clean_text(section.title), "bold")] if section.title else []
         for i, shown in enumerate(parts):
             drawn += [Text("")] if i or section.title else []
             drawn.append(shown if isinstance(shown, Text) else Padding(shown, (0, 0, 0, 2), expand=False))
     return Group(*drawn)
 
 
-class _Title(str):
-    """In lines that part no number from its unit."""
+class _Whole(NamedTuple):
+    """A text in lines that part no number from its unit."""
+
+    text: str
+    style: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        whole = re.sub(r"(?<=\d) (?=[a-z])", "\N{NO-BREAK SPACE}", self)
+        whole = re.sub(r"(?<=\d) (?=[a-z])", "\N{NO-BREAK SPACE}", self.text)
         lines = textwrap.wrap(whole, options.max_width, break_on_hyphens=False)
-        yield Text("\n".join(lines).replace("\N{NO-BREAK SPACE}", " "), style="bold")
+        yield Text("\n".join(lines).replace("\N{NO-BREAK SPACE}", " "), style=self.style)
 
 
 def format_text(sections: Sequence[Section]) -> str:
@@ -103,11 +106,8 @@ def _draw_notes(notes: Notes) -> RenderableType:
         return grid
     last = ""
     for label, text in notes.lines:
-        main = notes.kind == "head" and label != last
-        grid.add_row(
-            Text("" if label == last else clean_text(label), style="bold" if main else ""),
-            Text(clean_text(text), style="bold" if main else ""),
-        )
+        style = "bold" if notes.kind == "head" and label != last else ""
+        grid.add_row(Text("" if label == last else clean_text(label), style=style), _Whole(clean_text(text), style))
         last = label
     return grid
 
@@ -207,7 +207,7 @@ def _fold(text: str, width: int) -> str:
     if cell_len(text) <= width:
         return text
     lines = [""]
-    for piece in re.split(r"(?<=[ ,])|(?=[:@])", text):
+    for piece in re.split(r"(?<=[ ,])|(?=[:@]\S)", text):
         if lines[-1] and cell_len((lines[-1] + piece).rstrip()) > width:
             lines.append("")
         lines[-1] += piece

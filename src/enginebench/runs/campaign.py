@@ -705,8 +705,8 @@ def judge_proof(result: Result, proof: Proof) -> Result:
 
 def label(row: PlannedRow | Result) -> str:
     spec = row.engine
-    precision = format_precision(row.requested_precision, spec.recipe, spec.mix)
-    return f"{format_engine(spec)} {precision} b{spec.batch} {format_shapes(spec.shapes)}".rstrip()
+    precision = format_precision(row.requested_precision, spec.recipe, spec.mix) + f" b{spec.batch}" * (spec.batch > 1)
+    return f"{format_engine(spec)} {precision} {format_shapes(spec.shapes)}".rstrip()
 
 
 def list_open_outputs(result: Result) -> set[str]:

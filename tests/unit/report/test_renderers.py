@@ -53,6 +53,8 @@ def test_a_terminal_has_bars_where_there_is_room_and_gives_up_spare_columns_wher
     assert "█" not in draw(SECTIONS, 120, "ascii") and "mode=reduce" in narrow
     titled = draw([Section(title="resnet18 · 20 s", parts=SECTIONS[1].parts)], 13)
     assert titled.splitlines()[:2] == ["resnet18 ·", "20 s"], "a number stands beside its unit"
+    parts = Notes(lines=(("A", "numbers 20 s"),), kind="head"), make_table(list_texts("ab"), [("x", "is slower: 0.5x")])
+    assert all(text in draw([Section(parts=parts)], 16) for text in ("     20 s", "is slower:"))
     bars = {max(line.count("█") for line in draw(SECTIONS, width).splitlines()) for width in range(30, 121)}
     assert sorted(bars - {0})[:2] == [4, 5], "a short bar is better than none"
 

@@ -453,7 +453,7 @@ def test_outputs_are_cut_to_what_both_answered() -> None:
 def test_another_precision_than_asked_is_named() -> None:
     right, wrong = make_result(), make_result("ort")
     judge_precisions([right, replace(wrong, status="skipped", requested_precision="int8")])
-    with pytest.raises(GateFailed, match=r"ort int8 b1: asked for int8, ran in fp32$"):
+    with pytest.raises(GateFailed, match=r"ort int8: asked for int8, ran in fp32$"):
         judge_precisions([right, replace(wrong, requested_precision="int8")])
 
 

@@ -255,8 +255,7 @@ def test_pictures_without_labels_are_compared_and_fed(tmp_path: Path, children: 
     assert [(r.status, r.scores) for r in results] == [("ok", ())] * 2
     assert [(r.drift.n, r.drift.asked, r.drift.passed) for r in results if r.drift] == [(40, 40, True)] * 2
     assert not {c.code for r in results for c in r.caveats} & {"random_inputs", "no_score"}
-    told = [text for text in record.notes if "no accuracy" in text]
-    assert len(told) == 1 and "compared on 40 images" in told[0] and "is not in a class folder" in told[0]
+    assert "compared on 40 images" in str(record.notes) and "is not in a class folder" in str(record.notes)
     assert len(list((tmp_path / "r" / "artefacts" / "samples").iterdir())) == 32, "those that are timed"
     with pytest.raises(UsageError, match=r"digits-mlp.onnx takes input .*SIDE"):
         run(tmp_path / "q", replace(REQUEST, model=str(DATA_DIR / "digits-mlp.onnx"), data=str(tmp_path / "flat")))
