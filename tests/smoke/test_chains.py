@@ -89,9 +89,7 @@ LONG = ("--warmup", "2", "--iters", "1000", "--processes", "40")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_what_was_measured_survives_and_is_continued(
-    cli: Cli, tiny_onnx: Path, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_what_was_measured_survives_and_is_continued(cli, tiny_onnx, tmp_path, number) -> None:
     out = tmp_path / "r"
     engines = "fake:latency_us=100,fake:latency_us=90"
     run = start_cli(tmp_path, "run", tiny_onnx, "--engines", engines, *LONG, "--out", out)

@@ -171,9 +171,7 @@ def make_artifact(folder: Path, *files: str) -> Artifact:
         (("mein netz.onnx", "weights.data"), ["model.onnx", "weights.data"]),
     ],
 )
-def test_a_model_with_a_space_in_its_name_is_delivered(
-    tmp_path: Path, files: tuple[str, ...], delivered: list[str]
-) -> None:
+def test_a_model_with_a_space_in_its_name_is_delivered(tmp_path, files, delivered) -> None:
     artifact = make_artifact(tmp_path, *files)
     copied = copy_model(tmp_path / "stage", artifact)
     folder = tmp_path / "stage" / "model"

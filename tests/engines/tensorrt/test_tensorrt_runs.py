@@ -83,9 +83,7 @@ def rows_of(done: Any) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("tool", "module", "model", "engines", "precisions"), JOBS)
-def test_the_main_job(
-    cli: Cli, tmp_path: Path, graph: Path, tool: str, module: str, model: str, engines: str, precisions: str
-) -> None:
+def test_the_main_job(cli, tmp_path, graph, tool, module, model, engines, precisions) -> None:
     variables = make_environment(tmp_path, tool, module)
     executable = variables.pop("TRTEXEC")
     done = cli(
@@ -321,9 +319,7 @@ def test_what_would_be_passed_over_is_refused(cli: Cli, tmp_path: Path, graph: P
     assert "--batch=8" in cli("bench", "m.plan", *implicit, env=variables).stdout.split()
 
 
-def test_doubts_name_where_the_ranges_came_from_and_folders_that_cannot_be(
-    cli: Cli, tmp_path: Path, graph: Path
-) -> None:
+def test_doubts_name_where_the_ranges_came_from_and_folders_that_cannot_be(cli, tmp_path, graph) -> None:
     variables = make_environment(tmp_path, None, "10.16")
     np.savez(tmp_path / "in.npz", input=np.zeros((4, 1, 8, 8), np.float32))
     weak = ("--engine", "tensorrt", "--precision", "int8", "--weak-typing", "--json", "--out", "net.plan")
@@ -416,9 +412,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("engine", ["trtexec", "tensorrt"])
 @pytest.mark.parametrize("shapes", SHAPES)
-def test_a_plan_is_proved_at_the_shapes_that_it_is_tuned_for(
-    cli: Cli, tmp_path: Path, graph: Path, shapes: str, engine: str
-) -> None:
+def test_a_plan_is_proved_at_the_shapes_that_it_is_tuned_for(cli, tmp_path, graph, shapes, engine) -> None:
     variables = make_environment(tmp_path, "10.16", "10.16")
     chosen = f"{engine}:profile_index=1" if "chosen" in shapes else engine
     options = ("--engine", chosen, *SHAPES[shapes], "--out", "net.plan", "--json")
@@ -458,9 +452,7 @@ FAILED_PROOFS = [
 @pytest.mark.parametrize(("engine", "fault", "words"), FAILED_PROOFS)
 @pytest.mark.parametrize("version", ["8.6", "10.16"])
 @pytest.mark.parametrize("cli", ["apart"], indirect=True)
-def test_a_failed_proof_costs_no_plan(
-    cli: Cli, tmp_path: Path, graph: Path, engine: str, fault: dict[str, str], words: str, version: str
-) -> None:
+def test_a_failed_proof_costs_no_plan(cli, tmp_path, graph, engine, fault, words, version) -> None:
     variables = make_environment(tmp_path, version.replace("8.6", "8.6.0"), version) | fault
     document = read_document(cli, "build", graph, "--engine", engine, "--out", "net.plan", "--json", env=variables)
     (doubt,) = (c for c in document["caveats"] if c["code"] == "failed_proof")

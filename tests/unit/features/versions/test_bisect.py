@@ -152,9 +152,7 @@ def test_what_cannot_be_compared_ends_with_the_reason(measured: list[tuple[str, 
         bisect(tmp_path, ["200", "666"])
 
 
-def test_a_version_between_that_cannot_be_compared_is_passed_over(
-    measured: list[tuple[str, str, int]], tmp_path: Path
-) -> None:
+def test_a_version_between_that_cannot_be_compared_is_passed_over(measured, tmp_path) -> None:
     found = bisect(tmp_path, ["200", "200.5", "666", "300", "301"])
     assert (found.first_bad, found.last_good, found.undecided) == (None, "200.5", ("666", "300"))
     said = format_outcome(found)
@@ -164,9 +162,7 @@ def test_a_version_between_that_cannot_be_compared_is_passed_over(
     assert (beside.first_bad, beside.last_good, beside.undecided) == ("300", "201", ())
 
 
-def test_the_first_version_that_is_worse_by_a_metric_is_found(
-    monkeypatch: pytest.MonkeyPatch, measured: list[tuple[str, str, int]], tmp_path: Path
-) -> None:
+def test_the_first_version_that_is_worse_by_a_metric_is_found(monkeypatch, measured, tmp_path) -> None:
     """All are as fast; from 201.2 on the accuracy is lower by two points."""
     timed = verb.bench_sides
 
@@ -197,9 +193,7 @@ Found = tuple[str | None, str | None, tuple[str, ...]]
         ({"2": ["bad"]}, [("2", 6)], ("1", "2", ())),
     ],
 )  # fmt: skip
-def test_versions_are_asked_for_in_halves(
-    answers: dict[str, list[Judgement]], asked: list[tuple[str, int]], found: Found
-) -> None:
+def test_versions_are_asked_for_in_halves(answers, asked, found) -> None:
     seen: list[tuple[str, int]] = []
 
     def judge(version: str, repetitions: int) -> Judgement:
