@@ -254,20 +254,6 @@ def test_shapes_and_profiles_reach_a_plan(cli: Cli, tmp_path: Path, graph: Path)
     assert unused.returncode == 2 and "TensorRT runs neither side" in unused.stderr
 
 
-def test_refusals_and_exit_codes(cli: Cli, tmp_path: Path, graph: Path) -> None:
-    none = make_environment(tmp_path, None, None)
-    assert cli("build", graph, env=none).returncode == 3
-    eleven = make_environment(tmp_path, "11.1", None)
-    failed = cli("build", graph, "--out", "a.plan", env={**eleven, "FAKE_TRTEXEC_FAULT": "build_fails"})
-    assert failed.returncode == 5 and "Error Code 10" in failed.stderr
-    assert not (tmp_path / "a.plan").exists()
-    for verb in (("bench", graph, "--engine", "ort"), ("run", graph, "--engines", "ort")):
-        unused = cli(*verb, "--trtexec", eleven["TRTEXEC"], env=eleven)
-        assert unused.returncode == 2 and "which this command does not use" in unused.stderr
-    (tmp_path / "empty.plan").write_bytes(b"")
-    assert cli("bench", "empty.plan", "--engine", "trtexec", *SHORT, env=eleven).returncode == 5
-
-
 def test_a_dry_run_says_when_a_version_is_too_new_to_know(cli: Cli, tmp_path: Path, graph: Path) -> None:
     variables = make_environment(tmp_path, None, None)
     for version, known in (("11.1.3", True), ("11.2", False), ("12", False)):
@@ -295,6 +281,8 @@ def test_what_would_be_passed_over_is_refused(cli: Cli, tmp_path: Path, graph: P
     refused = {
         ("build", graph, "--engine", "tensorrt", "--extra", "--verbose"): "for the engine trtexec, not for tensorrt",
         ("build", graph, "--engine", "tensorrt", "--trtexec", "t"): "for the engine trtexec, not for tensorrt",
+        ("bench", graph, "--engine", "ort", "--trtexec", "/bin/true"): "which this command does not use",
+        ("run", graph, "--engines", "ort", "--trtexec", "/bin/true"): "which this command does not use",
         ("build", graph, "--out", graph): "is the graph itself",
         ("build", graph, "--engine", "trtexec:refit=0", "--refit", "--dry-run", *version): "contradicts refit=1",
         ("bench", "m.plan", "--engine", "trtexec:graph=1", "--no-cuda-graph", "--dry-run", *version): "contradicts",
